@@ -11,6 +11,11 @@ import pytest
 from hypothesis import settings
 
 
+def named(names: str, cases: dict[str, Any]) -> pytest.MarkDecorator:
+    """``pytest.mark.parametrize`` over a table of the name of each case and its values."""
+    return pytest.mark.parametrize(names, list(cases.values()), ids=list(cases))
+
+
 def sampled(*axes: Iterable[Any], keep: Callable[..., bool]) -> list[Any]:
     """All combinations for ``pytest.mark.parametrize``; those are slow where `keep` of the places on the axes is not.
 

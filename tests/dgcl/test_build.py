@@ -20,6 +20,7 @@ from dgcl.topology import Connection, Device, Topology
 from dgcl.transport.collective.agreement import Agreement
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_ranks import folded, local_ids
+from tests.samples import named
 
 EDGES = np.random.default_rng(5).integers(0, 40, (2, 160))
 PARTS = np.arange(40) % 3
@@ -156,14 +157,13 @@ def test_no_timeout_is_an_error_on_the_rank_that_gives_it() -> None:
     dgcl.launch(run, 2)
 
 
-@pytest.mark.parametrize(
+@named(
     "graph",
-    [
-        torch.from_numpy(EDGES),
-        Graph(3, np.array([0, 1, 1, 2]), np.array([2, 0], np.int32), None),
-        (np.array([0, 2, 3, 3]), np.array([1, 2, 0])),
-    ],
-    ids=["edge_index", "Graph", "csr"],
+    {
+        "edge_index": torch.from_numpy(EDGES),
+        "Graph": Graph(3, np.array([0, 1, 1, 2]), np.array([2, 0], np.int32), None),
+        "csr": (np.array([0, 2, 3, 3]), np.array([1, 2, 0])),
+    },
 )
 def test_graphs_of_several_kinds(graph: Any) -> None:
     dgcl.launch(lambda: check_exchange(build(graph)), 2)

@@ -17,11 +17,12 @@ from dgcl.ranks.context import context
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import join, local_ids, on_threads, random_bits, same_bits
+from tests.samples import named
 
 WORLD = random_world(31, 3, "line", num_nodes=20, num_edges=70)
 EMPTY = random_world(32, 4, "random-1", num_nodes=20, num_edges=70, empty=(0, 2))
 FEW = make_world([(0, 1)], [0, 1], 2)
-worlds = pytest.mark.parametrize("world", [WORLD, EMPTY], ids=["line", "empty parts"])
+worlds = named("world", {"line": WORLD, "empty parts": EMPTY})
 
 # What is where.
 
@@ -153,26 +154,20 @@ def test_mistakes_are_named_with_what_was_given(
     on_threads(FEW, run)
 
 
-@pytest.mark.parametrize(
+@named(
     "mistake",
-    [
-        lambda comm, bad: comm.collect(torch.zeros(comm.num_owned + bad)),
-        lambda comm, bad: comm.collect(torch.zeros(comm.num_owned, 1 + bad)),
-        lambda comm, bad: comm.dispatch_features(torch.zeros(comm.num_nodes + bad, 2)),
-        lambda comm, bad: comm.dispatch_features(torch.zeros(comm.num_nodes, 2 + bad)),
-        lambda comm, bad: comm.dispatch_features(
+    {
+        "collect rows": lambda comm, bad: comm.collect(torch.zeros(comm.num_owned + bad)),
+        "collect width": lambda comm, bad: comm.collect(torch.zeros(comm.num_owned, 1 + bad)),
+        "dispatch rows": lambda comm, bad: comm.dispatch_features(torch.zeros(comm.num_nodes + bad, 2)),
+        "dispatch width": lambda comm, bad: comm.dispatch_features(torch.zeros(comm.num_nodes, 2 + bad)),
+        "dispatch dtype": lambda comm, bad: comm.dispatch_features(
             torch.zeros(comm.num_nodes, dtype=(torch.int, torch.int8)[bad])
         ),
-        lambda comm, bad: comm.dispatch_edges([[1], [2, 3]] if bad else torch.zeros(comm.num_edges)),
-    ],
-    ids=[
-        "collect rows",
-        "collect width",
-        "dispatch rows",
-        "dispatch width",
-        "dispatch dtype",
-        "ragged edges",
-    ],
+        "ragged edges": lambda comm, bad: comm.dispatch_edges(
+            [[1], [2, 3]] if bad else torch.zeros(comm.num_edges)
+        ),
+    },
 )
 def test_a_mistake_of_one_rank_is_an_error_on_all(mistake: Callable[[Communicator, int], Any]) -> None:
     def run(comm: Communicator) -> None:
@@ -201,7 +196,7 @@ GIVEN: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("everywhere", [False, True], ids=["rank 0", "every rank"])
+@named("everywhere", {"rank 0": False, "every rank": True})
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
 @worlds
 def test_dispatched_features_are_the_owners_rows(
@@ -235,7 +230,7 @@ def test_dispatched_rows_are_copies() -> None:
     on_threads(WORLD, run)
 
 
-@pytest.mark.parametrize("everywhere", [False, True], ids=["rank 0", "every rank"])
+@named("everywhere", {"rank 0": False, "every rank": True})
 @worlds
 def test_dispatched_edge_values_belong_to_the_local_edges(world: Any, everywhere: bool) -> None:
     """Each edge's value encodes its ends."""
@@ -260,7 +255,7 @@ def edges_of(world: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(graph.indices[order].astype(np.int64)), torch.from_numpy(heads[order])
 
 
-@pytest.mark.parametrize("dst", [0, 2, None], ids=["rank 0", "rank 2", "everywhere"])
+@named("dst", {"rank 0": 0, "rank 2": 2, "everywhere": None})
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2), (0,)], ids=str)
 @worlds
 def test_collected_rows_are_in_global_order(world: Any, shape: tuple[int, ...], dst: int | None) -> None:
@@ -304,13 +299,12 @@ def test_rows_are_collected_into_a_file(tmp_path: Path, dst: int | None) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["out.npy"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "name", "text"),
-    [
-        (torch.zeros(20, 2), "no/such/folder/out.npy", "No such file or directory"),
-        (torch.zeros(20, 2).bfloat16(), "out.npy", "BFloat16"),
-    ],
-    ids=["no folder", "no such type in numpy"],
+@named(
+    "rows, name, text",
+    {
+        "no folder": (torch.zeros(20, 2), "no/such/folder/out.npy", "No such file or directory"),
+        "no such type in numpy": (torch.zeros(20, 2).bfloat16(), "out.npy", "BFloat16"),
+    },
 )
 def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(
     tmp_path: Path, rows: torch.Tensor, name: str, text: str

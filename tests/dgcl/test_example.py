@@ -19,7 +19,7 @@ import dgcl
 from dgcl.replication import METHOD
 from dgcl.topology import save_topology
 from tests.dgcl.replication.machines import machines
-from tests.samples import sampled
+from tests.samples import named, sampled
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -157,12 +157,12 @@ def test_one_rank_prints(rank_pool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@named(
     "ranks",
-    [
-        pytest.param([], id="alone", marks=pytest.mark.matrix),
-        pytest.param(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"], id="torchrun"),
-    ],
+    {
+        "alone": pytest.param([], marks=pytest.mark.matrix),
+        "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"],
+    },
 )
 def test_the_program(ranks: list[str]) -> None:
     command = [sys.executable, *ranks, str(EXAMPLES / "train.py"), "--check", "--epochs", "2"]

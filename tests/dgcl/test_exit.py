@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.samples import named
+
 ROOT = Path(__file__).resolve().parents[2]
 
 BUILD = """
@@ -30,13 +32,13 @@ ALL_BUT_PYG = "; ".join(end for name, end in ENDS.items() if name != "pyg")  # w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@named(
     "end",
-    [
-        pytest.param(ALL_BUT_PYG, id="all of ours"),
-        pytest.param(ENDS["a cycle"], id="a cycle"),
-        pytest.param(ENDS["pyg"], id="pyg"),
-    ],
+    {
+        "all of ours": ALL_BUT_PYG,
+        "a cycle": ENDS["a cycle"],
+        "pyg": ENDS["pyg"],
+    },
 )
 def test_nothing_is_printed_at_exit(end: str) -> None:
     if "torch_geometric" in end:

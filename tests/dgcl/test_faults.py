@@ -20,6 +20,7 @@ from tests.dgcl.faults.run import named_memory
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads
+from tests.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -218,10 +219,10 @@ def caught(world: Any, function: Any, timeout: float = 60.0) -> list[BaseExcepti
     return on_threads(world, run, timeout)
 
 
-@pytest.mark.parametrize(
-    ("zero", "one", "said"),
-    [
-        (
+@named(
+    "zero, one, said",
+    {
+        "width": (
             lambda comm: comm.expand(torch.zeros(comm.num_owned, 128)),
             lambda comm: comm.expand(torch.zeros(comm.num_owned, 64)),
             (
@@ -229,28 +230,30 @@ def caught(world: Any, function: Any, timeout: float = 60.0) -> list[BaseExcepti
                 "expand of rows of 256 bytes, torch.float32 (width 64)",
             ),
         ),
-        (
+        "dtype": (
             lambda comm: comm.expand(torch.zeros(comm.num_owned, 4)),
             lambda comm: comm.expand(torch.zeros(comm.num_owned, 4, dtype=torch.int32)),
             ("torch.float32", "torch.int32"),
         ),
-        (
+        "verb": (
             lambda comm: comm.expand(torch.zeros(comm.num_owned, 4)),
             lambda comm: comm.fold(torch.zeros(comm.num_local, 4)),
             ("expand of rows of 16 bytes", "fold of rows of 16 bytes"),
         ),
-        (
+        "no width": (
             lambda comm: comm.expand(torch.zeros(comm.num_owned, 0)),
             lambda comm: comm.expand(torch.zeros(comm.num_owned, 1)),
             ("rows of 0 bytes", "rows of 4 bytes"),
         ),
-    ],
-    ids=["width", "dtype", "verb", "no width"],
+    },
 )
-@pytest.mark.parametrize(
+@named(
     "world",
-    [PAIR, make_world([(0, 1)], [0, 1], 2), make_world([(1, 0)], [0, 1], 2)],
-    ids=["both ways", "0 to 1 only", "1 to 0 only"],
+    {
+        "both ways": PAIR,
+        "0 to 1 only": make_world([(0, 1)], [0, 1], 2),
+        "1 to 0 only": make_world([(1, 0)], [0, 1], 2),
+    },
 )
 def test_ranks_that_make_different_calls_both_hear_of_both(
     world: Any, zero: Any, one: Any, said: Any

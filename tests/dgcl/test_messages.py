@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import dgcl
 from dgcl.ranks.context import context
+from tests.samples import named
 
 EDGES = torch.from_numpy(np.stack([np.arange(20), (np.arange(20) * 7 + 3) % 20]))
 X = torch.arange(60.0).reshape(20, 3)
@@ -608,13 +609,12 @@ def test_layers_of_several_hops_on_a_block(layer: str) -> None:
         dgcl.launch(make, 2)
 
 
-@pytest.mark.parametrize(
-    ("function", "num_ranks", "said"),
-    [
-        (3, 2, r"function must be callable \(got int\)"),
-        (int, "2", r"num_ranks must be an integer \(got str\)"),
-    ],
-    ids=["no-function", "ranks-as-text"],
+@named(
+    "function, num_ranks, said",
+    {
+        "no-function": (3, 2, r"function must be callable \(got int\)"),
+        "ranks-as-text": (int, "2", r"num_ranks must be an integer \(got str\)"),
+    },
 )
 def test_launch_of_something_else(function: Any, num_ranks: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):

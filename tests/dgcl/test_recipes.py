@@ -19,6 +19,7 @@ import torch
 
 import dgcl
 from dgcl.ranks.context import context
+from tests.samples import named
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NUM_NODES = 60
@@ -100,14 +101,17 @@ def loops(edges: np.ndarray) -> int:
     return int((edges[0] == edges[1]).sum())
 
 
-@pytest.mark.parametrize(
-    ("heading", "dataset", "num_edges"),
-    [
-        ("## PyG: Planetoid and other datasets of one graph", lambda: [pyg_data()], lambda e: e.shape[1]),
-        ("## DGL datasets", lambda: [dgl_graph()], lambda e: e.shape[1] + NUM_NODES),
-        ("## OGB: node property prediction", Ogb, lambda e: 2 * e.shape[1] - loops(e)),
-    ],
-    ids=["pyg", "dgl", "ogb"],
+@named(
+    "heading, dataset, num_edges",
+    {
+        "pyg": (
+            "## PyG: Planetoid and other datasets of one graph",
+            lambda: [pyg_data()],
+            lambda e: e.shape[1],
+        ),
+        "dgl": ("## DGL datasets", lambda: [dgl_graph()], lambda e: e.shape[1] + NUM_NODES),
+        "ogb": ("## OGB: node property prediction", Ogb, lambda e: 2 * e.shape[1] - loops(e)),
+    },
 )
 def test_a_recipe_hands_out_all_rows(heading: str, dataset: Any, num_edges: Any) -> None:
     _, code = blocks("data.md", heading)

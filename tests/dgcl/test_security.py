@@ -19,6 +19,7 @@ from dgcl.planner.relation import Relation
 from dgcl.ranks import groups
 from dgcl.topology import resolve_topology
 from dgcl.transport.shared_memory.segments import SegmentFile
+from tests.samples import named
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dgcl", "planner", "topology", "kernels")
@@ -87,10 +88,14 @@ class Evil:
         return open, (self._path, "w")
 
 
-@pytest.mark.parametrize(
+@named(
     "read",
-    [Plan.load, Relation.load, as_graph, lambda path: resolve_topology(str(path), 3)],
-    ids=["plan", "relation", "graph", "topology"],
+    {
+        "plan": Plan.load,
+        "relation": Relation.load,
+        "graph": as_graph,
+        "topology": lambda path: resolve_topology(str(path), 3),
+    },
 )
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
 def test_a_pickle_in_a_file_is_refused_and_not_run(read: object, suffix: str, tmp_path: Path) -> None:

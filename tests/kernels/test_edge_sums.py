@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dgcl.kernels.edge_sums import EDGE_DOTS, EDGE_SUMS
+from tests.samples import named
 
 WIDTHS = (0, 1, 3, 7, 16, 17, 31, 33, 63, 64, 65, 128, 200, 602)
 DTYPES = {name: getattr(torch, name) for name in EDGE_SUMS}
@@ -50,7 +51,7 @@ def loop_sum(x: Tensor, weight: Tensor | None, num_rows: int, heads: np.ndarray)
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@named("weighted", {"plain": False, "weighted": True})
 def test_sum(name: str, width: int, weighted: bool) -> None:
     dtype = sums_of(DTYPES[name])
     x = random_rows((NUM_TAILS, width), DTYPES[name])

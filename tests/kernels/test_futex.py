@@ -7,6 +7,7 @@ import pytest
 
 from dgcl.kernels.futex import ASLEEP, ATTEND, AWAKE, announce_sleep, cancel_sleep, sleep, wake
 from dgcl.transport.shared_memory.engine import read_word, write_word
+from tests.samples import named
 
 _LONG = 60_000_000_000  # a sleep that nobody ends would show
 
@@ -27,7 +28,7 @@ def test_a_sleep_that_nobody_ends_ends_by_itself(words: np.ndarray) -> None:
     assert words[0] == AWAKE
 
 
-@pytest.mark.parametrize("word", [AWAKE, ATTEND], ids=["a flag", "something else"])
+@named("word", {"a flag": AWAKE, "something else": ATTEND})
 def test_who_is_rung_before_it_sleeps_does_not_sleep(words: np.ndarray, word: int) -> None:
     announce_sleep(at(words, 0))
     wake(at(words, 0), word)

@@ -6,6 +6,7 @@ import torch
 from numba import njit
 
 from dgcl.kernels.half import bfloat_to_single, half_to_single, single_to_bfloat, single_to_half
+from tests.samples import named
 
 EVERY_PATTERN = np.arange(1 << 16, dtype=np.uint16)
 
@@ -42,7 +43,7 @@ def torch_narrow(dtype: torch.dtype, values: np.ndarray) -> np.ndarray:
     return torch.from_numpy(values).to(dtype).view(torch.uint16).numpy()
 
 
-FORMATS = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+FORMATS = named("dtype", {"float16": torch.float16, "bfloat16": torch.bfloat16})
 
 
 @FORMATS

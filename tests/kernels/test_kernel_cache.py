@@ -16,6 +16,7 @@ from numba import types
 from numba.core.registry import CPUDispatcher
 
 from dgcl.kernels.compiled import compile_all, compiled, entry_point
+from tests.samples import named
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLEE = """
@@ -140,15 +141,15 @@ def entries(folder: Path, name: str = "") -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob(f"{name}*.kernel")}
 
 
-@pytest.mark.parametrize(
-    ("whose", "damage"),
-    [
-        pytest.param("callee", b"no code", id="other"),
-        pytest.param("caller", b'{"sha256": 1}\n', id="half-a-header"),
-        pytest.param("callee", b"[]\n", id="other-json", marks=pytest.mark.slow),
-        pytest.param("caller", b"", id="empty", marks=pytest.mark.slow),
-        pytest.param("callee", None, id="missing", marks=pytest.mark.slow),
-    ],
+@named(
+    "whose, damage",
+    {
+        "other": ("callee", b"no code"),
+        "half-a-header": ("caller", b'{"sha256": 1}\n'),
+        "other-json": pytest.param("callee", b"[]\n", marks=pytest.mark.slow),
+        "empty": pytest.param("caller", b"", marks=pytest.mark.slow),
+        "missing": pytest.param("callee", None, marks=pytest.mark.slow),
+    },
 )
 def test_a_damaged_entry_is_made_anew(probe: Path, whose: str, damage: bytes | None) -> None:
     whole = entries(probe / "cache", whose)
@@ -173,24 +174,20 @@ def _by_another_user(cache: Path) -> None:
         os.chown(path.parent, 12345, -1)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        pytest.param(
+@named(
+    "change, message",
+    {
+        "folder": (
             lambda cache: [path.parent.chmod(0o770) for path in entries(cache)],
             r"are not used: .* is writable by other users \(mode 770\)",
-            id="folder",
         ),
-        pytest.param(
-            lambda cache: cache.chmod(0o777), "are not used: .*cache is writable by other users", id="parent"
-        ),
-        pytest.param(
+        "parent": (lambda cache: cache.chmod(0o777), "are not used: .*cache is writable by other users"),
+        "entry": (
             lambda cache: [path.chmod(0o666) for path in entries(cache)],
             r"is writable by other users \(mode 666\)",
-            id="entry",
         ),
-        pytest.param(_by_another_user, r"are not used: .* belongs to another user \(12345\)", id="owner"),
-    ],
+        "owner": (_by_another_user, r"are not used: .* belongs to another user \(12345\)"),
+    },
 )
 def test_what_another_user_can_write_is_not_run(
     probe: Path, tmp_path: Path, change: Callable[[Path], object], message: str

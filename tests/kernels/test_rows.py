@@ -9,6 +9,7 @@ import torch
 from dgcl.kernels.copies import STREAMED, write_bytes
 from dgcl.kernels.row_moves import put_arrivals
 from dgcl.kernels.rows import SUMMABLE, add_arrivals, gather_rows, sum_rows
+from tests.samples import named
 
 WIDTHS = (1, 3, 7, 128, 513, 602, 1025)  # 16-bit sums go by blocks of 512 columns
 
@@ -71,7 +72,7 @@ def test_gather_takes_rows_that_lie_one_behind_the_other(rows: str) -> None:
 
 
 @pytest.mark.parametrize("row_bytes", [512, 100])
-@pytest.mark.parametrize("shift", [0, 4], ids=["whole-lines", "parts-of-lines"])
+@named("shift", {"whole-lines": 0, "parts-of-lines": 4})
 def test_results_too_large_for_the_caches(row_bytes: int, shift: int) -> None:
     """They are written past them; rows may begin anywhere in a line."""
     generator = np.random.default_rng(0)
@@ -152,7 +153,7 @@ class Sums:
         return torch.stack(sums) if sums else self.own[:0]
 
 
-@pytest.mark.parametrize("with_own", [True, False], ids=["with-own", "relayed"])
+@named("with_own", {"with-own": True, "relayed": False})
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", SUMMABLE)
 def test_sum_is_that_of_adding_in_order(name: str, width: int, with_own: bool) -> None:

@@ -13,6 +13,7 @@ from tests.planner.exhaustive import (
     stage_trees,
 )
 from tests.planner.machines import known_answer_topology, small_topology
+from tests.samples import named
 
 GB = 10**9  # one vertex per GB/s and second
 
@@ -38,28 +39,24 @@ def test_all_trees_of_three_devices() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("num_devices", "wires", "duplex", "classes"),
-    [
-        pytest.param(3, [(0, 1, 4.0), (1, 2, 4.0), (0, 2, 1.0)], "full", [(0, {2}, 8)], id="known answer"),
-        pytest.param(
-            3, [(0, 1, 4.0), (1, 2, 3.0)], "half", [(0, {2}, 3), (2, {0}, 2)], id="half-duplex line"
-        ),
-        pytest.param(
+@named(
+    "num_devices, wires, duplex, classes",
+    {
+        "known answer": (3, [(0, 1, 4.0), (1, 2, 4.0), (0, 2, 1.0)], "full", [(0, {2}, 8)]),
+        "half-duplex line": (3, [(0, 1, 4.0), (1, 2, 3.0)], "half", [(0, {2}, 3), (2, {0}, 2)]),
+        "square": (
             4,
             [(0, 1, 2.0), (1, 2, 2.0), (2, 3, 2.0), (3, 0, 1.0)],
             "full",
             [(0, {2}, 3), (1, {3}, 2)],
-            id="square",
         ),
-        pytest.param(
+        "4 devices": (
             4,
             [(0, 1, 3.0), (0, 2, 1.0), (0, 3, 1.0), (1, 2, 2.0)],
             "full",
             [(0, {1, 2}, 3), (3, {1}, 1)],
-            id="4 devices",
         ),
-    ],
+    },
 )
 def test_search_and_integer_program_agree(
     num_devices: int,

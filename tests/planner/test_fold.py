@@ -15,6 +15,7 @@ from tests.planner.machines import known_answer_topology, line, switched
 from tests.planner.oracle import classes_of, literal_stage_seconds, tree_edges
 from tests.planner.strategies import instances
 from tests.planner.test_plan_cost import trees_of
+from tests.samples import named
 
 ARRAYS = ("tree_class", "tree_count", "edge_ptr", "edge_src", "edge_dst", "edge_stage")
 
@@ -61,7 +62,7 @@ def test_the_fold_of_every_plan_adds_each_contribution_once(case: tuple[Relation
     assert fold.bound.seconds <= fold.predicted_seconds * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("latency", [0.0, 3e-7], ids=["", "with latency"])
+@named("latency", {"": 0.0, "with latency": 3e-7})
 @pytest.mark.parametrize("thin", [0.25, 1.0, 4.0])
 def test_no_fold_is_below_its_bound(thin: float, latency: float) -> None:
     """Three devices in a ring, one way over wires of 1 GB/s and the other over `thin` ones; by exhaustive search."""
@@ -151,14 +152,14 @@ def changed(trees: Trees, **arrays: list[int]) -> Trees:
     return dataclasses.replace(trees, **{k: np.array(v) for k, v in arrays.items()})
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        pytest.param({"edge_stage": [0, 0]}, "not earlier", id="sums before all have come"),
-        pytest.param({"edge_stage": [1, 0]}, "not earlier", id="stages the wrong way"),
-        pytest.param({"edge_dst": [0, 2]}, "no such link|never receives|parents first", id="to another rank"),
-        pytest.param({"tree_count": [3]}, "trees take 3", id="a row left out"),
-    ],
+@named(
+    "arrays, message",
+    {
+        "sums before all have come": ({"edge_stage": [0, 0]}, "not earlier"),
+        "stages the wrong way": ({"edge_stage": [1, 0]}, "not earlier"),
+        "to another rank": ({"edge_dst": [0, 2]}, "no such link|never receives|parents first"),
+        "a row left out": ({"tree_count": [3]}, "trees take 3"),
+    },
 )
 def test_a_broken_fold_is_found(arrays: dict[str, list[int]], message: str) -> None:
     fold = reverse_plan(make_plan(Relation.from_classes(3, [(0, {1, 2}, 4)]), line(3), "spst"))

@@ -16,6 +16,7 @@ from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Topology, preset
 from tests.planner.machines import line, small_topology, switched
 from tests.planner.oracle import classes_of
+from tests.samples import named
 
 GB = 10**9
 
@@ -30,14 +31,16 @@ def best_by_planning(relation: Relation, topology: Topology) -> float:
     )
 
 
-@pytest.mark.parametrize(
-    ("topology", "classes"),
-    [
-        pytest.param(line(3), [(0, {2}, 5), (2, {0}, 4), (1, {0}, 1)], id="line"),
-        pytest.param(small_topology(4, [(0, 1, 8.0), (2, 3, 8.0), (1, 2, 1.0)]),
-                     [(0, {2}, 9), (2, {0}, 9), (1, {3}, 9), (3, {1}, 9), (0, {1}, 1)], id="two pairs"),
-    ],
-)  # fmt: skip
+@named(
+    "topology, classes",
+    {
+        "line": (line(3), [(0, {2}, 5), (2, {0}, 4), (1, {0}, 1)]),
+        "two pairs": (
+            small_topology(4, [(0, 1, 8.0), (2, 3, 8.0), (1, 2, 1.0)]),
+            [(0, {2}, 9), (2, {0}, 9), (1, {3}, 9), (3, {1}, 9), (0, {1}, 1)],
+        ),
+    },
+)
 def test_the_best_placement_is_found(topology: Topology, classes: list[tuple[int, set[int], int]]) -> None:
     relation = Relation.from_classes(topology.num_devices, classes)
     found = place(relation, topology, PlanOptions(row_bytes=GB))

@@ -17,6 +17,7 @@ from dgcl.planner.verify.check import check_plan_file, verify_plan
 from dgcl.topology import Topology, preset
 from tests.planner.machines import line
 from tests.planner.strategies import instances
+from tests.samples import named
 
 DTYPES = {
     "class_source": "int32", "class_dests": "uint64", "class_count": "int64", "tree_class": "int32",
@@ -80,37 +81,27 @@ def broken(plan: Plan, path: Path, changes: dict[str, Any], meta_changes: dict[s
     return path
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        pytest.param({"edge_src": None}, "array 'edge_src' is missing", id="array missing"),
-        pytest.param({"extra": np.array(1)}, "unknown entry 'extra.npy'", id="array too many"),
-        pytest.param({"edge_src": np.array([0, 1])}, "'edge_src' must have dtype <i4", id="int64"),
-        pytest.param({"edge_src": np.array([0.5])}, "'edge_src' must have dtype <i4", id="floats"),
-        pytest.param(
-            {"tree_count": np.array([[8]])}, r"'tree_count' must have 1 dimension", id="two dimensions"
-        ),
-        pytest.param({"edge_ptr": np.array([0])}, "edge_ptr must have length", id="pointers too short"),
-        pytest.param({"edge_ptr": np.array([1, 2, 4, 5])}, "edge_ptr must", id="pointers not from 0"),
-        pytest.param({"edge_ptr": np.array([0, -1, 4, 5])}, "edge_ptr must", id="pointers fall"),
-        pytest.param(
-            {"class_dests": np.array([[2], [6]], np.uint64)}, "own source", id="owner among its own"
-        ),
-        pytest.param(
-            {"tree_class": int32([0, 2])}, r"tree_class\[1\] is 2: must be a class", id="no such class"
-        ),
-        pytest.param(
-            {"edge_src": int32([0, 1, 1, 3])}, r"edge_src\[3\] is 3: must be a rank", id="no such sender"
-        ),
-        pytest.param({"edge_dst": int32([-1, 2, 0, 2])}, r"edge_dst\[0\] is -1", id="negative receiver"),
-        pytest.param(
-            {"edge_stage": int32([0, 2, 0, 0])}, r"edge_stage\[1\] is 2: must be a stage", id="late stage"
-        ),
-        pytest.param({"tree_count": np.array([8, 0])}, r"tree_count\[1\] is 0", id="tree for nobody"),
-        pytest.param({"meta": np.array(["{}"])}, r"'meta' must have 0 dimension", id="meta in a list"),
-        pytest.param({"meta": np.array(b"{}")}, "'meta' must have dtype unicode", id="meta as bytes"),
-        pytest.param({"meta": np.array({}, object)}, "not a valid plan file", id="meta pickled"),
-    ],
+@named(
+    "changes, message",
+    {
+        "array missing": ({"edge_src": None}, "array 'edge_src' is missing"),
+        "array too many": ({"extra": np.array(1)}, "unknown entry 'extra.npy'"),
+        "int64": ({"edge_src": np.array([0, 1])}, "'edge_src' must have dtype <i4"),
+        "floats": ({"edge_src": np.array([0.5])}, "'edge_src' must have dtype <i4"),
+        "two dimensions": ({"tree_count": np.array([[8]])}, r"'tree_count' must have 1 dimension"),
+        "pointers too short": ({"edge_ptr": np.array([0])}, "edge_ptr must have length"),
+        "pointers not from 0": ({"edge_ptr": np.array([1, 2, 4, 5])}, "edge_ptr must"),
+        "pointers fall": ({"edge_ptr": np.array([0, -1, 4, 5])}, "edge_ptr must"),
+        "owner among its own": ({"class_dests": np.array([[2], [6]], np.uint64)}, "own source"),
+        "no such class": ({"tree_class": int32([0, 2])}, r"tree_class\[1\] is 2: must be a class"),
+        "no such sender": ({"edge_src": int32([0, 1, 1, 3])}, r"edge_src\[3\] is 3: must be a rank"),
+        "negative receiver": ({"edge_dst": int32([-1, 2, 0, 2])}, r"edge_dst\[0\] is -1"),
+        "late stage": ({"edge_stage": int32([0, 2, 0, 0])}, r"edge_stage\[1\] is 2: must be a stage"),
+        "tree for nobody": ({"tree_count": np.array([8, 0])}, r"tree_count\[1\] is 0"),
+        "meta in a list": ({"meta": np.array(["{}"])}, r"'meta' must have 0 dimension"),
+        "meta as bytes": ({"meta": np.array(b"{}")}, "'meta' must have dtype unicode"),
+        "meta pickled": ({"meta": np.array({}, object)}, "not a valid plan file"),
+    },
 )
 def test_broken_arrays(plan: Plan, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     path = broken(plan, tmp_path / "plan.npz", changes, {})
@@ -120,34 +111,32 @@ def test_broken_arrays(plan: Plan, tmp_path: Path, changes: dict[str, Any], mess
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        pytest.param("", "meta is not JSON", id="empty"),
-        pytest.param("{", "meta is not JSON", id="cut off"),
-        pytest.param("[]", "must be a JSON object", id="a list"),
-        pytest.param("[" * 100_000, "nested too deeply|not JSON", id="deep"),
-        pytest.param(
-            '{"schema": "dgcl-plan/1", "schema": "x"}', "key 'schema' appears twice", id="a key twice"
-        ),
-        pytest.param('{"gap": NaN}', "NaN is not a JSON number", id="NaN"),
-        pytest.param({"schema": "dgcl-plan/2"}, "meta.schema must be 'dgcl-plan/1'", id="another schema"),
-        pytest.param({"gap": ...}, "meta.gap is missing", id="field missing"),
-        pytest.param({"gap": -0.5}, "meta.gap must be finite and >= 0", id="negative gap"),
-        pytest.param({"gap": "0"}, "meta.gap must be a number", id="text for a number"),
-        pytest.param({"gap": True}, "meta.gap must be a number", id="boolean for a number"),
-        pytest.param({"stage_seconds": 1.0}, "meta.stage_seconds must be a list", id="stages not a list"),
-        pytest.param({"stage_seconds": [None]}, r"meta.stage_seconds\[0\] must be a number", id="null stage"),
-        pytest.param({"world_size": 3.0}, "meta.world_size must be an integer", id="float ranks"),
-        pytest.param({"world_size": 2}, "must be a rank|names a rank", id="fewer ranks"),
-        pytest.param({"row_bytes": 0}, "meta.row_bytes must be an integer >= 1", id="no bytes"),
-        pytest.param({"seed": 10**400}, "meta.seed must be an integer", id="huge seed"),
-        pytest.param({"direct_seconds": "no"}, "meta.direct_seconds must be a number", id="text for direct"),
-        pytest.param({"topology": line(4).to_json()}, "has 4 devices for 3 ranks", id="another size"),
-        pytest.param({"topology": {}}, "lists its links explicitly", id="no topology"),
-        pytest.param({"method": 3}, "meta.method must be a string", id="method a number"),
-        pytest.param({"fingerprint": None}, "meta.fingerprint must be a string", id="no fingerprint"),
-    ],
+@named(
+    "changes, message",
+    {
+        "empty": ("", "meta is not JSON"),
+        "cut off": ("{", "meta is not JSON"),
+        "a list": ("[]", "must be a JSON object"),
+        "deep": ("[" * 100_000, "nested too deeply|not JSON"),
+        "a key twice": ('{"schema": "dgcl-plan/1", "schema": "x"}', "key 'schema' appears twice"),
+        "NaN": ('{"gap": NaN}', "NaN is not a JSON number"),
+        "another schema": ({"schema": "dgcl-plan/2"}, "meta.schema must be 'dgcl-plan/1'"),
+        "field missing": ({"gap": ...}, "meta.gap is missing"),
+        "negative gap": ({"gap": -0.5}, "meta.gap must be finite and >= 0"),
+        "text for a number": ({"gap": "0"}, "meta.gap must be a number"),
+        "boolean for a number": ({"gap": True}, "meta.gap must be a number"),
+        "stages not a list": ({"stage_seconds": 1.0}, "meta.stage_seconds must be a list"),
+        "null stage": ({"stage_seconds": [None]}, r"meta.stage_seconds\[0\] must be a number"),
+        "float ranks": ({"world_size": 3.0}, "meta.world_size must be an integer"),
+        "fewer ranks": ({"world_size": 2}, "must be a rank|names a rank"),
+        "no bytes": ({"row_bytes": 0}, "meta.row_bytes must be an integer >= 1"),
+        "huge seed": ({"seed": 10**400}, "meta.seed must be an integer"),
+        "text for direct": ({"direct_seconds": "no"}, "meta.direct_seconds must be a number"),
+        "another size": ({"topology": line(4).to_json()}, "has 4 devices for 3 ranks"),
+        "no topology": ({"topology": {}}, "lists its links explicitly"),
+        "method a number": ({"method": 3}, "meta.method must be a string"),
+        "no fingerprint": ({"fingerprint": None}, "meta.fingerprint must be a string"),
+    },
 )
 def test_broken_meta(plan: Plan, tmp_path: Path, changes: dict[str, Any] | str, message: str) -> None:
     path = broken(plan, tmp_path / "plan.npz", {}, changes)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
+from tests.samples import named
 
 
 def relation(**changes: Any) -> Relation:
@@ -40,43 +41,37 @@ def test_arrays_cannot_be_written_through_the_relation_but_stay_the_callers() ->
     assert count[0] == 5
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        pytest.param({"world_size": 0}, "world_size must be from 1", id="no ranks"),
-        pytest.param({"count": [2, 0, 4]}, r"count\[1\] is 0: must be a positive", id="empty class"),
-        pytest.param({"count": [2, 3]}, "count must have length 3", id="count too short"),
-        pytest.param({"source": [0, 0, 3]}, r"source\[2\] is 3: must be a rank", id="source out of range"),
-        pytest.param({"source": [-1, 0, 2]}, r"source\[0\] is -1", id="negative source"),
-        pytest.param({"dests": [[2], [0], [1]]}, "class 1: dests is empty", id="nobody needs it"),
-        pytest.param(
-            {"dests": [[2], [7], [1]]}, "class 1: dests contains its own source, rank 0", id="own bit"
-        ),
-        pytest.param(
-            {"dests": [[2], [14], [1]]}, "class 1: dests names a rank >= world_size 3", id="rank too large"
-        ),
-        pytest.param({"dests": [[6], [2], [1]]}, "class 1 sorts before class 0", id="order"),
-        pytest.param({"dests": [[2], [2], [1]]}, "class 1 repeats class 0", id="duplicate"),
-        pytest.param({"dests": [[2, 0], [6, 0], [1, 0]]}, r"1 word\(s\) per class", id="too many words"),
-        pytest.param({"dests": [2, 6, 1]}, r"dests must have 2 dimension", id="flat masks"),
-        pytest.param({"dests": [[-2], [6], [1]]}, "outside uint64", id="negative mask"),
-        pytest.param(
-            {"count": [1 << 61, 1 << 61, 1 << 61]}, r"more than 2\*\*62", id="more vertices than exist"
-        ),
-    ],
+@named(
+    "changes, message",
+    {
+        "no ranks": ({"world_size": 0}, "world_size must be from 1"),
+        "empty class": ({"count": [2, 0, 4]}, r"count\[1\] is 0: must be a positive"),
+        "count too short": ({"count": [2, 3]}, "count must have length 3"),
+        "source out of range": ({"source": [0, 0, 3]}, r"source\[2\] is 3: must be a rank"),
+        "negative source": ({"source": [-1, 0, 2]}, r"source\[0\] is -1"),
+        "nobody needs it": ({"dests": [[2], [0], [1]]}, "class 1: dests is empty"),
+        "own bit": ({"dests": [[2], [7], [1]]}, "class 1: dests contains its own source, rank 0"),
+        "rank too large": ({"dests": [[2], [14], [1]]}, "class 1: dests names a rank >= world_size 3"),
+        "order": ({"dests": [[6], [2], [1]]}, "class 1 sorts before class 0"),
+        "duplicate": ({"dests": [[2], [2], [1]]}, "class 1 repeats class 0"),
+        "too many words": ({"dests": [[2, 0], [6, 0], [1, 0]]}, r"1 word\(s\) per class"),
+        "flat masks": ({"dests": [2, 6, 1]}, r"dests must have 2 dimension"),
+        "negative mask": ({"dests": [[-2], [6], [1]]}, "outside uint64"),
+        "more vertices than exist": ({"count": [1 << 61, 1 << 61, 1 << 61]}, r"more than 2\*\*62"),
+    },
 )
 def test_what_is_no_relation_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         relation(**changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        pytest.param({"count": [2.0, 3.0, 4.0]}, "count must hold integers", id="float counts"),
-        pytest.param({"source": [False, False, True]}, "source must hold integers", id="boolean sources"),
-        pytest.param({"world_size": 3.0}, "world_size must be an integer", id="float world size"),
-    ],
+@named(
+    "changes, message",
+    {
+        "float counts": ({"count": [2.0, 3.0, 4.0]}, "count must hold integers"),
+        "boolean sources": ({"source": [False, False, True]}, "source must hold integers"),
+        "float world size": ({"world_size": 3.0}, "world_size must be an integer"),
+    },
 )
 def test_wrong_types_are_type_errors(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
@@ -131,18 +126,16 @@ def test_saved_and_loaded_is_the_same(
         assert getattr(again, name).dtype == getattr(r, name).dtype
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        pytest.param(
-            {"source": np.array([0, 0, 2])}, "array 'source' must have dtype <i4", id="int64 source"
-        ),
-        pytest.param({"count": None}, "array 'count' is missing", id="no count"),
-        pytest.param({"world_size": np.array([3])}, r"must have 0 dimension", id="world_size in a list"),
-        pytest.param({"world_size": np.array(3.0)}, "must have dtype integer", id="float world_size"),
-        pytest.param({"world_size": np.array(2)}, "must be a rank", id="world_size too small"),
-        pytest.param({"count": np.array([1, 2, 3], object)}, "not a valid relation file", id="pickled array"),
-    ],
+@named(
+    "changes, message",
+    {
+        "int64 source": ({"source": np.array([0, 0, 2])}, "array 'source' must have dtype <i4"),
+        "no count": ({"count": None}, "array 'count' is missing"),
+        "world_size in a list": ({"world_size": np.array([3])}, r"must have 0 dimension"),
+        "float world_size": ({"world_size": np.array(3.0)}, "must have dtype integer"),
+        "world_size too small": ({"world_size": np.array(2)}, "must be a rank"),
+        "pickled array": ({"count": np.array([1, 2, 3], object)}, "not a valid relation file"),
+    },
 )
 def test_files_that_are_no_relation(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     r = relation()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dgcl.topology import Connection, Device, Link, Topology, preset
+from tests.samples import named
 
 CHAIN = Topology(
     "chain",
@@ -73,9 +74,7 @@ def test_dtypes_shapes_and_protection() -> None:
     assert CHAIN.arrays() is arrays
 
 
-@pytest.mark.parametrize(
-    "connections", [(), (Connection("w", "X", "a", "switch", 1.0),)], ids=["none", "dead end"]
-)
+@named("connections", {"none": (), "dead end": (Connection("w", "X", "a", "switch", 1.0),)})
 def test_a_single_device_has_no_links(connections: tuple[Connection, ...]) -> None:
     arrays = Topology("one", (Device("a"),), connections).arrays()
     assert arrays.link_of.tolist() == [[-1]]

@@ -9,6 +9,7 @@ import pytest
 from dgcl.topology import Topology, measure_host
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.host import host_topology
+from tests.samples import named
 
 
 def seconds(topology: Topology, gigabytes: dict[tuple[int, int], float]) -> float:
@@ -25,17 +26,15 @@ def seconds(topology: Topology, gigabytes: dict[tuple[int, int], float]) -> floa
 HOST = host_topology(4, CopyRates(one=8.0, all=20.0))
 
 
-@pytest.mark.parametrize(
-    ("gigabytes", "expected"),
-    [
-        pytest.param({(0, 1): 8}, 1.0, id="one sender is bounded by its core"),
-        pytest.param({(0, 1): 4, (0, 2): 4}, 1.0, id="whoever receives"),
-        pytest.param({(0, 1): 8, (1, 0): 8}, 1.0, id="two cores together are still below the memory"),
-        pytest.param(
-            {(0, 1): 5, (1, 2): 5, (2, 3): 5, (3, 0): 5}, 1.0, id="all ranks are bounded by the memory"
-        ),
-        pytest.param({(0, 3): 8, (1, 3): 8, (2, 3): 8}, 1.2, id="many senders may write to one rank"),
-    ],
+@named(
+    "gigabytes, expected",
+    {
+        "one sender is bounded by its core": ({(0, 1): 8}, 1.0),
+        "whoever receives": ({(0, 1): 4, (0, 2): 4}, 1.0),
+        "two cores together are still below the memory": ({(0, 1): 8, (1, 0): 8}, 1.0),
+        "all ranks are bounded by the memory": ({(0, 1): 5, (1, 2): 5, (2, 3): 5, (3, 0): 5}, 1.0),
+        "many senders may write to one rank": ({(0, 3): 8, (1, 3): 8, (2, 3): 8}, 1.2),
+    },
 )
 def test_what_bounds_a_stage(gigabytes: dict[tuple[int, int], float], expected: float) -> None:
     assert seconds(HOST, gigabytes) == pytest.approx(expected)

@@ -9,6 +9,7 @@ import pytest
 from dgcl.topology import Topology, preset
 from dgcl.topology.latencies import EFA, NETWORK, NVLINK, PCIE, STAGE, with_latencies, without_latencies
 from dgcl.topology.presets import NODES
+from tests.samples import named
 
 
 def link_latency(topology: Topology, src: str, dst: str) -> float:
@@ -24,17 +25,17 @@ def test_every_preset_knows_the_latency_of_every_connection(name: str) -> None:
         assert (topology.arrays().link_latency < STAGE + 100e-6).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "src", "dst", "wires"),
-    [
-        pytest.param("dgx1", "gpu0", "gpu1", NVLINK, id="one NVLink"),
-        pytest.param("dgx_a100", "gpu0", "gpu7", NVLINK, id="through an NVSwitch"),
-        pytest.param("mi300x", "gpu0", "gpu1", NVLINK, id="xGMI"),
-        pytest.param("pcie8", "gpu0", "gpu1", PCIE, id="one PCIe switch"),
-        pytest.param("pcie8", "gpu0", "gpu7", 2 * PCIE + 0.1e-6, id="two sockets"),
-        pytest.param("dgx1x2", "m0.gpu0", "m1.gpu0", 2 * PCIE + NETWORK, id="two machines"),
-        pytest.param("aws_p5x2", "m0.gpu0", "m1.gpu0", PCIE + EFA, id="EFA"),
-    ],
+@named(
+    "name, src, dst, wires",
+    {
+        "one NVLink": ("dgx1", "gpu0", "gpu1", NVLINK),
+        "through an NVSwitch": ("dgx_a100", "gpu0", "gpu7", NVLINK),
+        "xGMI": ("mi300x", "gpu0", "gpu1", NVLINK),
+        "one PCIe switch": ("pcie8", "gpu0", "gpu1", PCIE),
+        "two sockets": ("pcie8", "gpu0", "gpu7", 2 * PCIE + 0.1e-6),
+        "two machines": ("dgx1x2", "m0.gpu0", "m1.gpu0", 2 * PCIE + NETWORK),
+        "EFA": ("aws_p5x2", "m0.gpu0", "m1.gpu0", PCIE + EFA),
+    },
 )
 def test_routes_by_hand(name: str, src: str, dst: str, wires: float) -> None:
     assert link_latency(preset(name), src, dst) == pytest.approx(wires + STAGE)

@@ -15,6 +15,7 @@ from dgcl.topology.combine import cluster
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.hosts import Host, hosts_topology
 from dgcl.topology.parts import Device
+from tests.samples import named
 
 MOST = rf"a topology has at most {MOST_DEVICES}$"
 
@@ -62,14 +63,13 @@ def test_files(tmp_path: Path) -> None:
         load_topology(tmp_path / "large.json")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"name": ' + "1" * 5000 + "}", r"f\.json: Exceeds the limit"),
-        ("<system version='1'/>", r"f\.json: is not JSON; .*dgcl topo import$"),
-        ("\tGPU0\tGPU1\n", r"f\.json: is not JSON; .*dgcl topo import$"),
-    ],
-    ids=["digits", "xml", "matrix"],
+@named(
+    "text, message",
+    {
+        "digits": ('{"name": ' + "1" * 5000 + "}", r"f\.json: Exceeds the limit"),
+        "xml": ("<system version='1'/>", r"f\.json: is not JSON; .*dgcl topo import$"),
+        "matrix": ("\tGPU0\tGPU1\n", r"f\.json: is not JSON; .*dgcl topo import$"),
+    },
 )
 def test_files_of_another_kind(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text(text)
@@ -84,17 +84,20 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         load_topology(tmp_path / "t.json")
 
 
-@pytest.mark.parametrize(
-    ("where", "value", "message"),
-    [
-        ("bandwidth", 1e300, r"connections\[0\]\.bandwidth must be between 1e-12 and 1e\+12 \(got 1e\+300\)"),
-        ("bandwidth", 1e-300, r"connections\[0\]\.bandwidth must be between .* \(got 1e-300\)"),
-        ("latency", 1e10, r"connections\[0\]\.latency must be between 0 and 1e\+09 \(got 1e\+10\)"),
-        ("machine", 10**30, r"devices\[0\]\.machine must be at most 2147483647 \(got 10000"),
-        ("socket", 2**31, r"devices\[0\]\.socket must be at most 2147483647 \(got 2147483648\)"),
-        ("machine", 10**400, r"devices\[0\]\.machine must be at most 2147483647 \(got 1000"),
-    ],
-    ids=["fast", "slow", "late", "machine", "socket", "googol"],
+@named(
+    "where, value, message",
+    {
+        "fast": (
+            "bandwidth",
+            1e300,
+            r"connections\[0\]\.bandwidth must be between 1e-12 and 1e\+12 \(got 1e\+300\)",
+        ),
+        "slow": ("bandwidth", 1e-300, r"connections\[0\]\.bandwidth must be between .* \(got 1e-300\)"),
+        "late": ("latency", 1e10, r"connections\[0\]\.latency must be between 0 and 1e\+09 \(got 1e\+10\)"),
+        "machine": ("machine", 10**30, r"devices\[0\]\.machine must be at most 2147483647 \(got 10000"),
+        "socket": ("socket", 2**31, r"devices\[0\]\.socket must be at most 2147483647 \(got 2147483648\)"),
+        "googol": ("machine", 10**400, r"devices\[0\]\.machine must be at most 2147483647 \(got 1000"),
+    },
 )
 def test_numbers_that_nothing_can_be_computed_with(where: str, value: float, message: str) -> None:
     obj: dict[str, Any] = {
@@ -111,20 +114,17 @@ def test_numbers_that_nothing_can_be_computed_with(where: str, value: float, mes
 LONG = "x" * 10_000
 
 
-@pytest.mark.parametrize(
+@named(
     "change",
-    [
-        pytest.param(lambda o: o["devices"].append({"name": LONG + " "}), id="not printable"),
-        pytest.param(lambda o: o.update(links=[{"src": LONG, "dst": "b", "route": []}]), id="end"),
-        pytest.param(lambda o: o.update(links=[{"src": "a", "dst": "b", "route": [LONG]}]), id="route"),
-        pytest.param(
-            lambda o: (
-                o["devices"].append({"name": LONG}),
-                o.update(links=[{"src": LONG, "dst": "a", "route": ["wire"]}]),
-            ),
-            id="elsewhere",
+    {
+        "not printable": lambda o: o["devices"].append({"name": LONG + " "}),
+        "end": lambda o: o.update(links=[{"src": LONG, "dst": "b", "route": []}]),
+        "route": lambda o: o.update(links=[{"src": "a", "dst": "b", "route": [LONG]}]),
+        "elsewhere": lambda o: (
+            o["devices"].append({"name": LONG}),
+            o.update(links=[{"src": LONG, "dst": "a", "route": ["wire"]}]),
         ),
-    ],
+    },
 )
 def test_over_long_names_are_cut_in_messages(change: Callable[[dict[str, Any]], object]) -> None:
     obj: dict[str, Any] = {

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.topology import Connection, Device, Topology
+from tests.samples import named
 
 Route = tuple[str, ...]
 
@@ -147,7 +148,7 @@ def hosts(num_hosts: int, gpus: int, speed: float = 0.0) -> Topology:
     return Topology("hosts", tuple(devices), tuple(connections))
 
 
-@pytest.mark.parametrize("speed", [0.0, 0.01], ids=["equal hosts", "no two hosts alike"])
+@named("speed", {"equal hosts": 0.0, "no two hosts alike": 0.01})
 def test_hosts_on_a_fabric(speed: float) -> None:
     topology = hosts(16, 4, speed)
     links = {(link.src, link.dst): link.route for link in topology.links}

@@ -16,6 +16,7 @@ from torch import Tensor
 from dgcl.aggregation import block as block_module
 from dgcl.aggregation import edges as edges_module
 from dgcl.aggregation.block import Block
+from tests.samples import named
 
 WIDTHS = (0, 1, 3, 7, 16, 63, 64, 65, 128, 200, 602)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -66,7 +67,7 @@ def close(got: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("num_edges", [40, 4], ids=["edges-at-all-heads", "edges-at-some"])
+@named("num_edges", {"edges-at-all-heads": 40, "edges-at-some": 4})
 def test_heads_that_come_first_keep_their_rows(num_edges: int) -> None:
     """With windows, edges are grouped by heads in another order than that of rows."""
     heads, tails = np.arange(num_edges) % 8, np.arange(num_edges) % 5
@@ -81,9 +82,7 @@ def test_heads_that_come_first_keep_their_rows(num_edges: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("num_heads", "order"), [(12, "sorted"), (300, "given")], ids=["all-heads", "some-heads"]
-)
+@named("num_heads, order", {"all-heads": (12, "sorted"), "some-heads": (300, "given")})
 def test_sums_and_dots_both_ways(
     num_heads: int, order: str, dtype: torch.dtype, width: int, way: str
 ) -> None:
@@ -105,7 +104,7 @@ def test_sums_and_dots_both_ways(
 
 
 @pytest.mark.parametrize("number", [2, 5, 400])
-@pytest.mark.parametrize("share", [0, 0.3, 1], ids=["none", "some", "all"])
+@named("share", {"none": 0, "some": 0.3, "all": 1})
 @pytest.mark.parametrize("order", ["sorted", "given"])
 def test_pieces_write_what_the_whole_writes(order: str, share: float, number: int) -> None:
     """Piece 0 the heads that come first, and no piece a head of another; bit for bit."""
@@ -172,7 +171,7 @@ def test_rows_that_are_not_contiguous() -> None:
         assert not out[:, 1 + x.shape[1] :].any()
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@named("weighted", {"plain": False, "weighted": True})
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_threads_change_no_bit(dtype: torch.dtype, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edges_module, "_LEAST", 64)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.results import ResultMemory
+from tests.samples import named
 
 LIKE = torch.empty(0)
 ROWS, WIDTH = 1000, 64
@@ -40,16 +41,15 @@ def test_a_result_that_died_is_used_again(dtype) -> None:
     assert (again == 2).all()
 
 
-@pytest.mark.parametrize(
+@named(
     "view",
-    [
-        lambda x: x[3:5],
-        lambda x: x.detach(),
-        lambda x: x.t(),
-        lambda x: x.numpy(),
-        lambda x: x.view(torch.int32),
-    ],
-    ids=["rows", "detached", "transposed", "numpy", "another type"],
+    {
+        "rows": lambda x: x[3:5],
+        "detached": lambda x: x.detach(),
+        "transposed": lambda x: x.t(),
+        "numpy": lambda x: x.numpy(),
+        "another type": lambda x: x.view(torch.int32),
+    },
 )
 def test_a_view_keeps_its_memory(view) -> None:
     memory = ResultMemory()

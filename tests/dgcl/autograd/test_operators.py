@@ -18,11 +18,12 @@ from dgcl.communicator import Communicator
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, same_bits
+from tests.samples import named
 
 LINE = random_world(21, 3, "line", num_nodes=12, num_edges=40)
 RANDOM = random_world(22, 4, "random-1", num_nodes=14, num_edges=60)
 ONE = random_world(23, 1, num_nodes=5, num_edges=9)
-worlds = pytest.mark.parametrize("world", [LINE, RANDOM, ONE], ids=["line", "random", "one rank"])
+worlds = named("world", {"line": LINE, "random": RANDOM, "one rank": ONE})
 
 
 def calls(comm: Communicator) -> dict[str, int]:
@@ -144,7 +145,7 @@ def test_a_gradient_that_cannot_be_summed_is_an_error() -> None:
 
 
 @worlds
-@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+@named("reentrant", {"non-reentrant": False, "reentrant": True})
 def test_activation_checkpointing(world: Any, reentrant: bool) -> None:
     def run(comm: Communicator) -> None:
         torch.manual_seed(comm.rank)
@@ -216,7 +217,7 @@ def test_operators_and_the_short_way_are_the_same(world: Any) -> None:
     on_threads(world, run)
 
 
-@pytest.mark.parametrize("verb", [ops.expand, ops.fold], ids=["expand", "fold"])
+@named("verb", {"expand": ops.expand, "fold": ops.fold})
 def test_what_is_not_differentiated_has_no_gradient(
     verb: Callable[[Tensor, Communicator, int], Tensor],
 ) -> None:
@@ -234,7 +235,7 @@ def test_what_is_not_differentiated_has_no_gradient(
     on_threads(LINE, run)
 
 
-@pytest.mark.parametrize("verb", [ops.expand, ops.fold], ids=["expand", "fold"])
+@named("verb", {"expand": ops.expand, "fold": ops.fold})
 def test_tangents_are_refused_not_dropped(verb: Callable[[Tensor, Communicator, int], Tensor]) -> None:
     def run(comm: Communicator) -> None:
         rows = torch.randn(comm.num_owned, 3)

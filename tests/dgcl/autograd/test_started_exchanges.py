@@ -17,6 +17,7 @@ from dgcl.transport.shared_memory.control_page import ControlPage
 from tests.dgcl.support_plans import Tree, World, make_world
 from tests.dgcl.support_ranks import join, local_ids
 from tests.dgcl.transport.test_crossed_calls import PAIR, both, count_looks, expand
+from tests.samples import named
 
 
 def through(*ranks: int) -> Callable[[int, list[int], int, int], list[tuple[Tree, int]]]:
@@ -36,8 +37,8 @@ def start(comm: Communicator) -> Callable[[], bool]:
     return lambda: bool((pending.wait() == comm.halo_ids).all())
 
 
-@pytest.mark.parametrize("crossed_starts", [False, True], ids=["started alike", "started crossed"])
-@pytest.mark.parametrize("worlds", [(OVER_ONE, OVER_TWO), (OVER_TWO, OVER_ONE)], ids=["1-2", "2-1"])
+@named("crossed_starts", {"started alike": False, "started crossed": True})
+@named("worlds", {"1-2": (OVER_ONE, OVER_TWO), "2-1": (OVER_TWO, OVER_ONE)})
 def test_they_may_be_waited_for_in_any_order(worlds: tuple[World, World], crossed_starts: bool) -> None:
     """Ranks 1 and 2 each wait for what the other has to pass on in the exchange that it waits for last; rank 0 comes
     when both have waited for some time."""

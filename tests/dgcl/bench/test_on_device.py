@@ -19,6 +19,7 @@ from dgcl.topology import resolve_topology
 from dgcl.transport.cuda.exchange import DeviceExchange
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
 from tests.dgcl.transport.cuda.fake_ranks import open_fake
+from tests.samples import named
 
 
 @pytest.fixture
@@ -81,18 +82,17 @@ def test_wrong_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.backward.wrong == 0
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        (["--threads"], "--threads goes without --device cuda"),
-        (["--trace", "t.json"], "--trace goes without --device cuda"),
-        pytest.param(
+@named(
+    "more, text",
+    {
+        "threads": (["--threads"], "--threads goes without --device cuda"),
+        "trace": (["--trace", "t.json"], "--trace goes without --device cuda"),
+        "no-gpu": pytest.param(
             [],
             "sees no CUDA device",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
-    ],
-    ids=["threads", "trace", "no-gpu"],
+    },
 )
 def test_the_command_refuses_what_it_cannot_do(
     more: list[str], text: str, capsys: pytest.CaptureFixture[str]

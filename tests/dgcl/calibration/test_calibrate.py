@@ -18,6 +18,7 @@ from dgcl.graph import as_graph
 from dgcl.ranks.context import context
 from dgcl.ranks.machines import RankPlace
 from dgcl.topology import Topology, load_topology, preset, save_topology
+from tests.samples import named
 
 LEAST = Effort(seconds=0.0, least=1, most=1, rounds=1)
 
@@ -71,14 +72,12 @@ def test_processes() -> None:
     check_outcome(run_on_host(None, 2, 512, 2, Effort(seconds=0.01, least=2, rounds=1)), 2, 2)
 
 
-@pytest.mark.parametrize(
-    ("topology", "message"),
-    [
-        pytest.param(preset("uniform:3"), r"a device for each of 2 ranks \(got 3\)", id="too many"),
-        pytest.param(
-            Topology("apart", host_structure(2).devices, ()), "no links to calibrate", id="no links"
-        ),
-    ],
+@named(
+    "topology, message",
+    {
+        "too many": (preset("uniform:3"), r"a device for each of 2 ranks \(got 3\)"),
+        "no links": (Topology("apart", host_structure(2).devices, ()), "no links to calibrate"),
+    },
 )
 def test_topologies_that_do_not_fit(topology: Topology, message: str) -> None:
     def rank() -> str:

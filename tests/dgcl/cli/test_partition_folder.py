@@ -13,6 +13,7 @@ from dgcl.replication import METHOD
 from dgcl.topology import save_topology
 from tests.dgcl.cli.support import Run, listing
 from tests.dgcl.replication.machines import machines
+from tests.samples import named
 
 
 def sizes(folder: Path) -> tuple[int, int, int]:
@@ -46,14 +47,13 @@ def kept(folder: Path) -> tuple[int, int, str]:
     return comm.num_core, comm.num_owned, comm.choice
 
 
-@pytest.mark.parametrize(
-    ("options", "replicated", "says"),
-    [
-        (["--planner", METHOD], True, f"{METHOD} was asked for"),
-        (["--work", "0,0"], True, f"auto chose {METHOD}"),
-        (["--work", "1e6,1e6"], False, "auto chose the ordinary plan"),
-    ],
-    ids=["asked for", "auto replicates", "auto does not"],
+@named(
+    "options, replicated, says",
+    {
+        "asked for": (["--planner", METHOD], True, f"{METHOD} was asked for"),
+        "auto replicates": (["--work", "0,0"], True, f"auto chose {METHOD}"),
+        "auto does not": (["--work", "1e6,1e6"], False, "auto chose the ordinary plan"),
+    },
 )
 def test_parts_may_hold_replicas(
     run: Run, folder: Path, options: list[str], replicated: bool, says: str

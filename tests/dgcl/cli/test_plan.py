@@ -12,6 +12,7 @@ from dgcl.replication import METHOD
 from dgcl.topology import save_topology
 from tests.dgcl.cli.support import Run
 from tests.dgcl.replication.machines import machines
+from tests.samples import named
 
 PLAN = ["plan", "graph.npz", "--topology", "line.json", "--part", "part.npy"]
 PRINTED = {
@@ -167,16 +168,15 @@ def two_machines(folder: Path) -> None:
     save_topology(machines([0, 0, 1], network=0.001), folder / "two.json")
 
 
-@pytest.mark.parametrize(
-    ("options", "replicated", "says"),
-    [
-        (["--method", METHOD], True, f"{METHOD} was asked for"),
-        (["--work", "0,0"], True, f"auto chose {METHOD}"),
-        (["--work", "1e6,1e6"], False, "auto chose the ordinary plan"),
-        (["--work", "0,0", "--memory-limit", "1K"], False, "does not fit, rank"),
-        (["--work", "0,0", "--place"], True, f"auto chose {METHOD}"),
-    ],
-    ids=["asked for", "auto replicates", "auto does not", "no memory", "placed"],
+@named(
+    "options, replicated, says",
+    {
+        "asked for": (["--method", METHOD], True, f"{METHOD} was asked for"),
+        "auto replicates": (["--work", "0,0"], True, f"auto chose {METHOD}"),
+        "auto does not": (["--work", "1e6,1e6"], False, "auto chose the ordinary plan"),
+        "no memory": (["--work", "0,0", "--memory-limit", "1K"], False, "does not fit, rank"),
+        "placed": (["--work", "0,0", "--place"], True, f"auto chose {METHOD}"),
+    },
 )
 def test_replicas(
     run: Run, folder: Path, two_machines: None, options: list[str], replicated: bool, says: str

@@ -10,6 +10,7 @@ import pytest
 
 from dgcl.cli import main
 from dgcl.planner import Plan, check_plan_file
+from tests.samples import named
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_both_plans_are_written_and_hold(star_file: Path, capsys: pytest.Capture
     assert [Plan.load(file).relation.deliveries for file in files] == [0, 1]
 
 
-@pytest.mark.parametrize("edges", [[], ["--edges", "head"]], ids=["one exchange", "both"])
+@named("edges", {"one exchange": [], "both": ["--edges", "head"]})
 def test_windows_divide_the_rows(
     star_file: Path, capsys: pytest.CaptureFixture[str], edges: list[str]
 ) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from dgcl.frameworks import local_graph
 from dgcl.frameworks.csr import CSRLocalGraph
 from tests.dgcl.awkward import CASES, Case
-from tests.samples import sampled
+from tests.samples import named, sampled
 
 
 @pytest.fixture(params=CASES, ids=str)
@@ -55,7 +55,7 @@ def test_sum(case, trailing) -> None:
         torch.testing.assert_close(graph.sum(x[local]), expected[owned])
 
 
-@pytest.mark.parametrize("heads", [None, 1, 2], ids=["one-weight", "one-head", "two-heads"])
+@named("heads", {"one-weight": None, "one-head": 1, "two-heads": 2})
 def test_weighted_sum(case, heads) -> None:
     x = rows(case, heads or 2, 3)
     weight = edge_values(case, *(() if heads is None else (heads,)))
@@ -223,26 +223,22 @@ def test_the_same_bits_every_time() -> None:
         assert all(first.equal(second) for first, second in zip(*runs, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        pytest.param(lambda graph: graph.sum(torch.zeros(2, 3)), r"x_all must hold \d+ rows", id="rows"),
-        pytest.param(lambda graph: graph.mean(torch.tensor(1.0)), r"x_all must hold \d+ rows", id="scalar"),
-        pytest.param(
-            lambda graph: graph.at_heads(torch.zeros(99)), r"x_owned must hold \d+ rows", id="owned"
-        ),
-        pytest.param(lambda graph: graph.softmax(torch.zeros(3)), r"scores must hold \d+ rows", id="scores"),
-        pytest.param(
+@named(
+    "call, message",
+    {
+        "rows": (lambda graph: graph.sum(torch.zeros(2, 3)), r"x_all must hold \d+ rows"),
+        "scalar": (lambda graph: graph.mean(torch.tensor(1.0)), r"x_all must hold \d+ rows"),
+        "owned": (lambda graph: graph.at_heads(torch.zeros(99)), r"x_owned must hold \d+ rows"),
+        "scores": (lambda graph: graph.softmax(torch.zeros(3)), r"scores must hold \d+ rows"),
+        "weights": (
             lambda graph: graph.sum(torch.zeros(graph.num_local, 3), torch.zeros(2)),
             r"edge_weight must hold \d+ rows",
-            id="weights",
         ),
-        pytest.param(
+        "heads": (
             lambda graph: graph.sum(torch.zeros(graph.num_local, 3), torch.zeros(graph.num_edges, 2)),
             r"edge_weight must have shape \(E,\), or \(E, H\)",
-            id="heads",
         ),
-    ],
+    },
 )
 def test_refuses(call, message) -> None:
     with pytest.raises(ValueError, match=message):
@@ -274,7 +270,7 @@ def test_rows_are_kept_only_for_gradients_of_weights(weight: str) -> None:
     assert x.grad is not None
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@named("weighted", {"plain": False, "weighted": True})
 def test_sums_compile_in_one_piece(weighted: bool) -> None:
     graph, local, _, edges = each_rank(CASES[1], world_size=2)[0]
 

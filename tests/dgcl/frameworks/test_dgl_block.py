@@ -13,6 +13,7 @@ from torch import nn
 
 from dgcl.frameworks import local_graph
 from tests.dgcl.awkward import CASES, Case
+from tests.samples import named
 
 dgl = pytest.importorskip("dgl")
 
@@ -191,21 +192,19 @@ def test_writing_to_degrees_changes_no_later_answer() -> None:
     assert block.out_degrees().tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        pytest.param(lambda block: block.out_degrees(99), r"u must hold vertices in \[0, ", id="too-large"),
-        pytest.param(lambda block: block.in_degrees([-1]), r"v must hold vertices in \[0, ", id="negative"),
-        pytest.param(lambda block: block.in_degrees(etype="no"), "does not exist", id="etype"),
-        pytest.param(lambda block: block.out_degrees(etype="no"), "does not exist", id="etype of sources"),
-        pytest.param(lambda block: block.add_edges([0], [0]), "cannot gain or lose", id="add_edges"),
-        pytest.param(lambda block: block.remove_edges([0]), "cannot gain or lose", id="remove_edges"),
-        pytest.param(lambda block: block.add_nodes(1), "cannot gain or lose", id="add_nodes"),
-        pytest.param(dgl.add_self_loop, "cannot gain or lose", id="add_self_loop"),
-        pytest.param(
-            lambda block: dgl.remove_edges(block, [0]), "cannot gain or lose", id="dgl.remove_edges"
-        ),
-    ],
+@named(
+    "change, message",
+    {
+        "too-large": (lambda block: block.out_degrees(99), r"u must hold vertices in \[0, "),
+        "negative": (lambda block: block.in_degrees([-1]), r"v must hold vertices in \[0, "),
+        "etype": (lambda block: block.in_degrees(etype="no"), "does not exist"),
+        "etype of sources": (lambda block: block.out_degrees(etype="no"), "does not exist"),
+        "add_edges": (lambda block: block.add_edges([0], [0]), "cannot gain or lose"),
+        "remove_edges": (lambda block: block.remove_edges([0]), "cannot gain or lose"),
+        "add_nodes": (lambda block: block.add_nodes(1), "cannot gain or lose"),
+        "add_self_loop": (dgl.add_self_loop, "cannot gain or lose"),
+        "dgl.remove_edges": (lambda block: dgl.remove_edges(block, [0]), "cannot gain or lose"),
+    },
 )
 def test_refuses(change, message) -> None:
     with pytest.raises(dgl.DGLError, match=message):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import dgcl
 from dgcl.frameworks import local_graph
 from tests.dgcl.awkward import CASES, Case
+from tests.samples import named
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -108,10 +109,9 @@ def distinct_loops(case: Case) -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", WEIGHTS)
-@pytest.mark.parametrize(
+@named(
     "options",
-    [{}, {"improved": True}, {"add_self_loops": False}],
-    ids=["plain", "improved", "no-loops"],
+    {"plain": {}, "improved": {"improved": True}, "no-loops": {"add_self_loops": False}},
 )
 def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options) -> None:
     weight = weights_of(case, kind)
@@ -178,7 +178,7 @@ def test_weights_that_would_cost_digits_are_refused() -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", WEIGHTS)
-@pytest.mark.parametrize("transform_first", [False, True], ids=["exchange-first", "transform-first"])
+@named("transform_first", {"exchange-first": False, "transform-first": True})
 def test_gcn_conv_and_its_gradients(case, kind, transform_first) -> None:
     if kind == "weighted":
         distinct_loops(case)
@@ -225,19 +225,16 @@ def test_gcn_conv_and_its_gradients(case, kind, transform_first) -> None:
             torch.testing.assert_close(weight_grad, weight_alone.grad[edge_ids], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        pytest.param(lambda graph: graph.pair(torch.zeros(2, 3)), r"x_all must hold the \d+ rows", id="pair"),
-        pytest.param(
-            lambda graph: graph.gcn_norm(torch.ones(1)), "edge_weight must have shape", id="weights"
-        ),
-        pytest.param(
+@named(
+    "call, message",
+    {
+        "pair": (lambda graph: graph.pair(torch.zeros(2, 3)), r"x_all must hold the \d+ rows"),
+        "weights": (lambda graph: graph.gcn_norm(torch.ones(1)), "edge_weight must have shape"),
+        "gcn_conv": (
             lambda graph: dgcl.frameworks.pyg.gcn_conv(pyg.GCNConv(3, 2), torch.zeros(2, 3), None, None),
             "conv must be a GCNConv with normalize=False",
-            id="gcn_conv",
         ),
-    ],
+    },
 )
 def test_refuses(call, message) -> None:
     with pytest.raises(ValueError, match=message):

@@ -10,12 +10,13 @@ import torch
 
 import dgcl
 from tests.dgcl.awkward import CASES
+from tests.samples import named
 
 CASE = next(case for case in CASES if case.name == "multi-edges")
 
 
 @pytest.mark.parametrize("verb", ["sum", "mean", "parts"])
-@pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
+@named("autocast", {"plain": False, "autocast": True})
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_sums_are_those_of_small_integers_in_any_type(dtype, autocast, verb) -> None:
     """Integers of a few bits have exact sums in 16 bits, so they and their gradients are those of float64."""

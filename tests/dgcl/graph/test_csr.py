@@ -15,6 +15,7 @@ from dgcl.graph import Graph, as_graph
 from dgcl.graph.build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
 from dgcl.graph.csr import index_dtype
 from tests.dgcl.graphs import edge_indices
+from tests.samples import named
 
 
 def in_edges(graph: Graph) -> list[list[tuple[int, int]]]:
@@ -90,13 +91,13 @@ def test_edges_grouped_already_are_not_copied() -> None:
     assert np.shares_memory(graph.indices, edges)
 
 
-@pytest.mark.parametrize(
-    ("edges", "num_nodes"),
-    [
-        pytest.param([[0, 5], [1, 0]], 6, id="lists"),
-        pytest.param(np.array([[0, 1], [5, 0]]).T.copy().T, 6, id="fortran-order"),
-        pytest.param(np.array([[0, 0, 5, 0], [1, 0, 0, 0]])[:, ::2], 6, id="strided"),
-    ],
+@named(
+    "edges, num_nodes",
+    {
+        "lists": ([[0, 5], [1, 0]], 6),
+        "fortran-order": (np.array([[0, 1], [5, 0]]).T.copy().T, 6),
+        "strided": (np.array([[0, 0, 5, 0], [1, 0, 0, 0]])[:, ::2], 6),
+    },
 )
 def test_number_of_vertices_is_the_largest_id_plus_one(edges: Any, num_nodes: int) -> None:
     assert as_graph(edges).num_nodes == num_nodes
@@ -104,9 +105,7 @@ def test_number_of_vertices_is_the_largest_id_plus_one(edges: Any, num_nodes: in
     assert as_graph(edges, num_nodes=np.int32(9)).num_nodes == 9
 
 
-@pytest.mark.parametrize(
-    "edges", [[[], []], np.empty((2, 0), np.int64), np.empty((2, 0))], ids=["lists", "array", "untyped"]
-)
+@named("edges", {"lists": [[], []], "array": np.empty((2, 0), np.int64), "untyped": np.empty((2, 0))})
 def test_graph_without_edges(edges: Any) -> None:
     graph = as_graph(edges, num_nodes=3)
     assert graph.num_edges == 0
@@ -129,69 +128,43 @@ def test_graph_passes_through() -> None:
         as_graph(graph, num_nodes=3)
 
 
-@pytest.mark.parametrize(
-    ("obj", "num_nodes", "error", "message"),
-    [
-        pytest.param(
-            [[0, 1], [1, 7]], 5, ValueError, r"edge 1 is 1 -> 7, .* 5 vertices, 0\.\.4, .*at least 8", id="id"
-        ),
-        pytest.param([[0, 9], [1, 0]], 5, ValueError, "edge 1 is 9 -> 0", id="source"),
-        pytest.param(
-            [[0, -1], [1, 0]], 5, ValueError, "edge 1 is -1 -> 0.*ids start at 0", id="negative-source"
-        ),
-        pytest.param([[0, 1], [-2, 0]], None, ValueError, "edge 0 is 0 -> -2.*ids start at 0", id="negative"),
-        pytest.param(np.array([[-1], [-1]]), None, ValueError, "edge 0 is -1 -> -1", id="only-negative"),
-        pytest.param(np.array([[0.0], [1.0]]), 2, TypeError, "integers.*float64", id="float"),
-        pytest.param(np.array([[True], [False]]), 2, TypeError, "integers.*booleans", id="bool"),
-        pytest.param(np.array([["0"], ["1"]]), 2, TypeError, "integers.*<U1", id="text"),
-        pytest.param(np.array([[None], [1]]), 2, TypeError, "integers.*object", id="objects"),
-        pytest.param([[0, 1], [1]], 2, ValueError, "rectangular", id="ragged"),
-        pytest.param(np.array([[2**63], [0]], np.uint64), None, ValueError, r"2\*\*63", id="uint64"),
-        pytest.param(np.zeros((3, 2), int), 2, ValueError, r"\(2, E\).*\(3, 2\).*transpose", id="transposed"),
-        pytest.param(np.zeros((5, 5), int), 5, ValueError, r"\(2, E\).*csr_array", id="matrix"),
-        pytest.param(
-            np.zeros(4, int), 2, ValueError, r"2 dimensions \(got shape \(4,\)\)", id="one-dimension"
-        ),
-        pytest.param(
-            [[0], [10**12]], None, ValueError, "1000000000001 vertices of 1 edges.*pass num_nodes", id="huge"
-        ),
-        pytest.param([[], []], None, ValueError, "no edge to tell the number", id="no-vertices-known"),
-        pytest.param([[0], [1]], 0, ValueError, "at least 1.*got 0", id="zero-vertices"),
-        pytest.param([[0], [1]], -1, ValueError, "at least 1.*got -1", id="negative-vertices"),
-        pytest.param([[0], [1]], 2.0, TypeError, "num_nodes must be an integer.*float", id="float-vertices"),
-        pytest.param(
-            [[0], [1]], True, TypeError, "num_nodes must be an integer.*boolean", id="bool-vertices"
-        ),
-        pytest.param(
-            (np.array([0, 2, 1]), np.array([0])),
-            None,
-            ValueError,
-            "never fall.*2 at 1 and 1 at 2",
-            id="falls",
-        ),
-        pytest.param(
-            (np.array([0, 2**31 - 1, -5], np.int32), [0]),
-            None,
-            ValueError,
-            "did int32 overflow",
-            id="overflow",
-        ),
-        pytest.param(
-            ([0, 1, 3], [0]), None, ValueError, r"end at the number of indices, 1 \(got 3\)", id="too-long"
-        ),
-        pytest.param(([1, 1], [0]), None, ValueError, r"start at 0 \(got 1\).*\(2, E\)", id="not-from-zero"),
-        pytest.param(([0], []), None, ValueError, "a graph needs a vertex \\(got 1\\)", id="csr-no-vertices"),
-        pytest.param(([0, 1, 2], [0, 2]), None, ValueError, "edge 1 is 1 -> 2", id="csr-id"),
-        pytest.param(([0, 0, 0, 1], [-1]), None, ValueError, "edge 0 is 2 -> -1", id="csr-negative"),
-        pytest.param(([0, 1], [0]), 2, ValueError, "for 1 vertices, but num_nodes is 2", id="csr-count"),
-        pytest.param(([0.0, 1.0], [0]), None, TypeError, "indptr must hold integers", id="csr-float"),
-        pytest.param(([0, 1], [False]), None, TypeError, "indices must hold integers", id="csr-bool"),
-        pytest.param(
-            ([0, 1], [0], [1.0]), None, ValueError, r"\(indptr, indices\) \(got 3 items\)", id="triple"
-        ),
-        pytest.param({"a": 1}, None, TypeError, "networkx graph.*got builtins.dict", id="dict"),
-        pytest.param(None, None, TypeError, "got builtins.NoneType", id="none"),
-    ],
+@named(
+    "obj, num_nodes, error, message",
+    {
+        "id": ([[0, 1], [1, 7]], 5, ValueError, r"edge 1 is 1 -> 7, .* 5 vertices, 0\.\.4, .*at least 8"),
+        "source": ([[0, 9], [1, 0]], 5, ValueError, "edge 1 is 9 -> 0"),
+        "negative-source": ([[0, -1], [1, 0]], 5, ValueError, "edge 1 is -1 -> 0.*ids start at 0"),
+        "negative": ([[0, 1], [-2, 0]], None, ValueError, "edge 0 is 0 -> -2.*ids start at 0"),
+        "only-negative": (np.array([[-1], [-1]]), None, ValueError, "edge 0 is -1 -> -1"),
+        "float": (np.array([[0.0], [1.0]]), 2, TypeError, "integers.*float64"),
+        "bool": (np.array([[True], [False]]), 2, TypeError, "integers.*booleans"),
+        "text": (np.array([["0"], ["1"]]), 2, TypeError, "integers.*<U1"),
+        "objects": (np.array([[None], [1]]), 2, TypeError, "integers.*object"),
+        "ragged": ([[0, 1], [1]], 2, ValueError, "rectangular"),
+        "uint64": (np.array([[2**63], [0]], np.uint64), None, ValueError, r"2\*\*63"),
+        "transposed": (np.zeros((3, 2), int), 2, ValueError, r"\(2, E\).*\(3, 2\).*transpose"),
+        "matrix": (np.zeros((5, 5), int), 5, ValueError, r"\(2, E\).*csr_array"),
+        "one-dimension": (np.zeros(4, int), 2, ValueError, r"2 dimensions \(got shape \(4,\)\)"),
+        "huge": ([[0], [10**12]], None, ValueError, "1000000000001 vertices of 1 edges.*pass num_nodes"),
+        "no-vertices-known": ([[], []], None, ValueError, "no edge to tell the number"),
+        "zero-vertices": ([[0], [1]], 0, ValueError, "at least 1.*got 0"),
+        "negative-vertices": ([[0], [1]], -1, ValueError, "at least 1.*got -1"),
+        "float-vertices": ([[0], [1]], 2.0, TypeError, "num_nodes must be an integer.*float"),
+        "bool-vertices": ([[0], [1]], True, TypeError, "num_nodes must be an integer.*boolean"),
+        "falls": ((np.array([0, 2, 1]), np.array([0])), None, ValueError, "never fall.*2 at 1 and 1 at 2"),
+        "overflow": ((np.array([0, 2**31 - 1, -5], np.int32), [0]), None, ValueError, "did int32 overflow"),
+        "too-long": (([0, 1, 3], [0]), None, ValueError, r"end at the number of indices, 1 \(got 3\)"),
+        "not-from-zero": (([1, 1], [0]), None, ValueError, r"start at 0 \(got 1\).*\(2, E\)"),
+        "csr-no-vertices": (([0], []), None, ValueError, "a graph needs a vertex \\(got 1\\)"),
+        "csr-id": (([0, 1, 2], [0, 2]), None, ValueError, "edge 1 is 1 -> 2"),
+        "csr-negative": (([0, 0, 0, 1], [-1]), None, ValueError, "edge 0 is 2 -> -1"),
+        "csr-count": (([0, 1], [0]), 2, ValueError, "for 1 vertices, but num_nodes is 2"),
+        "csr-float": (([0.0, 1.0], [0]), None, TypeError, "indptr must hold integers"),
+        "csr-bool": (([0, 1], [False]), None, TypeError, "indices must hold integers"),
+        "triple": (([0, 1], [0], [1.0]), None, ValueError, r"\(indptr, indices\) \(got 3 items\)"),
+        "dict": ({"a": 1}, None, TypeError, "networkx graph.*got builtins.dict"),
+        "none": (None, None, TypeError, "got builtins.NoneType"),
+    },
 )
 def test_bad_input_is_named(obj: Any, num_nodes: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"(?s){message}"):
@@ -208,19 +181,17 @@ def test_lengths_must_agree() -> None:
         graph_from_edges([0, 1], [0])
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        pytest.param(
-            {"indptr": np.array([0, 1, 1], np.int32)}, "indptr must be a numpy array of int64", id="dtype"
-        ),
-        pytest.param({"indices": np.array([0])}, "indices must be a numpy array of int32", id="index-dtype"),
-        pytest.param({"indptr": np.array([0, 1])}, r"indptr must have shape \(3,\)", id="length"),
-        pytest.param({"indptr": np.array([0, 2, 1])}, "never fall", id="falls"),
-        pytest.param({"indices": np.array([2], np.int32)}, r"0\.\.1 \(got 2\.\.2\)", id="range"),
-        pytest.param({"edge_ids": np.array([1])}, r"permutation of 0\.\.0", id="edge-ids"),
-        pytest.param({"num_nodes": 0}, "at least 1", id="no-vertices"),
-    ],
+@named(
+    "changed, message",
+    {
+        "dtype": ({"indptr": np.array([0, 1, 1], np.int32)}, "indptr must be a numpy array of int64"),
+        "index-dtype": ({"indices": np.array([0])}, "indices must be a numpy array of int32"),
+        "length": ({"indptr": np.array([0, 1])}, r"indptr must have shape \(3,\)"),
+        "falls": ({"indptr": np.array([0, 2, 1])}, "never fall"),
+        "range": ({"indices": np.array([2], np.int32)}, r"0\.\.1 \(got 2\.\.2\)"),
+        "edge-ids": ({"edge_ids": np.array([1])}, r"permutation of 0\.\.0"),
+        "no-vertices": ({"num_nodes": 0}, "at least 1"),
+    },
 )
 def test_graph_checks_its_arrays(changed: dict[str, Any], message: str) -> None:
     good: dict[str, Any] = {

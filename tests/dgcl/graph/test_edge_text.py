@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from dgcl.graph import as_graph, edge_text
 from dgcl.graph.files import read_graph
 from tests.dgcl.graphs import edge_indices, edge_list
+from tests.samples import named
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -26,23 +27,23 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 class TestEdgeList:
-    @pytest.mark.parametrize(
-        ("text", "edges"),
-        [
-            pytest.param("0 1\n1 2\n", [(0, 1), (1, 2)], id="blanks"),
-            pytest.param("0\t1\n1\t2", [(0, 1), (1, 2)], id="tabs-no-last-newline"),
-            pytest.param("0,1\r\n1,2\r\n", [(0, 1), (1, 2)], id="commas-windows"),
-            pytest.param("# Nodes: 9\n\n  \n# more\n0 1\n", [(0, 1)], id="comments-and-blank-lines"),
-            pytest.param("0 1 # why\n2 0#why\n", [(0, 1), (2, 0)], id="comments-behind"),
-            pytest.param("% bip\n3 1 0.5 1082040961\n1 3 nan -7\n", [(3, 1), (1, 3)], id="more-columns"),
-            pytest.param("2 0\n2 0\n1 1\n", [(2, 0), (2, 0), (1, 1)], id="repeats-and-loops"),
-            pytest.param("\ufeff0 1\n", [(0, 1)], id="byte-order-mark"),
-            pytest.param("  007   1  \n", [(7, 1)], id="leading-zeros"),
-            pytest.param("0 1\r1 2\r", [(0, 1), (1, 2)], id="old-macintosh"),
-            pytest.param("0, 1 # why\n 1 ,2\n", [(0, 1), (1, 2)], id="commas-and-blanks"),
-        ],
+    @named(
+        "text, edges",
+        {
+            "blanks": ("0 1\n1 2\n", [(0, 1), (1, 2)]),
+            "tabs-no-last-newline": ("0\t1\n1\t2", [(0, 1), (1, 2)]),
+            "commas-windows": ("0,1\r\n1,2\r\n", [(0, 1), (1, 2)]),
+            "comments-and-blank-lines": ("# Nodes: 9\n\n  \n# more\n0 1\n", [(0, 1)]),
+            "comments-behind": ("0 1 # why\n2 0#why\n", [(0, 1), (2, 0)]),
+            "more-columns": ("% bip\n3 1 0.5 1082040961\n1 3 nan -7\n", [(3, 1), (1, 3)]),
+            "repeats-and-loops": ("2 0\n2 0\n1 1\n", [(2, 0), (2, 0), (1, 1)]),
+            "byte-order-mark": ("\ufeff0 1\n", [(0, 1)]),
+            "leading-zeros": ("  007   1  \n", [(7, 1)]),
+            "old-macintosh": ("0 1\r1 2\r", [(0, 1), (1, 2)]),
+            "commas-and-blanks": ("0, 1 # why\n 1 ,2\n", [(0, 1), (1, 2)]),
+        },
     )
-    @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+    @named("packed", {"plain": False, "gzip": True})
     def test_lines_are_edges(self, tmp_path: Path, text: str, edges: Any, packed: bool) -> None:
         data = gzip.compress(text.encode()) if packed else text.encode()
         graph = read_graph(write(tmp_path / "graph", data)).graph
@@ -84,39 +85,31 @@ class TestEdgeList:
         assert as_graph(path, num_nodes=5).num_nodes == 5
         assert read_graph(write(tmp_path / "none", "# none\n"), num_nodes=5).graph.num_edges == 0
 
-    @pytest.mark.parametrize(
-        ("text", "options", "message"),
-        [
-            pytest.param(
-                "0 1\na b\n", {}, r":2: expected two vertex ids, whole numbers \(got 'a b'\)", id="words"
-            ),
-            pytest.param("source,target\n0,1\n", {}, r":1: .*'source,target'", id="header"),
-            pytest.param("0 1\n\n# x\n5\n", {}, r":4: expected two vertex ids.*'5'", id="one-column"),
-            pytest.param("0 1\n2 x3\n", {}, r":2: .*whole numbers", id="half-a-number"),
-            pytest.param("0 1\n2 3x\n", {}, r":2: .*whole numbers", id="number-and-more"),
-            pytest.param("0 1.0\n", {}, r":1: .*whole numbers \(got '0 1.0'\)", id="float"),
-            pytest.param(
-                "0 1\n0 -3\n", {}, r":2: vertex ids must not be negative \(got '0 -3'\)", id="negative"
-            ),
-            pytest.param("0 - 3\n", {}, r":1: .*whole numbers", id="minus"),
-            pytest.param(f"0 {2**63}\n", {}, r":1: .*less than 2\*\*63", id="overflow"),
-            pytest.param(
-                "0 1\n1 5\n", {"num_nodes": 5}, r":2: vertex ids must be 0\.\.4 \(got '1 5'\)", id="range"
-            ),
-            pytest.param("0 1\n1 2 3\n", {}, r":2: expected 2 columns as before", id="columns"),
-            pytest.param("0 1\n" * 9 + "x" * 99, {}, r":10: .*\(got 'x{37}\.\.\.'\)", id="long-line"),
-            pytest.param("# nothing\n", {}, "has no edges", id="no-edges"),
-            pytest.param("", {}, "has no edges", id="empty-file"),
-            pytest.param("0 99999999999\n", {}, r"99999999999.*compact=True", id="far-too-many-vertices"),
-            pytest.param(b"\x00\x01\x02", {}, "not a text file", id="binary"),
-            pytest.param(b"0 1\n1 2\x00\n", {}, "not a text file", id="zero-byte"),
-            pytest.param("0,1\n1 2\n", {}, "with the same separator", id="commas-then-blanks"),
-            pytest.param(f"0 {2**31}\n0 x\n", {}, r":2: .*whole numbers", id="wide-ids-then-words"),
-            pytest.param(gzip.compress(b"0 1\n" * 999)[:-9], {}, "damaged gzip", id="cut-gzip"),
-            pytest.param(
-                "0 1\n", {"compact": True, "num_nodes": 9}, "has 2 vertices, but num_nodes is 9", id="compact"
-            ),
-        ],
+    @named(
+        "text, options, message",
+        {
+            "words": ("0 1\na b\n", {}, r":2: expected two vertex ids, whole numbers \(got 'a b'\)"),
+            "header": ("source,target\n0,1\n", {}, r":1: .*'source,target'"),
+            "one-column": ("0 1\n\n# x\n5\n", {}, r":4: expected two vertex ids.*'5'"),
+            "half-a-number": ("0 1\n2 x3\n", {}, r":2: .*whole numbers"),
+            "number-and-more": ("0 1\n2 3x\n", {}, r":2: .*whole numbers"),
+            "float": ("0 1.0\n", {}, r":1: .*whole numbers \(got '0 1.0'\)"),
+            "negative": ("0 1\n0 -3\n", {}, r":2: vertex ids must not be negative \(got '0 -3'\)"),
+            "minus": ("0 - 3\n", {}, r":1: .*whole numbers"),
+            "overflow": (f"0 {2**63}\n", {}, r":1: .*less than 2\*\*63"),
+            "range": ("0 1\n1 5\n", {"num_nodes": 5}, r":2: vertex ids must be 0\.\.4 \(got '1 5'\)"),
+            "columns": ("0 1\n1 2 3\n", {}, r":2: expected 2 columns as before"),
+            "long-line": ("0 1\n" * 9 + "x" * 99, {}, r":10: .*\(got 'x{37}\.\.\.'\)"),
+            "no-edges": ("# nothing\n", {}, "has no edges"),
+            "empty-file": ("", {}, "has no edges"),
+            "far-too-many-vertices": ("0 99999999999\n", {}, r"99999999999.*compact=True"),
+            "binary": (b"\x00\x01\x02", {}, "not a text file"),
+            "zero-byte": (b"0 1\n1 2\x00\n", {}, "not a text file"),
+            "commas-then-blanks": ("0,1\n1 2\n", {}, "with the same separator"),
+            "wide-ids-then-words": (f"0 {2**31}\n0 x\n", {}, r":2: .*whole numbers"),
+            "cut-gzip": (gzip.compress(b"0 1\n" * 999)[:-9], {}, "damaged gzip"),
+            "compact": ("0 1\n", {"compact": True, "num_nodes": 9}, "has 2 vertices, but num_nodes is 9"),
+        },
     )
     def test_errors_name_file_and_line(
         self, tmp_path: Path, text: str | bytes, options: dict[str, Any], message: str
@@ -170,34 +163,24 @@ class TestMatrixMarket:
         graph = read_graph(write(tmp_path / "graph", gzip.compress(text))).graph
         assert (graph.num_nodes, edge_list(graph)) == (4, [(0, 3)])
 
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            pytest.param("1 2\n", ":1: expected '%%MatrixMarket", id="no-banner"),
-            pytest.param(
-                "%%MatrixMarket matrix array real general\n1 1\n1\n",
-                ":1: .*'coordinate'.*'array'",
-                id="dense",
-            ),
-            pytest.param(
-                "%%MatrixMarket matrix coordinate blue general\n", ":1: the field .*'blue'", id="field"
-            ),
-            pytest.param(
-                "%%MatrixMarket matrix coordinate real odd\n", ":1: the symmetry .*'odd'", id="symmetry"
-            ),
-            pytest.param("%%MatrixMarket vector coordinate real general\n", ":1: expected", id="vector"),
-            pytest.param(
-                "%%MatrixMarket matrix coordinate real general\n% x\n", ":3: .*line of sizes", id="no-sizes"
-            ),
-            pytest.param("{}2 x 1\n", ":2: expected three sizes", id="sizes"),
-            pytest.param("{}2 3 0\n", r":2: .*square.*2 x 3", id="rectangle"),
-            pytest.param("{}0 0 0\n", ":2: .*no rows", id="no-vertices"),
-            pytest.param("{}2 2 1\n\n1 3\n", r":4: vertex ids must be 1\.\.2 \(got '1 3'\)", id="range"),
-            pytest.param("{}2 2 1\n0 1\n", r":3: vertex ids must be 1\.\.2", id="zero"),
-            pytest.param("{}2 2 1\n1 1\n2 2\n", "line 2 promises 1 entries, but there are 2", id="too-many"),
-            pytest.param("{}2 2 3\n1 1\n2 2\n", "line 2 promises 3 entries, but there are 2", id="too-few"),
-            pytest.param("{}2 2 1\n1 1 5.0\n", ":3: expected 2 columns", id="values-in-a-pattern"),
-        ],
+    @named(
+        "text, message",
+        {
+            "no-banner": ("1 2\n", ":1: expected '%%MatrixMarket"),
+            "dense": ("%%MatrixMarket matrix array real general\n1 1\n1\n", ":1: .*'coordinate'.*'array'"),
+            "field": ("%%MatrixMarket matrix coordinate blue general\n", ":1: the field .*'blue'"),
+            "symmetry": ("%%MatrixMarket matrix coordinate real odd\n", ":1: the symmetry .*'odd'"),
+            "vector": ("%%MatrixMarket vector coordinate real general\n", ":1: expected"),
+            "no-sizes": ("%%MatrixMarket matrix coordinate real general\n% x\n", ":3: .*line of sizes"),
+            "sizes": ("{}2 x 1\n", ":2: expected three sizes"),
+            "rectangle": ("{}2 3 0\n", r":2: .*square.*2 x 3"),
+            "no-vertices": ("{}0 0 0\n", ":2: .*no rows"),
+            "range": ("{}2 2 1\n\n1 3\n", r":4: vertex ids must be 1\.\.2 \(got '1 3'\)"),
+            "zero": ("{}2 2 1\n0 1\n", r":3: vertex ids must be 1\.\.2"),
+            "too-many": ("{}2 2 1\n1 1\n2 2\n", "line 2 promises 1 entries, but there are 2"),
+            "too-few": ("{}2 2 3\n1 1\n2 2\n", "line 2 promises 3 entries, but there are 2"),
+            "values-in-a-pattern": ("{}2 2 1\n1 1 5.0\n", ":3: expected 2 columns"),
+        },
     )
     def test_errors_name_file_and_line(self, tmp_path: Path, text: str, message: str) -> None:
         path = write(

@@ -12,6 +12,7 @@ from hypothesis import given
 
 from dgcl.graph import GraphFile, as_graph, read_graph, save_graph
 from tests.dgcl.graphs import edge_indices, edge_list, real_graph
+from tests.samples import named
 
 
 def npz_arrays(**changes: Any) -> dict[str, Any]:
@@ -48,10 +49,9 @@ class TestNpz:
     def test_edges_by_position(self, tmp_path: Path) -> None:
         assert edge_list(self.read(tmp_path).graph) == [(0, 1), (0, 2), (2, 0)]
 
-    @pytest.mark.parametrize(
+    @named(
         "stored",
-        [CSR_FEATURES, {"features": np.array([[0, 5], [0, 0], [6, 7]], np.float32)}],
-        ids=["csr", "dense"],
+        {"csr": CSR_FEATURES, "dense": {"features": np.array([[0, 5], [0, 0], [6, 7]], np.float32)}},
     )
     def test_features(self, tmp_path: Path, stored: dict[str, Any]) -> None:
         features = self.read(tmp_path, **stored).features
@@ -76,43 +76,31 @@ class TestNpz:
         }
         assert list(found.extra) == ["feat_known"]
 
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            pytest.param({"indptr": None}, "array 'indptr' is missing", id="no-indptr"),
-            pytest.param({"directed": None}, "array 'directed' is missing", id="no-directed"),
-            pytest.param({"num_nodes": 4}, "indptr is for 3 vertices, but num_nodes is 4", id="count"),
-            pytest.param({"num_nodes": np.array([3, 3])}, r"num_nodes must be one value", id="counts"),
-            pytest.param({"num_nodes": 3.0}, "num_nodes must be an integer", id="float-count"),
-            pytest.param({"indices": np.array([1, 3, 0])}, "edge 1 is 0 -> 3", id="range"),
-            pytest.param({"indices": np.array([1.0, 2.0, 0.0])}, "indices must hold integers", id="dtype"),
-            pytest.param(
-                {"indices": np.array([1, None, 0])},
-                "array 'indices' cannot be read.*allow_pickle",
-                id="objects",
-            ),
-            pytest.param({"directed": False}, "vertex 0 has 2 out-edges and 1 in-edges", id="one-direction"),
-            pytest.param(
-                {"features": np.zeros((2, 4))}, r"features must have one row per vertex, 3", id="features"
-            ),
-            pytest.param({"features": np.zeros(3)}, r"features must be \(num_nodes, F\)", id="flat-features"),
-            pytest.param({"features": np.zeros((3, 1)), **CSR_FEATURES}, "given twice", id="two-features"),
-            pytest.param({**CSR_FEATURES, "feat_data": None}, "'feat_data' is missing", id="half-features"),
-            pytest.param({**CSR_FEATURES, "feat_shape": np.array([2, 2])}, "says 2 rows", id="feature-rows"),
-            pytest.param(
-                {**CSR_FEATURES, "feat_shape": np.array([3, 1])}, r"columns 0\.\.0", id="feature-columns"
-            ),
-            pytest.param(
-                {**CSR_FEATURES, "feat_indptr": np.array([0, 2, 1, 3])}, "feat_indptr", id="feature-rise"
-            ),
-            pytest.param(
-                {**CSR_FEATURES, "feat_data": np.zeros(2)}, "feat_data must be 3 numbers", id="feature-data"
-            ),
-            pytest.param({"labels": np.zeros(2, int)}, "labels must have one row per vertex, 3", id="labels"),
-            pytest.param({"labels": np.array(["a", "b", "c"])}, "labels must be numbers", id="label-words"),
-            pytest.param({"val_mask": np.zeros(4, bool)}, "val_mask must have one row per vertex", id="mask"),
-            pytest.param({"val_mask": np.array([0, 2, 1])}, "val_mask must be booleans", id="mask-of-ids"),
-        ],
+    @named(
+        "changes, message",
+        {
+            "no-indptr": ({"indptr": None}, "array 'indptr' is missing"),
+            "no-directed": ({"directed": None}, "array 'directed' is missing"),
+            "count": ({"num_nodes": 4}, "indptr is for 3 vertices, but num_nodes is 4"),
+            "counts": ({"num_nodes": np.array([3, 3])}, r"num_nodes must be one value"),
+            "float-count": ({"num_nodes": 3.0}, "num_nodes must be an integer"),
+            "range": ({"indices": np.array([1, 3, 0])}, "edge 1 is 0 -> 3"),
+            "dtype": ({"indices": np.array([1.0, 2.0, 0.0])}, "indices must hold integers"),
+            "objects": ({"indices": np.array([1, None, 0])}, "array 'indices' cannot be read.*allow_pickle"),
+            "one-direction": ({"directed": False}, "vertex 0 has 2 out-edges and 1 in-edges"),
+            "features": ({"features": np.zeros((2, 4))}, r"features must have one row per vertex, 3"),
+            "flat-features": ({"features": np.zeros(3)}, r"features must be \(num_nodes, F\)"),
+            "two-features": ({"features": np.zeros((3, 1)), **CSR_FEATURES}, "given twice"),
+            "half-features": ({**CSR_FEATURES, "feat_data": None}, "'feat_data' is missing"),
+            "feature-rows": ({**CSR_FEATURES, "feat_shape": np.array([2, 2])}, "says 2 rows"),
+            "feature-columns": ({**CSR_FEATURES, "feat_shape": np.array([3, 1])}, r"columns 0\.\.0"),
+            "feature-rise": ({**CSR_FEATURES, "feat_indptr": np.array([0, 2, 1, 3])}, "feat_indptr"),
+            "feature-data": ({**CSR_FEATURES, "feat_data": np.zeros(2)}, "feat_data must be 3 numbers"),
+            "labels": ({"labels": np.zeros(2, int)}, "labels must have one row per vertex, 3"),
+            "label-words": ({"labels": np.array(["a", "b", "c"])}, "labels must be numbers"),
+            "mask": ({"val_mask": np.zeros(4, bool)}, "val_mask must have one row per vertex"),
+            "mask-of-ids": ({"val_mask": np.array([0, 2, 1])}, "val_mask must be booleans"),
+        },
     )
     def test_errors_name_file_and_array(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=f"^{tmp_path / 'graph.npz'}: .*{message}"):
@@ -125,13 +113,13 @@ class TestNpz:
             with pytest.raises(ValueError, match=r"g\.npz: not an npz archive"):
                 read_bytes(tmp_path, data[:size])
 
-    @pytest.mark.parametrize(
-        ("content", "message"),
-        [
-            pytest.param(b"hello", "not an npz archive", id="text"),
-            pytest.param(b"", "not an npz archive", id="empty"),
-            pytest.param(b"\x93NUMPY\x01\x00", "pass the array itself", id="npy"),
-        ],
+    @named(
+        "content, message",
+        {
+            "text": (b"hello", "not an npz archive"),
+            "empty": (b"", "not an npz archive"),
+            "npy": (b"\x93NUMPY\x01\x00", "pass the array itself"),
+        },
     )
     def test_what_is_no_archive(self, tmp_path: Path, content: bytes, message: str) -> None:
         with pytest.raises(ValueError, match=message):
@@ -179,17 +167,15 @@ class TestSave:
         assert sp.issparse(found.stored_features)
         np.testing.assert_array_equal(found.features, features.toarray())
 
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            pytest.param(
-                {"features": np.zeros((3, 1))}, "features must have one row per vertex, 2", id="features"
-            ),
-            pytest.param({"features": sp.csr_array((3, 1))}, "feat_shape says 3 rows", id="sparse"),
-            pytest.param({"labels": [1]}, "labels must have one row per vertex", id="labels"),
-            pytest.param({"masks": {"dev": [True, False]}}, "named train, val, test", id="mask-name"),
-            pytest.param({"masks": {"val": [True]}}, "val_mask must have one row per vertex", id="mask"),
-        ],
+    @named(
+        "given, message",
+        {
+            "features": ({"features": np.zeros((3, 1))}, "features must have one row per vertex, 2"),
+            "sparse": ({"features": sp.csr_array((3, 1))}, "feat_shape says 3 rows"),
+            "labels": ({"labels": [1]}, "labels must have one row per vertex"),
+            "mask-name": ({"masks": {"dev": [True, False]}}, "named train, val, test"),
+            "mask": ({"masks": {"val": [True]}}, "val_mask must have one row per vertex"),
+        },
     )
     def test_nothing_is_written_where_lengths_differ(
         self, tmp_path: Path, given: dict[str, Any], message: str

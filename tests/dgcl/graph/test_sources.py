@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dgcl.graph import as_graph
 from dgcl.graph.sources import networkx_nodes
 from tests.dgcl.graphs import edge_indices, edge_list
+from tests.samples import named
 
 EDGES = np.array([[3, 0, 1, 0, 1, 3, 0, 2], [1, 1, 1, 2, 2, 1, 0, 2]])  # a double edge 3->1, loops at 0, 1, 2
 NUM_NODES = 5  # vertex 4 is isolated
@@ -68,10 +69,9 @@ class TestTensors:
         assert edge_list(graph) == pairs(EDGES)
 
     @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
-    @pytest.mark.parametrize(
-        ("layout", "order"),
-        [(torch.sparse_csr, by_source), (torch.sparse_csc, by_destination)],
-        ids=["csr", "csc"],
+    @named(
+        "layout, order",
+        {"csr": (torch.sparse_csr, by_source), "csc": (torch.sparse_csc, by_destination)},
     )
     def test_sparse_rows_keep_stored_entries(self, layout: torch.layout, order: Any) -> None:
         dense = torch.zeros(NUM_NODES, NUM_NODES)
@@ -116,13 +116,13 @@ class TestScipy:
         matrix = sp.bsr_array((np.array([[[0, 7], [0, 8]]]), np.array([0]), np.array([0, 1])), shape=(2, 2))
         assert edge_list(as_graph(matrix)) == [(0, 1), (1, 1)]
 
-    @pytest.mark.parametrize(
-        ("matrix", "message"),
-        [
-            pytest.param(sp.csr_array((2, 3)), r"square.*\(2, 3\)", id="rectangle"),
-            pytest.param(sp.coo_array(np.array([0, 1])), r"square.*\(2,\)", id="vector"),
-            pytest.param(sp.csr_array((0, 0)), "no vertices", id="empty"),
-        ],
+    @named(
+        "matrix, message",
+        {
+            "rectangle": (sp.csr_array((2, 3)), r"square.*\(2, 3\)"),
+            "vector": (sp.coo_array(np.array([0, 1])), r"square.*\(2,\)"),
+            "empty": (sp.csr_array((0, 0)), "no vertices"),
+        },
     )
     def test_what_is_no_graph(self, matrix: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
@@ -166,14 +166,14 @@ class TestNetworkx:
         theirs.add_edge(0, 1, key="b")
         assert edge_list(as_graph(theirs)) == [(0, 1), (0, 1), (1, 0), (1, 0)]
 
-    @pytest.mark.parametrize(
-        ("edges", "nodes", "expected"),
-        [
-            pytest.param([(2, 0), (0, 1)], [0, 1, 2], [(2, 0), (0, 1)], id="0..n-1-in-any-order"),
-            pytest.param([("c", "a"), ("a", "b")], ["c", "a", "b"], [(0, 1), (1, 2)], id="names"),
-            pytest.param([(7, 3), (3, 5)], [7, 3, 5], [(0, 1), (1, 2)], id="other-integers"),
-            pytest.param([(0.5, "x"), ("x", (1,))], [0.5, "x", (1,)], [(0, 1), (1, 2)], id="objects"),
-        ],
+    @named(
+        "edges, nodes, expected",
+        {
+            "0..n-1-in-any-order": ([(2, 0), (0, 1)], [0, 1, 2], [(2, 0), (0, 1)]),
+            "names": ([("c", "a"), ("a", "b")], ["c", "a", "b"], [(0, 1), (1, 2)]),
+            "other-integers": ([(7, 3), (3, 5)], [7, 3, 5], [(0, 1), (1, 2)]),
+            "objects": ([(0.5, "x"), ("x", (1,))], [0.5, "x", (1,)], [(0, 1), (1, 2)]),
+        },
     )
     def test_ids_of_nodes(self, edges: Any, nodes: Any, expected: Any) -> None:
         theirs = nx.DiGraph(edges)

@@ -8,6 +8,7 @@ import pytest
 from dgcl.topology.copy_rates import CopyRates
 from tests.dgcl.multihost.conftest import PoolMaker
 from tests.dgcl.multihost.layouts import crossing_edges, measure, small_world
+from tests.samples import named
 
 pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 EDGES = small_world(6000)
@@ -16,9 +17,7 @@ RATES = CopyRates(4.0, 6.0)
 
 
 @pytest.mark.parametrize("method", ["direct", "auto"])
-@pytest.mark.parametrize(
-    ("ranks", "cards"), [([2, 2], [0, 1]), ([3, 2], [0, 0, 1])], ids=["one for each", "one for two and one"]
-)
+@named("ranks, cards", {"one for each": ([2, 2], [0, 1]), "one for two and one": ([3, 2], [0, 0, 1])})
 def test_every_card_counts_what_its_ranks_send(
     ranks: list[int], cards: list[int], method: str, host_pool: PoolMaker
 ) -> None:

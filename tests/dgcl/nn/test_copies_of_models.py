@@ -12,6 +12,7 @@ from torch import nn
 
 import dgcl.nn
 from tests.dgcl.nn.ranks import on_ranks, rows
+from tests.samples import named
 
 
 def model_of(comm: dgcl.Communicator) -> nn.Module:
@@ -21,7 +22,7 @@ def model_of(comm: dgcl.Communicator) -> nn.Module:
 
 
 @pytest.mark.parametrize("ranks", ["threads", "processes"])
-@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy], ids=["copy", "deepcopy"])
+@named("how", {"copy": copy.copy, "deepcopy": copy.deepcopy})
 def test_a_copy_shares_the_communicator_and_its_end_is_not_that_of_the_original(
     how, ranks, rank_pool
 ) -> None:

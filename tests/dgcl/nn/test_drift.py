@@ -13,6 +13,7 @@ import dgcl
 import dgcl.nn
 from dgcl.nn.drift import parameters_of
 from tests.dgcl.nn.ranks import on_ranks, rows
+from tests.samples import named
 
 
 def train(broadcast: bool, sync: bool, steps: int = 5, frozen_rows: bool = False):
@@ -44,7 +45,7 @@ def train(broadcast: bool, sync: bool, steps: int = 5, frozen_rows: bool = False
     return [str(each.message) for each in told if each.category is dgcl.InexactWarning]
 
 
-@pytest.mark.parametrize("rows_too", [False, True], ids=["plain", "rows-of-vertices-too"])
+@named("rows_too", {"plain": False, "rows-of-vertices-too": True})
 def test_nothing_is_said_of_ranks_that_agree(rows_too) -> None:
     assert train(True, True, frozen_rows=rows_too) == []
 

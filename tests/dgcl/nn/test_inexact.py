@@ -13,6 +13,7 @@ import dgcl
 import dgcl.nn
 from tests.dgcl.awkward import CASES
 from tests.dgcl.nn.ranks import on_ranks
+from tests.samples import named
 
 pyg = pytest.importorskip("torch_geometric.nn")
 CASE = CASES[0]
@@ -111,18 +112,20 @@ def test_what_is_found_is_what_is_wrong(name, outcomes) -> None:
     assert (distances[name] > 1e-9) == bool(found[name]), (distances[name], found[name])
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (
+@named(
+    "make, words",
+    {
+        "batch-norm": (
             lambda: nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3)),
             r"1 \(torch.nn.BatchNorm1d\).*dgcl.nn.BatchNorm",
         ),
-        (lambda: pyg.GCNConv(2, 2), r"the model \(torch_geometric.nn.GCNConv\).*dgcl.nn.GCNConv"),
-        (lambda: pyg.APPNP(2, 0.1), "several hops"),
-        (lambda: nn.ModuleDict({"a": pyg.GraphNorm(2)}), r"  a \(torch_geometric.nn.GraphNorm\)"),
-    ],
-    ids=["batch-norm", "gcn", "appnp", "graph-norm"],
+        "gcn": (lambda: pyg.GCNConv(2, 2), r"the model \(torch_geometric.nn.GCNConv\).*dgcl.nn.GCNConv"),
+        "appnp": (lambda: pyg.APPNP(2, 0.1), "several hops"),
+        "graph-norm": (
+            lambda: nn.ModuleDict({"a": pyg.GraphNorm(2)}),
+            r"  a \(torch_geometric.nn.GraphNorm\)",
+        ),
+    },
 )
 @pytest.mark.parametrize("how", ["warn", "raise", "ignore"])
 def test_broadcast_parameters_says_so(make, words, how) -> None:
@@ -163,16 +166,15 @@ def test_random_is_told_apart_and_subclasses_count() -> None:
         on_ranks(1, lambda comm: dgcl.nn.broadcast_parameters(nn.Linear(1, 1), inexact="no"))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda p: pyg.GATConv(2, 2, dropout=p), "edges=True drops by edge"),
-        (lambda p: pyg.TransformerConv(2, 2, dropout=p), "edges=True drops by edge"),
-        (lambda p: pyg.MLP([2, 2, 2], norm=None, dropout=p), "between layers"),
-        (lambda p: pyg.GAT(2, 2, 1, dropout=p), "edges=True drops by edge"),
-        (lambda p: nn.Dropout(p), "drops by vertex"),
-    ],
-    ids=["gat", "transformer", "mlp", "gat-of-layers", "dropout"],
+@named(
+    "make, words",
+    {
+        "gat": (lambda p: pyg.GATConv(2, 2, dropout=p), "edges=True drops by edge"),
+        "transformer": (lambda p: pyg.TransformerConv(2, 2, dropout=p), "edges=True drops by edge"),
+        "mlp": (lambda p: pyg.MLP([2, 2, 2], norm=None, dropout=p), "between layers"),
+        "gat-of-layers": (lambda p: pyg.GAT(2, 2, 1, dropout=p), "edges=True drops by edge"),
+        "dropout": (lambda p: nn.Dropout(p), "drops by vertex"),
+    },
 )
 def test_dropout_inside_a_layer_is_random_where_it_draws(make, words) -> None:
     def rank(comm):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import dgcl.nn
 from tests.dgcl.nn.ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
+from tests.samples import named
 
 LABELS = torch.arange(NUM_NODES) * 7 % 4
 CLASS_WEIGHTS = torch.tensor([0.5, 2.0, 1.25, 0.0], dtype=torch.float64)
@@ -175,23 +176,15 @@ def test_dtype_is_that_of_the_outputs(dtype) -> None:
         torch.testing.assert_close(value.float(), expected, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        pytest.param(
-            lambda x: dgcl.nn.mse(x, x, reduction="none"), "reduction must be one of mean, sum", id="none"
-        ),
-        pytest.param(lambda x: dgcl.nn.mse(x, x[:, :1]), "targets must have the outputs' shape", id="shape"),
-        pytest.param(
-            lambda x: dgcl.nn.cross_entropy(x, LABELS[:3]), "labels must have a row for each", id="rows"
-        ),
-        pytest.param(lambda x: dgcl.nn.mse(x, x, torch.arange(2)), "mask must be bool", id="index-mask"),
-        pytest.param(
-            lambda x: dgcl.nn.mse(x, x, torch.ones(3).bool()),
-            r"mask must be bool with shape \(23,\)",
-            id="mask",
-        ),
-    ],
+@named(
+    "call, message",
+    {
+        "none": (lambda x: dgcl.nn.mse(x, x, reduction="none"), "reduction must be one of mean, sum"),
+        "shape": (lambda x: dgcl.nn.mse(x, x[:, :1]), "targets must have the outputs' shape"),
+        "rows": (lambda x: dgcl.nn.cross_entropy(x, LABELS[:3]), "labels must have a row for each"),
+        "index-mask": (lambda x: dgcl.nn.mse(x, x, torch.arange(2)), "mask must be bool"),
+        "mask": (lambda x: dgcl.nn.mse(x, x, torch.ones(3).bool()), r"mask must be bool with shape \(23,\)"),
+    },
 )
 def test_refuses(call, message) -> None:
     with pytest.raises(ValueError, match=message):

@@ -7,15 +7,15 @@ import torch
 
 import dgcl.nn
 from tests.dgcl.nn.ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
+from tests.samples import named
 
 LABELS = torch.arange(NUM_NODES) % 4
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize(
+@named(
     "mask",
-    [None, torch.arange(NUM_NODES) % 3 == 0, torch.arange(NUM_NODES) < 4],
-    ids=["all", "some", "rank-0"],
+    {"all": None, "some": torch.arange(NUM_NODES) % 3 == 0, "rank-0": torch.arange(NUM_NODES) < 4},
 )
 def test_counts_all_ranks(world_size, mask) -> None:
     logits = rows(4)
@@ -40,13 +40,13 @@ def test_nothing_to_count_is_nan() -> None:
     assert all(value.isnan() for value in nothing)
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        pytest.param((rows(4), LABELS[:2]), r"labels \(num_owned,\)", id="labels"),
-        pytest.param((rows(), LABELS), r"logits must be \(num_owned, num_classes\)", id="logits"),
-        pytest.param((rows(4), LABELS, LABELS), "mask must be bool", id="mask"),
-    ],
+@named(
+    "args, message",
+    {
+        "labels": ((rows(4), LABELS[:2]), r"labels \(num_owned,\)"),
+        "logits": ((rows(), LABELS), r"logits must be \(num_owned, num_classes\)"),
+        "mask": ((rows(4), LABELS, LABELS), "mask must be bool"),
+    },
 )
 def test_refuses(args, message) -> None:
     with pytest.raises(ValueError, match=message):

@@ -26,6 +26,7 @@ import dgcl.nn
 from dgcl.offload.prediction import layer_rows
 from dgcl.offload.schedule import reorganise
 from tests.dgcl.offload.sets import chunks_of, random_graph
+from tests.samples import named
 
 GRAPH = random_graph(30, 110, 3)
 PART = (np.arange(30) * 7 % 3 % 2).astype(np.int32)
@@ -95,7 +96,7 @@ def test_parameters_get_gradients_as_of_any_function() -> None:
         assert calls == 3
 
 
-@pytest.mark.parametrize("times", [1, 2], ids=["named once", "named twice"])
+@named("times", {"named once": 1, "named twice": 2})
 def test_functions_come_with_their_parameters(times: int) -> None:
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> Tensor:
         weight = features(4, 5)[:4].clone().requires_grad_() * 1.0  # no leaf

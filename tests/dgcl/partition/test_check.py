@@ -9,12 +9,17 @@ import pytest
 import torch
 
 from dgcl.partition.check import as_num_parts, check_part
+from tests.samples import named
 
 
-@pytest.mark.parametrize(
+@named(
     "part",
-    [[0, 1, 1], np.array([0, 1, 1], np.uint8), torch.tensor([0, 1, 1]), np.array([0, 9, 1, 9, 1, 9])[::2]],
-    ids=["list", "uint8", "tensor", "strided"],
+    {
+        "list": [0, 1, 1],
+        "uint8": np.array([0, 1, 1], np.uint8),
+        "tensor": torch.tensor([0, 1, 1]),
+        "strided": np.array([0, 9, 1, 9, 1, 9])[::2],
+    },
 )
 def test_integers_of_any_kind_become_int32(part: Any) -> None:
     checked = check_part(part, 3, 2)
@@ -22,21 +27,21 @@ def test_integers_of_any_kind_become_int32(part: Any) -> None:
     assert checked.tolist() == [0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("part", "num_nodes", "num_parts", "error", "message"),
-    [
-        pytest.param([0, 1], 3, 2, ValueError, r"one entry per vertex, 3 \(got 2\)", id="length"),
-        pytest.param([[0, 1, 1]], 3, 2, ValueError, r"1 dimension \(got shape \(1, 3\)\)", id="shape"),
-        pytest.param([0, 2, 1], 3, 2, ValueError, r"part\[1\] is 2: must be a part 0\.\.1", id="too-large"),
-        pytest.param([0, 1, -1], 3, 2, ValueError, r"part\[2\] is -1", id="negative"),
-        pytest.param([0, 2**32, 1], 3, 2, ValueError, r"part\[1\] is 4294967296", id="not-wrapped-to-int32"),
-        pytest.param([0.0, 1.0, 1.0], 3, 2, TypeError, "integers.*float64", id="float"),
-        pytest.param([True, False, True], 3, 2, TypeError, "integers.*booleans", id="bool"),
-        pytest.param([0, 0, 2], 3, 3, ValueError, "1 of 3 parts have none.*part 1", id="empty-part"),
-        pytest.param([0, 0, 0], 3, 1.0, TypeError, "num_parts must be an integer.*float", id="parts-float"),
-        pytest.param([0, 0, 0], 3, True, TypeError, "num_parts must be an integer.*boolean", id="parts-bool"),
-        pytest.param([0, 0, 0], 3, 0, ValueError, r"from 1 to .*got 0", id="parts-zero"),
-    ],
+@named(
+    "part, num_nodes, num_parts, error, message",
+    {
+        "length": ([0, 1], 3, 2, ValueError, r"one entry per vertex, 3 \(got 2\)"),
+        "shape": ([[0, 1, 1]], 3, 2, ValueError, r"1 dimension \(got shape \(1, 3\)\)"),
+        "too-large": ([0, 2, 1], 3, 2, ValueError, r"part\[1\] is 2: must be a part 0\.\.1"),
+        "negative": ([0, 1, -1], 3, 2, ValueError, r"part\[2\] is -1"),
+        "not-wrapped-to-int32": ([0, 2**32, 1], 3, 2, ValueError, r"part\[1\] is 4294967296"),
+        "float": ([0.0, 1.0, 1.0], 3, 2, TypeError, "integers.*float64"),
+        "bool": ([True, False, True], 3, 2, TypeError, "integers.*booleans"),
+        "empty-part": ([0, 0, 2], 3, 3, ValueError, "1 of 3 parts have none.*part 1"),
+        "parts-float": ([0, 0, 0], 3, 1.0, TypeError, "num_parts must be an integer.*float"),
+        "parts-bool": ([0, 0, 0], 3, True, TypeError, "num_parts must be an integer.*boolean"),
+        "parts-zero": ([0, 0, 0], 3, 0, ValueError, r"from 1 to .*got 0"),
+    },
 )
 def test_anything_else_is_named(
     part: Any, num_nodes: int, num_parts: Any, error: type[Exception], message: str

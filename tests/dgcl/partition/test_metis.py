@@ -16,6 +16,7 @@ from dgcl.partition.kernels import symmetric_adjacency
 from dgcl.partition.metis import _Adjacency, device_levels, ensure_minimum
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices
+from tests.samples import named
 
 
 def rows(xadj: np.ndarray, adjncy: np.ndarray) -> list[list[int]]:
@@ -43,23 +44,20 @@ def test_undirected_simple_graph_and_its_subgraphs(
     assert rows(induced.xadj, induced.adjncy) == inside
 
 
-@pytest.mark.parametrize(
-    ("places", "levels"),
-    [
-        pytest.param([(0, 0)] * 3, [[0, 1, 2]], id="alike"),
-        pytest.param([(0, 0)], [], id="one-device"),
-        pytest.param([(0, 1), (0, 0), (0, 1), (0, 0)], [[1, 0, 1, 0], [0, 1, 2, 3]], id="sockets"),
-        pytest.param([(5, 0), (2, 0), (5, 0), (2, 0)], [[1, 0, 1, 0], [0, 1, 2, 3]], id="machines"),
-        pytest.param([(5, 0), (2, 0)], [[1, 0]], id="a-machine-each"),
-        pytest.param(
+@named(
+    "places, levels",
+    {
+        "alike": ([(0, 0)] * 3, [[0, 1, 2]]),
+        "one-device": ([(0, 0)], []),
+        "sockets": ([(0, 1), (0, 0), (0, 1), (0, 0)], [[1, 0, 1, 0], [0, 1, 2, 3]]),
+        "machines": ([(5, 0), (2, 0), (5, 0), (2, 0)], [[1, 0, 1, 0], [0, 1, 2, 3]]),
+        "a-machine-each": ([(5, 0), (2, 0)], [[1, 0]]),
+        "machines-and-sockets": (
             [(0, 0), (1, 0), (0, 1), (1, 1), (0, 1), (1, 0)],
             [[0, 1, 0, 1, 0, 1], [0, 2, 1, 3, 1, 2], [0, 1, 2, 3, 4, 5]],
-            id="machines-and-sockets",
         ),
-        pytest.param(
-            [(0, 0), (0, 1), (1, 0), (1, 0)], [[0, 0, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]], id="mixed"
-        ),
-    ],
+        "mixed": ([(0, 0), (0, 1), (1, 0), (1, 0)], [[0, 0, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]]),
+    },
 )
 def test_levels_of_a_machine(places: list[tuple[int, int]], levels: list[list[int]]) -> None:
     devices = tuple(Device(f"gpu{r}", machine, socket) for r, (machine, socket) in enumerate(places))
@@ -68,19 +66,15 @@ def test_levels_of_a_machine(places: list[tuple[int, int]], levels: list[list[in
     assert [level.tolist() for level in found] == levels
 
 
-@pytest.mark.parametrize(
-    ("labels", "minimum", "degrees", "expected"),
-    [
-        pytest.param([0, 0, 1, 1], [1, 1], [1, 1, 1, 1], [0, 0, 1, 1], id="nothing-to-do"),
-        pytest.param([0, 0, 0, 0], [1, 1], [3, 2, 1, 2], [0, 0, 1, 0], id="fewest-neighbours-move"),
-        pytest.param([0, 0, 0, 0], [1, 2], [2, 1, 1, 2], [0, 1, 1, 0], id="lowest-vertex-first"),
-        pytest.param(
-            [0, 0, 2, 2, 2], [1, 1, 1], [0, 0, 5, 5, 4], [0, 0, 2, 2, 1], id="from-the-largest-group"
-        ),
-        pytest.param(
-            [0, 0, 0, 2, 2], [3, 1, 1], [0, 0, 0, 1, 1], [0, 0, 0, 1, 2], id="only-what-can-be-spared"
-        ),
-    ],
+@named(
+    "labels, minimum, degrees, expected",
+    {
+        "nothing-to-do": ([0, 0, 1, 1], [1, 1], [1, 1, 1, 1], [0, 0, 1, 1]),
+        "fewest-neighbours-move": ([0, 0, 0, 0], [1, 1], [3, 2, 1, 2], [0, 0, 1, 0]),
+        "lowest-vertex-first": ([0, 0, 0, 0], [1, 2], [2, 1, 1, 2], [0, 1, 1, 0]),
+        "from-the-largest-group": ([0, 0, 2, 2, 2], [1, 1, 1], [0, 0, 5, 5, 4], [0, 0, 2, 2, 1]),
+        "only-what-can-be-spared": ([0, 0, 0, 2, 2], [3, 1, 1], [0, 0, 0, 1, 1], [0, 0, 0, 1, 2]),
+    },
 )
 def test_groups_are_filled_up(
     labels: list[int], minimum: list[int], degrees: list[int], expected: list[int]

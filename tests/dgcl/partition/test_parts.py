@@ -15,6 +15,7 @@ from dgcl.graph.files import read_graph
 from dgcl.partition import BALANCES, METHODS, balance_weights, partition_graph
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices, real_graph
+from tests.samples import named
 
 
 def machine(places: list[tuple[int, int]]) -> Topology:
@@ -77,18 +78,14 @@ def test_metis_finds_the_cliques() -> None:
     assert len(set(part[:4])) == 4
 
 
-@pytest.mark.parametrize(
+@named(
     "places",
-    [
-        pytest.param([(0, 0)] * 4 + [(1, 0)] * 4, id="machines"),
-        pytest.param([(0, 0), (1, 0)] * 4, id="machines-interleaved"),
-        pytest.param(
-            [(0, 1), (0, 0), (0, 0), (0, 1), (0, 0), (0, 1), (0, 1), (0, 0)], id="sockets-interleaved"
-        ),
-        pytest.param(
-            [(0, s) for s in (0, 0, 1, 1)] + [(1, s) for s in (0, 0, 1, 1)], id="machines-and-sockets"
-        ),
-    ],
+    {
+        "machines": [(0, 0)] * 4 + [(1, 0)] * 4,
+        "machines-interleaved": [(0, 0), (1, 0)] * 4,
+        "sockets-interleaved": [(0, 1), (0, 0), (0, 0), (0, 1), (0, 0), (0, 1), (0, 1), (0, 0)],
+        "machines-and-sockets": [(0, s) for s in (0, 0, 1, 1)] + [(1, s) for s in (0, 0, 1, 1)],
+    },
 )
 def test_part_r_is_for_device_r(places: list[tuple[int, int]]) -> None:
     """Two weakly joined halves of four cliques each: each half must land on one machine (or socket)."""
@@ -145,14 +142,14 @@ def test_as_many_parts_as_vertices_or_more(num_nodes: int, method: str, caplog: 
     )
 
 
-@pytest.mark.parametrize(
+@named(
     "edges",
-    [
-        pytest.param(np.zeros((2, 0), int), id="no-edges"),
-        pytest.param(np.stack([np.arange(40)] * 2), id="only-loops"),
-        pytest.param(np.zeros((2, 500), int), id="one-loop-many-times"),
-        pytest.param(np.stack([np.zeros(39, int), np.arange(1, 40)]), id="star"),
-    ],
+    {
+        "no-edges": np.zeros((2, 0), int),
+        "only-loops": np.stack([np.arange(40)] * 2),
+        "one-loop-many-times": np.zeros((2, 500), int),
+        "star": np.stack([np.zeros(39, int), np.arange(1, 40)]),
+    },
 )
 @pytest.mark.parametrize("num_parts", [2, 7, 39])
 def test_graphs_that_metis_dislikes(edges: np.ndarray, num_parts: int) -> None:
@@ -160,35 +157,22 @@ def test_graphs_that_metis_dislikes(edges: np.ndarray, num_parts: int) -> None:
     assert set(part.tolist()) == set(range(num_parts))
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        pytest.param({"method": "spectral"}, ValueError, "metis, random, range.*'spectral'", id="method"),
-        pytest.param({"num_parts": 0}, ValueError, "num_parts must be from 1", id="no-parts"),
-        pytest.param({"num_parts": 2.0}, TypeError, "num_parts must be an integer", id="float-parts"),
-        pytest.param({"seed": -1}, ValueError, "seed must be >= 0", id="seed"),
-        pytest.param({"seed": 0.5}, TypeError, "seed must be an integer", id="float-seed"),
-        pytest.param(
-            {"topology": machine([(0, 0)] * 3)}, ValueError, "3 devices, but num_parts is 2", id="topology"
-        ),
-        pytest.param(
-            {"vertex_weights": [1, 2]}, ValueError, r"one entry per vertex, 9 \(got 2\)", id="weights"
-        ),
-        pytest.param(
-            {"vertex_weights": [-1] * 9}, ValueError, r"must be >= 0 \(got -1\)", id="negative-weights"
-        ),
-        pytest.param({"vertex_weights": [0.5] * 9}, TypeError, "must hold integers", id="float-weights"),
-        pytest.param({"vertex_weights": [2**61] * 9}, ValueError, "scale them down", id="heavy-weights"),
-        pytest.param(
-            {"vertex_weights": [1] * 9, "method": "range"}, ValueError, "go with method 'metis'", id="unused"
-        ),
-        pytest.param(
-            {"balance_tolerance": 0},
-            ValueError,
-            "balance_tolerance must be a positive number",
-            id="tolerance",
-        ),
-    ],
+@named(
+    "options, error, message",
+    {
+        "method": ({"method": "spectral"}, ValueError, "metis, random, range.*'spectral'"),
+        "no-parts": ({"num_parts": 0}, ValueError, "num_parts must be from 1"),
+        "float-parts": ({"num_parts": 2.0}, TypeError, "num_parts must be an integer"),
+        "seed": ({"seed": -1}, ValueError, "seed must be >= 0"),
+        "float-seed": ({"seed": 0.5}, TypeError, "seed must be an integer"),
+        "topology": ({"topology": machine([(0, 0)] * 3)}, ValueError, "3 devices, but num_parts is 2"),
+        "weights": ({"vertex_weights": [1, 2]}, ValueError, r"one entry per vertex, 9 \(got 2\)"),
+        "negative-weights": ({"vertex_weights": [-1] * 9}, ValueError, r"must be >= 0 \(got -1\)"),
+        "float-weights": ({"vertex_weights": [0.5] * 9}, TypeError, "must hold integers"),
+        "heavy-weights": ({"vertex_weights": [2**61] * 9}, ValueError, "scale them down"),
+        "unused": ({"vertex_weights": [1] * 9, "method": "range"}, ValueError, "go with method 'metis'"),
+        "tolerance": ({"balance_tolerance": 0}, ValueError, "balance_tolerance must be a positive number"),
+    },
 )
 def test_bad_arguments_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
@@ -226,9 +210,7 @@ def test_a_bad_balance_is_refused() -> None:
         balance_weights(graph, "edges", "random")
 
 
-@pytest.mark.parametrize(
-    "places", [[(0, 0)] * 8, [(r // 4, r // 2) for r in range(8)]], ids=["flat", "levels"]
-)
+@named("places", {"flat": [(0, 0)] * 8, "levels": [(r // 4, r // 2) for r in range(8)]})
 @pytest.mark.parametrize("hubs", [1, 2, 7])
 def test_vertices_that_weigh_more_than_a_part_have_one_each(hubs: int, places: list[tuple[int, int]]) -> None:
     leaves = np.arange(hubs, 800)

@@ -17,6 +17,7 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import plan_arrays
 from dgcl.prepare.part_files import PLAN, load_share, part_path, save_shares
 from dgcl.workers.strategy import EdgePlacement
+from tests.samples import named
 
 EDGES = torch.randint(0, 50, (2, 400), generator=torch.Generator().manual_seed(3))
 PARTS = np.arange(50) * 3 // 50
@@ -106,16 +107,18 @@ def spoil_plan(folder: Path) -> None:
     (folder / PLAN).write_bytes(b"PK")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (spoil_missing, "parts: what is in"),
-        (spoil_rank, "it is for rank 0 of 3, and this is rank 1 of 3"),
-        (spoil_set, "rank 0 and rank 1 were not written together"),
-        (spoil_rename, "plan.npz beside it is another plan than the one that it was made for"),
-        (spoil_plan, "plan.npz"),
-    ],
-    ids=["missing", "another rank's", "another set's", "another set's plan", "no plan"],
+@named(
+    "spoil, words",
+    {
+        "missing": (spoil_missing, "parts: what is in"),
+        "another rank's": (spoil_rank, "it is for rank 0 of 3, and this is rank 1 of 3"),
+        "another set's": (spoil_set, "rank 0 and rank 1 were not written together"),
+        "another set's plan": (
+            spoil_rename,
+            "plan.npz beside it is another plan than the one that it was made for",
+        ),
+        "no plan": (spoil_plan, "plan.npz"),
+    },
 )
 def test_every_rank_hears_what_is_wrong(folder: Path, spoil: Any, words: str) -> None:
     before = set(threading.enumerate())

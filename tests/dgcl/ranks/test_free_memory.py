@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dgcl.ranks.free_memory import _free_bytes, available_memory
+from tests.samples import named
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:         1000 kB\nMemAvailable:    5000 kB\n"
 
@@ -16,12 +15,12 @@ def write(root: Path, files: dict[str, str]) -> None:
         path.write_text(text)
 
 
-@pytest.mark.parametrize(
-    ("files", "free"),
-    [
-        ({"proc/meminfo": MEMINFO}, [5_120_000]),
-        ({}, []),
-        (
+@named(
+    "files, free",
+    {
+        "the machine": ({"proc/meminfo": MEMINFO}, [5_120_000]),
+        "nothing is said": ({}, []),
+        "a group above": (
             {
                 "proc/self/cgroup": "0::/jobs/mine\n",
                 "groups/jobs/mine/memory.max": "max\n",
@@ -32,7 +31,7 @@ def write(root: Path, files: dict[str, str]) -> None:
             },
             [5500],
         ),
-        (
+        "inside a container": (
             {
                 "proc/self/cgroup": "0::/hidden/by/the/container\n",
                 "groups/memory.max": "100\n",
@@ -40,7 +39,7 @@ def write(root: Path, files: dict[str, str]) -> None:
             },
             [-50],
         ),
-        (
+        "version 1": (
             {
                 "proc/self/cgroup": "5:cpu,memory:/a\n4:cpuset:/\n",
                 "groups/memory/a/memory.limit_in_bytes": "800\n",
@@ -51,8 +50,7 @@ def write(root: Path, files: dict[str, str]) -> None:
             },
             [520, 900],
         ),
-    ],
-    ids=["the machine", "nothing is said", "a group above", "inside a container", "version 1"],
+    },
 )
 def test_free_bytes(tmp_path: Path, files: dict[str, str], free: list[int]) -> None:
     write(tmp_path, files)

@@ -19,6 +19,7 @@ from dgcl.ranks.context import context
 from dgcl.ranks.threads import available_cores, report_crowding, threads_restored
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import join, local_ids
+from tests.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -88,22 +89,21 @@ def test_more_threads_than_cores_are_reported(
     assert ("set OMP_NUM_THREADS=1" in caplog.text) == crowded
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "text"),
-    [
-        ({"num_ranks": 0}, ValueError, r"num_ranks must be at least 1 \(got 0\)"),
-        (
+@named(
+    "options, kind, text",
+    {
+        "no ranks": ({"num_ranks": 0}, ValueError, r"num_ranks must be at least 1 \(got 0\)"),
+        "no threads": (
             {"num_ranks": 2, "threads_per_rank": 0},
             ValueError,
             r"threads_per_rank must be an integer from 1 to 1024 \(got 0\)",
         ),
-        (
+        "no such ranks": (
             {"num_ranks": 2, "ranks": "fibers"},
             ValueError,
             r"ranks must be one of threads, processes \(got 'fibers'\)",
         ),
-    ],
-    ids=["no ranks", "no threads", "no such ranks"],
+    },
 )
 def test_mistakes(options: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):

@@ -19,6 +19,7 @@ from dgcl.ranks.thread_control import ThreadControl
 from dgcl.topology import Topology
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.draft import Imported
+from tests.samples import named
 from tests.topology.detect.fakes import FakeDriver, FakeKernel, gpu, to_switch
 
 TWO_HOSTS = [RankPlace(f"id{r % 2}", f"node{r % 2}") for r in range(4)]  # ranks take turns on the hosts
@@ -154,13 +155,13 @@ def test_gpus_of_one_machine_keep_their_plain_names(tmp_path: Path) -> None:
     assert [device.name for device in found.topology.devices] == ["gpu2", "gpu0"]
 
 
-@pytest.mark.parametrize(
-    ("places", "message"),
-    [
-        pytest.param([*gpu_places((0, 0)), RankPlace("id0", "node0")], "some ranks run on GPUs", id="mixed"),
-        pytest.param(gpu_places((0, 0), (0, 0)), "machine 'node0' .*GPU-0000.*two ranks use it", id="shared"),
-        pytest.param(gpu_places((0, 7)), "machine 'node0' .*GPU-0007.*does not know it", id="unknown"),
-    ],
+@named(
+    "places, message",
+    {
+        "mixed": ([*gpu_places((0, 0)), RankPlace("id0", "node0")], "some ranks run on GPUs"),
+        "shared": (gpu_places((0, 0), (0, 0)), "machine 'node0' .*GPU-0000.*two ranks use it"),
+        "unknown": (gpu_places((0, 7)), "machine 'node0' .*GPU-0007.*does not know it"),
+    },
 )
 def test_what_cannot_be_described(places: list[RankPlace], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):

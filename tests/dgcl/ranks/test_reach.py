@@ -6,7 +6,6 @@ import itertools
 
 import networkx
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from dgcl.ranks.context import context
 from dgcl.ranks.machines import places_of_ranks, several_machines
 from dgcl.ranks.reach import _can_open, _lowest_connected, ranks_that_share_memory
 from dgcl.transport.shared_memory.segments import SegmentFile
+from tests.samples import named
 
 
 def test_threads_share_memory() -> None:
@@ -25,9 +25,7 @@ def test_threads_share_memory() -> None:
     assert dgcl.launch(run, 3) == [([0, 0, 0], False)] * 3
 
 
-@pytest.mark.parametrize(
-    ("process", "token"), [(None, b"somebody"), (2**22 + 1, b"expected")], ids=["another's", "no process"]
-)
+@named("process, token", {"another's": (None, b"somebody"), "no process": (2**22 + 1, b"expected")})
 def test_what_is_found_must_be_what_was_put_there(process: int | None, token: bytes) -> None:
     file = SegmentFile()
     file.grow(8).memory[:8] = np.frombuffer(b"expected", np.uint8)

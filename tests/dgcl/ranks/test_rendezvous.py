@@ -22,6 +22,7 @@ from dgcl.ranks.groups import make_group, next_store
 from dgcl.ranks.messages import GroupMessages
 from dgcl.ranks.rendezvous import Attempt, meet
 from tests.dgcl.rank_pool import RankPool
+from tests.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -69,13 +70,12 @@ def test_a_rendezvous_that_nobody_waits_for_is_left() -> None:
     assert "rank 0 has given up waiting" in str(come(store, 1, 2, 0.01))
 
 
-@pytest.mark.parametrize(
-    ("dead", "places", "clause"),
-    [
-        (2, (0, 1), "rank 2 had come, but has died or given up since, and has not joined"),
-        (0, (1, 2), "rank 0 had come, but did not call the others"),
-    ],
-    ids=["called", "caller"],
+@named(
+    "dead, places, clause",
+    {
+        "called": (2, (0, 1), "rank 2 had come, but has died or given up since, and has not joined"),
+        "caller": (0, (1, 2), "rank 0 had come, but did not call the others"),
+    },
 )
 def test_who_came_and_died_is_named_and_replaced(dead: int, places: tuple[int, int], clause: str) -> None:
     store = dist.HashStore()
@@ -145,7 +145,7 @@ def retry(members: list[int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("members", [[0, 1, 2], [2, 1]], ids=["all", "some"])
+@named("members", {"all": [0, 1, 2], "some": [2, 1]})
 def test_processes_that_retry_meet(rank_pool: Callable[[int], RankPool], members: list[int]) -> None:
     rank_pool(3).run(retry, members)
 

@@ -18,6 +18,7 @@ import dgcl
 from dgcl.ranks.context import context
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_processes import free_port
+from tests.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -74,22 +75,18 @@ dgcl.init(timeout=4)
 """
 
 
-@pytest.mark.parametrize(
-    ("programs", "words"),
-    [
-        pytest.param(
-            {0: INIT, 1: INIT}, "rank 2 has not come", id="a rank never comes", marks=pytest.mark.slow
+@named(
+    "programs, words",
+    {
+        "a rank never comes": pytest.param({0: INIT, 1: INIT}, "rank 2 has not come", marks=pytest.mark.slow),
+        "the rank that keeps the store": pytest.param(
+            {1: INIT, 2: INIT}, "rank 0, which keeps the ranks' store at 127.0.0.1", marks=pytest.mark.slow
         ),
-        pytest.param(
-            {1: INIT, 2: INIT}, "rank 0, which keeps the ranks' store at 127.0.0.1", id="the rank that keeps the store",
-            marks=pytest.mark.slow,
+        "one dies on the way": pytest.param(
+            {0: INIT, 1: INIT, 2: DIES_ON_THE_WAY}, "the 3 ranks cannot connect", marks=pytest.mark.slow
         ),
-        pytest.param(
-            {0: INIT, 1: INIT, 2: DIES_ON_THE_WAY}, "the 3 ranks cannot connect", id="one dies on the way",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)  # fmt: skip
+    },
+)
 def test_init_ends_within_its_timeout(programs: dict[int, str], words: str, tmp_path: Path) -> None:
     """Half an hour, torch's own limit, is far beyond that of this test. Those that come begin together."""
     together = list(programs.values()).count(INIT)

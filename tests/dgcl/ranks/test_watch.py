@@ -20,6 +20,7 @@ from dgcl.ranks.context import context
 from dgcl.ranks.control import Call
 from dgcl.ranks.watch import Watch
 from tests.dgcl.support_processes import Ranks, describe
+from tests.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -106,13 +107,13 @@ def swap(channel: Connection, rounds: list[dict[int, list[int]]]) -> Any:
 ALL = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
 
 
-@pytest.mark.parametrize(
+@named(
     "rounds",
-    [
-        pytest.param([ALL, ALL], id="all wait for it", marks=pytest.mark.slow),
+    {
+        "all wait for it": pytest.param([ALL, ALL], marks=pytest.mark.slow),
         # Rank 2 gives rank 0 its message and not rank 1; rank 0 goes on, and waits for rank 1, which waits for rank 2.
-        pytest.param([{2: [0]}, {**ALL, 2: [1]}, {1: [0]}], id="one waits for another that waits"),
-    ],
+        "one waits for another that waits": [{2: [0]}, {**ALL, 2: [1]}, {1: [0]}],
+    },
 )
 def test_who_is_late_is_named_and_not_who_waits_for_it(rounds: list[Any], ranks: Ranks) -> None:
     """Rank 2 takes part in all rounds but those after the first."""

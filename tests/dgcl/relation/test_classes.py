@@ -13,6 +13,7 @@ from dgcl.graph import as_graph
 from dgcl.graph.files import read_graph
 from dgcl.relation.classes import ItemClasses, halo_classes
 from tests.dgcl.graphs import HAND_EDGES, HAND_NEEDS, HAND_PART, edge_indices, random_parts, real_graph
+from tests.samples import named
 
 
 def as_dict(classes: ItemClasses) -> dict[tuple[int, int], list[int]]:
@@ -96,14 +97,14 @@ def test_parts_without_vertices() -> None:
     assert as_dict(classes) == {(4, 1 << 1): [0]}
 
 
-@pytest.mark.parametrize(
-    ("part", "world_size", "error", "message"),
-    [
-        pytest.param([0, 1], 2, ValueError, r"one entry per vertex, 3 \(got 2\)", id="length"),
-        pytest.param([0, 2, 1], 2, ValueError, r"part\[1\] is 2: must be a part 0\.\.1", id="range"),
-        pytest.param([0.0, 1.0, 1.0], 2, TypeError, "part must hold integers", id="dtype"),
-        pytest.param([0, 0, 0], 0, ValueError, "must be from 1 to", id="world-size"),
-    ],
+@named(
+    "part, world_size, error, message",
+    {
+        "length": ([0, 1], 2, ValueError, r"one entry per vertex, 3 \(got 2\)"),
+        "range": ([0, 2, 1], 2, ValueError, r"part\[1\] is 2: must be a part 0\.\.1"),
+        "dtype": ([0.0, 1.0, 1.0], 2, TypeError, "part must hold integers"),
+        "world-size": ([0, 0, 0], 0, ValueError, "must be from 1 to"),
+    },
 )
 def test_bad_part_is_named(part: Any, world_size: int, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

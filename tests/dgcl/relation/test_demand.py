@@ -16,6 +16,7 @@ from dgcl.program.verify import verify_programs
 from dgcl.relation import build_classes, demand_of_pairs, halo_demand
 from dgcl.topology import resolve_topology
 from tests.dgcl.graphs import edge_indices, random_parts
+from tests.samples import named
 
 
 def wants(demand: Any) -> set[tuple[int, int]]:
@@ -58,13 +59,13 @@ def test_items_that_are_no_vertices() -> None:
         }
 
 
-@pytest.mark.parametrize(
-    ("items", "ranks", "message"),
-    [
-        pytest.param([0, 3], [0, 1], r"items must lie in \[0, 3\) \(got 0 to 3\)", id="item"),
-        pytest.param([0, 1], [0, 2], r"ranks must lie in \[0, 2\) \(got 0 to 2\)", id="rank"),
-        pytest.param([0, 1], [0], r"must be as many \(got 2 and 1\)", id="length"),
-    ],
+@named(
+    "items, ranks, message",
+    {
+        "item": ([0, 3], [0, 1], r"items must lie in \[0, 3\) \(got 0 to 3\)"),
+        "rank": ([0, 1], [0, 2], r"ranks must lie in \[0, 2\) \(got 0 to 2\)"),
+        "length": ([0, 1], [0], r"must be as many \(got 2 and 1\)"),
+    },
 )
 def test_bad_pairs_are_named(items: list[int], ranks: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):

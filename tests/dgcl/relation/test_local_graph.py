@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
 from dgcl.relation.local_graph import LocalGraph, build_local_graphs
+from tests.samples import named
 
 # Edges u->v: vertex 2 has a self loop and two in-edges from 0, vertex 4 is isolated.
 EDGES = np.array([[0, 2, 0, 1, 0, 3, 1], [2, 2, 2, 0, 3, 1, 3]])
@@ -36,19 +37,17 @@ def graph() -> Graph:
     return as_graph(EDGES, num_nodes=NUM_NODES)
 
 
-@pytest.mark.parametrize(
-    ("owned", "halo", "edges"),
-    [
-        pytest.param(ids(0, 1, 2, 3, 4), ids(), None, id="one-rank"),
-        pytest.param(
-            ids(2, 3), ids(1, 0), {(0, 2, 0), (2, 2, 1), (0, 2, 2), (0, 3, 4), (1, 3, 6)}, id="halo"
-        ),
-        pytest.param(ids(0), ids(1), {(1, 0, 3)}, id="one-edge"),
-        pytest.param(ids(4), ids(), set(), id="isolated"),
-        pytest.param(ids(0), ids(3, 1, 2), {(1, 0, 3)}, id="halo-holds-more-than-needed"),
-        pytest.param(ids(), ids(), set(), id="no-vertices"),
-        pytest.param(ids(), ids(3), set(), id="no-vertices-with-halo"),
-    ],
+@named(
+    "owned, halo, edges",
+    {
+        "one-rank": (ids(0, 1, 2, 3, 4), ids(), None),
+        "halo": (ids(2, 3), ids(1, 0), {(0, 2, 0), (2, 2, 1), (0, 2, 2), (0, 3, 4), (1, 3, 6)}),
+        "one-edge": (ids(0), ids(1), {(1, 0, 3)}),
+        "isolated": (ids(4), ids(), set()),
+        "halo-holds-more-than-needed": (ids(0), ids(3, 1, 2), {(1, 0, 3)}),
+        "no-vertices": (ids(), ids(), set()),
+        "no-vertices-with-halo": (ids(), ids(3), set()),
+    },
 )
 def test_holds_exactly_the_in_edges(graph, owned, halo, edges) -> None:
     local = build_one(graph, owned, halo)
@@ -92,21 +91,19 @@ def test_several_ranks_at_once_equal_one_by_one(graph) -> None:
             np.testing.assert_array_equal(getattr(local, name), getattr(alone, name))
 
 
-@pytest.mark.parametrize(
-    ("owned", "halo", "message"),
-    [
-        pytest.param(ids(3, 2), ids(0, 1), "owned_ids must ascend", id="unsorted"),
-        pytest.param(ids(2, 2), ids(0), "owned_ids must ascend", id="repeated-owned"),
-        pytest.param(ids(2), ids(0, 0), "vertex 0 has two local rows", id="repeated-halo"),
-        pytest.param(ids(2), ids(0, 2), "vertex 2 has two local rows", id="owned-in-halo"),
-        pytest.param(ids(2), ids(), "vertex 0 is missing", id="halo-missing"),
-        pytest.param(ids(5), ids(), r"owned_ids must lie in \[0, 5\)", id="owned-out-of-range"),
-        pytest.param(ids(2), ids(-1), r"halo_ids must lie in \[0, 5\)", id="halo-negative"),
-        pytest.param(np.array([2.0]), ids(0), "owned_ids must be a one-dimensional integer", id="float"),
-        pytest.param(
-            ids(2)[None], ids(0), "owned_ids must be a one-dimensional integer", id="two-dimensional"
-        ),
-    ],
+@named(
+    "owned, halo, message",
+    {
+        "unsorted": (ids(3, 2), ids(0, 1), "owned_ids must ascend"),
+        "repeated-owned": (ids(2, 2), ids(0), "owned_ids must ascend"),
+        "repeated-halo": (ids(2), ids(0, 0), "vertex 0 has two local rows"),
+        "owned-in-halo": (ids(2), ids(0, 2), "vertex 2 has two local rows"),
+        "halo-missing": (ids(2), ids(), "vertex 0 is missing"),
+        "owned-out-of-range": (ids(5), ids(), r"owned_ids must lie in \[0, 5\)"),
+        "halo-negative": (ids(2), ids(-1), r"halo_ids must lie in \[0, 5\)"),
+        "float": (np.array([2.0]), ids(0), "owned_ids must be a one-dimensional integer"),
+        "two-dimensional": (ids(2)[None], ids(0), "owned_ids must be a one-dimensional integer"),
+    },
 )
 def test_refuses(graph, owned, halo, message) -> None:
     with pytest.raises(ValueError, match=message):

@@ -23,6 +23,7 @@ from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
 from dgcl.replication.work import Work
 from tests.dgcl.replication.machines import LAYOUTS, machines
+from tests.samples import named
 
 NUM_NODES = 40
 EDGES = np.random.default_rng(2).integers(0, NUM_NODES, (2, 110))
@@ -110,16 +111,15 @@ def test_memory_that_is_not_there_is_an_error_on_every_rank() -> None:
     dgcl.launch(run, len(MACHINE))
 
 
-@pytest.mark.parametrize(
-    ("topology", "options", "measures"),
-    [
-        (machines([0, 1]), {"replicas": dgcl.ReplicaOptions(1)}, True),
-        (machines([0, 0]), {"replicas": dgcl.ReplicaOptions(1)}, False),
-        (machines([0, 1]), {}, False),
-        (machines([0, 1]), {"replicas": dgcl.ReplicaOptions(1), "method": "direct"}, False),
-        ("auto", {"replicas": dgcl.ReplicaOptions(1)}, False),
-    ],
-    ids=["two machines", "one machine", "no hops", "another method", "found out"],
+@named(
+    "topology, options, measures",
+    {
+        "two machines": (machines([0, 1]), {"replicas": dgcl.ReplicaOptions(1)}, True),
+        "one machine": (machines([0, 0]), {"replicas": dgcl.ReplicaOptions(1)}, False),
+        "no hops": (machines([0, 1]), {}, False),
+        "another method": (machines([0, 1]), {"replicas": dgcl.ReplicaOptions(1), "method": "direct"}, False),
+        "found out": ("auto", {"replicas": dgcl.ReplicaOptions(1)}, False),
+    },
 )
 def test_work_is_measured_where_it_decides(
     topology: Any, options: dict[str, Any], measures: bool, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ import dgcl
 import dgcl.nn
 import dgcl.testing
 from tests.dgcl.awkward import CASES
+from tests.samples import named
 
 CASE = CASES[0]
 FEATURES = torch.randn(CASE.num_nodes, 3, generator=torch.Generator().manual_seed(0))
@@ -45,10 +46,14 @@ def check(wrong: str = "", **options: object) -> None:
     dgcl.testing.assert_equivalent(lambda comm: Model(comm, wrong), CASE.graph, FEATURES, 3, **options)
 
 
-@pytest.mark.parametrize(
+@named(
     "options",
-    [{}, {"dtype": torch.float32}, {"steps": 1, "part": CASE.part(3)}, {"topology": "uniform"}],
-    ids=["plain", "float32", "part", "topology"],
+    {
+        "plain": {},
+        "float32": {"dtype": torch.float32},
+        "part": {"steps": 1, "part": CASE.part(3)},
+        "topology": {"topology": "uniform"},
+    },
 )
 def test_a_right_model_passes(options) -> None:
     check(**options)

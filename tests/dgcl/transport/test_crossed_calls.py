@@ -13,6 +13,7 @@ from dgcl.errors import CommError, DisagreementError
 from dgcl.ranks.context import context
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import join, local_ids
+from tests.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -42,7 +43,7 @@ def count_looks(comm: Communicator, number: int, done: threading.Event) -> None:
     comm.transport.runtime._check_failures = count  # type: ignore[method-assign, assignment]
 
 
-@pytest.mark.parametrize("used", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["in use", "new"])
+@named("used", {"in use": True, "new": pytest.param(False, marks=pytest.mark.slow)})
 def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool) -> None:
     def run() -> str:
         one, two = both(600.0)
@@ -97,7 +98,7 @@ def test_a_rank_that_looked_just_before_the_other_left_is_told_of_the_order() ->
     dgcl.launch(run, 2)
 
 
-@pytest.mark.parametrize("used", [True, False], ids=["in use", "new"])
+@named("used", {"in use": True, "new": False})
 def test_where_other_threads_may_come_the_deadline_tells_the_order(used: bool) -> None:
     def run() -> str:
         one, two = join(PAIR.shares(), 2.0), join(OTHER.shares(), 2.0)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.samples import named
+
 MODELS = Path(__file__).resolve().parents[3] / "docs" / "protocol"
 
 pytestmark = [
@@ -59,10 +61,14 @@ def test_flags_that_count_the_stages_of_their_own_program_are_found(tmp_path: Pa
     assert re.search(r"assertion violated .*rows", said), said
 
 
-@pytest.mark.parametrize(
-    ("mutant", "assertion"),
-    [(1, "owner"), (2, "rows"), (3, "rows|sent"), (4, "rows|end state|owner")],
-    ids=["call before buffer", "done before row", "relay that does not wait", "returns too early"],
+@named(
+    "mutant, assertion",
+    {
+        "call before buffer": (1, "owner"),
+        "done before row": (2, "rows"),
+        "relay that does not wait": (3, "rows|sent"),
+        "returns too early": (4, "rows|end state|owner"),
+    },
 )
 def test_a_broken_protocol_is_found(mutant: int, assertion: str, tmp_path: Path) -> None:
     errors, _, said = check(tmp_path, N=3, K=2, CALLS=3, B=2, MUTANT=mutant)
@@ -76,9 +82,7 @@ def test_no_wake_up_is_lost(tmp_path: Path) -> None:
     assert visited == 129021
 
 
-@pytest.mark.parametrize(
-    "mutant", [1, 2, 3, 4], ids=["waker's fence", "sleeper's fence", "second look", "word not cleared"]
-)
+@named("mutant", {"waker's fence": 1, "sleeper's fence": 2, "second look": 3, "word not cleared": 4})
 def test_a_broken_wake_up_is_found(mutant: int, tmp_path: Path) -> None:
     errors, _, said = check(tmp_path, "futex.pml", R=2, CALLS=2, MUTANT=mutant)
     assert errors > 0, said
@@ -92,10 +96,13 @@ def test_started_exchanges_end_or_cross(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize(
-    ("mutant", "violation"),
-    [(1, "invalid end state"), (2, "assertion violated .*first"), (3, "assertion violated .*first")],
-    ids=["others are not carried on", "begun is not waiting", "begun is read first"],
+@named(
+    "mutant, violation",
+    {
+        "others are not carried on": (1, "invalid end state"),
+        "begun is not waiting": (2, "assertion violated .*first"),
+        "begun is read first": (3, "assertion violated .*first"),
+    },
 )
 def test_broken_started_exchanges_are_found(mutant: int, violation: str, ranks: int, tmp_path: Path) -> None:
     errors, _, said = check(tmp_path, "started.pml", N=ranks, MUTANT=mutant)

@@ -11,7 +11,7 @@ from dgcl.planner.bounds.stages import stage_times
 from dgcl.topology import Connection, Device, Topology
 from tests.planner.exhaustive import integer_optimum, milp_optimum
 from tests.planner.strategies import relations
-from tests.samples import examples
+from tests.samples import examples, named
 
 GB = 10**9
 
@@ -64,21 +64,18 @@ def two_machines(near: float, far: float) -> Topology:
     return Topology("two", devices, (*ports, *nics))
 
 
-@pytest.mark.parametrize(
-    ("near", "far", "classes", "seconds"),
-    [
-        pytest.param(
-            3.0, 9.0, [(0, {2, 3}, 1)], 9 + 2, id="two copies straight: a stage more has more latency"
-        ),
-        pytest.param(
+@named(
+    "near, far, classes, seconds",
+    {
+        "two copies straight: a stage more has more latency": (3.0, 9.0, [(0, {2, 3}, 1)], 9 + 2),
+        "half of the rows by each NIC, in stages of 2 s or of 1, 2 and 1": (
             1.0,
             2.0,
             [(0, {2, 3}, 12)],
             4 + 6,
-            id="half of the rows by each NIC, in stages of 2 s or of 1, 2 and 1",
         ),
-        pytest.param(1.0, 2.0, [(0, {2}, 3)], 2 + 3, id="one row after the other"),
-    ],
+        "one row after the other": (1.0, 2.0, [(0, {2}, 3)], 2 + 3),
+    },
 )
 def test_bounds_worked_out_by_hand(near: float, far: float, classes: list, seconds: float) -> None:
     bound = stage_times(Relation.from_classes(4, classes), two_machines(near, far), GB).bound()

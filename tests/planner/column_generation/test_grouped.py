@@ -27,6 +27,7 @@ from dgcl.planner.synthetic import synthetic_relation
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
+from tests.samples import named
 
 ROW_BYTES = 512
 UNIT = ROW_BYTES / GIGA
@@ -44,10 +45,9 @@ def drawn() -> Relation:
     return synthetic_relation("reddit", 32, scale=0.02)
 
 
-@pytest.mark.parametrize(
-    ("machine", "kinds"),
-    [("dgx_a100x4", 6), ("hgx_h100", 2)],
-    ids=["ports in and out, NICs in four places", "ports in and out"],
+@named(
+    "machine, kinds",
+    {"ports in and out, NICs in four places": ("dgx_a100x4", 6), "ports in and out": ("hgx_h100", 2)},
 )
 def test_directions_of_a_kind_are_as_fast_and_in_the_same_places(machine: str, kinds: int) -> None:
     arrays = resolve_topology(machine).arrays()

@@ -20,6 +20,7 @@ from dgcl.planner.trees import Trees
 from dgcl.topology import Topology
 from dgcl.topology.arrays import TopologyArrays
 from tests.planner.machines import small_topology, switched
+from tests.samples import named
 
 STAGES = 2
 WIRES = [(0, 1, 2.0), (1, 2, 1.0), (2, 3, 4.0), (3, 0, 1.5), (0, 2, 0.7)]
@@ -46,7 +47,7 @@ def smooth_time(rows: np.ndarray, arrays: TopologyArrays, beta: np.ndarray) -> f
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("topology", [small_topology(4, WIRES), switched(4, 1.0)], ids=["wires", "ports"])
+@named("topology", {"wires": small_topology(4, WIRES), "ports": switched(4, 1.0)})
 def test_the_best_amount_is_the_best_of_the_halves(topology: Topology, seed: int) -> None:
     """Through ports, the first rows of a move into an idle stage cost more than the later ones: not convex."""
     arrays, (relation, problem) = topology.arrays(), problem_of(topology)

@@ -21,7 +21,7 @@ from tests.planner.exhaustive import milp_optimum
 from tests.planner.machines import known_answer_topology, line, small_topology, switched
 from tests.planner.oracle import delivers
 from tests.planner.strategies import instances
-from tests.samples import examples
+from tests.samples import examples, named
 
 GB = 10**9
 
@@ -35,22 +35,33 @@ def test_the_known_answer(method: str) -> None:
     assert plan.num_stages == 2
 
 
-@pytest.mark.parametrize(
-    ("topology", "classes"),
-    [
-        pytest.param(small_topology(4, [(0, 1, 2.0), (1, 2, 2.0), (2, 3, 2.0), (3, 0, 1.0)]),
-                     [(0, {2}, 3), (1, {3}, 2), (2, {0, 1, 3}, 5)], id="square"),
-        pytest.param(small_topology(4, [(0, 1, 3.0), (0, 2, 1.0), (0, 3, 1.0), (1, 2, 2.0)], "half"),
-                     [(0, {1, 2}, 3), (3, {1}, 4), (2, {0, 3}, 2)], id="half duplex"),
-        pytest.param(small_topology(3, [(0, 1, 1.0), (0, 1, 2.0), (1, 2, 5.0)]),
-                     [(0, {1, 2}, 7), (2, {0}, 3)], id="parallel wires"),
-        pytest.param(line(4), [(0, {3}, 6), (3, {0, 1}, 5)], id="line"),
-        pytest.param(small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a)]),
-                     [(0, {1, 2, 3}, 6)], id="broadcast among equals"),
-        pytest.param(small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a)]),
-                     [(0, {1, 2, 3}, 9)], id="broadcast of an odd number", marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
+@named(
+    "topology, classes",
+    {
+        "square": (
+            small_topology(4, [(0, 1, 2.0), (1, 2, 2.0), (2, 3, 2.0), (3, 0, 1.0)]),
+            [(0, {2}, 3), (1, {3}, 2), (2, {0, 1, 3}, 5)],
+        ),
+        "half duplex": (
+            small_topology(4, [(0, 1, 3.0), (0, 2, 1.0), (0, 3, 1.0), (1, 2, 2.0)], "half"),
+            [(0, {1, 2}, 3), (3, {1}, 4), (2, {0, 3}, 2)],
+        ),
+        "parallel wires": (
+            small_topology(3, [(0, 1, 1.0), (0, 1, 2.0), (1, 2, 5.0)]),
+            [(0, {1, 2}, 7), (2, {0}, 3)],
+        ),
+        "line": (line(4), [(0, {3}, 6), (3, {0, 1}, 5)]),
+        "broadcast among equals": (
+            small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a)]),
+            [(0, {1, 2, 3}, 6)],
+        ),
+        "broadcast of an odd number": pytest.param(
+            small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a)]),
+            [(0, {1, 2, 3}, 9)],
+            marks=pytest.mark.slow,
+        ),
+    },
+)
 @pytest.mark.parametrize("row_bytes", [GB, 4 * 10**6])
 def test_small_instances_are_solved_exactly(
     topology: Topology, classes: list[tuple[int, set[int], int]], row_bytes: int
@@ -146,16 +157,16 @@ def machines_on_rails(num_machines: int, per_machine: int) -> Topology:
     return cluster(node, num_machines, nics=[Nic(f"gpu{g}", 10.0) for g in range(per_machine)], rails=True)
 
 
-@pytest.mark.parametrize(
-    ("topology", "scale", "gap"),
-    [
-        pytest.param(without_latencies(preset("dgx1x2")), 0.01, 0.01, id="two DGX-1"),
-        pytest.param(machines_on_rails(4, 4), 0.01, 0.03, id="4 machines of 4 on rails"),
-        pytest.param(machines_on_rails(8, 8), 0.003, 0.03, id="8 machines of 8 on rails"),
-        pytest.param(machines_on_rails(13, 1), 0.01, 0.03, id="13 machines of 1"),
+@named(
+    "topology, scale, gap",
+    {
+        "two DGX-1": (without_latencies(preset("dgx1x2")), 0.01, 0.01),
+        "4 machines of 4 on rails": (machines_on_rails(4, 4), 0.01, 0.03),
+        "8 machines of 8 on rails": (machines_on_rails(8, 8), 0.003, 0.03),
+        "13 machines of 1": (machines_on_rails(13, 1), 0.01, 0.03),
         # 13 hops in at most 13 stages: nothing can be pipelined, which the bound does not know
-        pytest.param(line(14), 0.01, 0.2, id="a line of 14, one machine", marks=pytest.mark.slow),
-    ],
+        "a line of 14, one machine": pytest.param(line(14), 0.01, 0.2, marks=pytest.mark.slow),
+    },
 )
 def test_many_devices_are_planned_by_groups(topology: Topology, scale: float, gap: float) -> None:
     relation = synthetic_relation("com-orkut", topology.num_devices, scale=scale)

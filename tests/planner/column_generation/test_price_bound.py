@@ -23,7 +23,7 @@ from dgcl.topology import Topology
 from tests.planner.exhaustive import fractional_optimum, milp_optimum
 from tests.planner.machines import known_answer_topology, line, small_topology
 from tests.planner.strategies import instances
-from tests.samples import examples
+from tests.samples import examples, named
 
 GB = 10**9
 
@@ -48,23 +48,18 @@ def test_the_known_answer() -> None:
     assert plan.lower_bound_seconds <= 8 / 3
 
 
-@pytest.mark.parametrize(
-    ("topology", "classes", "expected"),
-    [
-        pytest.param(line(3), [(0, {2}, 5)], 5.0, id="every connection of a line carries all"),
-        pytest.param(
-            small_topology(2, [(0, 1, 2.0)], "half"), [(0, {1}, 3), (1, {0}, 1)], 2.0, id="half duplex"
-        ),
-        pytest.param(
-            small_topology(3, [(0, 1, 2.0), (0, 2, 2.0)]), [(0, {1, 2}, 4)], 2.0, id="two wires of a star"
-        ),
-        pytest.param(
+@named(
+    "topology, classes, expected",
+    {
+        "every connection of a line carries all": (line(3), [(0, {2}, 5)], 5.0),
+        "half duplex": (small_topology(2, [(0, 1, 2.0)], "half"), [(0, {1}, 3), (1, {0}, 1)], 2.0),
+        "two wires of a star": (small_topology(3, [(0, 1, 2.0), (0, 2, 2.0)]), [(0, {1, 2}, 4)], 2.0),
+        "a broadcast, half round each way": (
             small_topology(3, [(0, 1, 1.0), (0, 2, 1.0), (1, 2, 1.0)]),
             [(0, {1, 2}, 4)],
             2.0,
-            id="a broadcast, half round each way",
         ),
-    ],
+    },
 )
 def test_bounds_worked_out_by_hand(topology: Topology, classes: list, expected: float) -> None:
     relation = Relation.from_classes(topology.num_devices, classes)

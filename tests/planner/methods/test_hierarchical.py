@@ -17,6 +17,7 @@ from dgcl.planner.synthetic import synthetic_relation
 from dgcl.planner.trees import Trees
 from dgcl.topology import Connection, Device, Topology, resolve_topology
 from dgcl.topology.combine import Nic, cluster
+from tests.samples import named
 
 OPTIONS = PlanOptions()
 
@@ -68,20 +69,14 @@ def walk(relation: Relation, trees: Trees, topology: Topology) -> None:
     assert (served == relation.count).all()
 
 
-@pytest.mark.parametrize(
-    ("topology", "graph", "scale", "most"),
-    [
-        (without_latency("dgx_a100x8"), "web-google", 0.2, 0.05),
-        (without_latency("hgx_h100x4"), "reddit", 0.01, 0.25),
-        (one_nic("dgx_a100", 8), "web-google", 0.2, 0.05),
-        (without_latency("dgx1x4"), "web-google", 0.1, 0.10),
-    ],
-    ids=[
-        "a NIC for each GPU",
-        "nearly every row to every machine",
-        "a NIC for each machine",
-        "no switch inside",
-    ],
+@named(
+    "topology, graph, scale, most",
+    {
+        "a NIC for each GPU": (without_latency("dgx_a100x8"), "web-google", 0.2, 0.05),
+        "nearly every row to every machine": (without_latency("hgx_h100x4"), "reddit", 0.01, 0.25),
+        "a NIC for each machine": (one_nic("dgx_a100", 8), "web-google", 0.2, 0.05),
+        "no switch inside": (without_latency("dgx1x4"), "web-google", 0.1, 0.10),
+    },
 )
 def test_every_row_arrives_and_the_time_is_near_the_bound(
     topology: Topology, graph: str, scale: float, most: float

@@ -11,7 +11,7 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Connection, Device, Topology, resolve_topology
 from tests.planner.strategies import instances
-from tests.samples import examples
+from tests.samples import examples, named
 
 ROUNDING = 1.0 + 1e-9
 
@@ -32,7 +32,7 @@ def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int)
     require_order(relation, topology, PlanOptions(row_bytes=row_bytes))
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.05], ids=["closest", "rough"])
+@named("gap", {"closest": 0.0, "rough": 0.05})
 @pytest.mark.parametrize(
     ("machine", "shape", "scale"),
     [

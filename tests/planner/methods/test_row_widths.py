@@ -17,6 +17,7 @@ from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Topology, preset
 from tests.planner.exhaustive import milp_optimum
 from tests.planner.machines import known_answer_topology, small_topology
+from tests.samples import named
 
 WIDTHS = (1, 30, 40_000)
 BESIDE_THIN_WIRES = small_topology(4, [(0, 1, 8.0), (1, 2, 8.0), (2, 3, 8.0), (0, 2, 2.0), (0, 3, 1.0)])
@@ -31,17 +32,21 @@ def with_latency(topology: Topology, *seconds: float) -> Topology:
     return replace(topology, connections=connections)
 
 
-@pytest.mark.parametrize(
-    ("topology", "classes", "stages"),
-    [
-        pytest.param(with_latency(known_answer_topology(), 2e-6), [(0, {2}, 80)], [1, 1, 2], id="triangle"),
-        pytest.param(with_latency(BESIDE_THIN_WIRES, 1e-6), [(0, {1, 2, 3}, 60)], [1, 2, 3], id="broadcast",
-                     marks=pytest.mark.slow),
+@named(
+    "topology, classes, stages",
+    {
+        "triangle": (with_latency(known_answer_topology(), 2e-6), [(0, {2}, 80)], [1, 1, 2]),
+        "broadcast": pytest.param(
+            with_latency(BESIDE_THIN_WIRES, 1e-6), [(0, {1, 2, 3}, 60)], [1, 2, 3], marks=pytest.mark.slow
+        ),
         # Two short hops beat a long one for a single byte already; rows of 30 bytes would crowd them.
-        pytest.param(with_latency(TWO_WAYS_ROUND, 1e-6, 3e-6), [(0, {3}, 90), (3, {1, 2}, 20)], [2, 1, 3],
-                     id="unlike latencies"),
-    ],
-)  # fmt: skip
+        "unlike latencies": (
+            with_latency(TWO_WAYS_ROUND, 1e-6, 3e-6),
+            [(0, {3}, 90), (3, {1, 2}, 20)],
+            [2, 1, 3],
+        ),
+    },
+)
 def test_the_best_plan_of_any_number_of_stages_is_found(
     topology: Topology, classes: list[tuple[int, set[int], int]], stages: list[int]
 ) -> None:

@@ -11,6 +11,7 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.reading.plot import LANES, busiest, headline, lane_names, plot_plan
 from dgcl.planner.reading.render import seconds
 from tests.planner.machines import line, small_topology, switched
+from tests.samples import named
 
 START = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -37,16 +38,15 @@ def test_the_picture_names_what_it_shows(plan: Plan, tmp_path: Path) -> None:
         assert word in text or f"<!-- {word}" in text
 
 
-@pytest.mark.parametrize(
+@named(
     "plan_",
-    [
-        pytest.param(make_plan(Relation.from_classes(3, []), switched(3)), id="nothing sent"),
-        pytest.param(make_plan(Relation.from_classes(1, []), switched(1)), id="one rank"),
-        pytest.param(
-            make_plan(Relation.from_classes(3, [(0, {1}, 1)]), small_topology(3, [(0, 1, 1.0), (0, 1, 2.0)])),
-            id="parallel wires and a device apart",
+    {
+        "nothing sent": make_plan(Relation.from_classes(3, []), switched(3)),
+        "one rank": make_plan(Relation.from_classes(1, []), switched(1)),
+        "parallel wires and a device apart": make_plan(
+            Relation.from_classes(3, [(0, {1}, 1)]), small_topology(3, [(0, 1, 1.0), (0, 1, 2.0)])
         ),
-    ],
+    },
 )
 def test_odd_plans_have_a_picture_too(plan_: Plan, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

@@ -26,6 +26,7 @@ from tests.planner.machines import line, small_topology, switched
 from tests.planner.oracle import Edge, tree_edges
 from tests.planner.strategies import instances
 from tests.planner.test_plan_cost import trees_of
+from tests.samples import named
 
 GB = 10**9
 
@@ -39,19 +40,14 @@ def plan_of(topology: Topology, classes: list, trees: list[tuple[int, int, list[
 # Max-min fair sharing, solved by hand
 
 
-@pytest.mark.parametrize(
-    ("capacity", "routes", "rates"),
-    [
-        pytest.param([6.0], [[0], [0], [0]], [2, 2, 2], id="three share one"),
-        pytest.param([1.0, 2.0], [[0], [0, 1], [1]], [0.5, 0.5, 1.5], id="the third takes what is left"),
-        pytest.param(
-            [10.0, 4.0, 7.0],
-            [[0, 1], [0, 1], [0, 2], [0]],
-            [2, 2, 3, 3],
-            id="the long way (textbook)",
-        ),
-        pytest.param([1.0, 1.0, 1.0], [[0, 1, 2], [0], [1], [2]], [0.5] * 4, id="parking lot"),
-    ],
+@named(
+    "capacity, routes, rates",
+    {
+        "three share one": ([6.0], [[0], [0], [0]], [2, 2, 2]),
+        "the third takes what is left": ([1.0, 2.0], [[0], [0, 1], [1]], [0.5, 0.5, 1.5]),
+        "the long way (textbook)": ([10.0, 4.0, 7.0], [[0, 1], [0, 1], [0, 2], [0]], [2, 2, 3, 3]),
+        "parking lot": ([1.0, 1.0, 1.0], [[0, 1, 2], [0], [1], [2]], [0.5] * 4),
+    },
 )
 def test_fair_rates(capacity: list[float], routes: list[list[int]], rates: list[float]) -> None:
     ptr = np.cumsum([0, *(len(route) for route in routes)])
@@ -111,14 +107,14 @@ def test_a_relay_waits_for_its_rows() -> None:
     assert result.rank_wait.tolist() == [0.0, 6.0, 12.0]
 
 
-@pytest.mark.parametrize(
-    ("change", "wait"),
-    [
-        pytest.param({}, [1.0, 0.0, 2.0], id="plain"),
-        pytest.param({"order": "barrier"}, [2.0, 1.0, 2.0], id="barrier"),
-        pytest.param({"start": {1: 5.0}}, [6.0, 0.0, 7.0], id="who comes late makes others wait"),
-        pytest.param({"slow": {2: 2.0}}, [1.0, 0.0, 3.0], id="a slow receiver"),
-    ],
+@named(
+    "change, wait",
+    {
+        "plain": ({}, [1.0, 0.0, 2.0]),
+        "barrier": ({"order": "barrier"}, [2.0, 1.0, 2.0]),
+        "who comes late makes others wait": ({"start": {1: 5.0}}, [6.0, 0.0, 7.0]),
+        "a slow receiver": ({"slow": {2: 2.0}}, [1.0, 0.0, 3.0]),
+    },
 )
 def test_who_waits(change: dict[str, Any], wait: list[float]) -> None:
     """Over links of 1 GB/s rank 0 sends 1 GB to 1, who passes it on to 2 and has 2 GB for 0.
@@ -216,21 +212,19 @@ MIXED = plan_of(
 )
 
 
-@pytest.mark.parametrize(
-    ("options", "arrived"),
-    [
+@named(
+    "options, arrived",
+    {
         # stage 0: 0>1, 1>2; stage 1: 0>3, 1>3.
-        pytest.param({"order": "barrier"}, [4, 2, 10, 8], id="stage 1 begins at 4, rank 3's port is shared"),
-        pytest.param({"order": "neighbours"}, [4, 2, 10, 8], id="rank 1 receives until 4"),
-        pytest.param({"order": "neighbours", "slow": {2: 4.0}}, [4, 8, 8, 10], id="rank 0 goes on at 4"),
-        pytest.param({"order": "barrier", "slow": {2: 4.0}}, [4, 8, 14, 12], id="nobody goes on before 8"),
-        pytest.param(
-            {"order": "barrier", "shares": "bytes"}, [4, 2, 10, 10], id="twice the bytes, twice the rate"
-        ),
-        pytest.param({"order": "eager"}, [8, 4, 8, 4], id="all at once, each half a port"),
-        pytest.param({"order": "eager", "sends_at_once": 1}, [4, 2, 8, 4], id="one core per rank"),
-        pytest.param({"order": "barrier", "start": {1: 1.0}}, [5, 3, 11, 9], id="rank 1 comes a second late"),
-    ],
+        "stage 1 begins at 4, rank 3's port is shared": ({"order": "barrier"}, [4, 2, 10, 8]),
+        "rank 1 receives until 4": ({"order": "neighbours"}, [4, 2, 10, 8]),
+        "rank 0 goes on at 4": ({"order": "neighbours", "slow": {2: 4.0}}, [4, 8, 8, 10]),
+        "nobody goes on before 8": ({"order": "barrier", "slow": {2: 4.0}}, [4, 8, 14, 12]),
+        "twice the bytes, twice the rate": ({"order": "barrier", "shares": "bytes"}, [4, 2, 10, 10]),
+        "all at once, each half a port": ({"order": "eager"}, [8, 4, 8, 4]),
+        "one core per rank": ({"order": "eager", "sends_at_once": 1}, [4, 2, 8, 4]),
+        "rank 1 comes a second late": ({"order": "barrier", "start": {1: 1.0}}, [5, 3, 11, 9]),
+    },
 )
 def test_orders(options: dict[str, Any], arrived: list[float]) -> None:
     result = simulate(MIXED, **options)
@@ -239,9 +233,7 @@ def test_orders(options: dict[str, Any], arrived: list[float]) -> None:
     assert result.arrived.tolist() == pytest.approx(arrived)
 
 
-@pytest.mark.parametrize(
-    ("row_bytes", "seconds"), [pytest.param(GB, 8.0, id="wide"), pytest.param(GB // 4, 5.0, id="narrow")]
-)
+@named("row_bytes, seconds", {"wide": (GB, 8.0), "narrow": (GB // 4, 5.0)})
 def test_rows_cost_something_of_their_own(row_bytes: int, seconds: float) -> None:
     """4 rows over 1 GB/s, each as if it were a GB longer; the bytes that are reported are theirs."""
     plan = plan_of(line(2), [(0, {1}, 4)], [(0, 4, [(0, 1, 0)])])
@@ -287,12 +279,12 @@ def test_a_plan_that_waits_in_a_circle_is_refused() -> None:
         simulate(plan)
 
 
-@pytest.mark.parametrize(
-    ("order", "seconds"),
-    [
-        pytest.param("eager", 6.0, id="all meet at the lowest rank"),
-        pytest.param("neighbours", 3.0, id="each begins with the next rank, and none meet"),
-    ],
+@named(
+    "order, seconds",
+    {
+        "all meet at the lowest rank": ("eager", 6.0),
+        "each begins with the next rank, and none meet": ("neighbours", 3.0),
+    },
 )
 def test_one_send_at_a_time_to_all_others(order: Any, seconds: float) -> None:
     """Four ranks with a port each, and a row for everybody.

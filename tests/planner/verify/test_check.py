@@ -23,6 +23,7 @@ from tests.planner.machines import line, small_topology, switched
 from tests.planner.oracle import delivers
 from tests.planner.strategies import instances
 from tests.planner.test_plan_cost import trees_of
+from tests.samples import named
 
 FULL = small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a + 1, 4)])
 RELATION = Relation.from_classes(4, [(0, {1, 2}, 5), (0, {3}, 2), (1, {0}, 4)])
@@ -39,45 +40,27 @@ def test_a_good_plan_passes() -> None:
     assert delivers(RELATION, trees_of(*GOOD), FULL)
 
 
-@pytest.mark.parametrize(
-    ("tree", "new", "message"),
-    [
-        pytest.param(
-            0, (0, 2, [(0, 1, 0), (1, 2, 1)]), "class 0 has 5 vertices but its trees take 4", id="too few"
-        ),
-        pytest.param(3, (2, 5, [(1, 0, 0)]), "class 2 has 4 vertices but its trees take 5", id="too many"),
-        pytest.param(3, (3, 4, [(1, 0, 0)]), "tree 3 serves class 3: there are 3", id="no such class"),
-        pytest.param(3, (-1, 4, [(1, 0, 0)]), "tree 3 serves class -1", id="negative class"),
-        pytest.param(
-            0, (0, 3, [(0, 1, 0)]), "tree 0 of class 0 never delivers to rank 2", id="destination left out"
-        ),
-        pytest.param(3, (2, 4, []), "tree 3 of class 2 never delivers to rank 0", id="no edges"),
-        pytest.param(
-            0,
-            (0, 3, [(0, 1, 0), (0, 2, 0), (1, 2, 1)]),
-            r"rank 2 is entered twice",
-            id="twice delivered",
-        ),
-        pytest.param(
-            0, (0, 3, [(0, 1, 0), (1, 2, 1), (2, 0, 2)]), "enters the owner", id="back to the owner"
-        ),
-        pytest.param(
-            0,
-            (0, 3, [(0, 1, 1), (1, 2, 1)]),
-            r"edge 1 \(rank 1 -> rank 2, stage 1\).*stage 1",
-            id="same stage",
-        ),
-        pytest.param(0, (0, 3, [(0, 1, 1), (1, 2, 0)]), "not earlier", id="stage falls"),
-        pytest.param(0, (0, 3, [(1, 2, 1), (0, 1, 0)]), "listed parents first", id="order of edges"),
-        pytest.param(
-            0, (0, 3, [(0, 1, 0), (3, 2, 1)]), "rank 3 sends a row that it never receives", id="from nowhere"
-        ),
-        pytest.param(0, (0, 3, [(0, 1, 0), (2, 3, 1), (3, 2, 2)]), "parents first", id="a circle"),
-        pytest.param(0, (0, 3, [(0, 1, 0), (1, 2, 3)]), "stages must be < 3", id="one stage too many"),
-        pytest.param(0, (0, 3, [(0, 1, 0), (1, 4, 1)]), "receiver is no rank", id="rank out of range"),
-        pytest.param(0, (0, 3, [(0, 1, 0), (-1, 2, 1)]), "sender is no rank", id="negative rank"),
-        pytest.param(0, (0, 3, [(0, 1, 0), (1, 1, 1), (1, 2, 1)]), "no such link", id="to itself"),
-    ],
+@named(
+    "tree, new, message",
+    {
+        "too few": (0, (0, 2, [(0, 1, 0), (1, 2, 1)]), "class 0 has 5 vertices but its trees take 4"),
+        "too many": (3, (2, 5, [(1, 0, 0)]), "class 2 has 4 vertices but its trees take 5"),
+        "no such class": (3, (3, 4, [(1, 0, 0)]), "tree 3 serves class 3: there are 3"),
+        "negative class": (3, (-1, 4, [(1, 0, 0)]), "tree 3 serves class -1"),
+        "destination left out": (0, (0, 3, [(0, 1, 0)]), "tree 0 of class 0 never delivers to rank 2"),
+        "no edges": (3, (2, 4, []), "tree 3 of class 2 never delivers to rank 0"),
+        "twice delivered": (0, (0, 3, [(0, 1, 0), (0, 2, 0), (1, 2, 1)]), r"rank 2 is entered twice"),
+        "back to the owner": (0, (0, 3, [(0, 1, 0), (1, 2, 1), (2, 0, 2)]), "enters the owner"),
+        "same stage": (0, (0, 3, [(0, 1, 1), (1, 2, 1)]), r"edge 1 \(rank 1 -> rank 2, stage 1\).*stage 1"),
+        "stage falls": (0, (0, 3, [(0, 1, 1), (1, 2, 0)]), "not earlier"),
+        "order of edges": (0, (0, 3, [(1, 2, 1), (0, 1, 0)]), "listed parents first"),
+        "from nowhere": (0, (0, 3, [(0, 1, 0), (3, 2, 1)]), "rank 3 sends a row that it never receives"),
+        "a circle": (0, (0, 3, [(0, 1, 0), (2, 3, 1), (3, 2, 2)]), "parents first"),
+        "one stage too many": (0, (0, 3, [(0, 1, 0), (1, 2, 3)]), "stages must be < 3"),
+        "rank out of range": (0, (0, 3, [(0, 1, 0), (1, 4, 1)]), "receiver is no rank"),
+        "negative rank": (0, (0, 3, [(0, 1, 0), (-1, 2, 1)]), "sender is no rank"),
+        "to itself": (0, (0, 3, [(0, 1, 0), (1, 1, 1), (1, 2, 1)]), "no such link"),
+    },
 )
 def test_a_fault_is_found_and_named(tree: int, new: tuple[int, int, list], message: str) -> None:
     trees = trees_of(*(new if t == tree else good for t, good in enumerate(GOOD)))
@@ -247,23 +230,19 @@ def signed(plan: Plan, **changes: Any) -> Plan:
     return Plan(plan.relation, plan.trees, plan.topology, meta)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        pytest.param({"stage_seconds": [1e-9, 2e-9]}, r"stage_seconds\[0\] is 1e-09 but", id="a stage"),
-        pytest.param({"stage_seconds": []}, "has 0 stages, the edges 2", id="too few stages"),
-        pytest.param({"predicted_seconds": 1.0}, "predicted_seconds is 1.0 but", id="the sum"),
-        pytest.param(
-            {"lower_bound_seconds": 1.0}, "is above the plan's own cost", id="a bound above the cost"
-        ),
-        pytest.param({"lower_bound_seconds": 0.0}, "takes time on every link", id="no bound"),
-        pytest.param({"gap": 0.25}, "gap is 0.25 but", id="the gap"),
-        pytest.param(
-            {"direct_seconds": 1.0}, "direct_seconds is 1.0 but recomputed it is None", id="peer to peer"
-        ),
-        pytest.param({"row_bytes": 7}, "but the edges cost", id="other rows"),
-        pytest.param({"world_size": 4}, "world_size is 4 but", id="other ranks"),
-    ],
+@named(
+    "changes, message",
+    {
+        "a stage": ({"stage_seconds": [1e-9, 2e-9]}, r"stage_seconds\[0\] is 1e-09 but"),
+        "too few stages": ({"stage_seconds": []}, "has 0 stages, the edges 2"),
+        "the sum": ({"predicted_seconds": 1.0}, "predicted_seconds is 1.0 but"),
+        "a bound above the cost": ({"lower_bound_seconds": 1.0}, "is above the plan's own cost"),
+        "no bound": ({"lower_bound_seconds": 0.0}, "takes time on every link"),
+        "the gap": ({"gap": 0.25}, "gap is 0.25 but"),
+        "peer to peer": ({"direct_seconds": 1.0}, "direct_seconds is 1.0 but recomputed it is None"),
+        "other rows": ({"row_bytes": 7}, "but the edges cost"),
+        "other ranks": ({"world_size": 4}, "world_size is 4 but"),
+    },
 )
 def test_false_figures_are_found_even_when_signed(changes: dict[str, Any], message: str) -> None:
     plan = make_plan(Relation.from_classes(3, [(0, {2}, 8)]), line(3), "spst", PlanOptions(row_bytes=100))
@@ -369,13 +348,13 @@ def test_the_report_repeats_what_was_proved(tmp_path: Path) -> None:
     assert json.loads(json.dumps(report.to_json())) == report.to_json()
 
 
-@pytest.mark.parametrize(
-    ("back", "fold"),
-    [
-        pytest.param(4.0, (2.0, 2.0), id="alike both ways"),
-        pytest.param(1.0, (8.0, 8.0), id="slower back"),
-        pytest.param(None, (None, None), id="no way back"),
-    ],
+@named(
+    "back, fold",
+    {
+        "alike both ways": (4.0, (2.0, 2.0)),
+        "slower back": (1.0, (8.0, 8.0)),
+        "no way back": (None, (None, None)),
+    },
 )
 def test_the_fold_of_a_file_is_proved_and_priced(
     back: float | None, fold: tuple[float | None, float | None], tmp_path: Path

@@ -11,6 +11,7 @@ from dgcl.topology import Topology
 from dgcl.topology.detect import NvmlUnavailable, detect_gpus
 from dgcl.topology.detect.nvml import PEER_NVLINK, PEER_READ, PEER_WRITE, REMOTE_CPU, NvmlLink
 from dgcl.topology.draft import Imported
+from tests.samples import named
 from tests.topology.detect.fakes import FakeDriver, FakeKernel, gpu, to_gpu, to_switch
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("3d", "3e", "8d", "8e"))
@@ -82,9 +83,7 @@ def test_nvlinks_that_are_up_but_denied_are_left_out(kernel: FakeKernel) -> None
     )
 
 
-@pytest.mark.parametrize(
-    ("remote", "address"), [(2, "0000:c1:00.0"), (None, "")], ids=["told", "in a virtual machine"]
-)
+@named("remote, address", {"told": (2, "0000:c1:00.0"), "in a virtual machine": (None, "")})
 def test_nvswitches(kernel: FakeKernel, remote: int | None, address: str) -> None:
     links = [NvmlLink(remote, address)] * 12
     driver = FakeDriver([gpu(i, where, links) for i, where in enumerate((A, B, C, D))])
@@ -93,23 +92,21 @@ def test_nvswitches(kernel: FakeKernel, remote: int | None, address: str) -> Non
     assert list(ports.values()) == pytest.approx([273.6] * 4)
 
 
-@pytest.mark.parametrize(
-    ("denied", "switches", "note"),
-    [
-        pytest.param(
+@named(
+    "denied, switches, note",
+    {
+        "no fabric manager": (
             list(itertools.combinations(range(4), 2)),
             [],
             "48 NVLinks to NVSwitches are up, but",
-            id="no fabric manager",
         ),
-        pytest.param(
+        "islands": (
             [(a, b) for a in (0, 1) for b in (2, 3)],
             ["nvswitch0", "nvswitch0", "nvswitch1", "nvswitch1"],
             "",
-            id="islands",
         ),
-        pytest.param([(0, 1)], [], "NVSwitches join some pairs of GPUs and deny others", id="some pairs"),
-    ],
+        "some pairs": ([(0, 1)], [], "NVSwitches join some pairs of GPUs and deny others"),
+    },
 )
 def test_nvswitches_that_join_not_all(
     kernel: FakeKernel, denied: list[tuple[int, int]], switches: list[str], note: str

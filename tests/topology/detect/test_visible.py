@@ -5,25 +5,26 @@ from __future__ import annotations
 import pytest
 
 from dgcl.topology.detect import visible_gpus
+from tests.samples import named
 from tests.topology.detect.fakes import gpu
 
 GPUS = [gpu(index, f"0000:0{index}:00.0") for index in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("visible", "chosen"),
-    [
-        pytest.param(None, [0, 1, 2, 3], id="not set"),
-        pytest.param("2,0", [2, 0], id="numbers in another order"),
-        pytest.param(" 1 , 3 ", [1, 3], id="blanks"),
-        pytest.param("", [], id="none"),
-        pytest.param("-1", [], id="minus one"),
-        pytest.param("1,9,0", [1], id="what follows a wrong number is not looked at"),
-        pytest.param("1,x,0", [1], id="what follows no number is not looked at"),
-        pytest.param("2,2,1", [2], id="what follows a repetition is not looked at"),
-        pytest.param("GPU-0003-abcd,GPU-0001", [3, 1], id="UUIDs, also cut"),
-        pytest.param("NoDevFiles", [], id="a word"),
-    ],
+@named(
+    "visible, chosen",
+    {
+        "not set": (None, [0, 1, 2, 3]),
+        "numbers in another order": ("2,0", [2, 0]),
+        "blanks": (" 1 , 3 ", [1, 3]),
+        "none": ("", []),
+        "minus one": ("-1", []),
+        "what follows a wrong number is not looked at": ("1,9,0", [1]),
+        "what follows no number is not looked at": ("1,x,0", [1]),
+        "what follows a repetition is not looked at": ("2,2,1", [2]),
+        "UUIDs, also cut": ("GPU-0003-abcd,GPU-0001", [3, 1]),
+        "a word": ("NoDevFiles", []),
+    },
 )
 def test_chosen(visible: str | None, chosen: list[int]) -> None:
     assert [gpu.index for gpu in visible_gpus(GPUS, visible)] == chosen

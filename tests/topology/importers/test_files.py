@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dgcl.topology.importers import import_topology
+from tests.samples import named
 from tests.topology.importers.cases import MATRIX, TABLES, XML
 
 
@@ -19,16 +20,16 @@ def write(folder: Path, name: str, text: str | bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@named(
     "text",
-    [
-        pytest.param(MATRIX, id="matrix"),
-        pytest.param(XML, id="xml"),
-        pytest.param("\ufeff" + MATRIX, id="matrix with a byte order mark"),
-        pytest.param("\ufeff" + XML, id="xml with a byte order mark"),
-        pytest.param("\n \n" + XML, id="xml after empty lines"),
-        pytest.param(('<?xml version="1.0" encoding="utf-16"?>' + XML).encode("utf-16"), id="xml in UTF-16"),
-    ],
+    {
+        "matrix": MATRIX,
+        "xml": XML,
+        "matrix with a byte order mark": "\ufeff" + MATRIX,
+        "xml with a byte order mark": "\ufeff" + XML,
+        "xml after empty lines": "\n \n" + XML,
+        "xml in UTF-16": ('<?xml version="1.0" encoding="utf-16"?>' + XML).encode("utf-16"),
+    },
 )
 def test_content_decides(text: str | bytes, tmp_path: Path) -> None:
     imported = import_topology(write(tmp_path, "whatever.dat", text))
@@ -52,18 +53,18 @@ def test_a_model_that_the_file_contradicts(tmp_path: Path) -> None:
         import_topology(path, gpu="A100")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param("", "is empty", id="empty"),
-        pytest.param(" \n", "is empty", id="blank"),
-        pytest.param('{"schema": 1}', "is JSON: a topology file needs no import", id="a topology"),
-        pytest.param(TABLES, "refines a topology", id="tables alone"),
-        pytest.param("nothing of the kind", "line 1: expected the header", id="prose"),
-        pytest.param(b"\tGPU0\nGPU0\t\xff\n", "line 2: is not UTF-8 text", id="bytes"),
-        pytest.param(b"\x00" * 50, "line 1", id="zeros"),
-        pytest.param(b" " * (17 << 20), "larger than 16 MB", id="too large"),
-    ],
+@named(
+    "text, message",
+    {
+        "empty": ("", "is empty"),
+        "blank": (" \n", "is empty"),
+        "a topology": ('{"schema": 1}', "is JSON: a topology file needs no import"),
+        "tables alone": (TABLES, "refines a topology"),
+        "prose": ("nothing of the kind", "line 1: expected the header"),
+        "bytes": (b"\tGPU0\nGPU0\t\xff\n", "line 2: is not UTF-8 text"),
+        "zeros": (b"\x00" * 50, "line 1"),
+        "too large": (b" " * (17 << 20), "larger than 16 MB"),
+    },
 )
 def test_refused(text: str | bytes, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, "f", text)

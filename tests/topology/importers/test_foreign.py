@@ -9,6 +9,7 @@ import pytest
 
 from dgcl.topology.importers import import_topology, parse_topo_matrix
 from dgcl.topology.importers.foreign import refuse_foreign
+from tests.samples import named
 from tests.topology.importers.cases import MATRIX, XML
 
 ROCM = """
@@ -73,20 +74,20 @@ def test_refused_for_what_it_is(content: str | bytes, reason: str, tmp_path: Pat
         import_topology(path)
 
 
-@pytest.mark.parametrize(
+@named(
     "content",
-    [
-        pytest.param(MATRIX.replace("\n", "\r\n").encode(), id="CRLF"),
-        pytest.param(MATRIX.replace("\n", "\r").encode(), id="CR"),
-        pytest.param(MATRIX.encode("utf-16"), id="UTF-16, as PowerShell writes it"),
-        pytest.param(MATRIX.replace("NV2", "\x1b[32mNV2\x1b[0m\x1b[K").encode(), id="colours"),
-        pytest.param(MATRIX.replace("\t", "\u00a0 ").encode(), id="no-break blanks"),
-        pytest.param(f"```\n{MATRIX}\n```\n".encode(), id="fenced"),
-        pytest.param(f"[me@node ~]$ nvidia-smi topo -m\n{MATRIX}\n[me@node ~]$ \n".encode(), id="prompts"),
-        pytest.param(MATRIX.replace("\tGPU0", "\t[4mGPU0", 1).encode(), id="escape characters lost"),
-        pytest.param(XML.encode("utf-16"), id="XML in UTF-16 without a declaration"),
-        pytest.param(XML.replace("\n", "\r\n").encode(), id="XML, CRLF"),
-    ],
+    {
+        "CRLF": MATRIX.replace("\n", "\r\n").encode(),
+        "CR": MATRIX.replace("\n", "\r").encode(),
+        "UTF-16, as PowerShell writes it": MATRIX.encode("utf-16"),
+        "colours": MATRIX.replace("NV2", "\x1b[32mNV2\x1b[0m\x1b[K").encode(),
+        "no-break blanks": MATRIX.replace("\t", "\u00a0 ").encode(),
+        "fenced": f"```\n{MATRIX}\n```\n".encode(),
+        "prompts": f"[me@node ~]$ nvidia-smi topo -m\n{MATRIX}\n[me@node ~]$ \n".encode(),
+        "escape characters lost": MATRIX.replace("\tGPU0", "\t[4mGPU0", 1).encode(),
+        "XML in UTF-16 without a declaration": XML.encode("utf-16"),
+        "XML, CRLF": XML.replace("\n", "\r\n").encode(),
+    },
 )
 def test_spellings_of_the_same(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(content)

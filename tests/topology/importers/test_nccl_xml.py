@@ -8,6 +8,7 @@ from dgcl.topology import Topology
 from dgcl.topology.draft import Imported
 from dgcl.topology.importers.nccl_xml import parse_nccl_xml
 from dgcl.topology.machine_topology import machine_topology
+from tests.samples import named
 from tests.topology.importers.cases import XML
 
 
@@ -276,135 +277,91 @@ def changed(old: str, new: str, count: int = 1) -> str:
     return XML.replace(old, new, count)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param(
-            "<graphs version='1'/>", "line 1: .*<system> .got <graphs>.*NCCL_GRAPH_DUMP", id="graphs"
-        ),
-        pytest.param(
-            changed('version="1"', 'version="9"'), "line 1: version must be one of 1, 2", id="version"
-        ),
-        pytest.param(changed(' version="1"', ""), "line 1: <system> has no 'version'", id="no version"),
-        pytest.param(
-            changed("<nvlink", "<nvlimk"), "line 6: <nvlimk> in <gpu>.*nvlink", id="element misspelt"
-        ),
-        pytest.param(
+@named(
+    "text, message",
+    {
+        "graphs": ("<graphs version='1'/>", "line 1: .*<system> .got <graphs>.*NCCL_GRAPH_DUMP"),
+        "version": (changed('version="1"', 'version="9"'), "line 1: version must be one of 1, 2"),
+        "no version": (changed(' version="1"', ""), "line 1: <system> has no 'version'"),
+        "element misspelt": (changed("<nvlink", "<nvlimk"), "line 6: <nvlimk> in <gpu>.*nvlink"),
+        "attribute garbled": (
             changed('count="2"', 'cuont="2"'),
             "line 6: <nvlink> has an unknown attribute 'cuont'; did you mean 'count'",
-            id="attribute garbled",
         ),
-        pytest.param(
-            changed("link_speed", "link_sqeed"),
-            "line 3: .*'link_sqeed'; did you mean 'link_speed'",
-            id="typo",
-        ),
-        pytest.param(
+        "typo": (changed("link_speed", "link_sqeed"), "line 3: .*'link_sqeed'; did you mean 'link_speed'"),
+        "count of one end": (
             changed('count="2"', 'count="3"'),
             "line 6: 3 links from 0000:06:00.0 to 0000:07:00.0, which tells of 2",
-            id="count of one end",
         ),
-        pytest.param(
-            changed('count="2"', 'count="0"'), "line 6: count must be an integer of 1", id="no links"
-        ),
-        pytest.param(changed('count="2"', 'count="two"'), "line 6: count .*'two'", id="no number"),
-        pytest.param(
+        "no links": (changed('count="2"', 'count="0"'), "line 6: count must be an integer of 1"),
+        "no number": (changed('count="2"', 'count="two"'), "line 6: count .*'two'"),
+        "more than there are": (
             XML.replace('count="2"', 'count="7"'),
             "line 5: 7 NVLinks on a GPU of compute capability 70, which has 6",
-            id="more than there are",
         ),
-        pytest.param(
+        "more than Blackwell Ultra has": (
             XML.replace('sm="70"', 'sm="103"').replace('count="2"', 'count="19"'),
             "line 5: 19 NVLinks on a GPU of compute capability 103, which has 18",
-            id="more than Blackwell Ultra has",
         ),
-        pytest.param(
-            XML.replace('sm="70"', 'sm="89"'), "line 5: 2 NVLinks on a GPU .* 89, which has 0", id="Ada"
-        ),
-        pytest.param(
+        "Ada": (XML.replace('sm="70"', 'sm="89"'), "line 5: 2 NVLinks on a GPU .* 89, which has 0"),
+        "target is a NIC": (
             changed('0000:07:00.0" count', '0000:05:00.0" count'),
             "line 6: target 0000:05:00.0 is no GPU by line 14",
-            id="target is a NIC",
         ),
-        pytest.param(
+        "target of one end": (
             changed('0000:07:00.0" count', '0000:08:00.0" count'),
             "line 11: 2 links .*which tells of 0 back",
-            id="target of one end",
         ),
-        pytest.param(
+        "target cut": (
             changed('0000:07:00.0" count', '0000:07:00" count'),
             "line 6: target must be a PCI address",
-            id="target cut",
         ),
-        pytest.param(
-            changed('tclass="0x030200"', 'tclass="0x030"'),
-            "line 6: tclass must be a PCI class",
-            id="class cut",
-        ),
-        pytest.param(
+        "class cut": (changed('tclass="0x030200"', 'tclass="0x030"'), "line 6: tclass must be a PCI class"),
+        "link to a NIC": (
             changed('tclass="0x030200"', 'tclass="0x020000"'),
             "line 6: tclass must be that of a GPU",
-            id="link to a NIC",
         ),
-        pytest.param(
+        "address twice": (
             changed('busid="0000:07', 'busid="0000:06'),
             "line 9: busid 0000:06:00.0 is already that of line 4",
-            id="address twice",
         ),
-        pytest.param(
-            changed('numaid="1"', 'numaid="0"'),
-            "line 21: numaid 0 is already that of line 2",
-            id="node twice",
-        ),
-        pytest.param(
-            changed('rank="1"', 'rank="0"'), "line 10: rank 0 is already that of line 5", id="rank twice"
-        ),
-        pytest.param(
+        "node twice": (changed('numaid="1"', 'numaid="0"'), "line 21: numaid 0 is already that of line 2"),
+        "rank twice": (changed('rank="1"', 'rank="0"'), "line 10: rank 0 is already that of line 5"),
+        "no such speed": (
             changed("8 GT/s", "9 GT/s"),
             "line 3: link_speed must be one of 2.5, 5, 8.*'9 GT/s'",
-            id="no such speed",
         ),
-        pytest.param(changed("8 GT/s", "8 GT"), "line 3: link_speed", id="speed cut"),
-        pytest.param(
+        "speed cut": (changed("8 GT/s", "8 GT"), "line 3: link_speed"),
+        "no such width": (
             changed('width="16"', 'width="17"'),
             "line 3: link_width must be one of 1, 2, 4.*17",
-            id="no such width",
         ),
-        pytest.param(changed('sm="70"', 'sm=""'), "line 5: sm must be an integer", id="empty"),
-        pytest.param(
+        "empty": (changed('sm="70"', 'sm=""'), "line 5: sm must be an integer"),
+        "GPU with devices": (
             changed('class="0x060400"', 'class="0x030200"'),
             "line 3: a GPU has <pci> below it",
-            id="GPU with devices",
         ),
-        pytest.param(
+        "GPU in a switch": (
             changed('class="0x030200"', 'class="0x060400"'),
             "line 4: a <gpu> in a <pci> of another class",
-            id="GPU in a switch",
         ),
-        pytest.param(
+        "NIC in a GPU": (
             changed('class="0x020700"', 'class="0x030200"'),
             "line 14: a <nic> in a <pci> of class GPU",
-            id="NIC in a GPU",
         ),
-        pytest.param(
-            changed('speed="100000"', 'speed="fast"'), "line 16: speed must be an integer", id="network speed"
-        ),
-        pytest.param(
-            changed('name="mlx5_0"', 'name=""'), "line 16: name must be printable", id="NIC without a name"
-        ),
-        pytest.param(
+        "network speed": (changed('speed="100000"', 'speed="fast"'), "line 16: speed must be an integer"),
+        "NIC without a name": (changed('name="mlx5_0"', 'name=""'), "line 16: name must be printable"),
+        "bare addresses": (
             system(cpu(0, '<pci busid="0000:00:16.0"/>')),
             "no GPU: 1 PCI devices have no class",
-            id="bare addresses",
         ),
-        pytest.param(system(), "the file has no GPU", id="nothing in it"),
-        pytest.param(
+        "nothing in it": (system(), "the file has no GPU"),
+        "two in one": (
             system(cpu(0, gpu("0000:01:00.0", 0).replace("</gpu>", '</gpu><gpu dev="1"/>'))),
             "2 <gpu> in one <pci>",
-            id="two in one",
         ),
-        pytest.param("\n".join(XML.splitlines()[:12]), "line 12: is not well-formed", id="cut"),
-    ],
+        "cut": ("\n".join(XML.splitlines()[:12]), "line 12: is not well-formed"),
+    },
 )
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):

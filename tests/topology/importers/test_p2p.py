@@ -9,6 +9,7 @@ from dgcl.topology import Connection, Device, Topology
 from dgcl.topology.draft import Imported
 from dgcl.topology.importers.p2p_refine import refine_with_p2p
 from dgcl.topology.importers.p2p_tables import P2pTables, parse_p2p_tables
+from tests.samples import named
 from tests.topology.importers.cases import TABLES
 
 WRITES = "Unidirectional P2P=Enabled Bandwidth"
@@ -52,51 +53,36 @@ def without(line: int) -> str:
     return "\n".join(LINES[: line - 1] + LINES[line:])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param("", "no table", id="nothing"),
-        pytest.param(
-            "\n".join(LINES[:14]), "line 14: .*ends after 2 of 3 rows of 'Uni.*=Enabled.*line 12", id="cut"
-        ),
-        pytest.param(
-            "\n".join(LINES[:6]), "line 6: the table that the title .*Disabled.* missing", id="cut at a title"
-        ),
-        pytest.param(without(9), "line 9: expected row 1 of .*'2 ", id="a row missing"),
-        pytest.param(without(7), "line 7: expected a table", id="the columns missing"),
-        pytest.param(without(6), "line 6: a table of 'P2P.*|line 6", id="a title missing"),
-        pytest.param(
-            TABLES.replace("  48.00   6.00", "  48.00"),
-            "line 13: row 0 .* has 2 numbers for 3",
-            id="short row",
-        ),
-        pytest.param(TABLES.replace("48.00", "48,00"), "line 13: row 0 .*'48,00'", id="comma"),
-        pytest.param(TABLES.replace("48.00", "-48.00"), "line 13: .*positive", id="negative"),
-        pytest.param(TABLES.replace("48.00", "0.00"), "line 13: .*positive", id="zero"),
-        pytest.param(TABLES.replace("48.00", "nan"), "line 13: .*'nan'", id="not a number"),
-        pytest.param(
-            TABLES.replace("1     1     0", "1     2     0", 1), "line 3: .*must hold 0 or 1", id="neither"
-        ),
-        pytest.param(
+@named(
+    "text, message",
+    {
+        "nothing": ("", "no table"),
+        "cut": ("\n".join(LINES[:14]), "line 14: .*ends after 2 of 3 rows of 'Uni.*=Enabled.*line 12"),
+        "cut at a title": ("\n".join(LINES[:6]), "line 6: the table that the title .*Disabled.* missing"),
+        "a row missing": (without(9), "line 9: expected row 1 of .*'2 "),
+        "the columns missing": (without(7), "line 7: expected a table"),
+        "a title missing": (without(6), "line 6: a table of 'P2P.*|line 6"),
+        "short row": (TABLES.replace("  48.00   6.00", "  48.00"), "line 13: row 0 .* has 2 numbers for 3"),
+        "comma": (TABLES.replace("48.00", "48,00"), "line 13: row 0 .*'48,00'"),
+        "negative": (TABLES.replace("48.00", "-48.00"), "line 13: .*positive"),
+        "zero": (TABLES.replace("48.00", "0.00"), "line 13: .*positive"),
+        "not a number": (TABLES.replace("48.00", "nan"), "line 13: .*'nan'"),
+        "neither": (TABLES.replace("1     1     0", "1     2     0", 1), "line 3: .*must hold 0 or 1"),
+        "swapped": (
             TABLES.replace("D\\D     0      1      2", "D\\D     0      2      1", 1),
             "line 7: the columns must be 0 1 2",
-            id="swapped",
         ),
-        pytest.param(
-            TABLES + "\n".join(LINES[10:15]), "the table 'Uni.*' is there a second time", id="twice"
-        ),
-        pytest.param(
+        "twice": (TABLES + "\n".join(LINES[10:15]), "the table 'Uni.*' is there a second time"),
+        "sizes": (
             TABLES + "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)\n   D\\D  0\n  0 1.0\n",
             "a table of 1 GPUs, where others have 3",
-            id="sizes",
         ),
-        pytest.param(
+        "corner": (
             TABLES.replace("   GPU     0", "   D\\D     0"),
             "a table of D.D below the title 'P2P=Enabled Latency'",
-            id="corner",
         ),
-        pytest.param("bonjour\n" + TABLES, "line 1: expected a table", id="prose"),
-    ],
+        "prose": ("bonjour\n" + TABLES, "line 1: expected a table"),
+    },
 )
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -177,9 +163,7 @@ def test_tables_of_other_gpus_are_refused() -> None:
         refine_with_p2p(Imported(TREE), tables([[1, 1], [1, 1]]))
 
 
-@pytest.mark.parametrize(
-    "allowed", [[[1, 0], [0, 1]], [[1, 1], [0, 1]], [[1, 0], [1, 1]]], ids=["none", "up", "down"]
-)
+@named("allowed", {"none": [[1, 0], [0, 1]], "up": [[1, 1], [0, 1]], "down": [[1, 0], [1, 1]]})
 def test_a_wire_without_peer_access_both_ways_is_refused(allowed: list[list[float]]) -> None:
     topology = Topology("two", TREE.devices[:2], (Connection("w", "NV1", "gpu0", "gpu1", 25.0),))
     measured = tables([[900, 5], [5, 900]], **{"P2P Connectivity": allowed})

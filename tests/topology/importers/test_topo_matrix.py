@@ -7,6 +7,7 @@ import re
 import pytest
 
 from dgcl.topology.importers.topo_matrix import TopoMatrix, parse_topo_matrix
+from tests.samples import named
 from tests.topology.importers.cases import MATRIX
 
 BLOCK = [line for line in MATRIX.splitlines() if line.startswith(("\t", "GPU", "mlx"))]
@@ -46,22 +47,22 @@ def spaced(width: int) -> str:
     return "\n".join([" " * width + lines[0].lstrip(), *lines[1:]]) + "\n"
 
 
-@pytest.mark.parametrize(
+@named(
     "text",
-    [
-        pytest.param("\n".join(BLOCK) + "\n", id="without a legend"),
-        pytest.param("\n".join(BLOCK), id="without a last line break"),
-        pytest.param(spaced(16), id="wide blanks"),
-        pytest.param(spaced(14), id="narrower blanks"),
-        pytest.param(MATRIX.expandtabs(8), id="tabs expanded"),
-        pytest.param(MATRIX.replace("\n", "\r\n"), id="line ends of another system"),
-        pytest.param("\x1b[4m" + MATRIX.replace("ID\n", "ID\x1b[0m\n"), id="underlined, before the tab"),
-        pytest.param("\t\x1b[4m" + MATRIX[1:].replace("ID\n", "ID\x1b[0m\n"), id="underlined, after the tab"),
-        pytest.param("$ nvidia-smi topo -m\n" + MATRIX, id="with the command"),
-        pytest.param("user@host:~$ nvidia-smi topo -m\n" + MATRIX + "user@host:~$ \n", id="with prompts"),
-        pytest.param("```\n" + MATRIX + "```\n", id="fenced"),
-        pytest.param("\n\n" + MATRIX + "\n\n", id="empty lines around"),
-    ],
+    {
+        "without a legend": "\n".join(BLOCK) + "\n",
+        "without a last line break": "\n".join(BLOCK),
+        "wide blanks": spaced(16),
+        "narrower blanks": spaced(14),
+        "tabs expanded": MATRIX.expandtabs(8),
+        "line ends of another system": MATRIX.replace("\n", "\r\n"),
+        "underlined, before the tab": "\x1b[4m" + MATRIX.replace("ID\n", "ID\x1b[0m\n"),
+        "underlined, after the tab": "\t\x1b[4m" + MATRIX[1:].replace("ID\n", "ID\x1b[0m\n"),
+        "with the command": "$ nvidia-smi topo -m\n" + MATRIX,
+        "with prompts": "user@host:~$ nvidia-smi topo -m\n" + MATRIX + "user@host:~$ \n",
+        "fenced": "```\n" + MATRIX + "```\n",
+        "empty lines around": "\n\n" + MATRIX + "\n\n",
+    },
 )
 def test_layouts_read_the_same(text: str) -> None:
     text = text.replace("user@host:~$ \n", "$ \n")
@@ -194,61 +195,39 @@ def swapped(line: int, a: int, b: int) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param("", "empty", id="nothing"),
-        pytest.param("\n\n", "empty", id="empty lines"),
-        pytest.param("to be or not to be\n", r"line 1: .*header", id="prose"),
-        pytest.param("\n".join(BLOCK[1:]), r"line 1: .*header.*missing", id="header cut off"),
-        pytest.param(BLOCK[0], r"ends without a row for GPU0", id="header alone"),
-        pytest.param("\n".join(BLOCK[:3]), r"line 3: .*without a row for GPU2", id="a GPU's row cut off"),
-        pytest.param("\n".join([*BLOCK[:2], *BLOCK[3:]]), r"without a row for GPU1", id="a row missing"),
-        pytest.param("\n".join([*BLOCK, BLOCK[2]]), r"line 6: GPU1 has a row already, in line 3", id="twice"),
-        pytest.param(MATRIX.replace("SYS\t16", "16"), r"line 4: GPU2 to mlx5_0", id="cells missing"),
-        pytest.param(
-            MATRIX.replace("SYS\t X \tSYS\t16-31,48-63\t1\t\tN/A", "SYS\t X \tS"), r"line 4.*'S'", id="cut"
-        ),
-        pytest.param(MATRIX.replace("GPU2\tSYS\tSYS\t X ", "GPU2\tSYS"), r"line 4", id="cell empty"),
-        pytest.param(
-            MATRIX.replace("\t\tN/A", "\t\tN/A\t7", 1), r"line 2: .*more than", id="a cell too many"
-        ),
-        pytest.param(
-            MATRIX.replace("NV2", "NV3", 1), r"line 2: GPU0 to GPU1 is NV3, but line 3 says NV2", id="one way"
-        ),
-        pytest.param(MATRIX.replace("NV2", "NV0"), r"line 2.*'NV0'", id="no links"),
-        pytest.param(MATRIX.replace("NV2", "NV37"), r"line 2.*'NV37'", id="more links than there can be"),
-        pytest.param(
-            MATRIX.replace("NV2", "NVx", 1), r"line 2: GPU0 to GPU1 must be.*'NVx'", id="unknown word"
-        ),
-        pytest.param(MATRIX.replace("GPU0\t X ", "GPU0\tSYS", 1), r"line 2.*'SYS', but X", id="diagonal"),
-        pytest.param(
-            swapped(1, 1, 2), r"line 2.*X is for a device and itself", id="columns of a row swapped"
-        ),
-        pytest.param(
-            MATRIX.replace("PIX\t0-15", "NV2\t0-15"), r"NICs have no NVLinks|says", id="NVLink to a NIC"
-        ),
-        pytest.param(
-            MATRIX.replace("0-15,32-47", "0-15,", 1), r"line 2: an affinity.*'0-15,'", id="affinity cut"
-        ),
-        pytest.param(
-            MATRIX.replace("32-47", "32-4", 1),
-            r"line 2: an affinity of GPU0 .*ascending",
-            id="a range descends",
-        ),
-        pytest.param(
-            MATRIX.replace("\t0\t\tN/A", "\tN/A", 1), r"line 2: .*affinity cells", id="affinity missing"
-        ),
-        pytest.param(
-            MATRIX.replace("\tGPU0\tGPU1", "\tGPU0\tGPU0"), r"line 1: column 'GPU0' twice", id="twice"
-        ),
-        pytest.param(MATRIX.replace("GPU NUMA ID", "NUMA Affinity"), r"line 1: .*twice", id="affinity twice"),
-        pytest.param(MATRIX.replace("ID\n", "ID\tmlx5_1\n", 1), r"line 1: 'mlx5_1' after", id="late column"),
-        pytest.param(MATRIX.replace("Legend", "Lagend"), r"line 7: .*'Lagend:'", id="strange line"),
-        pytest.param(MATRIX + "GPU3\tSYS\n", r"line 13", id="row after the legend"),
-        pytest.param("\tNIC0\nNIC0\t X \n", r"line 1: .*GPU0", id="no GPU"),
-        pytest.param("x" * (1 << 21), r"1 MB", id="too large"),
-    ],
+@named(
+    "text, message",
+    {
+        "nothing": ("", "empty"),
+        "empty lines": ("\n\n", "empty"),
+        "prose": ("to be or not to be\n", r"line 1: .*header"),
+        "header cut off": ("\n".join(BLOCK[1:]), r"line 1: .*header.*missing"),
+        "header alone": (BLOCK[0], r"ends without a row for GPU0"),
+        "a GPU's row cut off": ("\n".join(BLOCK[:3]), r"line 3: .*without a row for GPU2"),
+        "a row missing": ("\n".join([*BLOCK[:2], *BLOCK[3:]]), r"without a row for GPU1"),
+        "twice": ("\n".join([*BLOCK, BLOCK[2]]), r"line 6: GPU1 has a row already, in line 3"),
+        "cells missing": (MATRIX.replace("SYS\t16", "16"), r"line 4: GPU2 to mlx5_0"),
+        "cut": (MATRIX.replace("SYS\t X \tSYS\t16-31,48-63\t1\t\tN/A", "SYS\t X \tS"), r"line 4.*'S'"),
+        "cell empty": (MATRIX.replace("GPU2\tSYS\tSYS\t X ", "GPU2\tSYS"), r"line 4"),
+        "a cell too many": (MATRIX.replace("\t\tN/A", "\t\tN/A\t7", 1), r"line 2: .*more than"),
+        "one way": (MATRIX.replace("NV2", "NV3", 1), r"line 2: GPU0 to GPU1 is NV3, but line 3 says NV2"),
+        "no links": (MATRIX.replace("NV2", "NV0"), r"line 2.*'NV0'"),
+        "more links than there can be": (MATRIX.replace("NV2", "NV37"), r"line 2.*'NV37'"),
+        "unknown word": (MATRIX.replace("NV2", "NVx", 1), r"line 2: GPU0 to GPU1 must be.*'NVx'"),
+        "diagonal": (MATRIX.replace("GPU0\t X ", "GPU0\tSYS", 1), r"line 2.*'SYS', but X"),
+        "columns of a row swapped": (swapped(1, 1, 2), r"line 2.*X is for a device and itself"),
+        "NVLink to a NIC": (MATRIX.replace("PIX\t0-15", "NV2\t0-15"), r"NICs have no NVLinks|says"),
+        "affinity cut": (MATRIX.replace("0-15,32-47", "0-15,", 1), r"line 2: an affinity.*'0-15,'"),
+        "a range descends": (MATRIX.replace("32-47", "32-4", 1), r"line 2: an affinity of GPU0 .*ascending"),
+        "affinity missing": (MATRIX.replace("\t0\t\tN/A", "\tN/A", 1), r"line 2: .*affinity cells"),
+        "a column twice": (MATRIX.replace("\tGPU0\tGPU1", "\tGPU0\tGPU0"), r"line 1: column 'GPU0' twice"),
+        "affinity twice": (MATRIX.replace("GPU NUMA ID", "NUMA Affinity"), r"line 1: .*twice"),
+        "late column": (MATRIX.replace("ID\n", "ID\tmlx5_1\n", 1), r"line 1: 'mlx5_1' after"),
+        "strange line": (MATRIX.replace("Legend", "Lagend"), r"line 7: .*'Lagend:'"),
+        "row after the legend": (MATRIX + "GPU3\tSYS\n", r"line 13"),
+        "no GPU": ("\tNIC0\nNIC0\t X \n", r"line 1: .*GPU0"),
+        "too large": ("x" * (1 << 21), r"1 MB"),
+    },
 )
 def test_damage_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -9,6 +9,7 @@ from dgcl.topology.draft import Imported
 from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from dgcl.topology.importers.topo_matrix_model import topo_matrix_topology
 from dgcl.topology.rates import GPU_MODELS
+from tests.samples import named
 from tests.topology.importers.cases import MATRIX
 
 
@@ -72,24 +73,24 @@ def test_switches_nest() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("num_gpus", "word", "gpu", "switch"),
-    [
-        pytest.param(2, "NV3", None, False, id="a bridge"),
-        pytest.param(4, "NV6", None, False, id="four H100 wired directly, 18 links each"),
-        pytest.param(4, "NV6", "H100", False, id="the same, named"),
-        pytest.param(4, "NV6", "V100", True, id="four of a DGX-2"),
-        pytest.param(3, "NV6", "V100", True, id="three of a DGX-2"),
-        pytest.param(3, "NV6", "A100", False, id="three A100 with twelve links each"),
-        pytest.param(3, "NV8", "A800", True, id="three of eight A800"),
-        pytest.param(3, "NV8", "H800", True, id="three of eight H800"),
-        pytest.param(3, "NV12", None, True, id="three of an NVSwitch machine"),
-        pytest.param(4, "NV18", None, True, id="GB200 node"),
-        pytest.param(4, "NV18", "GB300", True, id="GB300 node"),
-        pytest.param(8, "NV18", "B300", True, id="eight B300"),
-        pytest.param(8, "NV18", "H20", True, id="eight H20"),
-        pytest.param(16, "NV6", None, True, id="DGX-2"),
-    ],
+@named(
+    "num_gpus, word, gpu, switch",
+    {
+        "a bridge": (2, "NV3", None, False),
+        "four H100 wired directly, 18 links each": (4, "NV6", None, False),
+        "the same, named": (4, "NV6", "H100", False),
+        "four of a DGX-2": (4, "NV6", "V100", True),
+        "three of a DGX-2": (3, "NV6", "V100", True),
+        "three A100 with twelve links each": (3, "NV6", "A100", False),
+        "three of eight A800": (3, "NV8", "A800", True),
+        "three of eight H800": (3, "NV8", "H800", True),
+        "three of an NVSwitch machine": (3, "NV12", None, True),
+        "GB200 node": (4, "NV18", None, True),
+        "GB300 node": (4, "NV18", "GB300", True),
+        "eight B300": (8, "NV18", "B300", True),
+        "eight H20": (8, "NV18", "H20", True),
+        "DGX-2": (16, "NV6", None, True),
+    },
 )
 def test_wires_or_switch(num_gpus: int, word: str, gpu: str | None, switch: bool) -> None:
     topology = imported(matrix(pairs(num_gpus, word)), gpu).topology

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dgcl.topology.importers.xml_tree import parse_xml
+from tests.samples import named
 
 
 def test_elements_attributes_and_lines() -> None:
@@ -28,27 +29,25 @@ BOMB = b"<!DOCTYPE a [<!ENTITY b 'bb'><!ENTITY c '&b;&b;'>]>\n<a>&c;</a>"
 OUTSIDE = b"<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>\n<a>&b;</a>"
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        pytest.param(BOMB, "line 1: a document type declaration", id="entities that grow"),
-        pytest.param(OUTSIDE, "line 1: a document type declaration", id="an entity from a file"),
-        pytest.param(b"<!DOCTYPE a SYSTEM 'http://x/y.dtd'><a/>", "document type", id="an external DTD"),
-        pytest.param(
-            b"<a>&b;</a>", "line 1: is not well-formed XML .undefined entity", id="undefined entity"
-        ),
-        pytest.param(b"<a>\n<b>\n", "line 3: .*no element found.*inside <b> of line 2", id="cut"),
-        pytest.param(b"<a>\n<b></a>", "line 2: .*mismatched tag", id="tags crossed"),
-        pytest.param(b"<a x='1' x='2'/>", "line 1: .*duplicate attribute", id="attribute twice"),
-        pytest.param(b"<a/><b/>", "line 1: .*junk after document element", id="two roots"),
-        pytest.param(b"<a>words</a>", "line 1: text between the tags .'words'", id="text"),
-        pytest.param(b"<a>\x00</a>", "line 1: .*invalid token", id="a zero byte"),
-        pytest.param(b"<a>\xff</a>", "line 1: .*invalid token", id="not UTF-8"),
-        pytest.param(b"", "no element found", id="nothing"),
-        pytest.param(b'<?xml version="1.0" encoding="klingon"?><a/>', "line 1: .*encoding", id="encoding"),
-        pytest.param(b'<?xml version="1.0" encoding="big5"?><a/>', "line 1: .*encoding", id="many bytes"),
-        pytest.param(b"<a>" * 101 + b"</a>" * 101, "nested more than 100 deep", id="too deep"),
-    ],
+@named(
+    "data, message",
+    {
+        "entities that grow": (BOMB, "line 1: a document type declaration"),
+        "an entity from a file": (OUTSIDE, "line 1: a document type declaration"),
+        "an external DTD": (b"<!DOCTYPE a SYSTEM 'http://x/y.dtd'><a/>", "document type"),
+        "undefined entity": (b"<a>&b;</a>", "line 1: is not well-formed XML .undefined entity"),
+        "cut": (b"<a>\n<b>\n", "line 3: .*no element found.*inside <b> of line 2"),
+        "tags crossed": (b"<a>\n<b></a>", "line 2: .*mismatched tag"),
+        "attribute twice": (b"<a x='1' x='2'/>", "line 1: .*duplicate attribute"),
+        "two roots": (b"<a/><b/>", "line 1: .*junk after document element"),
+        "text": (b"<a>words</a>", "line 1: text between the tags .'words'"),
+        "a zero byte": (b"<a>\x00</a>", "line 1: .*invalid token"),
+        "not UTF-8": (b"<a>\xff</a>", "line 1: .*invalid token"),
+        "nothing": (b"", "no element found"),
+        "encoding": (b'<?xml version="1.0" encoding="klingon"?><a/>', "line 1: .*encoding"),
+        "many bytes": (b'<?xml version="1.0" encoding="big5"?><a/>', "line 1: .*encoding"),
+        "too deep": (b"<a>" * 101 + b"</a>" * 101, "nested more than 100 deep"),
+    },
 )
 def test_refused(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -17,6 +17,7 @@ from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import join
 from tests.dgcl.transport.collective.test_transport import apart
+from tests.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -97,7 +98,7 @@ def test_ranks_that_make_different_calls_both_hear_of_both(world: str, case: str
     judge(dgcl.launch(disagree, WORLDS[world].world_size, world, case), case)
 
 
-@pytest.mark.parametrize("apart_or_not", [(), (apart,)], ids=["shared pages", "no shared memory"])
+@named("apart_or_not", {"shared pages": (), "no shared memory": (apart,)})
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_processes_hear_of_both_and_live(
     case: str, apart_or_not: tuple[Any, ...], rank_pool: Callable[[int], RankPool]
@@ -148,21 +149,25 @@ DROPPED = "rank 1: rows of a started exchange were dropped"
 WAITED = "waited 0.5 s in vain: stage 0: 1 row missing from rank 1 (it has not begun this call)"
 
 
-@pytest.mark.parametrize(
-    ("function", "timeout", "zero", "one"),
-    [
-        (
+@named(
+    "function, timeout, zero, one",
+    {
+        "late": (
             late,
             0.5,
             f"CommTimeoutError: rank 0, expand (call 1): {WAITED}",
             f"because rank 0 reports: rank 0, expand (call 1): {WAITED}",
         ),
-        (leaves, 60.0, "rank 0, expand (call 2): rank 1 has closed its communicator, and stage 0", ""),
-        (drops, 60.0, DROPPED, DROPPED),
-        (changes, 60.0, "", "RuntimeError: rows were changed in place"),
-        (counts_alone, 60.0, "rank 1 is in accuracy", "rank 1 is in accuracy"),
-    ],
-    ids=["late", "leaves", "drops", "changes", "in a collective"],
+        "leaves": (
+            leaves,
+            60.0,
+            "rank 0, expand (call 2): rank 1 has closed its communicator, and stage 0",
+            "",
+        ),
+        "drops": (drops, 60.0, DROPPED, DROPPED),
+        "changes": (changes, 60.0, "", "RuntimeError: rows were changed in place"),
+        "in a collective": (counts_alone, 60.0, "rank 1 is in accuracy", "rank 1 is in accuracy"),
+    },
 )
 def test_what_one_rank_does_is_said_on_both(function: Call, timeout: float, zero: str, one: str) -> None:
     over = threading.Barrier(2)

@@ -30,6 +30,7 @@ from tests.dgcl.support_ranks import join, on_threads
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
 from tests.dgcl.transport.cuda.fake_kernels import KERNELS, always, nothing
 from tests.dgcl.transport.cuda.fake_ranks import open_fake
+from tests.samples import named
 
 WORLD = random_world(3, 3, "random-1")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
@@ -354,7 +355,7 @@ def test_the_cpu_needs_no_device() -> None:
     assert dgcl.launch(run, 2) == [True, True]
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["one-gpu", "a-gpu-each"])
+@named("shared", {"one-gpu": True, "a-gpu-each": False})
 def test_an_automatic_topology_is_that_of_the_gpus(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 

@@ -24,6 +24,7 @@ from dgcl.transport.cuda.program import (
 )
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.transport.cuda.device_worlds import CASES, ORDERS, run_case
+from tests.samples import named
 from tests.simulated import run_simulated
 
 
@@ -79,7 +80,7 @@ def steps(launches: list[Launch]) -> list[str]:
     return [step for launch in launches for step in (tables_of(launch) or [launch.kernel])]
 
 
-@pytest.mark.parametrize("verb", [EXPAND, FOLD], ids=["expand", "fold"])
+@named("verb", {"expand": EXPAND, "fold": FOLD})
 def test_a_call_is_announced_first_and_waited_for_last(verb: int) -> None:
     launches, _ = laid_out(verb)
     assert launches[0].kernel == "begin"
@@ -87,7 +88,7 @@ def test_a_call_is_announced_first_and_waited_for_last(verb: int) -> None:
     assert [launch.stage for launch in launches] == sorted(launch.stage for launch in launches)
 
 
-@pytest.mark.parametrize("verb", [EXPAND, FOLD], ids=["expand", "fold"])
+@named("verb", {"expand": EXPAND, "fold": FOLD})
 def test_every_stage_waits_moves_and_signals_in_this_order(verb: int) -> None:
     launches, _ = laid_out(verb)
     program = random_world(3, 4, "line").programs[1]
@@ -99,7 +100,7 @@ def test_every_stage_waits_moves_and_signals_in_this_order(verb: int) -> None:
     assert steps(launches).count("raised") >= 2
 
 
-@pytest.mark.parametrize("verb", [EXPAND, FOLD], ids=["expand", "fold"])
+@named("verb", {"expand": EXPAND, "fold": FOLD})
 @pytest.mark.parametrize("trees", ["direct", "line", "random-1"])
 def test_fused_launches_do_the_same_in_the_same_order(trees: str, verb: int) -> None:
     launches, upload = laid_out(verb, trees)
@@ -129,7 +130,7 @@ def test_nothing_is_fused_across_a_mark(mark: str) -> None:
     assert fuse(apart) == apart
 
 
-@pytest.mark.parametrize("verb", [EXPAND, FOLD], ids=["expand", "fold"])
+@named("verb", {"expand": EXPAND, "fold": FOLD})
 def test_a_stage_begins_when_all_of_earlier_stages_has_arrived(verb: int) -> None:
     """Also what it does not pass on: the last stage of each peer that sends here before."""
     begun = 0

@@ -17,6 +17,7 @@ from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import random_bits, same_bits
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
 from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices, on_stream, open_fake
+from tests.samples import named
 
 LINE = random_world(3, 3, "line")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
@@ -32,9 +33,7 @@ def both_verbs(rank: Rank, width: int, dtype: torch.dtype, rounds: int = 3) -> N
         assert torch.equal(folded, rank.folded(width, dtype, seed)), "fold"
 
 
-@pytest.mark.parametrize(
-    "shared", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["one-device", "a-device-each"]
-)
+@named("shared", {"one-device": True, "a-device-each": pytest.param(False, marks=pytest.mark.slow)})
 @pytest.mark.parametrize(
     "trees",
     [
@@ -376,7 +375,7 @@ def test_a_call_is_not_captured_and_the_next_one_is_right() -> None:
     on_devices(PAIR, body, shared=False)
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["one-device", "a-device-each"])
+@named("shared", {"one-device": True, "a-device-each": False})
 def test_a_driver_may_wait_for_kernels_wherever_it_likes(shared: bool) -> None:
     """To load, to allocate and to open: kernels that run then need no host, so they end."""
 

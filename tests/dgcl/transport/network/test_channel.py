@@ -21,6 +21,7 @@ from dgcl.transport.network.wire import NEWS, Wire
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, random_world
 from tests.dgcl.support_ranks import folded, join, local_ids, random_bits, same_bits
+from tests.samples import named
 
 WORLD = random_world(3, 4, "line", num_edges=400)
 
@@ -51,18 +52,17 @@ def move(shape: tuple[int, ...], dtype: torch.dtype) -> list[bool]:
     return good
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [
-        ((), torch.float64),
-        ((7,), torch.bfloat16),
-        ((0,), torch.float32),
-        ((3, 5), torch.int64),
-        ((1,), torch.bool),
-        ((20_000,), torch.float64),  # several slices of a few rows
-        ((SLICE_BYTES // 4 + 9,), torch.float32),  # a row is longer than a slice
-    ],
-    ids=["scalars", "bfloat16", "no bytes", "integers", "bool", "many slices", "long rows"],
+@named(
+    "shape, dtype",
+    {
+        "scalars": ((), torch.float64),
+        "bfloat16": ((7,), torch.bfloat16),
+        "no bytes": ((0,), torch.float32),
+        "integers": ((3, 5), torch.int64),
+        "bool": ((1,), torch.bool),
+        "many slices": ((20_000,), torch.float64),  # several slices of a few rows
+        "long rows": ((SLICE_BYTES // 4 + 9,), torch.float32),  # a row is longer than a slice
+    },
 )
 def test_rows_arrive_as_they_were_sent(
     shape: tuple[int, ...], dtype: torch.dtype, rank_pool: Callable[[int], RankPool]

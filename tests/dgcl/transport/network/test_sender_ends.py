@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from dgcl.transport.shared_memory.engine import EXPAND
 from dgcl.transport.shared_memory.tasks import Call
 from dgcl.transport.shared_memory.waits import arrived_meanwhile
+from tests.samples import named
 
 
-@pytest.mark.parametrize(("ends", "through"), [(True, True), (False, False)], ids=["all sent", "cut off"])
+@named("ends, through", {"all sent": (True, True), "cut off": (False, False)})
 def test_what_is_sent_at_the_last_moment_is_not_missing(ends: bool, through: bool) -> None:
     ready = np.array([1], np.int64)
     job: Any = SimpleNamespace(sent=np.zeros(1, np.uint8))

@@ -12,6 +12,7 @@ from dgcl.ranks.context import context
 from dgcl.transport.shared_memory.agreement import check_agreement
 from tests.dgcl.support_plans import TREES, World, random_world
 from tests.dgcl.support_ranks import join
+from tests.samples import named
 
 LINE = random_world(71, 4, "line")
 
@@ -39,21 +40,26 @@ def swapped(rank: int, world: World) -> list[Any]:
     return [world.programs[r] if r == rank else LINE.programs[r] for r in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("programs", "text"),
-    [
-        (swapped(2, random_world(72, 4, "line")), "is not what rank"),
-        (swapped(1, random_world(71, 4, "direct")), "rank 0's has 3 stages, rank 1's has 1"),
-        (
+@named(
+    "programs, text",
+    {
+        "another graph": (swapped(2, random_world(72, 4, "line")), "is not what rank"),
+        "another method": (
+            swapped(1, random_world(71, 4, "direct")),
+            "rank 0's has 3 stages, rank 1's has 1",
+        ),
+        "another number of stages": (
             [
                 dataclasses.replace(program, num_stages=3 + (rank == 3))
                 for rank, program in enumerate(LINE.programs)
             ],
             "rank 0's has 3 stages, rank 3's has 4",
         ),
-        ([*LINE.programs[:3], random_world(71, 5, "line").programs[3]], "stages|numbers of ranks"),
-    ],
-    ids=["another graph", "another method", "another number of stages", "another world"],
+        "another world": (
+            [*LINE.programs[:3], random_world(71, 5, "line").programs[3]],
+            "stages|numbers of ranks",
+        ),
+    },
 )
 def test_programs_of_different_plans_are_refused_on_every_rank(programs: list[Any], text: str) -> None:
     said = heard(programs)

@@ -2,22 +2,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dgcl.transport.shared_memory.caches import last_level_cache
+from tests.samples import named
 
 
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        (["48K", "1024K", "32768K"], 32 << 20),
-        (["32K", "256M"], 256 << 20),
-        (["64"], 64),
-        (["nonsense"], 32 << 20),
-        ([""], 32 << 20),
-        ([], 32 << 20),
-    ],
-    ids=["kilobytes", "megabytes", "bytes", "unreadable", "empty", "none"],
+@named(
+    "sizes, expected",
+    {
+        "kilobytes": (["48K", "1024K", "32768K"], 32 << 20),
+        "megabytes": (["32K", "256M"], 256 << 20),
+        "bytes": (["64"], 64),
+        "unreadable": (["nonsense"], 32 << 20),
+        "empty": ([""], 32 << 20),
+        "none": ([], 32 << 20),
+    },
 )
 def test_the_largest_cache_is_found(sizes: list[str], expected: int, tmp_path: Path) -> None:
     for number, size in enumerate(sizes):

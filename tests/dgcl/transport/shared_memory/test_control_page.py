@@ -16,6 +16,7 @@ from dgcl.transport.shared_memory.control_page import (
 )
 from dgcl.transport.shared_memory.engine import write_word
 from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
+from tests.samples import named
 
 
 @pytest.fixture
@@ -54,10 +55,16 @@ def test_lines_lie_apart_and_within_the_board(control_pages: tuple[ControlPage, 
 
 
 @pytest.mark.parametrize("kind", [CommError, PeerLostError, CommTimeoutError, DisagreementError])
-@pytest.mark.parametrize(
+@named(
     "text",
-    ["short", "", "naïve ☂ rows", "x" * 5000, "ü" * 5000, "a" + "☂" * 5000],
-    ids=["short", "empty", "not ASCII", "long", "long, two bytes each", "long, three bytes each"],
+    {
+        "short": "short",
+        "empty": "",
+        "not ASCII": "naïve ☂ rows",
+        "long": "x" * 5000,
+        "long, two bytes each": "ü" * 5000,
+        "long, three bytes each": "a" + "☂" * 5000,
+    },
 )
 def test_a_failure_crosses_with_its_kind_and_words(
     control_pages: tuple[ControlPage, ControlPage], kind: type[CommError], text: str

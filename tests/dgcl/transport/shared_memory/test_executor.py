@@ -19,7 +19,7 @@ from dgcl.transport.shared_memory.step_list import StepList
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, random_bits, same_bits
-from tests.samples import sampled
+from tests.samples import named, sampled
 
 DTYPES = (
     torch.float16,
@@ -75,9 +75,7 @@ worlds = pytest.mark.parametrize(
     sampled(WORLDS.values(), keep=lambda n: list(WORLDS)[n] != "sixteen in a line"),
     ids=WORLDS,
 )
-some_worlds = pytest.mark.parametrize(
-    "world", [WORLDS["three in a line"], WORLDS["four at random"]], ids=["line", "random"]
-)
+some_worlds = named("world", {"line": WORLDS["three in a line"], "random": WORLDS["four at random"]})
 
 
 @worlds
@@ -116,15 +114,14 @@ def test_integers_wrap_around_as_in_torch(dtype: torch.dtype) -> None:
     on_threads(WORLDS["four at random"], run)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "unit", "per_hop"),
-    [
-        (torch.float16, 2.0**-11, True),
-        (torch.bfloat16, 2.0**-8, True),
-        (torch.float32, 2.0**-24, False),
-        (torch.float64, 2.0**-53, False),
-    ],
-    ids=["float16", "bfloat16", "float32", "float64"],
+@named(
+    "dtype, unit, per_hop",
+    {
+        "float16": (torch.float16, 2.0**-11, True),
+        "bfloat16": (torch.bfloat16, 2.0**-8, True),
+        "float32": (torch.float32, 2.0**-24, False),
+        "float64": (torch.float64, 2.0**-53, False),
+    },
 )
 @pytest.mark.parametrize(
     "name", ["three in a line", "four in chains", "eight at random", "sixteen in a line"]
@@ -275,18 +272,17 @@ def test_memory_does_not_grow_when_results_die() -> None:
     on_threads(WORLDS["four at random"], run)
 
 
-@pytest.mark.parametrize(
+@named(
     "keep",
-    [
-        lambda result: result.detach(),
-        lambda result: result[-1:],
-        lambda result: result.view(-1),
-        lambda result: result.t(),
-        lambda result: result.untyped_storage(),
-        lambda result: result.numpy(),
-        lambda result: result.clone().requires_grad_() * result,  # saved by autograd
-    ],
-    ids=["detach", "slice", "view", "transpose", "storage", "numpy", "saved for backward"],
+    {
+        "detach": lambda result: result.detach(),
+        "slice": lambda result: result[-1:],
+        "view": lambda result: result.view(-1),
+        "transpose": lambda result: result.t(),
+        "storage": lambda result: result.untyped_storage(),
+        "numpy": lambda result: result.numpy(),
+        "saved for backward": lambda result: result.clone().requires_grad_() * result,  # saved by autograd
+    },
 )
 def test_whatever_shows_a_result_keeps_its_memory(keep) -> None:  # type: ignore[no-untyped-def]
     def run(comm: Communicator) -> None:
@@ -322,16 +318,15 @@ def test_results_may_be_written_to() -> None:
     on_threads(WORLDS["four at random"], run)
 
 
-@pytest.mark.parametrize(
+@named(
     "shape_up",
-    [
-        lambda grad: grad[:, :1].expand(-1, grad.shape[1]),
-        lambda grad: grad.t().contiguous().t(),
-        lambda grad: torch.stack([grad, grad], dim=2)[:, :, 0],
-        lambda grad: grad.flip(0).flip(0),
-        lambda grad: torch._neg_view(grad),
-    ],
-    ids=["expanded", "transposed", "strided", "flipped", "negative view"],
+    {
+        "expanded": lambda grad: grad[:, :1].expand(-1, grad.shape[1]),
+        "transposed": lambda grad: grad.t().contiguous().t(),
+        "strided": lambda grad: torch.stack([grad, grad], dim=2)[:, :, 0],
+        "flipped": lambda grad: grad.flip(0).flip(0),
+        "negative view": lambda grad: torch._neg_view(grad),
+    },
 )
 def test_gradients_of_any_strides_are_only_read(shape_up) -> None:  # type: ignore[no-untyped-def]
     def run(comm: Communicator) -> None:
@@ -346,15 +341,14 @@ def test_gradients_of_any_strides_are_only_read(shape_up) -> None:  # type: igno
     on_threads(WORLDS["four at random"], run)
 
 
-@pytest.mark.parametrize(
+@named(
     "strided",
-    [
-        lambda rows: rows.t().contiguous().t(),
-        lambda rows: rows.repeat_interleave(2, dim=0)[::2],
-        lambda rows: rows[:, :1].expand(-1, 6),
-        lambda rows: rows.flip(1),
-    ],
-    ids=["transposed", "every other row", "expanded", "flipped"],
+    {
+        "transposed": lambda rows: rows.t().contiguous().t(),
+        "every other row": lambda rows: rows.repeat_interleave(2, dim=0)[::2],
+        "expanded": lambda rows: rows[:, :1].expand(-1, 6),
+        "flipped": lambda rows: rows.flip(1),
+    },
 )
 def test_rows_of_any_strides_are_sent(strided) -> None:  # type: ignore[no-untyped-def]
     def run(comm: Communicator) -> None:
@@ -394,7 +388,7 @@ def test_two_communicators_interleave() -> None:
     dgcl.launch(run, 4)
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+@named("mode", {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode})
 def test_without_autograd(mode) -> None:  # type: ignore[no-untyped-def]
     def run(comm: Communicator) -> None:
         x = torch.randn(comm.num_owned, 3, requires_grad=True)

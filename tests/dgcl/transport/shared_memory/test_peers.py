@@ -4,14 +4,13 @@ import os
 import socket
 from typing import Any
 
-import pytest
-
 import dgcl
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
 from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.segments import SegmentFile
+from tests.samples import named
 
 
 def connect(change: Any) -> list[str | None]:
@@ -47,16 +46,15 @@ def test_ranks_that_share_memory_connect() -> None:
     assert connect(lambda *card: card) == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (lambda process, *rest: (2**22 + 1, *rest), "No such file"),
-        (lambda process, descriptor, *rest: (process, 9999, *rest), "No such file"),
-        (lambda *card: (*card[:4], card[4] + 1, card[5]), "that process is another one"),
-        (lambda *card: (*card[:3], 64, *card[4:]), "its control page is too small"),
-        (lambda *card: (*card[:2], 1 << 40, *card[3:]), "no segment of"),
-    ],
-    ids=["no such process", "no such file", "another process", "too small", "outside the file"],
+@named(
+    "change, why",
+    {
+        "no such process": (lambda process, *rest: (2**22 + 1, *rest), "No such file"),
+        "no such file": (lambda process, descriptor, *rest: (process, 9999, *rest), "No such file"),
+        "another process": (lambda *card: (*card[:4], card[4] + 1, card[5]), "that process is another one"),
+        "too small": (lambda *card: (*card[:3], 64, *card[4:]), "its control page is too small"),
+        "outside the file": (lambda *card: (*card[:2], 1 << 40, *card[3:]), "no segment of"),
+    },
 )
 def test_ranks_that_share_none_are_told_on_both_sides(change: Any, why: str) -> None:
     """A rank of another host looks like this: its process id means nothing here, or somebody else."""

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dgcl.transport.shared_memory.pool import Block, BufferPool
 from dgcl.transport.shared_memory.segments import SegmentFile
+from tests.samples import named
 
 UNIT = 256  # blocks are multiples of this
 SEGMENT = 1 << 20  # the smallest segment
@@ -89,16 +90,15 @@ def test_the_best_fit_is_taken(pool: BufferPool) -> None:
     assert place(pool.allocate(3 * UNIT))[0] == place(small)[0]
 
 
-@pytest.mark.parametrize(
+@named(
     "show",
-    [
-        lambda array: array[3:5],
-        lambda array: array.view(np.int32),
-        lambda array: memoryview(array),
-        lambda array: [array],
-        lambda array: array[::2].reshape(2, -1),
-    ],
-    ids=["slice", "view", "memoryview", "container", "reshaped"],
+    {
+        "slice": lambda array: array[3:5],
+        "view": lambda array: array.view(np.int32),
+        "memoryview": lambda array: memoryview(array),
+        "container": lambda array: [array],
+        "reshaped": lambda array: array[::2].reshape(2, -1),
+    },
 )
 def test_a_lent_block_is_free_when_nothing_shows_it(pool: BufferPool, show: Any) -> None:
     block = pool.allocate(64)

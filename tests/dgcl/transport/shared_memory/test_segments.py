@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
+from tests.samples import named
 
 
 def test_a_peer_sees_what_the_owner_writes_and_the_other_way_round() -> None:
@@ -108,10 +109,17 @@ def test_a_refusal_of_the_kernel_is_an_error_with_its_reason(monkeypatch: pytest
     assert file.grow(100).base == 0
 
 
-@pytest.mark.parametrize(
-    ("base", "size"),
-    [(0, 4096 * 9), (4096 * 4, 4096), (-4096, 4096), (8, 4096), (0, 0), (0, -4096), (1 << 62, 4096)],
-    ids=["too long", "past the end", "before the start", "not on a page", "empty", "negative", "far away"],
+@named(
+    "base, size",
+    {
+        "too long": (0, 4096 * 9),
+        "past the end": (4096 * 4, 4096),
+        "before the start": (-4096, 4096),
+        "not on a page": (8, 4096),
+        "empty": (0, 0),
+        "negative": (0, -4096),
+        "far away": (1 << 62, 4096),
+    },
 )
 def test_a_peer_maps_only_what_is_there(base: int, size: int) -> None:
     file = SegmentFile()

@@ -24,6 +24,7 @@ from dgcl.communicator import Communicator
 from dgcl.transport.shared_memory.step_list import StepList
 from tests.dgcl.support_plans import World, random_world
 from tests.dgcl.support_ranks import on_threads, same_bits
+from tests.samples import named
 
 WORLDS = {
     "one rank": random_world(0, 1),
@@ -55,7 +56,7 @@ def entered(call: Callable[[], object]) -> list[str]:
     return names[1:]  # without the function that makes the call
 
 
-@pytest.mark.parametrize("world", [WORLDS["one rank"], WORLDS["two"]], ids=["one rank", "two"])
+@named("world", {"one rank": WORLDS["one rank"], "two": WORLDS["two"]})
 @pytest.mark.parametrize("verb", MOST_CALLS)
 def test_a_call_enters_few_python_functions(world: World, verb: str) -> None:
     def run(comm: Communicator) -> list[str]:
