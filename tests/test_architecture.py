@@ -176,13 +176,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("habit", "code"), BAD)
+@pytest.mark.parametrize("habit, code", BAD)
 def test_rule_sees_an_offence(habit: str, code: str) -> None:
     assert HABITS[habit](ast.parse(code))
 
 
 @pytest.mark.parametrize(
-    ("folder", "code", "offends"),
+    "folder, code, offends",
     [
         ("topology", "from dgcl.planner import Plan", True),
         ("topology", "from dgcl import planner", True),

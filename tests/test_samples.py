@@ -31,7 +31,7 @@ class Case:
         self.slow |= mark.name == "slow"
 
 
-@pytest.mark.parametrize(("sizes", "every", "kept"), [((6, 5, 4), 3, 40), ((4, 2), 4, 4), ((7,), 3, 7)])
+@pytest.mark.parametrize("sizes, every, kept", [((6, 5, 4), 3, 40), ((4, 2), 4, 4), ((7,), 3, 7)])
 def test_about_one_case_in_n_and_every_value(sizes: tuple[int, ...], every: int, kept: int) -> None:
     axes = {f"axis{i}": [f"value{j}" for j in range(size)] for i, size in enumerate(sizes)}
     cases = [Case(every, **dict(zip(axes, row, strict=True))) for row in itertools.product(*axes.values())]

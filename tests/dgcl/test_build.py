@@ -48,7 +48,7 @@ def check_exchange(comm: dgcl.Communicator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topology", "method"),
+    "topology, method",
     [
         *((topology, method) for topology in ("uniform", "dgx1") for method in METHODS),
         *(

@@ -140,7 +140,7 @@ MISTAKES: dict[str, tuple[Callable[[Communicator], Any], type[Exception], str]] 
 }
 
 
-@pytest.mark.parametrize(("mistake", "kind", "text"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("mistake, kind, text", MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_are_named_with_what_was_given(
     mistake: Callable[[Communicator], Any], kind: type[Exception], text: str
 ) -> None:

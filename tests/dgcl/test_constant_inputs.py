@@ -23,7 +23,7 @@ def _bits_arrive(case: Case, dtype: torch.dtype, shape: tuple[int, ...], everywh
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize(
-    ("dtype", "shape", "everywhere"),
+    "dtype, shape, everywhere",
     [
         (torch.float32, (7,), False),
         (torch.bool, (), False),

@@ -26,7 +26,7 @@ def _framework_is_installed(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "case", "world_size"),
+    "architecture, case, world_size",
     sampled(
         ARCHITECTURES, NAMES, WORLD_SIZES, keep=lambda row, column, size: (row + column) % 25 == 5 * size
     ),
@@ -61,7 +61,7 @@ def test_the_same_run_twice_is_bitwise_the_same(architecture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "case"),
+    "architecture, case",
     [
         pytest.param(a, c, marks=() if row % len(NAMES) == column and row % 2 == 0 else pytest.mark.slow)
         for row, a in enumerate(ARCHITECTURES)

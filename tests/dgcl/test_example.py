@@ -98,7 +98,7 @@ def test_every_method_trains_as_on_one_rank(method: str, rank_pool) -> None:
     assert rank_pool(3).run(train_and_check, "gcn", "torch", method) == [True] * 3
 
 
-@pytest.mark.parametrize(("model", "layers_from"), [("gin", "torch"), ("gcn", "pyg"), ("gat", "dgl")])
+@pytest.mark.parametrize("model, layers_from", [("gin", "torch"), ("gcn", "pyg"), ("gat", "dgl")])
 def test_replicas_across_machines_go_with_the_program(
     model: str, layers_from: str, rank_pool, tmp_path: Path
 ) -> None:
@@ -201,7 +201,7 @@ def test_cora_is_learnt_as_everyone_learns_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "num_ranks"), [("ogbn_arxiv", 4), pytest.param("web_google_scc", 8, marks=pytest.mark.matrix)]
+    "name, num_ranks", [("ogbn_arxiv", 4), pytest.param("web_google_scc", 8, marks=pytest.mark.matrix)]
 )
 def test_one_epoch_of_a_large_graph(name: str, num_ranks: int) -> None:
     train_on_file(name, num_ranks, "--epochs", "1", "--hidden", "8")

@@ -175,7 +175,7 @@ def leave_in_the_set_up(channel: Connection, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "clause"),
+    "how, clause",
     [
         ("kill", r"rank 0 has died or left \(.*\)"),
         pytest.param("leave", r"rank 0 was stopped by MemoryError: no more", marks=pytest.mark.slow),

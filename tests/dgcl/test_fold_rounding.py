@@ -21,7 +21,7 @@ def mixed_rows(shape: tuple[int, int], dtype: torch.dtype, seed: int) -> torch.T
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize(("trees", "world_size"), [("direct", 4), ("line", 5), ("chain", 4), ("random-2", 6)])
+@pytest.mark.parametrize("trees, world_size", [("direct", 4), ("line", 5), ("chain", 4), ("random-2", 6)])
 def test_folds_of_mixed_numbers_stay_within_the_bound(
     trees: str, world_size: int, dtype: torch.dtype
 ) -> None:

@@ -36,7 +36,7 @@ def test_a_seed_of_its_own_goes_before_that_of_the_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    "given, error, message",
     [
         ({"plan": 3}, TypeError, r"plan must be a dgcl.PlanOptions, or None \(got int\)"),
         ({"replicas": 2}, TypeError, r"replicas must be a dgcl.ReplicaOptions, or None \(got int\)"),
@@ -69,7 +69,7 @@ def test_limits_of_memory_are_numbers_or_written_out(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make, message",
     [
         (lambda: dgcl.EdgeOptions("covers"), r"edges must be one of auto, .*got 'covers'\); .* 'cover'"),
         (lambda: dgcl.EdgeOptions("cover", imbalance=0.5), "imbalance must be at least 1, the mean"),

@@ -32,9 +32,7 @@ def test_private_names_stand_in_one_module() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"), [(owner, name) for owner, names in METHODS.items() for name in names]
-)
+@pytest.mark.parametrize("owner, name", [(owner, name) for owner, names in METHODS.items() for name in names])
 def test_methods_exist(owner: type, name: str) -> None:
     target = torch.ops.aten.add.Tensor if name == "_schema" else owner
     assert hasattr(target, name)

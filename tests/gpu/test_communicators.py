@@ -28,7 +28,7 @@ def test_the_checks_find_what_is_right_on_the_cpu() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("count", "method", "through_host"),
+    "count, method, through_host",
     [(2, "direct", False), (4, "spst", False), (8, "direct", False), (2, "direct", True), (4, "spst", True)],
 )
 def test_ranks(count: int, method: str, through_host: bool) -> None:
@@ -45,7 +45,7 @@ def test_threads(count: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("count", "method"), [(2, "direct"), (4, "spst")])
+@pytest.mark.parametrize("count, method", [(2, "direct"), (4, "spst")])
 def test_precision(count: int, method: str) -> None:
     """The largest error of folds of 16-bit floats against float64, as a share of what is allowed."""
     shares = work.largest_shares(launch(work.precision_rank, count, 1 << 12, method, "cuda"))

@@ -40,7 +40,7 @@ QUICK = ("begin", "signal_wait", "gather_16", "sum_float32_16", "sum_bfloat16_2"
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("name", "capability"),
+    "name, capability",
     sampled(QUICK, CAPABILITIES, keep=lambda name, capability: name % len(CAPABILITIES) == capability),
     ids=lambda value: value if isinstance(value, str) else f"sm_{value[0]}{value[1]}",
 )
@@ -69,7 +69,7 @@ def test_every_kernel_assembles_without_spilling(capability: tuple[int, int]) ->
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("kernel", "loads", "stores"),
+    "kernel, loads, stores",
     [
         (catalogue()["gather_16"], {"ld.global.v4.u32": 4}, {"st.global.v4.u32": 4}),
         (catalogue()["gather_8"], {"ld.global.v2.u32": 4}, {"st.global.v2.u32": 4}),
@@ -161,7 +161,7 @@ def test_the_archive_travels_with_the_package() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "nearest"), [((7, 5), (7, 5)), ((8, 6), (8, 0)), ((9, 0), (9, 0)), ((12, 0), (9, 0))]
+    "capability, nearest", [((7, 5), (7, 5)), ((8, 6), (8, 0)), ((9, 0), (9, 0)), ((12, 0), (9, 0))]
 )
 def test_gpus_run_the_newest_ptx_they_can(capability: tuple[int, int], nearest: tuple[int, int]) -> None:
     assert fitting_capabilities(capability)[-1] == nearest

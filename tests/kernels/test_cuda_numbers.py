@@ -81,7 +81,7 @@ def random_terms(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.from_numpy(generator.integers(info.min, info.max, shape, endpoint=True)).to(dtype)
 
 
-@pytest.mark.parametrize(("element", "unit"), CASES)
+@pytest.mark.parametrize("element, unit", CASES)
 def test_compiled_sums_add_in_order_and_round_once(element: str, unit: int) -> None:
     dtype = getattr(torch, element)
     terms = random_terms(dtype, (5, 200, unit // ITEM_BYTES[element]))

@@ -10,7 +10,7 @@ from dgcl.kernels.cuda_tables import TASK, arrival_pointers, records
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "addresses", "unit"),
+    "row_bytes, addresses, unit",
     [
         (256, (4096, 512), 16),
         (2408, (4096,), 8),  # 602 float32
@@ -71,7 +71,7 @@ def test_a_large_peer_leaves_room_for_a_small_one() -> None:
     assert 0 < np.flatnonzero(table["task"] == 1)[0] < 263
 
 
-@pytest.mark.parametrize(("max_blocks", "units_per_block"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize("max_blocks, units_per_block", [(0, 1), (1, 0)])
 def test_blocks_need_room(max_blocks: int, units_per_block: int) -> None:
     with pytest.raises(ValueError, match=f"at least 1, got {max_blocks} and {units_per_block}"):
         deal_blocks([1], max_blocks, units_per_block)

@@ -33,7 +33,7 @@ def random_rows(generator: np.random.Generator, shape: tuple[int, int], dtype: t
 
 
 @pytest.mark.parametrize("row_bytes", [0, 1, 2, 3, 4, 8, 12, 28, 512, 1204, 2408])
-@pytest.mark.parametrize(("begin", "end"), [(0, 40), (5, 5), (7, 31)])
+@pytest.mark.parametrize("begin, end", [(0, 40), (5, 5), (7, 31)])
 def test_gather_takes_rows_from_both_places(row_bytes: int, begin: int, end: int) -> None:
     generator = np.random.default_rng(row_bytes)
     near = generator.integers(0, 256, (20, row_bytes), np.uint8)
@@ -162,7 +162,7 @@ def test_sum_is_that_of_adding_in_order(name: str, width: int, with_own: bool) -
 
 
 @pytest.mark.parametrize("name", SUMMABLE)
-@pytest.mark.parametrize(("begin", "end"), [(0, 25), (0, 0), (12, 13), (24, 25), (6, 7)])
+@pytest.mark.parametrize("begin, end", [(0, 25), (0, 0), (12, 13), (24, 25), (6, 7)])
 def test_sum_of_any_range_of_rows(name: str, begin: int, end: int) -> None:
     sums = Sums(7, getattr(torch, name), True, begin, end)
     assert torch.equal(sums.computed(), sums.expected())

@@ -86,7 +86,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize(("topology", "trees", "seconds"), CASES)
+@pytest.mark.parametrize("topology, trees, seconds", CASES)
 def test_cost_worked_out_by_hand(topology: Topology, trees: list, seconds: list[float]) -> None:
     made = trees_of(*trees)
     assert stage_seconds(made, topology.arrays(), GB).tolist() == pytest.approx(seconds)

@@ -73,7 +73,7 @@ def test_drawing_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
         (("facebook", 8), "shape must be one of reddit, com-orkut"),
         (("reddit", 0), "world_size must be >= 1"),
@@ -87,7 +87,7 @@ def test_bad_arguments(arguments: tuple, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes, message",
     [
         ({"num_vertices": 0}, "a graph needs vertices"),
         ({"inside": 1.5}, "inside must be a share"),

@@ -124,7 +124,7 @@ def test_one_machine_is_the_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
         ({"num_machines": 0}, "num_machines must be at least 1"),
         ({"num_machines": 2}, "nics must be given, because 'node' has no network ports"),
@@ -210,7 +210,7 @@ def test_switches_that_machines_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "message"),
+    "order, message",
     [([(0, 0), (0, 0)], "each device once"), ([(0, 5)], r"names \(0, 5\)"), ([(7, 0)], r"names \(7, 0\)")],
 )
 def test_wrong_orders(order: list[tuple[int, int]], message: str) -> None:

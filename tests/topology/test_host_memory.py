@@ -57,7 +57,7 @@ def test_processors_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "message"),
+    "name, arguments, message",
     [
         ("dgx_a100", {}, r"'dgx_a100' has no endpoint called cpu<number>"),
         ("pcie8", {"cpus": ["cpu7"]}, r"cpus must be switches of 'pcie8' \(got 'cpu7'\); did you mean"),

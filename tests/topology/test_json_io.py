@@ -137,7 +137,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "message"), WRONG, ids=lambda value: str(value)[:26])
+@pytest.mark.parametrize("path, value, message", WRONG, ids=lambda value: str(value)[:26])
 def test_wrong_objects(path: str, value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Topology.from_json(changed(path, value))
@@ -179,7 +179,7 @@ WRONG_TEXT = {
 }
 
 
-@pytest.mark.parametrize(("content", "message"), WRONG_TEXT.values(), ids=WRONG_TEXT.keys())
+@pytest.mark.parametrize("content, message", WRONG_TEXT.values(), ids=WRONG_TEXT.keys())
 def test_wrong_files_are_one_line_that_names_the_file(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
     path.write_bytes(content)

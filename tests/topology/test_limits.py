@@ -21,7 +21,7 @@ MOST = rf"a topology has at most {MOST_DEVICES}$"
 
 
 @pytest.mark.parametrize(
-    ("spec", "devices"),
+    "spec, devices",
     [
         ("uniform:99999999", 99999999),
         ("uniform:1025", 1025),

@@ -87,7 +87,7 @@ BAD_NUMBERS = [0, -1, -0.5, math.nan, math.inf, -math.inf, 10**400]
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    "changes, error, message",
     [
         *(({"bandwidth": bad}, ValueError, "bandwidth must be a positive number") for bad in BAD_NUMBERS),
         *(({"latency": bad}, ValueError, "latency must be a number >= 0") for bad in BAD_NUMBERS[1:]),
@@ -125,7 +125,7 @@ def test_bad_connections(changes: dict[str, Any], error: type[Exception], messag
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    "changes, error, message",
     [
         ({"machine": -1}, ValueError, "machine must be an integer >= 0 (got -1) in device 'd'"),
         ({"socket": -2}, ValueError, "socket must be an integer >= 0 (got -2) in device 'd'"),
@@ -148,7 +148,7 @@ def test_bad_devices(changes: dict[str, Any], error: type[Exception], message: s
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    "changes, error, message",
     [
         ({"name": None}, TypeError, "name must be a string (got None)"),
         ({"devices": ()}, ValueError, "devices must name at least one device (got none)"),
@@ -172,7 +172,7 @@ def test_bad_topologies(changes: dict[str, Any], error: type[Exception], message
 
 
 @pytest.mark.parametrize(
-    ("link", "message"),
+    "link, message",
     [
         (("gpu9", "gpu1", ("w01",)), "links[1].src must be a device (got 'gpu9'); did you mean 'gpu2'?"),
         (("gpu0", "plx", ("g0",)), "links[1].dst must be a device (got 'plx')"),
@@ -219,7 +219,7 @@ def test_bad_links(link: tuple[str, str, tuple[str, ...]], message: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("link", "message"),
+    "link, message",
     [
         ((1, "b", ("w",)), "src must be the name of a device (got 1)"),
         (("a", ["b"], ("w",)), "dst must be the name of a device (got ['b'])"),
@@ -249,7 +249,7 @@ def test_restrict_to_all_devices_is_the_topology_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "error"),
+    "size, error",
     [(0, ValueError), (4, ValueError), (-1, ValueError), (True, TypeError), (2.0, TypeError)],
 )
 def test_restrict_refuses_other_sizes(size: Any, error: type[Exception]) -> None:

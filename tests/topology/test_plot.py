@@ -47,7 +47,7 @@ def test_the_legend_tells_kinds_and_bandwidths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF"), (".PNG", b"\x89PNG")]
+    "suffix, start", [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF"), (".PNG", b"\x89PNG")]
 )
 def test_formats(suffix: str, start: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"t{suffix}"
@@ -76,7 +76,7 @@ def test_a_load_colours_connections(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shown", "hidden"),
+    "name, shown, hidden",
     [
         ("gb200_nvl72", {"gpu0", "gpu31", "nvswitch", "machine 7"}, {"gpu32", "machine 8"}),
         ("uniform:60", {"device31", "switch"}, {"device32"}),
@@ -100,7 +100,7 @@ def test_rates_of_a_kind_are_drawn_together_in_the_legend(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    "kind, name",
     [
         ("NV18", "NVLink"),
         ("C2C", "NVLink"),

@@ -89,7 +89,7 @@ def test_pcie8_routes_match_nvidia_smi() -> None:
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "table"),
+    "name, table",
     [
         ("dgx_a100", "node_8xA100_nvswitch"),
         ("azure_ndv4", "node_8xA100_nvswitch"),
@@ -153,7 +153,7 @@ def test_uniform_is_one_port_a_device(size: int) -> None:
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "file"),
+    "name, file",
     [
         ("aws_p4d", "aws_p4d_8xA100"),
         ("azure_ndv4", "azure_ndv4_8xA100"),
@@ -200,7 +200,7 @@ def test_frontier_dies_share_the_nic_of_their_package(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "kind", "links"),
+    "name, size, kind, links",
     [
         ("mi300x", 8, "XGMI", 7),
         ("azure_nd_mi300x", 8, "XGMI", 7),

@@ -18,7 +18,7 @@ def test_every_name_resolves(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "num_devices", "name", "size"),
+    "spec, num_devices, name, size",
     [
         ("uniform8", None, "uniform8", 8),
         ("uniform", 8, "uniform8", 8),
@@ -60,7 +60,7 @@ def test_a_preset_wins_over_a_file_of_its_name(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("spec", "num_devices", "error", "message"),
+    "spec, num_devices, error, message",
     [
         (
             "dgx-1",
@@ -113,7 +113,7 @@ def test_a_host_is_measured_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "machines", "devices"),
+    "name, machines, devices",
     [
         ("dgx1x3", 3, 24),
         ("hgx_h100x4", 4, 32),
@@ -136,7 +136,7 @@ def test_no_such_cluster(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    "name, meant",
     [
         ("dgx_h100", "hgx_h100"),
         ("h200", "hgx_h200"),
@@ -151,7 +151,7 @@ def test_other_names(name: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("dgx_h10", "dgx_h100"), ("gh2000", "gh200"), ("mi300", "mi300x"), ("b3000", "b300")]
+    "name, hint", [("dgx_h10", "dgx_h100"), ("gh2000", "gh200"), ("mi300", "mi300x"), ("b3000", "b300")]
 )
 def test_hints(name: str, hint: str) -> None:
     with pytest.raises(ValueError, match=rf"; did you mean '{hint}'\?"):

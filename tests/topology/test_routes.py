@@ -121,7 +121,7 @@ def wires(text: str) -> list[Connection]:
     return [Connection(name, "X", a, b, float(speed or 1)) for name, a, b, speed in found]
 
 
-@pytest.mark.parametrize(("text", "route"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("text, route", CASES.values(), ids=CASES.keys())
 def test_route_from_d0_to_d1(text: str, route: str | None) -> None:
     devices = ["d0", "d1", "d2"]
     links = derived(devices, wires(text))

@@ -69,7 +69,7 @@ def test_every_preset_can_be_shown(name: str) -> None:
     assert max(map(len, text.splitlines())) < 120
 
 
-@pytest.mark.parametrize(("size", "matrix"), [(32, True), (33, False)])
+@pytest.mark.parametrize("size, matrix", [(32, True), (33, False)])
 def test_large_machines_are_counted_instead_of_drawn(size: int, matrix: bool) -> None:
     lines = render_topology(preset("uniform", size)).splitlines()
     assert any(line.startswith("device31  port(2)") for line in lines) == matrix

@@ -192,7 +192,7 @@ def of_any_shape(edges: str, name: str, world_size: int) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize(("name", "world_size"), [("directed", 2), ("fewer-vertices-than-ranks", 5)])
+@pytest.mark.parametrize("name, world_size", [("directed", 2), ("fewer-vertices-than-ranks", 5)])
 @pytest.mark.parametrize("edges", PLACEMENTS)
 def test_any_shape_and_strides(edges, name, world_size) -> None:
     case = CASE_BY_NAME[name]
@@ -475,7 +475,7 @@ def test_constant_rows_that_change_are_noticed(change) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    "options, says",
     [
         ({"edges": "sideways"}, "edges must be one of auto, head, tail, cover"),
         ({"edges": 3}, "edges must be a placement's name or a dgcl.EdgeOptions"),

@@ -223,7 +223,7 @@ def raise_an_error() -> None:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize(("options", "place"), [({"windows": 3}, 0), ({"windows": 3}, 4), ({}, 2)], ids=str)
+@pytest.mark.parametrize("options, place", [({"windows": 3}, 0), ({"windows": 3}, 4), ({}, 2)], ids=str)
 def test_an_exception_of_another_rank_is_named(options, place, backward, monkeypatch) -> None:
     fault = Fault(raise_an_error)
     fault.patch(monkeypatch)
@@ -308,7 +308,7 @@ def end_in_a_window(folder: str, how: str, backward: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "backward"), [("killed", False), ("killed", True), ("stopped", False)])
+@pytest.mark.parametrize("how, backward", [("killed", False), ("killed", True), ("stopped", False)])
 def test_a_rank_that_ends_in_a_window_is_named(tmp_path, how, backward, forked_ranks) -> None:
     with pytest.raises((CommError, RuntimeError)):
         dgcl.launch(end_in_a_window, 3, str(tmp_path), how, backward, ranks="processes")

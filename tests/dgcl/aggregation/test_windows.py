@@ -285,7 +285,7 @@ def fail_at(sums: Sums, place: int, options: dict[str, Any], backward: bool) -> 
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
-    ("options", "place"),
+    "options, place",
     [
         *itertools.product(({"windows": 3}, {"by": "owner"}), (0, 2, 4, 6)),
         ({}, 1),  # without windows there are four sums, the third one between the exchanges

@@ -74,7 +74,7 @@ def test_repeated_ids_are_added_in_a_fixed_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "kind", "words"),
+    "wrong, kind, words",
     [
         (lambda x: (x, torch.tensor([-1])), ValueError, r"ids must lie in \[0, 23\)"),
         (lambda x: (x, torch.tensor([2, NUM_NODES])), ValueError, r"\(got 2 to 23\)"),

@@ -273,7 +273,7 @@ def added_twice(comm: dgcl.Communicator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "error", "message"),
+    "act, error, message",
     [
         (lambda c: c.expand_async(torch.zeros(3, 2)), ValueError, "rows must have num_owned"),
         (lambda c: c.fold_halo(torch.zeros(99, 2), torch.zeros(c.num_owned, 2)), ValueError, "num_halo"),

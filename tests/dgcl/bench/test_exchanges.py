@@ -15,7 +15,7 @@ NAMES = [case.name for case in CASES]
 
 
 @pytest.mark.parametrize(
-    ("method", "case"), sampled([*BASELINES], NAMES, keep=lambda method, case: (method + case) % 3 == 0)
+    "method, case", sampled([*BASELINES], NAMES, keep=lambda method, case: (method + case) % 3 == 0)
 )
 def test_exact(method: str, case: str, rank_pool) -> None:
     assert rank_pool(3).run(both_ways, case, method) == [[]] * 3

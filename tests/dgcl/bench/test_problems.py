@@ -31,7 +31,7 @@ def needs_of(problem: Problem) -> list[set[int]]:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "received", "boundary"), [("alltoall", 15, 60), ("allgather", 15, 20), ("ring", 5, 20)]
+    "pattern, received, boundary", [("alltoall", 15, 60), ("allgather", 15, 20), ("ring", 5, 20)]
 )
 def test_patterns(pattern: str, received: int, boundary: int) -> None:
     problem = from_pattern(pattern, 4, 5)

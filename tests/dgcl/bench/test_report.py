@@ -54,7 +54,7 @@ def test_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "text"),
+    "num_bytes, text",
     [
         (0, "0"),
         (9999, "9999"),

@@ -32,7 +32,7 @@ def rates(fit: Fit) -> dict[str, float]:
     return {one.kind.removesuffix(" (both ways)"): one.bandwidth for one in fit.classes if one.decided}
 
 
-@pytest.mark.parametrize(("declared", "bandwidths", "latencies"), MACHINES)
+@pytest.mark.parametrize("declared, bandwidths, latencies", MACHINES)
 def test_figures_are_found(
     declared: Topology, bandwidths: dict[str, float], latencies: dict[str, float]
 ) -> None:

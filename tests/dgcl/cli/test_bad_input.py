@@ -110,7 +110,7 @@ def assert_refused(run: Run, folder: Path, argv: list[str], message: str) -> Non
     assert listing(folder) == before
 
 
-@pytest.mark.parametrize(("line", "message"), ARGUMENTS, ids=[line or "nothing" for line, _ in ARGUMENTS])
+@pytest.mark.parametrize("line, message", ARGUMENTS, ids=[line or "nothing" for line, _ in ARGUMENTS])
 def test_bad_argument(run: Run, folder: Path, plan_file: Path, line: str, message: str) -> None:
     assert_refused(run, folder, line.split(), message)
 
@@ -222,7 +222,7 @@ GRAPHS = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), [g[1:] for g in GRAPHS], ids=[g[0] for g in GRAPHS])
+@pytest.mark.parametrize("changes, message", [g[1:] for g in GRAPHS], ids=[g[0] for g in GRAPHS])
 def test_graph_that_is_none(run: Run, folder: Path, changes: dict[str, object], message: str) -> None:
     edited(folder / "graph.npz", **changes)
     assert_refused(run, folder, PARTITION.split(), f"graph graph.npz: .*{message}")
@@ -241,7 +241,7 @@ TOPOLOGIES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), [t[1:] for t in TOPOLOGIES], ids=[t[0] for t in TOPOLOGIES])
+@pytest.mark.parametrize("text, message", [t[1:] for t in TOPOLOGIES], ids=[t[0] for t in TOPOLOGIES])
 def test_topology_that_is_none(run: Run, folder: Path, text: str, message: str) -> None:
     (folder / "line.json").write_text(text)
     assert_refused(run, folder, ["topo", "show", "line.json"], f"topology line.json: .*({message})")
@@ -257,7 +257,7 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize(("part", "message"), [p[1:] for p in PARTS], ids=[p[0] for p in PARTS])
+@pytest.mark.parametrize("part, message", [p[1:] for p in PARTS], ids=[p[0] for p in PARTS])
 def test_part_vector_that_is_none(run: Run, folder: Path, part: np.ndarray, message: str) -> None:
     np.save(folder / "part.npy", part)
     assert_refused(run, folder, f"{PLAN} --part part.npy".split(), f"part.*({message})")

@@ -63,7 +63,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD, ids=[options for options, _ in BAD])
+@pytest.mark.parametrize("options, message", BAD, ids=[options for options, _ in BAD])
 @pytest.mark.usefixtures("plan_file")
 def test_bad_options_end_in_one_line(run: Run, folder: Path, options: str, message: str) -> None:
     import re
@@ -98,7 +98,7 @@ def test_a_pattern(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "sizes"),
+    "options, sizes",
     [
         ("", [8 * 2**k for k in range(24)]),
         ("-f 8", [8 * 8**k for k in range(8)]),

@@ -34,7 +34,7 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "reason"), [lie[1:] for lie in LIES], ids=[lie[0] for lie in LIES])
+@pytest.mark.parametrize("changes, reason", [lie[1:] for lie in LIES], ids=[lie[0] for lie in LIES])
 def test_lie_in_the_meta(run: Run, plan_file: Path, changes: dict[str, object], reason: str) -> None:
     with np.load(plan_file) as file:
         arrays = dict(file)

@@ -94,7 +94,7 @@ def test_whole_archive_goes_through_a_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
+    "path, message",
     [
         (".", "is a folder"),
         ("new/", "is a folder"),

@@ -87,7 +87,7 @@ def test_one_grid_is_planned_and_written(toy_file: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    "arguments, text",
     [
         (["plan", "--grid", "2,2,1", "--topology", "uniform:8"], "2 x 2 x 1 = 4 ranks, and there are 8"),
         (["plan", "--grid", "2,2", "--topology", "uniform:4"], "parts,depth,slices such as"),

@@ -108,7 +108,7 @@ def test_an_epoch_is_exchanges_and_layers(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options, message",
     [
         ("--widths 8", "--widths must be two numbers or more"),
         ("--widths 8,4 --work 1,2", "goes with --topology"),

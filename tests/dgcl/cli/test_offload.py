@@ -43,7 +43,7 @@ def test_fewest_chunks_that_fit(run: Run, toy: list[object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
         (["--memory", "100", "--widths", "8,6"], "the least that was found takes"),
         (["--chunks", "2", "--widths", "8"], "two numbers or more"),

@@ -30,7 +30,7 @@ def test_json_refuses_what_json_has_not(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("passed", "fraction", "text"),
+    "passed, fraction, text",
     [
         (1.0, 0.0, "planning ..."),
         (3.0, 0.5, "planning ..."),

@@ -70,7 +70,7 @@ def test_parts_may_hold_replicas(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options, message",
     [
         ("--out out.npy --hops 2", "--hops goes with --out DIR/"),
         ("--out out.npy --planner direct", "--planner goes with --out DIR/"),

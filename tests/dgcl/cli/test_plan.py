@@ -221,7 +221,7 @@ def test_one_machine_says_why_there_are_no_replicas(run: Run, folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    "argv, message",
     [
         (["plan", "graph.npz", "--topology", "two.json", "--method", METHOD], "needs --hops"),
         (

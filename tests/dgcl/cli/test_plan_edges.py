@@ -74,7 +74,7 @@ def test_windows_divide_the_rows(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
         (["GRAPH", "--windows", "31"], "windows must be from 1 to"),
         (["GRAPH", "--windows", "3", "--by", "owner"], "windows must be 2, the number of ranks"),

@@ -37,7 +37,7 @@ def two_hops(run: Run, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("options", "milliseconds"),
+    "options, milliseconds",
     [
         ("", 2.0),
         ("--order barrier", 2.0),
@@ -56,7 +56,7 @@ def test_times(run: Run, folder: Path, two_hops: Path, options: str, millisecond
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "settings"),
+    "kind, options, settings",
     [
         ("NV1", "", ("neighbours", "bytes", None)),
         ("DRAM", "", ("neighbours", "equal", 1)),
@@ -74,7 +74,7 @@ def test_ranks_send_as_those_of_the_machine_do(
 
 
 @pytest.mark.parametrize(
-    ("windows", "sums", "milliseconds"),
+    "windows, sums, milliseconds",
     [(1, 0.0, 8.0), (4, 0.0, 8.0), (4, 0.004, 9.0), (4, 0.016, 2.0 + 16.0), (2, 0.004, 10.0)],
 )
 def test_windows(run: Run, folder: Path, windows: int, sums: float, milliseconds: float) -> None:

@@ -26,7 +26,7 @@ def test_json_is_a_topology_file(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "devices"),
+    "name, devices",
     [("dgx1", 8), ("pcie8", 8), ("dgx1x2", 16), ("dgx_a100", 8), ("hgx_h100", 8), ("summit", 6)],
 )
 def test_presets(run: Run, name: str, devices: int) -> None:

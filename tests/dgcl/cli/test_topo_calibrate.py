@@ -59,7 +59,7 @@ def test_json_is_the_file(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options, message",
     [
         ("--ranks 1", "--ranks: must be a whole number of at least 2 .got '1'"),
         ("--ranks 65", "--ranks: at most 64 .got 65"),

@@ -71,7 +71,7 @@ def test_parts_of_gpus_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options, message",
     [
         ("--ranks 0", "--ranks: must be a whole number of at least 1"),
         ("--ranks 1.5", "--ranks: must be a whole number"),

@@ -72,7 +72,7 @@ def test_a_card_gets_its_speed(run: Run, inputs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line, message",
     [
         ("topo import", "required: FILE"),
         ("topo import nowhere.txt", "nowhere.txt.*No such file"),

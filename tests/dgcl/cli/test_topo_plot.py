@@ -40,7 +40,7 @@ def test_a_plan_that_lies_is_not_drawn(run: Run, folder: Path, plan_file: Path) 
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line, message",
     [
         ("topo plot dgx1", "required: --out"),
         ("topo plot --out t.png", "name a topology T, or a plan with --plan"),

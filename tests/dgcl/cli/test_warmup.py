@@ -28,7 +28,7 @@ print(*(len(kernel.signatures) for kernel in (exchange, grow_trees, first_fault,
 """
 
 
-@pytest.mark.parametrize(("on_disk", "cores", "starts"), [(False, 2, 1), (True, 2, 0), (False, 1, 0)])
+@pytest.mark.parametrize("on_disk, cores, starts", [(False, 2, 1), (True, 2, 0), (False, 1, 0)])
 def test_another_process_compiles_where_that_helps(
     monkeypatch: pytest.MonkeyPatch, on_disk: bool, cores: int, starts: int
 ) -> None:

@@ -100,7 +100,7 @@ def test_thirty_faults_at_random_moments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "blamed"),
+    "text, blamed",
     [
         ("PeerLostError: rank 0, expand (call 3): rank 2 has died, and stage 0: 4 rows missing from rank 2", 2),
         ("CommError: rank 1 stops because rank 0 reports: rank 2 left fold 4 at stage 0: KeyboardInterrupt() (rank 1,"

@@ -138,7 +138,7 @@ USED = {
 
 
 @pytest.mark.parametrize(
-    ("which", "name"),
+    "which, name",
     sampled([1, 2, 6], GRADIENTS, keep=lambda which, name: name % 3 == which),
 )
 def test_first_and_second_derivatives(name, which) -> None:

@@ -11,7 +11,7 @@ from tests.dgcl.awkward import CASES
 
 
 @pytest.mark.parametrize(
-    ("kind", "package", "module"),
+    "kind, package, module",
     [("dgl", "dgl", "dgcl.frameworks.dgl_block"), ("pyg", "torch_geometric", "dgcl.frameworks.pyg")],
 )
 def test_a_missing_framework_is_named(kind, package, module, monkeypatch) -> None:

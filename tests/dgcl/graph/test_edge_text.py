@@ -61,7 +61,7 @@ class TestEdgeList:
         assert edge_list(found.graph) == [(0, 1), (1, 1), (2, 0), (1, 0), (0, 2)]
 
     @pytest.mark.parametrize(
-        ("header", "undirected"),
+        "header, undirected",
         [
             ("# Undirected graph: ../x.txt\n# Nodes: 4 Edges: 4\n", True),
             ("% sym unweighted\n% 4 4\n", True),

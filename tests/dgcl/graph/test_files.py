@@ -191,7 +191,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "num_nodes", "num_edges", "features", "split"),
+    "name, num_nodes, num_edges, features, split",
     [
         ("cora", 2708, 10556, (2708, 1433), {"train": 140, "val": 500, "test": 1000}),
         ("ogbn_arxiv", 169343, 1166243, None, {"train": 90941, "val": 29799, "test": 48603}),

@@ -75,7 +75,7 @@ def on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
     return [aggregated(comm, case, reduce, weighted) for reduce, weighted in SUMS]
 
 
-@pytest.mark.parametrize(("grid", "name"), some(GRIDS, 6, CASE_BY_NAME))
+@pytest.mark.parametrize("grid, name", some(GRIDS, 6, CASE_BY_NAME))
 def test_equals_the_dense_product(grid: str, name: str) -> None:
     for found in dgcl.launch(on_rank, size_of(grid), name, grid):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
@@ -115,7 +115,7 @@ def count_bytes(grid: str, needs: str, width: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("grid", "needs"),
+    "grid, needs",
     some([str(grid) for world_size in range(2, 17) for grid in legal_grids(world_size)], 3, NEEDS),
 )
 def test_bytes_are_those_of_the_relation(grid: str, needs: str) -> None:
@@ -210,7 +210,7 @@ def extremes_on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
     return [reduced(comm, case, reduce) for reduce in ("max", "min")]
 
 
-@pytest.mark.parametrize(("grid", "name"), some(GRIDS, 5, CASE_BY_NAME))
+@pytest.mark.parametrize("grid, name", some(GRIDS, 5, CASE_BY_NAME))
 def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str) -> None:
     assert_expected(dgcl.launch(extremes_on_rank, size_of(grid), name, grid), name)
 
@@ -221,7 +221,7 @@ def extremes_of_all_rows(name: str, grid: str) -> list[dict[str, Tensor]]:
     return [reduced(comm, case, reduce) for reduce in ("max", "min")]
 
 
-@pytest.mark.parametrize(("name", "grid"), [("directed", "1,2,2"), ("fewer-vertices-than-ranks", "1,4,1")])
+@pytest.mark.parametrize("name, grid", [("directed", "1,2,2"), ("fewer-vertices-than-ranks", "1,4,1")])
 def test_a_rank_without_edges_of_a_row_has_no_extreme_of_it(name: str, grid: str) -> None:
     """Where everything travels, so do results of no edge; they are not zeros that others are held against."""
     assert_expected(dgcl.launch(extremes_of_all_rows, 4, name, grid), name)
@@ -315,7 +315,7 @@ def in_memory_of_nan(name: str, grid: str, windows: int | None) -> tuple[list[bo
 
 
 @pytest.mark.parametrize(
-    ("grid", "moved"),
+    "grid, moved",
     [("1,1,4", [True, True]), ("2,1,2", [True, False]), ("1,2,2", [False, True]), ("4,1,1", [False, False])],
 )
 @pytest.mark.parametrize("windows", [None, 3])

@@ -158,7 +158,7 @@ def test_numbering_and_legal_grids(world_size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "world_size", "sizes"),
+    "asked, world_size, sizes",
     [
         ("1d", 6, (6, 1, 1)),
         ("1.5d", 8, (4, 2, 1)),
@@ -177,7 +177,7 @@ def test_what_users_write(asked: object, world_size: int, sizes: tuple[int, int,
 
 
 @pytest.mark.parametrize(
-    ("asked", "world_size", "text"),
+    "asked, world_size, text",
     [
         ((1, 4, 1), 6, r"1 x 4 x 1 = 4 ranks, and there are 6.*\(1,1,6\) .*\(3,2,1\) .*\(6,1,1\)"),
         ("2,2,2", 4, r"2 x 2 x 2 = 8 ranks, and there are 4.*\(4,1,1\)"),

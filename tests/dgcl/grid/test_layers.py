@@ -55,7 +55,7 @@ def train(layer: str, name: str, grid: str, constant: bool) -> Run:
     return losses, whole, {key: value.detach() for key, value in model.state_dict().items()}
 
 
-@pytest.mark.parametrize(("grid", "layer", "name", "constant"), some(GRIDS, 14, SUMS, GRAPHS, [False, True]))
+@pytest.mark.parametrize("grid, layer, name, constant", some(GRIDS, 14, SUMS, GRAPHS, [False, True]))
 def test_training_is_that_of_one_device(grid: str, layer: str, name: str, constant: bool) -> None:
     wanted = reference(layer, name)  # first: its parameters are drawn once, and not by ranks side by side
     for found in dgcl.launch(train, size_of(grid), layer, name, grid, constant):

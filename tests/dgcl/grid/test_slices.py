@@ -272,7 +272,7 @@ def test_what_cannot_be_is_refused_with_a_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    "options, text",
     [
         ({"grid": (1, 4, 1)}, r"4 ranks, and there are 2.*\(1,1,2\) \(1,2,1\) \(2,1,1\)"),
         ({"grid": (1, 1, 2), "edges": "cover"}, "edges='cover' goes without a grid"),

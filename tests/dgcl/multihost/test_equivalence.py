@@ -55,13 +55,13 @@ def train_and_compare(
         assert all(mine.equal(first) for mine, first in zip(run.parameters, runs[0].parameters, strict=True))
 
 
-@pytest.mark.parametrize(("architecture", "case"), COVER)
+@pytest.mark.parametrize("architecture, case", COVER)
 def test_every_model_and_every_graph(architecture: str, case: str, host_pool: PoolMaker) -> None:
     train_and_compare(host_pool, WORLDS["2 hosts of 2"], architecture, case)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("architecture", "case"), MATRIX)
+@pytest.mark.parametrize("architecture, case", MATRIX)
 def test_models_and_graphs_on_plans_and_chains(architecture: str, case: str, host_pool: PoolMaker) -> None:
     ranks = list(WORLDS.values())[NAMES.index(case) % len(WORLDS)]
     train_and_compare(host_pool, ranks, architecture, case)

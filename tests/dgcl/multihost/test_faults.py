@@ -29,7 +29,7 @@ def during(*kinds: Any) -> pytest.MarkDecorator:
     """What the ranks are doing; the other is tried with all matrices."""
     both = {"during calls": CALLS, "during set-up": SET_UP}
     return pytest.mark.parametrize(
-        ("what", "timeout"),
+        "what, timeout",
         [
             pytest.param(*kind, id=name, marks=() if kind in kinds else pytest.mark.matrix)
             for name, kind in both.items()

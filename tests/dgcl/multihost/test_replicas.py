@@ -21,7 +21,7 @@ CALLS, WIDTH = 20, 1024
 
 
 @pytest.mark.parametrize(
-    ("ranks", "architecture"),
+    "ranks, architecture",
     [
         (WORLDS["2 hosts of 2"], "torch-sage"),
         pytest.param(WORLDS["4 hosts of 1 or 2"], "torch-gcn", marks=pytest.mark.slow),

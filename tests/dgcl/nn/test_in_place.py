@@ -229,7 +229,7 @@ def count_sums(counts: dict[int, int], constant: bool, options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("options", [{}, {"windows": 2}], ids=str)
-@pytest.mark.parametrize(("constant", "sums"), [(True, [5, 4, 4]), (False, [6, 6, 6])])
+@pytest.mark.parametrize("constant, sums", [(True, [5, 4, 4]), (False, [6, 6, 6])])
 def test_sums_in_a_step(constant, sums, options, monkeypatch) -> None:
     """Of three layers on constant inputs 2 (L - 1), once one more; a step on others makes 2 L."""
     counts: dict[int, int] = {}
@@ -281,7 +281,7 @@ def test_memory_is_taken_once_and_as_predicted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "windows"),
+    "layout, windows",
     [
         ({"edges": "cover"}, None),
         ({"grid": (1, 1, 3)}, 3),

@@ -202,7 +202,7 @@ def test_bytes_by_formula() -> None:
     assert one.total == one.loads + one.slots + one.sources + one.outputs + one.arrivals + one.edges
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(1000, 1), (499, 3), (100, 10), (10, 91), (9, 0)])
+@pytest.mark.parametrize("limit, expected", [(1000, 1), (499, 3), (100, 10), (10, 91), (9, 0)])
 def test_smallest_number_of_chunks(limit: int, expected: int) -> None:
     chunks, peak = smallest_fitting(lambda n: 1000 // n, limit, 100)
     assert chunks == expected
@@ -210,7 +210,7 @@ def test_smallest_number_of_chunks(limit: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    "wrong, message",
     [
         ({"num_chunks": 0}, "chunks must be at least 1 and at most 1024"),
         ({"num_chunks": 10**6}, "chunks must be at least 1 and at most 1024"),

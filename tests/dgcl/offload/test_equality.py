@@ -40,7 +40,7 @@ def _framework_is_installed(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "case", "layout"),
+    "architecture, case, layout",
     sampled(
         ARCHITECTURES,
         NAMES,
@@ -59,7 +59,7 @@ def test_layers_computed_again(architecture, case, layout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "case", "layout"),
+    "architecture, case, layout",
     sampled(KEPT, NAMES, LAYOUTS, keep=lambda row, column, layout: (row * 5 + column + 9 * layout) % 36 == 0),
 )
 def test_kept_aggregates(architecture, case, layout) -> None:

@@ -432,7 +432,7 @@ def test_a_loss_has_the_type_of_torchs(mixed: bool) -> None:
         torch.testing.assert_close(grad, x.grad)
 
 
-@pytest.mark.parametrize(("aggregate", "keep"), [(None, "auto"), ("mean", True), ("mean", False)])
+@pytest.mark.parametrize("aggregate, keep", [(None, "auto"), ("mean", True), ("mean", False)])
 @pytest.mark.parametrize("needs_grad", [True, False])
 def test_rows_counted_are_those_of_the_formulas(aggregate: Any, keep: Any, needs_grad: bool) -> None:
     chunks = chunks_of(GRAPH, PART, 2, 4, "range")
@@ -526,9 +526,7 @@ REFUSED: list[tuple[str, Callable[[dgcl.Offload, Tensor], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
-)
+@pytest.mark.parametrize("call, message", [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
 def test_refusals(call: Callable[[dgcl.Offload, Tensor], Any], message: str) -> None:
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
         with pytest.raises((ValueError, TypeError, dgcl.CommError), match=f"(?s){message}"):

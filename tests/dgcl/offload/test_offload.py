@@ -215,7 +215,7 @@ class Sums(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options, message",
     [
         ({}, r"one of chunks and memory_limit must be given \(got chunks=None and memory_limit=None\)"),
         ({"chunks": 2, "memory_limit": 5}, r"must be given \(got chunks=2 and memory_limit=5\)"),

@@ -350,7 +350,7 @@ def expected() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("world_size", "empty", "chunk_by"),
+    "world_size, empty, chunk_by",
     [
         (3, True, "metis"),
         *(

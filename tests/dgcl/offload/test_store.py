@@ -175,7 +175,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text, expected",
     [
         (7, 7),
         (np.int32(7), 7),

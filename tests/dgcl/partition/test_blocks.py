@@ -16,7 +16,7 @@ RANKS = np.arange(8)
 
 
 @pytest.mark.parametrize(
-    ("levels", "block", "sizes"),
+    "levels, block, sizes",
     [
         ([RANKS], 4, [2, 8]),  # two blocks, then their ranks
         ([RANKS], 1, [8]),

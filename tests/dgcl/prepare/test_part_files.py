@@ -183,7 +183,7 @@ def test_another_number_of_ranks(folder: Path, world_size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    "name, words",
     [("nowhere", "there is no folder"), ("parts/plan.npz", "is a file, not a folder")],
 )
 def test_a_folder_that_is_not_there(folder: Path, name: str, words: str) -> None:

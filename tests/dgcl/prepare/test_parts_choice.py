@@ -59,7 +59,7 @@ def test_figures() -> None:
         assert parts.seconds == pytest.approx(plan.predicted_seconds + 1e-3 * max(edges))
 
 
-@pytest.mark.parametrize(("edge_seconds", "chosen"), [(0.0, "metis"), (1e-3, "random")])
+@pytest.mark.parametrize("edge_seconds, chosen", [(0.0, "metis"), (1e-3, "random")])
 def test_the_faster_one_is_taken(edge_seconds, chosen) -> None:
     found = predicted(edge_seconds)
     assert fastest_parts(list(found.values())).method == chosen

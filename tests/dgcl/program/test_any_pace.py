@@ -116,7 +116,7 @@ def wrong_at_some_pace(programs: list[Program], verb: str) -> Iterator[Send | No
 
 
 @pytest.mark.parametrize(
-    ("seed", "verb"), sampled(SEEDS, ["expand", "fold"], keep=lambda seed, verb: seed == verb == 0)
+    "seed, verb", sampled(SEEDS, ["expand", "fold"], keep=lambda seed, verb: seed == verb == 0)
 )
 def test_any_transfer_may_be_as_late_as_it_likes(seed: int, verb: str) -> None:
     assert not list(wrong_at_some_pace(many_stages(seed).programs, verb))

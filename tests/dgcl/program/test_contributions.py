@@ -23,7 +23,7 @@ from tests.dgcl.support_plans import TREES, random_world
 WORLDS = [(world_size, trees, seed) for world_size in (1, 2, 5) for trees in TREES for seed in range(2)]
 
 
-@pytest.mark.parametrize(("world_size", "trees", "seed"), WORLDS)
+@pytest.mark.parametrize("world_size, trees, seed", WORLDS)
 def test_contributions_are_proved_and_stand_for_their_rows(world_size, trees, seed) -> None:
     world = random_world(seed, world_size, trees, empty=(1,) if world_size > 2 else ())
     items = world.classes.items.tolist()  # in the order of their places

@@ -79,7 +79,7 @@ def test_processes_share_the_cores() -> None:
     assert dgcl.launch(torch.get_num_threads, 2, ranks="processes", threads_per_rank=3) == [3, 3]
 
 
-@pytest.mark.parametrize(("threads", "ranks", "crowded"), [(64, 64, True), (1, 64, False), (64, 1, False)])
+@pytest.mark.parametrize("threads, ranks, crowded", [(64, 64, True), (1, 64, False), (64, 1, False)])
 def test_more_threads_than_cores_are_reported(
     threads: int, ranks: int, crowded: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,7 +230,7 @@ def test_a_process_that_dies_alone() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "kind", "text"),
+    "how, kind, text",
     [
         ("killed", CommError, r"rank 1 died \(exit code -9\)|rank 1 has died"),
         ("unpicklable error", RuntimeError, "Unpicklable: mine"),

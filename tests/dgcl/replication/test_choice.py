@@ -46,7 +46,7 @@ def layer_seconds(shares: list[Share], work: Work) -> float:
 
 
 @pytest.mark.parametrize(
-    ("network", "work", "replicates"),
+    "network, work, replicates",
     [(0.001, CHEAP, True), (1000.0, SOME, False), (0.001, EXPENSIVE, True), (10.0, EXPENSIVE, False)],
 )
 def test_auto_takes_what_is_faster(network: float, work: Work, replicates: bool) -> None:

@@ -40,7 +40,7 @@ NAMES = list(CASE_BY_NAME)
 
 
 @pytest.mark.parametrize(
-    ("architecture", "layout"),
+    "architecture, layout",
     sampled(ARCHITECTURES, LAYOUTS, keep=lambda row, column: row % len(LAYOUTS) == column),
 )
 def test_threads(architecture: str, layout: str) -> None:

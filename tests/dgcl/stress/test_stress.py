@@ -17,7 +17,7 @@ def test_some_seconds_with_four_ranks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("num_ranks", "seconds"),
+    "num_ranks, seconds",
     [(16, 8.0), *(pytest.param(*each, marks=pytest.mark.matrix) for each in ((8, 10.0), (32, 20.0)))],
 )
 def test_many_ranks(num_ranks: int, seconds: float) -> None:

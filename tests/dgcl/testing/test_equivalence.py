@@ -60,7 +60,7 @@ def test_a_right_model_passes(options) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "first", "known"),
+    "wrong, first, known",
     [
         ("no-exchange", r"step 1: second differs by up to .* rows, first in vertex \d+, of rank \d", ""),
         ("batch-norm", r"step 1: norm differs by up to .* of 26 rows", "norm .torch.nn.BatchNorm1d.*convert"),

@@ -42,7 +42,7 @@ def _train(
 
 
 @pytest.mark.parametrize(
-    ("widths", "input_grad", "constants", "dtype"),
+    "widths, input_grad, constants, dtype",
     [
         pytest.param([200, 120, 300], False, 0, torch.float32, marks=pytest.mark.slow),
         ([200, 120, 300], True, 0, torch.float32),

@@ -53,7 +53,7 @@ def smallest_cover(edges: set[tuple[int, int]]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("num_parts", "edges", "rows"),
+    "num_parts, edges, rows",
     [(2, "head", 14), (2, "tail", 12), (2, "cover", 12), (4, "head", 20), (4, "tail", 20), (4, "cover", 20)],
 )
 def test_rows_of_the_toy_graph(num_parts: int, edges: str, rows: int) -> None:

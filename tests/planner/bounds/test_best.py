@@ -135,7 +135,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("topology", "classes", "seconds", "where"), CASES)
+@pytest.mark.parametrize("topology, classes, seconds, where", CASES)
 def test_bounds_worked_out_by_hand(topology: Topology, classes: list, seconds: float, where: str) -> None:
     relation = Relation.from_classes(topology.num_devices, classes)
     bound = best_bound(relation, topology, GB)

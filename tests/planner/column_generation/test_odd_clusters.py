@@ -91,7 +91,7 @@ def test_rows_go_round_a_thin_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machines", "each", "neighbours_only", "gap"),
+    "machines, each, neighbours_only, gap",
     [(6, 4, False, 0.22), (2, 8, True, 0.02), (3, 8, True, 0.02)],
 )
 def test_machines_in_a_ring_of_slow_cables(

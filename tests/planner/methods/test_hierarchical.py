@@ -87,7 +87,7 @@ def test_every_row_arrives_and_the_time_is_near_the_bound(
     assert gap <= most
 
 
-@pytest.mark.parametrize(("row_bytes", "stages"), [(4, 1), (512, 1), (2048, 2), (16384, 2)])
+@pytest.mark.parametrize("row_bytes, stages", [(4, 1), (512, 1), (2048, 2), (16384, 2)])
 def test_latencies_decide_how_many_stages_there_are(row_bytes: int, stages: int) -> None:
     topology = resolve_topology("dgx_a100x9")
     relation = synthetic_relation("web-google", 72, scale=0.2)

@@ -181,7 +181,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    "options, error, message",
     [
         ({"row_bytes": 0}, ValueError, "row_bytes must be >= 1"),
         ({"row_bytes": 2.5}, TypeError, "row_bytes must be an integer"),

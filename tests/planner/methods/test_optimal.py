@@ -34,7 +34,7 @@ def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int)
 
 @named("gap", {"closest": 0.0, "rough": 0.05})
 @pytest.mark.parametrize(
-    ("machine", "shape", "scale"),
+    "machine, shape, scale",
     [
         pytest.param("dgx1", "web-google", 0.002, marks=pytest.mark.slow),
         ("pcie8", "reddit", 0.0005),

@@ -90,7 +90,7 @@ def test_the_report_is_json_and_fits_on_one_screen(facts: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "duplex", "way"),
+    "name, duplex, way",
     [
         ("g0-g1", "full", "g0>g1"),
         ("g1-g0", "full", "g0>g1"),
@@ -158,7 +158,7 @@ def test_a_class_is_named_by_number_or_by_owner_and_destinations(text: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text, message",
     [
         ("3", "class 3 does not exist: the relation has classes 0 to 2"),
         ("0>1,2", r"no class of rank 0 goes to exactly 1, 2 \(rank 0 owns 2 classes\)"),
@@ -203,16 +203,14 @@ def test_many_trees_are_summed_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    "value, text",
     [(0, "0 s"), (2.5, "2.5 s"), (0.0012345, "1.234 ms"), (3e-6, "3 us"), (5e-10, "0.5 ns")],
 )
 def test_seconds(value: float, text: str) -> None:
     assert seconds(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1234567, "1.235 MB"), (2e12, "2 TB")]
-)
+@pytest.mark.parametrize("value, text", [(0, "0 B"), (999, "999 B"), (1234567, "1.235 MB"), (2e12, "2 TB")])
 def test_size(value: float, text: str) -> None:
     assert size(value) == text
 

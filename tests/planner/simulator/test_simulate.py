@@ -255,7 +255,7 @@ def test_replay_on_another_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options, message",
     [
         ({"order": "late"}, "order must be one of eager, neighbours, barrier"),
         ({"shares": "weight"}, "shares must be one of equal, bytes"),

@@ -171,7 +171,7 @@ def test_devices_without_a_node_on_a_machine_of_several(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "visible", "message"),
+    "gpus, visible, message",
     [
         ([], None, "no GPU may be used: there are none"),
         ([gpu(0, A)], "", "CUDA_VISIBLE_DEVICES='' shows none of 1"),

@@ -116,7 +116,7 @@ def test_functions_that_an_old_driver_lacks(library: FakeLibrary, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    "function, message",
     [
         ("nvmlInitWithFlags", "so.1: Insufficient Permissions"),
         ("nvmlDeviceGetCount_v2", "so.1: Insufficient Permissions"),

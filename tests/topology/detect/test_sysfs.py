@@ -30,7 +30,7 @@ def test_numa_nodes_are_told_where_they_are_not_the_sockets(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("info", "bus"),
+    "info, bus",
     [
         (INTEL, CpuBus("UPI", 22.0)),
         (INTEL.replace("143", "79"), CpuBus("QPI", 6.0)),
@@ -60,7 +60,7 @@ def test_devices_and_the_bridges_above_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("speed", "width"),
+    "speed, width",
     [("Unknown", 16), ("16.0 GT/s PCIe", 255), ("17 GT/s", 16), ("", 16), ("1.2.3 GT/s", 16), (". GT/s", 16)],
 )
 def test_speeds_that_are_none(speed: str, width: int, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_chosen(visible: str | None, chosen: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "message"),
+    "visible, message",
     [
         ("MIG-1234", "names a part of a GPU .'MIG-1234'."),
         ("GPU-000", "'GPU-000' is the beginning of 4 UUIDs"),

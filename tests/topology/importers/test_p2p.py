@@ -171,7 +171,7 @@ def test_a_wire_without_peer_access_both_ways_is_refused(allowed: list[list[floa
         refine_with_p2p(Imported(topology), measured)
 
 
-@pytest.mark.parametrize(("denied", "line"), [((0, 1), 3), ((1, 0), 4)])
+@pytest.mark.parametrize("denied, line", [((0, 1), 3), ((1, 0), 4)])
 def test_denied_access_names_its_line(denied: tuple[int, int], line: int) -> None:
     topology = Topology("two", TREE.devices[:2], (Connection("w", "NV1", "gpu0", "gpu1", 25.0),))
     cells = [["0" if (row, column) == denied else "1" for column in range(2)] for row in range(2)]

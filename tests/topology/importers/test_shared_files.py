@@ -121,7 +121,7 @@ MEASURED = [
 ]
 
 
-@pytest.mark.parametrize(("matrix", "table", "rate"), MEASURED, ids=[m for m, _, _ in MEASURED])
+@pytest.mark.parametrize("matrix, table, rate", MEASURED, ids=[m for m, _, _ in MEASURED])
 def test_measured_rates_refine_a_matrix(matrix: str, table: str, rate: float) -> None:
     table_path = SHARED / "p2p" / f"{table}.txt"
     topology = import_topology(SHARED / "topo_m" / f"{matrix}.txt", p2p=table_path).topology

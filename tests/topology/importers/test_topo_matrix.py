@@ -138,7 +138,7 @@ def test_affinities_blank_beside_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("whole", "glued"),
+    "whole, glued",
     [
         ("NIC0\tNIC1", "NIC0NIC1"),
         ("GPU1\tNIC0", "GPU1NIC0"),

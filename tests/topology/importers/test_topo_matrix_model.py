@@ -122,7 +122,7 @@ def test_counts_of_no_wiring_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "gpu", "has"),
+    "word, gpu, has",
     [
         ("NV12", "V100", "6"),
         ("NV12", "T4", "no"),
@@ -203,7 +203,7 @@ def test_switches_hang_on_their_host_bridge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "affinity", "odd"),
+    "word, affinity, odd",
     [
         ("NODE", ["0", "0", "1", "1"], "gpu0 (0), gpu1 (0), gpu2 (1), gpu3 (1)"),
         ("SYS", ["0-1", "0-1", "2-3", "2-3"], "gpu0 (0-1), gpu1 (0-1), gpu2 (2-3), gpu3 (2-3)"),

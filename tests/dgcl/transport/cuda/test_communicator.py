@@ -293,7 +293,7 @@ def test_ranks_that_share_a_gpu_are_named(
 
 
 @pytest.mark.parametrize(
-    ("device", "local", "current", "number"),
+    "device, local, current, number",
     [
         ("cuda", "2", 0, 2),
         ("cuda", "2", 1, 1),
@@ -327,7 +327,7 @@ def test_split_graphs_sum_as_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "message"),
+    "device, message",
     [
         ("meta", "device: expected 'cpu' or a CUDA device, got meta"),
         ("nonsense", "device: 'nonsense'"),

@@ -84,7 +84,7 @@ def test_expand_moves_bits() -> None:
     on_devices(LINE, body)
 
 
-@pytest.mark.parametrize(("empty", "world_size"), [((0,), 3), ((1, 2), 3), ((), 1)], ids=str)
+@pytest.mark.parametrize("empty, world_size", [((0,), 3), ((1, 2), 3), ((), 1)], ids=str)
 def test_ranks_with_nothing(empty: tuple[int, ...], world_size: int) -> None:
     world = random_world(4, world_size, "direct", empty=empty)
 
@@ -319,9 +319,7 @@ def test_threads_that_share_a_device_must_not_share_a_stream() -> None:
     on_devices(PAIR, body)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("NVIDIA A100-SXM4-40GB", "GPU"), ("NVIDIA A100 MIG 1g.5gb", "MIG")]
-)
+@pytest.mark.parametrize("name, kind", [("NVIDIA A100-SXM4-40GB", "GPU"), ("NVIDIA A100 MIG 1g.5gb", "MIG")])
 def test_parts_of_gpus_are_named_as_such(name: str, kind: str) -> None:
     fake = FakeCuda(Memory(), uuid=1)
     fake.name = name

@@ -60,7 +60,7 @@ def test_rows_arrive_all_the_same(trees: str, slice_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("queues", "trees"),
+    "queues, trees",
     sampled(["one", "levels"], ["random-1", "direct"], keep=lambda queues, trees: queues == trees),
 )
 def test_streams_that_share_a_hardware_queue_do_not_wait_for_each_other(
@@ -82,7 +82,7 @@ def test_streams_that_share_a_hardware_queue_do_not_wait_for_each_other(
 
 
 @pytest.mark.parametrize(
-    ("highest", "levels"), [(-5, [0, 1, 2, 4]), (-2, [0, 1, 2, 2]), (0, [0, 0, 0, 0])], ids=str
+    "highest, levels", [(-5, [0, 1, 2, 4]), (-2, [0, 1, 2, 2]), (0, [0, 0, 0, 0])], ids=str
 )
 def test_roles_have_levels_of_priority(highest: int, levels: list[int]) -> None:
     def prepare(fakes: list[FakeCuda]) -> None:
@@ -133,7 +133,7 @@ def test_no_call_waits_for_the_device_here_either() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "why"),
+    "what, why",
     [
         ("exports", "its device memory cannot be shared: cuIpcGetMemHandle"),
         ("access", "the driver has no peer access between them"),

@@ -114,7 +114,7 @@ def differ(channel: Connection, shares: list[Any], change: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "words"),
+    "change, kind, words",
     [
         ("verb", "DisagreementError", "ranks make different calls"),
         ("width", "DisagreementError", "ranks make different calls"),

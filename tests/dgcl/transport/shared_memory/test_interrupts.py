@@ -71,7 +71,7 @@ def fold_halo(comm: Communicator) -> None:
 
 @pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("call", "one_step"),
+    "call, one_step",
     [
         pytest.param(call, one_step, id=f"{'plain' if one_step else 'attended'} {call.__name__}")
         for call in (expand, fold, halo_rows, fold_halo)
