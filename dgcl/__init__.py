@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "init": "dgcl.api",
     "dispatch_features": "dgcl.api",
+    "dispatch": "dgcl.frameworks.dispatch",
     "fetch": "dgcl.api",
     "graph_allgather": "dgcl.api",
     "graph_allgather_async": "dgcl.api",

@@ -20,6 +20,7 @@ from dgcl.errors import CommTimeoutError as CommTimeoutError
 from dgcl.errors import DisagreementError as DisagreementError
 from dgcl.errors import InexactWarning as InexactWarning
 from dgcl.errors import PeerLostError as PeerLostError
+from dgcl.frameworks.dispatch import dispatch as dispatch
 from dgcl.nn.inexact import check_model as check_model
 from dgcl.offload.offload import Offload as Offload
 from dgcl.options import EdgeOptions as EdgeOptions

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -111,7 +112,9 @@ def dispatch_features(
     return given_or_current(comm).dispatch_features(features, halo=halo)
 
 
-def fetch(rows: Tensor, ids: Tensor, comm: Communicator | None = None) -> Tensor:
+def fetch(
+    rows: Tensor, ids: Tensor, comm: Communicator | None = None, *, node_type: str | None = None
+) -> Tensor:
     """Rows of vertices anywhere in the graph, from their owners, without a plan: other ids in each call.
 
         >>> u, v = dgcl.fetch(h, pairs.flatten()).chunk(2)     # pairs (2, k) of global ids: links to be scored
@@ -124,6 +127,7 @@ def fetch(rows: Tensor, ids: Tensor, comm: Communicator | None = None) -> Tensor
         rows: ``(num_owned, *F)``.
         ids: ``(n,)`` int64 or int32 ids of vertices in the whole graph; n may differ by rank, and be 0.
         comm: The communicator; None for this thread's current one.
+        node_type: Rows and ids are those of this type of vertices.
 
     Returns:
         ``(n, *F)``, row k of vertex ``ids[k]``.
@@ -131,7 +135,7 @@ def fetch(rows: Tensor, ids: Tensor, comm: Communicator | None = None) -> Tensor
     Raises:
         ValueError, TypeError: Ids that are none, or rows that are not alike; raised on every rank.
     """
-    return given_or_current(comm).fetch(rows, ids)
+    return given_or_current(comm).fetch(rows, ids, node_type)
 
 
 def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
@@ -181,19 +185,19 @@ def graph_allgather_async(rows: Tensor, comm: Communicator | None = None) -> Pen
 
 
 def collect(
-    rows: Tensor,
+    rows: Tensor | Mapping[str, Tensor],
     dst: int | None = 0,
     *,
     file: str | PathLike[str] | None = None,
     comm: Communicator | None = None,
-) -> Tensor | None:
+) -> Any:
     """Owned rows of all ranks in global order; see :meth:`Communicator.collect`. Collective.
 
         >>> logits = dgcl.collect(model(x))              # (num_nodes, num_classes) on rank 0, None on others
         >>> dgcl.collect(model(x), file="logits.npy")    # or a file, which rank 0 writes piece by piece
 
     Args:
-        rows: ``(num_owned, *F)``.
+        rows: ``(num_owned, *F)``; or such rows by type of vertices, of a graph that was dispatched with types.
         dst: The rank that gets them; None for every rank.
         file: Write them there as ``.npy`` instead of returning them.
         comm: The communicator; None for this thread's current one.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from os import PathLike
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ class WholeGraphRows(Handle):
     edges: str
     require_neighbourhoods: Callable[[str], None]
     _halo: int
+    node_types: Mapping[str, tuple[int, int]] = MappingProxyType({})
     _part: Tensor | None = None
 
     @property
@@ -55,12 +57,12 @@ class WholeGraphRows(Handle):
             self._part = part
         return self._part
 
-    def fetch(self, rows: Tensor, ids: Tensor) -> Tensor:
+    def fetch(self, rows: Tensor, ids: Tensor, node_type: str | None = None) -> Tensor:
         """Rows of vertices anywhere; see :func:`dgcl.fetch`."""
-        problem = None
+        problem, mine, first, number = None, *self._vertices(node_type)
         try:
-            check_rows(rows, self.layout.num_owned, "num_owned", self.rank, self.device, any_device=True)
-            _check_ids(ids, self.num_nodes)
+            check_rows(rows, self._num_rows(node_type), "num_owned", self.rank, self.device, any_device=True)
+            _check_ids(ids, number)
         except (TypeError, ValueError) as error:
             problem = error
         kind = None if problem is not None else (tuple(rows.shape[1:]), rows.dtype)
@@ -70,9 +72,21 @@ class WholeGraphRows(Handle):
                 raise ValueError(
                     f"rows must have the same trailing shape and dtype on every rank (got {kinds})"
                 )
-            part = self.part.numpy()
-        mine = self.layout.global_ids("core")
+            part = self.part.numpy()[first : first + number]
         return fetch_rows(self.control, rows, ids.cpu().numpy(), part, mine)
+
+    def _vertices(self, node_type: str | None) -> tuple[NDArray[np.int64], int, int]:
+        """Of a type, or of all: the ids that this rank owns, from 0; the first in the whole graph; their number."""
+        ids = self.layout.global_ids("core")
+        if node_type is None:
+            return ids, 0, self.num_nodes
+        if node_type not in self.node_types:
+            raise ValueError(f"node_type must be one of {list(self.node_types)} (got {node_type!r})")
+        first, number = self.node_types[node_type]
+        return ids[(ids >= first) & (ids < first + number)] - first, first, number
+
+    def _num_rows(self, node_type: str | None) -> int:
+        return self.layout.num_owned if node_type is None else len(self._vertices(node_type)[0])
 
     def dispatch_features(self, features: Tensor | ArrayLike | None, *, halo: bool = False) -> Tensor:
         """This rank's rows of a feature matrix of the whole graph.
@@ -119,12 +133,16 @@ class WholeGraphRows(Handle):
         return dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges").to(self.device)
 
     def collect(
-        self, rows: Tensor, dst: int | None = 0, *, file: str | PathLike[str] | None = None
-    ) -> Tensor | None:
+        self,
+        rows: Tensor | Mapping[str, Tensor],
+        dst: int | None = 0,
+        *,
+        file: str | PathLike[str] | None = None,
+    ) -> Any:
         """Owned rows of all ranks back in global order; of a vertex with replicas, its owner's.
 
         Args:
-            rows: ``(num_owned, *F)``.
+            rows: ``(num_owned, *F)``; or such rows by type of vertices, of a graph that was dispatched with types.
             dst: The rank that gets them; None for every rank.
             file: Write them there as ``.npy`` (by rank ``dst``) instead of returning them.
 
@@ -135,9 +153,15 @@ class WholeGraphRows(Handle):
             ValueError, TypeError: Wrong rows on some rank, or a file that cannot be written; raised on every
                 rank.
         """
-        return self._collect(
-            "collect", rows, "num_owned", self.layout.global_ids("core"), self.num_nodes, dst, file
-        )
+        if isinstance(rows, Mapping):
+            return {
+                name: self._collect(
+                    "collect", rows[name], dst, None, *(self._num_rows(name), *self._vertices(name)[::2])
+                )
+                for name in rows
+            }
+        mine, _, number = self._vertices(None)
+        return self._collect("collect", rows, dst, file, self._num_rows(None), mine, number)
 
     def collect_edges(
         self, values: Tensor, dst: int | None = 0, *, file: str | PathLike[str] | None = None
@@ -153,22 +177,22 @@ class WholeGraphRows(Handle):
         """
         self.require_neighbourhoods("collect_edges")
         ids = self.local.edge_ids[: self.local.indptr[self.local.num_core]]  # in-edges of replicas come last
-        return self._collect("collect_edges", values, "num_local_edges", ids, self.num_edges, dst, file)
+        return self._collect("collect_edges", values, dst, file, self.local.num_edges, ids, self.num_edges)
 
     def _collect(
         self,
         name: str,
         rows: Tensor,
-        what: str,
-        ids: NDArray[np.int64],
-        num_rows: int,
         dst: int | None,
         file: str | PathLike[str] | None,
+        expected: int,
+        ids: NDArray[np.int64],
+        num_rows: int,
     ) -> Tensor | None:
         problem = None
-        expected = self.layout.num_owned if name == "collect" else self.local.num_edges
         try:
-            check_rows(rows, expected, what, self.rank, self.device, any_device=True)
+            words = "num_owned" if name == "collect" else "num_local_edges"
+            check_rows(rows, expected, words, self.rank, self.device, any_device=True)
             if dst is not None and not (
                 isinstance(dst, Integral) and not isinstance(dst, bool) and 0 <= dst < self.world_size
             ):

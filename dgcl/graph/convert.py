@@ -20,7 +20,8 @@ def as_graph(obj: Any, num_nodes: int | None = None) -> Graph:
 
     - :class:`~dgcl.graph.Graph`: unchanged.
     - DGLGraph, homogeneous: DGL's edge ids, also where only CSR or CSC is stored.
-    - PyG ``Data``: the columns of ``edge_index``; with ``adj_t`` instead, its stored entries.
+    - PyG ``Data``: the columns of ``edge_index``; with ``adj_t`` instead, its stored entries. ``HeteroData``: types of
+      vertices are numbered through in the order of ``node_types``, types of edges in that of ``edge_types``.
     - edge_index of shape (2, E), tensor, array or two lists: the columns.
     - networkx ``Graph``, ``DiGraph``, ``MultiGraph``, ``MultiDiGraph``: ``G.to_directed().edges()``. An
       undirected edge counts in both directions, a self loop once, parallel edges by key.

@@ -16,26 +16,27 @@ import numpy as np
 from dgcl.graph.build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
 from dgcl.graph.csr import Graph
 from dgcl.graph.id_arrays import as_ids, is_tensor
+from dgcl.graph.typed import TypedGraph, graph_of_types
 
-__all__ = ["graph_from_object", "networkx_nodes"]
+__all__ = ["graph_from_object", "is_a", "networkx_nodes"]
 
 ACCEPTED = (
-    "a homogeneous DGLGraph, PyG Data, an edge_index of shape (2, E), a networkx graph, a scipy or torch "
+    "a homogeneous DGLGraph, PyG Data or HeteroData, an edge_index of shape (2, E), a networkx graph, a scipy or torch "
     "sparse matrix, CSR arrays (indptr, indices), or a file's path"
 )
 
 
 def graph_from_object(obj: Any, num_nodes: int | None) -> Graph:
     """Build a :class:`Graph` from anything but a Graph or a path; see :func:`dgcl.graph.as_graph`."""
-    if _is_a(obj, "dgl", "DGLGraph"):
+    if is_a(obj, "dgl", "DGLGraph"):
         return _from_dgl(obj, num_nodes)
-    if _is_a(obj, "torch_geometric.data", "HeteroData"):
-        raise TypeError("graph must be homogeneous (got a PyG HeteroData); use data.to_homogeneous()")
-    if _is_a(obj, "torch_geometric.data", "Data"):
+    if is_a(obj, "torch_geometric.data", "HeteroData"):
+        return _from_hetero(obj)
+    if is_a(obj, "torch_geometric.data", "Data"):
         return _from_pyg(obj, num_nodes)
-    if _is_a(obj, "networkx", "Graph"):
+    if is_a(obj, "networkx", "Graph"):
         return _from_networkx(obj, num_nodes)
-    if _is_a(obj, "scipy.sparse", "sparray") or _is_a(obj, "scipy.sparse", "spmatrix"):
+    if is_a(obj, "scipy.sparse", "sparray") or is_a(obj, "scipy.sparse", "spmatrix"):
         return _from_scipy(obj, num_nodes)
     if is_tensor(obj) and str(obj.layout) != "torch.strided":
         return _from_torch_sparse(obj, num_nodes)
@@ -64,7 +65,7 @@ def networkx_nodes(graph: Any) -> list[Any]:
     return nodes
 
 
-def _is_a(obj: object, module: str, name: str) -> bool:
+def is_a(obj: object, module: str, name: str) -> bool:
     """Tell whether `obj` is an instance of a class of a library that may not even be loaded."""
     cls = getattr(sys.modules.get(module), name, None)
     return isinstance(cls, type) and isinstance(obj, cls)
@@ -83,7 +84,7 @@ def _from_edge_index(edge_index: Any, num_nodes: int | None, name: str = "edge_i
     """A (2, E) tensor or array; also two lists."""
     if isinstance(edge_index, list) and len(edge_index) == 2 and all(is_tensor(row) for row in edge_index):
         return graph_from_edges(edge_index[0], edge_index[1], num_nodes, name=name)
-    if _is_a(edge_index, "torch_geometric", "EdgeIndex"):
+    if is_a(edge_index, "torch_geometric", "EdgeIndex"):
         sizes = [size for size in edge_index.sparse_size() if size is not None]
         num_nodes = _require_count(name, max(sizes), num_nodes) if sizes else num_nodes
     ids = as_ids(edge_index, name, ndim=2)
@@ -144,6 +145,19 @@ def _from_pyg(data: Any, num_nodes: int | None) -> Graph:
         return _from_torch_sparse(adj_t, count, transposed=True)
     indptr, indices, _ = adj_t.csr()
     return graph_from_in_csr(indptr, indices, count, name="PyG Data: adj_t")
+
+
+def _from_hetero(data: Any) -> TypedGraph:
+    """Types of vertices in the order of `data.node_types`, types of edges in that of `data.edge_types`."""
+    for edge_type in data.edge_types:
+        if "edge_index" not in data[edge_type]:
+            raise ValueError(
+                f"data[{edge_type}] must have an edge_index (got {list(data[edge_type].keys())})"
+            )
+    nodes = {
+        name: _require_count(f"data[{name!r}]", data[name].num_nodes or 0, None) for name in data.node_types
+    }
+    return graph_of_types(nodes, ((name, data[name].edge_index) for name in data.edge_types))
 
 
 def _from_networkx(graph: Any, num_nodes: int | None) -> Graph:

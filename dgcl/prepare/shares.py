@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph, as_graph
+from dgcl.graph.typed import TypedGraph
 from dgcl.grid.grid import Grid
 from dgcl.partition import METHODS as PARTITIONS
 from dgcl.partition import balance_weights, partition_graph
@@ -26,6 +27,7 @@ from dgcl.planner.plan import Plan
 from dgcl.prepare.cache import cache_key
 from dgcl.prepare.parts_choice import AUTO, explain_parts, fastest_parts, predict_parts
 from dgcl.prepare.stored_plans import StaleParts, StoredPlans
+from dgcl.prepare.typed_exchanges import plan_edge_types
 from dgcl.program import Program, compile_programs
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.program.strategy import Arrangement, Planned, Problem, Strategy
@@ -174,6 +176,9 @@ def prepare(
         arrangement = replace(arrangement, why="; ".join(filter(None, (why, arrangement.why))))
         steps.done("relation and plan")
     assert owners is not None
+    if isinstance(checked, TypedGraph):
+        problem = Problem(checked, owners, machine, method, options, plans)
+        arrangement = replace(arrangement, more=plan_edge_types(checked, problem, arrangement))
     planned: dict[str, Planned] = {HALO: arrangement}
     if arrangement.partial is not None:
         planned[PARTIAL] = arrangement.partial
@@ -227,7 +232,10 @@ def _share_out(graph: Graph, arrangement: Arrangement, exchanges: list[tuple[Exc
     if arrangement.named is not None:
         pairs = (arrangement.named(program, local) for program, local in pairs)  # type: ignore[assignment]
     plan, why = arrangement.plan, arrangement.why
-    return [Share((Exchange(HALO, plan, program),), local, sizes, why) for program, local in pairs]
+    return [
+        Share((Exchange(HALO, plan, program), *of_rank[1:]), local, sizes, why)
+        for (program, local), of_rank in zip(pairs, exchanges, strict=True)
+    ]
 
 
 def _edge_seconds(strategy: Strategy) -> float:

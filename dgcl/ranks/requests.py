@@ -1,4 +1,4 @@
-"""Rows that ranks ask each other for by number, anew in each call: numbers go to those who have the rows, rows come back.
+"""Rows that ranks ask each other for by number, anew in each call: numbers go out, rows come back.
 
 Through the control plane: one exchange of numbers when requests are made, one of rows each way they travel.
 """

@@ -93,8 +93,13 @@ def run_recipe(code: str, given: dict[str, Any]) -> dict[str, Any]:
     """Run a recipe on this rank; what it made, put together again, and the number of edges."""
     scope = dict(given)
     exec(code, scope)
+    if "edge_index" in scope.get("data", ()):  # this rank's, from dgcl.dispatch
+        data = scope["data"]
+        scope |= {"x": data.x, "y": data.y, "train": data.train_mask, "test": data.test_mask}
     names = [name for name in ("x", "y", "train", "test") if name in scope]
-    return {"num_edges": scope["comm"].num_edges} | {name: dgcl.collect(scope[name], None) for name in names}
+    return {"num_edges": dgcl.current_communicator().num_edges} | {
+        name: dgcl.collect(scope[name], None) for name in names
+    }
 
 
 def loops(edges: np.ndarray) -> int:

@@ -67,14 +67,6 @@ def meshgraphnet(case: Case, x: Tensor, e: Tensor, names: dict[str, Any]) -> Ten
     return x
 
 
-def by_kind(case: Case, x: Tensor, e: Tensor, names: dict[str, Any]) -> Tensor:
-    sources, _ = torch.from_numpy(case.edges)
-    for k, step in enumerate((names["encode"], names["process"], names["decode"])):
-        chosen = (names["edge_kind"] == k).double().unsqueeze(1)
-        x = x + sums(case, step(x)[sources] * chosen)
-    return x
-
-
 def graph_norm(case: Case, x: Tensor, e: Tensor, names: dict[str, Any]) -> Tensor:
     out: Tensor = names["norm"](x)
     return out
@@ -93,14 +85,6 @@ BLOCKS: dict[str, tuple[str, Callable[..., Tensor], Callable[[Case], dict[str, A
         "edge_mlp",
         meshgraphnet,
         lambda case: {"layers": [(linear(k, 11, 3), linear(k + 9, 7, 4)) for k in range(2)]},
-    ),
-    "kinds of edges": (
-        "edge_kind",
-        by_kind,
-        lambda case: {
-            **{name: linear(k, 4, 4) for k, name in enumerate(("encode", "process", "decode"))},
-            "edge_kind": torch.arange(case.edges.shape[1]) % 3,
-        },
     ),
     "GraphNorm": ("mean_scale", graph_norm, lambda case: {"norm": norm_of_pyg()}),
 }

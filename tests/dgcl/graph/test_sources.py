@@ -270,7 +270,7 @@ class TestPyg:
 
     def test_what_is_no_homogeneous_graph(self) -> None:
         data = pytest.importorskip("torch_geometric.data")
-        with pytest.raises(TypeError, match=r"homogeneous.*data.to_homogeneous"):
+        with pytest.raises(ValueError, match="must be at least 1"):
             as_graph(data.HeteroData())
         with pytest.raises(ValueError, match=r"edge_index or adj_t \(got the keys \['x'\]\)"):
             as_graph(data.Data(x=torch.zeros(2, 2)))

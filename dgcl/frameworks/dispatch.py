@@ -1,0 +1,240 @@
+"""A graph object of PyG, with all its rows, to the ranks: what :func:`dgcl.dispatch` does.
+
+Rank 0 decides what goes by vertices and what by edges; each tensor is then handed out by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dgcl.build import build_comm_info
+from dgcl.graph import as_graph
+from dgcl.graph.sources import is_a
+from dgcl.graph.typed import EdgeType, TypedGraph
+from dgcl.options import EdgeOptions
+from dgcl.ranks.context import context
+from dgcl.ranks.set_up import set_up_call
+from dgcl.ranks.whole_rows import agree, dispatch_rows
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["dispatch"]
+
+_log = logging.getLogger("dgcl")
+
+#: What names of PyG's own are rows of, where there are as many edges as vertices.
+_KNOWN = {"x": "vertices", "pos": "vertices", "edge_attr": "edges", "edge_weight": "edges"}
+
+
+class _Item(NamedTuple):
+    """A value of the user's object, in the store of a type of vertices or edges; "": there is one."""
+
+    store: str | EdgeType
+    name: str
+    rows: str  # "vertices", "edges", or "" for what is no rows of either
+    value: Any
+
+
+class _Schema(NamedTuple):
+    """What rank 0 has: items, of rows without their values; and (first, number) by type of vertices and of edges."""
+
+    framework: str
+    items: list[_Item]
+    node_types: dict[Any, tuple[int, int]]
+    edge_types: dict[Any, tuple[int, int]]
+
+
+@set_up_call
+def dispatch(
+    data: Any = None,
+    *,
+    vertices: Collection[str] = (),
+    edges: Collection[str] | EdgeOptions = (),
+    **options: Any,
+) -> Any:
+    """Partition a graph with its data, plan, connect, and give this rank its part of all of it. Collective.
+
+        >>> dgcl.init()
+        >>> data = dgcl.dispatch(data)                # and on with the program of one device, on this rank's rows
+
+    Tensors with a row for each vertex (features, labels, masks) become those of this rank's vertices, tensors with a
+    row for each edge those of its edges; ``edge_index`` leads from rows [owned | halo] to owned ones. All else is
+    given whole: ids in it, as in ``train_idx`` or ``edge_label_index``, stay those of the whole graph, as
+    :func:`dgcl.fetch` takes them.
+
+    Args:
+        data: A PyG ``Data`` or ``HeteroData``, on rank 0 alone (others pass None) or on every rank.
+        vertices, edges: Lists of names of tensors with a row for each vertex, or edge, where sizes leave both open.
+            (A placement of edges, as "head", is the option of that name.)
+        options: As of :func:`dgcl.build_comm_info`, which makes the communicator, the current one from now on.
+
+    Returns:
+        A new object of the same kind.
+
+    Raises:
+        ValueError, TypeError: Data that cannot be divided, by name; raised on every rank.
+    """
+    control = context.require_control()
+    if isinstance(edges, (str, EdgeOptions)):
+        options, edges = options | {"edges": edges}, ()
+    problem, items, schema, graph = None, [], None, None
+    if data is not None:
+        try:
+            framework = next((name for name in _GIVE if is_a(data, "torch_geometric.data", name)), "")
+            if not framework:
+                raise TypeError(
+                    f"data must be a PyG Data or HeteroData (got {type(data).__name__});"
+                    " other graphs go to dgcl.build_comm_info, and rows to dgcl.dispatch_features"
+                )
+            graph = as_graph(data)
+            nodes, of_edges = {"": (0, graph.num_nodes)}, {"": (0, graph.num_edges)}
+            if isinstance(graph, TypedGraph):
+                nodes, of_edges = dict(graph.node_types), dict(graph.edge_types)  # type: ignore[arg-type]
+            items = list(
+                _items(
+                    data,
+                    nodes,
+                    of_edges,
+                    {**dict.fromkeys(vertices, "vertices"), **dict.fromkeys(edges, "edges")},
+                )
+            )
+            schema = _Schema(
+                framework,
+                [each._replace(value=None) if each.rows else each for each in items],
+                nodes,
+                of_edges,
+            )
+        except (TypeError, ValueError) as error:
+            problem = error
+    schema = agree(control, problem, schema if control.rank == 0 else None)[0]
+    if schema is None:
+        raise ValueError("data must be given on rank 0 (got None there)")
+    comm = build_comm_info(graph if control.rank == 0 else None, **options)
+    comm.require_neighbourhoods("dispatch")
+    whole = [each.name for each in schema.items if not each.rows and _holds_ids(each.value)]
+    if whole and control.rank == 0:
+        _log.warning(
+            "data: %s stay whole, with ids of the whole graph, as dgcl.fetch takes them", ", ".join(whole)
+        )
+    own = {each[:3]: each.value for each in items}
+    handed = [each._replace(value=_rows(comm, schema, each, own.get(each[:3]))) for each in schema.items]
+    return _GIVE[schema.framework](comm, schema, handed)
+
+
+def _items(
+    data: Any, nodes: dict[Any, tuple[int, int]], edges: dict[Any, tuple[int, int]], asked: dict[str, str]
+) -> Iterator[_Item]:
+    """What is in the user's object, but for its edges.
+
+    Raises:
+        ValueError: It cannot be said what something is, or it cannot be divided.
+    """
+    for store in data.stores:
+        key = store._key or ""
+        sizes = {"vertices": nodes.get(key, (0, -1))[1], "edges": edges.get(key, (0, -1))[1]}
+        for name, value in store.items():
+            if name == "adj_t":
+                raise ValueError(
+                    "data has adj_t, of which ranks take no part: dispatch data with edge_index, as it is before"
+                    " ToSparseTensor"
+                )
+            if name in ("edge_index", "num_nodes"):
+                continue
+            length = _num_rows(data, name, value)
+            rows = [kind for kind, size in sizes.items() if length == size]
+            if name in asked or len(rows) == 2:
+                kind = asked.get(name) or _KNOWN.get(name)
+                if kind not in rows:
+                    raise ValueError(
+                        f"data.{name} has {length} rows, and there are {sizes['vertices']} vertices and"
+                        f" {sizes['edges']} edges; name it in vertices=[...] or edges=[...], as what it is"
+                    )
+                rows = [kind]
+            if f"{name}_index" in store:  # labels of pairs, one for each column of its ids
+                rows = []
+            if rows and isinstance(value, (list, tuple)):
+                raise ValueError(
+                    f"data.{name} must be a tensor to be divided by {rows[0]} (got a list); or delete it"
+                )
+            yield _Item(key, name, rows[0] if rows else "", value)
+
+
+def _num_rows(data: Any, name: str, value: Any) -> int | None:
+    """How many rows a value has; None for what has none, ids in columns among them."""
+    if isinstance(value, (list, tuple)):
+        return len(value)
+    if not isinstance(value, (Tensor, np.ndarray)) or value.ndim == 0:
+        return None
+    return len(value) if value.ndim == 1 or data.__cat_dim__(name, value) == 0 else None
+
+
+def _holds_ids(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0 and value.dtype in (torch.int32, torch.int64)
+
+
+def _within(ids: NDArray[np.int64], first: int, number: int) -> NDArray[np.int64]:
+    """Ids of one type, from 0."""
+    return ids[(ids >= first) & (ids < first + number)] - first
+
+
+def _rows(comm: Communicator, schema: _Schema, item: _Item, value: Any) -> Any:
+    """This rank's rows of an item; of no rows the whole."""
+    if not item.rows:
+        return item.value.to(comm.device) if isinstance(item.value, Tensor) else item.value
+    types, ids = schema.edge_types, comm.local.edge_ids
+    if item.rows == "vertices":
+        types, ids = schema.node_types, comm.layout.owned_ids
+    first, number = types[item.store]
+    rows = dispatch_rows(comm.control, value, number, _within(ids, first, number), item.name, item.rows)
+    if item.rows == "vertices" and rows.is_floating_point():
+        comm.feature_dtype = rows.dtype
+    return rows.to(comm.device)
+
+
+def _give_data(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
+    from torch_geometric.data import Data
+
+    edge_index = comm.local_graph("pyg", device=comm.device).edge_index
+    return Data(edge_index=edge_index, num_nodes=comm.num_owned, **{each.name: each.value for each in items})
+
+
+def _give_hetero(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
+    from torch_geometric.data import HeteroData
+
+    data = HeteroData()
+    comm.node_types = schema.node_types
+    for name, place in schema.node_types.items():
+        data[name].num_nodes = len(_within(comm.layout.owned_ids, *place))
+    for edge_type in schema.edge_types:
+        data[edge_type].edge_index = _edges_of_type(comm, schema, edge_type)
+    for each in items:
+        if each.store:
+            data[each.store][each.name] = each.value
+        else:
+            data[each.name] = each.value
+    return data
+
+
+def _edges_of_type(comm: Communicator, schema: _Schema, edge_type: EdgeType) -> Tensor:
+    """``(2, E)``: from rows [owned | halo] of the type's exchange to owned rows of the type of its heads."""
+    local, (first, number) = comm.local, schema.edge_types[edge_type]
+    mine = np.flatnonzero((local.edge_ids >= first) & (local.edge_ids < first + number))
+    sources, heads = (schema.node_types[name] for name in edge_type[::2])
+    name = "__".join(edge_type)
+    rows = comm.layouts[name].global_ids("local")
+    order = np.argsort(rows)
+    ids = local.local_ids[local.indices[mine]] - sources[0]
+    places = order[np.searchsorted(rows, ids, sorter=order)]
+    heads_of = local.heads[mine] - np.searchsorted(comm.layout.owned_ids, heads[0])
+    return torch.from_numpy(np.stack([places, heads_of])).to(comm.device)
+
+
+_GIVE = {"Data": _give_data, "HeteroData": _give_hetero}

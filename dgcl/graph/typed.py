@@ -1,0 +1,65 @@
+"""A graph with types of vertices and edges, numbered through type by type; what has one type has one, named ""."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from dgcl.graph.build import graph_from_edges
+from dgcl.graph.csr import Graph
+from dgcl.graph.id_arrays import as_ids
+
+__all__ = ["EdgeType", "TypedGraph", "graph_of_types"]
+
+EdgeType = tuple[str, str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class TypedGraph(Graph):
+    """A :class:`Graph` that knows which of its vertices and edges are of which type.
+
+    Attributes:
+        node_types: (first vertex, number) of each type.
+        edge_types: (first edge in the user's order, number) of each type: (of the sources, its name, of the heads).
+    """
+
+    node_types: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    edge_types: Mapping[EdgeType, tuple[int, int]] = field(default_factory=dict)
+
+    def edges_of(self, edge_type: EdgeType) -> Graph:
+        """All vertices, and the edges of one type."""
+        first, number = self.edge_types[edge_type]
+        ids = np.arange(self.num_edges) if self.edge_ids is None else self.edge_ids
+        chosen = (ids >= first) & (ids < first + number)
+        before = np.concatenate([[0], np.cumsum(chosen)])
+        return Graph(self.num_nodes, before[self.indptr], self.indices[chosen])
+
+
+def graph_of_types(nodes: Mapping[str, int], edges: Iterable[tuple[EdgeType, Any]]) -> TypedGraph:
+    """From numbers of vertices by type, and (2, E) ids within their types by type of edge.
+
+    Raises:
+        TypeError, ValueError: As :func:`~dgcl.graph.build.graph_from_edges`, of the type that is wrong.
+    """
+    starts = [0, *accumulate(nodes.values())]
+    node_types = dict(zip(nodes, zip(starts, nodes.values(), strict=False), strict=True))
+    ends, edge_types, total = [np.zeros((2, 0), np.int64)], {}, 0
+    for edge_type, edge_index in edges:
+        ids = as_ids(edge_index, f"edge_index of {edge_type}", ndim=2).astype(np.int64)
+        for row, name in zip(ids, edge_type[::2], strict=True):
+            if len(row) and not 0 <= row.min() <= row.max() < nodes[name]:
+                raise ValueError(
+                    f"edge_index of {edge_type}: ids of {name!r} must lie in [0, {nodes[name]})"
+                    f" (got {row.min()} to {row.max()})"
+                )
+            row += node_types[name][0]
+        ends.append(ids)
+        edge_types[edge_type] = (total, ids.shape[1])
+        total += ids.shape[1]
+    sources, heads = np.concatenate(ends, 1)
+    plain = graph_from_edges(sources, heads, starts[-1], name="graph")
+    return TypedGraph(plain.num_nodes, plain.indptr, plain.indices, plain.edge_ids, node_types, edge_types)

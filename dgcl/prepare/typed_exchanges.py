@@ -1,0 +1,38 @@
+"""The exchanges of a graph of several types: one for each type of edges, of the rows of its type of sources alone."""
+
+from __future__ import annotations
+
+from dgcl.graph.typed import TypedGraph
+from dgcl.planner.methods import make_plan
+from dgcl.program.strategy import Arrangement, Planned, Problem
+from dgcl.relation.classes import build_classes
+from dgcl.relation.demand import Demand, halo_demand
+
+__all__ = ["plan_edge_types"]
+
+
+def plan_edge_types(graph: TypedGraph, problem: Problem, arrangement: Arrangement) -> dict[str, Planned]:
+    """Plan an exchange for each type of edges; its items are the vertices of that type, from 0.
+
+    Raises:
+        ValueError: Edges are not summed by the owners of their heads, or vertices have replicas.
+    """
+    if arrangement.partial is not None or arrangement.named is not None:
+        raise ValueError("a graph of several types goes with edges='head', without a grid or replicas")
+    planned = {}
+    for edge_type in graph.edge_types:
+        whole = halo_demand(graph.edges_of(edge_type), problem.part, problem.topology.num_devices)
+        first, number = graph.node_types[edge_type[0]]
+        vertices = slice(first, first + number)
+        demand = Demand(whole.world_size, whole.owner[vertices], whole.wanted[:, vertices])
+        classes, name = build_classes(demand), "__".join(edge_type)
+        plan = problem.plans.plan(
+            problem.part,
+            classes.relation,
+            lambda relation=classes.relation: make_plan(  # type: ignore[misc]
+                relation, problem.topology, problem.method, problem.options
+            ),
+            {"exchange": name},
+        )
+        planned[name] = Planned(demand, classes, plan)
+    return planned
