@@ -35,6 +35,7 @@ _NAMES = {
     "Communicator": "dgcl.communicator",
     "Offload": "dgcl.offload.offload",
     "check_model": "dgcl.nn.inexact",
+    "distribute": "dgcl.distributed.distribute",
     "launch": "dgcl.ranks.launcher",
     "CommError": "dgcl.errors",
     "PeerLostError": "dgcl.errors",

@@ -15,6 +15,7 @@ from dgcl.api import init as init
 from dgcl.build import build_comm_info as build_comm_info
 from dgcl.build import load_comm_info as load_comm_info
 from dgcl.communicator import Communicator as Communicator
+from dgcl.distributed.distribute import distribute as distribute
 from dgcl.errors import CommError as CommError
 from dgcl.errors import CommTimeoutError as CommTimeoutError
 from dgcl.errors import DisagreementError as DisagreementError

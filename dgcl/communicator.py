@@ -62,6 +62,7 @@ class Communicator(GridRows, WholeGraphRows):
         device: Where the rows are that it moves.
         feature_dtype: Of the floating point features that were dispatched last; None before.
         offloads: Of this communicator that are open; :meth:`memory` reports them.
+        message_edges: ``(2, E)`` of which a distributed model is making messages; None otherwise.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Communicator(GridRows, WholeGraphRows):
         self._num_local = tuple(program.num_local for program in self._programs)
         self._halo = self._numbers[HALO]
         self._dropout_calls, self.feature_dtype = 0, None
+        self.message_edges: Tensor | None = None
         self.offloads: WeakSet[Any] = WeakSet()
         self._number = ops.register_communicator(self)
 
@@ -284,9 +286,10 @@ class Communicator(GridRows, WholeGraphRows):
             ValueError: This rank does not have all in-edges of its vertices (``edges`` is not "head").
         """
         from dgcl.frameworks import local_graph
+        from dgcl.frameworks.edge_sets import remembered
 
         self.require_neighbourhoods("local_graph")
-        return local_graph(kind, self.local, **options)
+        return remembered(local_graph(kind, self.local, **options), self)
 
     def slice_graph(self, kind: str = "csr", **options: Any) -> Any:
         """This rank's graph of slices of rows, on a grid of depth 1, as :meth:`local_graph` gives graphs. Collective.
@@ -356,11 +359,8 @@ class Communicator(GridRows, WholeGraphRows):
         return replace(report, offload=offload)
 
     def use_transport(self, transport: Transport) -> Transport:
-        """Let another transport move the rows from now on, as baselines do; called on every rank.
-
-        Returns:
-            The one that moved them so far; whoever replaces it closes it.
-        """
+        """Let another transport move the rows from now on, as baselines do, and return the one that did so far, which
+        whoever replaces it closes; called on every rank."""
         before, self.transport = self.transport, transport
         return before
 

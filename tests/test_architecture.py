@@ -290,6 +290,7 @@ ORDER = (
     ("autograd", "communicator", "whole_graph_rows", "frameworks", "nn", "options", "build", "api"),
     ("offload",),
     ("testing",),
+    ("distributed",),
     ("bench",),
     ("calibration",),
     ("cli", "__main__"),

@@ -15,6 +15,7 @@ another 20 microseconds.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -45,6 +46,14 @@ class Exchanging(Protocol):
     def rows_of(self, exchange: int) -> tuple[int, int]:
         """(num_owned, num_local) of the exchange with this number."""
 
+
+class _Transparent(threading.local):
+    """How many function modes of this thread need not see collectives."""
+
+    count = 0
+
+
+transparent = _Transparent()
 
 Verb = Callable[..., Tensor]
 """:func:`expand`, :func:`fold` or :func:`sum_over_ranks`."""
@@ -243,7 +252,7 @@ def _unwatched(rows: Tensor) -> bool:
         and type(rows) in (Tensor, torch.nn.Parameter)
         and not (rows.is_conj() or rows.is_neg())  # their memory does not hold their values
         and num_dispatch_modes() == 0
-        and num_function_modes() == 0
+        and num_function_modes() == transparent.count
     )
 
 

@@ -96,7 +96,8 @@ class BatchNorm(torch.nn.BatchNorm1d):
                 f"x must have shape (num_owned, {self.num_features}) or (num_owned, {self.num_features}, L) (got"
                 f" {tuple(x.shape)})"
             )
-        if len(x) != comm.num_owned:
+        messages = comm.message_edges is not None  # rows of edges, each on one rank
+        if len(x) != comm.num_owned and not messages:
             raise ValueError(
                 f"x must hold the {comm.num_owned} owned rows of this rank (got {len(x)}): a halo row is"
                 " counted by the rank that owns it; normalise before dgcl.graph_allgather, on a grid before"
@@ -105,13 +106,18 @@ class BatchNorm(torch.nn.BatchNorm1d):
         rows = [dim for dim in range(x.dim()) if dim != 1]
         channels = [1, -1, *[1] * (x.dim() - 2)]
         count = comm.num_nodes * math.prod(x.shape[2:])  # values in each channel, on all ranks
+        core = len(x) if messages else comm.num_core
+        if messages:
+            count = int(
+                named_sum(x.new_tensor([x.numel() // x.shape[1]], dtype=torch.float64), comm, "BatchNorm")
+            )
         if count == 1:
             raise ValueError("x must have more than one value in each channel over all ranks (got 1)")
 
         wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        mean = named_sum(first_rows(wide, comm.num_core).sum(rows), comm, "BatchNorm") / count
+        mean = named_sum(first_rows(wide, core).sum(rows), comm, "BatchNorm") / count
         centred = wide - mean.view(channels)
-        squares = first_rows(centred, comm.num_core).square().sum(rows)
+        squares = first_rows(centred, core).square().sum(rows)
         variance = named_sum(squares, comm, "BatchNorm") / count
         if self.training and self.track_running_stats:
             update_running(self, mean.detach(), variance.detach() * (count / (count - 1)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
+from torch.nn.parameter import is_lazy
 
 from dgcl.errors import DisagreementError
 from dgcl.nn.arguments import current, require_integers, require_module, require_parameters
@@ -154,7 +155,8 @@ def broadcast_parameters(
 
 
 def _take_from(model: Module, control: Control, src: int) -> None:
-    own, rank = dict([*model.named_parameters(), *model.named_buffers()]), control.rank
+    named = [*model.named_parameters(), *model.named_buffers()]
+    own, rank = {name: value for name, value in named if not is_lazy(value)}, control.rank
     # Copies: ranks that are threads would otherwise read what rank src already trains.
     copies = {name: value.detach().cpu().clone() for name, value in own.items()} if rank == src else None
     with control.collective("broadcast_parameters"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch.nn import Module
@@ -20,7 +20,7 @@ from dgcl.topology.checks import check_choice
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["Finding", "OnInexact", "check_model", "report_inexact"]
+__all__ = ["Finding", "OnInexact", "check_model", "refusals", "report_inexact"]
 
 OnInexact = Literal["warn", "raise", "ignore"]
 
@@ -89,17 +89,16 @@ def _always(module: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Rule:
+    """What a class does. ``distributed``: once :func:`dgcl.distribute` had it, it is exact."""
+
     why: str
     instead: str
     applies: Callable[[Any], bool] = _always
     random: bool = False
+    distributed: bool = True
 
 
-_BATCH_NORM = _Rule(
-    _ROWS,
-    "take dgcl.nn.BatchNorm, or put it in with model = dgcl.nn.BatchNorm.convert(model)",
-    _uses_own_statistics,
-)
+_BATCH_NORM = _Rule(_ROWS, "take dgcl.nn.BatchNorm", _uses_own_statistics)
 _DROPOUT = _Rule(_RANDOM, "take dgcl.nn.Dropout, which drops by vertex", _draws, random=True)
 _ATTENTION = _Rule(
     _RANDOM, "set dropout=0 (dgcl.nn.Dropout with edges=True drops by edge)", _draws_inside, random=True
@@ -109,37 +108,73 @@ _GCN = _Rule(_DEGREES, f"take dgcl.nn.GCNConv, or {_BY_WEIGHTS}", _normalizes)
 _WEIGHTS = _Rule(_DEGREES, _BY_WEIGHTS, _normalizes)
 _SEVERAL = _Rule(_HOPS, _BY_HOPS)
 _STATISTICS = _Rule(_ROWS, _BY_SUMS)
-_GLOBAL = _Rule(_ALL, _BY_SUMS)
+_GLOBAL = _Rule(_ALL, _BY_SUMS, distributed=False)
+_ORDER = _Rule(
+    "depends on the order of a vertex's in-edges, which is that of their sources",
+    "take a sum, mean, maximum or softmax",
+    distributed=False,
+)
+_TYPES = _Rule(
+    "puts rows of all types one after the other, and finds sources by this rank's numbers of them",
+    "take a layer for each edge type (HeteroConv)",
+    distributed=False,
+)
+_TURNED = _Rule(
+    "sums over edges turned round, which are on other ranks",
+    "dispatch the graph turned round, too, and take a layer for each direction",
+    distributed=False,
+)
+_WHOLE = _Rule(
+    "has a row of parameters for each vertex of the whole graph",
+    "take rows of features, dgcl.dispatch_features(embedding)",
+    distributed=False,
+)
+
+
+def _other(names: str, rule: _Rule) -> dict[str, _Rule]:
+    return dict.fromkeys(names.split(), rule)
+
 
 _RULES: dict[str, dict[str, _Rule]] = {
     "torch": {
         "BatchNorm1d": _BATCH_NORM,
-        **dict.fromkeys(("Dropout", "AlphaDropout", "Dropout1d"), _DROPOUT),
-        "RReLU": _Rule(_RANDOM, "take torch.nn.LeakyReLU", _is_training, random=True),
+        "Dropout": _DROPOUT,
+        **_other("AlphaDropout FeatureAlphaDropout Dropout1d", replace(_DROPOUT, distributed=False)),
+        "RReLU": _Rule(_RANDOM, "take torch.nn.LeakyReLU", _is_training, random=True, distributed=False),
     },
     "torch_geometric": {
         "GCNConv": _GCN,
         "APPNP": _Rule(_HOPS, "take dgcl.nn.APPNP"),
         "GraphNorm": _Rule(_ROWS, "take dgcl.nn.GraphNorm"),
-        **dict.fromkeys(("LGConv", "GCN2Conv", "FAConv"), _WEIGHTS),
-        **dict.fromkeys(
-            ("SGConv", "SSGConv", "TAGConv", "ChebConv", "ARMAConv", "MixHopConv", "GatedGraphConv"),
-            _SEVERAL,
+        **_other("LGConv GCN2Conv FAConv", _WEIGHTS),
+        **_other("SGConv SSGConv TAGConv ChebConv ARMAConv MixHopConv GatedGraphConv", _SEVERAL),
+        "AntiSymmetricConv": _SEVERAL,
+        **_other("PANConv CorrectAndSmooth LabelPropagation", replace(_SEVERAL, distributed=False)),
+        **_other(
+            "EGConv PDNConv DNAConv", _Rule(_DEGREES, "write it with the sums of comm.local_graph('csr')")
         ),
-        **dict.fromkeys(("PANConv", "LabelPropagation", "CorrectAndSmooth", "AntiSymmetricConv"), _SEVERAL),
-        **dict.fromkeys(
-            ("EGConv", "PDNConv", "DNAConv", "HypergraphConv"),
-            _Rule(_DEGREES, "write it with the sums of comm.local_graph('csr')"),
-        ),
-        **dict.fromkeys(("PairNorm", "InstanceNorm", "MeanSubtractionNorm", "HeteroBatchNorm"), _STATISTICS),
+        **_other("PairNorm MeanSubtractionNorm", _STATISTICS),
+        **_other("InstanceNorm HeteroBatchNorm", replace(_STATISTICS, distributed=False)),
         "GraphSizeNorm": _Rule(_ROWS, "divide by comm.num_nodes ** 0.5"),
-        **dict.fromkeys(
-            ("GATConv", "GATv2Conv", "TransformerConv", "SuperGATConv", "HEATConv", "RGATConv"), _ATTENTION
+        **_other("GATConv GATv2Conv TransformerConv HEATConv RGATConv", _ATTENTION),
+        **_other("MLP DeepGCNLayer", _INSIDE),
+        "SuperGATConv": _Rule(
+            "draws negative edges among this rank's rows", "take GATv2Conv", _is_training, True, False
         ),
-        **dict.fromkeys(("MLP", "AttentiveFP", "DeepGCNLayer"), _INSIDE),
         "LayerNorm": _Rule(_ROWS, "set mode='node'", _over_the_graph),
-        **dict.fromkeys(("GPSConv", "GravNetConv", "DynamicEdgeConv", "XConv"), _GLOBAL),
-        **dict.fromkeys(("TopKPooling", "SAGPooling", "ASAPooling", "EdgePooling", "MemPooling"), _GLOBAL),
+        **_other("GPSConv GravNetConv DynamicEdgeConv XConv WLConv MeshCNNConv HypergraphConv", _GLOBAL),
+        **_other(
+            "TopKPooling SAGPooling ASAPooling EdgePooling MemPooling ClusterPooling PANPooling", _GLOBAL
+        ),
+        **_other(
+            "SGFormer Polynormer AttentiveFP NeuralFingerprint SchNet DimeNet ViSNet GNNFF GPSE", _GLOBAL
+        ),
+        **_other(
+            "LSTMAggregation GRUAggregation MLPAggregation PatchTransformerAggregation LCMAggregation", _ORDER
+        ),
+        **_other("HGTConv FastHGTConv HANConv", _TYPES),
+        "DirGNNConv": _TURNED,
+        **_other("LINKX LightGCN Node2Vec MetaPath2Vec", _WHOLE),
     },
     "dgl": {
         "EdgeWeightNorm": _Rule(_DEGREES, "use it on rank 0, and hand its result out with dispatch_edges")
@@ -167,10 +202,19 @@ def check_model(model: Module, comm: Communicator | None = None) -> list[Finding
     comm = current(comm)
     if comm.world_size == 1:
         return []
+    return _findings(model, lambda rule: True)
+
+
+def refusals(model: Module) -> list[Finding]:
+    """The modules of a model that :func:`dgcl.distribute` cannot make exact."""
+    return _findings(model, lambda rule: not rule.distributed)
+
+
+def _findings(model: Module, which: Callable[[_Rule], bool]) -> list[Finding]:
     findings = []
     for name, module in model.named_modules():
         known = _rule_of(type(module))
-        if known is not None and known[1].applies(module):
+        if known is not None and which(known[1]) and known[1].applies(module):
             kind, rule = known
             findings.append(Finding(name, kind, rule.why, rule.instead, rule.random))
     return findings

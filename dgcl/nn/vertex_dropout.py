@@ -15,7 +15,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Real
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -142,15 +143,15 @@ def dropout(
         training: if false, ``x`` is returned.
         seed: any integer, the same on every rank.
         call: the number of this call; each gives an independent mask. Default: the next number of the
-            communicator, which counts from 0, so ranks that run the same program agree. Under activation
-            checkpointing, which computes a forward twice, give the number: both must drop the same.
+            communicator, which counts from 0, so ranks that run the same program agree. Activation checkpointing,
+            which computes a forward twice, drops the same both times; where ranks are threads give the number.
         edges: ``x`` has a row for each edge of this rank, (num_local_edges, *F), as ``comm.dispatch_edges`` returns
             them: attention, edge weights. An edge is known by its place in the order of the given edges.
         comm: the communicator; default the current one.
 
     Raises:
         ValueError: ``p`` is no probability, or ``x`` has another number of rows.
-        RuntimeError: a forward that is recomputed inside a backward has no ``call``.
+        RuntimeError: a forward that is recomputed inside a backward has no ``call``, and none can be found.
     """
     check_probability(p)
     require_tensors(x=x)
@@ -163,28 +164,50 @@ def dropout(
     if x.dim() == 0 or x.layout != torch.strided:
         raise ValueError(f"x must be dense rows (got shape {tuple(x.shape)}, {x.layout})")
     scope = None if torch.compiler.is_compiling() else _scope.rows
-    rows: RowsOfCall = scope or current(comm)
-    ids = _edge_ids(x, rows) if edges else _row_ids(x, rows)
+    comm = current(comm) if scope is None else None
+    rows: Any = scope or comm
+    messages = getattr(rows, "message_edges", None)
+    if messages is not None and not edges and len(x) == messages.shape[1]:
+        ids = _message_ids(messages, rows)
+    else:
+        ids = _edge_ids(x, rows) if edges else _row_ids(x, rows)
     if call is None:
-        call = next_call(rows) if scope is None else rows.next_dropout_call()
+        call = rows.next_dropout_call() if comm is None else next_call(comm)
     if p == 1.0:
         return x * 0.0
     kept = keep_mask(ids, x[:1].numel() if len(x) else 0, p, seed=seed, call=call).view(x.shape)
     return torch.where(kept, x * (1.0 / (1.0 - p)), 0.0)
 
 
-def next_call(rows: RowsOfCall) -> int:
-    """The number of a call that none is given for.
+def next_call(comm: Communicator) -> int:
+    """The number of a call that none is given for; a call that is computed again has the number that it had.
+
+    Activation checkpointing restores torch's generator before it computes again, so a call knows itself by what it
+    draws. Ranks that are threads share that generator.
 
     Raises:
-        RuntimeError: A forward is recomputed inside a backward.
+        RuntimeError: A forward is recomputed inside a backward, and the call is not known.
     """
-    if not torch.compiler.is_compiling() and current_graph_task() != -1:  # in a backward
-        raise RuntimeError(
-            "dropout is being recomputed inside a backward (activation checkpointing) and would drop"
-            " other elements than the forward did; pass call=, the number of the step for example"
-        )
-    return rows.next_dropout_call()
+    if torch.compiler.is_compiling():
+        return comm.next_dropout_call()
+    alone, calls = comm.control.threads_of_ranks == 1, _calls.setdefault(comm, {})
+    drawn = int(torch.randint(2**63 - 1, (), device="cpu")) if alone else 0
+    if current_graph_task() == -1:  # not in a backward
+        call = calls[drawn] = comm.next_dropout_call()
+        if len(calls) > _RECENT:
+            del calls[next(iter(calls))]
+        return call
+    if alone and drawn in calls:
+        return calls[drawn]
+    raise RuntimeError(
+        "dropout is being recomputed inside a backward (activation checkpointing) and would drop other elements than"
+        " the forward did; use checkpoint(..., preserve_rng_state=True), its default, and ranks that are processes, or"
+        " pass call=, the number of the step for example"
+    )
+
+
+_RECENT = 4096
+_calls: WeakKeyDictionary[Communicator, dict[int, int]] = WeakKeyDictionary()
 
 
 def keep_mask(ids: Tensor, num_columns: int, p: float, *, seed: int, call: int) -> Tensor:
@@ -259,6 +282,13 @@ def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
             f" on rank {comm.rank} (got {len(x)})"
         )
     return ids.to(x.device)
+
+
+def _message_ids(edges: Tensor, rows: RowsOfCall) -> Tensor:
+    """An id for each edge of a message, by both its ends: parallel edges have one."""
+    owned = rows.owned_ids.to(edges.device)
+    sources = torch.cat([owned, rows.halo_ids.to(edges.device)])
+    return sources[edges[0]] * MIX_1 + owned[edges[1]]
 
 
 def _edge_ids(x: Tensor, comm: RowsOfCall) -> Tensor:

@@ -1,0 +1,77 @@
+"""Subclasses that modules get while they stay the same objects: a forward of ours around their own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch.nn import Module
+
+from dgcl.distributed.functional_dropout import dropping
+from dgcl.distributed.home import Home
+
+__all__ = ["Distributed", "become", "subclass"]
+
+
+class Distributed:
+    """Comes before the class of a module that was distributed.
+
+    Attributes:
+        dgcl_home: Its communicator.
+        dgcl_root: It is the model itself, in whose forward helpers may call dropout.
+    """
+
+    dgcl_base: type
+    dgcl_kind: Callable[[type], type]
+    dgcl_calls_dropout: bool
+    dgcl_home: Home
+    dgcl_root: bool = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward."""
+        intercept = self.dgcl_calls_dropout or (self.dgcl_root and self.training)  # type: ignore[attr-defined]
+        return self.dgcl_home.run(super().forward, intercept, *args, **kwargs)  # type: ignore[misc]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        kind = type(self)
+        return _new, (kind.dgcl_kind, kind.dgcl_base), dict(self.__dict__)
+
+
+@functools.cache
+def subclass(kind: Callable[[type], type], base: type) -> type:
+    """The class that ``kind`` makes of a module's class; pickles name both."""
+    made = kind(base)
+    made.dgcl_base, made.dgcl_kind = base, staticmethod(kind)  # type: ignore[attr-defined]
+    functions = dropping(base)
+    made.dgcl_calls_dropout = "forward" in functions  # type: ignore[attr-defined]
+    for name in functions.keys() - {
+        "forward",
+        "__init__",
+    }:  # parts of a forward, which are recomputed by themselves
+        setattr(made, name, _intercepted(getattr(made, name)))
+    made.__module__, made.__doc__ = __name__, base.__doc__
+    return made
+
+
+def _intercepted(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(self: Distributed, *args: Any, **kwargs: Any) -> Any:
+        return self.dgcl_home.run(function, True, self, *args, **kwargs)
+
+    return run
+
+
+def become(module: Module, kind: Callable[[type], type], home: Home) -> None:
+    """Give a module that class."""
+    module.__class__ = subclass(kind, type(module))  # type: ignore[assignment, arg-type]
+    module.dgcl_home = home  # type: ignore[assignment]
+
+
+def plain(base: type) -> type:
+    """A class whose forward alone is ours."""
+    return type(f"Distributed{base.__name__}", (Distributed, base), {})
+
+
+def _new(kind: Callable[[type], type], base: type) -> Any:
+    return object.__new__(subclass(kind, base))

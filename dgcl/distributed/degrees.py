@@ -1,0 +1,124 @@
+"""Normalisation by degrees of the whole graph, in layers that count degrees themselves.
+
+Layers call PyG's ``gcn_norm`` and ``get_laplacian``. Their forwards are copied with those names replaced; the copies
+live in the subclasses of :mod:`dgcl.distributed.messages`, and nothing of PyG changes.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.utils import add_remaining_self_loops, add_self_loops, remove_self_loops
+
+from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
+from dgcl.nn.arguments import current
+
+__all__ = ["by_whole_degrees", "gcn_norm"]
+
+
+def gcn_norm(
+    edge_index: Tensor,
+    edge_weight: Tensor | None = None,
+    num_nodes: int | None = None,
+    improved: bool = False,
+    add_self_loops: bool = True,
+    flow: str = "source_to_target",
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """PyG's ``gcn_norm`` of this rank's edges; kept for edges without weights that are a rank's own."""
+    edges, known = _edges_of(edge_index)
+    how = (improved, add_self_loops, dtype)
+    if known and edge_weight is None and how in edges.norms:
+        return edges.norms[how]
+    loops = edge_index, edge_weight
+    if add_self_loops:  # row i of the heads is the same vertex as a source and as a head
+        loops = add_remaining_self_loops(
+            edge_index, edge_weight, 2.0 if improved else 1.0, edges.comm.num_owned
+        )
+    result = normalised(*loops, edges, dtype)
+    if known and edge_weight is None:
+        edges.norms[how] = result
+    return result
+
+
+def normalised(
+    edge_index: Tensor, edge_weight: Tensor | None, edges: EdgeSet, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    """Edges and their weights over the roots of the degrees of both ends. Collective."""
+    weight = _weights(edge_index, edge_weight, dtype)
+    sources, heads = edge_index
+    degree = weight.new_zeros(edges.comm.num_owned).index_add(0, heads, weight)
+    scale = edges.expand(_inverse(degree, -0.5))
+    return edge_index, scale[sources] * weight * scale[heads]
+
+
+def get_laplacian(
+    edge_index: Tensor,
+    edge_weight: Tensor | None = None,
+    normalization: str | None = None,
+    dtype: torch.dtype | None = None,
+    num_nodes: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """PyG's ``get_laplacian`` of this rank's edges. Collective."""
+    edges, _ = _edges_of(edge_index)
+    edge_index, edge_weight = remove_self_loops(edge_index, edge_weight)
+    weight = _weights(edge_index, edge_weight, dtype)
+    sources, heads = edge_index
+    # It counts out-edges, which are on the ranks of their heads.
+    degree = edges.comm.fold(weight.new_zeros(edges.num_sources).index_add(0, sources, weight))
+    if normalization is None:
+        return add_self_loops(edge_index, num_nodes=edges.comm.num_owned)[0], torch.cat([-weight, degree])
+    scale = edges.expand(_inverse(degree, -0.5 if normalization == "sym" else -1.0))
+    weight = scale[sources] * weight * (scale[heads] if normalization == "sym" else 1.0)
+    loops: tuple[Tensor, Tensor] = add_self_loops(
+        edge_index, -weight, fill_value=1.0, num_nodes=edges.comm.num_owned
+    )
+    return loops
+
+
+def _edges_of(edge_index: Tensor) -> tuple[EdgeSet, bool]:
+    known = None if torch.compiler.is_compiling() else edge_set_of(edge_index)
+    return (known, True) if known is not None else (edges_of(current(None)), False)
+
+
+def _weights(edge_index: Tensor, edge_weight: Tensor | None, dtype: torch.dtype | None) -> Tensor:
+    if edge_weight is not None:
+        return edge_weight
+    return torch.ones(edge_index.size(1), dtype=dtype, device=edge_index.device)
+
+
+def _inverse(degree: Tensor, power: float) -> Tensor:
+    return degree.pow(power).masked_fill(degree == 0, 0.0)
+
+
+_REPLACED = {"gcn_norm": gcn_norm, "get_laplacian": get_laplacian}
+
+
+def by_whole_degrees(base: type) -> dict[str, Any]:
+    """Copies of the functions of a class that call one of PyG's normalisations, with ours in its place."""
+    members: dict[str, Any] = {}
+    for kind in reversed(base.__mro__):
+        for name, value in vars(kind).items():
+            members.pop(name, None)
+            if isinstance(value, FunctionType) and _REPLACED.keys() & {*value.__code__.co_names}:
+                members[name] = _copy(value)
+    return members
+
+
+def _copy(function: FunctionType) -> FunctionType:
+    """The function with other names of globals, which its module gets; so it sees what else changes there."""
+    for name, ours in _REPLACED.items():
+        function.__globals__.setdefault(f"_dgcl_{name}", ours)
+    code = function.__code__
+    names = tuple(f"_dgcl_{name}" if name in _REPLACED else name for name in code.co_names)
+    copied = FunctionType(
+        code.replace(co_names=names),
+        function.__globals__,
+        argdefs=function.__defaults__,
+        closure=function.__closure__,
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied

@@ -1,0 +1,128 @@
+"""The verb: finds what aggregates, normalises and drops in a model, and lets it run on ranks."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch.nn import Module
+from torch.nn.parameter import is_lazy
+
+from dgcl.distributed.classes import Distributed, become, plain
+from dgcl.distributed.functional_dropout import dropping
+from dgcl.distributed.home import Home
+from dgcl.distributed.norms import NORMS, norm
+from dgcl.nn.arguments import current, require_module
+from dgcl.nn.batch_norm import BatchNorm
+from dgcl.nn.gradients import broadcast_parameters
+from dgcl.nn.inexact import refusals
+from dgcl.nn.vertex_dropout import Dropout
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["distribute"]
+
+_log = logging.getLogger("dgcl")
+_Model = TypeVar("_Model", bound=Module)
+
+
+def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
+    """Let a model that was written for one device run on ranks as it is; in place. Collective.
+
+        >>> data = dgcl.dispatch(data)
+        >>> model = dgcl.distribute(model)
+        >>> out = model(data.x, data.edge_index)           # rows of this rank
+
+    Each layer of PyG that aggregates (``MessagePassing``, also within others, and classes of your own) exchanges what
+    its messages read at their sources, at each hop. ``BatchNorm``, ``GraphNorm``, ``PairNorm`` and ``LayerNorm`` take
+    statistics over all vertices, degrees are those of the whole graph, and dropout, also as a function, depends on the
+    vertex or edge. Parameters are rank 0's; they stay the same objects, under the same names, so checkpoints and an
+    optimizer made before fit.
+
+    Layers of DGL need nothing done: the graph that ``dispatch`` gives exchanges.
+
+    Args:
+        model: The same architecture on every rank, on the device of the communicator.
+        comm: The communicator; default the current one. Edges of another one that ``dispatch`` gave take that.
+
+    Returns:
+        ``model``.
+
+    Raises:
+        ValueError: Modules that cannot be made exact, by name, and what to do; nothing has been changed then.
+    """
+    comm = current(comm)
+    require_module(model)
+    root: Any = getattr(model, "_orig_mod", model)  # of a compiled model
+    refused = refusals(root)
+    if refused:
+        lines = "".join(f"\n  {each}" for each in refused)
+        raise ValueError(f"model cannot be distributed as it is:{lines}")
+    home = Home(comm)
+    changes = Counter(_change(module, name, home, comm) for name, module in list(root.named_modules()))
+    _broadcast(root, comm)
+    if comm.rank == 0:
+        _log.info("distribute(%s): %s", type(root).__name__, _summary(changes))
+    return model
+
+
+_EXCHANGE = "layers exchange rows before they aggregate"
+_NORM = "norms take statistics over all vertices"
+_DROP = "dropouts drop by vertex"
+
+
+def _change(module: Module, name: str, home: Home, comm: Communicator) -> str:
+    """Give a module the class that it needs, and return what that does; "" for nothing."""
+    if isinstance(module, Distributed):
+        module.dgcl_home = home
+        return ""
+    kinds = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch_geometric.")]
+    if "MessagePassing" in kinds:
+        from dgcl.distributed.messages import message_passing
+
+        become(module, message_passing, home)
+        module.dgcl_root = not name  # type: ignore[assignment]
+        exchange = name.rpartition(".")[2].strip("<>").replace("___", "__")
+        if exchange in comm.exchanges:
+            module.dgcl_exchange = exchange  # type: ignore[assignment]
+        return _EXCHANGE
+    if NORMS.keys() & {*kinds} and getattr(module, "mode", "graph") == "graph":
+        become(module, norm, home)
+        return _NORM
+    if type(module) is torch.nn.BatchNorm1d:
+        module.__class__, module._comm = BatchNorm, None  # type: ignore[assignment]
+        return _NORM
+    if type(module) is torch.nn.Dropout:
+        module.__class__ = Dropout  # type: ignore[assignment]
+        module.seed, module.edges, module._comm = 0, False, None  # type: ignore[assignment]
+        return _DROP
+    if not isinstance(module, torch.fx.GraphModule) and (not name or dropping(type(module))):
+        become(module, plain, home)
+        module.dgcl_root = not name  # type: ignore[assignment]
+    return ""
+
+
+def _broadcast(root: Module, comm: Communicator) -> None:
+    """Let parameters be rank 0's; those that a first forward makes, then."""
+    for module in root.modules():
+        if any(map(is_lazy, module.parameters(recurse=False))):
+            module.register_forward_pre_hook(_OnceMade())  # comes after the hook that makes them
+    broadcast_parameters(root, comm=comm, inexact="ignore")
+
+
+class _OnceMade:
+    """Before a module's first forward: parameters that have just been made are rank 0's."""
+
+    done = False
+
+    def __call__(self, module: Module, inputs: Any) -> None:
+        if not self.done:
+            self.done = True
+            broadcast_parameters(module, inexact="ignore")
+
+
+def _summary(changes: Counter[str]) -> str:
+    return "; ".join(f"{count} {what}" for what, count in changes.items() if what) or "nothing to change"

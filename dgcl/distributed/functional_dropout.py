@@ -1,0 +1,78 @@
+"""Calls of ``torch.nn.functional.dropout`` inside a distributed model, which drop by vertex or by edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from dgcl.autograd.operators import transparent
+from dgcl.nn.vertex_dropout import dropout
+
+__all__ = ["DropoutByVertex", "dropping"]
+
+_DROPOUTS = {functional.dropout, torch.dropout}
+_OTHERS = {
+    functional.alpha_dropout: "alpha_dropout",
+    functional.feature_alpha_dropout: "feature_alpha_dropout",
+    functional.dropout1d: "dropout1d",
+    functional.dropout2d: "dropout2d",
+    functional.dropout3d: "dropout3d",
+}
+
+
+class DropoutByVertex(TorchFunctionMode):
+    """While it is entered, dropout depends on the vertex or the edge, and not on the rank."""
+
+    def __enter__(self) -> Any:
+        if not torch.compiler.is_compiling():
+            transparent.count += 1
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if not torch.compiler.is_compiling():
+            transparent.count -= 1
+        super().__exit__(*error)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call ``func``, or what replaces it."""
+        kwargs = kwargs or {}
+        if func in _DROPOUTS:
+            return _dropout(*args, **kwargs)
+        if func in _OTHERS and (args[2] if len(args) > 2 else kwargs.get("training", False)):
+            raise ValueError(
+                f"torch.nn.functional.{_OTHERS[func]} draws other numbers on each rank; take torch.nn.functional"
+                ".dropout, which a distributed model calls by vertex"
+            )
+        return func(*args, **kwargs)
+
+
+def _dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None
+) -> Tensor:
+    out = dropout(input, p, bool(training if train is None else train))
+    return input.copy_(out) if inplace and out is not input else out
+
+
+def dropping(kind: type) -> dict[str, FunctionType]:
+    """The functions of a class, outside of torch's own, that call something named dropout."""
+    functions = {
+        name: value
+        for base in reversed(kind.__mro__)
+        if not base.__module__.startswith("torch.")
+        for name, value in vars(base).items()
+        if isinstance(value, FunctionType)
+    }
+    return {name: value for name, value in functions.items() if _mentions_dropout(value.__code__)}
+
+
+def _mentions_dropout(code: CodeType) -> bool:
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return any("dropout" in name for name in code.co_names) or any(map(_mentions_dropout, inner))

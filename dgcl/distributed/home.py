@@ -1,0 +1,91 @@
+"""The communicator of distributed modules, which is the current one while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dgcl.distributed.functional_dropout import DropoutByVertex
+from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
+from dgcl.nn.arguments import current
+from dgcl.ranks.context import context
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["Home"]
+
+
+class Home:
+    """What the modules of one :func:`dgcl.distribute` share; copies of a model share it, too.
+
+    Attributes:
+        comm: The communicator; None, as in a model that was unpickled: the current one.
+    """
+
+    def __init__(self, comm: Communicator | None = None) -> None:
+        self.comm = comm
+        self._intercepts = False
+
+    def __copy__(self) -> Home:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Home:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Home, ()
+
+    def edges(self, edge_index: Tensor, exchange: str) -> tuple[EdgeSet, bool]:
+        """The set that edges are of, and whether they are all of its edges, untouched."""
+        known = None if torch.compiler.is_compiling() else edge_set_of(edge_index)
+        if known is not None:
+            return known, True
+        comm = current(context.communicator or self.comm)
+        return edges_of(comm, exchange), False
+
+    def run(self, forward: Callable[..., Any], intercept: bool, *args: Any, **kwargs: Any) -> Any:
+        """A module's forward, with the communicator of its edges as the current one.
+
+        Args:
+            forward: The forward.
+            intercept: Whether it may call dropout as a function.
+            args, kwargs: Its arguments.
+        """
+        intercept = intercept and not self._intercepts
+        if torch.compiler.is_compiling() and not intercept:
+            return forward(*args, **kwargs)
+        before, self._intercepts = context.communicator, self._intercepts or intercept
+        if not torch.compiler.is_compiling():
+            context.communicator = _communicator_of([*args, *kwargs.values()]) or self.comm or before
+        try:
+            if not intercept:
+                return forward(*args, **kwargs)
+            with DropoutByVertex():
+                return forward(*args, **kwargs)
+        finally:
+            if intercept:
+                self._intercepts = False
+            if not torch.compiler.is_compiling():
+                context.communicator = before
+
+
+def _communicator_of(arguments: list[Any]) -> Communicator | None:
+    """That of the first edges among arguments of a forward."""
+    for tensor in _tensors(arguments):
+        if tensor.dim() == 2 and (known := edge_set_of(tensor)) is not None:
+            return known.comm
+    return None
+
+
+def _tensors(arguments: list[Any]) -> Iterator[Tensor]:
+    for value in arguments:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, dict):
+            yield from (each for each in value.values() if isinstance(each, Tensor))
+        elif isinstance(getattr(value, "edge_index", None), Tensor):
+            yield value.edge_index

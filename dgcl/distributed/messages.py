@@ -1,0 +1,126 @@
+"""Message passing of PyG on ranks: what a message reads at its source is exchanged at each propagate."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dgcl.distributed.classes import Distributed
+from dgcl.distributed.degrees import by_whole_degrees
+from dgcl.frameworks.edge_sets import EdgeSet
+
+__all__ = ["message_passing"]
+
+
+class Exchanged(NamedTuple):
+    """An argument of a message as PyG takes it, at sources and at heads."""
+
+    sources: Tensor | None
+    heads: Tensor | None
+
+    def chunk(self, chunks: int, dim: int) -> list[Exchanged]:
+        """Pieces of both, as PyG's decomposed layers take them."""
+        pieces = [[None] * chunks if rows is None else rows.chunk(chunks, dim) for rows in self]
+        return [Exchanged(*each) for each in zip(*pieces, strict=True)]
+
+
+class Messages(Distributed):
+    """Comes before a subclass of ``MessagePassing``.
+
+    Attributes:
+        dgcl_exchange: The exchange of edges of which nothing is remembered.
+    """
+
+    dgcl_exchange: str = "halo"
+    dgcl_calls: int = 0
+
+    def _dgcl_edges(self, edge_index: Any) -> EdgeSet:
+        """The set that the edges of a call are of; edges that were changed are looked at in calls 1, 2, 4, ..."""
+        if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided or len(edge_index) != 2:
+            raise ValueError(
+                f"edge_index must be a (2, E) tensor in a distributed model (got {type(edge_index).__name__}"
+                f"{f', {edge_index.layout}' if isinstance(edge_index, Tensor) else ''}): take that of dgcl.dispatch,"
+                " and no sparse matrix"
+            )
+        if self.flow != "source_to_target":  # type: ignore[attr-defined]
+            raise ValueError(
+                "flow must be 'source_to_target' in a distributed model, as a rank has all in-edges of its vertices"
+                " (got 'target_to_source'): dispatch the graph turned round, edge_index.flip(0)"
+            )
+        edges, whole = self.dgcl_home.edges(edge_index, self.dgcl_exchange)
+        if not torch.compiler.is_compiling() and not whole:
+            self.dgcl_calls += 1
+            if self.dgcl_calls & (self.dgcl_calls - 1) == 0:
+                edges.require(edge_index)
+        return edges
+
+    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
+        """PyG's templates are those of the class below."""
+
+
+def message_passing(base: type) -> type:
+    """The subclass of a ``MessagePassing`` that exchanges."""
+    members: dict[str, Any] = by_whole_degrees(base)
+    for verb, functions in (
+        ("propagate", ("message", "aggregate", "update")),
+        ("edge_updater", ("edge_update",)),
+    ):
+        reads = {name for each in functions for name in inspect.signature(getattr(base, each)).parameters}
+        sources = frozenset(
+            name[:-2] for name in reads if name.endswith("_j") and name not in ("edge_index_j", "size_j")
+        )
+        for name in (verb, f"_orig_{verb}", f"_jinja_{verb}"):
+            members[name] = _exchanging(getattr(base, name, getattr(base, verb)), sources)
+        for name in functions:
+            function = getattr(base, name)
+            pairs = sources & inspect.signature(function).parameters.keys()
+            if pairs:
+                members[name] = _as_given(function, pairs)
+    return type(f"Distributed{base.__name__}", (Messages, base), members)
+
+
+def _exchanging(verb: Callable[..., Any], sources: frozenset[str]) -> Callable[..., Any]:
+    def exchanged(self: Any, edge_index: Tensor, size: Any = None, **kwargs: Any) -> Any:
+        edges = self._dgcl_edges(edge_index)
+        comm = edges.comm
+        sizes = (edges.num_sources, edges.num_heads)
+        rows = comm.layouts[edges.exchange].num_owned
+        if size is not None and not (size[0] in (None, rows, sizes[0]) and sizes[1] in (None, size[1])):
+            raise ValueError(
+                f"size must be ({rows}, {sizes[1]}), rows of this rank (got {tuple(size)}): leave it out"
+            )
+        if size is not None and sizes[1] is None:
+            sizes = sizes[0], size[1]
+        for name in sources & kwargs.keys():
+            kwargs[name] = _exchange(kwargs[name], edges, self.node_dim)
+        before, comm.message_edges = comm.message_edges, edge_index
+        try:
+            return verb(self, edge_index, size=sizes, **kwargs)
+        finally:
+            comm.message_edges = before
+
+    return exchanged
+
+
+def _exchange(value: Any, edges: EdgeSet, dim: int) -> Any:
+    at_sources, at_heads = value if isinstance(value, (tuple, list)) else (value, value)
+    if isinstance(at_sources, Tensor):
+        at_sources = edges.expand(at_sources, dim % at_sources.dim())
+        return Exchanged(at_sources, at_heads)
+    return value
+
+
+def _as_given(function: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]:
+    """A function that reads arguments by their own names, too: those are this rank's rows."""
+
+    def given(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for name in names & kwargs.keys():
+            if isinstance(kwargs[name], Exchanged):
+                kwargs[name] = kwargs[name].heads
+        return function(self, *args, **kwargs)
+
+    return given

@@ -1,0 +1,109 @@
+"""Edge sets: the communicator and the exchange that an ``edge_index`` belongs to, and whether edges are of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from dgcl.program.exchange import HALO
+
+__all__ = ["EdgeSet", "edge_set_of", "edges_of", "remember", "remembered"]
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeSet:
+    """In-edges of a rank's vertices, which read rows that one exchange brings.
+
+    Attributes:
+        comm: A :class:`dgcl.Communicator`.
+        exchange: The name of its exchange.
+        num_heads: Rows in which edges end: this rank's; None: not known.
+        norms: Weights of GCN that were made of these edges, by how.
+    """
+
+    comm: Any
+    exchange: str
+    num_heads: int | None
+    norms: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def num_sources(self) -> int:
+        """Rows that edges read: owned, then halo."""
+        return int(self.comm.layouts[self.exchange].num_local)
+
+    def expand(self, rows: Tensor, dim: int = 0) -> Tensor:
+        """This rank's rows to those that its edges read, along ``dim``. Collective."""
+        out: Tensor = self.comm.expand(rows.movedim(dim, 0) if dim else rows, self.exchange)
+        return out.movedim(0, dim) if dim else out
+
+    @cached_property
+    def _known(self) -> Tensor | None:
+        """The edges as sorted numbers; None where the communicator does not know them."""
+        local = self.comm.local
+        if self.exchange != HALO:
+            return None
+        edges = torch.from_numpy(local.heads).long() * self.num_sources + torch.from_numpy(local.indices)
+        return edges.sort().values.to(self.comm.device)
+
+    def require(self, edge_index: Tensor) -> None:
+        """Refuse edges that are neither of this set nor self loops.
+
+        Raises:
+            ValueError: With the first of them.
+        """
+        source, head = edge_index.long()
+        num_heads = int(head.max()) + 1 if self.num_heads is None and len(head) else self.num_heads or 0
+        odd = (head < 0) | (head >= num_heads) | (source < 0) | (source >= self.num_sources)
+        if self._known is not None:
+            numbers = head * self.num_sources + source
+            place = torch.searchsorted(self._known, numbers).clamp(max=max(len(self._known) - 1, 0))
+            known = self._known[place] == numbers if len(self._known) else odd
+            odd |= ~known & (source != head)
+        if odd.any():
+            first = int(odd.nonzero()[0])
+            raise ValueError(
+                f"edge_index must hold edges of this rank, from its {self.num_sources} rows [owned | halo] to its"
+                f" {num_heads} own, and self loops of those (got edge {first}, from {int(source[first])} to"
+                f" {int(head[first])}): take this rank's edge_index, whole or by a mask. For edges turned round"
+                " (flip(0), flow='target_to_source') dispatch the graph turned round; new edges need a plan of their own"
+            )
+
+
+def edges_of(comm: Any, exchange: str = HALO, num_heads: int | None = None) -> EdgeSet:
+    """A rank's edges whose sources an exchange brings.
+
+    Args:
+        comm: The communicator.
+        exchange: The name of its exchange.
+        num_heads: Rows in which they end; None, where the graph has one type of vertices: as many as are owned.
+    """
+    if num_heads is None and exchange == HALO:
+        num_heads = comm.num_owned
+    return EdgeSet(comm, exchange, num_heads)
+
+
+_sets = WeakTensorKeyDictionary()
+
+
+def remember(edge_index: Tensor, edges: EdgeSet) -> Tensor:
+    """Let :func:`edge_set_of` know an ``edge_index``, this very tensor, and return it."""
+    _sets[edge_index] = edges
+    return edge_index
+
+
+def remembered(graph: Any, comm: Any) -> Any:
+    """A rank's graph, of which the edges are remembered where it has an ``edge_index``."""
+    if hasattr(graph, "edge_index"):
+        remember(graph.edge_index, edges_of(comm))
+    return graph
+
+
+def edge_set_of(edge_index: Tensor) -> EdgeSet | None:
+    """What was remembered of this tensor; None for any other, also one that was made of it."""
+    edges: EdgeSet | None = _sets.get(edge_index)
+    return edges

@@ -1,0 +1,272 @@
+"""A distributed model survives what models go through, and what would be wrong in it is refused."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+pytest.importorskip("torch_geometric")
+import torch_geometric.nn as pyg
+
+import dgcl
+import dgcl.nn
+from tests.dgcl.distributed.pyg_zoo import NUM_NODES, WIDTH, graph
+
+PART = torch.arange(NUM_NODES) % 5 % 3
+
+
+class Model(nn.Module):
+    """Dropout as a function and as a module, attention that drops, layers of several kinds."""
+
+    def __init__(self, p: float = 0.0, width: int = WIDTH) -> None:
+        super().__init__()
+        self.p = p
+        self.first = pyg.GATConv(width, 4, heads=2, dropout=p)
+        self.second = pyg.GCNConv(8, 4)
+        self.norm, self.drop = pyg.BatchNorm(8), nn.Dropout(p)
+
+    def block(self, x, edge_index):
+        return functional.dropout(self.norm(self.first(x, edge_index)).relu(), self.p, self.training)
+
+    def forward(self, x, edge_index):
+        return self.drop(self.second(self.block(x, edge_index), edge_index))
+
+
+class Checkpointed(Model):
+    reentrant = False
+
+    def forward(self, x, edge_index):
+        x = checkpoint(self.block, x, edge_index, use_reentrant=self.reentrant)
+        return self.drop(checkpoint(self.second, x, edge_index, use_reentrant=self.reentrant))
+
+
+class Reentrant(Checkpointed):
+    reentrant = True
+
+
+def rank_data(comm=None):
+    comm = comm or dgcl.build_comm_info(graph(), "uniform", part=PART % comm_size())
+    whole = graph()
+    return whole.x[comm.owned_ids].requires_grad_(), comm.local_graph("pyg").edge_index, comm
+
+
+def comm_size() -> int:
+    from dgcl.ranks.context import context
+
+    return context.require_control().world_size
+
+
+def step(model, x, edge_index):
+    """Output and gradients, on rank 0."""
+    out = model(x, edge_index)
+    model.zero_grad()
+    (out * torch.arange(out.shape[1]).cos()).sum().backward()
+    dgcl.nn.sync_gradients(model)
+    return [dgcl.collect(out.detach()), *(p.grad.clone() for p in model.parameters())]
+
+
+def check(one, other) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def one_device(model):
+    """The numbers of a model that knows nothing of ranks."""
+    whole = graph()
+    out = model(whole.x, whole.edge_index)
+    (out * torch.arange(out.shape[1]).cos()).sum().backward()
+    return [out.detach(), *(p.grad for p in model.parameters())]
+
+
+def same(model, x, edge_index):
+    return model
+
+
+def pickled(model, x, edge_index):
+    return pickle.loads(pickle.dumps(model))
+
+
+def saved_whole(model, x, edge_index):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def explained(model, x, edge_index):
+    for module in model.modules():
+        if isinstance(module, pyg.MessagePassing):
+            module.explain = True
+            module._edge_mask, module._apply_sigmoid = torch.ones(edge_index.shape[1] + len(x)), False
+            module.explain_message = lambda inputs, dim_size: inputs
+    return model
+
+
+def explained_and_back(model, x, edge_index):
+    explained(model, x, edge_index)
+    for module in model.modules():
+        if isinstance(module, pyg.MessagePassing):
+            module.explain = False
+    return model
+
+
+def decomposed(model, x, edge_index):
+    model.second.decomposed_layers = 2
+    return model
+
+
+def distributed_again(model, x, edge_index):
+    return dgcl.distribute(model)
+
+
+def run_before(model, x, edge_index):
+    step(model.eval(), x, edge_index)
+    return model.train()
+
+
+def copied(model, x, edge_index):
+    return copy.deepcopy(model)
+
+
+WAYS = [
+    same, copied, pickled, saved_whole, explained, explained_and_back, decomposed, distributed_again, run_before
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_what_a_model_goes_through(way) -> None:
+    model = Model().double()
+
+    def rank():
+        x, edge_index, comm = rank_data()
+        return step(way(dgcl.distribute(copy.deepcopy(model)), x, edge_index), x, edge_index), comm
+
+    expected = one_device(copy.deepcopy(model))
+    check(dgcl.launch(rank, 3)[0][0], expected)
+
+
+def test_an_optimizer_made_before_and_a_checkpoint_fit() -> None:
+    def rank():
+        rank_data()
+        plain = Model().double()
+        names, before = list(plain.state_dict()), list(plain.parameters())
+        model = dgcl.distribute(plain)
+        assert model is plain
+        assert list(model.state_dict()) == names
+        assert all(one is other for one, other in zip(model.parameters(), before, strict=True))
+        Model().double().load_state_dict(model.state_dict())
+        assert isinstance(model.first, pyg.GATConv)
+        assert "DistributedGATConv" in repr(model)
+
+    dgcl.launch(rank, 2)
+
+
+def test_dropout_of_every_kind_is_that_of_any_number_of_ranks() -> None:
+    model = Model(0.4).double()
+
+    def rank():
+        x, edge_index, _comm = rank_data()
+        own = dgcl.distribute(copy.deepcopy(model))
+        return [*step(own, x, edge_index), *step(own, x, edge_index)]
+
+    one, many = dgcl.launch(rank, 1)[0], dgcl.launch(rank, 3)[0]
+    check(many, one)
+    assert not torch.equal(one[0], one[len(one) // 2]), "both steps drop the same"
+
+
+@pytest.mark.parametrize("kind", [Checkpointed, Reentrant])
+def test_a_recomputed_layer_drops_what_it_dropped(kind, rank_pool) -> None:
+    torch.manual_seed(7)
+    state = Model(0.4).double().state_dict()
+    plain, recomputed = (rank_pool(2).run(steps_of, each, state) for each in (Model, kind))
+    check(recomputed[0], plain[0])
+
+
+def steps_of(kind, state):
+    x, edge_index, _comm = rank_data()
+    model = kind(0.4).double()
+    model.load_state_dict(state)
+    model = dgcl.distribute(model)
+    return [*step(model, x, edge_index), *step(model, x, edge_index)]
+
+
+def test_lazy_parameters_are_those_of_rank_0() -> None:
+    def rank():
+        x, edge_index, _comm = rank_data()
+        model = dgcl.distribute(Model(width=-1).double())
+        model(x, edge_index)
+        dgcl.nn.check_equal(model)
+
+    dgcl.launch(rank, 3)
+
+
+def test_one_model_with_two_graphs() -> None:
+    """The edges say which communicator it is, whichever was built last."""
+    model = Model().double()
+
+    def rank():
+        first = dgcl.build_comm_info(graph(), "uniform", part=PART)
+        dgcl.build_comm_info(graph(), "uniform", part=(PART + 1) % 3 * (torch.arange(NUM_NODES) > 9))
+        own = dgcl.distribute(copy.deepcopy(model))
+        results = []
+        for comm in (first, dgcl.current_communicator(), first):
+            x, edge_index, _ = rank_data(comm)
+            out = own(x, edge_index)
+            results.append(dgcl.collect(out.detach(), comm=comm))
+        return results
+
+    expected = one_device(copy.deepcopy(model))[0]
+    check(dgcl.launch(rank, 3)[0], [expected] * 3)
+
+
+def turned(conv, x, edge_index, comm):
+    return conv(x, edge_index.flip(0))
+
+
+def new_edges(conv, x, edge_index, comm):
+    return conv(x, torch.ones(6, 6).nonzero().T)
+
+
+def sparse(conv, x, edge_index, comm):
+    return conv(x, torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(edge_index.shape[1])))
+
+
+def of_sources(conv, x, edge_index, comm):
+    conv.flow = "target_to_source"
+    return conv(x, edge_index)
+
+
+def wrong_size(conv, x, edge_index, comm):
+    return conv(x, edge_index, size=(comm.num_nodes, comm.num_nodes))
+
+
+def exchanged_by_hand(conv, x, edge_index, comm):
+    return conv(dgcl.graph_allgather(x), edge_index)
+
+
+REFUSED = {
+    turned: "edge_index must hold edges of this rank",
+    new_edges: "edge_index must hold edges of this rank",
+    sparse: r"edge_index must be a \(2, E\) tensor in a distributed model",
+    of_sources: "flow must be 'source_to_target' in a distributed model",
+    wrong_size: "size must be",
+    exchanged_by_hand: "rows must",
+}
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.items(), ids=lambda each: getattr(each, "__name__", ""))
+def test_what_would_be_wrong_is_refused(call, message) -> None:
+    def rank():
+        x, edge_index, comm = rank_data()
+        conv = dgcl.distribute(pyg.SAGEConv(WIDTH, 3).double())
+        with pytest.raises(ValueError, match=message):
+            call(conv, x, edge_index, comm)
+
+    dgcl.launch(rank, 2)

@@ -1,0 +1,89 @@
+"""Each layer and model of PyG gives on ranks what it gives on one device, or is refused by name."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+import dgcl
+import dgcl.nn
+from tests.dgcl.distributed.pyg_zoo import NUM_NODES, OF_VERTICES, REFUSED, ZOO, graph
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def seeded(make) -> torch.nn.Module:
+    torch.manual_seed(0)
+    module = make().double()
+    for parameter in module.parameters():
+        with torch.no_grad():
+            parameter += 0.1 * torch.randn(parameter.shape, dtype=torch.float64)
+    return module
+
+
+def results(module, data, names, sync) -> list[torch.Tensor | None]:
+    """The output, its gradients, and the output after a step."""
+    data.x.requires_grad_()
+    arguments = [data[name] for name in names.split()]
+    out = module(*arguments)
+    out = torch.cat([each.flatten(1) for each in (out if isinstance(out, tuple) else (out,))], 1)
+    values = torch.arange(out.shape[1], dtype=out.dtype).cos() + data.pos[:, :1]
+    if out.requires_grad:
+        (out * values).sum().backward()
+    sync(module)
+    return [out.detach(), data.x.grad, *(parameter.grad for parameter in module.parameters())]
+
+
+def rank(module, names):
+    comm = dgcl.build_comm_info(graph(), "uniform", part=torch.arange(NUM_NODES) % 5 % 3)
+    module = dgcl.distribute(copy.deepcopy(module))
+    data = graph()
+    for name in list(data.to_dict()):
+        if name == "edge_index":
+            data[name] = comm.local_graph("pyg").edge_index
+        else:
+            data[name] = (
+                data[name][comm.owned_ids] if name in OF_VERTICES else comm.dispatch_edges(data[name])
+            )
+    out, x_grad, *grads = results(module, data, names, dgcl.nn.sync_gradients)
+    return [dgcl.collect(out), None if x_grad is None else dgcl.collect(x_grad), *grads]
+
+
+@pytest.mark.parametrize("name", sorted(ZOO.keys() - REFUSED))
+def test_ranks_give_what_one_device_gives(name) -> None:
+    make, names = ZOO[name]
+    module = seeded(make)
+    measured = dgcl.launch(rank, 3, module, names)[0]
+    for one, other in zip(measured, results(module, graph(), names, lambda module: None), strict=True):
+        if one is None or other is None:
+            assert one is None or not one.any()
+        else:
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_cannot_be_exact_is_refused_by_name(name) -> None:
+    def refused() -> None:
+        dgcl.build_comm_info(graph(), "uniform", part=torch.arange(NUM_NODES) % 3)
+        module = ZOO[name][0]()
+        classes = [type(each) for each in module.modules()]
+        with pytest.raises(
+            ValueError, match=r"cannot be distributed as it is:\n.*\(torch_geometric\.nn\.\w+\) .*; "
+        ):
+            dgcl.distribute(module)
+        assert classes == [type(each) for each in module.modules()], "something was changed"
+
+    dgcl.launch(refused, 3)
+
+
+def test_the_page_has_the_table() -> None:
+    exact, refused = (
+        ", ".join(f"`{name}`" for name in sorted(names) if name[0].isupper() and " " not in name)
+        for names in (ZOO.keys() - REFUSED, REFUSED)
+    )
+    page = " ".join((ROOT / "docs" / "distribute.md").read_text().split())
+    assert f"| equal to one device | {exact} |" in page
+    assert f"| refused by name | {refused} |" in page
