@@ -70,7 +70,7 @@ class EdgeSet:
                 f"edge_index must hold edges of this rank, from its {self.num_sources} rows [owned | halo] to its"
                 f" {num_heads} own, and self loops of those (got edge {first}, from {int(source[first])} to"
                 f" {int(head[first])}): take this rank's edge_index, whole or by a mask. For edges turned round"
-                " (flip(0), flow='target_to_source') dispatch the graph turned round; new edges need a plan of their own"
+                " (flip(0), flow='target_to_source') dispatch the graph turned round; new edges need a plan"
             )
 
 
