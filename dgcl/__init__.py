@@ -27,6 +27,7 @@ _NAMES = {
     "current_communicator": "dgcl.api",
     "build_comm_info": "dgcl.build",
     "load_comm_info": "dgcl.build",
+    "build_from_local": "dgcl.changing.local_build",
     "PlanOptions": "dgcl.planner",
     "EdgeOptions": "dgcl.options",
     "GridOptions": "dgcl.options",

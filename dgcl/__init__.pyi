@@ -14,6 +14,7 @@ from dgcl.api import graph_allgather_async as graph_allgather_async
 from dgcl.api import init as init
 from dgcl.build import build_comm_info as build_comm_info
 from dgcl.build import load_comm_info as load_comm_info
+from dgcl.changing.local_build import build_from_local as build_from_local
 from dgcl.communicator import Communicator as Communicator
 from dgcl.distributed.distribute import distribute as distribute
 from dgcl.errors import CommError as CommError

@@ -13,7 +13,6 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
-from dgcl.errors import CommError
 from dgcl.grid.choice import GridChoice
 from dgcl.grid.grid import Grid, as_grid
 from dgcl.grid.plans import EdgeSeconds
@@ -31,6 +30,7 @@ from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import ANEW, load_share
 from dgcl.prepare.shares import Share, prepare
 from dgcl.program.strategy import Strategy
+from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
 from dgcl.ranks.free_memory import available_memory
 from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
@@ -50,7 +50,14 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
     from dgcl.transport.cuda.gpu import Device
 
-__all__ = ["Share", "build_comm_info", "connect", "connect_shares", "load_comm_info", "prepare"]
+__all__ = [
+    "Share",
+    "build_comm_info",
+    "connect",
+    "connect_shares",
+    "load_comm_info",
+    "prepare",
+]
 
 AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
 
@@ -118,7 +125,7 @@ def build_comm_info(
     from dgcl.ranks.context import context
 
     control = context.require_control()
-    _check_timeout(timeout)
+    check_timeout(timeout)
     settings = _settled(control.world_size, plan, partition, replicas, edges, seed, grid)
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
@@ -147,7 +154,8 @@ def build_comm_info(
     return connect(shares, Communicator, timeout, channel, opened)
 
 
-def _check_timeout(timeout: Any) -> None:
+def check_timeout(timeout: Any) -> None:
+    """Raise unless a timeout is a positive number."""
     if isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {shown(timeout)})")
 
@@ -264,7 +272,7 @@ def load_comm_info(
     from dgcl.ranks.context import context
 
     control = context.require_control()
-    _check_timeout(timeout)
+    check_timeout(timeout)
     opened = open_devices(control, device)
     problem: Exception | None = None
     share, token = None, ""
@@ -327,22 +335,7 @@ def connect(
     """
     from dgcl.ranks.context import context
 
-    control = context.require_control()
-    answers: list[Share | Exception] | None = None
-    if control.rank == 0:
-        try:
-            answers = list(control.unless_lost(shares))
-        except CommError:  # a rank is gone, and all others know it
-            raise
-        except Exception as error:  # every rank must hear of it, whatever it is
-            _tell_all(control, error)
-            raise
-    else:
-        kernels.prepare()  # while rank 0 thinks
-    share = control.scatter(answers)
-    if isinstance(share, Exception):
-        raise share
-    assert isinstance(share, Share)
+    share = from_rank_0(context.require_control(), shares, kernels.prepare)
     return connect_shares(share, kind, timeout, channel, device)
 
 
@@ -379,13 +372,3 @@ def connect_shares(
     )
     add_communicator(comm)
     return comm
-
-
-def _tell_all(control: Control, error: Exception) -> None:
-    """Give every rank an error of the same kind; only plain kinds travel between processes."""
-    kind = next(
-        k
-        for k in (TypeError, ValueError, MemoryError, OSError, RuntimeError)
-        if isinstance(error, k) or k is RuntimeError
-    )
-    control.scatter([kind(f"{error} (on rank 0)")] * control.world_size)

@@ -15,6 +15,7 @@ from torch import Tensor
 from dgcl.aggregation.grid_rows import GridRows
 from dgcl.autograd import operators as ops
 from dgcl.autograd.pending import PendingFold, PendingRows, fold_halo
+from dgcl.changing.rewiring import Rewiring
 from dgcl.errors import CommError
 from dgcl.grid.grid import Grid
 from dgcl.program.exchange import HALO, Exchange
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from dgcl.frameworks.split import SplitGraph
 
 
-class Communicator(GridRows, WholeGraphRows):
+class Communicator(GridRows, WholeGraphRows, Rewiring):
     """One rank's end of the planned exchanges over one partitioned graph.
 
     A communicator is a set of exchanges over one transport, with one sequence of calls and one buffer pool. The
     exchange "halo" brings the rows that a rank's edges read; the numbers and ids of rows below are those of it.
 
-    Rows are numbered locally: first this rank's own vertices in ascending global id (``owned_ids``), then the
+    Rows are numbered locally: first this rank's own vertices (``owned_ids``: ascending, or as it gave them), then the
     halo, the vertices of other ranks that this rank's edges read (``halo_ids``, in the plan's order). With
     replicas (:mod:`dgcl.replication`), the first ``num_core`` owned rows are this rank's own vertices.
 
@@ -123,7 +124,7 @@ class Communicator(GridRows, WholeGraphRows):
 
     @property
     def owned_ids(self) -> Tensor:
-        """``(num_owned,)`` int64 global ids, ascending, those of replicas for themselves; a copy."""
+        """``(num_owned,)`` int64 global ids, ascending, those of replicas for themselves, or as given; a copy."""
         return torch.from_numpy(self.layout.owned_ids).clone()
 
     @property

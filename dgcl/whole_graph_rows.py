@@ -123,13 +123,22 @@ class WholeGraphRows(Handle):
 
         Args:
             values: ``(num_edges, *F)`` in the order of the given edges: row k is of column k of an ``edge_index``, of
-                DGL's edge k (all orders: :func:`dgcl.graph.as_graph`); on rank 0 alone or on every rank.
+                DGL's edge k (all orders: :func:`dgcl.graph.as_graph`); on rank 0 alone or on every rank. Where
+                each rank gave its own edges (:func:`dgcl.build_from_local`): theirs, in their order; not collective.
 
         Returns:
             ``(num_local_edges, *F)`` on this rank's device, row ``k`` for edge ``local.edge_ids[k]``: the
             order of ``at_sources``, of ``g.edge_index``, and of the edges of the DGL block.
         """
         ids = self.local.edge_ids
+        if self.local.first_edge >= 0:
+            rows = torch.as_tensor(values)
+            if rows.dim() == 0 or len(rows) != len(ids):
+                raise ValueError(
+                    f"values must have one row for each of the {len(ids)} edges of rank {self.rank}, in the order in"
+                    f" which it gave them (got shape {tuple(rows.shape)})"
+                )
+            return rows.to(self.device)[torch.from_numpy(ids - self.local.first_edge)]
         return dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges").to(self.device)
 
     def collect(

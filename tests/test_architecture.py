@@ -287,7 +287,7 @@ ORDER = (
     ("prepare",),
     ("transport",),
     ("aggregation",),
-    ("autograd", "communicator", "whole_graph_rows", "frameworks", "nn", "options", "build", "api"),
+    ("autograd", "communicator", "whole_graph_rows", "frameworks", "nn", "options", "build", "api", "changing"),
     ("offload",),
     ("testing",),
     ("distributed",),

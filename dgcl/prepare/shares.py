@@ -124,10 +124,7 @@ def prepare(
         check_path(cache, "cache")
     steps = _Steps()
     checked = as_graph(graph)
-    if isinstance(topology, str) and topology == "auto":
-        machine = host_of_ranks(world_size)
-    else:
-        machine = resolve_topology(topology, world_size)
+    machine = machine_of(topology, world_size)
     weights = balance_weights(checked, balance, "metis" if partition == AUTO else partition)
     fixed_part = None if part is None else check_part(part, checked.num_nodes, world_size, allow_empty=True)
     steps.done("graph and topology")
@@ -204,6 +201,13 @@ def prepare(
         steps,
     )
     return shares
+
+
+def machine_of(topology: str | Topology, world_size: int) -> Topology:
+    """The topology that is named; "auto": this host."""
+    if isinstance(topology, str) and topology == "auto":
+        return host_of_ranks(world_size)
+    return resolve_topology(topology, world_size)
 
 
 def _compiled(name: str, planned: Planned) -> list[Exchange]:

@@ -50,6 +50,7 @@ class LocalGraph:
             the order in which the plan takes partial sums. They follow the owned vertices in ``indptr``, which then has
             n + m + 1 entries; an owned vertex has those in-edges here that this rank sums. Empty otherwise.
         partial_in_degrees: (m,) int64, in-degree in the whole graph of each of them.
+        first_edge: Number of this rank's first edge, where each rank gave its own; -1: edges are those of one graph.
     """
 
     owned_ids: NDArray[np.int64]
@@ -64,6 +65,7 @@ class LocalGraph:
     num_replicas: int = 0
     partial_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     partial_in_degrees: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    first_edge: int = -1
 
     @property
     def num_owned(self) -> int:

@@ -1,0 +1,102 @@
+"""``build_from_local``: a communicator of a graph of which each rank has its own part, and nobody the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from dgcl.build import check_timeout, connect_shares
+from dgcl.planner import PlanOptions
+from dgcl.planner.methods import METHODS, make_plan
+from dgcl.planner.plan import Plan
+from dgcl.planner.relation import Relation
+from dgcl.prepare.local_edges import share_of_edges
+from dgcl.prepare.shares import machine_of
+from dgcl.ranks.answers import from_rank_0
+from dgcl.ranks.control import Control
+from dgcl.ranks.machines import places_of_ranks, topology_of_job
+from dgcl.ranks.set_up import set_up_call
+from dgcl.ranks.whole_rows import agree
+from dgcl.topology import Topology
+from dgcl.topology.checks import check_choice
+from dgcl.transport import kernels
+from dgcl.transport.cuda import open_devices
+
+if TYPE_CHECKING:
+    import torch
+
+    from dgcl.communicator import Communicator
+
+__all__ = ["build_from_local", "plan_together"]
+
+
+@set_up_call
+def build_from_local(
+    owned_ids: Any,
+    edges: Any,
+    topology: str | Topology = "auto",
+    *,
+    method: str = "auto",
+    plan: PlanOptions | None = None,
+    timeout: float = 300.0,
+    channel: str = "auto",
+    device: str | torch.device = "cpu",
+) -> Communicator:
+    """Plan and connect from each rank's own vertices and in-edges. Collective; call :func:`dgcl.init` first.
+
+        >>> comm = dgcl.build_from_local(owned_ids, (sources, heads))
+
+    Owned rows are in the order of ``owned_ids``, and :meth:`Communicator.dispatch_edges` takes this rank's own rows of
+    edges in the order of ``edges``. No rank ever has the edges of another. What needs the whole graph (METIS, replicas,
+    placements of edges other than at their heads, grids) is not for such graphs.
+
+    Args:
+        owned_ids: ``(n,)`` ids of this rank's vertices, torch or numpy, in any order. All ranks together own each of 0
+            to N - 1 once.
+        edges: ``(sources, heads)``, or an ``edge_index``: the in-edges of these vertices, by id.
+        topology, timeout, channel, device: As of :func:`dgcl.build_comm_info`.
+        method: A planner's, see ``dgcl plan --help``.
+        plan: Options of planning.
+
+    Returns:
+        This rank's communicator, which is from now on the current one of this thread.
+
+    Raises:
+        ValueError, TypeError: On every rank: a vertex has two owners or none, nobody owns a source, a head is not owned
+            by the rank that gives it; or there is no such method, topology or device.
+        CommError: A rank is gone.
+    """
+    from dgcl.communicator import Communicator
+    from dgcl.ranks.context import context
+
+    control = context.require_control()
+    check_timeout(timeout)
+    opened = open_devices(control, device)
+    places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
+    topology = topology_of_job(control, topology, places)
+    problem = None
+    try:
+        check_choice(method, "method", METHODS)
+    except (TypeError, ValueError) as error:
+        problem = error
+    agree(control, problem)
+
+    def planned(relation: Relation) -> Plan:
+        return plan_together(control, relation, topology, method, plan)
+
+    share, directory = share_of_edges(control, owned_ids, edges, planned)
+    comm = connect_shares(share, Communicator, timeout, channel, opened)
+    comm.directory = directory
+    return comm
+
+
+def plan_together(
+    control: Control, relation: Relation, topology: str | Topology, method: str, options: PlanOptions | None
+) -> Plan:
+    """The plan that rank 0 makes. Collective."""
+
+    def make() -> list[Plan]:
+        made = make_plan(relation, machine_of(topology, control.world_size), method, options)
+        return [made] * control.world_size
+
+    return from_rank_0(control, make, kernels.prepare)

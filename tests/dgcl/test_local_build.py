@@ -1,0 +1,131 @@
+"""dgcl.build_from_local: the numbers of one device, the programs of build_comm_info, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+from dgcl.graph import as_graph
+from dgcl.program.verify import verify_programs
+from dgcl.ranks.context import context
+from dgcl.relation import halo_demand
+
+
+def problem(seed: int, num_nodes: int, num_edges: int, world_size: int):
+    """Sources, heads, owners and rows: directed, with self loops, repeated edges and parts of any size."""
+    random = np.random.default_rng(seed)
+    sources, heads = random.integers(0, num_nodes, (2, num_edges))
+    return sources, heads, random.integers(0, world_size, num_nodes), random.standard_normal((num_nodes, 3))
+
+
+def own_part(seed: int, sources, heads, part, shuffled: bool):
+    """This rank's vertices and edges, in an order of its own where they are shuffled."""
+    rank = context.require_control().rank
+    owned, edges = np.flatnonzero(part == rank), np.flatnonzero(part[heads] == rank)
+    if shuffled:
+        random = np.random.default_rng([seed, rank])
+        random.shuffle(owned)
+        random.shuffle(edges)
+    return owned, edges
+
+
+def train(seed: int, size: tuple[int, int], topology: str, shuffled: bool):
+    """Compare with one device, and with build_comm_info where rows are in its order; the program and the plan."""
+    world_size = context.require_control().world_size
+    sources, heads, part, rows = problem(seed, *size, world_size)
+    owned, edges = own_part(seed, sources, heads, part, shuffled)
+    comm = dgcl.build_from_local(torch.from_numpy(owned), (sources[edges], heads[edges]), topology)
+    graph = as_graph(np.stack([sources, heads]), num_nodes=size[0])
+    assert comm.owned_ids.tolist() == owned.tolist()
+    assert np.array_equal(comm.local.in_degrees, graph.in_degrees()[comm.local.local_ids])
+    assert np.array_equal(comm.local.out_degrees, graph.out_degrees()[comm.local.local_ids])
+
+    weights = torch.from_numpy(np.random.default_rng(seed).standard_normal(size[1]))
+    x_all = torch.from_numpy(rows).requires_grad_()
+    dense = torch.zeros(size[0], size[0], dtype=torch.float64)
+    dense.index_put_((torch.from_numpy(heads), torch.from_numpy(sources)), weights, accumulate=True)
+    (dense @ x_all).pow(2).sum().backward()
+    x = comm.dispatch_features(rows).requires_grad_()
+    weight = comm.dispatch_edges(weights[edges])
+    out = comm.local_graph("csr").sum(comm.expand(x), weight)
+    out.pow(2).sum().backward()
+    torch.testing.assert_close(out, (dense @ x_all.detach())[owned], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(x.grad, x_all.grad[owned], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(comm.aggregator(edge_weight=weight)(x), out, rtol=1e-10, atol=1e-10)
+    windowed = comm.aggregator(edge_weight=weight, windows=min(2, size[0]))(x)
+    torch.testing.assert_close(windowed, out, rtol=1e-10, atol=1e-10)
+    assert comm.collect(x.detach(), None).equal(x_all.detach())
+    program = comm.exchanges["halo"].program
+    if not shuffled:
+        other = dgcl.build_comm_info(graph, topology, part=part).exchanges["halo"].program
+        for ours, theirs in ((program, other), (program.expand, other.expand), (program.fold, other.fold)):
+            for field in fields(ours):
+                value = getattr(ours, field.name)
+                if isinstance(value, np.ndarray):
+                    assert value.dtype == getattr(theirs, field.name).dtype
+                    assert np.array_equal(value, getattr(theirs, field.name)), field.name
+    return program, comm.plan, halo_demand(graph, part, world_size)
+
+
+SIZES = {"few": (5, 3), "some": (40, 200), "many": (300, 3000)}
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["ascending", "shuffled"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("world_size", "topology"), [(1, "auto"), (3, "auto"), (8, "dgx1")])
+def test_the_numbers_of_one_device(world_size: int, topology: str, size: str, shuffled: bool) -> None:
+    results = dgcl.launch(train, world_size, world_size, SIZES[size], topology, shuffled)
+    if not shuffled:
+        verify_programs([program for program, *_ in results], results[0][1], results[0][2])
+    if (world_size, size) == (8, "many"):
+        assert any(program.num_relay for program, *_ in results), "some rows are passed on"
+
+
+def test_processes(rank_pool) -> None:
+    assert len(rank_pool(4).run(train, 7, SIZES["some"], "auto", True)) == 4
+
+
+def refused(owned, sources, heads, keywords) -> str:
+    """The text of the error."""
+    rank = context.require_control().rank
+    with pytest.raises((TypeError, ValueError)) as error:
+        dgcl.build_from_local(owned[rank], (sources[rank], heads[rank]), "uniform", **keywords)
+    dgcl.build_from_local([rank], ([], []), "uniform").close()  # the ranks are together still
+    return str(error.value)
+
+
+HALVES, NOTHING = [[0, 1], [2, 3]], [[], []]
+REFUSALS = {
+    "two-owners": ([[0, 1], [1, 3]], NOTHING, NOTHING, "vertex 1 has two owners, ranks 0 and 1"),
+    "no-owner": ([[0, 1], [2, 4]], NOTHING, NOTHING, r"owned_ids of rank 1 must lie in \[0, 4\)"),
+    "twice-on-a-rank": ([[0, 1], [2, 2]], NOTHING, NOTHING, "owned_ids of rank 1 must be distinct"),
+    "source-of-nobody": (
+        HALVES,
+        [[], [9]],
+        [[], [2]],
+        r"sources of rank 1 must lie in \[0, 4\), as all ranks own 4",
+    ),
+    "head-of-another": (
+        HALVES,
+        [[2], []],
+        [[3], []],
+        "heads of rank 0 must be vertices that it owns.*vertex 3",
+    ),
+    "lengths": (HALVES, [[2, 3], []], [[1], []], r"sources and heads must be as many \(got 2 and 1\)"),
+    "no-integers": (HALVES, [[0.5], []], [[1], []], "sources must hold integers"),
+    "method": (HALVES, NOTHING, NOTHING, "method must be one of .*replicate"),
+    "nothing-at-all": (NOTHING, NOTHING, NOTHING, "owned_ids: all ranks together must own a vertex"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_are_raised_on_every_rank(name: str) -> None:
+    *arguments, text = REFUSALS[name]
+    keywords = {"method": "replicate-across-machines"} if name == "method" else {}
+    for said in dgcl.launch(refused, 2, *arguments, keywords):
+        assert re.search(text, said), said
