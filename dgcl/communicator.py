@@ -90,6 +90,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self.layout = layout_of_vertices(self.layouts[HALO], self.grid.slices)
         self.plan, self.local, self.control, self.timeout = self.exchanges[HALO].plan, local, control, timeout
         self.transport, self.choice, self.edges = transport, choice, edges
+        self._calls = transport.control_calls
         self.device = torch.device("cpu") if device is None else device
         self._numbers = {each.name: number for number, each in enumerate(exchanges)}
         self._programs = tuple(each.program for each in exchanges)
@@ -99,8 +100,6 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self.message_edges: Tensor | None = None
         self.offloads: WeakSet[Any] = WeakSet()
         self._number = ops.register_communicator(self)
-
-    # What is where.
 
     @property
     def num_owned(self) -> int:
@@ -250,8 +249,6 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
             raise ValueError(f"state must be what comm.state_dict() gave (got {str(state)[:80]})")
         self._dropout_calls = int(state["dropout_calls"])
 
-    # Aggregating.
-
     def aggregator(
         self,
         reduce: Literal["sum", "mean", "max", "min"] = "sum",
@@ -377,12 +374,16 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
 
     def close(self) -> None:
         """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
+        for offload in list(self.offloads):
+            offload.leave()
         if (lost := self.control.lost()) is not None:
             self.transport.fail(lost)  # who still waits for rows of this rank hears whose fault it is
         self.transport.close()
 
     def fail(self, reason: str) -> None:
         """Tell the peers that this rank will not go on, so that they stop waiting for it at once."""
+        for offload in list(self.offloads):
+            offload.leave(reason)
         self.transport.fail(CommError(f"rank {self.rank}: {reason}"))
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -391,9 +392,8 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
             self.transport.close()
 
     def __repr__(self) -> str:
-        rows = f"{self.num_owned} owned and {self.num_halo} halo rows"
-        plan = f"plan {self.plan.method!r} with {self.plan.num_stages} stage(s)"
-        return f"<dgcl.Communicator rank {self.rank} of {self.world_size}: {rows}, {plan}>"
+        rows = f"{self.num_owned} owned and {self.num_halo} halo rows, plan {self.plan.method!r}"
+        return f"<dgcl.Communicator rank {self.rank} of {self.world_size}: {rows} with {self.plan.num_stages} stage(s)>"
 
     def _check(self, rows: Tensor, expected: int, words: str) -> None:
         check_rows(rows, expected, words, self.rank, self.device)

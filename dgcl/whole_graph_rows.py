@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from numbers import Integral
 from os import PathLike
 from types import MappingProxyType
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from dgcl.autograd.fetch import fetch_rows
 from dgcl.program.layout import Layout
-from dgcl.ranks.control import Control
+from dgcl.ranks.control import Control, Listener
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows
@@ -42,6 +44,8 @@ class WholeGraphRows(Handle):
     feature_dtype: torch.dtype | None
     edges: str
     require_neighbourhoods: Callable[[str], None]
+    timeout: float
+    _calls: Listener | None
     _halo: int
     node_types: Mapping[str, tuple[int, int]] = MappingProxyType({})
     _part: Tensor | None = None
@@ -51,7 +55,7 @@ class WholeGraphRows(Handle):
         """``(num_nodes,)`` int32, the owner of each vertex; read only. Collective when it is first read, then kept."""
         if self._part is None:
             part = torch.empty(self.num_nodes, dtype=torch.int32)
-            with self.control.collective("part"):
+            with self.collective("part"):
                 for rank, ids in enumerate(self.control.exchange(self.layout.global_ids("core"))):
                     part[torch.from_numpy(ids)] = rank
             self._part = part
@@ -66,14 +70,14 @@ class WholeGraphRows(Handle):
         except (TypeError, ValueError) as error:
             problem = error
         kind = None if problem is not None else (tuple(rows.shape[1:]), rows.dtype)
-        with self.control.collective("fetch"):
+        with self.collective("fetch"):
             kinds = agree(self.control, problem, kind)
             if any(theirs != kinds[0] for theirs in kinds):
                 raise ValueError(
                     f"rows must have the same trailing shape and dtype on every rank (got {kinds})"
                 )
             part = self.part.numpy()[first : first + number]
-        return fetch_rows(self.control, rows, ids.cpu().numpy(), part, mine)
+            return fetch_rows(self.control, rows, ids.cpu().numpy(), part, mine)
 
     def _vertices(self, node_type: str | None) -> tuple[NDArray[np.int64], int, int]:
         """Of a type, or of all: the ids that this rank owns, from 0; the first in the whole graph; their number."""
@@ -87,6 +91,14 @@ class WholeGraphRows(Handle):
 
     def _num_rows(self, node_type: str | None) -> int:
         return self.layout.num_owned if node_type is None else len(self._vertices(node_type)[0])
+
+    def collective(self, name: str, *, limited: bool = True) -> AbstractContextManager[None]:
+        """Give calls on the control plane a name for messages; they fail when a rank has left this communicator.
+
+        ``limited``: also where a rank waits longer than the timeout for another one.
+        """
+        timeout = self.timeout if limited else math.inf
+        return self.control.collective(name, self._calls, timeout)
 
     def dispatch_features(self, features: Tensor | ArrayLike | None, *, halo: bool = False) -> Tensor:
         """This rank's rows of a feature matrix of the whole graph.
@@ -111,9 +123,10 @@ class WholeGraphRows(Handle):
         if check_flag(halo, "halo") and self.edges != "head":
             self.require_neighbourhoods("dispatch_features(halo=True)")
         ids = self.layout.owned_ids
-        rows = dispatch_rows(
-            self.control, features, self.num_nodes, ids, "features", "vertices", self.num_edges
-        )
+        with self.collective("dispatch_features"):
+            rows = dispatch_rows(
+                self.control, features, self.num_nodes, ids, "features", "vertices", self.num_edges
+            )
         rows = rows.to(self.device)
         self.feature_dtype = rows.dtype if rows.is_floating_point() else self.feature_dtype
         return self.transport.expand(rows, self._halo) if halo else rows
@@ -139,7 +152,9 @@ class WholeGraphRows(Handle):
                     f" which it gave them (got shape {tuple(rows.shape)})"
                 )
             return rows.to(self.device)[torch.from_numpy(ids - self.local.first_edge)]
-        return dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges").to(self.device)
+        with self.collective("dispatch_edges"):
+            rows = dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges")
+        return rows.to(self.device)
 
     def collect(
         self,
@@ -210,7 +225,7 @@ class WholeGraphRows(Handle):
                 check_path(file, "file")
         except (TypeError, ValueError) as error:
             problem = error
-        with self.control.collective(name):
+        with self.collective(name):
             agree(self.control, problem)
             return collect_rows(self.control, rows[: len(ids)], ids, num_rows, dst, file)
 

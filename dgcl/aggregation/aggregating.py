@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -41,6 +42,9 @@ class Aggregating(Protocol):
     exchanges: Mapping[str, Exchange]
     edges: str
     grid: Grid
+
+    def collective(self, name: str, *, limited: bool = True) -> AbstractContextManager[None]:
+        """As :meth:`dgcl.communicator.Communicator.collective`."""
 
     @property
     def num_owned(self) -> int:

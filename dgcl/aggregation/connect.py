@@ -37,7 +37,7 @@ def connect_aggregator(
     except (TypeError, ValueError) as error:
         problem = error
     asked: list[tuple[Any, ...]]
-    with comm.control.collective("aggregator"):
+    with comm.collective("aggregator", limited=False):
         agree(comm.control, problem)
         asked = comm.control.exchange((reduce, windows, by, _kind(edge_weight), comm.local.num_owned))
         for place, name in enumerate(("reduce", "windows", "by", "edge_weight")):

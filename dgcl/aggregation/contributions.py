@@ -73,7 +73,7 @@ def _connect(comm: Aggregating) -> Contributions:
     control, folded = comm.control, comm.exchanges[PARTIAL]
     problem: Exception | None = None
     programs: list[Program] | None = None
-    with control.collective("aggregator"):
+    with comm.collective("aggregator", limited=False):
         if control.rank == 0:
             try:
                 programs = control.unless_lost(lambda: contribution_programs(folded.plan))

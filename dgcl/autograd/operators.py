@@ -18,6 +18,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -42,6 +43,9 @@ class Exchanging(Protocol):
 
     transport: Transport
     control: Control
+
+    def collective(self, name: str, *, limited: bool = True) -> AbstractContextManager[None]:
+        """As :meth:`dgcl.communicator.Communicator.collective`."""
 
     def rows_of(self, exchange: int) -> tuple[int, int]:
         """(num_owned, num_local) of the exchange with this number."""
@@ -114,7 +118,12 @@ def fold_operator(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
 )
 def sum_operator(tensor: Tensor, comm: int, name: str) -> Tensor:
     """The sum over ranks of tensors of one shape; messages call it ``name``."""
-    return all_reduce_sum(_find(comm).control, tensor, name)
+    return _sum(_find(comm), tensor, name)
+
+
+def _sum(comm: Exchanging, tensor: Tensor, name: str) -> Tensor:
+    with comm.collective(name):
+        return all_reduce_sum(comm.control, tensor)
 
 
 @sum_operator.register_fake
@@ -241,7 +250,7 @@ def sum_over_ranks(tensor: Tensor, comm: Exchanging, number: int, name: str) -> 
     if tensor.requires_grad and torch.is_grad_enabled():
         out: Tensor = sum_operator(tensor, number, name)
         return out
-    return all_reduce_sum(comm.control, tensor, name)
+    return _sum(comm, tensor, name)
 
 
 def _unwatched(rows: Tensor) -> bool:

@@ -50,6 +50,7 @@ class Baseline(WholeCalls):
     """
 
     halo_only = False
+    control_calls = None
 
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm

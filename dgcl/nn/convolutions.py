@@ -215,7 +215,7 @@ def _normalise(
     Raises:
         ValueError: Only some of the ranks add self loops; on every rank.
     """
-    with comm.control.collective("gcn_norm"):
+    with comm.collective("gcn_norm"):
         answers = comm.control.exchange(add_self_loops)
     other = next((rank for rank, theirs in enumerate(answers) if theirs != answers[0]), 0)
     if other:

@@ -76,7 +76,7 @@ def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:
     ascending = mine[order]
     total = torch.zeros_like(rows)
     # A copy is sent: ranks that are threads would otherwise read what this one goes on to change.
-    with comm.control.collective("sum_copies"):
+    with comm.collective("sum_copies"):
         copies = comm.control.exchange((mine, rows.detach().cpu().clone()))
     for ids, rows_of_rank in copies:
         place = torch.searchsorted(ascending, ids).clamp(max=max(len(mine) - 1, 0))

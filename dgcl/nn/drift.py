@@ -63,7 +63,7 @@ def check_equal(
             for name, parameter in named
             if parameter.grad is not None
         ]
-    with comm.control.collective("check_equal"):
+    with comm.collective("check_equal"):
         reports = comm.control.exchange(entries)
     for rank, others in enumerate(reports):
         if [entry.kind for entry in others] != [entry.kind for entry in reports[0]]:

@@ -149,7 +149,8 @@ def broadcast_parameters(
         raise ValueError(f"src must be a rank in [0, {comm.world_size}) (got {src})")
     report_inexact(model, comm, inexact)
     remember_names(model)
-    _take_from(model, comm.control, src)
+    with comm.collective("broadcast_parameters"):
+        _take_from(model, comm.control, src)
     if axis is not None:
         _take_from(model, axis, 0)
 

@@ -337,7 +337,7 @@ def _reduce(
     own = losses.sum(dtype=wide)
     # float64 counts exactly beyond the 2**24 vertices of float32.
     if not is_transformed():
-        with comm.control.collective(name):
+        with comm.collective(name):
             compare_at_times(losses, comm)
     total, divisor = comm.all_reduce_sum(torch.stack([own.detach().double(), weight]), name).unbind()
     share, value = (own / divisor.to(wide), total / divisor) if reduction == "mean" else (own, total)

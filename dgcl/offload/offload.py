@@ -134,14 +134,16 @@ class Offload(Handle):
             self.store = HostStore(store, store_cached)
         except (TypeError, ValueError, OSError) as error:
             problem = error
-        agree(comm.control, problem)
+        with comm.collective("Offload", limited=False):
+            agree(comm.control, problem)
         if memory_limit is not None or not store_cached:  # memory counts
             return_freed_memory()
         self.comm = comm
         prefetch = prefetch and self.store.on_disk  # beside memory a thread only takes a core
         keep_graphs = memory_limit is None if keep_graphs is None else keep_graphs
         options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
-        arrangement = arrange(comm.control, comm.local, comm.plan.topology, request, options)
+        with comm.collective("Offload", limited=False):
+            arrangement = arrange(comm.control, comm.local, comm.plan.topology, request, options)
         self.num_chunks = len(arrangement.rows)
         self.account = Account()
         self._stretches = [batch.rows for batch in arrangement.tables.batches]
@@ -159,7 +161,7 @@ class Offload(Handle):
             self.account,
             comm.world_size > 1 and not comm.control.has_group,
             comm.next_dropout_call,
-            self._fail,
+            self.leave,
         )
         loads = sum(len(batch.load.rows) for batch in arrangement.tables.batches)
         self._keeping = Keeping(
@@ -202,11 +204,12 @@ class Offload(Handle):
         out: Tensor | None = None
         for stretch in self._stretches:
             ids = self.comm.local.owned_ids[self._order.rows[stretch].numpy()]
-            piece = dispatch_rows(
-                self.comm.control, features, self.comm.num_nodes, ids, "features", "vertices"
-            )
-            if out is None:
-                out = self._room(piece)
+            with self.comm.collective("dispatch_features"):
+                piece = dispatch_rows(
+                    self.comm.control, features, self.comm.num_nodes, ids, "features", "vertices"
+                )
+                if out is None:
+                    out = self._room(piece)
             self.store.write(out, stretch, piece)
         assert out is not None
         return ChunkedRows(out, self._order) if out.dim() > 1 else out[self._order.places]
@@ -271,11 +274,12 @@ class Offload(Handle):
             problem = error
         kept = None if problem or not constant else self._constants.get(inputs[0], aggregate, edge_weight)
         how = (aggregate, own_rows, constant, keep, kept is None, len(learned))
-        agree_on_layer(self.comm.control, name, problem, inputs, how)
+        with self.comm.collective("Offload.layer"):
+            agree_on_layer(self.comm.control, name, problem, inputs, how)
         learns = torch.is_grad_enabled() and (bool(learned) or inputs[0].requires_grad)
         if keep == "auto" and aggregate is not None and not constant and learns:
             row_bytes = inputs[0].shape[1:].numel() * inputs[0].element_size()
-            with self.comm.control.collective("Offload.layer"):
+            with self.comm.collective("Offload.layer"):
                 keep = self._keeping.keeps(name, row_bytes, own_rows)
         call = LayerCall(
             self._machinery,
@@ -356,8 +360,7 @@ class Offload(Handle):
         self.comm.offloads.discard(self)
         self._machinery.mover.close()
         self.store.close()
-        if self._transport is not None:
-            self._transport.close()
+        self.leave()
 
     def __del__(self) -> None:
         if "_machinery" in self.__dict__:
@@ -365,9 +368,14 @@ class Offload(Handle):
 
     # Inside
 
-    def _fail(self, reason: str) -> None:
-        if self._transport is not None:
+    def leave(self, reason: str = "") -> None:
+        """Make no more exchanges, which the peers hear: as this rank gives it up, or has failed for a reason."""
+        if self._transport is None:
+            return
+        if reason:
             self._transport.fail(CommError(f"rank {self.comm.rank}: {reason}"))
+        else:
+            self._transport.close()
 
     def _stored(self, rows: Tensor) -> ChunkedRows:
         return self._order.store(rows, self._stretches, self.store)

@@ -150,8 +150,7 @@ def agree_on_layer(
     kinds: Any = None
     if problem is None:
         kinds = [(tuple(x.shape[1:]), str(x.dtype), x.requires_grad) for x in inputs]
-    with control.collective("Offload.layer"):
-        reports = agree(control, problem, (name, kinds, how, torch.is_grad_enabled()))
+    reports = agree(control, problem, (name, kinds, how, torch.is_grad_enabled()))
     for rank, theirs in enumerate(reports):
         if theirs != reports[0]:
             raise ValueError(

@@ -12,6 +12,7 @@ never come.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,9 @@ class Listener(Protocol):
     def leave_collective(self) -> None:
         """It is in none any more."""
 
+    def lost(self, num_calls: int) -> tuple[int, type[CommError], str] | None:
+        """A rank that left the communicator before its call of this number here, its error, and why ("rank 1 ...")."""
+
 
 class Control:
     """What set-up needs of the ranks. Every method but :meth:`leave` is collective.
@@ -71,6 +75,7 @@ class Control:
         rank, world_size: This rank, and the number of ranks.
         listeners: Told of every named collective.
         num_collectives: Named collectives that this rank has begun.
+        num_calls: Calls of any kind that it has begun here; the same for all ranks that are in one.
         has_group: Whether ranks are processes of a ``torch.distributed`` group, which can carry rows, too.
         threads_of_ranks: How many threads of this process are ranks or wait for them.
     """
@@ -81,17 +86,25 @@ class Control:
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
         self.listeners: WeakSet[Listener] = WeakSet()
-        self.num_collectives = 0
+        self.num_collectives = self.num_calls = 0
+        self._of: Listener | None = None  # the communicator whose collective this rank is in
+        self._timeout = math.inf  # of each wait there
         self._name = ""
         self._callers: set[int] = set()
 
     @contextmanager
-    def collective(self, name: str) -> Iterator[None]:
-        """Give the calls inside a name, under which messages mention them; the outermost name stands."""
+    def collective(self, name: str, of: Listener | None = None, timeout: float = math.inf) -> Iterator[None]:
+        """Give the calls inside a name, under which messages mention them; the outermost name stands.
+
+        Args:
+            name: The name.
+            of: The communicator that they belong to: they fail at once when a rank has left it.
+            timeout: Seconds that ranks wait for each other there, where the control plane's own are more.
+        """
         if self._name:
             yield
             return
-        self._name = name
+        self._name, self._of, self._timeout = name, of, timeout
         self.num_collectives += 1
         try:
             if self.world_size > 1 and self.listeners:
@@ -100,7 +113,7 @@ class Control:
                     listener.enter_collective(self.num_collectives, name, alone)
             yield
         finally:
-            self._name = ""
+            self._name, self._of, self._timeout = "", None, math.inf
             for listener in list(self.listeners):
                 listener.leave_collective()
 
@@ -197,6 +210,7 @@ class Control:
 
     def _call(self, verb: str) -> Call:
         self._callers.add(threading.get_ident())
+        self.num_calls += 1
         return Call(verb, self.num_collectives, self._name)
 
     def _others(self) -> list[int]:

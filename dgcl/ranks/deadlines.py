@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
 
-def in_time(step: Callable[[], T], seconds: float) -> T:
+_LOOK: Final = 0.25  # seconds between two calls of ``meanwhile``
+
+
+def in_time(step: Callable[[], T], seconds: float, meanwhile: Callable[[], None] | None = None) -> T:
     """What ``step()`` returns, if it returns within this time.
 
     Some questions to a store have no deadline of their own: on a link that is cut, the answer would be waited for as
-    long as TCP retries. The step runs in a thread, which goes on by itself where the time is over.
+    long as TCP retries. The step runs in a thread, which goes on by itself where the time is over. ``meanwhile`` is
+    called from time to time, and what it raises ends the wait, too.
 
     Raises:
         TimeoutError: The step has not ended in time.
@@ -29,7 +34,13 @@ def in_time(step: Callable[[], T], seconds: float) -> T:
 
     thread = threading.Thread(target=run, name="dgcl step with a deadline", daemon=True)
     thread.start()
-    thread.join(seconds)
+    until = time.monotonic() + seconds
+    while meanwhile is not None and until - time.monotonic() > _LOOK:
+        thread.join(_LOOK)
+        if not thread.is_alive():
+            break
+        meanwhile()
+    thread.join(max(until - time.monotonic(), 0.0))
     if not results:
         raise TimeoutError(f"no answer within {seconds:g} s")
     value, error = results[0]

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dgcl.errors import CommError, PeerLostError
-from dgcl.ranks.abort_reasons import AbortReasons
+from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
 from dgcl.ranks.connections import claim_connections, open_connections
 from dgcl.ranks.control import Call, Control
 from dgcl.ranks.groups import connected, make_group, next_store
 from dgcl.ranks.messages import GroupMessages
+from dgcl.ranks.rendezvous import Waiting
 from dgcl.ranks.watch import Watch
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
 T = TypeVar("T")
+
+_LOOK: Final = 0.1  # seconds in which a rank that left a communicator is not noticed
 
 
 class GroupControl(Control):
@@ -56,6 +61,8 @@ class GroupControl(Control):
         self.device_sums: dict[tuple[str, ...], Any] = {}
         self._store: Store | None = None  # what this control plane has of the ranks' store
         self._watch: Watch | None = None
+        self._deadline: float | None = None  # of this rank's wait in a communicator's collective
+        self._looks: threading.Thread | None = None
         before = open_connections()
         group_of_own, self._store = self._make_group("dgcl.init")
         reasons = AbortReasons(dist.PrefixStore("abort reasons", self._store))
@@ -136,7 +143,33 @@ class GroupControl(Control):
         return self._watch.call(function, self._messages.lost_error)
 
     def _swap(self, call: Call, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
-        return self._messages.swap(call, outgoing, sources)
+        if self._of is None:
+            return self._messages.swap(call, outgoing, sources)
+        if (
+            self._looks is None or not self._looks.is_alive()
+        ):  # one thread for all collectives: a start takes 0.1 ms
+            self._looks = threading.Thread(
+                target=_look_again, args=(weakref.ref(self),), name="dgcl watch", daemon=True
+            )
+            self._looks.start()
+        self._deadline = time.monotonic() + self._timeout
+        try:
+            return self._messages.swap(call, outgoing, sources)
+        finally:
+            self._deadline = None
+
+    def look(self) -> None:
+        """End a wait in a communicator's collective that a rank has left, or that is over its deadline."""
+        of, number, deadline = self._of, self.num_calls, self._deadline
+        if of is None or deadline is None:
+            return
+        if (lost := of.lost(number)) is not None:
+            if self._deadline == deadline:
+                self._messages.lose(lost[0], AbortReason(lost[0], lost[2], lost[1]))
+        elif time.monotonic() > deadline:
+            self._messages.lose_late(self._timeout)
+        else:
+            self._messages.publish_wait()
 
     def _make_group(self, purpose: str) -> tuple[ProcessGroup, Store]:
         """A group, and what it has of the ranks' store."""
@@ -147,9 +180,16 @@ class GroupControl(Control):
     def _meet(self, purpose: str, make: Callable[[Store], T]) -> T:
         """What is made of a part of the store that this rendezvous of the ranks has for itself."""
 
-        def connect(given_up: threading.Event) -> T:
-            return make(
-                next_store(self.global_ranks, self.rank, purpose, self.timeout, given_up, self._store)
-            )
+        def connect(waiting: Waiting) -> T:
+            ranks, store = self.global_ranks, self._store
+            return make(next_store(ranks, self.rank, purpose, self.timeout, waiting, store))
 
         return connected(connect, self.rank, self.world_size, purpose, self.timeout)
+
+
+def _look_again(reference: weakref.ref[GroupControl]) -> None:
+    """Look as long as the control plane is in use."""
+    while (control := reference()) is not None and not control.is_closed:
+        control.look()
+        del control
+        time.sleep(_LOOK)

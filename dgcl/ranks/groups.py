@@ -15,7 +15,6 @@ import hashlib
 import ipaddress
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dgcl.errors import CommError
 from dgcl.ranks.deadlines import in_time
-from dgcl.ranks.rendezvous import meet
+from dgcl.ranks.rendezvous import Waiting, another_client, meet
 from dgcl.topology.checks import shown
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def next_store(
     rank: int,
     purpose: str,
     timeout: float,
-    given_up: threading.Event,
+    waiting: Waiting,
     within: Store | None = None,
 ) -> Store:
     """What the next group of these ranks has of the default store for itself. Collective.
@@ -85,14 +84,14 @@ def next_store(
         rank: This process's place among them.
         within: The part that an earlier group of theirs has: only ranks that have the same one meet there. None: where
             all groups of these ranks meet first.
-        purpose, timeout, given_up: As for :func:`dgcl.ranks.rendezvous.meet`, which says what is raised.
+        purpose, timeout, waiting: As for :func:`dgcl.ranks.rendezvous.meet`, which says what is raised.
     """
     import torch.distributed as dist
 
     members = hashlib.sha256("_".join(map(str, ranks)).encode()).hexdigest()[:16]
     outer = default_store() if within is None else within
     store = dist.PrefixStore(f"dgcl/{members}", outer)
-    number = meet(store, rank, len(ranks), purpose, timeout, given_up)
+    number = meet(store, rank, len(ranks), purpose, timeout, waiting)
     return dist.PrefixStore(f"round {number}", store)
 
 
@@ -109,36 +108,41 @@ def make_group(store: Store, rank: int, world_size: int, timeout: float) -> Proc
     """
     import torch.distributed as dist
 
-    connecting = dist.PrefixStore("connecting", store)
+    connecting = dist.PrefixStore("connecting", another_client(store))
     group: Any = dist.ProcessGroupGloo(connecting, rank, world_size, timedelta(seconds=timeout))
     return group  # type: ignore[no-any-return]
 
 
-def connected(
-    connect: Callable[[threading.Event], T], rank: int, world_size: int, purpose: str, timeout: float
-) -> T:
+def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpose: str, timeout: float) -> T:
     """What ``connect`` returns, at most a second after the timeout.
 
     Args:
-        connect: Meets the other ranks; given what is set once nobody waits for it any more.
+        connect: Meets the other ranks; its argument is set once nobody waits for it any more.
         rank, world_size, purpose, timeout: For messages; seconds.
 
     Raises:
         CommError: Ranks have not come in time, or cannot be reached.
     """
-    given_up = threading.Event()
+    waiting, begin = Waiting(), time.monotonic()
     they = f"rank {rank}: the {world_size} ranks cannot connect to each other"
     try:
-        return in_time(lambda: connect(given_up), timeout + _GRACE)
+        return in_time(lambda: connect(waiting), timeout + _GRACE, waiting.check)
     except CommError as error:
         raise type(error)(f"{they}: {error}") from None
     except (RuntimeError, TimeoutError) as error:
         text = str(error).split(". This is typically", 1)[0]
+        if (
+            time.monotonic() - begin < timeout - _GRACE
+        ):  # a connection broke: others may not have one to that rank
+            waiting.post(f"a connection of rank {rank} broke ({text})")
         raise CommError(
             f"{they}: one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached ({text})"
         ) from None
+    except BaseException as error:
+        waiting.post(f"rank {rank} was stopped by {type(error).__name__} in {purpose}")
+        raise
     finally:
-        given_up.set()
+        waiting.set()
 
 
 #: torch's store of this process, kept for a second attempt: rank 0 may serve it, on a port that is taken until it ends.
@@ -168,13 +172,13 @@ def make_default_group(rank: int, world_size: int, timeout: float) -> None:
     def left() -> float:
         return max(deadline - time.monotonic(), 0.01)
 
-    def connect(given_up: threading.Event) -> None:
+    def connect(waiting: Waiting) -> None:
         if not _torch_store:
-            _torch_store.append(_connect_store(host, int(port), rank, deadline, given_up))
+            _torch_store.append(_connect_store(host, int(port), rank, deadline, waiting))
         store = _torch_store[0]
-        number = meet(dist.PrefixStore("dgcl", store), rank, world_size, "dgcl.init", left(), given_up)
+        number = meet(dist.PrefixStore("dgcl", store), rank, world_size, "dgcl.init", left(), waiting)
         # A part of the store for each attempt: addresses of one that failed would be taken for this one's.
-        fresh = dist.PrefixStore(f"default group {number}", store)
+        fresh = dist.PrefixStore(f"default group {number}", another_client(store))
         limit = timedelta(seconds=left())
         dist.init_process_group("gloo", store=fresh, rank=rank, world_size=world_size, timeout=limit)
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
@@ -194,7 +198,7 @@ def _listen_on_loopback(host: str, port: int) -> int | None:
     return None
 
 
-def _connect_store(host: str, port: int, rank: int, deadline: float, given_up: threading.Event) -> Store:
+def _connect_store(host: str, port: int, rank: int, deadline: float, waiting: Waiting) -> Store:
     """The store by which ranks meet, served by torchrun or else by rank 0.
 
     As torch connects it, but rank 0 does not wait for the others here.
@@ -208,7 +212,7 @@ def _connect_store(host: str, port: int, rank: int, deadline: float, given_up: t
             socket.create_connection((host, port), max(deadline - time.monotonic(), 0.01)).close()
             break
         except OSError as error:
-            if time.monotonic() + _PAUSE > deadline or given_up.wait(_PAUSE):
+            if time.monotonic() + _PAUSE > deadline or waiting.wait(_PAUSE):
                 raise CommError(
                     f"{'torchrun' if of_agent else 'rank 0'}, which keeps the ranks' store at {host}:{port}, cannot be"
                     f" reached: {error}"

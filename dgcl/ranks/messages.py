@@ -70,6 +70,7 @@ class GroupMessages:
         self._lost: AbortReason | None = None
         self._number = 0
         self._waits: tuple[int, int] | None = None  # (number of the swap, peer) that this rank waits for
+        self._seen: tuple[int, int] | None = None
         self._published: tuple[int, int] | None = None
         self.bytes_received = 0
         self.ended_by: AbortReason | None = None
@@ -116,12 +117,12 @@ class GroupMessages:
             self._close_after(error, handled, AbortReason(self._rank, f"rank {self._rank} {why}"))
             raise
 
-    def lose(self, peer: int) -> None:
-        """Another thread has seen that ``peer`` closed its connection: end all waits of this rank, and say why."""
+    def lose(self, peer: int, reason: AbortReason | None = None) -> None:
+        """End all waits of this rank, and say why: another thread has seen that ``peer`` closed its connection."""
         group = self._group
         if group is None:
             return
-        self._lost = self._reason(peer, "its connection is closed")
+        self._lost = reason or self._reason(peer, "its connection is closed")
         if self._reasons is not None:
             self._reasons.post(self._rank, self._lost)  # who sees connections break looks for it
         for other in range(group.size()):
@@ -137,12 +138,18 @@ class GroupMessages:
         self.close(self._lost)
         return self._lost.kind(f"rank {self._rank} stops its part of the set-up: {self._lost.clause}")
 
+    def lose_late(self, seconds: float) -> None:
+        """End the wait of this rank, which has lasted so long, as :meth:`lose`."""
+        if (waits := self._waits) is not None:
+            self.lose(waits[1], self._late(waits[1], f"waited {seconds:g} s in vain"))
+
     def publish_wait(self) -> None:
         """Called from time to time by another thread: write down for whom this rank has waited since the last time."""
         waits = self._waits
-        if waits is not None and waits == self._published and self._reasons is not None:
+        if waits is not None and waits == self._seen != self._published and self._reasons is not None:
             self._reasons.post_wait(self._rank, *waits)
-        self._published = waits
+            self._published = waits
+        self._seen = waits
 
     def leave(self, why: str, kind: type[CommError] = PeerLostError) -> None:
         """Close all connections because of this rank; ``why`` completes a sentence about it."""

@@ -18,9 +18,11 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from dgcl.errors import CommError, CommTimeoutError, DisagreementError
+from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.ranks.deadlines import in_time
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LONGEST_PAUSE: Final = 0.05  # seconds between two looks at the store
+_ANSWER: Final = 0.5  # seconds in which a store answers
 _JOINING: Final = 0.5  # seconds beyond the deadline, for a round that was formed just before it
 
 
@@ -37,6 +40,54 @@ class _Round(NamedTuple):
     number: int
     tokens: list[int]
     problem: str
+
+
+def another_client(store: Store) -> Store:
+    """One of the same store, where torch has such: of one client each call waits for the others, Gloo's waits too."""
+    return store.clone() if hasattr(store, "clone") else store
+
+
+class Waiting(threading.Event):
+    """A rank that waits until ranks are connected; set when it does no more.
+
+    Who is stopped meanwhile, by Ctrl-C for instance, or sees a connection break, posts it in the ranks' store: the
+    others, who wait for it, raise that at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._store: Store | None = None
+        self._stops = 0
+
+    def begin(self, store: Store) -> None:
+        """Wait from now on for the ranks that have this part of a store."""
+        self._store = another_client(store)
+        self._stops = self._store.add("stops", 0)
+
+    def post(self, clause: str) -> None:
+        """Why this rank comes no more, for the others."""
+        store = self._store
+        if store is None:
+            return
+
+        def post() -> None:
+            store.set("last stop", clause)
+            store.add("stops", 1)
+
+        with suppress(TimeoutError, RuntimeError):  # the store is gone, which the others notice
+            in_time(post, _ANSWER)
+
+    def check(self) -> None:
+        """Raise what another rank has posted since :meth:`begin`."""
+        store = self._store
+        if store is None:
+            return
+        clause = b""
+        with suppress(TimeoutError, RuntimeError):
+            if in_time(lambda: store.add("stops", 0), _ANSWER) > self._stops:
+                clause = in_time(lambda: store.get("last stop"), _ANSWER)
+        if clause:
+            raise PeerLostError(clause.decode())
 
 
 class Attempt:
@@ -163,21 +214,22 @@ class Attempt:
         return self._store.get(key) if self._store.check([key]) else None
 
 
-def meet(store: Store, place: int, size: int, purpose: str, timeout: float, given_up: threading.Event) -> int:
+def meet(store: Store, place: int, size: int, purpose: str, timeout: float, waiting: Waiting) -> int:
     """The number of a round of these ranks, which no other round in this store has. Collective.
 
     Args:
         store, place, size, purpose: As for :class:`Attempt`.
         timeout: Seconds that ranks wait for each other.
-        given_up: Set from outside when nobody waits for this any more.
+        waiting: Set from outside when nobody waits for this any more.
 
     Raises:
         CommTimeoutError: Ranks have not come in time; by their names.
         DisagreementError: Ranks have come for different purposes.
     """
+    waiting.begin(store)
     attempt, deadline = Attempt(store, place, size, purpose), time.monotonic() + timeout
     try:
-        number = _poll(attempt.step, deadline, given_up)
+        number = _poll(attempt.step, deadline, waiting)
         if number is None:
             attempt.give_up(in_vain=True)
             number = attempt.step()  # a round formed just before: the others count on this rank
@@ -185,7 +237,7 @@ def meet(store: Store, place: int, size: int, purpose: str, timeout: float, give
             raise CommTimeoutError(f"{attempt.describe_absent()} within {timeout:g} s")
         formed = number
         attempt.join(formed)
-        if _poll(lambda: attempt.all_joined(formed), deadline + _JOINING, given_up) is None:
+        if _poll(lambda: attempt.all_joined(formed), deadline + _JOINING, waiting) is None:
             raise CommTimeoutError(f"{attempt.describe_lost(formed)} within {timeout:g} s")
     except BaseException:
         attempt.give_up()
@@ -193,11 +245,11 @@ def meet(store: Store, place: int, size: int, purpose: str, timeout: float, give
     return formed
 
 
-def _poll(step: Callable[[], T | None], deadline: float, given_up: threading.Event) -> T | None:
+def _poll(step: Callable[[], T | None], deadline: float, waiting: Waiting) -> T | None:
     """What ``step`` gives once that is not None; None at the deadline."""
     pause = 0.001
     while (value := step()) is None:
-        if given_up.wait(pause):
+        if waiting.wait(pause):
             raise CommError("nobody waits for the rendezvous any more")
         if time.monotonic() > deadline:
             return None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, Final
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.ranks.control import Call, Control, different_calls
+
+_LOOK: Final = 0.1  # seconds in which a rank that left a communicator is not noticed
 
 
 class ThreadRendezvous:
@@ -26,20 +30,38 @@ class ThreadRendezvous:
         self._left: dict[int, tuple[type[CommError], str]] = {}
         self._disagreement: CommError | None = None
 
-    def exchange(self, rank: int, call: Call, value: Any) -> list[Any]:
-        """Every thread's value, once all have given theirs for the same call."""
+    def exchange(
+        self, rank: int, call: Call, value: Any, timeout: float, lost: Callable[[], Any] = lambda: None
+    ) -> list[Any]:
+        """Every thread's value, once all have given theirs for the same call.
+
+        Args:
+            rank, call, value: Of this thread.
+            timeout: Seconds that it waits, if the world's are more.
+            lost: As :meth:`dgcl.ranks.control.Listener.lost`.
+        """
+        timeout = min(timeout, self.timeout)
+        deadline = time.monotonic() + timeout
         with self._changed:
             mine = self._round
             if not self._left and self._disagreement is None:
                 self._given[rank] = call, value
             if len(self._given) == self.world_size:
                 self._complete()
-            elif not self._changed.wait_for(lambda: self._round > mine or self._is_over(), self.timeout):
-                missing = [other for other in range(self.world_size) if other not in self._given]
-                self._left[rank] = PeerLostError, "has given up waiting"
+            while self._round == mine and not self._is_over():
+                if (gone := lost()) is not None:
+                    self._left[gone[0]] = gone[1:]
+                elif (left := deadline - time.monotonic()) > 0:
+                    self._changed.wait(min(left, _LOOK))
+                    continue
+                else:
+                    self._left[rank] = PeerLostError, f"rank {rank} has given up waiting"
                 self._changed.notify_all()
+                if gone is not None:
+                    break
+                missing = [other for other in range(self.world_size) if other not in self._given]
                 raise CommTimeoutError(
-                    f"rank {rank}: ranks {missing} have not come to {call} within {self.timeout:g} s"
+                    f"rank {rank}: ranks {missing} have not come to {call} within {timeout:g} s"
                 )
             if self._round == mine:
                 raise self._failure(rank, call)
@@ -49,7 +71,7 @@ class ThreadRendezvous:
     def leave(self, rank: int, why: str, kind: type[CommError] = PeerLostError) -> None:
         """Thread ``rank`` will not come again; ``why`` completes a sentence about it."""
         with self._changed:
-            self._left.setdefault(rank, (kind, why))
+            self._left.setdefault(rank, (kind, f"rank {rank} {why}"))
             self._changed.notify_all()
 
     def _complete(self) -> None:
@@ -70,10 +92,8 @@ class ThreadRendezvous:
     def _failure(self, rank: int, call: Call) -> CommError:
         if self._disagreement is not None:
             return type(self._disagreement)(f"rank {rank}: {self._disagreement}")
-        other, (kind, why) = next(iter(self._left.items()))
-        return kind(
-            f"rank {rank}: the ranks cannot meet{f' in {call}' if call.name else ''}: rank {other} {why}"
-        )
+        kind, why = next(iter(self._left.values()))
+        return kind(f"rank {rank}: the ranks cannot meet{f' in {call}' if call.name else ''}: {why}")
 
 
 class ThreadControl(Control):
@@ -94,5 +114,7 @@ class ThreadControl(Control):
         self._rendezvous.leave(self.rank, why, kind)
 
     def _swap(self, call: Call, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
-        incoming = self._rendezvous.exchange(self.rank, call, outgoing)
+        of, number = self._of, self.num_calls
+        lost = (lambda: None) if of is None else lambda: of.lost(number)
+        incoming = self._rendezvous.exchange(self.rank, call, outgoing, self._timeout, lost)
         return {peer: incoming[peer][self.rank] for peer in sources}

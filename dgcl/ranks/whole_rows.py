@@ -35,13 +35,6 @@ def dispatch_rows(
     Raises:
         ValueError: Something is wrong on some rank; every rank raises.
     """
-    with control.collective("dispatch_features" if what == "vertices" else "dispatch_edges"):
-        return _dispatch(control, values, expected, ids, name, what, num_edges)
-
-
-def _dispatch(
-    control: Control, values: Any, expected: int, ids: np.ndarray, name: str, what: str, num_edges: int
-) -> Tensor:
     rows, problem = _as_rows(values, name)
     if problem is None and rows is not None and rows.shape[0] != expected:
         problem = (

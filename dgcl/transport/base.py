@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dgcl.errors import CommError
 from dgcl.program.model import Program
+from dgcl.ranks.control import Listener
 from dgcl.transport.memory import MemoryReport
 from dgcl.transport.steps import Step
 
@@ -133,6 +134,10 @@ class Transport(Protocol):
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """Declare that a result is read, and may die, on another stream of the device than that of the calls."""
+
+    @property
+    def control_calls(self) -> Listener | None:
+        """What sees, in calls of the control plane, that a rank has left this transport."""
 
     @property
     def failure(self) -> CommError | None:

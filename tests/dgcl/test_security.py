@@ -6,7 +6,6 @@ import ast
 import os
 import socket
 import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from dgcl.graph import as_graph
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.ranks import groups
+from dgcl.ranks.rendezvous import Waiting
 from dgcl.topology import resolve_topology
 from dgcl.transport.shared_memory.segments import SegmentFile
 from tests.samples import named
@@ -114,7 +114,7 @@ def test_a_pickle_in_a_file_is_refused_and_not_run(read: object, suffix: str, tm
 def test_the_store_of_rank_0_listens_on_the_loopback_alone_where_that_is_its_address(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    store = groups._connect_store(host, port, 0, time.monotonic() + 30, threading.Event())
+    store = groups._connect_store(host, port, 0, time.monotonic() + 30, Waiting())
     store.set("key", "value")
     lines = [
         line.split()

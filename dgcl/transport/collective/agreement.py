@@ -64,6 +64,7 @@ class Agreement:
     Attributes:
         names: Of the exchanges, by number.
         pool: Memory for rows, in the file of the page.
+        control_calls: Watches calls of the control plane.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Agreement:
         self._page = ControlPage.create(self._file, control.world_size)
         self.pool = BufferPool(self._file)
         self._peers = Peers(control, self._file, self._page, channel)
-        self._control_calls = ControlCalls(control, self._peers)
+        self.control_calls = ControlCalls(control, self._peers)
         self._messages: GroupControl | None = None
         self._words: Wire | None = None
         if self._peers.any_remote:  # pages are not shared: calls are sent, and reasons
@@ -159,7 +160,7 @@ class Agreement:
             text = (
                 f"rank {self.rank} stops because rank {peer} reports: {error} ({place} was at {call.place})"
             )
-            self._page.post_failure(error)  # the first reason, not a chain of reasons
+            self._page.post_failure(error, self.control.num_calls)  # the first reason, not a chain of reasons
             raise type(error)(text)
         if broken and self._messages is not None:
             with self._messages.collective(f"{call.label} {call.number} at {call.place}"):
@@ -182,12 +183,12 @@ class Agreement:
                 raise PeerLostError(f"{place}: a connection broke at {call.place} ({broken})")
             why, peer, what = gone[0]
             raise PeerLostError(f"{place}: rank {peer} {why}, and {what}")
-        apart = self._control_calls.crossing(call.number, f"{place} in graph_allgather") if waits else None
+        apart = self.control_calls.crossing(call.number, f"{place} in graph_allgather") if waits else None
         if apart is not None:
             raise apart
         if late:
             stopped = [peer for peer in range(len(pages)) if self._peers.is_stopped(peer)]
-            advice = self._control_calls.suspicion(call.number)
+            advice = self.control_calls.suspicion(call.number)
             raise CommTimeoutError(
                 f"{place}: waited {self._timeout:g} s in vain: {suspects(waits, call.number, pages, stopped)}."
                 f" {advice or 'If ranks may be that late, give build_comm_info a longer timeout'}"
@@ -207,10 +208,10 @@ class Agreement:
             return
         why, kind = "has closed its communicator", type(error or PeerLostError())
         if error is None:
-            self._page.post_closed()
+            self._page.post_closed(self.control.num_calls)
         else:
-            self._page.post_failure(error)
-            self._control_calls.leave_if_crossed(error, number)
+            self._page.post_failure(error, self.control.num_calls)
+            self.control_calls.leave_if_crossed(error, number)
             why = f"has left: {error}"
             if self._words is not None:
                 self._words.abort()

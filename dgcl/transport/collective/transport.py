@@ -25,6 +25,7 @@ from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.row_checks import version_of
 from dgcl.transport.shared_memory.agreement import check_agreement
+from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.results import as_tensor
 from dgcl.transport.shared_memory.waits import pack_tag
@@ -205,6 +206,11 @@ class CollectiveTransport:
             rows.record_stream(torch.cuda.ExternalStream(stream))  # type: ignore[no-untyped-call]
 
     # Failures.
+
+    @property
+    def control_calls(self) -> ControlCalls | None:
+        """As :attr:`dgcl.transport.base.Transport.control_calls`."""
+        return self.agreement.control_calls
 
     @property
     def failure(self) -> CommError | None:

@@ -44,6 +44,7 @@ from dgcl.transport.cuda.watchdog import Watchdog
 from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.shared_memory.agreement import check_agreement
+from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.waits import pack_tag
@@ -238,6 +239,11 @@ class DeviceExchange(WholeCalls):
             self.device.driver.synchronize_stream(self.device.tensors.current_stream())
         self._watchdog.name_fault()
         self._check_failure()
+
+    @property
+    def control_calls(self) -> ControlCalls | None:
+        """As :attr:`dgcl.transport.base.Transport.control_calls`."""
+        return self._runtime.failure_detector.control_calls
 
     @property
     def failure(self) -> CommError | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from dgcl.errors import CommError, DisagreementError
+from dgcl.errors import CommError, DisagreementError, PeerLostError
 from dgcl.ranks.control import Control
-from dgcl.transport.shared_memory.control_page import ALIVE
+from dgcl.transport.shared_memory.control_page import ALIVE, CLOSED
 from dgcl.transport.shared_memory.peers import Peers
 
 _ADVICE: Final = (
@@ -40,6 +40,22 @@ class ControlCalls:
     def leave_collective(self) -> None:
         """Publish that this rank is in no collective."""
         self._page.post_collective(0, False, "")
+
+    def lost(self, num_calls: int) -> tuple[int, type[CommError], str] | None:
+        """A rank that has left before its call of this number on the control plane, its error, and why; None if none.
+
+        What a rank left later is of no matter: it has sent what this one needs. Through the network only failures of
+        partners are known, and not when they left.
+        """
+        for peer, page in enumerate(self._peers.control_pages):
+            state = ALIVE if peer in (self._peers.rank, *self._peers.remote) else page.state
+            if state == ALIVE or page.num_control_calls >= num_calls:
+                continue
+            if state == CLOSED:
+                return peer, PeerLostError, f"rank {peer} has closed its communicator"
+            error = page.failure()
+            return peer, type(error), f"rank {peer} reports: {error}"
+        return None
 
     def crossing(self, call: int, place: str) -> DisagreementError | None:
         """The error for a peer that waits in a collective while this rank waits in an exchange, if any.

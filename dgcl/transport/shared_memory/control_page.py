@@ -10,7 +10,8 @@ aligned, written once per event with release order and read with acquire order (
         32     call       that this rank is in, or was in last
         40     tags[2]    what it is, of the last call with an even, and with an odd number
         56     stuck      the last call in which this rank was seen to wait with no thread left to make another
-        64     reason     UTF-8
+        64     control    calls that this rank had begun on the control plane when it left
+        72     reason     UTF-8
        968     collective of the control plane that this rank waits in; 0: none
        976     name       its length in bytes, doubled; plus 1 where no other thread of the rank could make a call
        984     text       the name, UTF-8
@@ -74,7 +75,8 @@ LINE = 128
 _CALL_START = 32
 _STUCK = 56
 _LINES_START = 1024
-_REASON_START = 64
+_CONTROL = 64
+_REASON_START = 72
 _COLLECTIVE = 968
 _NAME = 976
 _NAME_START = 984
@@ -193,12 +195,18 @@ class ControlPage:
         """ALIVE, FAILED or CLOSED."""
         return int(read_word(self._segment.address + 8))
 
-    def post_closed(self) -> None:
+    @property
+    def num_control_calls(self) -> int:
+        """How many calls this page's rank had begun on the control plane when it closed or failed."""
+        return int(read_word(self._segment.address + _CONTROL))
+
+    def post_closed(self, num_control_calls: int = 0) -> None:
         """Publish that this rank has left; a posted failure is kept."""
         if self.state == ALIVE:
+            self._words[_CONTROL // 8] = num_control_calls
             write_word(self._segment.address + 8, CLOSED)
 
-    def post_failure(self, error: CommError) -> None:
+    def post_failure(self, error: CommError, num_control_calls: int = 0) -> None:
         """Publish why this rank gave up; only the first reason is kept."""
         if self.state == FAILED:
             return
@@ -209,6 +217,7 @@ class ControlPage:
             code for code in reversed(range(len(ERROR_CODES))) if isinstance(error, ERROR_CODES[code])
         )
         self._words[3] = len(text)
+        self._words[_CONTROL // 8] = num_control_calls
         write_word(self._segment.address + 8, FAILED)
 
     def failure(self) -> CommError:

@@ -238,7 +238,7 @@ class Runtime:
         if not self.closed:
             self.closed = True
             if os.getpid() == self.process:
-                self._control_page.post_closed()
+                self._control_page.post_closed(self.control.num_calls)
                 call_attention(self._wake_words)
                 if self.network is not None:
                     self.network.close()
@@ -377,7 +377,7 @@ class Runtime:
             each.enter_maps(self.peers)
 
     def _post_failure(self, error: CommError) -> None:
-        self._control_page.post_failure(error)
+        self._control_page.post_failure(error, self.control.num_calls)
         call_attention(self._wake_words)
         if self.network is not None:
             self.network.post_failure(error)

@@ -15,6 +15,7 @@ from dgcl.program.model import Program
 from dgcl.transport.base import Expanded
 from dgcl.transport.describe import label_exchange
 from dgcl.transport.memory import MemoryReport, predict_memory
+from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.results import as_tensor
@@ -132,6 +133,11 @@ class SharedMemoryTransport:
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """Do nothing: the CPU has no streams."""
+
+    @property
+    def control_calls(self) -> ControlCalls | None:
+        """As :attr:`dgcl.transport.base.Transport.control_calls`."""
+        return self.runtime.failure_detector.control_calls
 
     @property
     def failure(self) -> CommError | None:

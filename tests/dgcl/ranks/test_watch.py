@@ -127,6 +127,77 @@ def test_who_is_late_is_named_and_not_who_waits_for_it(rounds: list[Any], ranks:
         assert "failed: rank 2 has not come" in text
 
 
+def waits_in(call: str, comm: Any, off: Any = None) -> Any:
+    """A collective of the communicator, or one that is made on the control plane of it."""
+    rows = torch.ones(comm.num_owned, 3)
+    calls: dict[str, Any] = {
+        "Offload.layer": lambda: off.layer(torch.nn.Linear(3, 3), rows, aggregate="sum"),
+        "all_reduce_sum": lambda: comm.all_reduce_sum(rows.sum()),
+        "sync_gradients": lambda: comm.all_reduce_sum(torch.ones(1 << 15)),
+        "collect": lambda: comm.collect(rows, dst=1),
+        "dispatch_features": lambda: comm.dispatch_features(torch.ones(4, 3) if comm.rank == 0 else None),
+        "aggregator": lambda: comm.aggregator("max"),
+    }
+    return calls[call]()
+
+
+def leaves(channel: Connection, call: str, how: str, edges: str) -> Any:
+    """Rank 2 leaves the communicator, or is stopped, and its process lives; the others are in a collective."""
+    context.control = None
+    dgcl.init()
+    comm = dgcl.build_comm_info(
+        EDGES, "uniform", part=[0, 0, 1, 2], edges=edges, timeout=2.0 if how == "stop" else LONG
+    )
+    waits_in("all_reduce_sum", comm)
+    off = dgcl.Offload(comm, chunks=1) if call == "Offload.layer" else None
+    if comm.rank < 2:
+        return waits_in(call, comm, off)
+    if how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        comm.close() if how == "close" else comm.fail("a test")
+    return channel.recv()
+
+
+LEFT = {
+    "close": "rank 2 has closed its communicator",
+    "fail": "rank 2 reports: rank 2: a test",
+    "stop": "rank 2",
+}
+
+
+@pytest.mark.parametrize(
+    "call, edges, how",
+    [
+        *(("all_reduce_sum", "head", how) for how in LEFT),
+        ("Offload.layer", "head", "stop"),
+        *(
+            pytest.param(call, edges, how, marks=pytest.mark.slow)
+            for call, edges, how in (
+                ("Offload.layer", "head", "close"),
+                ("sync_gradients", "head", "stop"),
+                ("collect", "head", "close"),
+                ("dispatch_features", "head", "fail"),
+                ("aggregator", "cover", "close"),
+            )
+        ),
+    ],
+)
+def test_who_leaves_is_named_in_every_collective(call: str, edges: str, how: str, ranks: Ranks) -> None:
+    """Within the communicator's timeout where it is stopped, else at once; init's timeout is half an hour."""
+    begin = time.monotonic()
+    ranks.tell((leaves, call, how, edges))
+    told = ranks.told([0, 1])
+    if how == "stop":
+        ranks.signal(2, signal.SIGCONT)
+    ranks.tell("go on", [2])
+    assert ranks.told([2])[2] == "go on"
+    for rank, (_, text, when) in told.items():
+        assert LEFT[how] in text, text
+        assert f"rank {rank}" in text
+        assert when - begin < LONG / 2
+
+
 def children(channel: Connection) -> dict[str, list[str]]:
     """Which of the rank's connections a fork and a program that it starts have, of those that it made itself."""
     context.control = None

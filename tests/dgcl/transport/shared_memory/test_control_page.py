@@ -75,7 +75,7 @@ def test_a_failure_crosses_with_its_kind_and_words(
     error = theirs.failure()
     assert type(error) is kind
     assert text.startswith(str(error))
-    assert str(error) == text or len(str(error).encode()) > 900
+    assert str(error) == text or len(str(error).encode()) > 890
 
 
 def test_the_first_failure_stands(control_pages: tuple[ControlPage, ControlPage]) -> None:
