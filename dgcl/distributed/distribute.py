@@ -93,7 +93,8 @@ def _change(module: Module, name: str, home: Home, comm: Communicator) -> str:
         become(module, norm, home)
         return _NORM
     if type(module) is torch.nn.BatchNorm1d:
-        module.__class__, module._comm = BatchNorm, None  # type: ignore[assignment]
+        module.__class__ = BatchNorm  # type: ignore[assignment]
+        module._comm, module._counts_rows = None, True  # type: ignore[assignment]
         return _NORM
     if type(module) is torch.nn.Dropout:
         module.__class__ = Dropout  # type: ignore[assignment]

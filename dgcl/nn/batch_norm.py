@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import current, require_floats, require_module, require_numbers, require_widths
+from dgcl.nn.arguments import current, require_floats, require_numbers, require_widths
 from dgcl.nn.core_rows import first_rows
 from dgcl.nn.reduce import named_sum
 
@@ -37,6 +37,8 @@ class BatchNorm(torch.nn.BatchNorm1d):
         comm: the communicator; default the current one at each call.
     """
 
+    _counts_rows = False  # of a distributed model, where rows may be of edges
+
     def __init__(
         self,
         num_features: int,
@@ -54,37 +56,6 @@ class BatchNorm(torch.nn.BatchNorm1d):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self._comm = comm
 
-    @classmethod
-    def convert(cls, model: torch.nn.Module, *, comm: Communicator | None = None) -> torch.nn.Module:
-        """Put this in the place of every ``torch.nn.BatchNorm1d`` in a model, as ``SyncBatchNorm`` does it.
-
-        For layers that make one themselves, which would silently see this rank's rows alone::
-
-            model = dgcl.nn.BatchNorm.convert(model)    # GENConv, MLP and BatchNorm of PyG, ...
-
-        Args:
-            model: changed in place; its parameters and buffers stay the same tensors.
-            comm: the communicator; default the current one at each call.
-
-        Returns:
-            ``model``, or what replaces it if it is a ``BatchNorm1d`` itself.
-        """
-        require_module(model)
-        converted: dict[torch.nn.Module, torch.nn.Module] = {
-            norm: cls._like(norm, comm) for norm in model.modules() if type(norm) is torch.nn.BatchNorm1d
-        }
-        for parent in list(model.modules()):
-            for name, child in parent._modules.items():
-                if child in converted:
-                    parent.add_module(name, converted[child])
-        return converted.get(model, model)
-
-    @classmethod
-    def _like(cls, norm: torch.nn.BatchNorm1d, comm: Communicator | None) -> BatchNorm:
-        out = cls(norm.num_features, norm.eps, norm.momentum, False, False, comm=comm)
-        out.__dict__.update({**norm.__dict__, "_comm": comm})
-        return out
-
     def forward(self, x: Tensor) -> Tensor:
         """Normalise this rank's owned rows."""
         if not self.training and self.track_running_stats:
@@ -96,8 +67,8 @@ class BatchNorm(torch.nn.BatchNorm1d):
                 f"x must have shape (num_owned, {self.num_features}) or (num_owned, {self.num_features}, L) (got"
                 f" {tuple(x.shape)})"
             )
-        messages = comm.message_edges is not None  # rows of edges, each on one rank
-        if len(x) != comm.num_owned and not messages:
+        whole = len(x) == comm.num_owned
+        if not whole and not (self._counts_rows and len(x) != comm.num_local):
             raise ValueError(
                 f"x must hold the {comm.num_owned} owned rows of this rank (got {len(x)}): a halo row is"
                 " counted by the rank that owns it; normalise before dgcl.graph_allgather, on a grid before"
@@ -105,17 +76,19 @@ class BatchNorm(torch.nn.BatchNorm1d):
             )
         rows = [dim for dim in range(x.dim()) if dim != 1]
         channels = [1, -1, *[1] * (x.dim() - 2)]
-        count = comm.num_nodes * math.prod(x.shape[2:])  # values in each channel, on all ranks
-        core = len(x) if messages else comm.num_core
-        if messages:
-            count = int(
-                named_sum(x.new_tensor([x.numel() // x.shape[1]], dtype=torch.float64), comm, "BatchNorm")
-            )
+        core = comm.num_core if whole else len(x)
+        count: Any = comm.num_nodes * math.prod(x.shape[2:])  # values in each channel, on all ranks
         if count == 1:
             raise ValueError("x must have more than one value in each channel over all ranks (got 1)")
 
         wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        mean = named_sum(first_rows(wide, core).sum(rows), comm, "BatchNorm") / count
+        total = first_rows(wide, core).sum(rows)
+        if self._counts_rows:  # on each rank: it may have as many edges as vertices, and others not
+            own = total.new_full((1,), min(core, len(x)) * math.prod(x.shape[2:]))
+            total, count = named_sum(torch.cat([total, own]), comm, "BatchNorm").split([len(total), 1])
+        else:
+            total = named_sum(total, comm, "BatchNorm")
+        mean = total / count
         centred = wide - mean.view(channels)
         squares = first_rows(centred, core).square().sum(rows)
         variance = named_sum(squares, comm, "BatchNorm") / count

@@ -109,8 +109,8 @@ _WEIGHTS = _Rule(_DEGREES, _BY_WEIGHTS, _normalizes)
 _SEVERAL = _Rule(_HOPS, _BY_HOPS)
 _STATISTICS = _Rule(_ROWS, _BY_SUMS)
 _GLOBAL = _Rule(_ALL, _BY_SUMS, distributed=False)
-_ORDER = _Rule(
-    "depends on the order of a vertex's in-edges, which is that of their sources",
+_PADDED = _Rule(
+    "pads in-edges to the largest in-degree of this rank's vertices",
     "take a sum, mean, maximum or softmax",
     distributed=False,
 )
@@ -169,15 +169,24 @@ _RULES: dict[str, dict[str, _Rule]] = {
         **_other(
             "SGFormer Polynormer AttentiveFP NeuralFingerprint SchNet DimeNet ViSNet GNNFF GPSE", _GLOBAL
         ),
-        **_other(
-            "LSTMAggregation GRUAggregation MLPAggregation PatchTransformerAggregation LCMAggregation", _ORDER
-        ),
+        **_other("LSTMAggregation GRUAggregation PatchTransformerAggregation LCMAggregation", _PADDED),
         **_other("HGTConv FastHGTConv HANConv", _TYPES),
         "DirGNNConv": _TURNED,
         **_other("LINKX LightGCN Node2Vec MetaPath2Vec", _WHOLE),
     },
     "dgl": {
-        "EdgeWeightNorm": _Rule(_DEGREES, "use it on rank 0, and hand its result out with dispatch_edges")
+        "EdgeWeightNorm": _Rule(
+            _DEGREES, "use it on rank 0, and hand its result out with dispatch_edges", distributed=False
+        ),
+        **_other("PNAConv DGNConv ChebConv TWIRLSConv TWIRLSUnfoldingAndAttention", _GLOBAL),
+        **_other("SumPooling AvgPooling MaxPooling SortPooling WeightAndSum GlobalAttentionPooling", _GLOBAL),
+        **_other("Set2Set SetTransformerEncoder SetTransformerDecoder", _GLOBAL),
+        "GatedGraphConv": _Rule(
+            "takes the edges of each kind apart, which not every rank may have",
+            "take RelGraphConv, or a layer for each kind",
+            lambda layer: layer._n_etypes > 1,
+            distributed=False,
+        ),
     },
 }
 

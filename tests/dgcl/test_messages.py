@@ -509,11 +509,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         r"x must have shape \(num_owned, 4\) .*\(got \(10, 3\)\)",
         ValueError,
     ),
-    "a state to normalise": (
-        lambda: dgcl.nn.BatchNorm.convert({}),  # type: ignore[arg-type]
-        r"model must be a torch.nn.Module \(got dict\)",
-        TypeError,
-    ),
     "one parameter's gradients": (
         lambda: (build(), dgcl.nn.sync_gradients(nn.Linear(3, 3).weight)),
         r"model must be a torch.nn.Module, or a list of its parameters \(got Parameter\)",

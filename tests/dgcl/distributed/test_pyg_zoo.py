@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def seeded(make) -> torch.nn.Module:
     torch.manual_seed(0)
     module = make().double()
-    for parameter in module.parameters():
+    for parameter in filter(torch.is_floating_point, module.parameters()):
         with torch.no_grad():
             parameter += 0.1 * torch.randn(parameter.shape, dtype=torch.float64)
     return module

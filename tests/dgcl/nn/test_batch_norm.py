@@ -151,7 +151,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_that_make_their_own_are_converted(name) -> None:
+def test_models_that_make_their_own_are_distributed(name) -> None:
     torch.manual_seed(0)
     alone, x = set_up_all(MODELS[name]()), rows(4)
     models = [copy.deepcopy(alone) for _ in range(3)]
@@ -161,7 +161,7 @@ def test_models_that_make_their_own_are_converted(name) -> None:
     def rank(comm):
         model = models[comm.rank]
         parameters = list(model.parameters())
-        converted = dgcl.nn.BatchNorm.convert(model)
+        converted = dgcl.distribute(model)
         assert all(mine is before for mine, before in zip(converted.parameters(), parameters, strict=True))
         y = converted(x[comm.owned_ids])
         y.square().sum().backward()

@@ -56,7 +56,7 @@ MODULES = {
     "batch-norm": (lambda: nn.BatchNorm1d(WIDTH), False),
     "batch-norm-in-evaluation": (lambda: nn.BatchNorm1d(WIDTH).eval(), False),
     "batch-norm-of-pyg": (lambda: pyg.BatchNorm(WIDTH), False),
-    "batch-norm-converted": (lambda: dgcl.nn.BatchNorm.convert(pyg.BatchNorm(WIDTH)), False),
+    "batch-norm-of-ours": (lambda: dgcl.nn.BatchNorm(WIDTH), False),
     "graph-norm": (lambda: pyg.GraphNorm(WIDTH), False),
     "pair-norm": (lambda: pyg.PairNorm(), False),
     "instance-norm": (lambda: pyg.InstanceNorm(WIDTH), False),

@@ -1,0 +1,236 @@
+"""A rank's graph for DGL models of one device: it looks homogeneous, and rows are exchanged as messages read them.
+
+Its vertices are those that the rank owns, its edges all that lead to them. ``update_all`` and ``apply_edges`` run on
+the rank's block (:mod:`dgcl.frameworks.dgl_block`); what a message reads at its source comes from its owner then. So
+layers of several hops, functions of one's own and :func:`dgl.nn.functional.edge_softmax` work as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import dgl
+import torch
+from dgl.function.message import BinaryMessageFunction, CopyMessageFunction, MessageFunction
+from dgl.udf import EdgeBatch
+from torch import Tensor
+
+from dgcl.frameworks.dgl_block import LocalBlock
+
+__all__ = ["RankGraph"]
+
+_SIDES = {0: "u", 1: "v", 2: "e"}  # DGL's codes
+
+
+class RankGraph:
+    """One rank's vertices and their in-edges, as DGL's layers and functions take a homogeneous graph.
+
+        >>> g = dgcl.dispatch(g)                         # a RankGraph with this rank's ndata and edata
+        >>> out = model(g, g.ndata["feat"])              # collective
+
+    Attributes:
+        comm: The communicator.
+        block: The edges, from [owned | halo] rows to owned ones.
+        ndata, edata: Rows of the owned vertices, and of the edges in the order of ``comm.dispatch_edges``.
+    """
+
+    is_block = is_multigraph = False
+    is_homogeneous = True
+    ntypes, etypes, canonical_etypes, batch_size = ["_N"], ["_E"], [("_N", "_E", "_N")], 1
+
+    def __init__(self, comm: Any, device: torch.device | str | None = None) -> None:
+        self.comm = comm
+        self.block: LocalBlock = comm.local_graph("dgl", device=comm.device if device is None else device)
+        self.ndata = _Frame(comm.num_owned, f"owned rows of rank {comm.rank}")
+        self.edata = _Frame(self.block.num_edges(), f"edges of rank {comm.rank}")
+
+    @property
+    def srcdata(self) -> _Frame:
+        """``ndata``."""
+        return self.ndata
+
+    @property
+    def dstdata(self) -> _Frame:
+        """``ndata``."""
+        return self.ndata
+
+    @property
+    def _graph(self) -> Any:  # DGL's edge softmax asks for it
+        return self.block._graph
+
+    @property
+    def device(self) -> torch.device:
+        """Where its edges are."""
+        device: torch.device = self.block.device
+        return device
+
+    @property
+    def idtype(self) -> torch.dtype:
+        """The type of its ids."""
+        dtype: torch.dtype = self.block.idtype
+        return dtype
+
+    def num_nodes(self, *_: Any) -> int:
+        """How many vertices this rank owns."""
+        return int(self.comm.num_owned)
+
+    number_of_nodes = num_src_nodes = num_dst_nodes = number_of_src_nodes = number_of_dst_nodes = num_nodes
+
+    def num_edges(self, *_: Any) -> int:
+        """How many edges lead to them."""
+        return int(self.block.num_edges())
+
+    number_of_edges = num_edges
+
+    def in_degrees(self, v: Any = dgl.base.ALL, etype: Any = None) -> Any:
+        """In the whole graph."""
+        return self.block.in_degrees(v)
+
+    def out_degrees(self, u: Any = dgl.base.ALL, etype: Any = None) -> Any:
+        """In the whole graph."""
+        return self.block.out_degrees(
+            torch.arange(self.num_nodes(), dtype=self.idtype) if dgl.base.is_all(u) else u
+        )
+
+    def to(self, device: Any, **kwargs: Any) -> RankGraph:
+        """A copy with its edges and rows on ``device``."""
+        moved = self.local_var()
+        moved.block = self.block.to(device, **kwargs)
+        for frame in (moved.ndata, moved.edata):
+            frame.update({name: rows.to(device, **kwargs) for name, rows in frame.items()})
+        return moved
+
+    def local_var(self) -> RankGraph:
+        """A copy whose frames may change."""
+        copied = copy.copy(self)
+        copied.ndata, copied.edata = copy.copy(self.ndata), copy.copy(self.edata)
+        return copied
+
+    @contextmanager
+    def local_scope(self) -> Iterator[None]:
+        """Undo what is done to the frames inside."""
+        before = self.ndata, self.edata
+        self.ndata, self.edata = copy.copy(self.ndata), copy.copy(self.edata)
+        try:
+            yield
+        finally:
+            self.ndata, self.edata = before
+
+    def apply_edges(self, func: Any, edges: Any = dgl.base.ALL, etype: Any = None) -> None:
+        """As DGLGraph.apply_edges, of all edges. Collective."""
+        if not dgl.base.is_all(edges):
+            raise dgl.DGLError("edges must be all edges on a rank's graph; give others a weight of zero")
+        if not isinstance(func, MessageFunction):
+            self.edata.update(func(self._batch()))
+            return
+        with self._lent(func):
+            self.block.apply_edges(func)
+            self.edata[func.out_field] = self.block.edata[func.out_field]
+
+    def update_all(
+        self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
+    ) -> None:
+        """As DGLGraph.update_all. Collective."""
+        messages = None
+        if not isinstance(message_func, MessageFunction):
+            messages = message_func(self._batch())
+        with self._lent(message_func):
+            if messages is not None:
+                self.block.edata.update(messages)
+                name = getattr(reduce_func, "msg_field", None)
+                message_func = (
+                    dgl.function.copy_e(name, name)
+                    if name
+                    else lambda edges: {n: edges.data[n] for n in messages}
+                )
+            self.block.dstdata.update(self.ndata)
+            before = dict(self.block.dstdata)
+            self.block.update_all(message_func, reduce_func, apply_node_func)
+            self.ndata.update(
+                {name: rows for name, rows in self.block.dstdata.items() if before.get(name) is not rows}
+            )
+
+    @contextmanager
+    def _lent(self, function: Any) -> Iterator[None]:
+        """Let the block have what a function of DGL's reads: rows of sources are exchanged."""
+        fields = []
+        if isinstance(function, BinaryMessageFunction):
+            fields = [(function.lhs, function.lhs_field), (function.rhs, function.rhs_field)]
+        elif isinstance(function, CopyMessageFunction):
+            fields = [(function.target, function.in_field)]
+        with self.block.local_scope():
+            for side, name in fields:
+                match _SIDES.get(side, side):
+                    case "u":
+                        self.block.srcdata[name] = self.comm.expand(self.ndata[name])
+                    case "v":
+                        self.block.dstdata[name] = self.ndata[name]
+                    case "e":
+                        self.block.edata[name] = self.edata[name]
+            yield
+
+    def _batch(self) -> EdgeBatch:
+        """All edges, for a function of the user's; rows are exchanged when it reads them."""
+        sources, heads = self.block.edges()
+        return EdgeBatch(
+            self.block,
+            torch.arange(self.num_edges(), dtype=self.idtype, device=self.device),
+            self.canonical_etypes[0],
+            _AtEdges(lambda name: self.comm.expand(self.ndata[name]), sources),
+            self.edata,
+            _AtEdges(self.ndata.__getitem__, heads),
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"a rank's graph has no {name!r}: it has this rank's vertices and their in-edges, local_scope, ndata, edata,"
+            " degrees, update_all and apply_edges; change the graph before dgcl.dispatch (dgl.add_self_loop, ...), and"
+            " compute what looks at all vertices with dgcl.nn.global_sum"
+        )
+
+    def __repr__(self) -> str:
+        return f"RankGraph({self.num_nodes()} of {self.comm.num_nodes} vertices, {self.num_edges()} edges)"
+
+
+class _Frame(dict[str, Tensor]):
+    """Rows by name, all of one number."""
+
+    def __init__(self, num_rows: int, what: str) -> None:
+        super().__init__()
+        self._num_rows, self._what = num_rows, what
+
+    def __copy__(self) -> _Frame:
+        copied = _Frame(self._num_rows, self._what)
+        copied.update(self)
+        return copied
+
+    def __setitem__(self, name: str, rows: Tensor) -> None:
+        if len(rows) != self._num_rows:
+            raise dgl.DGLError(f"{name} must hold the {self._num_rows} {self._what} (got {len(rows)})")
+        super().__setitem__(name, rows)
+
+    def update(self, rows: Any = (), **more: Any) -> None:  # type: ignore[override]
+        """As of a dictionary."""
+        for name, value in dict(rows, **more).items():
+            self[name] = value
+
+
+class _AtEdges(Mapping[str, Tensor]):
+    """Rows of vertices at one end of each edge, by name, when they are asked for; once each."""
+
+    def __init__(self, rows: Callable[[str], Tensor], ends: Tensor) -> None:
+        self._rows, self._ends, self._made = rows, ends, dict[str, Tensor]()
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._made:
+            self._made[name] = self._rows(name).index_select(0, self._ends.long())
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("a message must read rows of vertices by name: each is exchanged when it is read")
+
+    def __len__(self) -> int:
+        raise TypeError("a message must read rows of vertices by name: each is exchanged when it is read")

@@ -1,0 +1,89 @@
+"""Each layer of DGL gives on ranks what it gives on one device, or is refused by name."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import dgcl
+import dgcl.nn
+from tests.dgcl.distributed.dgl_zoo import EDGE_NAMES, NUM_NODES, REFUSED, ZOO, dgl, graph
+from tests.dgcl.distributed.test_pyg_zoo import seeded
+
+
+@pytest.fixture(autouse=True)
+def double():
+    """Some layers make weights of the default type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def results(module, g, names, sync):
+    x = g.ndata["x"].requires_grad_()
+    arguments = [g.edata[name] if name in EDGE_NAMES else g.ndata[name] for name in names.split()]
+    out = module(g, *arguments)
+    n = len(x)
+    out = torch.cat(
+        [each.flatten(1) for each in (out if isinstance(out, tuple) else (out,)) if len(each) == n], 1
+    )
+    if out.requires_grad:
+        (out * (torch.arange(out.shape[1], dtype=out.dtype).cos() + g.ndata["pos"][:, :1])).sum().backward()
+    sync(module)
+    return [out.detach(), x.grad, *(parameter.grad for parameter in module.parameters())]
+
+
+def rank(module, names):
+    from dgcl.frameworks.rank_graph import RankGraph
+
+    whole = graph()
+    comm = dgcl.build_comm_info(whole, "uniform", part=torch.arange(NUM_NODES) % 5 % 3)
+    g = RankGraph(comm)
+    g.ndata.update({name: rows[comm.owned_ids] for name, rows in whole.ndata.items()})
+    g.edata.update({name: comm.dispatch_edges(rows) for name, rows in whole.edata.items()})
+    out, x_grad, *grads = results(dgcl.distribute(copy.deepcopy(module)), g, names, dgcl.nn.sync_gradients)
+    return [dgcl.collect(out), None if x_grad is None else dgcl.collect(x_grad), *grads]
+
+
+@pytest.mark.parametrize("name", sorted(ZOO.keys() - REFUSED))
+def test_ranks_give_what_one_device_gives(name) -> None:
+    make, names = ZOO[name]
+    module = seeded(make)
+    expected = results(copy.deepcopy(module), graph(), names, lambda module: None)
+    measured = dgcl.launch(rank, 3, module, names)[0]
+    for one, other in zip(measured, expected, strict=True):
+        if one is None or other is None:
+            assert one is None or not one.any()
+        else:
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_cannot_be_exact_is_refused_by_name(name) -> None:
+    def refused() -> None:
+        dgcl.build_comm_info(graph(), "uniform", part=torch.arange(NUM_NODES) % 3)
+        with pytest.raises(ValueError, match=r"cannot be distributed as it is:\n.*\(dgl\.nn\.\w+\) .*; "):
+            dgcl.distribute(ZOO[name][0]())
+
+    dgcl.launch(refused, 3)
+
+
+def test_what_a_graph_of_a_rank_refuses() -> None:
+    from dgcl.frameworks.rank_graph import RankGraph
+
+    def rank() -> None:
+        g = RankGraph(dgcl.build_comm_info(graph(), "uniform", part=torch.arange(NUM_NODES) % 2))
+        rows = torch.ones(g.num_nodes() + 1, 2)
+        with pytest.raises(dgl.DGLError, match=r"h must hold the \d+ owned rows of rank \d \(got \d+\)"):
+            g.ndata["h"] = rows
+        with pytest.raises(dgl.DGLError, match="edges must be all edges on a rank's graph"):
+            g.apply_edges(lambda edges: {}, edges=torch.arange(2))
+        with pytest.raises(AttributeError, match="a rank's graph has no 'batch_num_nodes'"):
+            dgl.sum_nodes(g, "h")
+        with pytest.raises(TypeError, match="must read rows of vertices by name"):
+            g.apply_edges(lambda edges: dict(edges.src))
+
+    dgcl.launch(rank, 2)
