@@ -35,9 +35,7 @@ def gcn_norm(
         return edges.norms[how]
     loops = edge_index, edge_weight
     if add_self_loops:  # row i of the heads is the same vertex as a source and as a head
-        loops = add_remaining_self_loops(
-            edge_index, edge_weight, 2.0 if improved else 1.0, edges.comm.num_owned
-        )
+        loops = add_remaining_self_loops(edge_index, edge_weight, 2.0 if improved else 1.0, edges.num_owned)
     result = normalised(*loops, edges, dtype)
     if known and edge_weight is None:
         edges.norms[how] = result
@@ -50,7 +48,7 @@ def normalised(
     """Edges and their weights over the roots of the degrees of both ends. Collective."""
     weight = _weights(edge_index, edge_weight, dtype)
     sources, heads = edge_index
-    degree = weight.new_zeros(edges.comm.num_owned).index_add(0, heads, weight)
+    degree = weight.new_zeros(edges.num_owned).index_add(0, heads, weight)
     scale = edges.expand(_inverse(degree, -0.5))
     return edge_index, scale[sources] * weight * scale[heads]
 
@@ -68,13 +66,15 @@ def get_laplacian(
     weight = _weights(edge_index, edge_weight, dtype)
     sources, heads = edge_index
     # It counts out-edges, which are on the ranks of their heads.
-    degree = edges.comm.fold(weight.new_zeros(edges.num_sources).index_add(0, sources, weight))
+    degree = edges.comm.fold(
+        weight.new_zeros(edges.num_sources).index_add(0, sources, weight), edges.exchange
+    )
     if normalization is None:
-        return add_self_loops(edge_index, num_nodes=edges.comm.num_owned)[0], torch.cat([-weight, degree])
+        return add_self_loops(edge_index, num_nodes=edges.num_owned)[0], torch.cat([-weight, degree])
     scale = edges.expand(_inverse(degree, -0.5 if normalization == "sym" else -1.0))
     weight = scale[sources] * weight * (scale[heads] if normalization == "sym" else 1.0)
     loops: tuple[Tensor, Tensor] = add_self_loops(
-        edge_index, -weight, fill_value=1.0, num_nodes=edges.comm.num_owned
+        edge_index, -weight, fill_value=1.0, num_nodes=edges.num_owned
     )
     return loops
 

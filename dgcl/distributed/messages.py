@@ -88,7 +88,7 @@ def _exchanging(verb: Callable[..., Any], sources: frozenset[str]) -> Callable[.
         edges = self._dgcl_edges(edge_index)
         comm = edges.comm
         sizes = (edges.num_sources, edges.num_heads)
-        rows = comm.layouts[edges.exchange].num_owned
+        rows = edges.num_owned
         if size is not None and not (size[0] in (None, rows, sizes[0]) and sizes[1] in (None, size[1])):
             raise ValueError(
                 f"size must be ({rows}, {sizes[1]}), rows of this rank (got {tuple(size)}): leave it out"

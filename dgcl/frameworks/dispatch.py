@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.build import build_comm_info
+from dgcl.frameworks.edge_sets import edges_of, remember
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
 from dgcl.graph.typed import EdgeType, TypedGraph
@@ -71,13 +72,14 @@ def dispatch(
     :func:`dgcl.fetch` takes them.
 
     Args:
-        data: A PyG ``Data`` or ``HeteroData``, on rank 0 alone (others pass None) or on every rank.
+        data: A PyG ``Data`` or ``HeteroData``, or a homogeneous ``DGLGraph``, on rank 0 alone (others pass None) or on
+            every rank.
         vertices, edges: Lists of names of tensors with a row for each vertex, or edge, where sizes leave both open.
             (A placement of edges, as "head", is the option of that name.)
         options: As of :func:`dgcl.build_comm_info`, which makes the communicator, the current one from now on.
 
     Returns:
-        A new object of the same kind.
+        A new object of the same kind; of a ``DGLGraph`` a :class:`dgcl.frameworks.rank_graph.RankGraph`.
 
     Raises:
         ValueError, TypeError: Data that cannot be divided, by name; raised on every rank.
@@ -88,10 +90,10 @@ def dispatch(
     problem, items, schema, graph = None, [], None, None
     if data is not None:
         try:
-            framework = next((name for name in _GIVE if is_a(data, "torch_geometric.data", name)), "")
+            framework = next((name for name, (module, _) in _GIVE.items() if is_a(data, module, name)), "")
             if not framework:
                 raise TypeError(
-                    f"data must be a PyG Data or HeteroData (got {type(data).__name__});"
+                    f"data must be a PyG Data or HeteroData, or a DGLGraph (got {type(data).__name__});"
                     " other graphs go to dgcl.build_comm_info, and rows to dgcl.dispatch_features"
                 )
             graph = as_graph(data)
@@ -126,7 +128,7 @@ def dispatch(
         )
     own = {each[:3]: each.value for each in items}
     handed = [each._replace(value=_rows(comm, schema, each, own.get(each[:3]))) for each in schema.items]
-    return _GIVE[schema.framework](comm, schema, handed)
+    return _GIVE[schema.framework][1](comm, schema, handed)
 
 
 def _items(
@@ -137,6 +139,10 @@ def _items(
     Raises:
         ValueError: It cannot be said what something is, or it cannot be divided.
     """
+    if hasattr(data, "ndata"):
+        for what, frame in (("vertices", data.ndata), ("edges", data.edata)):
+            yield from (_Item("", name, what, value) for name, value in frame.items())
+        return
     for store in data.stores:
         key = store._key or ""
         sizes = {"vertices": nodes.get(key, (0, -1))[1], "edges": edges.get(key, (0, -1))[1]}
@@ -234,7 +240,23 @@ def _edges_of_type(comm: Communicator, schema: _Schema, edge_type: EdgeType) -> 
     ids = local.local_ids[local.indices[mine]] - sources[0]
     places = order[np.searchsorted(rows, ids, sorter=order)]
     heads_of = local.heads[mine] - np.searchsorted(comm.layout.owned_ids, heads[0])
-    return torch.from_numpy(np.stack([places, heads_of])).to(comm.device)
+    edge_index = torch.from_numpy(np.stack([places, heads_of])).to(comm.device)
+    num_heads = len(_within(comm.layout.owned_ids, *heads))
+    return remember(edge_index, edges_of(comm, name, num_heads))
 
 
-_GIVE = {"Data": _give_data, "HeteroData": _give_hetero}
+def _give_dgl(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
+    from dgcl.frameworks.rank_graph import RankGraph
+
+    graph = RankGraph(comm)
+    for each in items:
+        (graph.ndata if each.rows == "vertices" else graph.edata)[each.name] = each.value
+    return graph
+
+
+#: By the name of a class of graphs its module, and what makes a rank's.
+_GIVE = {
+    "Data": ("torch_geometric.data", _give_data),
+    "HeteroData": ("torch_geometric.data", _give_hetero),
+    "DGLGraph": ("dgl", _give_dgl),
+}

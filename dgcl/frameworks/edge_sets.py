@@ -32,6 +32,11 @@ class EdgeSet:
     norms: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
+    def num_owned(self) -> int:
+        """Rows that the exchange takes."""
+        return int(self.comm.layouts[self.exchange].num_owned)
+
+    @property
     def num_sources(self) -> int:
         """Rows that edges read: owned, then halo."""
         return int(self.comm.layouts[self.exchange].num_local)

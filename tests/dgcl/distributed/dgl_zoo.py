@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn import Linear, Module
 
-dgl = pytest.importorskip("dgl")
+pytest.importorskip("dgl")
+import dgl
 import dgl.function as fn
 import dgl.nn as dnn
 from dgl.nn.functional import edge_softmax

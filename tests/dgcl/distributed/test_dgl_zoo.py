@@ -10,7 +10,7 @@ import torch
 import dgcl
 import dgcl.nn
 from tests.dgcl.distributed.dgl_zoo import EDGE_NAMES, NUM_NODES, REFUSED, ZOO, dgl, graph
-from tests.dgcl.distributed.test_pyg_zoo import seeded
+from tests.dgcl.distributed.test_pyg_zoo import ROOT, seeded, table
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +37,7 @@ def results(module, g, names, sync):
 
 
 def rank(module, names):
-    from dgcl.frameworks.rank_graph import RankGraph
-
-    whole = graph()
-    comm = dgcl.build_comm_info(whole, "uniform", part=torch.arange(NUM_NODES) % 5 % 3)
-    g = RankGraph(comm)
-    g.ndata.update({name: rows[comm.owned_ids] for name, rows in whole.ndata.items()})
-    g.edata.update({name: comm.dispatch_edges(rows) for name, rows in whole.edata.items()})
+    g = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 5 % 3)
     out, x_grad, *grads = results(dgcl.distribute(copy.deepcopy(module)), g, names, dgcl.nn.sync_gradients)
     return [dgcl.collect(out), None if x_grad is None else dgcl.collect(x_grad), *grads]
 
@@ -72,18 +66,21 @@ def test_what_cannot_be_exact_is_refused_by_name(name) -> None:
 
 
 def test_what_a_graph_of_a_rank_refuses() -> None:
-    from dgcl.frameworks.rank_graph import RankGraph
-
     def rank() -> None:
-        g = RankGraph(dgcl.build_comm_info(graph(), "uniform", part=torch.arange(NUM_NODES) % 2))
+        g = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 2)
         rows = torch.ones(g.num_nodes() + 1, 2)
         with pytest.raises(dgl.DGLError, match=r"h must hold the \d+ owned rows of rank \d \(got \d+\)"):
             g.ndata["h"] = rows
         with pytest.raises(dgl.DGLError, match="edges must be all edges on a rank's graph"):
             g.apply_edges(lambda edges: {}, edges=torch.arange(2))
-        with pytest.raises(AttributeError, match="a rank's graph has no 'batch_num_nodes'"):
+        with pytest.raises(AttributeError, match="a rank's graph has no 'nodes'"):
             dgl.sum_nodes(g, "h")
         with pytest.raises(TypeError, match="must read rows of vertices by name"):
             g.apply_edges(lambda edges: dict(edges.src))
 
     dgcl.launch(rank, 2)
+
+
+def test_the_page_has_the_table() -> None:
+    page = (ROOT / "docs" / "distribute.md").read_text().splitlines()
+    assert all(row in page for row in table("DGL", ZOO, REFUSED))

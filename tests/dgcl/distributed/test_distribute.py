@@ -261,7 +261,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED.items(), ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize("call, message", REFUSED.items(), ids=lambda each: getattr(each, "__name__", ""))
 def test_what_would_be_wrong_is_refused(call, message) -> None:
     def rank():
         x, edge_index, comm = rank_data()
