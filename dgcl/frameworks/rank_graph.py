@@ -186,7 +186,7 @@ class RankGraph:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
-            f"a rank's graph has no {name!r}: it has this rank's vertices and their in-edges, local_scope, ndata, edata,"
+            f"a rank's graph has no {name!r}: it has this rank's vertices and in-edges, local_scope, ndata, edata,"
             " degrees, update_all and apply_edges. Change the graph before dgcl.dispatch (dgl.add_self_loop, ...);"
             " compute what looks at all vertices with dgcl.nn.global_sum"
         )
