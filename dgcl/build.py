@@ -32,7 +32,6 @@ from dgcl.prepare.shares import Share, prepare
 from dgcl.program.strategy import Strategy
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
-from dgcl.ranks.free_memory import available_memory
 from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
@@ -40,6 +39,7 @@ from dgcl.replication.choice import Replication
 from dgcl.replication.counts import spans_machines
 from dgcl.topology import Topology
 from dgcl.topology.checks import shown
+from dgcl.topology.free_memory import available_memory
 from dgcl.transport import kernels
 from dgcl.transport.cuda import open_devices
 from dgcl.workers.strategy import EdgePlacement

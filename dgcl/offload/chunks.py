@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,8 @@ from dgcl.graph import Graph
 from dgcl.partition import partition_graph
 from dgcl.relation.local_graph import LocalGraph, edge_places
 from dgcl.topology.checks import check_choice
+
+_log = logging.getLogger("dgcl")
 
 __all__ = ["CHUNK_BY", "MOST_CHUNKS", "Chunk", "chunk_rows", "cut_chunk"]
 
@@ -70,9 +73,13 @@ def chunk_rows(
     check_choice(chunk_by, "chunk_by", CHUNK_BY)
     n = local.num_owned
     weights = np.diff(local.indptr) + 1
+    part = None
     if chunk_by == "metis" and 1 < num_chunks < n:
-        part = partition_graph(_owned_graph(local), num_chunks, seed=seed, vertex_weights=weights)
-    else:
+        try:
+            part = partition_graph(_owned_graph(local), num_chunks, seed=seed, vertex_weights=weights)
+        except MemoryError as error:
+            _log.warning("chunks are ranges of ids, as by chunk_by='range', which load more rows: %s", error)
+    if part is None:
         middles = 2 * np.cumsum(weights) - weights  # twice the middle, so that it is a whole number
         part = middles * num_chunks // max(1, 2 * int(weights.sum()))
     return np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=num_chunks))[:-1])

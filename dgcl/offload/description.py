@@ -22,6 +22,7 @@ class OffloadMemory:
     Attributes:
         store: Where host memory is: "memory", or "files in" a folder.
         num_slots: Rows that the device holds.
+        graphs: Predicted, of all chunks' graphs, beside the device's; 0: one chunk's is there at a time.
         device: Predicted by name for the layer that takes most; None: widths are not known.
         host, host_kept: Predicted by name at the fullest moment, with layers computed again and with their aggregates
             kept; None: widths are not known.
@@ -32,6 +33,7 @@ class OffloadMemory:
 
     store: str
     num_slots: int
+    graphs: int
     device: DeviceBytes | None
     host: HostBytes | None
     host_kept: HostBytes | None
@@ -41,6 +43,8 @@ class OffloadMemory:
 
     def __str__(self) -> str:
         text = f"{self.num_slots} slots"
+        if self.graphs:
+            text += f"; graphs of all chunks kept, {size(self.graphs)} predicted"
         if self.device is not None:
             text += f"; device memory {size(self.device.total)} predicted: {_named(asdict(self.device))}"
         for host, how in (
@@ -64,6 +68,7 @@ def offload_memory(
     account: Account,
     widths: Sequence[int] | None,
     itemsize: int,
+    graphs: int,
     *,
     training: bool = True,
 ) -> OffloadMemory:
@@ -73,6 +78,7 @@ def offload_memory(
         arrangement, store, account: The rank's.
         widths: Of the input and of each layer's result, for what is predicted; or None.
         itemsize: Bytes of an element.
+        graphs: Bytes of the chunks' graphs that are kept.
         training: With a backward.
     """
     device = host = kept = None
@@ -85,6 +91,7 @@ def offload_memory(
     return OffloadMemory(
         "memory" if store.folder is None else f"files in {store.folder}",
         arrangement.tables.num_slots,
+        graphs,
         device,
         host,
         kept,

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from dgcl.offload.placing import add_rows, bytes_of_row, move_rows, put_rows
 from dgcl.planner.reading.render import size as size_in_words
-from dgcl.ranks.free_memory import available_memory
+from dgcl.topology.free_memory import available_memory
 
 __all__ = ["ROWS_HELD", "HostStore", "return_freed_memory"]
 

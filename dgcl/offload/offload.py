@@ -25,6 +25,7 @@ from dgcl.offload.layer import LayerCall, Machinery
 from dgcl.offload.layer_function import run_layer
 from dgcl.offload.losses import chunked_accuracy, chunked_cross_entropy
 from dgcl.offload.norms import chunked_batch_norm
+from dgcl.offload.prediction import GRAPH_BYTES
 from dgcl.offload.refusals import (
     agree_on_layer,
     check_aggregate,
@@ -33,12 +34,14 @@ from dgcl.offload.refusals import (
     check_rows_of_layer,
     check_widths,
     learned_by,
+    no_room,
 )
 from dgcl.offload.slots import Mover
 from dgcl.planner.options import PlanOptions
 from dgcl.prepare.sizes import as_bytes
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.whole_rows import agree, dispatch_rows
+from dgcl.topology.free_memory import available_memory
 from dgcl.transport.connect import connect_transport
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ class Offload(Handle):
         prefetch: Have the kernel read what the next batch wants from a disk while this one is computed, by a thread.
         slots: Rows a rank can hold; default: what its fullest batch needs.
         keep_graphs: Keep what was made of each chunk's edges for the next time; False: one chunk's at a time. Default:
-            unless ``memory_limit`` is given.
+            unless ``memory_limit`` is given, or they take more than a quarter of the memory that is free.
         chunk_by: "metis", or "range" (of ascending ids).
         kind: Of the graph that modules get: "csr", "pyg" or "dgl", as in ``comm.local_graph``.
         method, plan: For the plans of the exchanges between ranks.
@@ -140,7 +143,9 @@ class Offload(Handle):
             return_freed_memory()
         self.comm = comm
         prefetch = prefetch and self.store.on_disk  # beside memory a thread only takes a core
-        keep_graphs = memory_limit is None if keep_graphs is None else keep_graphs
+        graphs = GRAPH_BYTES * comm.local.num_edges
+        if keep_graphs is None:
+            keep_graphs = memory_limit is None and graphs <= available_memory() // (4 * comm.world_size)
         options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
         with comm.collective("Offload", limited=False):
             arrangement = arrange(comm.control, comm.local, comm.plan.topology, request, options)
@@ -173,9 +178,10 @@ class Offload(Handle):
         )
         self._layers = 0
         self._constants = ConstantAggregates()
-        self._arrangement = arrangement
+        self._arrangement, self._graphs = arrangement, graphs if keep_graphs else 0
         self._widths, self._itemsize = request.widths, request.itemsize
         comm.offloads.add(self)
+        agree(comm.control, no_room(self.memory(), self.store.free_bytes()))
         _log.info("%s", self.describe())
 
     # Rows
@@ -347,7 +353,7 @@ class Offload(Handle):
             check_widths(widths)
         widths, itemsize = widths or self._widths, dtype.itemsize if dtype else self._itemsize
         return offload_memory(
-            self._arrangement, self.store, self.account, widths, itemsize, training=training
+            self._arrangement, self.store, self.account, widths, itemsize, self._graphs, training=training
         )
 
     @property

@@ -26,6 +26,7 @@ from dgcl.offload.schedule import Schedule
 
 __all__ = [
     "EDGE_BYTES",
+    "GRAPH_BYTES",
     "DeviceBytes",
     "DeviceRows",
     "HostBytes",
@@ -39,6 +40,8 @@ __all__ = [
 
 #: Bytes of an edge of the chunk at hand: as it is cut, and both ways round for a layer.
 EDGE_BYTES: Final = 36
+#: Bytes of an edge whose chunk's graph is kept: as it is cut, both ways round, and as layers get it.
+GRAPH_BYTES: Final = 72
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dgcl.offload.chunks import CHUNK_BY, MOST_CHUNKS
+from dgcl.offload.description import OffloadMemory
 from dgcl.planner import METHODS, PlanOptions
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors
@@ -20,6 +21,7 @@ from dgcl.topology.checks import check_choice, check_flag, check_index, check_pa
 
 __all__ = [
     "agree_on_layer",
+    "no_room",
     "check_aggregate",
     "check_module",
     "check_offload",
@@ -135,6 +137,16 @@ def check_aggregate(
             f" them (got {edge_weight.dtype}, shape {tuple(edge_weight.shape)}, {edge_weight.layout},"
             f" requires_grad={edge_weight.requires_grad})"
         )
+
+
+def no_room(memory: OffloadMemory, free: int) -> ValueError | None:
+    """The error where rows are predicted to take more than is free in their store."""
+    if memory.host is None or memory.host.total <= free:
+        return None
+    return ValueError(
+        f"widths: rows take {memory.host.total} bytes, and {free} are free in {memory.store}. Ways out: (1) store= a"
+        " folder on a larger disk, (2) more ranks, (3) narrower layers, (4) a smaller dtype"
+    )
 
 
 def agree_on_layer(

@@ -5,18 +5,30 @@ G. Karypis and V. Kumar, "Multilevel k-way partitioning scheme for irregular gra
 
 from __future__ import annotations
 
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dgcl.topology.free_memory import available_memory
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 __all__ = ["MetisOptions", "device_levels", "metis_partition", "with_blocks"]
 
+_log = logging.getLogger("dgcl")
+
+_BYTES = 96  # for each vertex and neighbour: 30 on meshes, 60 to 100 on random graphs and with hubs
 TINY = 50  # vertices per part below which k-way coarsens too far and leaves parts empty; bisection does not
 
 
@@ -183,28 +195,101 @@ def _split(
 
 def _run(graph: _Adjacency, num_devices: NDArray[np.int64], options: MetisOptions) -> NDArray[np.int64]:
     """Call METIS once: labels (N,) of groups whose target weights are as their numbers of devices."""
-    import pymetis
 
     num_groups = len(num_devices)
-    even = bool((num_devices == num_devices[0]).all())
     shares = num_devices / num_devices.sum()
-    try:
-        result = pymetis.part_graph(
+    even = bool((num_devices == num_devices[0]).all())
+    task = [
+        graph.xadj,
+        graph.adjncy,
+        np.empty(0, np.int64) if graph.weights is None else graph.weights,
+        np.empty(0) if even else shares / shares.sum(),
+        np.array([
             num_groups,
-            pymetis.CSRAdjacency(graph.xadj, graph.adjncy),
-            vweights=graph.weights,
-            tpwgts=None if even else (shares / shares.sum()).tolist(),
-            recursive=graph.num_nodes < TINY * num_groups,
-            options=pymetis.Options(
-                seed=options.seed, ufactor=max(1, round(1000 * options.balance_tolerance))
-            ),
+            graph.num_nodes < TINY * num_groups,
+            options.seed,
+            max(1, round(1000 * options.balance_tolerance)),
+        ]),
+    ]  # fmt: skip
+    about = f"METIS on {graph.num_nodes} vertices and {len(graph.adjncy)} neighbours"
+    free, likely = available_memory(), _BYTES * (graph.num_nodes + len(graph.adjncy))
+    if likely > free // 2:
+        _log.warning(
+            "%s takes some %.3g GB of memory, where %.3g GB are free", about, likely / 1e9, free / 1e9
         )
-    except RuntimeError as error:  # of a few words; seen on a machine whose memory was full
-        raise MemoryError(
-            f"METIS gave up on {graph.num_nodes} vertices and {len(graph.adjncy)} edges ({error}), most likely for want"
-            " of memory; free some, take partition='range' or 'random', or give part"
-        ) from error
+        return _run_apart(task, free, about)
+    try:
+        return _call(*task)
+    except RuntimeError:
+        _log.error("%s was ended by SIGTERM, of which METIS does not tell Python", about)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise
+
+
+def _call(
+    xadj: NDArray[Any],
+    adjncy: NDArray[Any],
+    weights: NDArray[Any],
+    shares: NDArray[Any],
+    numbers: NDArray[Any],
+) -> NDArray[np.int64]:
+    import pymetis
+
+    num_groups, recursive, seed, ufactor = numbers.tolist()
+    result = pymetis.part_graph(
+        num_groups,
+        pymetis.CSRAdjacency(xadj, adjncy),
+        vweights=weights if len(weights) else None,
+        tpwgts=shares.tolist() if len(shares) else None,
+        recursive=bool(recursive),
+        options=pymetis.Options(seed=seed, ufactor=ufactor),
+    )
     return np.array(result.vertex_part, np.int64)
+
+
+def _run_apart(task: list[NDArray[Any]], free: int, about: str) -> NDArray[np.int64]:
+    """METIS in a process of its own, which may take what is free: where that is too little, it alone ends."""
+    command = "from dgcl.partition.metis import serve; serve()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(np.array([free * 9 // 10, *map(len, task)]).data)
+        for array in task:
+            process.stdin.write(np.ascontiguousarray(array, array.dtype.kind + "8").data)
+        labels, text = process.communicate()
+        if not process.returncode:
+            return np.frombuffer(labels, np.int64).copy()
+        why = " ".join(text.decode(errors="replace").split())[-200:]
+    except BrokenPipeError as error:
+        why = str(error)
+    finally:
+        process.kill()
+        process.wait()
+    raise MemoryError(
+        f"{about} wants more memory than the {free} bytes that are free. Ways out: (1) partition='random' or 'range'"
+        " (on the command line --method; of an Offload chunk_by='range'), (2) partition='auto', which then leaves"
+        f" METIS out, (3) give part, (4) free memory. Its process: exit status {process.returncode}, {why}"
+    )
+
+
+def serve() -> None:
+    """Run METIS for another process: arrays come through standard input, labels leave through standard output."""
+    output = os.dup(1)
+    os.dup2(2, 1)  # METIS prints
+    stream = sys.stdin.buffer
+    limit, *lengths = np.frombuffer(stream.read(48), np.int64).tolist()
+    task = [
+        np.frombuffer(stream.read(8 * n), kind)
+        for n, kind in zip(lengths, ("i8", "i8", "i8", "f8", "i8"), strict=True)
+    ]
+    import pymetis  # noqa: F401  (what is there before is not METIS's)
+
+    taken = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + limit, resource.RLIM_INFINITY))
+    with open(output, "wb") as answer:
+        answer.write(_call(*task).data)
 
 
 def ensure_minimum(labels: NDArray[np.int64], minimum: NDArray[np.int64], degrees: NDArray[np.int64]) -> None:

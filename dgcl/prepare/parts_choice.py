@@ -86,9 +86,14 @@ def predict_parts(
     candidates = []
     for method in _CANDIDATES:
         weights = balance_weights(graph, balance, method) if method == "metis" else None
-        part = partition_graph(
-            graph, num_parts, topology=topology, method=method, seed=options.seed, vertex_weights=weights, block=block
-        )  # fmt: skip
+        try:
+            part = partition_graph(
+                graph, num_parts, topology=topology, method=method, seed=options.seed, vertex_weights=weights,
+                block=block,
+            )  # fmt: skip
+        except MemoryError as error:
+            _log.warning("partition='auto' leaves %s out: %s", method, error)
+            continue
         relation = halo_classes(graph, part, num_parts).relation
         plan = make_plan(relation, topology, planner, options)
         edges = np.bincount(part, weights=graph.in_degrees(), minlength=num_parts).astype(np.int64)

@@ -24,7 +24,6 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.reading.render import seconds, size
 from dgcl.program.strategy import Arrangement, Problem
-from dgcl.ranks.free_memory import available_memory
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import halo_demand
 from dgcl.replication import METHOD
@@ -32,6 +31,7 @@ from dgcl.replication.copies import copy_graph, naming
 from dgcl.replication.counts import CopyCounts, Holdings, count_copies, holdings, machine_numbers
 from dgcl.replication.work import Work
 from dgcl.topology import Topology
+from dgcl.topology.free_memory import available_memory
 
 _log = logging.getLogger("dgcl")
 

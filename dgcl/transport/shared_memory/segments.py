@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgcl.ranks.free_memory import available_memory
+from dgcl.topology.free_memory import available_memory
 
 _PAGE = mmap.PAGESIZE
 

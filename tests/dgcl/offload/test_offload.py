@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.offload.prediction import host_bytes
+from dgcl.offload.prediction import GRAPH_BYTES, host_bytes
 from dgcl.planner.reading.render import size
 from dgcl.prepare.part_files import save_shares
 from dgcl.prepare.shares import prepare
@@ -172,6 +172,24 @@ def test_inference_holds_two_layers_of_rows() -> None:
         assert told.host_peak == {"inputs": off.num_owned * 32, "results": off.num_owned * 4 * (6 + 32)}
         assert {name: count for name, count in vars(told.host).items() if count} == told.host_peak
         assert told.device.slots == told.num_slots * 4 * 32
+
+    connected(run)
+
+
+def test_what_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are kept where they fit into what is free, and said; rows that do not fit are refused."""
+
+    def run(comm: dgcl.Communicator) -> None:
+        off = dgcl.Offload(comm, chunks=3)
+        assert off.memory().graphs == GRAPH_BYTES * comm.local.num_edges
+        assert "graphs of all chunks kept" in off.describe()
+        monkeypatch.setattr("dgcl.offload.offload.available_memory", lambda: 1000)
+        monkeypatch.setattr("dgcl.offload.host_store.available_memory", lambda: 1000)
+        assert dgcl.Offload(comm, chunks=3).memory().graphs == 0
+        with pytest.raises(
+            ValueError, match=r"widths: rows take \d+ bytes, and 1000 are free in memory. Ways out"
+        ):
+            dgcl.Offload(comm, chunks=3, widths=(8, 6, 32, 4))
 
     connected(run)
 

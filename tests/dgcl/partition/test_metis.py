@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from itertools import pairwise
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -11,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
-from dgcl.partition import partition_graph
+from dgcl.partition import metis, partition_graph
 from dgcl.partition.kernels import symmetric_adjacency
 from dgcl.partition.metis import _Adjacency, device_levels, ensure_minimum
-from dgcl.topology import Connection, Device, Topology
+from dgcl.planner import PlanOptions
+from dgcl.prepare.parts_choice import predict_parts
+from dgcl.topology import Connection, Device, Topology, resolve_topology
 from tests.dgcl.graphs import edge_indices
 from tests.samples import named
 
@@ -84,12 +88,32 @@ def test_groups_are_filled_up(
     assert moved.tolist() == expected
 
 
-def test_what_metis_does_not_explain(monkeypatch: pytest.MonkeyPatch) -> None:
-    def give_up(*_: object, **__: object) -> None:
+def test_metis_that_wants_more_than_is_free(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """METIS itself ends by a failed allocation, not the process by the kernel; "auto" goes on without it, in words."""
+    graph = as_graph(np.random.default_rng(0).integers(0, 30_000, (2, 300_000)))
+    enough, free = partition_graph(graph, 4), 25_000_000
+    monkeypatch.setattr(metis, "available_memory", lambda: free)
+    with pytest.raises(
+        MemoryError, match=r"METIS on 30000 vertices and \d+ neighbours wants more memory than"
+    ):
+        partition_graph(graph, 4)
+    options = PlanOptions(row_bytes=4)
+    assert [
+        parts.method for parts in predict_parts(graph, resolve_topology("uniform", 4), "direct", options)
+    ] == ["random"]
+    assert "partition='auto' leaves metis out" in caplog.text
+    free = 1 << 40
+    monkeypatch.setattr(metis, "_BYTES", 1 << 30)
+    assert np.array_equal(partition_graph(graph, 4), enough)  # the same, in a process of its own
+
+
+def test_a_signal_that_metis_swallows_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(*_: object, **__: object) -> None:
         raise RuntimeError("Caught an unknown exception!")
 
-    monkeypatch.setattr("pymetis.part_graph", give_up)
-    with pytest.raises(
-        MemoryError, match=r"METIS gave up on 9 vertices .*unknown exception.*partition='range'"
-    ):
+    signals: list[int] = []
+    monkeypatch.setattr("pymetis.part_graph", ends)
+    monkeypatch.setattr(metis.os, "kill", lambda _, number: signals.append(number))
+    with pytest.raises(RuntimeError, match="unknown"):
         partition_graph(as_graph(np.stack([np.arange(9), (np.arange(9) + 1) % 9])), 2)
+    assert signals == [signal.SIGTERM]

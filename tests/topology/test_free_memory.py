@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dgcl.ranks.free_memory import _free_bytes, available_memory
+from dgcl.topology.free_memory import _free_bytes, available_memory
 from tests.samples import named
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:         1000 kB\nMemAvailable:    5000 kB\n"
