@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -97,7 +98,7 @@ def train(data: Library | None, epochs: int) -> tuple[list[float], Tensor | None
     losses = []
     for _ in range(epochs):
         optimizer.zero_grad()
-        loss = dgcl.nn.cross_entropy(model(x), field, taught)
+        loss = dgcl.nn.loss(F.cross_entropy)(model(x), field, taught)
         loss.backward()
         dgcl.nn.sync_gradients(model)
         optimizer.step()

@@ -14,6 +14,7 @@ import argparse
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -86,7 +87,7 @@ def simulate(
     for epoch in range(epochs):
         optimizer.zero_grad()
         time = epoch % 10
-        loss = dgcl.nn.mse(model(states[:, time], mine), states[:, time + 1])
+        loss = dgcl.nn.loss(F.mse_loss)(model(states[:, time], mine), states[:, time + 1])
         loss.backward()
         dgcl.nn.sync_gradients(model)
         optimizer.step()

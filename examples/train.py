@@ -19,6 +19,7 @@ import time
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from graphs import Data, from_file, planted_communities, with_self_loops
 from settings import MODELS, build, parse_arguments
 from show import Result, describe, print_difference, print_row
@@ -69,7 +70,9 @@ def train(data: Data | None, args: argparse.Namespace, show: bool) -> Result:
         model.train()
         optimizer.zero_grad()
         logits = model(graph, x)
-        loss = dgcl.nn.cross_entropy(logits, labels, masks[0])  # several ranks: the loss of all vertices
+        loss = dgcl.nn.loss(F.cross_entropy)(
+            logits, labels, masks[0]
+        )  # several ranks: the loss of all vertices
         loss.backward()
         dgcl.nn.sync_gradients(model)  # several ranks: the gradient of all vertices
         optimizer.step()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -44,7 +45,7 @@ def train(data_parallel: bool = True, num_data: int = 2) -> tuple[list[float], l
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        loss = dgcl.nn.mse(graph.mean(comm.expand(model(x))), target, comm=comm)
+        loss = dgcl.nn.loss(F.mse_loss, comm=comm)(graph.mean(comm.expand(model(x))), target)
         loss.backward()
         dgcl.nn.sync_gradients(model, comm=comm, data_parallel=along)
         optimizer.step()

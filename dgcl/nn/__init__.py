@@ -18,9 +18,10 @@ from dgcl.nn.drift import check_equal
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
 from dgcl.nn.graph_norm import GraphNorm
 from dgcl.nn.in_place import InPlaceGCN
-from dgcl.nn.losses import bce_with_logits, cross_entropy, mse, nll
+from dgcl.nn.losses import loss
 from dgcl.nn.metrics import accuracy
-from dgcl.nn.reduce import global_sum
+from dgcl.nn.pool import global_add_pool, global_max_pool, global_mean_pool
+from dgcl.nn.reduce import count_once, global_sum
 from dgcl.nn.vertex_dropout import Dropout, dropout
 
 __all__ = [
@@ -33,14 +34,15 @@ __all__ = [
     "InPlaceGCN",
     "SAGEConv",
     "accuracy",
-    "bce_with_logits",
     "broadcast_parameters",
     "check_equal",
-    "cross_entropy",
+    "count_once",
     "dropout",
+    "global_add_pool",
+    "global_max_pool",
+    "global_mean_pool",
     "global_sum",
-    "mse",
-    "nll",
+    "loss",
     "sum_copies",
     "sync_gradients",
 ]

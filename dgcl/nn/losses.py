@@ -1,4 +1,4 @@
-"""Losses over the vertices of all ranks, equal to those of one device, in value and in every gradient.
+"""Any loss over rows of all ranks, equal to that of one device, in value and in every gradient.
 
 A mean over a rank's own training vertices is the wrong mean: parts differ in size, and one may hold no
 training vertex at all. Here every rank divides by the weight of the training vertices of *all* ranks. Two
@@ -14,188 +14,148 @@ Where vertices are replicated across machines (:mod:`dgcl.replication`), each co
 rows are left out.
 
 A rank without training vertices takes part with a zero that is connected to its outputs, so that its backward
-runs the exchanges that its peers wait for. Arguments mean what they mean in ``torch.nn.functional``; ``mask``
-selects rows. What masked rows hold, be it infinite or NaN, changes nothing. Nothing here reads a value back from
-the device but the comparison of parameters in calls 1, 2, 4, 8, ... (:mod:`dgcl.nn.drift`).
+runs the exchanges that its peers wait for. What masked rows hold, be it infinite or NaN, changes nothing. Nothing here
+reads a value back from the device but the comparison of parameters in calls 1, 2, 4, 8, ... (:mod:`dgcl.nn.drift`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import CrossEntropyLoss, Module, NLLLoss
 
-from dgcl.nn.arguments import current, require_dense, require_floats, require_int64
+from dgcl.nn.arguments import current, require_dense, require_floats
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.drift import compare_at_times
+from dgcl.nn.reduce import with_value
 from dgcl.ranks.tensors import is_transformed, require_tensors
 from dgcl.topology.checks import check_choice, check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["bce_with_logits", "cross_entropy", "mse", "nll"]
+__all__ = ["loss"]
 
 
-def cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    mask: Tensor | None = None,
+def loss(
+    function: Callable[..., Tensor],
     *,
-    weight: Tensor | None = None,
-    reduction: str = "mean",
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
+    reduction: str | None = None,
+    on_every_rank: bool = False,
     ddp: bool = False,
     comm: Communicator | None = None,
-) -> Tensor:
-    """Cross-entropy of the whole graph, as ``torch.nn.functional.cross_entropy`` on one device.
+) -> Callable[..., Tensor]:
+    """A loss function or module of one device as one of the whole graph.
+
+        >>> value = dgcl.nn.loss(F.l1_loss)(model(x), y, train_mask)
+        >>> criterion = dgcl.nn.loss(torch.nn.CrossEntropyLoss(weight=weight))
+
+    What comes back takes the tensors of ``function``, this rank's rows of each, those of vertices (or the core rows
+    alone) or of edges; then a mask of the rows that count, ``(n,)`` bool, or None; and its keywords. It is collective,
+    and gives a scalar, the same on every rank.
 
     Args:
-        logits: (num_owned, num_classes, *F), this rank's rows; or the core rows alone, here and below.
-        labels: (num_owned, *F) int64 classes, or class probabilities in the shape of ``logits``.
-        mask: (num_owned,) bool, the rows that count; default all. Other rows may have any label.
-        weight: (num_classes,) weights of the classes. A mean over labels is then weighted, as in torch.
-        reduction: "mean" or "sum", over all ranks.
-        ignore_index: labels that do not count.
-        label_smoothing: as in torch.
-        ddp: the gradients will be averaged over ranks, not summed.
-        comm: the communicator; default the current one.
+        function: Of ``torch.nn.functional``, a module, or your own: called with ``reduction="none"`` where it takes
+            one, it gives a loss, or several, for each row. A mean divides by the number of these, and that of
+            cross-entropy and nll by the weights of the labels, as in torch.
+        reduction: "mean" or "sum", over all ranks; None: that of the module, or "mean".
+        on_every_rank: The tensors are no rows of this rank: each rank has computed all of them alike, as from
+            :func:`global_sum`. The loss then counts once.
+        ddp: The gradients will be averaged over ranks, not summed.
+        comm: The communicator; default the current one.
 
-    Returns:
-        A scalar, the same on every rank.
+    Raises:
+        TypeError, ValueError: When it is called: tensors that do not fit, or a function that gives a scalar alone.
     """
-    mask = _check(logits, labels, mask, reduction, ddp, ("logits", "labels"))
-    _check_weight("weight", weight, logits, of_classes=True)
-    require_int64(ignore_index=ignore_index)
-    if not isinstance(label_smoothing, Real) or not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must be in [0, 1] (got {label_smoothing!r})")
-    logits, labels, mask, comm = _without_replicas(logits, labels, mask, comm)
-    logits = _keep_rows(logits, mask, 0.0)
-    if labels.is_floating_point():
-        if labels.shape != logits.shape:
-            raise ValueError(
-                f"labels must be int64 classes, or probabilities of shape {tuple(logits.shape)} (got {labels.dtype},"
-                f" shape {tuple(labels.shape)}); for classes call .long()"
+    if not callable(function):
+        raise TypeError(f"function must be a function or a module of losses (got {type(function).__name__})")
+    inner: Any = function.func if isinstance(function, functools.partial) else function
+    settings: dict[str, Any] = dict(getattr(function, "keywords", {}))
+    if isinstance(function, Module):
+        settings = {
+            name: value
+            for name in ("weight", "ignore_index", "reduction")
+            if (value := getattr(function, name, None)) is not None
+        }
+    reduction = settings.get("reduction", "mean") if reduction is None else reduction
+    check_choice(reduction, "reduction", ("mean", "sum"))
+    if comm is not None:
+        current(comm)  # which refuses what is none
+    check_flag(ddp, "ddp")
+    check_flag(on_every_rank, "on_every_rank")
+    of_labels = inner in (F.cross_entropy, F.nll_loss) or isinstance(inner, (CrossEntropyLoss, NLLLoss))
+    called, num_tensors = _unreduced(function)
+    name = getattr(inner, "__name__", type(inner).__name__)
+
+    def of_all_ranks(*arguments: Any, mask: Tensor | None = None, **options: Any) -> Tensor:
+        tensors = arguments[:num_tensors]
+        if len(arguments) == num_tensors + 1 and mask is None:
+            mask = arguments[-1]
+        elif len(arguments) != num_tensors:
+            raise TypeError(
+                f"{name} takes {num_tensors} tensors and a mask (got {len(arguments)} arguments); name its options"
             )
-        labels = _keep_rows(labels, mask, 0.0)
-        losses = F.cross_entropy(logits, labels, weight, reduction="none", label_smoothing=label_smoothing)
-        return _reduce(*_counted(losses, mask), reduction, ddp, comm, "cross_entropy")
-    labels = _keep_rows(labels, mask, ignore_index)
-    with _labels_explained(logits, labels, ignore_index, comm):
-        losses = F.cross_entropy(
-            logits,
-            labels,
-            weight,
-            ignore_index=ignore_index,
-            reduction="none",
-            label_smoothing=label_smoothing,
-        )
-    return _reduce(losses, _label_weight(labels, weight, ignore_index), reduction, ddp, comm, "cross_entropy")
+        _check(tensors, mask)
+        used = current(comm)
+        if not on_every_rank:
+            count = num_counted(used, tensors[0])
+            if count < len(tensors[0]):
+                options = {
+                    key: first_rows(value, count)
+                    if isinstance(value, Tensor) and value.dim() and len(value) == len(tensors[0])
+                    else value
+                    for key, value in options.items()
+                }
+            tensors, mask = tuple(first_rows(each, count) for each in tensors), first_rows(mask, count)
+        outputs, *targets = tensors
+        if of_labels and targets[0].is_floating_point() and targets[0].shape != outputs.shape:
+            raise ValueError(
+                f"labels must be int64 classes, or probabilities of shape {tuple(outputs.shape)} (got"
+                f" {targets[0].dtype}, shape {tuple(targets[0].shape)}); for classes call .long()"
+            )
+        if of_labels and not targets[0].is_floating_point():
+            every = {"weight": None, "ignore_index": -100, **settings, **options}
+            weight, ignored = every["weight"], every["ignore_index"]
+            labels = _keep_rows(targets[0], mask, ignored)
+            outputs = _keep_rows(outputs, mask, 0.0)
+            with _labels_explained(outputs, labels, ignored, used):
+                losses = called(outputs, labels, **options)
+            divisor = _label_weight(labels, weight, ignored)
+        else:
+            losses = called(*(_keep_rows(each, mask, 0.0) for each in tensors), **options)
+            _check_losses(losses, outputs, targets, name)
+            losses, divisor = _counted(losses, mask)
+        return _reduce(losses, divisor, reduction, ddp, used, name, on_every_rank)
+
+    return of_all_ranks
 
 
-def nll(
-    log_probabilities: Tensor,
-    labels: Tensor,
-    mask: Tensor | None = None,
-    *,
-    weight: Tensor | None = None,
-    reduction: str = "mean",
-    ignore_index: int = -100,
-    ddp: bool = False,
-    comm: Communicator | None = None,
-) -> Tensor:
-    """Negative log-likelihood of the whole graph, as ``torch.nn.functional.nll_loss`` on one device.
-
-    Args:
-        log_probabilities: (num_owned, num_classes, *F), this rank's rows, for example from ``log_softmax``.
-        labels: (num_owned, *F) int64 classes.
-        mask, weight, reduction, ignore_index, ddp, comm: as in :func:`cross_entropy`.
-
-    Returns:
-        A scalar, the same on every rank.
-    """
-    mask = _check(log_probabilities, labels, mask, reduction, ddp, ("log_probabilities", "labels"))
-    _check_weight("weight", weight, log_probabilities, of_classes=True)
-    require_int64(ignore_index=ignore_index)
-    log_probabilities, labels, mask, comm = _without_replicas(log_probabilities, labels, mask, comm)
-    labels = _keep_rows(labels, mask, ignore_index)
-    log_probabilities = _keep_rows(log_probabilities, mask, 0.0)
-    with _labels_explained(log_probabilities, labels, ignore_index, comm):
-        losses = F.nll_loss(log_probabilities, labels, weight, ignore_index=ignore_index, reduction="none")
-    return _reduce(losses, _label_weight(labels, weight, ignore_index), reduction, ddp, comm, "nll")
+def _unreduced(function: Any) -> tuple[Callable[..., Tensor], int]:
+    """What gives a loss for each row, and how many tensors it takes."""
+    takes_reduction, num_tensors = _read_signature(function)
+    if isinstance(function, Module) and hasattr(function, "reduction"):
+        function = copy.copy(function)  # with the same parameters
+        function.reduction = "none"
+    return functools.partial(function, reduction="none") if takes_reduction else function, num_tensors
 
 
-def bce_with_logits(
-    logits: Tensor,
-    targets: Tensor,
-    mask: Tensor | None = None,
-    *,
-    weight: Tensor | None = None,
-    pos_weight: Tensor | None = None,
-    reduction: str = "mean",
-    ddp: bool = False,
-    comm: Communicator | None = None,
-) -> Tensor:
-    """Binary cross-entropy of the whole graph, as torch's ``binary_cross_entropy_with_logits`` on one device.
-
-    Args:
-        logits: (num_owned, *F), this rank's rows.
-        targets: of the same shape, in [0, 1].
-        mask: (num_owned,) bool, the rows that count; default all.
-        weight: weights of the elements, in a shape that broadcasts to that of ``logits``. As in torch, a mean
-            does not divide by them.
-        pos_weight: weights of positive targets, for example (num_classes,).
-        reduction, ddp, comm: as in :func:`cross_entropy`. A mean is over all elements of the rows that count.
-
-    Returns:
-        A scalar, the same on every rank.
-    """
-    mask = _check(logits, targets, mask, reduction, ddp, ("logits", "targets"), same_shape="targets")
-    _check_weight("weight", weight, logits, of_classes=False)
-    _check_weight("pos_weight", pos_weight, logits, of_classes=False)
-    weight = None if weight is None else weight.expand_as(logits)
-    logits, targets, mask, comm = _without_replicas(logits, targets, mask, comm)
-    weight = first_rows(weight, len(logits))
-    losses = F.binary_cross_entropy_with_logits(
-        _keep_rows(logits, mask, 0.0),
-        _keep_rows(targets.to(logits.dtype), mask, 0.0),
-        weight,
-        reduction="none",
-        pos_weight=pos_weight,
-    )
-    return _reduce(*_counted(losses, mask), reduction, ddp, comm, "bce_with_logits")
-
-
-def mse(
-    outputs: Tensor,
-    targets: Tensor,
-    mask: Tensor | None = None,
-    *,
-    reduction: str = "mean",
-    ddp: bool = False,
-    comm: Communicator | None = None,
-) -> Tensor:
-    """Mean squared error of the whole graph, as ``torch.nn.functional.mse_loss`` on one device.
-
-    Args:
-        outputs: (num_owned, *F), this rank's rows.
-        targets: of the same shape.
-        mask: (num_owned,) bool, the rows that count; default all.
-        reduction, ddp, comm: as in :func:`cross_entropy`. A mean is over all elements of the rows that count.
-
-    Returns:
-        A scalar, the same on every rank.
-    """
-    mask = _check(outputs, targets, mask, reduction, ddp, ("outputs", "targets"), same_shape="targets")
-    outputs, targets, mask, comm = _without_replicas(outputs, targets, mask, comm)
-    losses = F.mse_loss(_keep_rows(outputs, mask, 0.0), _keep_rows(targets, mask, 0.0), reduction="none")
-    return _reduce(*_counted(losses, mask), reduction, ddp, comm, "mse")
+@torch.compiler.assume_constant_result
+def _read_signature(function: Callable[..., Tensor]) -> tuple[bool, int]:
+    """Whether there is a ``reduction`` among its parameters, and how many of these have no default."""
+    parameters = inspect.signature(function.forward if isinstance(function, Module) else function).parameters
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [
+        each for each in parameters.values() if each.kind in positional and each.default is each.empty
+    ]
+    return "reduction" in parameters, len(required)
 
 
 @contextmanager
@@ -228,80 +188,48 @@ def _labels_explained(
         ) from error
 
 
-def _check(
-    outputs: Tensor,
-    targets: Tensor,
-    mask: Tensor | None,
-    reduction: str,
-    ddp: bool,
-    names: tuple[str, str],
-    same_shape: str | None = None,
-) -> Tensor | None:
-    """Refuse what torch would broadcast or misread silently, and return the mask on the outputs' device."""
-    first, second = names
-    require_floats(**{first: outputs})
-    require_tensors(**{second: targets})
-    require_dense(**{first: outputs, second: targets})
-    if targets.is_complex():
-        raise TypeError(f"{second} must be real (got {targets.dtype})")
-    check_choice(reduction, "reduction", ("mean", "sum"))
-    check_flag(ddp, "ddp")
-    if same_shape and outputs.shape != targets.shape:
-        raise ValueError(
-            f"{same_shape} must have the outputs' shape {tuple(outputs.shape)} (got {tuple(targets.shape)})"
-        )
-    if outputs.dim() == 0 or targets.dim() == 0 or len(targets) != len(outputs):
-        raise ValueError(
-            f"labels must have a row for each of the {_rows(outputs)} outputs (got {_rows(targets)}): dispatch"
-            " them with dgcl.dispatch_features as you dispatch features"
-        )
-    if targets.device != outputs.device:
-        raise ValueError(f"labels must be on {outputs.device}, as the outputs are (got {targets.device})")
+def _check(tensors: tuple[Any, ...], mask: Any) -> None:
+    """Refuse what torch would broadcast or misread silently."""
+    outputs = tensors[0]
+    require_floats(outputs=outputs)
+    for each in tensors:
+        require_tensors(targets=each)
+        require_dense(targets=each)
+        if outputs.dim() == 0 or each.dim() == 0 or len(each) != len(outputs):
+            raise ValueError(
+                f"labels must have a row for each of the {_rows(outputs)} outputs (got {_rows(each)}): dispatch"
+                " them with dgcl.dispatch_features as you dispatch features"
+            )
+        if each.device != outputs.device:
+            raise ValueError(f"labels must be on {outputs.device}, as the outputs are (got {each.device})")
     if mask is None:
-        return None
+        return
     require_tensors(mask=mask)
     if mask.dtype != torch.bool or mask.shape != outputs.shape[:1]:
         raise ValueError(
             f"mask must be bool with shape ({len(outputs)},), one for each output row"
             f" (got {mask.dtype}, shape {tuple(mask.shape)})"
         )
-    return mask.to(outputs.device)
+
+
+def _check_losses(losses: Any, outputs: Tensor, targets: list[Tensor], name: str) -> None:
+    """Refuse a function that gives no losses of rows, and tensors that it has broadcast."""
+    if not isinstance(losses, Tensor) or losses.dim() == 0 or len(losses) != len(outputs):
+        raise ValueError(
+            f"function must give a loss for each row, with reduction='none' where it takes that ({name} gave"
+            f" {getattr(losses, 'shape', losses)} for {len(outputs)} rows): a scalar of this rank's rows cannot be made"
+            " that of all; write it as a function of rows, or of dgcl.nn.global_sum"
+        )
+    elementwise = losses.shape == outputs.shape or losses.numel() > outputs.numel()
+    for each in targets:
+        if elementwise and each.shape != outputs.shape and each.is_floating_point():
+            raise ValueError(
+                f"targets must have the outputs' shape {tuple(outputs.shape)} (got {tuple(each.shape)})"
+            )
 
 
 def _rows(x: Tensor) -> str:
     return str(len(x)) if x.dim() else "no"
-
-
-def _check_weight(name: str, weight: Tensor | None, outputs: Tensor, *, of_classes: bool) -> None:
-    """Refuse weights that are not one for each class, or, of elements, do not broadcast to the outputs."""
-    if weight is None:
-        return
-    require_floats(**{name: weight}) if of_classes else require_tensors(**{name: weight})
-    require_dense(**{name: weight})
-    if weight.is_complex():
-        raise TypeError(f"{name} must be real (got {weight.dtype})")
-    if weight.dim() and weight.device != outputs.device:
-        raise ValueError(f"{name} must be on {outputs.device}, as the outputs are (got {weight.device})")
-    if of_classes:
-        fits = weight.shape == outputs.shape[1:2]
-        expected = f"have shape {tuple(outputs.shape[1:2])}, one for each class"
-    else:
-        expected = f"broadcast to the outputs' shape {tuple(outputs.shape)}"
-        try:
-            fits = torch.broadcast_shapes(weight.shape, outputs.shape) == outputs.shape
-        except RuntimeError:
-            fits = False
-    if not fits:
-        raise ValueError(f"{name} must {expected} (got {tuple(weight.shape)})")
-
-
-def _without_replicas(
-    outputs: Tensor, targets: Tensor, mask: Tensor | None, comm: Communicator | None
-) -> tuple[Tensor, Tensor, Tensor | None, Communicator]:
-    """The rows that count, each vertex once, and the communicator."""
-    comm = current(comm)
-    count = num_counted(comm, outputs)
-    return first_rows(outputs, count), first_rows(targets, count), first_rows(mask, count), comm
 
 
 def _keep_rows(x: Tensor, mask: Tensor | None, other: float) -> Tensor:
@@ -330,32 +258,27 @@ def _label_weight(labels: Tensor, weight: Tensor | None, ignore_index: int) -> T
 
 
 def _reduce(
-    losses: Tensor, weight: Tensor, reduction: str, ddp: bool, comm: Communicator, name: str
+    losses: Tensor,
+    weight: Tensor,
+    reduction: str,
+    ddp: bool,
+    comm: Communicator,
+    name: str,
+    on_every_rank: bool,
 ) -> Tensor:
     """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
-    # float64 counts exactly beyond the 2**24 vertices of float32.
     if not is_transformed():
         with comm.collective(name):
             compare_at_times(losses, comm)
-    total, divisor = comm.all_reduce_sum(torch.stack([own.detach().double(), weight]), name).unbind()
-    share, value = (own / divisor.to(wide), total / divisor) if reduction == "mean" else (own, total)
-    out: Tensor = _WithValue.apply(share, value.to(wide), comm.world_size if ddp else 1)
-    return out.to(losses.dtype)
-
-
-class _WithValue(torch.autograd.Function):
-    """The given value, with the gradient of the share times a factor."""
-
-    @staticmethod
-    def forward(share: Tensor, value: Tensor, factor: int) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
-        ctx.factor = inputs[2]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return grad * ctx.factor, None, None
+    # float64 counts exactly beyond the 2**24 vertices of float32.
+    total = torch.stack([own.detach().double(), weight])
+    if not on_every_rank:
+        total = comm.all_reduce_sum(total, name)
+    value, divisor = total.unbind()
+    share = own
+    if reduction == "mean":
+        share, value = own / divisor.to(wide), value / divisor
+    factor = (comm.world_size if ddp else 1) / (comm.world_size if on_every_rank else 1)
+    return with_value(share, value.to(wide), factor).to(losses.dtype)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from dgcl.nn.arguments import current
 from dgcl.ranks.tensors import require_tensors
+from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["global_sum"]
+__all__ = ["count_once", "global_sum", "with_value"]
 
 
-def global_sum(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
+def global_sum(x: Tensor, *, on_every_rank: bool = False, comm: Communicator | None = None) -> Tensor:
     """The sum of ``x`` over all ranks, added in rank order, with the same bits on every rank.
 
     Differentiable: every rank's result depends on every rank's ``x``, so the gradient of ``x`` is the sum over ranks
-    of the gradients of the results, and the backward is collective too. Where it leads into a loss, let every rank
-    take its own share of that loss (its own rows), as the losses of :mod:`dgcl.nn` do, not the whole of it.
+    of the gradients of the results, and the backward is collective too. So what every rank computes of it alike would
+    count once a rank: a loss of it is ``dgcl.nn.loss(fn, on_every_rank=True)``; what it is differentiated for
+    otherwise, as an energy for its forces, says so here, and its own loss is a plain one::
+
+        energy = dgcl.nn.global_sum(energies.sum(), on_every_rank=True)
+        (gradient,) = torch.autograd.grad(energy, places, create_graph=True)
 
     Sums over a rank's rows must leave out replicas (:mod:`dgcl.replication`): sum ``rows[:comm.num_core]``.
 
@@ -29,10 +34,47 @@ def global_sum(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
 
     Args:
         x: any shape, the same on every rank; 16-bit floats are summed in float32 and rounded once.
+        on_every_rank: all ranks do the same with the result, and all of that together counts once.
         comm: the communicator; default the current one.
     """
     require_tensors(x=x)
-    return named_sum(x, current(comm), "global_sum")
+    total = named_sum(x, current(comm), "global_sum")
+    return count_once(total, comm=comm) if check_flag(on_every_rank, "on_every_rank") else total
+
+
+def count_once(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
+    """``x``, which every rank has computed alike, for use on every rank alike that counts once.
+
+    For the end of a computation that all ranks repeat, such as the energy that an MLP makes of pooled rows: what is
+    differentiated, or a plain loss of it, then has the gradients of one device. Once in each path; what goes into
+    ``dgcl.nn.loss(fn, on_every_rank=True)`` needs none.
+
+    Args:
+        x: any shape.
+        comm: the communicator; default the current one.
+    """
+    require_tensors(x=x)
+    return with_value(x, x.detach(), 1 / current(comm).world_size)
+
+
+def with_value(share: Tensor, value: Tensor, factor: float) -> Tensor:
+    """The value, with the gradient of the share times a factor."""
+    out: Tensor = _WithValue.apply(share, value, factor)
+    return out
+
+
+class _WithValue(torch.autograd.Function):
+    @staticmethod
+    def forward(share: Tensor, value: Tensor, factor: float) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        ctx.factor = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return grad * ctx.factor, None, None
 
 
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:

@@ -320,7 +320,7 @@ class Offload(Handle):
     # Losses and metrics
 
     def cross_entropy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mean cross-entropy over all vertices that count, as :func:`dgcl.nn.cross_entropy`, a chunk at a time.
+        """Mean cross-entropy over all vertices that count, as :func:`dgcl.nn.loss` of it, a chunk at a time.
 
         Args:
             logits: ``(num_owned, num_classes)``.

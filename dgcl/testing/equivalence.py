@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module
 
@@ -158,7 +159,7 @@ def _train(
         run.tensors[f"step {step}: the output"] = comm.collect(out.detach()), True
         shape = (comm.num_nodes, *out.shape[1:])
         targets = torch.randn(shape, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
-        loss = dgcl.nn.mse(out, targets.to(out.dtype)[comm.owned_ids], comm=comm)
+        loss = dgcl.nn.loss(F.mse_loss, comm=comm)(out, targets.to(out.dtype)[comm.owned_ids])
         run.tensors[f"step {step}: the loss"] = loss.detach(), False
         loss.backward()
         dgcl.nn.sync_gradients(model, comm=comm)

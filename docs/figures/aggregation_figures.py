@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -95,7 +96,7 @@ def _of_dgl(kind: str, width_in: int, width_out: int) -> tuple[nn.Module, tuple[
 def step(model: nn.Module, optimizer: Any, x: Any, comm: dgcl.Communicator) -> float:
     """The loss of an epoch."""
     optimizer.zero_grad()
-    loss = dgcl.nn.cross_entropy(model(x, comm), comm.owned_ids % CLASSES, comm=comm)
+    loss = dgcl.nn.loss(F.cross_entropy, comm=comm)(model(x, comm), comm.owned_ids % CLASSES)
     loss.backward()
     dgcl.nn.sync_gradients(model, comm=comm)
     optimizer.step()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -80,7 +81,7 @@ def step(way: str, layers: list[Layer], off: Any, comm: dgcl.Communicator, x: An
             x = off.layer(OfMeans(layer), x, aggregate="mean", constant=number == 0, keep=True)
         else:
             x = off.layer(layer, x)
-    loss = dgcl.nn.cross_entropy(x, y, comm=comm) if off is None else off.cross_entropy(x, y)
+    loss = dgcl.nn.loss(F.cross_entropy, comm=comm)(x, y) if off is None else off.cross_entropy(x, y)
     loss.backward()
     dgcl.nn.sync_gradients(nn.ModuleList(layers), comm=comm)
     return loss.item()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -104,7 +105,7 @@ def step(model: nn.Module, x: Any, comm: dgcl.Communicator) -> float:
     """The loss of a training step without an optimizer."""
     model.zero_grad()
     labels, mask = comm.owned_ids % CHANNELS[-1], comm.owned_ids % 3 == 0
-    loss = dgcl.nn.cross_entropy(model(x, comm), labels, mask=mask, comm=comm)
+    loss = dgcl.nn.loss(F.cross_entropy, comm=comm)(model(x, comm), labels, mask=mask)
     loss.backward()
     return loss.item()
 

@@ -156,7 +156,7 @@ def train(
         optimizer.zero_grad()
         x.grad = None
         logits = kind.local(layers, comm, x)
-        loss = dgcl.nn.cross_entropy(logits, labels, mask)
+        loss = dgcl.nn.loss(F.cross_entropy)(logits, labels, mask)
         loss.backward()
         dgcl.nn.sync_gradients(layers)
         steps.append(Step(loss.detach(), dgcl.collect(logits, None), _gradients(layers)))

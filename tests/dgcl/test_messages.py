@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -38,7 +39,9 @@ def forward_mode_on_rank_0(comm: dgcl.Communicator) -> None:
 
 def loss(labels: Tensor, mask: Tensor | None = None) -> Tensor:
     comm = build()
-    return dgcl.nn.cross_entropy(outputs(comm), labels if len(labels) < 20 else comm_rows(labels), mask)
+    return dgcl.nn.loss(F.cross_entropy)(
+        outputs(comm), labels if len(labels) < 20 else comm_rows(labels), mask
+    )
 
 
 def comm_rows(whole: Tensor) -> Tensor:
@@ -265,7 +268,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         TypeError,
     ),
     "labels of the whole graph": (
-        lambda: dgcl.nn.cross_entropy(outputs(build()), LABELS),
+        lambda: dgcl.nn.loss(F.cross_entropy)(outputs(build()), LABELS),
         r"labels must have a row for each of the 10 outputs \(got 20\): dispatch them with",
         ValueError,
     ),
@@ -360,8 +363,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         TypeError,
     ),
     "labels as numpy": (
-        lambda: dgcl.nn.cross_entropy(outputs(build()), LABELS[:10].numpy()),  # type: ignore[arg-type]
-        r"labels must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
+        lambda: dgcl.nn.loss(F.cross_entropy)(outputs(build()), LABELS[:10].numpy()),  # type: ignore[arg-type]
+        r"targets must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
         TypeError,
     ),
     "a mask as numpy": (
@@ -460,7 +463,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         TypeError,
     ),
     "a graph for a loss's communicator": (
-        lambda: dgcl.nn.mse(outputs(build()), X[:10], comm=EDGES),  # type: ignore[arg-type]
+        lambda: dgcl.nn.loss(F.mse_loss, comm=EDGES)(outputs(build()), X[:10]),  # type: ignore[arg-type]
         r"comm must be a dgcl.Communicator, which has the edges \(got a tensor\)",
         TypeError,
     ),
@@ -524,35 +527,15 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         r"src must be an integer \(got '0'\)",
         TypeError,
     ),
-    "weights of other classes": (
-        lambda: dgcl.nn.cross_entropy(outputs(build()), LABELS[:10], weight=torch.ones(10)),
-        r"weight must have shape \(3,\), one for each class \(got \(10,\)\)",
-        ValueError,
-    ),
-    "weights of classes as a list": (
-        lambda: dgcl.nn.nll(outputs(build()), LABELS[:10], weight=[1.0] * 3),  # type: ignore[arg-type]
-        r"weight must be a torch tensor \(got list\)",
-        TypeError,
-    ),
-    "weights of other positives": (
-        lambda: dgcl.nn.bce_with_logits(outputs(build()), X[:10], pos_weight=torch.ones(4)),
-        r"pos_weight must broadcast to the outputs' shape \(10, 3\) \(got \(4,\)\)",
-        ValueError,
-    ),
     "labels in a column": (
         lambda: loss(LABELS[:10, None]),
         r"outputs must have shape .*labels \(num_owned, \*F\) \(got \(10, 3\) and \(10, 1\)\)",
         ValueError,
     ),
     "outputs as integers": (
-        lambda: (build(), dgcl.nn.cross_entropy(X[:10].long(), LABELS[:10])),
-        r"logits must be floating point \(got torch.int64\)",
+        lambda: (build(), dgcl.nn.loss(F.cross_entropy)(X[:10].long(), LABELS[:10])),
+        r"outputs must be floating point \(got torch.int64\)",
         TypeError,
-    ),
-    "labels that are negatively smooth": (
-        lambda: dgcl.nn.cross_entropy(outputs(build()), LABELS[:10], label_smoothing=-1),
-        r"label_smoothing must be in \[0, 1\] \(got -1\)",
-        ValueError,
     ),
     "no windows of a stack": (
         lambda: dgcl.nn.InPlaceGCN([3, 2], windows=0),

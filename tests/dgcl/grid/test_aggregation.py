@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -242,7 +243,7 @@ def train_with_dropout(grid: str) -> tuple[list[float], list[Tensor]]:
     aggregate, losses = comm.aggregator("mean"), []
     for _ in range(STEPS):
         h = dgcl.nn.dropout(torch.relu(norm(aggregate(x) @ weights[0])), DROPPED, seed=5)
-        loss = dgcl.nn.cross_entropy(aggregate(h @ weights[1]), own % 3, own % 2 == 0)
+        loss = dgcl.nn.loss(F.cross_entropy)(aggregate(h @ weights[1]), own % 3, own % 2 == 0)
         optimizer.zero_grad()
         loss.backward()
         dgcl.nn.sync_gradients([*weights, *norm.parameters()])

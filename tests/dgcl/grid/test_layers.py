@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import dgcl
@@ -45,7 +46,7 @@ def train(layer: str, name: str, grid: str, constant: bool) -> Run:
     losses = []
     for _ in range(STEPS):
         logits = model[1](torch.relu(model[0](given)))
-        loss = dgcl.nn.cross_entropy(logits, labels, mask)
+        loss = dgcl.nn.loss(F.cross_entropy)(logits, labels, mask)
         optimizer.zero_grad()
         loss.backward()
         dgcl.nn.sync_gradients(model)

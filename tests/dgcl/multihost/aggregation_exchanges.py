@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -109,7 +110,7 @@ def _training(comm: dgcl.Communicator) -> tuple[Callable[[], float], list[float]
         h = x
         for layer in layers:
             h = layer(h if layer is layers[0] else torch.relu(h), comm)
-        loss = dgcl.nn.cross_entropy(h, labels, comm=comm)
+        loss = dgcl.nn.loss(F.cross_entropy, comm=comm)(h, labels)
         loss.backward()
         dgcl.nn.sync_gradients(layers, comm=comm)
         optimizer.step()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -77,10 +78,10 @@ def collectives() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
         "graph-norm": lambda x, labels: graph(x),
         "global-sum": lambda x, labels: dgcl.nn.global_sum(x.sum(0)) * x,
         "global-sum-one-column": lambda x, labels: dgcl.nn.global_sum(x[:, :1].sum(0)),
-        "cross-entropy": lambda x, labels: dgcl.nn.cross_entropy(x, labels, labels > 0),
-        "nll": lambda x, labels: dgcl.nn.nll(x.log_softmax(1), labels, reduction="sum"),
-        "bce": lambda x, labels: dgcl.nn.bce_with_logits(x, x.detach().sigmoid()),
-        "mse": lambda x, labels: dgcl.nn.mse(x, torch.zeros_like(x)),
+        "cross-entropy": lambda x, labels: dgcl.nn.loss(F.cross_entropy)(x, labels, labels > 0),
+        "nll": lambda x, labels: dgcl.nn.loss(F.nll_loss, reduction="sum")(x.log_softmax(1), labels),
+        "bce": lambda x, labels: dgcl.nn.loss(F.binary_cross_entropy_with_logits)(x, x.detach().sigmoid()),
+        "mse": lambda x, labels: dgcl.nn.loss(F.mse_loss)(x, torch.zeros_like(x)),
         "accuracy": lambda x, labels: x.sum() * dgcl.nn.accuracy(x, labels),
         "allgather": lambda x, labels: dgcl.graph_allgather(x).square(),
     }

@@ -103,7 +103,7 @@ def train(
     for _ in range(STEPS):
         before = COUNT.get(comm.rank, 0)
         logits = model[1](torch.relu(model[0](given)))
-        loss = dgcl.nn.cross_entropy(logits, labels, mask)
+        loss = dgcl.nn.loss(F.cross_entropy)(logits, labels, mask)
         optimizer.zero_grad()
         loss.backward()
         dgcl.nn.sync_gradients(model)

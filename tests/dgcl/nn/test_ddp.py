@@ -46,7 +46,7 @@ def train(case: Case, world_size: int, ddp: bool) -> tuple[list[Tensor], list[Te
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        loss = dgcl.nn.cross_entropy(wrapped(x), labels, mask, ddp=ddp)
+        loss = dgcl.nn.loss(F.cross_entropy, ddp=ddp)(wrapped(x), labels, mask)
         loss.backward()
         if not ddp:
             dgcl.nn.sync_gradients(model)
@@ -76,6 +76,6 @@ def one_loss(case: Case, logits: Tensor) -> Tensor:
     """The loss of given logits."""
     comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(4))
     own = comm.owned_ids
-    return dgcl.nn.cross_entropy(
+    return dgcl.nn.loss(F.cross_entropy)(
         logits[own], torch.arange(case.num_nodes)[own] % 3, torch.from_numpy(case.train)[own]
     )

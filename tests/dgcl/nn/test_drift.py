@@ -7,6 +7,7 @@ from threading import get_ident
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import dgcl
@@ -32,12 +33,12 @@ def train(broadcast: bool, sync: bool, steps: int = 5, frozen_rows: bool = False
         optimizer = torch.optim.SGD([*model.parameters(), own], lr=0.1)
         for _ in range(steps):
             optimizer.zero_grad()
-            dgcl.nn.mse(model(x + own if frozen_rows else x), y).backward()
+            dgcl.nn.loss(F.mse_loss)(model(x + own if frozen_rows else x), y).backward()
             if sync:
                 dgcl.nn.sync_gradients(model)
             optimizer.step()
         with torch.no_grad():
-            dgcl.nn.mse(model(x), y)
+            dgcl.nn.loss(F.mse_loss)(model(x), y)
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -81,7 +82,7 @@ def test_only_calls_that_are_powers_of_two_compare(monkeypatch) -> None:
         taken = []
         for _ in range(9):
             before = counts.count(get_ident())
-            dgcl.nn.mse(model(x), y)
+            dgcl.nn.loss(F.mse_loss)(model(x), y)
             taken.append(counts.count(get_ident()) - before)
         return taken
 

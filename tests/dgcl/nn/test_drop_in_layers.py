@@ -6,6 +6,7 @@ import io
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import dgcl
@@ -160,7 +161,7 @@ def run(world_size, steps, saved=None):
         losses = []
         for _ in range(steps):
             optimizer.zero_grad()
-            loss = dgcl.nn.cross_entropy(model(x), y)
+            loss = dgcl.nn.loss(F.cross_entropy)(model(x), y)
             loss.backward()
             dgcl.nn.sync_gradients(model)
             optimizer.step()

@@ -195,7 +195,7 @@ def train(edges: str, in_place: bool) -> tuple[list[float], Tensor]:
     model.train()
     for _ in range(5):
         optimizer.zero_grad()
-        loss = dgcl.nn.cross_entropy(model(x), labels, mask=mask)
+        loss = dgcl.nn.loss(F.cross_entropy)(model(x), labels, mask=mask)
         loss.backward()
         dgcl.nn.sync_gradients(model.parameters())
         optimizer.step()

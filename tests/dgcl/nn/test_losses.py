@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,41 +29,53 @@ MASKS = {
 
 @dataclass
 class Loss:
-    """One of ours, torch's, the shape of the outputs, the targets, and arguments that both take."""
+    """One of torch's or a user's, the shape of the outputs, the other tensors, and options."""
 
-    ours: Callable[..., Tensor]
-    torchs: Callable[..., Tensor]
+    function: Callable[..., Tensor]
     shape: tuple[int, ...]
-    targets: Tensor
+    targets: Tensor | tuple[Tensor, ...]
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def others(self) -> tuple[Tensor, ...]:
+        return self.targets if isinstance(self.targets, tuple) else (self.targets,)
+
+    def whole(self, outputs: Tensor, chosen: Any, reduction: str) -> Tensor:
+        """On one device."""
+        tensors = [outputs[chosen], *(each[chosen] for each in self.others)]
+        if self.function is focal:
+            return getattr(focal(*tensors), reduction)()
+        if isinstance(self.function, torch.nn.Module):
+            module = copy.copy(self.function)
+            module.reduction = reduction
+            return module(*tensors)
+        return self.function(*tensors, reduction=reduction, **self.options)
+
+
+def focal(logits: Tensor, labels: Tensor) -> Tensor:
+    """A user's: a loss for each row, and no reduction."""
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    return (1 - (-losses).exp()).square() * losses
 
 
 IGNORED = torch.where(torch.arange(NUM_NODES) % 5 == 0, -100, LABELS)
 LOSSES = {
-    "ce": Loss(dgcl.nn.cross_entropy, F.cross_entropy, (4,), LABELS),
-    "ce-weighted": Loss(dgcl.nn.cross_entropy, F.cross_entropy, (4,), LABELS, {"weight": CLASS_WEIGHTS}),
+    "ce": Loss(F.cross_entropy, (4,), LABELS),
+    "ce-weighted": Loss(F.cross_entropy, (4,), LABELS, {"weight": CLASS_WEIGHTS}),
     "ce-smooth": Loss(
-        dgcl.nn.cross_entropy,
         F.cross_entropy,
         (4,),
         LABELS,
         {"label_smoothing": 0.2, "weight": CLASS_WEIGHTS},
     ),
-    "ce-ignored": Loss(dgcl.nn.cross_entropy, F.cross_entropy, (4,), IGNORED),
-    "ce-other-ignored": Loss(dgcl.nn.cross_entropy, F.cross_entropy, (4,), LABELS, {"ignore_index": 1}),
-    "ce-probabilities": Loss(
-        dgcl.nn.cross_entropy, F.cross_entropy, (4,), rows(4, seed=2).softmax(1), {"weight": CLASS_WEIGHTS}
-    ),
-    "ce-several-labels": Loss(
-        dgcl.nn.cross_entropy, F.cross_entropy, (4, 2), torch.stack([LABELS, LABELS.flip(0)], 1)
-    ),
-    "nll": Loss(dgcl.nn.nll, F.nll_loss, (4,), LABELS),
-    "nll-weighted": Loss(dgcl.nn.nll, F.nll_loss, (4,), IGNORED, {"weight": CLASS_WEIGHTS}),
-    "bce": Loss(
-        dgcl.nn.bce_with_logits, F.binary_cross_entropy_with_logits, (3,), (rows(3, seed=3) > 0).double()
-    ),
+    "ce-ignored": Loss(F.cross_entropy, (4,), IGNORED),
+    "ce-other-ignored": Loss(F.cross_entropy, (4,), LABELS, {"ignore_index": 1}),
+    "ce-probabilities": Loss(F.cross_entropy, (4,), rows(4, seed=2).softmax(1), {"weight": CLASS_WEIGHTS}),
+    "ce-several-labels": Loss(F.cross_entropy, (4, 2), torch.stack([LABELS, LABELS.flip(0)], 1)),
+    "nll": Loss(F.nll_loss, (4,), LABELS),
+    "nll-weighted": Loss(F.nll_loss, (4,), IGNORED, {"weight": CLASS_WEIGHTS}),
+    "bce": Loss(F.binary_cross_entropy_with_logits, (3,), (rows(3, seed=3) > 0).double()),
     "bce-weighted": Loss(
-        dgcl.nn.bce_with_logits,
         F.binary_cross_entropy_with_logits,
         (3,),
         (rows(3, seed=3) > 0).double(),
@@ -70,11 +84,15 @@ LOSSES = {
             "weight": torch.tensor([0.1, 1.0, 2.0]).double(),
         },
     ),
-    "bce-vector": Loss(
-        dgcl.nn.bce_with_logits, F.binary_cross_entropy_with_logits, (), (rows(seed=3) > 0).double()
-    ),
-    "mse": Loss(dgcl.nn.mse, F.mse_loss, (3,), rows(3, seed=4)),
-    "mse-vector": Loss(dgcl.nn.mse, F.mse_loss, (), rows(seed=4)),
+    "bce-vector": Loss(F.binary_cross_entropy_with_logits, (), (rows(seed=3) > 0).double()),
+    "mse": Loss(F.mse_loss, (3,), rows(3, seed=4)),
+    "mse-vector": Loss(F.mse_loss, (), rows(seed=4)),
+    "module": Loss(torch.nn.CrossEntropyLoss(weight=CLASS_WEIGHTS, ignore_index=1), (4,), LABELS),
+    "partial": Loss(functools.partial(F.nll_loss, weight=CLASS_WEIGHTS), (4,), LABELS),
+    "focal": Loss(focal, (4,), LABELS),
+    "huber": Loss(F.huber_loss, (3,), rows(3, seed=4), {"delta": 0.5}),
+    "gaussian": Loss(F.gaussian_nll_loss, (3,), (rows(3, seed=4), rows(3, seed=5).square() + 1)),
+    "triplet": Loss(torch.nn.TripletMarginLoss(margin=0.5), (3,), (rows(3, seed=4), rows(3, seed=5))),
 }
 
 
@@ -88,13 +106,14 @@ def test_value_and_gradient_of_one_device(name, mask_name, reduction, world_size
     outputs = rows(*loss.shape)
     alone = outputs.clone().requires_grad_()
     chosen = slice(None) if mask is None else mask
-    expected = loss.torchs(alone[chosen], loss.targets[chosen], reduction=reduction, **loss.options)
+    expected = loss.whole(alone, chosen, reduction)
     expected.backward()
 
     def rank(comm):
         own = outputs[comm.owned_ids].requires_grad_()
         own_mask = None if mask is None else mask[comm.owned_ids]
-        value = loss.ours(own, loss.targets[comm.owned_ids], own_mask, reduction=reduction, **loss.options)
+        others = [each[comm.owned_ids] for each in loss.others]
+        value = dgcl.nn.loss(loss.function, reduction=reduction)(own, *others, own_mask, **loss.options)
         value.backward()
         return value, comm.owned_ids, own.grad
 
@@ -114,7 +133,8 @@ def test_averaging_gradients_is_made_up_for(name) -> None:
         pairs = []
         for ddp in (False, True):
             own = rows(*loss.shape)[comm.owned_ids].requires_grad_()
-            value = loss.ours(own, loss.targets[comm.owned_ids], ddp=ddp, **loss.options)
+            others = [each[comm.owned_ids] for each in loss.others]
+            value = dgcl.nn.loss(loss.function, ddp=ddp)(own, *others, **loss.options)
             value.backward()
             pairs.append((value, own.grad))
         return pairs
@@ -129,12 +149,14 @@ def test_masked_rows_may_hold_anything(name) -> None:
     loss = LOSSES[name]
     mask = torch.arange(NUM_NODES) % 2 == 0
     outputs = torch.where(mask.view(-1, *[1] * len(loss.shape)), rows(*loss.shape), torch.nan)
-    targets = loss.targets.clone()
-    targets[~mask] = torch.nan if targets.is_floating_point() else -1
+    targets = [each.clone() for each in loss.others]
+    for each in targets:
+        each[~mask] = torch.nan if each.is_floating_point() else -1
 
     def rank(comm):
         own = outputs[comm.owned_ids].requires_grad_()
-        value = loss.ours(own, targets[comm.owned_ids], mask[comm.owned_ids], **loss.options)
+        others = [each[comm.owned_ids] for each in targets]
+        value = dgcl.nn.loss(loss.function)(own, *others, mask[comm.owned_ids], **loss.options)
         value.backward()
         return value, own.grad, mask[comm.owned_ids]
 
@@ -152,7 +174,7 @@ def test_a_rank_without_training_vertices_is_connected() -> None:
         seen = []
         passed = own * 1
         passed.register_hook(lambda gradient: seen.append(gradient.clone()))
-        dgcl.nn.cross_entropy(
+        dgcl.nn.loss(F.cross_entropy)(
             passed, LABELS[comm.owned_ids], torch.zeros(comm.num_owned).bool() if comm.rank else None
         ).backward()
         return comm.rank, seen, own.grad
@@ -166,7 +188,7 @@ def test_a_rank_without_training_vertices_is_connected() -> None:
 def test_dtype_is_that_of_the_outputs(dtype) -> None:
     def rank(comm):
         own = rows(4).to(dtype)[comm.owned_ids].requires_grad_()
-        value = dgcl.nn.cross_entropy(own, LABELS[comm.owned_ids])
+        value = dgcl.nn.loss(F.cross_entropy)(own, LABELS[comm.owned_ids])
         value.backward()
         return value, own.grad
 
@@ -179,13 +201,30 @@ def test_dtype_is_that_of_the_outputs(dtype) -> None:
 @named(
     "call, message",
     {
-        "none": (lambda x: dgcl.nn.mse(x, x, reduction="none"), "reduction must be one of mean, sum"),
-        "shape": (lambda x: dgcl.nn.mse(x, x[:, :1]), "targets must have the outputs' shape"),
-        "rows": (lambda x: dgcl.nn.cross_entropy(x, LABELS[:3]), "labels must have a row for each"),
-        "index-mask": (lambda x: dgcl.nn.mse(x, x, torch.arange(2)), "mask must be bool"),
-        "mask": (lambda x: dgcl.nn.mse(x, x, torch.ones(3).bool()), r"mask must be bool with shape \(23,\)"),
+        "none": (
+            lambda x: dgcl.nn.loss(F.mse_loss, reduction="none")(x, x),
+            "reduction must be one of mean, sum",
+        ),
+        "shape": (lambda x: dgcl.nn.loss(F.mse_loss)(x, x[:, :1]), "targets must have the outputs' shape"),
+        "rows": (lambda x: dgcl.nn.loss(F.cross_entropy)(x, LABELS[:3]), "labels must have a row for each"),
+        "index-mask": (lambda x: dgcl.nn.loss(F.mse_loss)(x, x, torch.arange(2)), "mask must be bool"),
+        "scalar": (
+            lambda x: dgcl.nn.loss(lambda a, b: (a - b).square().mean())(x, x),
+            "function must give a loss for each row",
+        ),
+        "a column against a vector": (
+            lambda x: dgcl.nn.loss(lambda a, b: (a - b).square())(x[:, :1], x[:, 0]),
+            "targets must have the outputs' shape",
+        ),
+        "mask": (
+            lambda x: dgcl.nn.loss(F.mse_loss)(x, x, torch.ones(3).bool()),
+            r"mask must be bool with shape \(23,\)",
+        ),
     },
 )
 def test_refuses(call, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        call(rows(4))
+    def rank(comm):
+        with pytest.raises(ValueError, match=message):
+            call(rows(4))
+
+    on_ranks(1, rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import dgcl.nn
@@ -27,7 +28,7 @@ def train(comm):
     for _ in range(3):
         optimizer.zero_grad()
         logits = model(graph.mean(dgcl.graph_allgather(x)))
-        loss = dgcl.nn.cross_entropy(logits, labels)
+        loss = dgcl.nn.loss(F.cross_entropy)(logits, labels)
         loss.backward()
         dgcl.nn.sync_gradients(model)
         optimizer.step()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -90,7 +91,7 @@ def losses(mode: str, model: str, features: str, folder: str, procs: str = "none
                 h = off.layer(layer, h, aggregate="mean", constant=number == 0, keep=True)
             else:
                 h = off.layer(layer, h)
-        loss = dgcl.nn.cross_entropy(h, labels) if off is None else off.cross_entropy(h, labels)
+        loss = dgcl.nn.loss(F.cross_entropy)(h, labels) if off is None else off.cross_entropy(h, labels)
         loss.backward()
         optimizer.step()
         yield float(loss.detach())

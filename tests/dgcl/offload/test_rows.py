@@ -290,7 +290,7 @@ def _results(comm: dgcl.Communicator, chunk_by: str, folder: Path) -> dict[str, 
     both("batch norm", lambda rows: off.batch_norm(_norm(nn.BatchNorm1d(4)), rows))
     both("batch norm of all", lambda rows: _norm(dgcl.nn.BatchNorm(4))(rows))
     both("loss", lambda rows: off.cross_entropy(rows, labels, mask), True)
-    both("loss beside", lambda rows: dgcl.nn.cross_entropy(rows, labels, mask), True)
+    both("loss beside", lambda rows: dgcl.nn.loss(F.cross_entropy)(rows, labels, mask), True)
     both("loss of ordinary rows", lambda rows: off.cross_entropy(rows + 0 * mine, labels, mask), True)
     total = comm.aggregator()
     found["constant"] = comm.collect(total.constant(x).aggregated(total, "sum", total), None)

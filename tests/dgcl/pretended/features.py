@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
@@ -92,7 +93,7 @@ def train(layer: str, *between: Callable[[], nn.Module]) -> Feature:
             h = x
             for module in modules:
                 h = module(h) if module is not first else torch.relu(module(h))
-            loss = dgcl.nn.cross_entropy(h, labels, mask=mask)
+            loss = dgcl.nn.loss(F.cross_entropy)(h, labels, mask=mask)
             loss.backward()
             dgcl.nn.sync_gradients(parameters)
             with torch.no_grad():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import dgcl
 import dgcl.nn
@@ -39,7 +40,7 @@ def gather_back(comm: Communicator) -> None:
 
 
 def loss(comm: Communicator) -> None:
-    dgcl.nn.mse(torch.ones(comm.num_owned), torch.zeros(comm.num_owned), comm=comm)
+    dgcl.nn.loss(F.mse_loss, comm=comm)(torch.ones(comm.num_owned), torch.zeros(comm.num_owned))
 
 
 def collect(comm: Communicator) -> None:
@@ -62,7 +63,7 @@ CASES: dict[str, tuple[Callable[..., None], Callable[..., None], str, str]] = {
         "is in accuracy (control call 3)",
         "in graph_allgather",
     ),
-    "two collectives": (loss, accuracy, "is in mse (control call 3)", "is in accuracy (control call 3)"),
+    "two collectives": (loss, accuracy, "is in mse_loss (control call 3)", "is in accuracy (control call 3)"),
 }
 
 
