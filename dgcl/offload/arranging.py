@@ -58,7 +58,6 @@ class Arrangement:
         volumes: (V_ori, V_p2p, V_ru) of all ranks.
         delivered: Rows (loaded from the host, between ranks) in one forward, over all ranks.
         exchange_seconds: Predicted, of the exchanges of one forward.
-        byte_seconds: The same, for a byte of a row.
         device: Rows of this rank's device memory, from which widths make bytes.
     """
 
@@ -68,7 +67,6 @@ class Arrangement:
     volumes: tuple[int, int, int]
     delivered: tuple[int, int]
     exchange_seconds: float
-    byte_seconds: float
     device: DeviceRows
 
 
@@ -194,7 +192,6 @@ def _compiled(
             volumes(schedule.reads),
             _delivered(schedule),
             sum(plan.predicted_seconds for plan in begin),
-            sum(plan.predicted_seconds / plan.row_bytes for plan in begin),
             device[rank],
         )
         for rank in range(len(reports))

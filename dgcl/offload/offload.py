@@ -168,14 +168,7 @@ class Offload(Handle):
             comm.next_dropout_call,
             self.leave,
         )
-        loads = sum(len(batch.load.rows) for batch in arrangement.tables.batches)
-        self._keeping = Keeping(
-            comm.control,
-            self.store,
-            (self.num_owned, loads, comm.local.num_edges),
-            arrangement.byte_seconds,
-            prefetch,
-        )
+        self._keeping = Keeping(comm.control, self.store, self.num_owned)
         self._layers = 0
         self._constants = ConstantAggregates()
         self._arrangement, self._graphs = arrangement, graphs if keep_graphs else 0
@@ -252,8 +245,8 @@ class Offload(Handle):
             constant: With ``aggregate``: x never changes and needs no gradient; its aggregate is made in the first call
                 alone. No neighbour is loaded ever after.
             keep: With ``aggregate``: True keeps it for the backward, where n rows are loaded and no neighbours; False
-                makes it again there, which takes no host memory; "auto" does what is predicted to be faster, if there
-                is room (:mod:`dgcl.offload.keeping`). The results are the same, to the bit.
+                makes it again there, which takes no host memory; "auto" keeps it where there is room
+                (:mod:`dgcl.offload.keeping`). The results are the same, to the bit.
             parameters: Of a ``module`` that is no ``torch.nn.Module``.
 
         Returns:
@@ -286,7 +279,7 @@ class Offload(Handle):
         if keep == "auto" and aggregate is not None and not constant and learns:
             row_bytes = inputs[0].shape[1:].numel() * inputs[0].element_size()
             with self.comm.collective("Offload.layer"):
-                keep = self._keeping.keeps(name, row_bytes, own_rows)
+                keep = self._keeping.keeps(name, row_bytes)
         call = LayerCall(
             self._machinery,
             self._layers,
