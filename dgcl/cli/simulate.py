@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, number, per_rank
@@ -22,10 +21,8 @@ from dgcl.cli.output import (
 )
 from dgcl.cli.plans import proved_plan
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
-from dgcl.cli.windows import add_windows, print_windows, window_facts, windows_of
 
 if TYPE_CHECKING:
-    from dgcl.planner import Plan
     from dgcl.planner.simulator.simulate import Simulation
 
 ORDERS = {
@@ -81,14 +78,6 @@ def add_parser(verbs: Any, name: str) -> None:
         default=[],
         help="late rank",
     )
-    add_windows(parser)
-    parser.add_argument(
-        "--sum-seconds",
-        metavar="S",
-        type=number(0),
-        default=0.0,
-        help="with --windows: seconds that a rank takes to sum what it receives, while the next window travels",
-    )
     parser.add_argument("--what-if", action="store_true", help="play the usual variants, one line each")
     parser.add_argument("--trace", metavar="trace.json", help="write every message, for ui.perfetto.dev")
     parser.runs(simulate)
@@ -106,10 +95,6 @@ def simulate(args: argparse.Namespace) -> int:
     plan = proved_plan(args.plan)
     machine = resolve(args.topology, plan.world_size) if args.topology else plan.topology
     row_bytes = args.row_bytes or plan.row_bytes
-    if args.windows is not None:
-        return _simulate_windows(args, replace(plan, topology=machine), row_bytes)
-    if args.by != "mixed" or args.sum_seconds:
-        raise CliError("--by and --sum-seconds go with --windows")
     settings = protocol(machine).options()
     settings |= {name: getattr(args, name) for name in settings if getattr(args, name) is not None}
     with step(f"simulating {args.plan} on {machine.name}"):
@@ -151,52 +136,6 @@ _LEGEND = {
     "finished, waited": "when a rank is done, and how long of that it sends nothing",
     "busy, share": "how long a connection carries anything, and that over the simulated time",
 }
-
-
-def _simulate_windows(args: argparse.Namespace, plan: Plan, row_bytes: int) -> int:
-    """Play windows with sums between, and the same without overlap and without windows."""
-    import numpy as np
-
-    from dgcl.planner.simulator.simulate import simulate as play
-    from dgcl.planner.simulator.windows import simulate_windows, sums_by_rows
-
-    for name in ("order", "shares", "slices", "sends_at_once", "slow", "late", "what_if", "trace"):
-        value = getattr(args, name)
-        if value is True or value not in (None, False, [], 1):  # True == 1
-            raise CliError(f"--{name.replace('_', '-')} goes without --windows")
-    plans = windows_of(args, plan)
-    with step(f"simulating {len(plans)} windows of {args.plan} on {plan.topology.name}"):
-        sums = sums_by_rows(plans, args.sum_seconds)
-        overlapped = simulate_windows(plans, sums, row_bytes=row_bytes)
-        alone = [play(each, row_bytes=row_bytes).seconds for each in plans]
-        whole = simulate_windows([plan], sums_by_rows([plan], args.sum_seconds), row_bytes=row_bytes)
-    one_by_one = sum(alone) + float(np.max(sums, axis=0).sum())
-    if args.json:
-        print_json(
-            {
-                "topology": plan.topology.name,
-                "row_bytes": row_bytes,
-                "seconds": overlapped.seconds,
-                "one_by_one_seconds": one_by_one,
-                "whole_seconds": whole.seconds,
-                "windows": [
-                    {**facts, "exchange_seconds": exchange, "sum_seconds": float(of_ranks.max())}
-                    for facts, exchange, of_ranks in zip(window_facts(plans), alone, sums.T, strict=True)
-                ],
-            }
-        )
-        return 0
-    print_fields(
-        [
-            ("plan", f"{len(plans)} windows on {plan.topology.name}, rows of {size(row_bytes)}"),
-            ("simulated", f"{seconds(overlapped.seconds)}, sums while the next window travels"),
-            ("one by one", f"{seconds(one_by_one)}, each window exchanged, then summed"),
-            ("whole", f"{seconds(whole.seconds)}, everything exchanged, then summed"),
-        ]
-    )
-    print()
-    print_windows(window_facts(plans))
-    return 0
 
 
 def _by_rank(option: str, values: list[tuple[int, float]], world_size: int) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Windows of a plan's rows, for ``dgcl plan --windows`` and ``dgcl simulate --windows``."""
+"""Windows of a plan's rows, for ``dgcl plan --windows``."""
 
 from __future__ import annotations
 

@@ -73,27 +73,6 @@ def test_ranks_send_as_those_of_the_machine_do(
     assert (played["order"], played["shares"], played["sends_at_once"]) == settings
 
 
-@pytest.mark.parametrize(
-    "windows, sums, milliseconds",
-    [(1, 0.0, 8.0), (4, 0.0, 8.0), (4, 0.004, 9.0), (4, 0.016, 2.0 + 16.0), (2, 0.004, 10.0)],
-)
-def test_windows(run: Run, folder: Path, windows: int, sums: float, milliseconds: float) -> None:
-    """Eight rows from neighbour to neighbour, a millisecond each: b + s + (W - 1) max(b, s)."""
-    classes = {"source": np.int32([0]), "dests": np.uint64([[2]]), "count": np.int64([8])}
-    np.savez(folder / "r.npz", world_size=3, **classes)
-    argv = ["plan", "--relation", "r.npz", "--topology", "line.json", "--out", "p.npz", "--row-bytes"]
-    assert run(*argv, int(ROW)).status == 0
-    options = ["--windows", windows, "--sum-seconds", sums]
-    found = run("simulate", "p.npz", *options, "--json").json
-    assert found["seconds"] == pytest.approx(milliseconds / 1000, rel=1e-9)
-    assert found["one_by_one_seconds"] == found["whole_seconds"] == pytest.approx(8e-3 + sums)
-    assert [each["rows"] for each in found["windows"]] == [8 // windows] * windows
-    assert "one by one" in run("simulate", "p.npz", *options).out
-    refused = run("simulate", "p.npz", "--windows", 9)
-    assert "windows must be from 1 to 8" in refused.err
-    assert "--by and --sum-seconds go with --windows" in run("simulate", "p.npz", "--by", "owner").err
-
-
 def test_json(run: Run, two_hops: Path) -> None:
     played = run("simulate", two_hops, "--json").json
     assert played["predicted_seconds"] == pytest.approx(0.002)
