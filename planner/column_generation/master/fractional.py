@@ -146,10 +146,10 @@ class StageProgram:
         aim: float,
         tolerance: float,
         *,
-        hopeless: float,
         steps: int,
-        progress: float,
-        deadline: float,
+        hopeless: float = np.inf,
+        progress: float = 0.0,
+        deadline: float = np.inf,
     ) -> None:
         """Solve the master and the pricing problem in turn until the solution is good enough, or hopeless.
 

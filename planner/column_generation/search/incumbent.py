@@ -10,7 +10,7 @@ import numpy as np
 
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.bounds.stages import StageTimes, stage_times
-from dgcl.planner.cost import direct_seconds, predicted_seconds
+from dgcl.planner.cost import GIGA, direct_seconds, predicted_seconds
 from dgcl.planner.direct_trees import direct_trees
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.trees import Bound, Trees
@@ -76,6 +76,7 @@ class Incumbent:
     def __init__(self, relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> None:
         started, worked = time.perf_counter(), time.process_time()
         self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
+        self.arrays, self.unit = topology.arrays(), options.row_bytes / GIGA  # seconds in one row per GB/s
         self.stage_times: StageTimes | None = None
         if relation.num_classes and len({device.machine for device in topology.devices}) > 1:
             self.stage_times = stage_times(relation, topology, options.row_bytes)
@@ -85,7 +86,7 @@ class Incumbent:
             self.bound = best_bound(relation, topology, options.row_bytes)
         limit = np.inf if options.time_limit is None else 0.9 * options.time_limit
         if relation.world_size > MANY_DEVICES:
-            links, deliveries = topology.arrays().num_links, int(relation.num_dests().sum())
+            links, deliveries = self.arrays.num_links, int(relation.num_dests().sum())
             # Where others use the processors, what comes after will take so many times longer, too.
             busy = (time.perf_counter() - started) / max(time.process_time() - worked, 1e-9)
             limit -= max(1.0, busy) * (AFTER_LINK * links + AFTER_DELIVERY * deliveries)
@@ -100,7 +101,7 @@ class Incumbent:
 
     def offer(self, trees: Trees, made_by: str) -> bool:
         """Take `trees` if they are faster, noticeably so if they have more stages; tell whether they were taken."""
-        seconds = predicted_seconds(trees, self.topology.arrays(), self.options.row_bytes)
+        seconds = predicted_seconds(trees, self.arrays, self.options.row_bytes)
         more = self.seconds < np.inf and trees.num_stages > (self._trees.num_stages if self._trees else 1)
         if seconds >= self.seconds * (1.0 - MIN_GAIN if more else 1.0):
             return False
