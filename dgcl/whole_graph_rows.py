@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.once import refusing
 from dgcl.autograd.fetch import fetch_rows
 from dgcl.program.layout import Layout
 from dgcl.ranks.control import Control, Listener
@@ -227,7 +228,15 @@ class WholeGraphRows(Handle):
             problem = error
         with self.collective(name):
             agree(self.control, problem)
-            return collect_rows(self.control, rows[: len(ids)], ids, num_rows, dst, file)
+            result = collect_rows(self.control, rows[: len(ids)], ids, num_rows, dst, file)
+        if result is None or not (rows.requires_grad and torch.is_grad_enabled()):
+            return result
+        return refusing(
+            "collected rows carry no gradient back: collect rows.detach(), or take a loss of this rank's rows"
+            " (dgcl.nn.loss), or of rows from anywhere (dgcl.fetch)",
+            result,
+            rows,
+        )
 
 
 def _check_ids(ids: Tensor, num_nodes: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["once_differentiable"]
+__all__ = ["once_differentiable", "refusing"]
 
 Backward = Callable[..., tuple[Any, ...]]
 
@@ -37,21 +37,26 @@ def once_differentiable(what: str) -> Callable[[Backward], Backward]:
             sources = [x for x in (*grads, *ctx.saved_tensors) if x is not None and x.requires_grad]
             if not sources:
                 return found
-            return tuple(None if x is None else _Refusing.apply(what, x, *sources) for x in found)
+            text = f"{what} can be differentiated once (a second derivative was asked for)"
+            return tuple(None if x is None else refusing(text, x, *sources) for x in found)
 
         return wrapper
 
     return decorate
 
 
-class _Refusing(torch.autograd.Function):
-    """A gradient as it is, for the graph a function of what it may depend on."""
+def refusing(text: str, result: Tensor, *sources: Tensor) -> Tensor:
+    """The result as it is, for the graph a function of ``sources``, of which a gradient is an error that says this."""
+    out: Tensor = _Refusing.apply(text, result, *sources)
+    return out
 
+
+class _Refusing(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, what: str, found: Tensor, *sources: Tensor) -> Tensor:
-        ctx.what = what
-        return found.detach()
+    def forward(ctx: Any, text: str, result: Tensor, *sources: Tensor) -> Tensor:
+        ctx.text = text
+        return result.detach()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        raise RuntimeError(f"{ctx.what} can be differentiated once (a second derivative was asked for)")
+        raise RuntimeError(ctx.text)

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dgcl.autograd.operators import transparent
+from dgcl.nn.guards import see_reduction
 from dgcl.nn.vertex_dropout import dropout
 
 __all__ = ["DropoutByVertex", "dropping"]
@@ -44,6 +45,7 @@ class DropoutByVertex(TorchFunctionMode):
     ) -> Any:
         """Call ``func``, or what replaces it."""
         kwargs = kwargs or {}
+        see_reduction(func, args, kwargs)
         if func in _DROPOUTS:
             return _dropout(*args, **kwargs)
         if func in _OTHERS and (args[2] if len(args) > 2 else kwargs.get("training", False)):

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from dgcl.errors import DisagreementError
 from dgcl.nn.arguments import current, require_integers, require_module, require_parameters
 from dgcl.nn.drift import compare_over_axes, remember_names
+from dgcl.nn.guards import warn_of_partial_losses
 from dgcl.nn.inexact import OnInexact, report_inexact
 from dgcl.ranks.control import Control
 from dgcl.ranks.group_control import GroupControl
@@ -63,6 +64,7 @@ def sync_gradients(
     buckets: dict[tuple[torch.dtype, torch.device], list[Parameter]] = {}
     parameters = require_parameters(model)
     compare_over_axes(parameters, comm, axis is not None)
+    warn_of_partial_losses(parameters, comm)
     for parameter in parameters:
         if parameter.requires_grad:
             if parameter.grad is not None and parameter.grad.layout != torch.strided:

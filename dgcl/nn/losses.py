@@ -276,6 +276,8 @@ def _reduce(
     total = torch.stack([own.detach().double(), weight])
     if not on_every_rank:
         total = comm.all_reduce_sum(total, name)
+    elif not torch.compiler.is_compiling():
+        comm.control.last_sum = name  # by which sync_gradients knows that a loss took part
     value, divisor = total.unbind()
     share = own
     if reduction == "mean":

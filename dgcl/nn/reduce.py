@@ -80,4 +80,6 @@ class _WithValue(torch.autograd.Function):
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:
     """:func:`global_sum` under the name of another collective, which messages mention."""
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    if not torch.compiler.is_compiling():
+        comm.control.pooled = ""  # what was taken over this rank's rows is completed
     return comm.all_reduce_sum(x.to(wide), name).to(x.dtype)

@@ -78,10 +78,13 @@ class Control:
         num_calls: Calls of any kind that it has begun here; the same for all ranks that are in one.
         has_group: Whether ranks are processes of a ``torch.distributed`` group, which can carry rows, too.
         threads_of_ranks: How many threads of this process are ranks or wait for them.
+        last_sum: What the last sum of tensors over ranks was called.
+        pooled: A reduction over this rank's rows that no sum over ranks has completed yet.
     """
 
     has_group = False
     threads_of_ranks = 1
+    last_sum = pooled = ""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size

@@ -19,7 +19,7 @@ POOLS = {"add": dgcl.nn.global_add_pool, "mean": dgcl.nn.global_mean_pool, "max"
 
 def pooled_by_torch(kind: str, x: Tensor) -> Tensor:
     reduce = {"add": torch.sum, "mean": torch.mean, "max": torch.amax}[kind]
-    return torch.stack([*(reduce(x[GRAPH_OF == graph], 0) for graph in range(4)), x.new_zeros(3)])
+    return torch.stack([*(reduce(x[graph == GRAPH_OF], 0) for graph in range(4)), x.new_zeros(3)])
 
 
 @pytest.mark.parametrize("world_size", [1, 3])

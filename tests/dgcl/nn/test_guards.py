@@ -1,0 +1,118 @@
+"""What gives other numbers on ranks than on one device, and no error: each is said, once, with the cure."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import dgcl
+import dgcl.nn
+from dgcl.errors import InexactWarning
+from tests.dgcl.nn.ranks import CYCLE, NUM_NODES, rows
+
+pyg = pytest.importorskip("torch_geometric.nn")
+Data = pytest.importorskip("torch_geometric.data").Data
+
+
+class Readout(nn.Module):
+    """A layer, and what a function makes of its rows."""
+
+    def __init__(self, pool: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.pool = pyg.SAGEConv(3, 4).double(), pool
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.pool(self.conv(x, edge_index))
+
+
+def train(pool: Callable[[Tensor], Tensor], data: Any, compiled: bool = False) -> None:
+    """Two steps of a distributed model, of which the second must say nothing new."""
+    model = dgcl.distribute(Readout(pool))
+    run = torch.compile(model, backend="eager") if compiled else model
+    for _ in range(2):
+        out = run(data.x, data.edge_index)
+        on_every_rank = len(out) == 1
+        loss = dgcl.nn.loss(F.mse_loss, on_every_rank=on_every_rank)
+        loss(out, torch.zeros_like(out)).backward()
+        dgcl.nn.sync_gradients(model)
+
+
+def plain_loss(data: Any, share: Callable[[Tensor], Tensor]) -> None:
+    model = dgcl.distribute(Readout(lambda x: x))
+    for _ in range(2):
+        share(model(data.x, data.edge_index).square()).backward()
+        dgcl.nn.sync_gradients(model)
+
+
+def undistributed(data: Any) -> None:
+    dgcl.nn.broadcast_parameters(pyg.GraphSAGE(3, 4, 2))
+
+
+def batch_of(x: Tensor) -> Tensor:
+    return torch.zeros(len(x), dtype=torch.int64)
+
+
+LOSS, POOL = "no loss of dgcl.nn took part.*dgcl.nn.loss", "global_mean_pool and its kin"
+#: What runs on each rank, and what is warned of; None: nothing.
+GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
+    "mean of a rank's losses": (lambda data: plain_loss(data, torch.mean), LOSS),
+    "several hops, not distributed": (undistributed, r"GraphSAGE|BasicGNN.*several hops.*dgcl\.distribute"),
+    "mean of rows": (lambda data: train(lambda x: x.mean(0, keepdim=True), data), f"mean over.*{POOL}"),
+    "sum of rows": (lambda data: train(lambda x: x.sum(0, keepdim=True), data), f"sum over.*{POOL}"),
+    "maximum of rows": (lambda data: train(lambda x: x.amax(0, keepdim=True), data), f"amax over.*{POOL}"),
+    "PyG's mean pool": (
+        lambda data: train(lambda x: pyg.global_mean_pool(x, batch_of(x), 1), data),
+        f"of this rank's rows.*{POOL}",
+    ),
+    "a sum that is completed": (
+        lambda data: train(lambda x: dgcl.nn.global_sum(x.sum(0, keepdim=True)), data),
+        None,
+    ),
+    "our mean pool": (lambda data: train(lambda x: dgcl.nn.global_mean_pool(x, batch_of(x), 1), data), None),
+    "rows": (lambda data: train(lambda x: x - x.mean(1, keepdim=True), data), None),
+    "mean of rows, compiled": (
+        lambda data: train(lambda x: x.mean(0, keepdim=True), data, compiled=True),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_it_is_said_once(name: str) -> None:
+    run, words = GUARDS[name]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dgcl.launch(on_rank, 2, run)
+    inexact = [str(each.message) for each in caught if issubclass(each.category, InexactWarning)]
+    assert len(inexact) == (words is not None), inexact
+    if words is not None:
+        assert re.search(words, inexact[0], re.DOTALL), inexact[0]
+
+
+def on_rank(run: Callable[[Any], Any]) -> Any:
+    edges = torch.from_numpy(CYCLE)
+    return run(dgcl.dispatch(Data(x=rows(3), edge_index=torch.cat([edges, edges.flip(0)], 1))))
+
+
+def test_collected_rows_carry_no_gradient_silently() -> None:
+    def run(data: Any) -> None:
+        x = data.x.requires_grad_()
+        for dst in (0, None):
+            whole = dgcl.collect(2 * x, dst)
+            if whole is not None:
+                assert torch.equal(whole, 2 * rows(3))
+                with pytest.raises(RuntimeError, match=r"carry no gradient back.*dgcl\.fetch"):
+                    whole.sum().backward()
+        with torch.no_grad():
+            whole = dgcl.collect(2 * x, None)
+        assert not whole.requires_grad
+        assert len(whole) == NUM_NODES
+
+    dgcl.launch(on_rank, 2, run)
