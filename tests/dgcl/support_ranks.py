@@ -24,10 +24,12 @@ def join(
     return connect_shares(shares[rank], Communicator, timeout, channel, device)
 
 
-def on_threads(world: World, function: Callable[[Communicator], Any], timeout: float = 60.0) -> list[Any]:
+def on_threads(
+    world: World, function: Callable[[Communicator], Any], timeout: float = 60.0, channel: str = "auto"
+) -> list[Any]:
     """``function(comm)`` on every rank of the world, as threads; what it returned, in rank order."""
     shares = world.shares()
-    return dgcl.launch(lambda: function(join(shares, timeout)), world.world_size)
+    return dgcl.launch(lambda: function(join(shares, timeout, channel)), world.world_size)
 
 
 def hurry(runtime: Any, seconds: float) -> None:

@@ -14,13 +14,12 @@ import torch
 
 import dgcl
 from dgcl.communicator import Communicator
-from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.ranks import context as contexts
 from tests.dgcl.faults.run import named_memory
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_processes import Ranks, describe
-from tests.dgcl.support_ranks import folded, join, local_ids, on_threads
-from tests.samples import named
+from tests.dgcl.support_ranks import join, local_ids, on_threads
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -203,7 +202,9 @@ def test_who_left_first_is_named_by_those_who_saw_another_leave(how: str, clause
 # In threads: what a rank does to the others.
 
 
-def caught(world: Any, function: Any, timeout: float = 60.0) -> list[BaseException | None]:
+def caught(
+    world: Any, function: Any, timeout: float = 60.0, channel: str = "auto"
+) -> list[BaseException | None]:
     """What each rank's ``function(comm)`` raises."""
     barrier = threading.Barrier(world.world_size)
 
@@ -216,92 +217,14 @@ def caught(world: Any, function: Any, timeout: float = 60.0) -> list[BaseExcepti
         barrier.wait()
         return None
 
-    return on_threads(world, run, timeout)
+    return on_threads(world, run, timeout, channel)
 
 
-@named(
-    "zero, one, said",
-    {
-        "width": (
-            lambda comm: comm.expand(torch.zeros(comm.num_owned, 128)),
-            lambda comm: comm.expand(torch.zeros(comm.num_owned, 64)),
-            (
-                "expand of rows of 512 bytes, torch.float32 (width 128)",
-                "expand of rows of 256 bytes, torch.float32 (width 64)",
-            ),
-        ),
-        "dtype": (
-            lambda comm: comm.expand(torch.zeros(comm.num_owned, 4)),
-            lambda comm: comm.expand(torch.zeros(comm.num_owned, 4, dtype=torch.int32)),
-            ("torch.float32", "torch.int32"),
-        ),
-        "verb": (
-            lambda comm: comm.expand(torch.zeros(comm.num_owned, 4)),
-            lambda comm: comm.fold(torch.zeros(comm.num_local, 4)),
-            ("expand of rows of 16 bytes", "fold of rows of 16 bytes"),
-        ),
-        "no width": (
-            lambda comm: comm.expand(torch.zeros(comm.num_owned, 0)),
-            lambda comm: comm.expand(torch.zeros(comm.num_owned, 1)),
-            ("rows of 0 bytes", "rows of 4 bytes"),
-        ),
-    },
-)
-@named(
-    "world",
-    {
-        "both ways": PAIR,
-        "0 to 1 only": make_world([(0, 1)], [0, 1], 2),
-        "1 to 0 only": make_world([(1, 0)], [0, 1], 2),
-    },
-)
-def test_ranks_that_make_different_calls_both_hear_of_both(
-    world: Any, zero: Any, one: Any, said: Any
-) -> None:
-    """Whichever way rows travel: a rank that only sends, or only receives, must find out as well."""
-    errors = caught(world, lambda comm: (zero, one)[comm.rank](comm))
-    for error in errors:
-        assert isinstance(error, DisagreementError), error
-        for part in ("rank 0 is in call 1", "rank 1 is in call 1", *said):
-            assert part in str(error)
+channels = pytest.mark.parametrize("channel", ["auto", "collective"])
 
 
-def disagree(channel: Connection, shares: list[Any]) -> None:
-    """Rank 0 with width 128, the others with 64 and another type."""
-    comm = join(shares, 60.0)
-    comm.expand(comm.owned_ids)
-    try:
-        if comm.rank == 0:
-            comm.fold(torch.zeros(comm.num_local, 128))
-        else:
-            comm.fold(torch.zeros(comm.num_local, 64, dtype=torch.float64))
-    except DisagreementError as error:
-        channel.send(describe(error))
-        channel.recv()
-
-
-def test_processes_that_make_different_calls_hear_of_both() -> None:
-    with Ranks(3, disagree, TRIANGLE.shares()) as ranks:
-        for rank, (kind, text, _) in ranks.told().items():
-            assert kind == "DisagreementError"
-            assert f"rank {rank}" in text
-            assert "is in call 2: fold of rows of 512 bytes, torch.float32 (width 128)" in text
-            assert "is in call 2: fold of rows of 512 bytes, torch.float64 (width 64)" in text
-
-
-def test_a_rank_that_is_a_call_ahead_is_found_out() -> None:
-    def run(comm: Communicator) -> None:
-        comm.expand(torch.zeros(comm.num_owned))
-        if comm.rank == 0:
-            comm.expand(torch.zeros(comm.num_owned, 3))
-        comm.fold(torch.zeros(comm.num_local))
-
-    errors = caught(PAIR, run)
-    assert all(isinstance(error, DisagreementError) for error in errors)
-    assert all("call 2: expand" in str(error) and "call 2: fold" in str(error) for error in errors)
-
-
-def test_a_rank_that_leaves_early_is_named() -> None:
+@channels
+def test_a_rank_that_leaves_early_is_named(channel: str) -> None:
     def run(comm: Communicator) -> None:
         comm.expand(comm.owned_ids)
         if comm.rank == 1:
@@ -309,7 +232,7 @@ def test_a_rank_that_leaves_early_is_named() -> None:
         else:
             comm.expand(comm.owned_ids)
 
-    first, gone, *_ = caught(LINE, run)
+    first, gone, *_ = caught(LINE, run, channel=channel)
     assert gone is None
     assert isinstance(first, PeerLostError)
     assert "rank 1 has closed its communicator, and stage" in str(first)
@@ -355,7 +278,8 @@ def test_a_rank_whose_layer_raises_stops_the_others() -> None:
         assert re.search(rf"rank {rank}: CommError: rank {rank} stops because .* rank 2: stopped by Z", notes)
 
 
-def test_a_rank_that_is_late_is_named_with_stage_and_rows() -> None:
+@channels
+def test_a_rank_that_is_late_is_named_with_stage_and_rows(channel: str) -> None:
     late = threading.Event()
 
     def run(comm: Communicator) -> None:
@@ -366,12 +290,16 @@ def test_a_rank_that_is_late_is_named_with_stage_and_rows() -> None:
         finally:
             late.set()
 
-    errors = caught(PAIR, run, timeout=0.3)
+    errors = caught(PAIR, run, 0.3, channel)
     assert isinstance(errors[0], CommTimeoutError)
+    ready = (
+        ""
+        if channel == "collective"
+        else "; stage 0: rank 1 is not ready to receive 2 rows (it has not begun this call)"
+    )
     assert str(errors[0]) == (
         "rank 0, expand (call 1): waited 0.3 s in vain: stage 0: 1 row missing from rank 1 (it has not begun"
-        " this call); stage 0: rank 1 is not ready to receive 2 rows (it has not begun this call). If ranks"
-        " may be that late, give build_comm_info a longer timeout"
+        f" this call){ready}. If ranks may be that late, give build_comm_info a longer timeout"
     )
     assert isinstance(errors[1], CommTimeoutError)
     assert "rank 1 stops because rank 0 reports: rank 0, expand (call 1): waited" in str(errors[1])
@@ -429,29 +357,6 @@ def test_memory_that_is_not_there_stops_the_others_at_once() -> None:
     assert isinstance(errors[1], MemoryError)
     assert isinstance(errors[0], CommError)
     assert "rank 0 stops because rank 1 reports: rank 1 is out of memory: cannot allocate" in str(errors[0])
-
-
-def test_after_a_failure_the_communicator_refuses_and_a_fresh_one_works() -> None:
-    shares = TRIANGLE.shares()
-
-    def run() -> None:
-        broken = join(shares)
-        kept = broken.expand(broken.owned_ids)
-        with pytest.raises(DisagreementError):
-            broken.expand(torch.zeros(broken.num_owned, 1 + broken.rank))
-        for verb, rows in (("expand", broken.num_owned), ("fold", broken.num_local)):
-            with pytest.raises(DisagreementError, match=r"unusable since an earlier .* build a new"):
-                getattr(broken, verb)(torch.zeros(rows))
-        assert torch.equal(kept, local_ids(broken))
-        fresh = join(shares)
-        assert torch.equal(fresh.expand(fresh.owned_ids), local_ids(fresh))
-        assert torch.equal(
-            fresh.fold(torch.ones(fresh.num_local)), folded(fresh, torch.ones(fresh.num_local))
-        )
-        broken.close()
-        assert torch.equal(fresh.expand(fresh.owned_ids), local_ids(fresh))
-
-    dgcl.launch(run, 3)
 
 
 def test_a_failed_call_gives_no_block_back_to_a_peer() -> None:

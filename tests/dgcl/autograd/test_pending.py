@@ -18,9 +18,10 @@ NAMES = {case.name: case for case in CASES}
 late = threading.Event()  # set when the rank that starts first has done what the test is about
 
 
-def build(case: str, world_size: int) -> dgcl.Communicator:
+def build(case: str, world_size: int, channel: str = "auto") -> dgcl.Communicator:
     chosen = NAMES[case]
-    return dgcl.build_comm_info(chosen.graph, line(world_size), part=chosen.part(world_size), timeout=60.0)
+    part = chosen.part(world_size)
+    return dgcl.build_comm_info(chosen.graph, line(world_size), part=part, channel=channel, timeout=60.0)
 
 
 def expands(case: str, world_size: int) -> list[bool]:
@@ -205,17 +206,18 @@ def test_baselines_exchange_halo_rows_too() -> None:
 # Misuse
 
 
-def _changed() -> None:
-    comm = build("directed", 2)
+def _changed(channel: str) -> None:
+    comm = build("directed", 2, channel)
     rows = torch.zeros(comm.num_owned, 2)
     pending = dgcl.graph_allgather_async(rows)
     rows += 1
     pending.wait()
 
 
-def test_rows_that_change_are_noticed() -> None:
+@pytest.mark.parametrize("channel", ["auto", "collective"])
+def test_rows_that_change_are_noticed(channel: str) -> None:
     with pytest.raises(RuntimeError, match="rows were changed in place between the start"):
-        dgcl.launch(_changed, 2)
+        dgcl.launch(_changed, 2, channel)
 
 
 def _second_call(what: str) -> str:
@@ -242,28 +244,6 @@ def test_one_call_at_a_time(what: str) -> None:
     late.clear()
     message, _ = dgcl.launch(_second_call, 2, what)
     assert "expand 1 was started and is not finished; call wait() on its result first" in message
-
-
-def _dropped() -> None:
-    comm = build("directed", 2)
-    rows = torch.zeros(comm.num_owned, 2)
-    if comm.rank == 0:
-        pending: Any = comm.expand_async(rows)
-        del pending
-        late.set()
-        comm.control.barrier()
-        return
-    late.wait(60)
-    try:
-        comm.expand(rows)
-    finally:
-        comm.control.barrier()
-
-
-def test_dropped_rows_are_an_error_on_peers() -> None:
-    late.clear()
-    with pytest.raises(dgcl.CommError, match="dropped and nobody waited"):
-        dgcl.launch(_dropped, 2)
 
 
 def added_twice(comm: dgcl.Communicator) -> None:
