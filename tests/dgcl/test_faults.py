@@ -292,14 +292,13 @@ def test_a_rank_that_is_late_is_named_with_stage_and_rows(channel: str) -> None:
 
     errors = caught(PAIR, run, 0.3, channel)
     assert isinstance(errors[0], CommTimeoutError)
-    ready = (
-        ""
-        if channel == "collective"
-        else "; stage 0: rank 1 is not ready to receive 2 rows (it has not begun this call)"
-    )
+    not_taken = {"auto": "rank 1 is not ready to receive 2 rows", "collective": "2 rows not taken by rank 1"}[
+        channel
+    ]
     assert str(errors[0]) == (
-        "rank 0, expand (call 1): waited 0.3 s in vain: stage 0: 1 row missing from rank 1 (it has not begun"
-        f" this call){ready}. If ranks may be that late, give build_comm_info a longer timeout"
+        "rank 0, expand (call 1): waited 0.3 s in vain: stage 0: 1 row missing from rank 1 (it has not begun this"
+        f" call); stage 0: {not_taken} (it has not begun this call). If ranks may be that late, give"
+        " build_comm_info a longer timeout"
     )
     assert isinstance(errors[1], CommTimeoutError)
     assert "rank 1 stops because rank 0 reports: rank 0, expand (call 1): waited" in str(errors[1])

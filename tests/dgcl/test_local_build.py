@@ -77,7 +77,7 @@ SIZES = {"few": (5, 3), "some": (40, 200), "many": (300, 3000)}
 
 @pytest.mark.parametrize("shuffled", [False, True], ids=["ascending", "shuffled"])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("world_size", "topology"), [(1, "auto"), (3, "auto"), (8, "dgx1")])
+@pytest.mark.parametrize("world_size, topology", [(1, "auto"), (3, "auto"), (8, "dgx1")])
 def test_the_numbers_of_one_device(world_size: int, topology: str, size: str, shuffled: bool) -> None:
     results = dgcl.launch(train, world_size, world_size, SIZES[size], topology, shuffled)
     if not shuffled:
