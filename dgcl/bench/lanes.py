@@ -20,16 +20,12 @@ class Rows:
 
     Attributes:
         owned, local: Global ids.
-        holders: ``(P, num_owned)`` bool: the ranks that hold each owned row; of a replicated vertex, those of this
-            machine.
+        holders: ``(P, num_owned)`` bool: the ranks that hold each owned row.
     """
 
     def __init__(self, comm: Communicator) -> None:
         owned, local = comm.owned_ids, torch.cat([comm.owned_ids, comm.halo_ids])
-        held = [
-            torch.isin(owned, ids) & bool(holds)
-            for ids, holds in zip(comm.control.exchange(local), comm.layout.holds, strict=True)
-        ]
+        held = [torch.isin(owned, ids) for ids in comm.control.exchange(local)]
         self.owned, self.local, self.holders = (
             each.to(comm.device) for each in (owned, local, torch.stack(held))
         )

@@ -8,25 +8,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-import dgcl
 from dgcl.bench.barrier import Barrier
 from dgcl.bench.baselines import AllToAll, build_comm_info
 from dgcl.bench.lanes import CopyLane, ExchangeLane, Rows
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.prediction import predict
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
-from dgcl.bench.trace import chrome_trace, record_exchange
 from dgcl.bench.transports import HaloCalls, Measured, OperatorCalls, calls_of
 from dgcl.bench.turns import DEVICE, WALL, Lane, combine, take_turns
 from dgcl.planner import PlanOptions
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
-from dgcl.ranks.machines import places_of_ranks, several_machines
-from dgcl.replication import METHOD
 from dgcl.transport.steps import EXPAND, FOLD
 
 if TYPE_CHECKING:
@@ -66,27 +62,22 @@ def measure(
         CommError: A rank is gone or late.
     """
     control = context.require_control()
-    if settings.trace and several_machines(places_of_ranks(control)):
-        raise ValueError("trace: the ranks are on several machines, whose clocks differ; trace ranks of one")
     if settings.device == "cuda" and torch.cuda.is_available():
         torch.cuda.set_device(control.rank % torch.cuda.device_count())
     ranks: list[RankInfo] = []
     lines: list[Line] = []
-    trace = None
     with closing(Barrier(control, settings.timeout)) as barrier:
         for case in cases:
             with ExitStack() as opened:
                 world = _open(case, settings, control, opened)
                 if not ranks:
-                    ranks = control.exchange(_describe(world.plain))
+                    ranks = control.exchange(_describe(world.candidates[0].comm))
                     if control.rank == 0:
                         emit(ranks)
                 for line in _measure_case(case, world, settings, control, barrier):
                     lines.append(line)
                     emit(line)
-                if settings.trace and case is cases[-1]:
-                    trace = _record(world, max(case.widths), DTYPES[settings.dtype], control, barrier)
-    return Measurement(ranks, lines, trace) if control.rank == 0 else None
+    return Measurement(ranks, lines) if control.rank == 0 else None
 
 
 @dataclass(frozen=True)
@@ -97,7 +88,6 @@ class _Candidate:
         method: Its name.
         comm, exchange, rows: What it moves, and by what.
         plan: None for a method that is no plan.
-        note: What else there is to say.
         written, own: Rows that all ranks together write in a call, and those of them that are copied from their own.
     """
 
@@ -106,7 +96,6 @@ class _Candidate:
     exchange: Measured
     rows: Rows
     plan: Plan | None
-    note: str
     written: int
     own: int
 
@@ -118,14 +107,12 @@ class _World:
     Attributes:
         name: Of the problem.
         candidates: The methods.
-        plain: A communicator whose ranks hold no replicas.
         halo, local: Rows delivered, and owned and halo rows, of all ranks together.
         busiest: Rows delivered to the rank that gets most.
     """
 
     name: str
     candidates: list[_Candidate]
-    plain: Communicator
     halo: int
     local: int
     busiest: int
@@ -144,7 +131,6 @@ def _open(case: Case, settings: Settings, control: Control, opened: ExitStack) -
             plan=PlanOptions(
                 row_bytes=max(case.widths) * DTYPES[settings.dtype].itemsize, seed=settings.seed
             ),
-            replicas=dgcl.ReplicaOptions(hops=settings.layers if method == METHOD else None),
             timeout=settings.timeout,
             device=settings.device,
             channel=settings.channel,
@@ -152,37 +138,31 @@ def _open(case: Case, settings: Settings, control: Control, opened: ExitStack) -
         opened.callback(comm.close)
         return comm
 
-    candidates = [_candidate(method, build, settings.layers) for method in settings.methods]
-    plain = next((each.comm for each in candidates if not each.comm.layout.is_replicated), None)
-    plain = plain or build("direct")
-    counts = control.exchange((plain.num_halo, plain.num_local))
+    candidates = [_candidate(method, build) for method in settings.methods]
+    counts = control.exchange((candidates[0].comm.num_halo, candidates[0].comm.num_local))
     halo, local = (sum(column) for column in zip(*counts, strict=True))
     name = control.broadcast(problem and problem.name)
-    return _World(name, candidates, plain, halo, local, max(each for each, _ in counts))
+    return _World(name, candidates, halo, local, max(each for each, _ in counts))
 
 
-def _candidate(method: str, build: Callable[[str], Communicator], layers: int) -> _Candidate:
+def _candidate(method: str, build: Callable[[str], Communicator]) -> _Candidate:
     """A method with its communicator. Collective."""
     mover, call = CALLS.get(method, (method, calls_of))
     comm = build(mover)
     exchange = call(comm)
-    counts = comm.control.exchange((comm.num_halo, comm.num_local, comm.local.num_edges))
-    halo, local, edges = (sum(column) for column in zip(*counts, strict=True))
-    note = ""
-    if comm.layout.is_replicated:
-        copies = (local - halo) / comm.num_nodes, edges / max(comm.num_edges, 1)
-        note = f"{layers} layers hold {copies[0]:.2f} x the rows and sum over {copies[1]:.2f} x the edges"
+    counts = comm.control.exchange((comm.num_halo, comm.num_local))
+    halo, local = (sum(column) for column in zip(*counts, strict=True))
     plan = None if isinstance(exchange, AllToAll) else comm.plan
     own = 0 if exchange.halo_only else local - halo
-    return _Candidate(method, comm, exchange, Rows(comm), plan, note, halo + own, own)
+    return _Candidate(method, comm, exchange, Rows(comm), plan, halo + own, own)
 
 
 def _measure_case(
     case: Case, world: _World, settings: Settings, control: Control, barrier: Barrier
 ) -> Iterator[Line]:
     """The lines of one case, on rank 0. Collective."""
-    dtype, device = DTYPES[settings.dtype], world.plain.device
-    most = max(control.exchange(world.plain.num_local))
+    dtype, comm = DTYPES[settings.dtype], world.candidates[0].comm
+    most = max(control.exchange(comm.num_local))
     for width in case.widths:
         row_bytes = width * dtype.itemsize
         fit = SAMPLE_BYTES // max(most * row_bytes, 1)
@@ -193,14 +173,14 @@ def _measure_case(
                 lane = ExchangeLane(each.comm, each.exchange, each.rows, verb, (width, calls), dtype)
                 lanes[f"{each.method} {verb}"] = lane
             num_bytes = round(each.written * row_bytes / control.world_size)
-            lanes.setdefault(_COPIES.format(each.written), CopyLane(num_bytes, calls, device))
+            lanes.setdefault(_COPIES.format(each.written), CopyLane(num_bytes, calls, comm.device))
         samples = take_turns(
             lanes,
             -(-settings.iterations // calls),
             calls=calls,
             warmup=-(-settings.warmup // calls),
             barrier=barrier,
-            clock=DEVICE if device.type == "cuda" else WALL,
+            clock=DEVICE if comm.device.type == "cuda" else WALL,
         )
         times = {name: combine(of_lane, control) for name, of_lane in samples.items()}
         for each in world.candidates if control.rank == 0 else ():
@@ -223,7 +203,6 @@ def _measure_case(
                 model_seconds=model,
                 bound_seconds=bound,
                 stages=None if each.plan is None else each.plan.num_stages,
-                note=each.note,
                 messages=_num_messages(each.comm.plan),
             )
 
@@ -233,19 +212,6 @@ def _num_messages(plan: Plan) -> int:
     trees = plan.trees
     columns = (trees.edge_stage.tolist(), trees.edge_src.tolist(), trees.edge_dst.tolist())
     return len(set(zip(*columns, strict=True)))
-
-
-def _record(
-    world: _World, width: int, dtype: torch.dtype, control: Control, barrier: Barrier
-) -> dict[str, Any] | None:
-    """The trace of one exchange by the first planned method, on rank 0. Collective."""
-    comm = next((candidate.comm for candidate in world.candidates if candidate.plan is not None), None)
-    if comm is None:
-        raise ValueError(
-            "trace: none of the methods is a plan, and others are not recorded; add a planner, e.g. auto"
-        )
-    traces = control.gather(record_exchange(comm, width, dtype, barrier))
-    return None if traces is None else chrome_trace(traces)
 
 
 def _describe(comm: Communicator) -> RankInfo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dgcl.bench.problems import Problem
 from dgcl.bench.turns import Timing
@@ -22,14 +22,12 @@ class Settings:
         dtype: A key of :data:`dgcl.bench.patterns.DTYPES`.
         iterations: Calls of each verb that are timed, for each line.
         warmup: Calls before them that are not.
-        layers: That the copies of "replicate-across-machines" must last for.
         topology: What plans are made for.
         device: The kind of device that rows lie on.
         channel: How planned rows travel, as in :func:`dgcl.build_comm_info`.
         show_bound: Print the share of the plans' lower bounds that was reached.
         seed: For planners.
         timeout: Seconds that a rank waits for another.
-        trace: Record one exchange of the last case's widest rows by the first planned method.
     """
 
     methods: tuple[str, ...]
@@ -38,10 +36,8 @@ class Settings:
     dtype: str = "float32"
     iterations: int = 20
     warmup: int = 5
-    layers: int = 2
     seed: int = 0
     timeout: float = 300.0
-    trace: bool = False
     device: str = "cpu"
     channel: str = "auto"
 
@@ -85,7 +81,6 @@ class Line:
         model_seconds, bound_seconds: The plan's own time and its lower bound, in the cost model of its
             topology; None for a method that is no plan.
         stages: Of the plan.
-        note: What else there is to say.
         messages: (stage, sender, receiver) of one call.
     """
 
@@ -106,7 +101,6 @@ class Line:
     model_seconds: float | None = None
     bound_seconds: float | None = None
     stages: int | None = None
-    note: str = ""
     messages: int = 0
 
     def algbw(self, timing: Timing) -> float:
@@ -145,9 +139,7 @@ class Measurement:
     Attributes:
         ranks: Where it ran.
         lines: What was measured.
-        trace: Events of one exchange and its backward, if asked for (:mod:`dgcl.bench.trace`).
     """
 
     ranks: list[RankInfo]
     lines: list[Line]
-    trace: dict[str, Any] | None = None

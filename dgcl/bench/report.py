@@ -70,7 +70,7 @@ def header(settings: Settings) -> str:
 
 
 def row(line: Line, settings: Settings) -> str:
-    """Format a line for each verb, with its notes below."""
+    """Format a line for each verb, and with what fraction it sent."""
     table, text = _table(settings), []
     count, kind = line.size / DTYPES[line.dtype].itemsize, _NAMES.get(line.dtype, line.dtype)
     for verb in VERBS:
@@ -86,7 +86,7 @@ def row(line: Line, settings: Settings) -> str:
             values.append(None if bound is None else 100 * bound / timing.seconds)
         fraction = f"  # {line.fraction:g} of the vertices" if line.fraction < 1 else ""
         text.append(table.line(table.cells(values)) + fraction)
-    return "\n".join([*text, f"#   {line.method}: {line.note}"] if line.note else text)
+    return "\n".join(text)
 
 
 def short_size(num_bytes: float) -> str:

@@ -16,7 +16,7 @@ from dgcl.cli.bench_cases import make_cases, read_problem
 from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.info import describe_machine
-from dgcl.cli.output import Progress, on_terminal, print_json, show, step
+from dgcl.cli.output import Progress, on_terminal, print_json, print_written, show, step
 from dgcl.cli.partition import GRAPH_HELP, add_undirected
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
@@ -85,13 +85,6 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     how.add_argument("--method", metavar="M[,M...]", default="auto", help="planners and baselines, in turns")
     how.add_argument("--topology", metavar="T", help=f"to plan for (default: this host). {TOPOLOGY_HELP}")
-    how.add_argument(
-        "--layers",
-        metavar="K",
-        type=at_least(1),
-        default=2,
-        help="that copies of replicate-across-machines last for; default 2",
-    )
     how.add_argument("-n", "--iters", metavar="N", type=at_least(1), default=20, help="default: 20")
     how.add_argument("-w", "--warmup-iters", metavar="N", type=at_least(0), default=5, help="default: 5")
     how.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
@@ -100,9 +93,6 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     out = parser.add_argument_group("results")
     out.add_argument("-J", "--json-file", metavar="OUT.json", help="write everything as JSON as well")
-    out.add_argument(
-        "--trace", metavar="OUT.json", help="write a trace of one exchange for chrome://tracing or Perfetto"
-    )
     parser.runs(bench)
 
 
@@ -122,11 +112,14 @@ def bench(args: argparse.Namespace) -> int:
         return 0  # another rank than 0
     settings, result = found
     value = to_json(result.lines, settings, result.ranks, {"dgcl": __version__, **describe_machine()})
-    written = _write(args, value, result)
+    if args.json_file is not None:
+        with replacing(args.json_file) as temporary, temporary.open("w") as file:
+            json.dump(value, file, allow_nan=False, indent=1)
     if args.json:
         print_json(value)
     else:
-        print("\n".join([footer(result.lines), *(f"# {what} written to {path}" for what, path in written)]))
+        print(footer(result.lines))
+        print_written(("# JSON", args.json_file))
     return 1 if total_wrong(result.lines) else 0
 
 
@@ -188,24 +181,12 @@ def _prepare(
     return settings, cases
 
 
-def _write(args: argparse.Namespace, value: dict[str, Any], result: Measurement) -> list[tuple[str, str]]:
-    """Write the files that were asked for; what each is, and where."""
-    written = []
-    for what, path, content in (("JSON", args.json_file, value), ("trace", args.trace, result.trace)):
-        if path is not None:
-            with replacing(path) as temporary, temporary.open("w") as file:
-                json.dump(content, file, allow_nan=False, indent=1 if what == "JSON" else None)
-            written.append((what, path))
-    return written
-
-
 def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
     """Refuse what cannot work before anything is read or started."""
-    from dgcl.bench import BASELINES, METHODS
+    from dgcl.bench import METHODS
     from dgcl.bench.measure import CALLS
     from dgcl.bench.patterns import DTYPES
     from dgcl.bench.problems import PATTERNS
-    from dgcl.replication import METHOD
     from dgcl.topology.checks import check_choice
 
     if in_job and (args.threads or args.ranks not in (None, num_ranks)):
@@ -215,8 +196,7 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
         raise CliError(f"{what} must be from 2 to {MAX_RANKS} (got {num_ranks})")
     if args.device == "cuda":
         _check_device(args)
-    methods = args.method.split(",")
-    for method in methods:
+    for method in args.method.split(","):
         check_choice(method, "method", (*METHODS, *CALLS))
     if args.datatype not in DTYPES:
         raise CliError(f"--datatype must be one of {', '.join(DTYPES)} (got {args.datatype!r})")
@@ -231,31 +211,21 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
         raise CliError("--width takes one number for a pattern, whose sizes come from --minbytes")
     if args.part is not None and args.graph is None:
         raise CliError("--part goes with --graph")
-    if METHOD in methods and args.graph is None:
-        raise CliError(f"--method {METHOD} goes with --graph: what it copies depends on the edges")
     if args.fraction is not None:
         if not whole:
             raise CliError("--fraction goes with --graph or --relation")
-        if METHOD in methods:
-            raise CliError(f"--fraction and --method {METHOD} exclude each other")
         if max(args.fraction) > 1:
             raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
-    check_output("--trace", args.trace, inputs | {"--json-file": args.json_file})
-    if args.trace is not None and args.channel == "collective":
-        raise CliError("--trace goes without --channel collective")
-    if args.trace is not None and {*methods} <= {*BASELINES, "gloo-halo"}:
-        raise CliError("--trace goes with a planned method")
 
 
 def _check_device(args: argparse.Namespace) -> None:
     """Refuse what is not measured on GPUs."""
     import torch
 
-    for option, value in (("--threads", args.threads), ("--trace", args.trace)):
-        if value:
-            raise CliError(f"{option} goes without --device cuda")
+    if args.threads:
+        raise CliError("--threads goes without --device cuda")
     if not torch.cuda.is_available():
         built = torch.version.cuda or "none"
         raise CliError(
@@ -283,11 +253,9 @@ def _settings(args: argparse.Namespace, topology: Topology) -> Settings:
         dtype=args.datatype,
         iterations=args.iters,
         warmup=args.warmup_iters,
-        layers=args.layers,
         seed=args.seed,
         timeout=args.timeout,
         channel=args.channel,
-        trace=args.trace is not None,
         device=args.device,
     )
 

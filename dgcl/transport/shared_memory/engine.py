@@ -51,8 +51,8 @@ FEWEST, MOST = 16, 1024
 #: Words of a task, first the address and the length of each of its tables:
 #: sends and receives, one row each; sends' dependencies, as numbers of receives; a row for each peer; for each sender
 #: its ready line and its wake word; which rows are sent, and what arrives for which rows
-#: (:class:`dgcl.program.model.Program`); bytes written to each peer, added to; times of transfers.
-SENDS, RECEIVES, DEPS, PEERS, SENDERS, SEND_ROWS, ARRIVAL_ROWS, ARRIVAL_SLOTS, MOVED, TIMES = range(0, 20, 2)
+#: (:class:`dgcl.program.model.Program`); bytes written to each peer, added to.
+SENDS, RECEIVES, DEPS, PEERS, SENDERS, SEND_ROWS, ARRIVAL_ROWS, ARRIVAL_SLOTS, MOVED = range(0, 18, 2)
 #: Addresses of the ``(P, M)`` tables of bases, sizes and addresses (0: free place) of what is mapped of each peer; M.
 MAPS, MAPS_WIDTH = 20, 23
 #: The verb; stages that a call counts; addresses of the rank's wake word, and of the call on its control page.
@@ -138,9 +138,7 @@ def begin(words: np.ndarray, number: int) -> None:
 
 
 @njit(nogil=True)
-def _note_arrivals(
-    words: np.ndarray, receives: np.ndarray, peers: np.ndarray, times: np.ndarray, clock: int
-) -> tuple[int, bool]:
+def _note_arrivals(words: np.ndarray, receives: np.ndarray, peers: np.ndarray) -> tuple[int, bool]:
     """Mark the receives that are complete; return how many are not, and whether any was marked."""
     pending = 0
     progressed = False
@@ -150,8 +148,6 @@ def _note_arrivals(
             if load_acquire(peers[receives[i, PEER], ITS_DONE]) > before + receives[i, STAGE]:
                 receives[i, IS_DONE] = 1
                 progressed = True
-                if len(times) > 0:
-                    times[words[SENDS + 1] + i, 0] = monotonic_nanoseconds(clock)
             else:
                 pending += 1
     return pending, progressed
@@ -303,10 +299,10 @@ def advance(words: np.ndarray, policy: tuple[int, int, int, int, int], chosen: i
     clock = address_of(words) + 8 * _CLOCK
     sends, deps = table_at(words, SENDS, SEND_COLUMNS), array_at(words, DEPS, int32(0))
     receives, peers = table_at(words, RECEIVES, RECEIVE_COLUMNS), table_at(words, PEERS, PEER_COLUMNS)
-    moved, times = array_at(words, MOVED, int64(0)), table_at(words, TIMES, 2)
+    moved = array_at(words, MOVED, int64(0))
     words[_SINCE], words[_SHARING], words[_SLEEPS], words[_LISTENING] = -1, _UNDECIDED, policy[3], 0
     while True:
-        pending, progressed = _note_arrivals(words, receives, peers, times, clock)
+        pending, progressed = _note_arrivals(words, receives, peers)
         peers[:, _SEEN] = 0
         for i in range(len(sends)):
             if sends[i, IS_DONE] != 0:
@@ -325,14 +321,10 @@ def advance(words: np.ndarray, policy: tuple[int, int, int, int, int], chosen: i
                 return FOUND
             if chosen != ALL and chosen != i:
                 continue
-            if len(times) > 0:
-                times[i, 0] = monotonic_nanoseconds(clock)
             moved[peer] += _write_rows(words, sends, i)
             store_release(peers[peer, OWN_DONE], words[NUMBER] * words[NUM_STAGES] + sends[i, STAGE] + 1)
             wake(peers[peer, ITS_WAKE], AWAKE)
             sends[i, IS_DONE] = 1
-            if len(times) > 0:
-                times[i, 1] = monotonic_nanoseconds(clock)
             if chosen == i:
                 return SENT
             peers[peer, _SEEN] = 0

@@ -49,7 +49,7 @@ from dgcl.transport.shared_memory.pool import BufferPool
 from dgcl.transport.shared_memory.profiler_ranges import advance_in_ranges
 from dgcl.transport.shared_memory.remote import OpenNetwork, RemoteChannel
 from dgcl.transport.shared_memory.segments import SegmentFile
-from dgcl.transport.shared_memory.tasks import Call, CallRecord, Task, call_label
+from dgcl.transport.shared_memory.tasks import Call, Task, call_label
 from dgcl.transport.shared_memory.wait_policy import AT_ONCE, WaitPolicy, among_others, choose_policy
 from dgcl.transport.shared_memory.waits import progress
 
@@ -120,7 +120,6 @@ class Runtime:
         self.call_number = 0
         self._failure: CommError | None = None
         self.closed = False
-        self._recorder: Callable[[CallRecord], None] | None = None
         self.under_way: Call | None = None
         self.network: RemoteChannel | None = None
         if self.peers.any_remote:
@@ -163,7 +162,6 @@ class Runtime:
         rooms = [max(task.room for task in added[verb::2]) for verb in (EXPAND, FOLD)]
         for task in added:
             task.room = rooms[task.verb]
-            task.time_transfers(self._recorder is not None)
         self.tasks = (*self.tasks, *added)
         self.failure_detector.exchanges = self.names
         return first
@@ -200,7 +198,6 @@ class Runtime:
             and self.under_way is None
             and self._failure is None
             and not self.closed
-            and self._recorder is None
             and self.network is None
             and not profiler_enabled()
         )
@@ -209,17 +206,6 @@ class Runtime:
     def failure(self) -> CommError | None:
         """Why the communicator is unusable; None if it is not, or is closed."""
         return None if self.closed else self._failure
-
-    def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
-        """Pass the times of every call from now on to ``recorder``; None stops this."""
-        self._recorder = recorder
-        for task in self.tasks:
-            task.time_transfers(recorder is not None)
-
-    def record(self, task: Task, number: int) -> None:
-        """Pass the times of a finished call to the recorder."""
-        if self._recorder is not None:
-            self._recorder(task.record(number))
 
     def fail(self, error: CommError) -> None:
         """Make the communicator unusable and tell the peers why."""
@@ -275,7 +261,6 @@ class Runtime:
     def start(self, call: Call, begin: Callable[[], object]) -> None:
         """Begin a call: ``begin`` tells the senders where to write."""
         task = call.task
-        task.begin, task.copied = time.perf_counter_ns(), 0
         self.under_way, self.call_number = call, call.number
         begin()
         task.sent[:] = task.remote
@@ -319,7 +304,6 @@ class Runtime:
                 if status == DONE and call.job is not None and not call.job.is_sent(wait):
                     status = WAITING
                 if status == DONE:
-                    task.arrived = time.perf_counter_ns()
                     self.under_way = None
                     return True
                 if status == UNMAPPED:

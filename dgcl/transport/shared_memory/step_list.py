@@ -7,7 +7,7 @@ wait. What does not change from one run to the next with the same row shape and 
 (:mod:`dgcl.transport.shared_memory.interpreter`), and buffers come from the pool each time.
 So nothing is looked up or converted between rows and result.
 
-A run is *attended* where Python must see its calls: a network channel, a profiler, a recorder, a start without a wait,
+A run is *attended* where Python must see its calls: a network channel, a profiler, a start without a wait,
 errors. The interpreter then leaves the steps of calls to :class:`~dgcl.transport.shared_memory.executor.Runtime`, as it
 does with a call that cannot go on.
 
@@ -30,7 +30,6 @@ import functools
 import math
 import os
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -47,7 +46,7 @@ from dgcl.transport.shared_memory.dtypes import in_memory, row_type
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.pool import Block, size_of_block
 from dgcl.transport.shared_memory.step_table import StepTable
-from dgcl.transport.shared_memory.tasks import Call, Task
+from dgcl.transport.shared_memory.tasks import Call
 from dgcl.transport.steps import GIVEN, NUM_BUFFERS, PARTIAL, RESULT, Step
 
 #: Arguments of the interpreter: rows, result, partial sums, two blocks.
@@ -190,9 +189,7 @@ class StepList:
                     runtime.under_way.given = given
                 return Run(number, result, arguments, scratch)
             runtime.under_way = None  # compiled code may have ended what it could not end before
-            runtime.call_number = max(
-                runtime.call_number, number + len(self._table.tasks)
-            )  # a recorder may call
+            runtime.call_number = max(runtime.call_number, number + len(self._table.tasks))
             if scratch is not None:
                 pool.release(scratch)
             if other is not None:
@@ -235,32 +232,24 @@ class StepList:
 
     def _go_on(self, step: int, last: int, attended: bool, number: int, arguments: tuple[int, ...]) -> None:
         """Carry out steps ``step`` to ``last``, of which the first is Python's, or one of sums."""
-        runtime, begun = self._runtime, None
         while step < last:
             kind = int(self._steps[step, interpreter.KIND])
-            if kind == interpreter.BEGIN and begun is not None:
-                runtime.record(begun, number + self._table.tasks.index(begun) + 1)
             if kind <= interpreter.WAIT:
-                begun = self._attend(kind, step, attended, number, arguments)
+                self._attend(kind, step, attended, number, arguments)
             elif kind == interpreter.OUTSIDE:
                 target, source = self._steps[step, [interpreter.TARGET, interpreter.SOURCE]]
                 self._table.in_threads[step](*self._buffers[[target, source], interpreter.ADDRESS].tolist())
-            since = time.perf_counter_ns()
             step = self._run_steps(
                 self._address, step + (kind != interpreter.SUM), last, attended, number, *arguments
             )
-            if begun is not None and self._steps[step - 1, interpreter.KIND] == interpreter.COPY:
-                begun.copied = time.perf_counter_ns() - since
-        if begun is not None and last == self._length:
-            runtime.record(begun, number + len(self._table.tasks))
 
-    def _attend(self, kind: int, step: int, attended: bool, number: int, arguments: tuple[int, ...]) -> Task:
+    def _attend(self, kind: int, step: int, attended: bool, number: int, arguments: tuple[int, ...]) -> None:
         """Carry out a step of a call, which compiled code has left or could not end."""
         runtime, ordinal = self._runtime, int(self._steps[step, interpreter.CALL])
         task, call = self._table.tasks[ordinal - 1], runtime.under_way
         is_mine = call is not None and call.number == number + ordinal
         if kind != interpreter.BEGIN and attended and not is_mine:
-            return task  # it is over
+            return  # it is over
         if call is None or not is_mine:
             call = Call(task, number + ordinal, self._table.tags[ordinal - 1], self._kind)
         runtime.under_way = call
@@ -271,7 +260,6 @@ class StepList:
             runtime.call_number = call.number
             runtime.run(call, wait=kind == interpreter.WAIT)
             runtime.check_usable(call)  # the lock was released
-        return task
 
     def _enter_buffer(self, buffer: int, argument: int, is_place: bool, shift: int = 0) -> None:
         at = interpreter.BUFFER + 3 * buffer

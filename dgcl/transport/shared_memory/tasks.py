@@ -1,9 +1,8 @@
-"""The schedule of a verb in the engine's form, the state of a call, and the times of its transfers."""
+"""The schedule of a verb in the engine's form, and the state of a call."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -51,32 +50,6 @@ class RemotePart(Protocol):
 
     def is_sent(self, wait: bool) -> bool:
         """Whether all sends are on the wire; with ``wait``, wait briefly first."""
-
-
-@dataclass(frozen=True, eq=False)
-class CallRecord:
-    """The times of one call on one rank, in nanoseconds of the host's monotonic clock.
-
-    Attributes:
-        verb: EXPAND or FOLD.
-        call: Its number.
-        exchange: Number of the exchange.
-        begin, end: Of the call, from the ready line to the last row or, for a fold, the last sum.
-        sends: ``(S, 2)``: begin and end of each of the schedule's sends.
-        receives: ``(R,)``: when each of its receives was seen to be complete.
-        arrived: When the last transfer was done; the rest of the call is this rank's own work.
-        copied: Time spent meanwhile on copying own rows.
-    """
-
-    verb: int
-    call: int
-    begin: int
-    end: int
-    sends: np.ndarray
-    receives: np.ndarray
-    arrived: int
-    copied: int = 0
-    exchange: int = 0
 
 
 class Task:
@@ -163,7 +136,6 @@ class Task:
             (engine.ARRIVAL_ROWS, program.arrival_rows),
             (engine.ARRIVAL_SLOTS, program.arrival_slots),
             (engine.MOVED, bytes_sent[counted, verb]),
-            (engine.TIMES, np.zeros((0, 2), np.int64)),
         ):
             self._enter(place, table)
         self.words[engine.SENDERS + 1] = len(senders)
@@ -180,7 +152,6 @@ class Task:
         self.remote = np.isin(schedule.send_peer, peers.remote)
         # An estimate: the other ranks of this host send about as much.
         self._rows_on_host = int(schedule.send_count.sum()) * (program.world_size - len(peers.remote))
-        self.begin, self.arrived, self.copied = 0, 0, 0
 
     def _enter(self, place: int, table: np.ndarray) -> None:
         """Enter where a table is, and its length."""
@@ -193,11 +164,6 @@ class Task:
         self.words[engine.MAPS : engine.MAPS_WIDTH] = [table.ctypes.data for table in peers.maps]
         self.words[engine.MAPS_WIDTH] = peers.maps[0].shape[1]
 
-    @property
-    def times(self) -> np.ndarray:
-        """``(S + R, 2)`` times of sends (begin, end) and of receives (in the first column), or none."""
-        return self._tables[engine.TIMES]
-
     def streamed_from(self, row_bytes: int) -> int:
         """Size in bytes from which a send is written past the caches.
 
@@ -205,20 +171,6 @@ class Task:
         are read.
         """
         return _SMALL if self._rows_on_host * row_bytes > last_level_cache() // 2 else STREAMED
-
-    def time_transfers(self, recorded: bool) -> None:
-        """Turn the recording of transfer times by the engine on or off."""
-        self._enter(
-            engine.TIMES, np.zeros((len(self.sent) + len(self.received) if recorded else 0, 2), np.int64)
-        )
-
-    def record(self, call: int) -> CallRecord:
-        """The times of the call that has just ended."""
-        sends, receives = self.times[: len(self.sent)].copy(), self.times[len(self.sent) :, 0].copy()
-        end = time.perf_counter_ns()
-        return CallRecord(
-            self.verb, call, self.begin, end, sends, receives, self.arrived, self.copied, self.exchange
-        )
 
 
 @dataclass(eq=False)

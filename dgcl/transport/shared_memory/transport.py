@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -21,7 +21,7 @@ from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.results import as_tensor
 from dgcl.transport.shared_memory.started import StartedExpand, StartedFold, materialised
 from dgcl.transport.shared_memory.step_list import StepList
-from dgcl.transport.shared_memory.tasks import VERBS, CallRecord
+from dgcl.transport.shared_memory.tasks import VERBS
 from dgcl.transport.steps import FIRST, FOLDED, GIVEN, RESULT, Begin, Step, Wait
 
 #: Lists of steps that a communicator remembers; who makes more begins anew.
@@ -162,7 +162,3 @@ class SharedMemoryTransport:
     def fill_free(self, byte: int) -> None:
         """Overwrite all free memory of the pool, so that a read of memory that was never written is noticed."""
         self.runtime.pool.fill_free(byte)
-
-    def record_calls(self, recorder: Callable[[CallRecord], None] | None) -> None:
-        """Pass the times of every call from now on to ``recorder``; None stops this."""
-        self.runtime.record_calls(recorder)

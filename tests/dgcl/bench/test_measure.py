@@ -14,10 +14,8 @@ from dgcl.bench import measure
 from dgcl.bench.problems import Problem, from_pattern, take_fraction
 from dgcl.bench.records import Case, Settings
 from dgcl.bench.transports import Baseline
-from dgcl.replication import METHOD
 from dgcl.topology import resolve_topology
 from tests.dgcl.awkward import CASES
-from tests.dgcl.replication.machines import machines
 
 
 def run(world_size: int, case: Case, methods: tuple[str, ...] = ("auto",), **options: Any) -> Any:
@@ -88,20 +86,6 @@ def test_halo_rows_alone_are_measured_and_verified() -> None:
     needs = {(part[v], u) for u, v in zip(tails, heads, strict=True) if part[u] != part[v]}
     assert whole.busiest == 36 * max(sum(rank == r for rank, _ in needs) for r in range(3))
     assert halo.halo_rows < whole.local_rows
-
-
-def test_replicas_with_a_plan_inside_machines_are_measured() -> None:
-    topology = machines([0, 0, 1, 1])
-    case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(4), 4), (9,))
-    found = run(4, case, (METHOD, "direct"), topology=topology, layers=2).lines
-    copied, direct = found
-    assert [line.method for line in found] == [METHOD, "direct"]
-    for line in found:
-        assert line.forward.wrong == line.backward.wrong == 0
-        assert line.model_seconds is not None
-    assert copied.note.startswith("2 layers hold ")
-    assert copied.moved > direct.moved
-    assert copied.model_seconds < direct.model_seconds
 
 
 def _flip(rows: Tensor) -> Tensor:

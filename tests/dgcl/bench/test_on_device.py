@@ -86,7 +86,6 @@ def test_wrong_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     "more, text",
     {
         "threads": (["--threads"], "--threads goes without --device cuda"),
-        "trace": (["--trace", "t.json"], "--trace goes without --device cuda"),
         "no-gpu": pytest.param(
             [],
             "sees no CUDA device",

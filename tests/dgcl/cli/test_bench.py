@@ -45,8 +45,6 @@ BAD = [
     ("--fraction 0.5", "--fraction goes with --graph or --relation"),
     ("--graph graph.npz --fraction 0", "--fraction: must be a number above 0"),
     ("--graph graph.npz --fraction 0.5,1.5", "--fraction must be at most 1 .got 1.5"),
-    ("--graph graph.npz --fraction 0.5 --method replicate-across-machines", "exclude each other"),
-    ("--method replicate-across-machines", "--method replicate-across-machines goes with --graph"),
     ("--method gloo", "gloo.*processes of one torch.distributed group"),
     ("--topology nowhere.json", "nowhere"),
     ("--topology line.json --ranks 4", "4.*3|3.*4"),
@@ -54,10 +52,6 @@ BAD = [
     ("-J .", "--json-file .: is a folder"),
     ("-J nowhere/x.json", "no folder"),
     ("--graph graph.npz -J graph.npz", "--json-file graph.npz: is also --graph"),
-    ("--trace .", "--trace .: is a folder"),
-    ("--trace x.json -J x.json", "--trace x.json: is also --json-file"),
-    ("--trace x.json --method gloo,gloo-halo", "--trace goes with a planned method"),
-    ("--trace x.json --channel collective", "--trace goes without --channel collective"),
     ("--layers 0", "--layers"),
     ("--timeout 0", "--timeout: must be a number above 0"),
 ]
@@ -170,14 +164,6 @@ def test_a_wrong_element_is_exit_status_1(run: Run, folder: Path, monkeypatch: p
     assert forward[11:16] == ["-"] * 5
     assert int(forward[16]) > 0
     assert backward[16] == "0"
-
-
-def test_a_trace(run: Run, folder: Path) -> None:
-    argv = "--ranks 3 --topology uniform -b 4K --method halo,direct --trace trace.json"
-    assert run(*QUICK, *argv.split()).status == 0
-    trace = json.loads((folder / "trace.json").read_text())
-    names = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
-    assert names == {"rank 0", "rank 1", "rank 2"}
 
 
 def test_plans_by_collectives(run: Run) -> None:

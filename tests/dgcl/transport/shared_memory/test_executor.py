@@ -493,59 +493,6 @@ def test_random_calls_of_many_more_ranks_than_cores(num_ranks: int) -> None:
     assert min(dgcl.launch(stress, num_ranks, 60 + num_ranks, 8.0)) >= 10
 
 
-@pytest.mark.parametrize("verb", ["expand", "fold", "expand_async"])
-def test_a_recorder_that_raises_fails_the_communicator(verb: str) -> None:
-    """Who catches its error has no rows, and would begin the next call where the peers go on with another."""
-
-    def run(comm: Communicator) -> None:
-        def recorder(record: object) -> None:
-            raise ArithmeticError("in a recorder")
-
-        rows = torch.ones(comm.num_local if verb == "fold" else comm.num_owned, 3)
-        call = getattr(comm, verb)
-        call = (lambda rows: comm.expand_async(rows).wait()) if verb == "expand_async" else call
-        call(rows)
-        comm.control.barrier()
-        if comm.rank == 1:
-            comm.transport.runtime.record_calls(recorder)
-            with pytest.raises(ArithmeticError):
-                call(rows)
-        else:
-            with contextlib.suppress(CommError):  # it may be done before it hears of it
-                call(rows)
-        comm.control.barrier()
-        with pytest.raises(CommError, match="ArithmeticError"):
-            call(rows)
-        comm.control.barrier()
-
-    on_threads(WORLDS["four at random"], run)
-
-
-def test_a_recorder_may_make_calls() -> None:
-    """They have numbers of their own: flags of a number that is taken twice would be believed at once."""
-
-    def run(comm: Communicator) -> None:
-        ids = comm.owned_ids.double()[:, None]
-        expected = torch.cat([comm.owned_ids, comm.halo_ids]).double()[:, None]
-        inner: list[torch.Tensor] = []
-        runtime = comm.transport.runtime
-
-        def recorder(record: object) -> None:
-            runtime.record_calls(None)
-            inner.append(comm.expand(-ids))
-
-        runtime.record_calls(recorder)
-        outer = comm.expand(ids)
-        for factor in (2, 3):
-            runtime.pool.fill_free(255)
-            assert torch.equal(comm.expand(factor * ids), factor * expected)
-        assert torch.equal(outer, expected)
-        assert torch.equal(inner[0], -expected)
-        assert runtime.call_number == 4
-
-    on_threads(WORLDS["four at random"], run)
-
-
 def test_an_interrupt_between_a_start_and_its_result_is_an_error_on_peers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
