@@ -13,20 +13,16 @@ the plan alone says how many rows of each tree are in each window:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from dgcl.planner.arrays import Int64Array
-from dgcl.planner.bounds.best import best_bound
-from dgcl.planner.cost import stage_seconds
-from dgcl.planner.plan import Plan
-from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 from dgcl.topology.checks import check_choice
 
-__all__ = ["By", "check_windows", "window_of_places", "window_plans", "window_trees"]
+__all__ = ["By", "check_windows", "window_of_places", "window_trees"]
 
 By = Literal["mixed", "owner"]
 
@@ -90,16 +86,6 @@ def window_trees(relation: Relation, trees: Trees, num_windows: int, by: By) -> 
     return made
 
 
-def window_plans(plan: Plan, num_windows: int, by: By = "mixed") -> list[Plan]:
-    """Return the plan of each window, with its own cost and bound; made by the planner of the whole.
-
-    Raises:
-        ValueError, TypeError: As :func:`check_windows`.
-    """
-    number = check_windows(num_windows, by, plan.relation.num_vertices, plan.world_size)
-    return [_plan(plan, *each) for each in window_trees(plan.relation, plan.trees, number, by)]
-
-
 def _restricted(relation: Relation, trees: Trees, rows: Int64Array) -> tuple[Relation, Trees]:
     """The relation and the trees with ``rows`` (T,) of each tree."""
     counts = np.zeros(relation.num_classes, np.int64)
@@ -118,23 +104,3 @@ def _restricted(relation: Relation, trees: Trees, rows: Int64Array) -> tuple[Rel
             trees.edge_stage[edges],
         ),
     )
-
-
-def _plan(plan: Plan, relation: Relation, trees: Trees) -> Plan:
-    """A plan of other rows along the same trees, costed and bounded."""
-    trees = trees.normalised()
-    stages = stage_seconds(trees, plan.topology.arrays(), plan.row_bytes).tolist()
-    predicted = float(sum(stages))
-    bound = best_bound(relation, plan.topology, plan.row_bytes)
-    lower = min(bound.seconds, predicted)
-    meta: dict[str, Any] = {
-        **plan.meta,
-        "stage_seconds": stages,
-        "predicted_seconds": predicted,
-        "lower_bound_seconds": lower,
-        "limited_by": bound.where,
-        "gap": predicted / lower - 1 if predicted > 0 else 0.0,
-        "direct_seconds": None,
-    }
-    meta["fingerprint"] = fingerprint(plan_arrays(relation, trees), meta)
-    return Plan(relation, trees, plan.topology, meta)

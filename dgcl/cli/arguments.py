@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from dgcl.cli.errors import CliError
 
@@ -36,6 +36,32 @@ class Parser(argparse.ArgumentParser):
         """Make ``command`` what this parser's arguments are for."""
         self.set_defaults(run=command, prog=self.prog)
         self.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def option(
+    parser: Any, usage: str, text: str, kind: Any = None, default: Any = None, **settings: Any
+) -> None:
+    """Declare an option as its manual writes it: ``"-b, --minbytes SIZE"``; without a value it is a flag.
+
+    Args:
+        parser: Or one of its groups.
+        usage: Its names, and what its value is called.
+        text: Its help.
+        kind: Reads the value, or the values that there are to choose from.
+        default: Of the value.
+        settings: More for ``add_argument``.
+    """
+    *names, last = usage.split(", ")
+    name, _, metavar = last.partition(" ")
+    if metavar or kind:
+        settings |= {
+            "type" if callable(kind) else "choices": kind,
+            "metavar": metavar or None,
+            "default": default,
+        }
+    else:
+        settings["action"] = "store_true"
+    parser.add_argument(*names, name, help=text, **settings)
 
 
 def at_least(least: int) -> Callable[[str], int]:

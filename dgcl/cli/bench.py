@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dgcl import __version__
-from dgcl.cli.arguments import at_least, byte_size, list_of, number
+from dgcl.cli.arguments import at_least, byte_size, list_of, number, option
 from dgcl.cli.bench_cases import make_cases, read_problem
 from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, replacing
@@ -41,58 +41,45 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     what = parser.add_argument_group("what is exchanged (default: --pattern alltoall)")
     source = what.add_mutually_exclusive_group()
-    source.add_argument("--graph", metavar="GRAPH", help=GRAPH_HELP)
-    source.add_argument("--relation", metavar="R.npz", help="relation file of `dgcl plan --relation-out`")
-    source.add_argument("--pattern", metavar="NAME", help="alltoall, allgather or ring")
+    option(source, "--graph GRAPH", GRAPH_HELP)
+    option(source, "--relation R.npz", "relation file of `dgcl plan --relation-out`")
+    option(source, "--pattern NAME", "alltoall, allgather or ring")
     add_undirected(what)
-    what.add_argument("--part", metavar="part.npy", help="owner of each vertex of the graph (default: METIS)")
-    what.add_argument(
-        "--fraction",
-        metavar="F[,F...]",
-        type=list_of(number(0, open_end=True)),
-        help="send only these parts of the vertices, and fit measured to modelled time",
+    option(what, "--part part.npy", "owner of each vertex of the graph (default: METIS)")
+    option(
+        what,
+        "--fraction F[,F...]",
+        "send only these parts of the vertices, and fit measured to modelled time",
+        list_of(number(0, open_end=True)),
     )
     sizes = parser.add_argument_group(
         "sizes, in bytes that a rank receives, its own block included as in nccl-tests (K, M, G: powers of 1024)"
     )
-    sizes.add_argument("-b", "--minbytes", metavar="SIZE", type=byte_size, help="smallest (default: 8)")
-    sizes.add_argument(
-        "-e", "--maxbytes", metavar="SIZE", type=byte_size, help="largest (default: 64M; with -b alone: SIZE)"
-    )
+    option(sizes, "-b, --minbytes SIZE", "smallest (default: 8)", byte_size)
+    option(sizes, "-e, --maxbytes SIZE", "largest (default: 64M; with -b alone: SIZE)", byte_size)
     steps = sizes.add_mutually_exclusive_group()
-    steps.add_argument(
-        "-f", "--stepfactor", metavar="F", type=at_least(2), default=2, help="from size to size; default: 2"
+    option(steps, "-f, --stepfactor F", "from size to size; default: 2", at_least(2), 2)
+    option(steps, "-i, --stepbytes SIZE", "add this instead", byte_size)
+    option(
+        sizes,
+        "--width W[,W...]",
+        "elements of a row; of a graph's rows instead of sizes, of a pattern's at most (default: 128)",
+        list_of(at_least(1)),
     )
-    steps.add_argument("-i", "--stepbytes", metavar="SIZE", type=byte_size, help="add this instead")
-    sizes.add_argument(
-        "--width",
-        metavar="W[,W...]",
-        type=list_of(at_least(1)),
-        help="elements of a row; of a graph's rows instead of sizes, of a pattern's at most (default: 128)",
-    )
-    sizes.add_argument("-d", "--datatype", metavar="TYPE", default="float", help="default: float")
+    option(sizes, "-d, --datatype TYPE", "default: float", default="float")
     how = parser.add_argument_group("how")
-    how.add_argument("--ranks", metavar="P", type=at_least(2), help="to start on this host; default: 2")
-    how.add_argument("--threads", action="store_true", help="ranks are threads, not processes")
-    how.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="where rows lie: rank r on GPU r, in turns"
-    )
-    how.add_argument(
-        "--channel",
-        choices=("auto", "memory", "collective"),
-        default="auto",
-        help="by which planned rows travel",
-    )
-    how.add_argument("--method", metavar="M[,M...]", default="auto", help="planners and baselines, in turns")
-    how.add_argument("--topology", metavar="T", help=f"to plan for (default: this host). {TOPOLOGY_HELP}")
-    how.add_argument("-n", "--iters", metavar="N", type=at_least(1), default=20, help="default: 20")
-    how.add_argument("-w", "--warmup-iters", metavar="N", type=at_least(0), default=5, help="default: 5")
-    how.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
-    how.add_argument(
-        "--timeout", metavar="S", type=number(0, open_end=True), default=300.0, help="default: 300"
-    )
+    option(how, "--ranks P", "to start on this host; default: 2", at_least(2))
+    option(how, "--threads", "ranks are threads, not processes")
+    option(how, "--device", "where rows lie: rank r on GPU r, in turns", ("cpu", "cuda"), "cpu")
+    option(how, "--channel", "by which planned rows travel", ("auto", "memory", "collective"), "auto")
+    option(how, "--method M[,M...]", "planners and baselines, in turns", default="auto")
+    option(how, "--topology T", f"to plan for (default: this host). {TOPOLOGY_HELP}")
+    option(how, "-n, --iters N", "default: 20", at_least(1), 20)
+    option(how, "-w, --warmup-iters N", "default: 5", at_least(0), 5)
+    option(how, "--seed S", "default: 0", at_least(0), 0)
+    option(how, "--timeout S", "default: 300", number(0, open_end=True), 300.0)
     out = parser.add_argument_group("results")
-    out.add_argument("-J", "--json-file", metavar="OUT.json", help="write everything as JSON as well")
+    option(out, "-J, --json-file OUT.json", "write everything as JSON as well")
     parser.runs(bench)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import PLACEMENTS, Parser
+from dgcl.cli.arguments import PLACEMENTS, Parser, option
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output
 from dgcl.cli.output import print_json, print_legend, print_table, print_written, seconds, step
 from dgcl.cli.plans import save_plans
 from dgcl.cli.problem import check_problem, graph_in_parts
 from dgcl.cli.topologies import resolve
-from dgcl.cli.windows import print_windows, window_facts, windows_of
 
 if TYPE_CHECKING:
     from dgcl.planner import PlanOptions
@@ -24,15 +23,14 @@ _OF_ONE_EXCHANGE = ("compare", "explain", "plot", "relation_out", "place", "hops
 
 def add_edges(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
+    option(
+        parser,
         "--edges",
-        choices=PLACEMENTS,
-        help="who sums an edge u->v of an aggregation: the owner of v (head), of u (tail), whichever moves fewer rows"
+        "who sums an edge u->v of an aggregation: the owner of v (head), of u (tail), whichever moves fewer rows"
         " (cover), or what is predicted fastest (auto); plans both exchanges, of rows and of partial sums",
+        PLACEMENTS,
     )
-    parser.add_argument(
-        "--fold-out", metavar="F.npz", help="with --edges or --grid: write the plan of the partial sums"
-    )
+    option(parser, "--fold-out F.npz", "with --edges or --grid: write the plan of the partial sums")
 
 
 def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
@@ -46,9 +44,8 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
     chosen_plan = plans[chosen]
     save_plans((args.out, chosen_plan.expand), (args.fold_out, chosen_plan.folded))
     facts = {name: _facts(one, edge_seconds) for name, one in plans.items()}
-    windows = window_facts(windows_of(args, chosen_plan.expand))
     if args.json:
-        print_json({"edges": chosen, "placements": facts, **({"windows": windows} if windows else {})})
+        print_json({"edges": chosen, "placements": facts})
         return 0
     print_table(
         ["edges", "expanded", "folded", "rows/vertex", "edges max/mean", "expand", "fold", "both", "bound"],
@@ -75,9 +72,6 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
             "bound": "the least that any plan of both exchanges takes",
         }
     )
-    if windows:
-        print(f"\nwindows of the rows that are expanded with edges={chosen!r}; partial sums travel whole")
-        print_windows(windows)
     print_written(("plan of the rows", args.out), ("plan of the partial sums", args.fold_out))
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import Parser, at_least
+from dgcl.cli.arguments import Parser, at_least, option
 from dgcl.cli.edges import check_exchanges
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_json, print_legend, print_table, print_written, seconds, size, step
@@ -40,16 +40,12 @@ def add_parser(verbs: Any, name: str) -> None:
     parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
     add_undirected(parser)
     parser.add_argument("--ranks", dest="parts", metavar="P", type=at_least(1), required=True)
-    parser.add_argument(
-        "--width", metavar="F", type=at_least(1), default=128, help="float32 elements of a row; default: 128"
-    )
-    parser.add_argument("--topology", metavar="T", help=f"also predict seconds: {TOPOLOGY_HELP}")
-    parser.add_argument("--method", metavar="M", default="auto", help="planner (default: auto)")
-    parser.add_argument(
-        "--needs", choices=("sparse", "all"), default="sparse", help="rows that edges need (default), or all"
-    )
-    parser.add_argument("--part", metavar="part.npy", help="owner of each vertex (default: METIS decides)")
-    parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
+    option(parser, "--width F", "float32 elements of a row; default: 128", at_least(1), 128)
+    option(parser, "--topology T", f"also predict seconds: {TOPOLOGY_HELP}")
+    option(parser, "--method M", "planner (default: auto)", default="auto")
+    option(parser, "--needs", "rows that edges need (default), or all", ("sparse", "all"), "sparse")
+    option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
+    option(parser, "--seed S", "default: 0", at_least(0), 0)
     parser.runs(grids)
 
 
@@ -158,10 +154,10 @@ def _line(facts: dict[str, Any]) -> list[str]:
 
 def add_grid(parser: Parser) -> None:
     """Declare the option of ``dgcl plan`` and ``dgcl partition``."""
-    parser.add_argument(
-        "--grid",
-        metavar="R,K,S",
-        help="slices of rows on a grid of parts, depth and slices, or 1d, 1.5d, 2d, 3d; dgcl grids shows what each"
+    option(
+        parser,
+        "--grid R,K,S",
+        "slices of rows on a grid of parts, depth and slices, or 1d, 1.5d, 2d, 3d; dgcl grids shows what each"
         " moves",
     )
 
@@ -175,11 +171,8 @@ def plan_one_grid(args: argparse.Namespace, options: PlanOptions) -> int:
     if args.edges is not None:
         raise CliError("--grid goes without --edges: a grid says who sums an edge")
     check_exchanges(args, "--grid")
-    for name in ("windows", "work"):
-        if getattr(args, name) is not None:
-            raise CliError(f"--{name} goes without --grid")
-    if args.by != "mixed":
-        raise CliError("--by goes with --windows, and --windows without --grid")
+    if args.work is not None:
+        raise CliError("--work goes without --grid")
     if args.row_bytes % _ITEMSIZE:
         raise CliError(
             f"--row-bytes must be a multiple of {_ITEMSIZE} with --grid: slices are of float32 (got {args.row_bytes})"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dgcl import __version__
+from dgcl.cli.arguments import option
 from dgcl.cli.output import print_fields, print_json, print_table, size, step
 
 REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis", "nvidia-ml-py")
@@ -43,11 +44,7 @@ def add_parser(verbs: Any, name: str) -> None:
         description="Print versions, the machine, and settings that matter. A bug report needs"
         " `dgcl info --check --json > info.json`.",
     )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="also exchange rows between two ranks, and say whether they are right",
-    )
+    option(parser, "--check", "also exchange rows between two ranks, and say whether they are right")
     parser.runs(info)
 
 

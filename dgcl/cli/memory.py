@@ -6,7 +6,7 @@ import argparse
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, list_of, number
+from dgcl.cli.arguments import at_least, list_of, number, option
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, seconds, size, step
 from dgcl.cli.partition import GRAPH_HELP, add_undirected
@@ -45,35 +45,31 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
     add_undirected(parser)
-    parser.add_argument(
-        "--ranks", metavar="P", dest="parts", type=at_least(1), required=True, help="how many"
-    )
-    parser.add_argument(
-        "--widths",
-        metavar="D0,D1,..",
-        type=list_of(at_least(1)),
+    option(parser, "--ranks P", "how many", at_least(1), dest="parts", required=True)
+    option(
+        parser,
+        "--widths D0,D1,..",
+        "elements of a row of the input and of each layer's result",
+        list_of(at_least(1)),
         required=True,
-        help="elements of a row of the input and of each layer's result",
     )
     layers = "; ".join(f"{name} is {rule}" for name, rule in MODELS.items())
-    parser.add_argument("--model", choices=MODELS, default="gcn", help=f"layers (default: gcn): {layers}")
-    parser.add_argument("--inference", action="store_true", help="no backward, no gradients, no optimiser")
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="default: adam")
-    parser.add_argument("-d", "--datatype", choices=TYPES, default="float32", help="default: float32")
-    parser.add_argument(
-        "--topology",
-        metavar="T",
-        help=f"predict an epoch on it, e.g. what `topo calibrate` wrote: {TOPOLOGY_HELP}",
+    option(parser, "--model", f"layers (default: gcn): {layers}", MODELS, "gcn")
+    option(parser, "--inference", "no backward, no gradients, no optimiser")
+    option(parser, "--optimizer", "default: adam", OPTIMIZERS, "adam")
+    option(parser, "-d, --datatype", "default: float32", TYPES, "float32")
+    option(
+        parser, "--topology T", f"predict an epoch on it, e.g. what `topo calibrate` wrote: {TOPOLOGY_HELP}"
     )
-    parser.add_argument(
-        "--work",
-        metavar="E,R",
-        type=list_of(number(0)),
-        help="nanoseconds that the widest layer takes a rank for an edge and for a row, forward (default: measured"
+    option(
+        parser,
+        "--work E,R",
+        "nanoseconds that the widest layer takes a rank for an edge and for a row, forward (default: measured"
         " on this host's CPU)",
+        list_of(number(0)),
     )
-    parser.add_argument("--part", metavar="part.npy", help="owner of each vertex (default: METIS decides)")
-    parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
+    option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
+    option(parser, "--seed S", "default: 0", at_least(0), 0)
     parser.runs(memory)
 
 

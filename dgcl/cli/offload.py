@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import CHUNK_BY, at_least, byte_size, list_of
+from dgcl.cli.arguments import CHUNK_BY, at_least, byte_size, list_of, option
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, size, step
 from dgcl.cli.partition import GRAPH_HELP, add_undirected, load_graph
@@ -28,34 +28,25 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
     add_undirected(parser)
-    parser.add_argument("--ranks", metavar="P", type=at_least(1), default=1, help="default: 1")
-    parser.add_argument("--part", metavar="part.npy", help="owner of each vertex (default: METIS decides)")
+    option(parser, "--ranks P", "default: 1", at_least(1), 1)
+    option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
     how_many = parser.add_mutually_exclusive_group()
-    how_many.add_argument("--chunks", metavar="N", type=at_least(1), help="chunks of each rank")
-    how_many.add_argument(
-        "--memory",
-        metavar="SIZE",
-        type=byte_size,
-        help="bytes of device memory of a rank: the fewest chunks that fit",
+    option(how_many, "--chunks N", "chunks of each rank", at_least(1))
+    option(
+        how_many, "--memory SIZE", "bytes of device memory of a rank: the fewest chunks that fit", byte_size
     )
-    parser.add_argument(
-        "--widths",
-        metavar="D0,D1,..",
-        type=list_of(at_least(1)),
+    option(
+        parser,
+        "--widths D0,D1,..",
+        "elements of a row of the input and of each layer's result",
+        list_of(at_least(1)),
         required=True,
-        help="elements of a row of the input and of each layer's result",
     )
-    parser.add_argument(
-        "--row-type-bytes", metavar="B", type=at_least(1), default=4, help="bytes of an element; default: 4"
-    )
-    parser.add_argument("--chunk-by", choices=CHUNK_BY, default="metis", help="default: metis")
-    parser.add_argument(
-        "--slots", metavar="ROWS", type=at_least(1), help="rows a rank can hold (default: the fullest batch)"
-    )
-    parser.add_argument(
-        "--kept", action="store_true", help="aggregates are kept, and no neighbour is loaded in the backward"
-    )
-    parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
+    option(parser, "--row-type-bytes B", "bytes of an element; default: 4", at_least(1), 4)
+    option(parser, "--chunk-by", "default: metis", CHUNK_BY, "metis")
+    option(parser, "--slots ROWS", "rows a rank can hold (default: the fullest batch)", at_least(1))
+    option(parser, "--kept", "aggregates are kept, and no neighbour is loaded in the backward")
+    option(parser, "--seed S", "default: 0", at_least(0), 0)
     parser.runs(run)
 
 

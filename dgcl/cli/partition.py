@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dgcl.cli.arguments import BALANCES, PLACEMENTS, at_least
+from dgcl.cli.arguments import BALANCES, PLACEMENTS, at_least, option
 from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, step
@@ -44,54 +44,45 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
     add_undirected(parser)
-    parser.add_argument("--parts", metavar="P", type=at_least(1), required=True, help="number of parts")
-    parser.add_argument(
-        "--topology", metavar="T", help=f"split along its machines and sockets: {TOPOLOGY_HELP}"
-    )
-    parser.add_argument(
-        "--place",
-        action="store_true",
-        help="number the parts so that plans on T are fastest (needs --topology)",
-    )
-    parser.add_argument(
-        "--method",
-        metavar="M",
+    option(parser, "--parts P", "number of parts", at_least(1), required=True)
+    option(parser, "--topology T", f"split along its machines and sockets: {TOPOLOGY_HELP}")
+    option(parser, "--place", "number the parts so that plans on T are fastest (needs --topology)")
+    option(
+        parser,
+        "--method M",
+        "metis (default), random, range, or auto: metis or random by the predicted seconds of an aggregation on T",
         default="metis",
-        help="metis (default), random, range, or auto: metis or random by the predicted seconds of an aggregation on T",
     )
-    parser.add_argument(
+    option(
+        parser,
         "--balance",
-        choices=BALANCES,
-        default="vertices",
-        help="what metis makes equal over parts: vertices (default), or edges: a vertex and its in-edges each",
+        "what metis makes equal over parts: vertices (default), or edges: a vertex and its in-edges each",
+        BALANCES,
+        "vertices",
     )
-    parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
-    parser.add_argument(
-        "--out",
-        metavar="part.npy",
-        required=True,
-        help="the owner of each vertex, int32; or DIR/: what each rank needs, planned and compiled, in a file of"
+    option(parser, "--seed S", "default: 0", at_least(0), 0)
+    option(
+        parser,
+        "--out part.npy",
+        "the owner of each vertex, int32; or DIR/: what each rank needs, planned and compiled, in a file of"
         " its own, for dgcl.load_comm_info",
+        required=True,
     )
-    parser.add_argument(
-        "--row-bytes",
-        metavar="B",
-        type=at_least(1),
-        help="for the plan in DIR/, --place and --method auto; default: 512",
+    option(
+        parser, "--row-bytes B", "for the plan in DIR/, --place and --method auto; default: 512", at_least(1)
     )
-    parser.add_argument(
-        "--planner", metavar="M", help="for the plan in DIR/: see dgcl plan --method (default: auto)"
-    )
-    parser.add_argument(
+    option(parser, "--planner M", "for the plan in DIR/: see dgcl plan --method (default: auto)")
+    option(
+        parser,
         "--edges",
-        choices=PLACEMENTS,
-        help="for DIR/: which rank sums an edge u->v of an aggregation: the owner of v (head, the default), of u"
+        "for DIR/: which rank sums an edge u->v of an aggregation: the owner of v (head, the default), of u"
         " (tail), whichever moves fewer rows (cover), or what is predicted fastest (auto)",
+        PLACEMENTS,
     )
-    parser.add_argument(
-        "--grid",
-        metavar="R,K,S",
-        help="for DIR/: slices of rows on a grid of parts, depth and slices, or 1d, 1.5d, 2d, 3d (dgcl grids)",
+    option(
+        parser,
+        "--grid R,K,S",
+        "for DIR/: slices of rows on a grid of parts, depth and slices, or 1d, 1.5d, 2d, 3d (dgcl grids)",
     )
     add_replication(parser)
     parser.runs(partition)
@@ -99,11 +90,10 @@ def add_parser(verbs: Any, name: str) -> None:
 
 def add_undirected(parser: Any) -> None:
     """Declare the option that says how a text edge list is read."""
-    parser.add_argument(
+    option(
+        parser,
         "--undirected",
-        action="store_true",
-        default=None,
-        help="each line of a text edge list is an edge both ways (default: what its header says)",
+        "each line of a text edge list is an edge both ways (default: what its header says)",
     )
 
 
@@ -112,7 +102,7 @@ def load_graph(args: argparse.Namespace) -> Graph:
     from dgcl.graph.files import read_graph
 
     with step(f"reading {args.graph}"), reading(args.graph, "graph"):
-        file = read_graph(args.graph, undirected=args.undirected)
+        file = read_graph(args.graph, undirected=args.undirected or None)
     if file.undirected is not None:
         ways = "both ways" if file.undirected else "one way, u -> v; --undirected reads both"
         print(f"{args.graph}: each line 'u v' read as an edge {ways}", file=sys.stderr)

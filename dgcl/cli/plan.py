@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, number
+from dgcl.cli.arguments import at_least, number, option
 from dgcl.cli.edges import add_edges, plan_edges
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, check_picture, replacing
@@ -21,7 +21,6 @@ from dgcl.cli.problem import add_problem, check_problem, graph_in_parts, name_of
 from dgcl.cli.replicas import add_replication, arrange_copies, check_replication, place_parts
 from dgcl.cli.topologies import resolve
 from dgcl.cli.warmup import compile_beside
-from dgcl.cli.windows import add_windows, print_windows, window_facts, windows_of
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan, PlanOptions
@@ -41,35 +40,24 @@ def add_parser(verbs: Any, name: str) -> None:
         " a relation, which says who needs what already.",
     )
     add_problem(parser)
-    parser.add_argument(
-        "--method", metavar="M", default="auto", help="planner (default: auto, the best known)"
-    )
+    option(parser, "--method M", "planner (default: auto, the best known)", default="auto")
     add_edges(parser)
     add_grid(parser)
-    add_windows(parser)
     add_replication(parser)
-    parser.add_argument("--row-bytes", metavar="B", type=at_least(1), default=512, help="default: 512")
-    parser.add_argument(
-        "--time-limit", metavar="S", type=number(0, open_end=True), help="stop planning after S seconds"
+    option(parser, "--row-bytes B", "default: 512", at_least(1), 512)
+    option(parser, "--time-limit S", "stop planning after S seconds", number(0, open_end=True))
+    option(parser, "--gap G", "stop once this near the bound (0.01: 1%%)", number(0))
+    option(parser, "--place", "first find the device for each part that makes plans fastest")
+    option(
+        parser,
+        "--compare M,M",
+        "methods to hold it against (default: direct,spst,auto, and none with --json)",
+        _names,
     )
-    parser.add_argument(
-        "--gap", metavar="G", type=number(0), help="stop once this near the bound (0.01: 1%%)"
-    )
-    parser.add_argument(
-        "--place", action="store_true", help="first find the device for each part that makes plans fastest"
-    )
-    parser.add_argument(
-        "--compare",
-        metavar="M,M",
-        type=_names,
-        help="methods to hold it against (default: direct,spst,auto, and none with --json)",
-    )
-    parser.add_argument(
-        "--explain", metavar="CLASS", help="show how a class travels: its number, or OWNER>D,D,..."
-    )
-    parser.add_argument("--plot", metavar="FILE", help="draw load and stages (png, svg or pdf)")
-    parser.add_argument("--out", metavar="plan.npz", help="write the plan")
-    parser.add_argument("--relation-out", metavar="R.npz", help="write the relation")
+    option(parser, "--explain CLASS", "show how a class travels: its number, or OWNER>D,D,...")
+    option(parser, "--plot FILE", "draw load and stages (png, svg or pdf)")
+    option(parser, "--out plan.npz", "write the plan")
+    option(parser, "--relation-out R.npz", "write the relation")
     parser.runs(plan)
 
 
@@ -109,7 +97,6 @@ def plan(args: argparse.Namespace) -> int:
         for path, write in results:
             if path is not None:
                 write(outputs.enter_context(replacing(path)))
-    windows = window_facts(windows_of(args, result))
     facts = report(result, _others(args, result, options))
     explanation = None if args.explain is None else _explained(result, args.explain, copying)
     if args.json:
@@ -118,8 +105,6 @@ def plan(args: argparse.Namespace) -> int:
             more["choice"] = why
         if placement is not None:
             more["placement"] = placement_facts(placement)
-        if windows:
-            more["windows"] = windows
         print_json({**_summary(result), "report": facts, **more})
     else:
         _print(facts, explanation)
@@ -130,9 +115,6 @@ def plan(args: argparse.Namespace) -> int:
             print(f"\nchoice    {why}")
         if placement is not None:
             print(f"\nplacement {placement_line(placement)}")
-        if windows:
-            print()
-            print_windows(windows)
         files = (("plan", args.out), ("relation", args.relation_out), ("picture", args.plot))
         if any(path is not None for _, path in files):
             print()

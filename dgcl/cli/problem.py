@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.cli.arguments import Parser, at_least, number
+from dgcl.cli.arguments import Parser, at_least, number, option
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.output import step
 from dgcl.cli.partition import GRAPH_HELP, add_undirected, load_graph
@@ -31,20 +31,18 @@ def add_problem(parser: Parser) -> None:
     """Declare the arguments that say what is to be planned, and where."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("graph", metavar="GRAPH", nargs="?", help=GRAPH_HELP)
-    what.add_argument("--relation", metavar="R.npz", help="relation file (see --relation-out)")
-    what.add_argument(
-        "--synthetic",
-        metavar="NAME",
-        help="draw a relation of the size of a graph: reddit, com-orkut, web-google or wiki-talk",
+    option(what, "--relation R.npz", "relation file (see --relation-out)")
+    option(
+        what,
+        "--synthetic NAME",
+        "draw a relation of the size of a graph: reddit, com-orkut, web-google or wiki-talk",
     )
     add_undirected(parser)
-    parser.add_argument(
-        "--scale", metavar="X", type=number(0, open_end=True), help="of --synthetic; default: 1"
-    )
-    parser.add_argument("--topology", metavar="T", required=True, help=TOPOLOGY_HELP)
-    parser.add_argument("--parts", metavar="P", type=at_least(1), help="default: the devices of T")
-    parser.add_argument("--part", metavar="part.npy", help="owner of each vertex (default: METIS decides)")
-    parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="default: 0")
+    option(parser, "--scale X", "of --synthetic; default: 1", number(0, open_end=True))
+    option(parser, "--topology T", TOPOLOGY_HELP, required=True)
+    option(parser, "--parts P", "default: the devices of T", at_least(1))
+    option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
+    option(parser, "--seed S", "default: 0", at_least(0), 0)
 
 
 def check_problem(args: argparse.Namespace) -> None:

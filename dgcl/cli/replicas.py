@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dgcl.cli.arguments import Parser, at_least, byte_size, list_of, number
+from dgcl.cli.arguments import Parser, at_least, byte_size, list_of, number, option
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import step
 
@@ -25,24 +25,19 @@ if TYPE_CHECKING:
 
 def add_replication(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--hops",
-        metavar="K",
-        type=at_least(1),
-        help="layers that replicas across machines must last for: for --method replicate-across-machines, and for"
+    option(
+        parser,
+        "--hops K",
+        "layers that replicas across machines must last for: for --method replicate-across-machines, and for"
         " auto to choose between that and the ordinary plan",
+        at_least(1),
     )
-    parser.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        type=byte_size,
-        help="bytes of a rank for --hops (default: no limit)",
-    )
-    parser.add_argument(
-        "--work",
-        metavar="E,R",
-        type=list_of(number(0)),
-        help="nanoseconds that a layer takes a rank for an edge and for a row, forward (default: measured here)",
+    option(parser, "--memory-limit SIZE", "bytes of a rank for --hops (default: no limit)", byte_size)
+    option(
+        parser,
+        "--work E,R",
+        "nanoseconds that a layer takes a rank for an edge and for a row, forward (default: measured here)",
+        list_of(number(0)),
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, number, per_rank
+from dgcl.cli.arguments import at_least, number, option, per_rank
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import (
@@ -44,42 +44,27 @@ def add_parser(verbs: Any, name: str) -> None:
         f" is in the call and sends nothing), and which connections are busy. A rank sends {orders}.",
     )
     parser.add_argument("plan", metavar="plan.npz", help="a plan file written by `dgcl plan --out`")
-    parser.add_argument("--topology", metavar="T", help=f"another machine: {TOPOLOGY_HELP}")
-    parser.add_argument("--row-bytes", metavar="B", type=at_least(1), help="default: the plan's")
-    parser.add_argument(
-        "--order", choices=ORDERS, help="when a rank sends; default: as ranks of the machine do"
-    )
-    parser.add_argument(
+    option(parser, "--topology T", f"another machine: {TOPOLOGY_HELP}")
+    option(parser, "--row-bytes B", "default: the plan's", at_least(1))
+    option(parser, "--order", "when a rank sends; default: as ranks of the machine do", ORDERS)
+    option(
+        parser,
         "--shares",
-        choices=("equal", "bytes"),
-        help="what messages that meet get of a connection: as much as each other, or by their bytes; default:"
+        "what messages that meet get of a connection: as much as each other, or by their bytes; default:"
         " the machine's",
+        ("equal", "bytes"),
     )
-    parser.add_argument("--slices", metavar="K", type=at_least(1), default=1, help="pass rows on in K slices")
-    parser.add_argument(
-        "--sends-at-once",
-        metavar="N",
-        type=at_least(1),
-        help="messages that a rank sends at a time; default: the machine's (1: CPU ranks)",
+    option(parser, "--slices K", "pass rows on in K slices", at_least(1), 1)
+    option(
+        parser,
+        "--sends-at-once N",
+        "messages that a rank sends at a time; default: the machine's (1: CPU ranks)",
+        at_least(1),
     )
-    parser.add_argument(
-        "--slow",
-        metavar="RANK:FACTOR",
-        type=per_rank(number(1)),
-        action="append",
-        default=[],
-        help="slow device",
-    )
-    parser.add_argument(
-        "--late",
-        metavar="RANK:SECONDS",
-        type=per_rank(number(0)),
-        action="append",
-        default=[],
-        help="late rank",
-    )
-    parser.add_argument("--what-if", action="store_true", help="play the usual variants, one line each")
-    parser.add_argument("--trace", metavar="trace.json", help="write every message, for ui.perfetto.dev")
+    option(parser, "--slow RANK:FACTOR", "slow device", per_rank(number(1)), [], action="append")
+    option(parser, "--late RANK:SECONDS", "late rank", per_rank(number(0)), [], action="append")
+    option(parser, "--what-if", "play the usual variants, one line each")
+    option(parser, "--trace trace.json", "write every message, for ui.perfetto.dev")
     parser.runs(simulate)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, number
+from dgcl.cli.arguments import at_least, number, option
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, print_written, step
@@ -30,29 +30,14 @@ def add_parser(actions: Any) -> None:
         " senders over shared connections, everybody at once. Fit bandwidths and latencies, and write them. Under"
         " torchrun the ranks of the job are measured, otherwise CPU ranks that are started on this host.",
     )
-    parser.add_argument(
-        "--topology", metavar="T", help=f"where the connections are: {TOPOLOGY_HELP} (default: this host)"
-    )
-    parser.add_argument("--ranks", metavar="P", type=at_least(2), help="CPU ranks to start (default: 2)")
-    parser.add_argument("--threads", action="store_true", help="ranks are threads instead of processes")
-    parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="where rows lie: rank r on GPU r, in turns"
-    )
-    parser.add_argument("--row-bytes", metavar="B", type=at_least(1), default=512, help="default: 512")
-    parser.add_argument(
-        "--check",
-        metavar="N",
-        type=at_least(0),
-        default=0,
-        help="predict and time N plans not used in the fit",
-    )
-    parser.add_argument(
-        "--seconds",
-        metavar="S",
-        type=number(0, open_end=True),
-        help="time for each measurement (default: 0.8)",
-    )
-    parser.add_argument("--out", metavar="T.json", help="write the topology, measurements recorded in it")
+    option(parser, "--topology T", f"where the connections are: {TOPOLOGY_HELP} (default: this host)")
+    option(parser, "--ranks P", "CPU ranks to start (default: 2)", at_least(2))
+    option(parser, "--threads", "ranks are threads instead of processes")
+    option(parser, "--device", "where rows lie: rank r on GPU r, in turns", ("cpu", "cuda"), "cpu")
+    option(parser, "--row-bytes B", "default: 512", at_least(1), 512)
+    option(parser, "--check N", "predict and time N plans not used in the fit", at_least(0), 0)
+    option(parser, "--seconds S", "time for each measurement (default: 0.8)", number(0, open_end=True))
+    option(parser, "--out T.json", "write the topology, measurements recorded in it")
     parser.runs(run)
 
 

@@ -6,7 +6,7 @@ import argparse
 import platform
 from typing import Any
 
-from dgcl.cli.arguments import at_least
+from dgcl.cli.arguments import at_least, option
 from dgcl.cli.files import check_output
 from dgcl.cli.output import step
 from dgcl.cli.topo_import import report
@@ -20,12 +20,10 @@ def add_parser(actions: Any) -> None:
         description="Find the GPUs that this process may use (NVML), how they are"
         " joined, and their NICs. Without GPUs: how fast the cores of this host copy memory, for ranks on CPUs.",
     )
-    parser.add_argument("--cpu", action="store_true", help="describe the host for CPU ranks, GPUs or not")
-    parser.add_argument(
-        "--ranks", metavar="P", type=at_least(1), help="CPU ranks (default: the cores, at most 16)"
-    )
-    parser.add_argument("--name", metavar="NAME", help="name of the topology (default: that of the host)")
-    parser.add_argument("--out", metavar="T.json", help="write the topology file")
+    option(parser, "--cpu", "describe the host for CPU ranks, GPUs or not")
+    option(parser, "--ranks P", "CPU ranks (default: the cores, at most 16)", at_least(1))
+    option(parser, "--name NAME", "name of the topology (default: that of the host)")
+    option(parser, "--out T.json", "write the topology file")
     parser.runs(run)
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import number
+from dgcl.cli.arguments import number, option
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, print_written, step
@@ -27,16 +27,16 @@ def add_parser(actions: Any) -> None:
     parser.add_argument(
         "files", metavar="FILE", nargs="+", help="the text or XML file; told by its content; one per machine"
     )
-    parser.add_argument("--p2p", metavar="TABLE", help="p2pBandwidthLatencyTest output for the same GPUs")
-    parser.add_argument("--gpu", metavar="MODEL", help="what the GPUs of a matrix are, such as A100")
-    parser.add_argument(
-        "--nic",
-        metavar="GB/s",
-        type=number(0, open_end=True),
-        help="speed each way of network cards whose speed the file does not tell",
+    option(parser, "--p2p TABLE", "p2pBandwidthLatencyTest output for the same GPUs")
+    option(parser, "--gpu MODEL", "what the GPUs of a matrix are, such as A100")
+    option(
+        parser,
+        "--nic GB/s",
+        "speed each way of network cards whose speed the file does not tell",
+        number(0, open_end=True),
     )
-    parser.add_argument("--name", metavar="NAME", help="name of the topology (default: that of the file)")
-    parser.add_argument("--out", metavar="T.json", help="write the topology file")
+    option(parser, "--name NAME", "name of the topology (default: that of the file)")
+    option(parser, "--out T.json", "write the topology file")
     parser.runs(run)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from dgcl.cli.arguments import option
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_picture, replacing
 from dgcl.cli.output import print_fields, print_json, seconds, step
@@ -21,8 +22,8 @@ def add_parser(actions: Any) -> None:
         " kind, or with a plan how long the connection is busy.",
     )
     parser.add_argument("topology", metavar="T", nargs="?", help=f"{TOPOLOGY_HELP}; default: the plan's")
-    parser.add_argument("--plan", metavar="plan.npz", help="colour connections by the load of this plan")
-    parser.add_argument("--out", metavar="FILE", required=True, help="the picture (.png, .svg or .pdf)")
+    option(parser, "--plan plan.npz", "colour connections by the load of this plan")
+    option(parser, "--out FILE", "the picture (.png, .svg or .pdf)", required=True)
     parser.runs(run)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from dgcl.cli import main
 from dgcl.planner import Plan, check_plan_file
-from tests.samples import named
 
 
 @pytest.fixture
@@ -57,28 +56,9 @@ def test_both_plans_are_written_and_hold(star_file: Path, capsys: pytest.Capture
     assert [Plan.load(file).relation.deliveries for file in files] == [0, 1]
 
 
-@named("edges", {"one exchange": [], "both": ["--edges", "head"]})
-def test_windows_divide_the_rows(
-    star_file: Path, capsys: pytest.CaptureFixture[str], edges: list[str]
-) -> None:
-    options = ["--part", star_file.with_name("part.npy"), "--topology", "uniform:2", *edges]
-    mixed = json.loads(run(capsys, star_file, *options, "--windows", 4, "--json")[1])["windows"]
-    assert [each["rows"] for each in mixed] == [8, 8, 7, 7]
-    owner = json.loads(run(capsys, star_file, *options, "--windows", 2, "--by", "owner", "--json")[1])[
-        "windows"
-    ]
-    assert [each["rows"] for each in owner] == [30, 0]
-    status, out, _ = run(capsys, star_file, *options, "--windows", 4)
-    assert status == 0
-    assert out.rstrip().splitlines()[-1].split()[:3] == ["all", "30", "8"]
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["GRAPH", "--windows", "31"], "windows must be from 1 to"),
-        (["GRAPH", "--windows", "3", "--by", "owner"], "windows must be 2, the number of ranks"),
-        (["GRAPH", "--by", "owner"], "--by goes with --windows"),
         (["--synthetic", "reddit", "--edges", "cover"], "--edges goes with a graph"),
         (["GRAPH", "--edges", "cover", "--compare", "spst"], "--compare goes without --edges"),
         (["GRAPH", "--edges", "cover", "--plot", "p.png"], "--plot goes without --edges"),
