@@ -12,6 +12,7 @@ import numpy as np
 
 from dgcl.planner.column_generation.search.incumbent import MANY_DEVICES, Effort, Incumbent
 from dgcl.planner.column_generation.search.stage_search import StageSearch
+from dgcl.planner.methods import spst
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
@@ -19,6 +20,9 @@ from dgcl.planner.trees import Trees
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
+ROUGH = (
+    0.1  # gap above which a plan within a time limit begins with SPST's, or is by machines however late it is
+)
 GREEDY_ABOVE = 0.01  # gap above which the paper's greedy is asked as well
 GREEDY_DEVICES = 8  # beyond, it takes too long, unless there is little to plan:
 GREEDY_STEPS = 200_000_000  # deliveries times devices times links, which take SPST a tenth of a second or two
@@ -54,16 +58,19 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
         if many or aside.is_good() or aside.is_late():
             return aside
     if relation.world_size > 2 and not found.is_good():
-        StageSearch(found).run()
         links = topology.arrays().num_links
-        quick = relation.deliveries * relation.world_size * links <= GREEDY_STEPS
-        asked = quick or (relation.world_size <= GREEDY_DEVICES and not found.is_late())
+        asked = relation.deliveries * relation.world_size * links <= GREEDY_STEPS
+        asked = asked or relation.world_size <= GREEDY_DEVICES
+        # With a time limit a rough plan comes first: the search, and what it compiles, may take all of the time.
+        if asked and options.time_limit is not None and aside.gap() > ROUGH:
+            aside.offer(spst.plan(relation, topology, options), "spst")
+        if not found.is_late():
+            StageSearch(found).run()
+        asked = options.time_limit is None and asked
         if found.gap() > GREEDY_ABOVE and (asked or found.seconds == aside.seconds == np.inf):
-            from dgcl.planner.methods import spst
-
             found.offer(spst.plan(relation, topology, options), "spst")
     if aside.seconds < found.seconds:
-        found.offer(aside.trees(), "hierarchical")
+        found.offer(*aside.named())
     return found
 
 
@@ -81,7 +88,7 @@ def _plan_by_machines(found: Incumbent) -> None:
     assert found.stage_times is not None
     trees = best_trees(
         found.relation, found.topology, found.options, found.stage_times, found.deadline,
-        needed=found.seconds == np.inf, beat=found.seconds,
+        needed=found.seconds == np.inf or found.gap() > ROUGH, beat=found.seconds,
     )  # fmt: skip
     if trees is not None:
         found.offer(trees, "hierarchical")

@@ -252,8 +252,7 @@ def _passes(
     loads = Loads(np.zeros(size), np.zeros(size), room)
     for _ in range(most):
         started = time.perf_counter()
-        until = np.inf if best is None and work.needed else deadline
-        found = _run_pass(work, loads, edges, until, latency)
+        found = _run_pass(work, loads, edges, deadline, latency)
         if found is None:
             break
         edges = found
@@ -303,7 +302,7 @@ def _run_pass(
         if again and (left < 0.0 or (start > num * TRIED and rest > left)):
             return None
         if not again and not blindly:
-            if 0.5 * BLIND * rest > left:
+            if 0.5 * BLIND * rest > left and not work.needed:
                 return None
             blindly = _must_hurry(rest, left)
         start = plan_trees(

@@ -125,6 +125,11 @@ class Incumbent:
         """Tell whether the time limit is over and a plan has been found."""
         return self.seconds < np.inf and time.perf_counter() > self.deadline
 
+    def named(self) -> tuple[Trees, str]:
+        """Return the best plan, and what made it."""
+        trees = self.trees()
+        return trees, trees.made_by
+
     def trees(self) -> Trees:
         """Return the best plan with the best bound."""
         if self._trees is None:

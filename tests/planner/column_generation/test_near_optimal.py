@@ -205,6 +205,7 @@ def test_a_time_limit_returns_a_plan_with_its_own_gap(limit: float) -> None:
     assert plan.predicted_seconds >= unlimited.lower_bound_seconds
     assert plan.direct_seconds is not None
     assert plan.predicted_seconds <= plan.direct_seconds
+    assert plan.predicted_seconds <= make_plan(relation, topology, "spst").predicted_seconds
 
 
 def test_a_time_limit_without_peer_to_peer_still_returns_a_plan() -> None:

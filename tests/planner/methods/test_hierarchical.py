@@ -196,6 +196,11 @@ def test_auto_plans_by_machines_on_many_ranks_and_where_few_rows_travel() -> Non
     many = make_plan(synthetic_relation("web-google", 128, scale=0.5), without_latency("dgx_a100x16"))
     assert many.meta["made_by"] == "hierarchical"
     assert many.gap <= 0.05
+    machine = resolve_topology("dgx_a100x16")
+    late = make_plan(
+        synthetic_relation("reddit", 128, scale=0.01), machine, options=PlanOptions(time_limit=1e-6)
+    )
+    assert late.meta["made_by"] == "hierarchical"  # and not peer-to-peer, though there is no time
     few = make_plan(synthetic_relation("web-google", 32), resolve_topology("dgx_a100x4"))
     assert few.meta["made_by"] == "hierarchical"
     assert few.gap <= 0.001
