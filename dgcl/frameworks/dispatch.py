@@ -124,7 +124,8 @@ def dispatch(
     whole = [each.name for each in schema.items if not each.rows and _holds_ids(each.value)]
     if whole and control.rank == 0:
         _log.warning(
-            "data: %s stay whole, with ids of the whole graph, as dgcl.fetch takes them", ", ".join(whole)
+            "data: %s stay whole; ids in them are of the whole graph, as dgcl.fetch takes them",
+            ", ".join(whole),
         )
     own = {each[:3]: each.value for each in items}
     handed = [each._replace(value=_rows(comm, schema, each, own.get(each[:3]))) for each in schema.items]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import sys
@@ -10,11 +11,22 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import dgcl
+from dgcl.ranks.context import context
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-NAMES = ("custom_layer", "hetero", "inference", "mesh_simulation", "plan_offline")
+NAMES = (
+    "custom_layer",
+    "forces",
+    "hetero",
+    "inference",
+    "link_prediction",
+    "mesh_simulation",
+    "plan_offline",
+    "readout",
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,42 +65,70 @@ def test_inference(programs, tmp_path) -> None:
     assert several[1] is None
 
 
-def test_hetero(programs, monkeypatch) -> None:
-    """Parameters are set here, as below; the oracle of a layer is dense matrices of each kind of edges."""
-    module = programs["hetero"]
+def links_alone(module, data, model, step):
+    pairs, is_link = module.pairs_of_step(step, data.edge_label_index, data.num_nodes)
+    u, v = model(data.x, data.edge_index)[pairs]
+    return F.binary_cross_entropy_with_logits((u * v).sum(1), is_link)
 
-    class Seeded(module.RelationalGCN):
-        def __init__(self, *args) -> None:
-            super().__init__(*args)
-            generator = torch.Generator().manual_seed(1)
-            with torch.no_grad():
-                for parameter in self.parameters():
-                    parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
 
-    monkeypatch.setattr(module, "RelationalGCN", Seeded)
-    data = module.library(60, 30)
-    ((losses, found),) = dgcl.launch(module.train, 1, data, 5)
-    (several, same), (_, nothing) = dgcl.launch(module.train, 2, data, 5)
-    assert several == pytest.approx(losses, rel=1e-4)
-    assert same.equal(found)
-    assert nothing is None
-    assert losses[-1] < losses[0]
+def forces_alone(module, data, model, step):
+    pos = data.pos.requires_grad_()
+    energy = model["readout"](model["springs"](pos, data.edge_index).mean(0, keepdim=True)).squeeze()
+    (gradient,) = torch.autograd.grad(energy, pos, create_graph=True)
+    return F.mse_loss(energy, data.energy) + F.mse_loss(-gradient, data.forces)
 
-    def layer(rank_data):
-        comms = module.connect(rank_data)
-        x = dgcl.dispatch_features(rank_data.features)
-        made = Seeded(comms, 8, 4)
-        return dgcl.collect(made(x).detach(), None), made
 
-    (rows, made), _ = dgcl.launch(layer, 2, data)
-    wanted = made.own(data.features)
-    for kind, read in zip(module.EDGES, made.read, strict=True):
-        dense = torch.zeros(data.num_nodes, data.num_nodes)
-        dense.index_put_(
-            tuple(torch.from_numpy(data.edges[kind]).flip(0)), torch.tensor(1.0), accumulate=True
-        )
-        wanted = wanted + read(dense @ data.features / dense.sum(1, keepdim=True).clamp(min=1))
-    torch.testing.assert_close(rows, wanted.detach(), rtol=1e-4, atol=1e-5)
+def readout_alone(module, data, model, step):
+    h = model["gin"](data.x, data.edge_index)
+    pooled = torch.stack([h[data.batch == graph].mean(0) for graph in range(len(data.shape))])
+    return F.cross_entropy(model["head"](pooled), data.shape)
+
+
+def hetero_alone(module, data, model, step):
+    paper = data["paper"]
+    scores = model(data.x_dict, data.edge_index_dict)["paper"]
+    return F.cross_entropy(scores[paper.train_mask], paper.y[paper.train_mask])
+
+
+#: The graph of a recipe, its model, and its loss in PyG alone.
+RECIPES = {
+    "link_prediction": (lambda module: module.ring_of_friends(40), "make_model", links_alone),
+    "forces": (lambda module: module.cluster(30, 0.4), "make_model", forces_alone),
+    "readout": (lambda module: module.rings_and_stars(6, 5), "make_model", readout_alone),
+    "hetero": (lambda module: module.library(80, 40), "Model", hetero_alone),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_has_the_losses_of_one_device(programs, name) -> None:
+    """In three steps of Adam, on 1, 3 and 4 ranks, from data on rank 0 alone."""
+    graph, make, loss_alone = RECIPES[name]
+    module = programs[name]
+    data, model = graph(module), getattr(module, make)().double()
+    if name == "hetero":
+        with torch.no_grad():
+            model(data.x_dict, data.edge_index_dict)
+    alone = copy.deepcopy(model)
+    optimizer = torch.optim.Adam(alone.parameters(), lr=0.02 if name == "hetero" else 0.01)
+    expected = []
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = loss_alone(module, data, alone, step)
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+
+    def rank():
+        first = context.require_control().rank == 0
+        mine = copy.deepcopy(model)
+        result = module.train(copy.deepcopy(data) if first else None, mine, 3)
+        return result[0] if name == "hetero" else result, list(mine.parameters())
+
+    for world_size in (1, 3, 4):
+        for losses, parameters in dgcl.launch(rank, world_size):
+            assert losses == pytest.approx(expected, rel=1e-10)
+            for own, other in zip(parameters, alone.parameters(), strict=True):
+                torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.slow
