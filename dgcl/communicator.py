@@ -79,6 +79,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         choice: str = "",
         edges: str = "head",
         grid: Grid | None = None,
+        first_exchange: int = 0,
     ) -> None:
         self.rank, self.world_size = control.rank, control.world_size
         self.num_nodes, self.num_edges = sizes
@@ -92,9 +93,9 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self.transport, self.choice, self.edges = transport, choice, edges
         self._calls = transport.control_calls
         self.device = torch.device("cpu") if device is None else device
-        self._numbers = {each.name: number for number, each in enumerate(exchanges)}
-        self._programs = tuple(each.program for each in exchanges)
-        self._num_local = tuple(program.num_local for program in self._programs)
+        self._numbers = {each.name: number for number, each in enumerate(exchanges, first_exchange)}
+        self._programs = {self._numbers[each.name]: each.program for each in exchanges}
+        self._num_local = {number: program.num_local for number, program in self._programs.items()}
         self._halo = self._numbers[HALO]
         self._dropout_calls, self.feature_dtype = 0, None
         self.message_edges: Tensor | None = None
@@ -221,6 +222,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         return number if number >= 0 else self._no_exchange(exchange)
 
     def _no_exchange(self, exchange: str) -> NoReturn:
+        self.require_current("expand and fold")
         raise ValueError(
             f"exchange must be one of {', '.join(map(repr, self._numbers))}, the exchanges of this communicator"
             f" (got {exchange!r})"
@@ -286,6 +288,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         from dgcl.frameworks import local_graph
         from dgcl.frameworks.edge_sets import remembered
 
+        self.require_current("local_graph")
         self.require_neighbourhoods("local_graph")
         return remembered(local_graph(kind, self.local, **options), self)
 
@@ -317,13 +320,13 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
     @property
     def bytes_sent(self) -> dict[str, Tensor]:
         """Bytes written to each peer so far, ``(world_size,)`` int64 each, for "expand" and "fold"."""
-        counts = torch.from_numpy(self.transport.bytes_sent.sum(0))
-        return {"expand": counts[0], "fold": counts[1]}
+        return dict(zip(("expand", "fold"), torch.from_numpy(self.transport.bytes_sent.sum(0)), strict=True))
 
     def bytes_sent_by(self, exchange: str) -> dict[str, Tensor]:
         """As :attr:`bytes_sent`, by one exchange alone."""
-        counts = torch.from_numpy(self.transport.bytes_sent[self.number_of(exchange)].copy())
-        return {"expand": counts[0], "fold": counts[1]}
+        self.number_of(exchange)
+        counts = self.transport.bytes_sent[list(self.exchanges).index(exchange)].copy()
+        return dict(zip(("expand", "fold"), torch.from_numpy(counts), strict=True))
 
     def memory(
         self,
@@ -363,9 +366,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         return before
 
     def synchronize(self) -> None:
-        """Wait until the current stream's work is done, and raise what went wrong between ranks in it.
-
-        On a device calls return before they are carried out; the next one, or this, raises a CommError of theirs."""
+        """Wait until the current stream's work is done, and raise the CommError of calls, which return before it is."""
         self.transport.synchronize()
 
     def record_stream(self, rows: Tensor, stream: torch.cuda.Stream) -> None:
@@ -388,7 +389,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         # No weakref.finalize: it would keep the transport, and a recorder of calls there may refer to this object.
-        if not exiting() and "transport" in self.__dict__:
+        if not exiting() and "transport" in self.__dict__ and self.successor is None:
             self.transport.close()
 
     def __repr__(self) -> str:

@@ -47,6 +47,7 @@ class WholeGraphRows(Handle):
     require_neighbourhoods: Callable[[str], None]
     timeout: float
     _calls: Listener | None
+    require_current: Callable[[str], None]
     _halo: int
     node_types: Mapping[str, tuple[int, int]] = MappingProxyType({})
     _part: Tensor | None = None
@@ -61,6 +62,10 @@ class WholeGraphRows(Handle):
                     part[torch.from_numpy(ids)] = rank
             self._part = part
         return self._part
+
+    def keep_part(self, part: NDArray[np.int32]) -> None:
+        """Keep the owner of each vertex, which all ranks know already."""
+        self._part = torch.from_numpy(part)
 
     def fetch(self, rows: Tensor, ids: Tensor, node_type: str | None = None) -> Tensor:
         """Rows of vertices anywhere; see :func:`dgcl.fetch`."""
@@ -121,7 +126,8 @@ class WholeGraphRows(Handle):
         Raises:
             ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
         """
-        if check_flag(halo, "halo") and self.edges != "head":
+        if check_flag(halo, "halo"):
+            self.require_current("dispatch_features(halo=True)")
             self.require_neighbourhoods("dispatch_features(halo=True)")
         ids = self.layout.owned_ids
         with self.collective("dispatch_features"):

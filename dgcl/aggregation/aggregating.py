@@ -29,6 +29,7 @@ class Aggregating(Protocol):
         device: Where they are.
         exchanges: By name.
         edges: The placement of edges.
+        was_rewired: Whether it took the place of another one.
         grid: The grid; its slices of rows are what is exchanged and summed.
     """
 
@@ -41,6 +42,7 @@ class Aggregating(Protocol):
     device: torch.device
     exchanges: Mapping[str, Exchange]
     edges: str
+    was_rewired: bool
     grid: Grid
 
     def collective(self, name: str, *, limited: bool = True) -> AbstractContextManager[None]:
@@ -49,6 +51,9 @@ class Aggregating(Protocol):
     @property
     def num_owned(self) -> int:
         """Rows that this rank owns."""
+
+    def require_current(self, what: str) -> None:
+        """Raise where another communicator has taken the place of this one."""
 
     def to_items(self, rows: Tensor) -> Tensor:
         """Rows as slices of rows."""

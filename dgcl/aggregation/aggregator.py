@@ -92,6 +92,7 @@ class Aggregator:
             ValueError, TypeError: Wrong shape, device or dtype.
             CommError: A peer is lost, late, or makes another call.
         """
+        self.comm.require_current("aggregator")
         check_rows(x, self.comm.num_owned, "num_owned", self.comm.rank, self.comm.device)
         if x.dtype not in _FLOATS and not (x.dtype in _COMPLEX and self.reduce in ("sum", "mean")):
             raise TypeError(

@@ -30,6 +30,7 @@ def connect_aggregator(
     problem: Exception | None = None
     number = 1
     try:
+        comm.require_current("aggregator")
         number = check_windows(windows, by, comm.num_nodes, comm.world_size)
         check_reduction(comm, reduce, edge_weight)
         if number > 1:
@@ -61,6 +62,11 @@ def _kind(edge_weight: Tensor | None) -> str | None:
 
 def _check_divisible(comm: Aggregating, reduce: str) -> None:
     """Raise where rows cannot be divided into windows."""
+    if comm.was_rewired:
+        raise ValueError(
+            "windows go with a graph that stays, as each rewire would leave theirs behind; leave windows out, or build a"
+            " new communicator"
+        )
     if reduce in ("max", "min"):
         raise ValueError(
             f"windows go with sums and means (got reduce={reduce!r}): which of equal elements wins is known when all"

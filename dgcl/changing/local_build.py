@@ -7,19 +7,15 @@ from uuid import UUID
 
 from dgcl.build import check_timeout, connect_shares
 from dgcl.planner import PlanOptions
-from dgcl.planner.methods import METHODS, make_plan
+from dgcl.planner.methods import METHODS
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.prepare.local_edges import share_of_edges
-from dgcl.prepare.shares import machine_of
-from dgcl.ranks.answers import from_rank_0
-from dgcl.ranks.control import Control
+from dgcl.prepare.local_edges import plan_together, share_of_edges
 from dgcl.ranks.machines import places_of_ranks, topology_of_job
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice
-from dgcl.transport import kernels
 from dgcl.transport.cuda import open_devices
 
 if TYPE_CHECKING:
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
 
     from dgcl.communicator import Communicator
 
-__all__ = ["build_from_local", "plan_together"]
+__all__ = ["build_from_local"]
 
 
 @set_up_call
@@ -84,19 +80,7 @@ def build_from_local(
     def planned(relation: Relation) -> Plan:
         return plan_together(control, relation, topology, method, plan)
 
-    share, directory = share_of_edges(control, owned_ids, edges, planned)
+    share, part = share_of_edges(control, owned_ids, edges, planned)
     comm = connect_shares(share, Communicator, timeout, channel, opened)
-    comm.directory = directory
+    comm.keep_part(part)
     return comm
-
-
-def plan_together(
-    control: Control, relation: Relation, topology: str | Topology, method: str, options: PlanOptions | None
-) -> Plan:
-    """The plan that rank 0 makes. Collective."""
-
-    def make() -> list[Plan]:
-        made = make_plan(relation, machine_of(topology, control.world_size), method, options)
-        return [made] * control.world_size
-
-    return from_rank_0(control, make, kernels.prepare)

@@ -1,16 +1,132 @@
-"""Other in-edges, or other owners, of the same vertices, on the same transport."""
+"""Other in-edges, or other owners, of the same vertices, on the same transport: a communicator takes another's place.
+
+Every wiring has exchange numbers of its own on the transport. A backward of an earlier call holds the communicator of
+that call, and so runs along its wiring; where all ranks have given one up, the next wiring takes its number.
+"""
 
 from __future__ import annotations
 
-from dgcl.ranks.directory import Directory
+from typing import Any, Self, cast
+from weakref import ref
+
+from dgcl.planner import PlanOptions
+from dgcl.planner.methods import METHODS, make_plan
+from dgcl.planner.plan import Plan
+from dgcl.planner.relation import Relation
+from dgcl.prepare.local_edges import plan_together, share_of_edges
+from dgcl.program.exchange import HALO
+from dgcl.ranks.context import add_communicator
 from dgcl.ranks.handle import Handle
+from dgcl.ranks.whole_rows import agree
+from dgcl.topology.checks import check_choice
 
 
 class Rewiring(Handle):
     """The part of a communicator that changes with its graph.
 
     Attributes:
-        directory: Which rank owns which vertex; None: nobody has asked yet.
+        successor: What took its place; it makes no more calls then but the backwards of earlier ones.
+        was_rewired: Whether it took the place of another one.
     """
 
-    directory: Directory | None = None
+    successor: Rewiring | None = None
+    was_rewired = False
+    _wirings: dict[int, ref[Any]] | None = None
+
+    def rewire(self, edges: Any, *, owned_ids: Any = None, method: str = "direct") -> Self:
+        """New in-edges of the vertices, and new owners, if they move, by a communicator in the place of this one.
+
+            >>> comm = comm.rewire((sources, heads))                        # the same owners
+            >>> x = dgcl.fetch(x, ids)                                      # or rows follow their vertices
+            >>> comm = comm.rewire((sources, heads), owned_ids=ids)
+
+        Collective. Ranks stay connected: transport, buffers and process groups are those of before, and so is the count
+        of dropout's calls. Local graphs, aggregators and models that hold a communicator are made anew; this one
+        raises. A backward of an earlier call runs along the wiring of that call.
+
+        Args:
+            edges: ``(sources, heads)`` by id: the in-edges of this rank's vertices.
+            owned_ids: ``(n,)`` ids of this rank's vertices from now on; None: those of before.
+            method: "direct", which every rank plans by itself; or another planner's, which rank 0 plans.
+
+        Returns:
+            The new communicator, which is the current one of this thread.
+
+        Raises:
+            ValueError, TypeError: As of :func:`dgcl.build_from_local`; the strategy or the transport cannot be rewired;
+                ``owned_ids`` on some ranks alone. On every rank; this communicator goes on.
+            CommError: A rank is gone, or makes another call.
+        """
+        comm: Any = self
+        control = comm.control
+        wirings = comm._wirings if comm._wirings is not None else {comm._halo: ref(comm)}
+        problem: Exception | None = None
+        try:
+            comm._check_rewirable(method)
+        except (TypeError, ValueError) as error:
+            problem = error
+
+        def planned(relation: Relation) -> Plan:
+            options = PlanOptions(row_bytes=comm.plan.row_bytes)
+            if method == "direct":
+                return make_plan(relation, comm.plan.topology, method, options)
+            return plan_together(control, relation, comm.plan.topology, method, options)
+
+        with control.collective("rewire"):
+            idle = {number for number, wired in wirings.items() if wired() is None}
+            reports = agree(control, problem, (owned_ids is None, method, idle))
+            if len({report[:2] for report in reports}) > 1:
+                raise ValueError(
+                    "owned_ids must be given on every rank or on none, and method be the same (got"
+                    f" {[report[:2] for report in reports]} by rank)"
+                )
+            ids, part = (comm.layout.owned_ids, comm.part.numpy()) if owned_ids is None else (owned_ids, None)
+            share, part = share_of_edges(control, ids, edges, planned, part)
+            if len(part) != comm.num_nodes:
+                raise ValueError(
+                    f"owned_ids must be the {comm.num_nodes} vertices of before, shared out anew (got {len(part)})"
+                )
+            idle = set.intersection(*(theirs for *_, theirs in reports))
+            number = comm.transport.add_exchanges({HALO: share.program}, 0, min(idle) if idle else None)
+        new = type(comm)(
+            share.exchanges,
+            share.local,
+            share.sizes,
+            control,
+            comm.transport,
+            timeout=comm.timeout,
+            device=comm.device,
+            first_exchange=number,
+        )
+        new.was_rewired = True
+        new.load_state_dict(comm.state_dict())
+        new.keep_part(part)
+        new.feature_dtype, new._wirings = comm.feature_dtype, {**wirings, number: ref(new)}
+        comm.successor = new
+        comm._numbers = {}
+        add_communicator(new)
+        return cast("Self", new)
+
+    def _check_rewirable(self: Any, method: str) -> None:
+        check_choice(method, "method", METHODS)
+        self.require_current("rewire")
+        self.require_neighbourhoods("rewire")
+        what = None
+        if self.layouts[HALO].is_replicated:
+            what = "replicas are copies of neighbourhoods of the whole graph"
+        elif len(self.exchanges) > 1:
+            what = "there are exchanges beside that of all edges"
+        elif self.offloads:
+            what = "an Offload is open, whose chunks are those of the old edges"
+        elif self.transport.fixed:
+            what = f'{self.transport.fixed}; channel="collective" can be rewired'
+        if what is not None:
+            raise ValueError(f"rewire: {what}; build a new communicator")
+
+    def require_current(self, what: str) -> None:
+        """Raise where another communicator has taken the place of this one."""
+        if self.successor is not None:
+            raise ValueError(
+                f"{what}: this communicator was rewired, and its edges are those of before; use the one that"
+                " comm.rewire() returned, and local graphs, aggregators and layers made of that"
+            )

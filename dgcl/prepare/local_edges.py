@@ -1,13 +1,13 @@
 """From each rank's own vertices and in-edges to its share: no rank has more of the graph than its own part.
 
-Each rank finds what it lacks from its own edges and asks the owners, who then know who reads each of their rows. All
-ranks learn the classes with their counts; with the plan of these every rank compiles its own program, from the places
-that the owners send along the plan's ways.
+All ranks learn the owner of every vertex. Each finds what it lacks from its own edges and asks the owners, who then
+know who reads each of their rows. All learn the classes with their counts; with the plan of these every rank compiles
+its own program, from the places that the owners send along the plan's ways.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,21 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph.id_arrays import as_ids
+from dgcl.planner import PlanOptions
+from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
-from dgcl.planner.relation import Relation, mask_words
+from dgcl.planner.relation import Relation
 from dgcl.planner.relays import without_idle_relays
-from dgcl.prepare.shares import Share
+from dgcl.prepare.shares import Share, machine_of
 from dgcl.program.checks import check_program
 from dgcl.program.compile import Frame, Items, compile_program
 from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.model import Program
+from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
-from dgcl.ranks.directory import Directory
 from dgcl.ranks.whole_rows import agree
-from dgcl.relation.classes import group_by_mask
+from dgcl.relation.classes import build_classes
+from dgcl.relation.demand import demand_of_pairs
 from dgcl.relation.local_graph import MAX_LOCAL_ROWS, LocalGraph
+from dgcl.topology import Topology
 
-__all__ = ["OwnEdges", "share_of_edges"]
+__all__ = ["OwnEdges", "plan_together", "share_of_edges"]
 
 Ids = NDArray[np.int64]
 
@@ -59,19 +63,12 @@ class OwnEdges:
         Time and memory: linear in its edges, and 4 bytes for each vertex of the whole graph.
 
         Raises:
-            ValueError: An id is out of range or given twice, or a head is not owned.
+            ValueError: An id is out of range, or a head is not owned.
         """
-        for name, ids in (("owned_ids", owned_ids), ("sources", sources), ("heads", heads)):
-            if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
-                raise ValueError(
-                    f"{name} of rank {rank} must lie in [0, {num_nodes}), as all ranks own {num_nodes} vertices (got"
-                    f" {ids.min()} to {ids.max()})"
-                )
+        for name, ids in (("sources", sources), ("heads", heads)):
+            check_range(name, ids, rank, num_nodes)
         row_of = np.full(num_nodes, -1, np.int32)
         row_of[owned_ids] = rows = np.arange(len(owned_ids), dtype=np.int32)
-        if (row_of[owned_ids] != rows).any():
-            twice = owned_ids[np.argmax(row_of[owned_ids] != rows)]
-            raise ValueError(f"owned_ids of rank {rank} must be distinct (vertex {twice} is there twice)")
         head_rows = row_of[heads]
         if (head_rows < 0).any():
             raise ValueError(
@@ -101,8 +98,8 @@ def share_of_edges(
     owned_ids: Any,
     edges: Any,
     planned: Callable[[Relation], Plan],
-    directory: Directory | None = None,
-) -> tuple[Share, Directory]:
+    part: NDArray[np.int32] | None = None,
+) -> tuple[Share, NDArray[np.int32]]:
     """This rank's share of a graph of which each rank has the in-edges of its own vertices. Collective.
 
     Args:
@@ -110,70 +107,116 @@ def share_of_edges(
         owned_ids: Ids of this rank's vertices; 0 to N - 1 over all ranks.
         edges: ``(sources, heads)`` by id.
         planned: Returns the plan of a relation, the same on every rank. Collective, if it likes.
-        directory: Where ``owned_ids`` are entered already; None: they are new.
+        part: ``(N,)`` the owner of every vertex, where ranks know it already.
+
+    Returns:
+        The share, and the owners.
 
     Raises:
         ValueError, TypeError: Something is wrong on some rank; every rank raises.
     """
     problem: Exception | None = None
-    arrays = [np.zeros(0, np.int64)] * 3
+    ids, sources, heads = arrays = [np.zeros(0, np.int64)] * 3
     try:
-        sources, heads = edges
-        arrays = [
-            as_ids(ids, name).astype(np.int64)
-            for ids, name in ((owned_ids, "owned_ids"), (sources, "sources"), (heads, "heads"))
-        ]
-        if len(arrays[1]) != len(arrays[2]):
-            raise ValueError(f"sources and heads must be as many (got {len(arrays[1])} and {len(arrays[2])})")
+        named = zip(("owned_ids", "sources", "heads"), (owned_ids, *edges), strict=True)
+        ids, sources, heads = arrays = [as_ids(each, name).astype(np.int64) for name, each in named]
+        if len(sources) != len(heads):
+            raise ValueError(f"sources and heads must be as many (got {len(sources)} and {len(heads)})")
     except (TypeError, ValueError) as error:
         problem = error
-    rank, sizes = control.rank, np.array(agree(control, problem, (len(arrays[0]), len(arrays[1]))))
-    num_owned, num_nodes, num_edges = sizes[:, 0], int(sizes[:, 0].sum()), int(sizes[:, 1].sum())
-    if not num_nodes:
-        raise ValueError("owned_ids: all ranks together must own a vertex (they are empty on every rank)")
+    reports = agree(control, problem, (ids if part is None else None, len(sources)))
+    if part is None:
+        part = _owners([theirs for theirs, _ in reports])
+    num_edges = [number for _, number in reports]
+    num_owned = np.bincount(part, minlength=control.world_size)
     own, text = None, None
     try:
-        own = OwnEdges.of(rank, num_nodes, *arrays)
+        own = OwnEdges.of(control.rank, len(part), *arrays)
     except ValueError as error:
         text = str(error)
-    nothing = np.zeros(0, np.int64)
-    n = len(arrays[0])
-    reads = nothing if own is None else np.bincount(own.sources, minlength=n + len(own.lacking))
-    known = Directory(control, num_nodes) if directory is None else directory
-    _, requests = known.find(
-        nothing if own is None else own.lacking,
-        reads[n:, None],
-        enter=None if directory is not None else arrays[0] if own is not None else nothing,
-        problem=text,
-    )
+    requests: list[Ids] = [np.zeros((0, 2), np.int64)] * control.world_size
+    if own is not None:
+        reads = np.bincount(own.sources, minlength=len(ids) + len(own.lacking))
+        table, owners = np.column_stack([own.lacking, reads[len(ids) :]]), part[own.lacking]
+        requests = [table[owners == peer] for peer in range(control.world_size)]
+    received = control.all_to_all([(text, asked) for asked in requests])
+    for text, _ in received:
+        if text is not None:
+            raise ValueError(text)
     assert own is not None
-    asked = np.concatenate(requests)
-    readers = np.repeat(np.arange(control.world_size), [len(of_rank) for of_rank in requests])
-    row_of = np.empty(num_nodes, np.int32)
-    row_of[own.owned_ids] = np.arange(n, dtype=np.int32)
+    row_of = np.empty(len(part), np.int32)
+    row_of[ids] = np.arange(len(ids), dtype=np.int32)
+    readers = np.repeat(np.arange(control.world_size), [len(asked) for _, asked in received])
+    asked = np.concatenate([asked for _, asked in received])
     rows = row_of[asked[:, 0]]
-    out_degrees = reads[:n] + np.bincount(rows, weights=asked[:, 1], minlength=n).astype(np.int64)
-    relation, places, taken = _classes(control, own.owned_ids, rows, readers)
+    in_degrees, out_degrees = np.diff(own.indptr), reads[: len(ids)]
+    np.add.at(out_degrees, rows, asked[:, 1])
+    relation, places, taken = _classes(control, ids, rows, readers)
     plan = planned(relation)
     frame = Frame.of(relation, without_idle_relays(plan), num_owned)
-    degrees = np.diff(own.indptr), out_degrees
-    program, halo = _compile(control, frame, own.owned_ids, places, taken, np.column_stack(degrees))
-    row_of[program.halo_ids] = np.arange(n, program.num_local, dtype=np.int32)
-    renumbered = np.concatenate([np.arange(n, dtype=np.int32), row_of[own.lacking]])
-    first_edge = int(sizes[:rank, 1].sum())
+    program, halo = _compile(control, frame, ids, places, taken, np.column_stack([in_degrees, out_degrees]))
+    row_of[program.halo_ids] = np.arange(len(ids), program.num_local, dtype=np.int32)
+    renumbered = row_of[np.concatenate([ids, own.lacking])]
+    first_edge = sum(num_edges[: control.rank])
     local = LocalGraph(
-        owned_ids=own.owned_ids,
+        owned_ids=ids,
         halo_ids=program.halo_ids,
         indptr=own.indptr,
         indices=renumbered[own.sources],
         edge_first=first_edge + own.indptr[:-1],
         edge_order=None if own.order is None else first_edge + own.order,
-        in_degrees=np.concatenate([degrees[0], halo[:, 0]]),
-        out_degrees=np.concatenate([degrees[1], halo[:, 1]]),
-        num_nodes_global=num_nodes,
+        in_degrees=np.concatenate([in_degrees, halo[:, 0]]),
+        out_degrees=np.concatenate([out_degrees, halo[:, 1]]),
+        num_nodes_global=len(part),
         first_edge=first_edge,
     )
-    return Share((Exchange(HALO, plan, program),), local, (num_nodes, num_edges)), known
+    return Share((Exchange(HALO, plan, program),), local, (len(part), sum(num_edges))), part
+
+
+def plan_together(
+    control: Control, relation: Relation, topology: str | Topology, method: str, options: PlanOptions | None
+) -> Plan:
+    """The plan that rank 0 makes. Collective."""
+
+    def make() -> list[Plan]:
+        made = make_plan(relation, machine_of(topology, control.world_size), method, options)
+        return [made] * control.world_size
+
+    return from_rank_0(control, make)
+
+
+def _owners(ids_of_ranks: Sequence[Ids]) -> NDArray[np.int32]:
+    """The owner of every vertex.
+
+    Raises:
+        ValueError: A vertex has two owners, or none; or there is none.
+    """
+    part = np.full(sum(map(len, ids_of_ranks)), -1, np.int32)
+    if not len(part):
+        raise ValueError("owned_ids: all ranks together must own a vertex (they are empty on every rank)")
+    for rank, ids in enumerate(ids_of_ranks):
+        check_range("owned_ids", ids, rank, len(part))
+        if (part[ids] >= 0).any():
+            twice = ids[np.argmax(part[ids] >= 0)]
+            raise ValueError(f"owned_ids: vertex {twice} has two owners, ranks {part[twice]} and {rank}")
+        part[ids] = rank
+    if (part < 0).any():  # then another one is there twice
+        rank, twice = next(
+            (rank, np.bincount(ids).argmax())
+            for rank, ids in enumerate(ids_of_ranks)
+            if len(np.unique(ids)) < len(ids)
+        )
+        raise ValueError(f"owned_ids of rank {rank} must be distinct (vertex {twice} is there twice)")
+    return part
+
+
+def check_range(name: str, ids: Ids, rank: int, num_nodes: int) -> None:
+    """Raise unless ids of a rank are vertices."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
+        raise ValueError(
+            f"{name} of rank {rank} must lie in [0, {num_nodes}), as all ranks own {num_nodes} vertices (got"
+            f" {ids.min()} to {ids.max()})"
+        )
 
 
 def _classes(
@@ -186,11 +229,12 @@ def _classes(
         owned_ids: (n,) of this rank.
         rows, readers: Pairs of an owned row and a rank that reads it.
     """
-    masks = np.zeros((mask_words(control.world_size), len(owned_ids)), np.uint64)
-    np.bitwise_or.at(masks, (readers // 64, rows), np.uint64(1) << (readers % 64).astype(np.uint64))
     by_id = np.argsort(owned_ids, kind="stable")
-    grouped = group_by_mask(masks[:, by_id], np.zeros(len(owned_ids), np.int32), 1)
-    of_ranks = control.exchange((grouped.masks, np.diff(grouped.ptr)))
+    row_by_id = np.empty_like(by_id)
+    row_by_id[by_id] = np.arange(len(by_id))
+    owner = np.full(len(owned_ids), control.rank)
+    mine = build_classes(demand_of_pairs(owner, row_by_id[rows], readers, control.world_size))
+    of_ranks = control.exchange((mine.relation.dests, mine.relation.count))
     relation = Relation(
         control.world_size,
         np.repeat(np.arange(control.world_size, dtype=np.int32), [len(counts) for _, counts in of_ranks]),
@@ -198,7 +242,7 @@ def _classes(
         np.concatenate([counts for _, counts in of_ranks]),
     )
     first = sum(int(counts.sum()) for _, counts in of_ranks[: control.rank])
-    taken = by_id[grouped.items]
+    taken = by_id[mine.items]
     places = np.full(len(owned_ids), -1, np.int32 if int(relation.count.sum()) < 2**31 else np.int64)
     places[taken] = np.arange(first, first + len(taken))
     return relation, places, taken

@@ -65,9 +65,11 @@ class Transport(Protocol):
 
     Attributes:
         bytes_sent: ``(E, 2, P)`` int64: bytes written to each peer so far, by exchange and verb (expand, fold).
+        fixed: Why exchanges cannot be replaced by others; "" where they can be.
     """
 
     bytes_sent: np.ndarray
+    fixed: str
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_owned, *F)`` owned rows to ``(num_local, *F)`` owned and halo rows."""
@@ -102,11 +104,13 @@ class Transport(Protocol):
             windows: Rows that FIRST and SECOND have place for, in one piece of memory; None: there are no windows.
         """
 
-    def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
-        """Add exchanges of some rows of another one, as whose bytes theirs count; return the first one's number.
+    def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
+        """Add exchanges, whose bytes count as another one's; return the first one's number. Collective, between calls.
 
-        Collective, between calls. The programs, by their names in messages, may have no more stages than those that
-        there are, and send to no other peers.
+        Args:
+            programs: By their names in messages.
+            counted: The exchange as whose bytes theirs count.
+            first: The first of those whose places they take; None: they are added behind the last.
 
         Raises:
             ValueError: This transport cannot; on every rank.
@@ -156,6 +160,8 @@ class WholeCalls:
     A class that inherits from it defines ``expand`` and ``fold``.
     """
 
+    fixed = "this transport carries out whole calls"
+
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """As :meth:`Transport.expand`."""
         raise NotImplementedError
@@ -170,7 +176,7 @@ class WholeCalls:
         """None: one by one."""
         return None
 
-    def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
+    def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
         """Refuse: each call would copy the owned rows, and nothing would be summed while a window travels."""
         raise ValueError(
             "windows, and maxima over ranks, need calls that can be started and waited for, and this communicator's"

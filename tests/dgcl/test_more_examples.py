@@ -24,6 +24,7 @@ NAMES = (
     "inference",
     "link_prediction",
     "mesh_simulation",
+    "moving_atoms",
     "plan_offline",
     "readout",
 )
@@ -171,6 +172,17 @@ def test_mesh_simulation(programs, monkeypatch) -> None:
     assert several == pytest.approx(losses, rel=1e-3)
     torch.testing.assert_close(found, state, rtol=1e-3, atol=1e-3)
     assert losses[10] < losses[0]
+
+
+def test_moving_atoms(programs) -> None:
+    """The same on one rank and three, atoms that change their rank included; wrong forces would not keep the energy."""
+    run = programs["moving_atoms"].simulate
+    ((totals, places),) = dgcl.launch(run, 1, 4, 12)
+    (several, found), *_ = dgcl.launch(run, 3, 4, 12)
+    assert several == pytest.approx(totals, rel=1e-10)
+    torch.testing.assert_close(found, places, rtol=1e-10, atol=1e-10)
+    assert totals == pytest.approx(totals[:1] * 12, rel=1e-4)
+    assert (places - programs["moving_atoms"].box(4)).abs().max() > 1e-4
 
 
 def test_plan_offline(programs, tmp_path) -> None:

@@ -48,6 +48,8 @@ class CollectiveTransport:
         bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer.
     """
 
+    fixed = ""
+
     def __init__(
         self,
         programs: Mapping[str, Program],
@@ -64,13 +66,14 @@ class CollectiveTransport:
         self._under_way: Callable[[], Call | None] = lambda: None
         self.bytes_sent = np.zeros((len(programs), 2, agreement.control.world_size), np.int64)
         for number, (name, program) in enumerate(programs.items()):
-            self._add({name: program}, number)
+            self._add({name: program}, number, number)
 
-    def _add(self, programs: Mapping[str, Program], counted: int) -> None:
-        self.agreement.names += tuple(programs)
-        self._tables += [(Tables(program, self._device), counted) for program in programs.values()]
+    def _add(self, programs: Mapping[str, Program], counted: int, first: int) -> None:
+        names, end = self.agreement.names, first + len(programs)
+        self.agreement.names = (*names[:first], *programs, *names[end:])
+        self._tables[first:end] = [(Tables(program, self._device), counted) for program in programs.values()]
 
-    def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
+    def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
         """As :meth:`dgcl.transport.base.Transport.add_exchanges`."""
         problem: Exception | None = None
         try:
@@ -78,9 +81,9 @@ class CollectiveTransport:
         except (CommError, ValueError) as error:
             problem = error
         agree(self.agreement.control, problem)
-        first = len(self._tables)
+        first = len(self._tables) if first is None else first
         check_agreement(self.agreement.control, programs, first)
-        self._add(programs, counted)
+        self._add(programs, counted, first)
         return first
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:

@@ -37,6 +37,7 @@ from dgcl.transport.shared_memory.engine import (
     EXPAND,
     FOLD,
     LINE,
+    NUM_STAGES,
     UNMAPPED,
     WAITING,
     advance,
@@ -134,10 +135,8 @@ class Runtime:
         )
         self.others: Callable[[], Iterable[Runtime]] = tuple
 
-    def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
-        """Add exchanges, whose bytes count as those of exchange ``counted``; return the first one's number.
-
-        Collective, between calls. Their buffers are of one size, that of the largest.
+    def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
+        """As :meth:`dgcl.transport.base.Transport.add_exchanges`; buffers are of one size, that of the largest.
 
         Raises:
             ValueError: There would be too many exchanges, or a call is under way on some rank; on every rank.
@@ -150,19 +149,21 @@ class Runtime:
             problem = error
         self.lock.release()
         agree(self.control, problem)
-        first, last = len(self.programs), len(programs)
+        first = len(self.programs) if first is None else first
+        end = first + len(programs)
         check_agreement(self.control, programs, first)
-        assert all(program.num_stages <= self._num_stages for program in programs.values())
-        self.names, self.programs = (*self.names, *programs), (*self.programs, *programs.values())
-        added = [
-            self._task(number, verb, counted)
-            for number in range(first, first + last)
-            for verb in (EXPAND, FOLD)
-        ]
+        self.names = (*self.names[:first], *programs, *self.names[end:])
+        self.programs = (*self.programs[:first], *programs.values(), *self.programs[end:])
+        # Flags only grow, with this number too: all ranks are between the same two calls.
+        self._num_stages = max(self._num_stages, *(program.num_stages for program in programs.values()))
+        self.failure_detector.num_stages = self._num_stages
+        added = [self._task(number, verb, counted) for number in range(first, end) for verb in (EXPAND, FOLD)]
         rooms = [max(task.room for task in added[verb::2]) for verb in (EXPAND, FOLD)]
         for task in added:
             task.room = rooms[task.verb]
-        self.tasks = (*self.tasks, *added)
+        self.tasks = (*self.tasks[: 2 * first], *added, *self.tasks[2 * end :])
+        for task in self.tasks:
+            task.words[NUM_STAGES] = self._num_stages
         self.failure_detector.exchanges = self.names
         return first
 

@@ -66,7 +66,7 @@ class FailureDetector:
         timeout: float,
         network: RemoteChannel | None,
     ) -> None:
-        self._rank, self.exchanges, self._num_stages = rank, exchanges, num_stages
+        self._rank, self.exchanges, self.num_stages = rank, exchanges, num_stages
         self._peers, self._timeout, self._network = peers, timeout, network
         self.other_communicators: Callable[[], Iterable[OtherCommunicator]] = tuple
         self.name = "this communicator"
@@ -142,7 +142,7 @@ class FailureDetector:
             why = self._peers.gone(peer) or self._cut_off(peer)
             # It may have finished its part before it went on: only what is still missing now is lost.
             if (differs or why is not None) and not arrived_meanwhile(
-                under_way, peer, self._peers.control_pages, self._num_stages
+                under_way, peer, self._peers.control_pages, self.num_stages
             ):
                 if differs:
                     return self.disagreement(under_way, peer, call, theirs)

@@ -34,11 +34,13 @@ class SharedMemoryTransport:
     Attributes:
         runtime: Executes the programs.
         bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer.
+        fixed: As of :class:`dgcl.transport.base.Transport`.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.bytes_sent = runtime.bytes_sent
+        self.fixed = "rows travel through the network channel" if runtime.network is not None else ""
         self._lists: dict[object, StepList] = {}
         self._known = self._lists.get
 
@@ -114,9 +116,11 @@ class SharedMemoryTransport:
             return None
         return StepList(self.runtime, steps, (width,), dtype, windows=windows)
 
-    def add_exchanges(self, programs: Mapping[str, Program], counted: int) -> int:
-        """Add exchanges whose bytes count as another's; return the first one's number. Collective, between calls."""
-        return self.runtime.add_exchanges(programs, counted)
+    def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
+        """As :meth:`dgcl.transport.base.Transport.add_exchanges`."""
+        if first is not None:
+            self._lists.clear()
+        return self.runtime.add_exchanges(programs, counted, first)
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
