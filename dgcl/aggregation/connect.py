@@ -64,7 +64,7 @@ def _check_divisible(comm: Aggregating, reduce: str) -> None:
     """Raise where rows cannot be divided into windows."""
     if comm.was_rewired:
         raise ValueError(
-            "windows go with a graph that stays, as each rewire would leave theirs behind; leave windows out, or build a"
+            "windows go with a graph that stays, as each rewire would leave theirs behind; leave them out, or build a"
             " new communicator"
         )
     if reduce in ("max", "min"):

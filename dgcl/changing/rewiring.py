@@ -72,7 +72,7 @@ class Rewiring(Handle):
                 return make_plan(relation, comm.plan.topology, method, options)
             return plan_together(control, relation, comm.plan.topology, method, options)
 
-        with control.collective("rewire"):
+        with comm.collective("rewire"):
             idle = {number for number, wired in wirings.items() if wired() is None}
             reports = agree(control, problem, (owned_ids is None, method, idle))
             if len({report[:2] for report in reports}) > 1:
