@@ -10,6 +10,7 @@ from dgcl.topology import Connection, Device, Link, Topology
 from dgcl.topology.combine import Nic, cluster, join_machines
 from dgcl.topology.importers import import_topology
 from tests.topology.importers.cases import XML
+from tests.topology.test_presets import bottleneck
 
 NODE = Topology(
     "node",
@@ -20,14 +21,6 @@ NODE = Topology(
         Connection("bridge", "NV2", "gpu0", "gpu1", 48.0),
     ),
 )
-
-
-def rate(topology: Topology, src: int, dst: int) -> float:
-    arrays = topology.arrays()
-    link = arrays.link_of[src, dst]
-    return float(
-        arrays.bandwidth[arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]].min()
-    )
 
 
 def routes(topology: Topology) -> dict[tuple[str, str], tuple[str, ...]]:
@@ -51,7 +44,7 @@ def test_a_shared_nic_behind_a_switch() -> None:
         "m1.nic0-m1.plx",
         "m1.gpu1-m1.plx",
     )
-    assert (rate(two, 0, 1), rate(two, 0, 2)) == (48.0, 10.0)
+    assert (bottleneck(two, 0, 1), bottleneck(two, 0, 2)) == (48.0, 10.0)
     assert routes(two)["m1.gpu0", "m1.gpu1"] == ("m1.bridge",)
 
 
@@ -113,7 +106,7 @@ def test_ports_of_an_imported_machine(tmp_path: Path) -> None:
     path = tmp_path / "node.xml"
     path.write_text(XML)
     two = cluster(import_topology(path).topology, 2)
-    assert rate(two, 0, 3) == 12.0  # PCIe; the wire has 12.5
+    assert bottleneck(two, 0, 3) == 12.0  # PCIe; the wire has 12.5
     assert "m1.mlx5_0-net" in routes(two)["m0.gpu0", "m1.gpu2"]
     assert not any(".port" in end for c in two.connections for end in (c.a, c.b))
 
@@ -186,12 +179,6 @@ def test_ports_of_a_kind_meet() -> None:
     )
     assert found["m0.gpu1", "m0.gpu0"] == ("m0.gpu1-m0.sw", "m0.gpu0-m0.sw")
     assert len(whole.links) == 6
-
-
-def test_given_links_of_a_machine_stay() -> None:
-    one_way = Topology("one", BIG.devices, BIG.connections, (Link("gpu0", "gpu1", ("gpu0-sw", "gpu1-sw")),))
-    whole = join_machines([one_way, SMALL], [(0, 0), (0, 1), (1, 0)], name="t")
-    assert ("m0.gpu1", "m0.gpu0") not in {(link.src, link.dst) for link in whole.links}
 
 
 def test_devices_that_no_rank_uses_are_left_out() -> None:

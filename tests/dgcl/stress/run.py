@@ -11,6 +11,7 @@ import os
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,7 +143,8 @@ class Player:
             self.wrong.append(f"call {self.calls}: {what}: {int((result != wanted).sum())} elements differ")
 
 
-def _serve(channel: Connection, problems: list[Problem], seconds: float, seed: int) -> None:
+def play(problems: list[Problem], seconds: float, seed: int) -> tuple[Any, ...]:
+    """One rank's run: calls, steps, elements, seconds, and what was wrong."""
     player = Player(problems, seed)
     control = context.require_control()
     control.barrier()
@@ -151,25 +153,31 @@ def _serve(channel: Connection, problems: list[Problem], seconds: float, seed: i
         player.play(_ROUND)
         if control.broadcast(time.monotonic() - begin > seconds) or any(control.exchange(bool(player.wrong))):
             break
-    took = time.monotonic() - begin
-    channel.send((player.calls, player.delays.steps, player.elements, took, player.wrong))
+    return player.calls, player.delays.steps, player.elements, time.monotonic() - begin, player.wrong
+
+
+def _serve(channel: Connection, problems: list[Problem], seconds: float, seed: int) -> None:
+    channel.send(play(problems, seconds, seed))
     channel.recv()
+
+
+def make_problems(num_ranks: int, seed: int) -> list[Problem]:
+    """The worlds of the communicators: trees, vertices and edges for each rank."""
+    sizes = [("random-1", 8, 40), ("direct", 30, 150), ("line", 4, 9)]
+    return [
+        Problem.of(
+            random_world(
+                seed + 5 + number, num_ranks, trees, num_nodes=nodes * num_ranks, num_edges=edges * num_ranks
+            )
+        )
+        for number, (trees, nodes, edges) in enumerate(sizes)
+    ]
 
 
 def stress(num_ranks: int, seconds: float, seed: int = 0, grace: float = 120.0) -> Outcome:
     """Run ranks for some seconds; what came of it. A rank that dies or hangs for ``grace`` seconds beyond that
     is an AssertionError that names it."""
-    problems = [
-        Problem.of(
-            random_world(seed + 5, num_ranks, "random-1", num_nodes=8 * num_ranks, num_edges=40 * num_ranks)
-        ),
-        Problem.of(
-            random_world(seed + 6, num_ranks, "direct", num_nodes=30 * num_ranks, num_edges=150 * num_ranks)
-        ),
-        Problem.of(
-            random_world(seed + 7, num_ranks, "line", num_nodes=4 * num_ranks, num_edges=9 * num_ranks)
-        ),
-    ]
+    problems = make_problems(num_ranks, seed)
     with Ranks(num_ranks, _serve, problems, seconds, seed) as ranks:
         answers = ranks.told(deadline=seconds + grace)
         ranks.tell("end")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dgcl.stress.run import stress
+import dgcl
+from tests.dgcl.stress.run import make_problems, play, stress
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -13,6 +14,13 @@ def test_some_seconds_with_four_ranks() -> None:
     outcome = stress(4, 2.0, seed=3)
     assert outcome.wrong == []
     assert outcome.calls > 20
+
+
+@pytest.mark.parametrize("num_ranks", [8, pytest.param(16, marks=pytest.mark.slow)])
+def test_threads(num_ranks: int) -> None:
+    for calls, *_, wrong in dgcl.launch(play, num_ranks, make_problems(num_ranks, 51), 2.0, 51):
+        assert wrong == []
+        assert calls > 20
 
 
 @pytest.mark.slow

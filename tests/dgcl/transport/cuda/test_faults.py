@@ -22,6 +22,8 @@ from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
 from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices
+from tests.dgcl.transport.cuda.test_lanes import losing
+from tests.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -46,7 +48,12 @@ def failing(rank: Rank, call: Callable[[], object] | None = None) -> tuple[type[
     return caught.type, str(caught.value)
 
 
-def test_a_rank_that_makes_no_call_is_named() -> None:
+#: How rows of rank 0 travel.
+paths = named("path", {"peer memory": {}, "through the host": {"shared": False, "prepare": losing(0)}})
+
+
+@paths
+def test_a_rank_that_makes_no_call_is_named(path: dict[str, Any]) -> None:
     told = threading.Semaphore(0)
 
     def body(rank: Rank) -> Any:
@@ -60,7 +67,7 @@ def test_a_rank_that_makes_no_call_is_named() -> None:
         told.release()
         return kind, text
 
-    results, _ = on_devices(LINE, body)
+    results, _ = on_devices(LINE, body, **path)
     assert [kind for kind, _ in results[:2]] == [CommTimeoutError] * 2
     texts = [text for _, text in results[:2]]
     assert any("waited 1 s in vain: stage" in text for text in texts)
@@ -108,8 +115,9 @@ def test_a_slow_rank_is_no_failure() -> None:
     on_devices(LINE, body)
 
 
+@paths
 @pytest.mark.parametrize("different", ["verb", "width", "dtype"])
-def test_different_calls_are_told_from_each_other(different: str) -> None:
+def test_different_calls_are_told_from_each_other(different: str, path: dict[str, Any]) -> None:
     def body(rank: Rank) -> Any:
         warm(rank)
         if rank.rank == 0:
@@ -120,7 +128,7 @@ def test_different_calls_are_told_from_each_other(different: str) -> None:
             return failing(rank, lambda: rank.exchange.expand(rank.owned(4)))
         return failing(rank, lambda: rank.exchange.expand(rank.owned(3, torch.int32)))
 
-    results, _ = on_devices(PAIR, body, shared=False)
+    results, _ = on_devices(PAIR, body, **path)
     assert [kind for kind, _ in results] == [DisagreementError] * 2
     assert all("ranks make different calls" in text for _, text in results)
     assert all("expand of rows of 12 bytes, torch.float32" in text for _, text in results)
@@ -139,19 +147,22 @@ def test_a_rank_that_leaves_is_named() -> None:
     assert "rank 1 has closed its communicator, and " in results[0][1]
 
 
-def test_a_rank_may_leave_when_its_part_is_enqueued() -> None:
+@paths
+def test_a_rank_may_leave_when_its_part_is_enqueued(path: dict[str, Any]) -> None:
     def body(rank: Rank) -> Any:
         warm(rank)
         if rank.rank == 0:
-            time.sleep(0.1)
+            rank.fake.frozen.set()
         out = rank.exchange.expand(rank.owned(3, seed=1))
         if rank.rank == 1:
             rank.exchange.close()
-            return torch.equal(out, rank.expanded(3, seed=1))
-        rank.wait()
+        else:
+            time.sleep(0.3)
+            rank.fake.frozen.clear()
+            rank.wait()
         return torch.equal(out, rank.expanded(3, seed=1))
 
-    results, _ = on_devices(PAIR, body)
+    results, _ = on_devices(PAIR, body, **path)
     assert results == [True, True]
 
 

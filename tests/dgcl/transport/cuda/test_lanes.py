@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dgcl.errors import CommError, CommTimeoutError, DisagreementError
 from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.lanes import NUM_SLOTS, cut
 from tests.dgcl.support_plans import make_world, random_world
@@ -181,60 +178,6 @@ def test_rows_without_bytes_come_too() -> None:
         both_verbs(rank, 1, torch.float32, 1)
 
     on_devices(PAIR, body, shared=False, prepare=losing(0))
-
-
-def test_a_rank_may_leave_when_its_part_is_enqueued() -> None:
-    def body(rank: Rank) -> Any:
-        both_verbs(rank, 3, torch.float32, 1)
-        rank.control.barrier()
-        if rank.rank == 0:
-            rank.fake.frozen.set()
-        out = rank.exchange.expand(rank.owned(3, seed=1))
-        if rank.rank == 1:
-            rank.exchange.close()
-        else:
-            time.sleep(0.3)
-            rank.fake.frozen.clear()
-            rank.wait()
-        return torch.equal(out, rank.expanded(3, seed=1))
-
-    results, _ = on_devices(PAIR, body, shared=False, prepare=losing(0))
-    assert results == [True, True]
-
-
-def test_a_late_rank_is_named() -> None:
-    told = threading.Event()
-
-    def body(rank: Rank) -> Any:
-        both_verbs(rank, 3, torch.float32, 1)
-        rank.control.barrier()
-        if rank.rank == 1:
-            assert told.wait(60)
-            return None
-        rank.hurry(1.0)
-        with pytest.raises(CommError) as caught:  # noqa: PT012
-            rank.exchange.expand(rank.owned(3))
-            rank.wait()
-        told.set()
-        rank.fake.drain()
-        return caught.type, str(caught.value)
-
-    results, _ = on_devices(PAIR, body, shared=False, prepare=losing(0))
-    assert results[0][0] is CommTimeoutError
-    assert "missing from rank 1 (it has not begun this call)" in results[0][1]
-
-
-def test_different_calls_are_noticed() -> None:
-    def body(rank: Rank) -> Any:
-        both_verbs(rank, 3, torch.float32, 1)
-        rank.control.barrier()
-        with pytest.raises(CommError) as caught:  # noqa: PT012
-            rank.exchange.expand(rank.owned(3 + rank.rank))
-            rank.wait()
-        return caught.type
-
-    results, _ = on_devices(PAIR, body, shared=False, prepare=losing(0))
-    assert results == [DisagreementError] * 2
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])

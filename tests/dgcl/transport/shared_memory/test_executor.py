@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +12,6 @@ import torch
 import dgcl
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
-from dgcl.ranks.context import context
 from dgcl.transport.shared_memory.step_list import StepList
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, make_world, random_world
@@ -426,71 +423,6 @@ def between_processes(name: str) -> None:
 @pytest.mark.parametrize("name", ["three in a line", "four over a hub", "four at random"])
 def test_rows_between_processes(rank_pool: Callable[[int], RankPool], name: str) -> None:
     rank_pool(WORLDS[name].world_size).run(between_processes, name)
-
-
-def stress(seed: int, seconds: float) -> int:
-    """Random verbs, widths and types on two communicators, with pauses that differ from rank to rank."""
-    world_size = context.require_control().world_size
-    comms = [
-        join(random_world(seed, world_size, "random-1").shares()),
-        join(random_world(seed + 1, world_size, "line").shares()),
-    ]
-    same, own = random.Random(seed), random.Random(seed * 1000 + comms[0].rank)
-    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
-    steps, end = 0, time.monotonic() + seconds
-    while comms[0].control.broadcast(time.monotonic() < end):
-        for _ in range(20):
-            steps += 1
-            comm = same.choice(comms)
-            shape = same.choice([(), (1,), (3,), (17, 2), (128,), (602,), (5000,), (0,)])
-            dtype = same.choice([torch.float32, torch.float64, torch.int64, torch.int8, torch.bfloat16])
-            if own.random() < 0.1:
-                time.sleep(own.expovariate(2000))
-            if same.random() < 0.6:
-                full = random_bits((comm.num_nodes, *shape), dtype, seed=steps)
-                result, expected = comm.expand(full[comm.owned_ids]), full[local_ids(comm)]
-            else:
-                rows = [
-                    torch.randint(
-                        0, 4, (len(ids), *shape), generator=torch.Generator().manual_seed(steps + rank)
-                    )
-                    for rank, ids in enumerate(held_by(comm))
-                ]
-                total = torch.zeros(comm.num_nodes, *shape, dtype=torch.int64)
-                for ids, theirs in zip(held_by(comm), rows, strict=True):
-                    total.index_add_(0, ids, theirs)
-                result = comm.fold(rows[comm.rank].to(dtype))
-                expected = total[comm.owned_ids].to(dtype)
-            assert same_bits(result, expected), (seed, steps)
-            kept.append((result, expected))
-            if len(kept) > 30:
-                old, known = kept.pop(own.randrange(len(kept)))
-                assert same_bits(old, known), (seed, steps)
-    for comm in comms:
-        comm.close()
-    return steps
-
-
-def held_by(comm: Communicator) -> list[torch.Tensor]:
-    """Global ids of the local rows of every rank, which one rank alone would not know."""
-    world = comm.__dict__.get("_test_held")
-    if world is None:
-        world = comm.__dict__["_test_held"] = comm.control.exchange(local_ids(comm))
-    return world
-
-
-def test_random_calls_on_threads() -> None:
-    dgcl.launch(stress, 8, 51, 2.0)
-
-
-def test_random_calls_on_processes(rank_pool: Callable[[int], RankPool]) -> None:
-    rank_pool(4).run(stress, 52, 2.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_ranks", [16, *(pytest.param(n, marks=pytest.mark.matrix) for n in (8, 32))])
-def test_random_calls_of_many_more_ranks_than_cores(num_ranks: int) -> None:
-    assert min(dgcl.launch(stress, num_ranks, 60 + num_ranks, 8.0)) >= 10
 
 
 def test_an_interrupt_between_a_start_and_its_result_is_an_error_on_peers(
