@@ -8,10 +8,8 @@ vertex" is known, one edge per need says so: from the vertex to some vertex of t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,26 +54,6 @@ class Problem:
         return self.classes.relation.deliveries
 
 
-def from_needs(
-    name: str,
-    part: NDArray[np.integer[Any]],
-    world_size: int,
-    needs: Iterable[tuple[int, NDArray[np.int64]]],
-) -> Problem:
-    """The problem in which rank ``r`` needs the vertices ``ids``, for every ``(r, ids)`` of ``needs``.
-
-    A rank that needs something owns at least one vertex. Vertices of its own are left out.
-    """
-    tails, heads = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for rank, ids in needs:
-        others = ids[part[ids] != rank]
-        if len(others):
-            tails.append(others.astype(np.int64))
-            heads.append(np.full(len(others), np.flatnonzero(part == rank)[0], np.int64))
-    edges = np.stack([np.concatenate(tails), np.concatenate(heads)])
-    return Problem(name, as_graph(edges, len(part)), part.astype(np.int32), world_size)
-
-
 def from_relation(name: str, relation: Relation) -> Problem:
     """A problem with this relation: vertices numbered class by class, after one for each rank that would own
     none."""
@@ -83,12 +61,12 @@ def from_relation(name: str, relation: Relation) -> Problem:
     bare = np.setdiff1d(np.arange(world_size), relation.source)
     first = len(bare) + np.concatenate([[0], np.cumsum(relation.count)])
     part = np.concatenate([bare, np.repeat(relation.source, relation.count)])
-    needed: list[list[NDArray[np.int64]]] = [[] for _ in range(world_size)]
-    for c in range(relation.num_classes):
-        for rank in relation.dest_ranks(c):
-            needed[rank].append(np.arange(first[c], first[c + 1], dtype=np.int64))
-    needs = [(rank, np.concatenate(ids)) for rank, ids in enumerate(needed) if ids]
-    return from_needs(name, part, world_size, needs)
+    pairs = [(c, rank) for c in range(relation.num_classes) for rank in relation.dest_ranks(c)]
+    reader = [int(np.flatnonzero(part == rank)[0]) for rank in range(world_size)]
+    tails = [np.arange(first[c], first[c + 1]) for c, _ in pairs]
+    heads = np.repeat([reader[rank] for _, rank in pairs], [len(ids) for ids in tails])
+    edges = np.stack([np.concatenate([np.empty(0, np.int64), *tails]), heads.astype(np.int64)])
+    return Problem(name, as_graph(edges, len(part)), part.astype(np.int32), world_size)
 
 
 def from_pattern(pattern: str, world_size: int, rows: int) -> Problem:
@@ -113,17 +91,13 @@ def take_fraction(problem: Problem, fraction: float, seed: int = 0) -> Problem:
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction must lie in (0, 1] (got {fraction})")
-    classes, relation = problem.classes, problem.classes.relation
-    order = np.random.default_rng(seed).permutation(classes.num_boundary)
+    boundary = problem.classes.items
     chosen = np.zeros(problem.graph.num_nodes, bool)
-    chosen[classes.items[order[: round(fraction * classes.num_boundary)]]] = True
-    needed: list[list[NDArray[np.int64]]] = [[] for _ in range(problem.world_size)]
-    for c in range(relation.num_classes):
-        members = classes.items[classes.class_ptr[c] : classes.class_ptr[c + 1]]
-        for rank in relation.dest_ranks(c):
-            needed[rank].append(members[chosen[members]])
-    needs = [(rank, np.concatenate(ids)) for rank, ids in enumerate(needed) if ids]
-    return from_needs(f"{problem.name} x {fraction:g}", problem.part, problem.world_size, needs)
+    order = np.random.default_rng(seed).permutation(len(boundary))
+    chosen[boundary[order[: round(fraction * len(boundary))]]] = True
+    edges = np.stack(problem.graph.edges())
+    graph = as_graph(edges[:, chosen[edges[0]]], problem.graph.num_nodes)
+    return Problem(f"{problem.name} x {fraction:g}", graph, problem.part, problem.world_size)
 
 
 def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:

@@ -64,6 +64,13 @@ def option(
     parser.add_argument(*names, name, help=text, **settings)
 
 
+def refuse(args: argparse.Namespace, names: str, rule: str) -> None:
+    """Refuse options that were used; ``rule`` says with what they go, or without what."""
+    for name in names.split():
+        if getattr(args, name.replace("-", "_")) not in (None, False):
+            raise CliError(f"--{name} {rule}")
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """An option type: a whole number of at least ``least``."""
 
@@ -128,3 +135,11 @@ def list_of(value_type: Callable[[str], T]) -> Callable[[str], list[T]]:
         return [value_type(part) for part in text.split(",")]
 
     return values
+
+
+def work(text: str) -> tuple[float, float]:
+    """An option type: ``E,R``, the nanoseconds that an edge and a row take, as seconds."""
+    values = list_of(number(0))(text)
+    if len(values) != 2:
+        raise argparse.ArgumentTypeError(f"must be two numbers, for an edge and for a row (got {text!r})")
+    return values[0] * 1e-9, values[1] * 1e-9

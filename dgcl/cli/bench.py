@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dgcl import __version__
-from dgcl.cli.arguments import at_least, byte_size, list_of, number, option
+from dgcl.cli.arguments import at_least, byte_size, list_of, number, option, refuse
 from dgcl.cli.bench_cases import make_cases, read_problem
 from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, replacing
@@ -196,13 +196,12 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
         raise CliError("--width goes without --minbytes and --maxbytes: a graph's rows are given")
     if not whole and args.width and len(args.width) > 1:
         raise CliError("--width takes one number for a pattern, whose sizes come from --minbytes")
-    if args.part is not None and args.graph is None:
-        raise CliError("--part goes with --graph")
-    if args.fraction is not None:
-        if not whole:
-            raise CliError("--fraction goes with --graph or --relation")
-        if max(args.fraction) > 1:
-            raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
+    if args.graph is None:
+        refuse(args, "part", "goes with --graph")
+    if not whole:
+        refuse(args, "fraction", "goes with --graph or --relation")
+    if args.fraction is not None and max(args.fraction) > 1:
+        raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
     inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
 
@@ -211,8 +210,7 @@ def _check_device(args: argparse.Namespace) -> None:
     """Refuse what is not measured on GPUs."""
     import torch
 
-    if args.threads:
-        raise CliError("--threads goes without --device cuda")
+    refuse(args, "threads", "goes without --device cuda")
     if not torch.cuda.is_available():
         built = torch.version.cuda or "none"
         raise CliError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import PLACEMENTS, Parser, option
+from dgcl.cli.arguments import PLACEMENTS, Parser, option, refuse
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output
 from dgcl.cli.output import print_json, print_legend, print_table, print_written, seconds, step
@@ -16,9 +16,6 @@ from dgcl.cli.topologies import resolve
 if TYPE_CHECKING:
     from dgcl.planner import PlanOptions
     from dgcl.workers.plans import AggregationPlan
-
-#: Options of the plan of one exchange, which say nothing of two.
-_OF_ONE_EXCHANGE = ("compare", "explain", "plot", "relation_out", "place", "hops", "memory_limit")
 
 
 def add_edges(parser: Parser) -> None:
@@ -39,7 +36,7 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
 
     check_exchanges(args, "--edges")
     plans = _plans(args, options)
-    edge_seconds = 0.0 if args.work is None else args.work[0] * 1e-9
+    edge_seconds = 0.0 if args.work is None else args.work[0]
     chosen = fastest(plans, edge_seconds) if args.edges == "auto" else args.edges
     chosen_plan = plans[chosen]
     save_plans((args.out, chosen_plan.expand), (args.fold_out, chosen_plan.folded))
@@ -47,44 +44,43 @@ def plan_edges(args: argparse.Namespace, options: PlanOptions) -> int:
     if args.json:
         print_json({"edges": chosen, "placements": facts})
         return 0
+    print_exchanges({f"{name} <-" if name == chosen else name: one for name, one in facts.items()})
+    print_written(("plan of the rows", args.out), ("plan of the partial sums", args.fold_out))
+    return 0
+
+
+def print_exchanges(facts: dict[str, dict[str, Any]]) -> None:
+    """A line for each way to carry out both exchanges, by its name."""
     print_table(
         ["edges", "expanded", "folded", "rows/vertex", "edges max/mean", "expand", "fold", "both", "bound"],
         [
             [
-                f"{name} <-" if name == chosen else name,
+                name,
                 str(one["rows_expanded"]),
                 str(one["rows_folded"]),
                 f"{one['rows_per_vertex']:.3f}",
                 f"{one['imbalance']:.2f}",
-                seconds(one["expand_seconds"]),
-                seconds(one["fold_seconds"]),
-                seconds(one["exchange_seconds"]),
-                seconds(one["lower_bound_seconds"]),
+                *(seconds(one[f"{what}_seconds"]) for what in ("expand", "fold", "exchange", "lower_bound")),
             ]
             for name, one in facts.items()
         ],
     )
     print_legend(
         {
-            "expanded, folded": "rows, and partial sums, that travel over all ranks in an aggregation",
+            "expanded, folded": "rows (slices on a grid) and partial sums that travel over all ranks in an aggregation",
             "rows/vertex": "both together, over the vertices of the graph",
             "edges max/mean": "edges that the fullest rank sums, over the average",
             "bound": "the least that any plan of both exchanges takes",
         }
     )
-    print_written(("plan of the rows", args.out), ("plan of the partial sums", args.fold_out))
-    return 0
 
 
-def check_exchanges(args: argparse.Namespace, option: str) -> None:
-    """Refuse what says nothing of two exchanges, which ``option`` plans, before anything long is done."""
+def check_exchanges(args: argparse.Namespace, with_option: str) -> None:
+    """Refuse what says nothing of two exchanges, which ``with_option`` plans, before anything long is done."""
     if args.graph is None:
-        raise CliError(f"{option} goes with a graph: who may sum an edge depends on the edges")
-    for name in _OF_ONE_EXCHANGE:
-        if getattr(args, name):
-            raise CliError(f"--{name.replace('_', '-')} goes without {option}, which plans two exchanges")
-    if args.work is not None and len(args.work) != 2:
-        raise CliError(f"--work must be two numbers, for an edge and for a row (got {len(args.work)})")
+        raise CliError(f"{with_option} goes with a graph: who may sum an edge depends on the edges")
+    others = "compare explain plot relation-out place hops memory-limit"
+    refuse(args, others, f"goes without {with_option}, which plans two exchanges")
     check_problem(args)
     inputs = {"GRAPH": args.graph, "--part": args.part, "--topology": args.topology}
     check_output("--out", args.out, inputs)

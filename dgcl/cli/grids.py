@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import Parser, at_least, option
-from dgcl.cli.edges import check_exchanges
+from dgcl.cli.arguments import Parser, at_least, option, refuse
+from dgcl.cli.edges import check_exchanges, print_exchanges
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_json, print_legend, print_table, print_written, seconds, size, step
 from dgcl.cli.partition import GRAPH_HELP, add_undirected
@@ -168,11 +168,8 @@ def plan_one_grid(args: argparse.Namespace, options: PlanOptions) -> int:
     from dgcl.grid.needs import find_needs
     from dgcl.grid.plans import plan_grid
 
-    if args.edges is not None:
-        raise CliError("--grid goes without --edges: a grid says who sums an edge")
+    refuse(args, "edges work", "goes without --grid: a grid says who sums an edge")
     check_exchanges(args, "--grid")
-    if args.work is not None:
-        raise CliError("--work goes without --grid")
     if args.row_bytes % _ITEMSIZE:
         raise CliError(
             f"--row-bytes must be a multiple of {_ITEMSIZE} with --grid: slices are of float32 (got {args.row_bytes})"
@@ -187,33 +184,8 @@ def plan_one_grid(args: argparse.Namespace, options: PlanOptions) -> int:
     if args.json:
         print_json(facts)
         return 0
-    print_table(
-        [
-            "grid",
-            "edges",
-            "max/mean",
-            "expanded",
-            "most",
-            "folded",
-            "most",
-            "expand",
-            "fold",
-            "both",
-            "bound",
-        ],
-        [
-            [
-                str(grid),
-                f"{plan.counts.edges.mean():.0f}",
-                f"{plan.counts.imbalance:.2f}",
-                str(plan.counts.expanded.sum()),
-                str(plan.counts.expanded.max()),
-                str(plan.counts.folded.sum()),
-                str(plan.counts.folded.max()),
-                *(seconds(facts[name]) for name in ("expand_seconds", "fold_seconds", "exchange_seconds")),
-                seconds(facts["lower_bound_seconds"]),
-            ]
-        ],
-    )
+    travel = {"rows_expanded": plan.counts.expanded.sum(), "rows_folded": plan.counts.folded.sum()}
+    per_vertex = sum(travel.values()) / grid.slices / graph.num_nodes
+    print_exchanges({str(grid): {**facts, **travel, "rows_per_vertex": per_vertex}})
     print_written(("plan of the slices of rows", args.out), ("plan of the partial sums", args.fold_out))
     return 0

@@ -6,16 +6,16 @@ import argparse
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, list_of, number, option
+from dgcl.cli.arguments import at_least, list_of, option, refuse, work
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, seconds, size, step
 from dgcl.cli.partition import GRAPH_HELP, add_undirected
 from dgcl.cli.problem import graph_in_parts
+from dgcl.cli.replicas import find_work
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
     from dgcl.prepare.shares import Share
-    from dgcl.replication.work import Work
 
 #: Layers that can be counted; what each does with the rows x of its input.
 MODELS = {
@@ -66,7 +66,7 @@ def add_parser(verbs: Any, name: str) -> None:
         "--work E,R",
         "nanoseconds that the widest layer takes a rank for an edge and for a row, forward (default: measured"
         " on this host's CPU)",
-        list_of(number(0)),
+        work,
     )
     option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
     option(parser, "--seed S", "default: 0", at_least(0), 0)
@@ -80,8 +80,8 @@ def memory(args: argparse.Namespace) -> int:
 
     if len(args.widths) < 2:
         raise CliError(f"--widths must be two numbers or more, e.g. 602,256,41 (got {args.widths[0]})")
-    if args.work is not None and (len(args.work) != 2 or args.topology is None):
-        raise CliError("--work must be two numbers, for an edge and for a row, and goes with --topology")
+    if args.topology is None:
+        refuse(args, "work", "goes with --topology")
     topology = resolve(args.topology or f"uniform:{args.parts}", args.parts)
     graph, part, _ = graph_in_parts(args, topology)
     options = PlanOptions(row_bytes=max(args.widths[:-1]) * TYPES[args.datatype], seed=args.seed)
@@ -152,7 +152,7 @@ def _epoch(shares: list[Share], args: argparse.Namespace) -> dict[str, Any]:
 
     plan, item, widest = shares[0].plan, TYPES[args.datatype], max(args.widths)
     back = None if args.inference else reverse_plan(plan)
-    work, source = _work(args, widest * item)
+    work, source = find_work(args, widest * item)
     layers = []
     for layer, (width, out) in enumerate(pairwise(args.widths)):
         exchange = predicted_seconds(plan.trees, plan.topology.arrays(), width * item)
@@ -171,16 +171,6 @@ def _epoch(shares: list[Share], args: argparse.Namespace) -> dict[str, Any]:
         "work": {"edge_seconds": work.edge, "row_seconds": work.row, "source": source},
         "seconds": sum(sum(layer.values()) for layer in layers),
     }
-
-
-def _work(args: argparse.Namespace, row_bytes: int) -> tuple[Work, str]:
-    from dgcl.frameworks.layer_work import measure_work
-    from dgcl.replication.work import Work
-
-    if args.work is not None:
-        return Work(*(nanoseconds * 1e-9 for nanoseconds in args.work)), "as given"
-    with step("measuring what a layer costs here"):
-        return measure_work(row_bytes), "measured on this host's CPU; for others give --work"
 
 
 def _print(args: argparse.Namespace, shares: list[Share], facts: dict[str, Any]) -> None:

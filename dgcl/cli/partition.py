@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dgcl.cli.arguments import BALANCES, PLACEMENTS, at_least, option
+from dgcl.cli.arguments import BALANCES, PLACEMENTS, at_least, option, refuse
 from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, step
@@ -197,20 +197,16 @@ def _check_planning(args: argparse.Namespace, to_folder: bool) -> None:
     from dgcl.replication import METHOD
 
     if not to_folder:
-        for name in ("planner", "hops", "edges", "grid"):
-            if getattr(args, name) is not None:
-                raise CliError(f"--{name} goes with --out DIR/, where a plan is made")
-        if args.row_bytes is not None and not args.place and args.method != AUTO:
-            raise CliError("--row-bytes goes with --out DIR/, --place or --method auto, which plan")
+        refuse(args, "planner hops edges grid", "goes with --out DIR/, where a plan is made")
+        if not args.place and args.method != AUTO:
+            refuse(args, "row-bytes", "goes with --out DIR/, --place or --method auto, which plan")
     args.row_bytes = args.row_bytes or ROW_BYTES
     planner = args.planner or "auto"
     check_method(args, "--planner", planner, weighs_work=args.method == AUTO)
     if planner != METHOD:  # which is not one of the planner's
         get_planner(planner)
-    if args.grid is not None and (args.edges is not None or args.hops is not None or args.place):
-        raise CliError(
-            "--grid goes without --edges, --hops and --place: a grid says who sums an edge, of whole rows"
-        )
+    if args.grid is not None:
+        refuse(args, "edges hops place", "goes without --grid: a grid says who sums an edge, of whole rows")
     if args.hops is not None and args.edges not in (None, "head"):
         raise CliError("--edges must be head with --hops: replicas hold complete neighbourhoods")
     if args.hops is not None and not args.topology:

@@ -20,7 +20,7 @@ def predicted_parts(args: argparse.Namespace, graph: Graph, topology: Topology) 
     from dgcl.prepare.parts_choice import predict_parts
 
     if args.work is not None:
-        edge_seconds = args.work[0] * 1e-9
+        edge_seconds = args.work[0]
     else:
         from dgcl.frameworks.layer_work import measure_work
 

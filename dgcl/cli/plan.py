@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, number, option
+from dgcl.cli.arguments import at_least, number, option, refuse
 from dgcl.cli.edges import add_edges, plan_edges
-from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, check_picture, replacing
 from dgcl.cli.grids import add_grid, plan_one_grid
 from dgcl.cli.output import print_json, print_legend, print_written, step
@@ -79,8 +78,7 @@ def plan(args: argparse.Namespace) -> int:
         return plan_one_grid(args, options)
     if args.edges is not None:
         return plan_edges(args, options)
-    if args.fold_out is not None:
-        raise CliError("--fold-out goes with --edges or --grid")
+    refuse(args, "fold-out", "goes with --edges or --grid")
     copying = check_replication(args)
     check_problem(args)
     _check_files(args)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.cli.arguments import Parser, at_least, number, option
+from dgcl.cli.arguments import Parser, at_least, number, option, refuse
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.output import step
 from dgcl.cli.partition import GRAPH_HELP, add_undirected, load_graph
@@ -47,10 +47,10 @@ def add_problem(parser: Parser) -> None:
 
 def check_problem(args: argparse.Namespace) -> None:
     """Refuse options that do not go together."""
-    if args.part is not None and args.graph is None:
-        raise CliError("--part goes with a graph: a relation is partitioned already")
-    if args.scale is not None and args.synthetic is None:
-        raise CliError("--scale goes with --synthetic")
+    if args.graph is None:
+        refuse(args, "part", "goes with a graph: a relation is partitioned already")
+    if args.synthetic is None:
+        refuse(args, "scale", "goes with --synthetic")
 
 
 def name_of_problem(args: argparse.Namespace) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dgcl.cli.arguments import Parser, at_least, byte_size, list_of, number, option
+from dgcl.cli.arguments import Parser, at_least, byte_size, option, refuse, work
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import step
 
@@ -37,7 +37,7 @@ def add_replication(parser: Parser) -> None:
         parser,
         "--work E,R",
         "nanoseconds that a layer takes a rank for an edge and for a row, forward (default: measured here)",
-        list_of(number(0)),
+        work,
     )
 
 
@@ -62,13 +62,10 @@ def check_method(args: argparse.Namespace, option: str, method: str, *, weighs_w
 
     if method == METHOD and args.hops is None:
         raise CliError(f"{option} {METHOD} needs --hops: the layers that replicas must last for")
-    for name, value in (("--memory-limit", args.memory_limit), ("--work", args.work)):
-        if value is not None and args.hops is None and not (weighs_work and name == "--work"):
-            raise CliError(f"{name} goes with --hops")
+    if args.hops is None:
+        refuse(args, "memory-limit" if weighs_work else "memory-limit work", "goes with --hops")
     if args.hops is not None and method not in ("auto", METHOD):
         raise CliError(f"--hops goes with {option} auto or {METHOD} (got {method!r})")
-    if args.work is not None and len(args.work) != 2:
-        raise CliError(f"--work must be two numbers, for an edge and for a row (got {len(args.work)})")
 
 
 def arrange_copies(
@@ -92,18 +89,21 @@ def wanted_copies(args: argparse.Namespace, method: str, topology: Topology) -> 
     """What the options say about replicas, with what a layer costs where that decides; and where that is from."""
     from dgcl.replication.choice import Replication
     from dgcl.replication.counts import machine_numbers
+
+    weighed = args.hops is not None and method == "auto" and machine_numbers(topology).any()
+    work, source = find_work(args, args.row_bytes) if weighed or args.work else (None, "")
+    return Replication(args.hops, args.memory_limit, work=work), source
+
+
+def find_work(args: argparse.Namespace, row_bytes: int) -> tuple[Work, str]:
+    """What a layer costs a rank, as ``--work`` says or measured here; and where that is from."""
+    from dgcl.frameworks.layer_work import measure_work
     from dgcl.replication.work import Work
 
-    work, source = None, ""
     if args.work is not None:
-        work, source = Work(*(nanoseconds * 1e-9 for nanoseconds in args.work)), "as given"
-    elif args.hops is not None and method == "auto" and machine_numbers(topology).any():
-        from dgcl.frameworks.layer_work import measure_work
-
-        with step("measuring what a layer costs"):
-            work = measure_work(args.row_bytes)
-        source = "measured on this host's CPU; for others give --work"
-    return Replication(args.hops, args.memory_limit, work=work), source
+        return Work(*args.work), "as given"
+    with step("measuring what a layer costs here"):
+        return measure_work(row_bytes), "measured on this host's CPU; for others give --work"
 
 
 def explained(why: str, work: Work | None, source: str) -> str:

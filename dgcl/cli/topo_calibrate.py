@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, number, option
+from dgcl.cli.arguments import at_least, number, option, refuse
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.output import print_json, print_written, step
@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
         raise CliError(f"--check: there are {MOST_CHECKS} plans to check with (got {args.check})")
     if args.row_bytes > _WIDEST_ROW:
         raise CliError(f"--row-bytes: at most {_WIDEST_ROW} (got {args.row_bytes})")
-    if args.device == "cuda" and args.threads:
-        raise CliError("--threads goes without --device cuda")
+    if args.device == "cuda":
+        refuse(args, "threads", "goes without --device cuda")
     in_job = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     try:
         calibration = _in_job(args) if in_job else _started(args)

@@ -9,7 +9,6 @@ import pytest
 
 from dgcl.bench.problems import (
     Problem,
-    from_needs,
     from_pattern,
     from_relation,
     load_problem,
@@ -46,14 +45,6 @@ def test_patterns(pattern: str, received: int, boundary: int) -> None:
 def test_an_unknown_pattern_is_refused() -> None:
     with pytest.raises(ValueError, match=r"pattern must be one of alltoall, allgather, ring \(got 'star'"):
         from_pattern("star", 4, 5)
-
-
-def test_needs_leave_out_what_a_rank_owns() -> None:
-    part = np.array([0, 0, 1, 1, 2])
-    problem = from_needs(
-        "hand", part, 3, [(0, np.array([0, 2, 4])), (2, np.array([4])), (1, np.array([], int))]
-    )
-    assert needs_of(problem) == [{2, 4}, set(), set()]
 
 
 def test_a_relation_comes_back() -> None:

@@ -93,13 +93,13 @@ def test_one_grid_is_planned_and_written(toy_file: Path, capsys: pytest.CaptureF
         (["plan", "--grid", "2,2", "--topology", "uniform:4"], "parts,depth,slices such as"),
         (
             ["plan", "--grid", "2d", "--edges", "cover", "--topology", "uniform:4"],
-            "--grid goes without --edges",
+            "--edges goes without --grid",
         ),
         (["plan", "--grid", "2d", "--place", "--topology", "uniform:4"], "--place goes without --grid"),
         (["partition", "--parts", "4", "--grid", "2d", "--out", "part.npy"], "--grid goes with --out DIR/"),
         (
             ["partition", "--parts", "4", "--grid", "2d", "--edges", "tail", "--out", "d/"],
-            "--grid goes without",
+            "--edges goes without --grid",
         ),
     ],
 )

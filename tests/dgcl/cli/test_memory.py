@@ -112,7 +112,7 @@ def test_an_epoch_is_exchanges_and_layers(run: Run, folder: Path) -> None:
     [
         ("--widths 8", "--widths must be two numbers or more"),
         ("--widths 8,4 --work 1,2", "goes with --topology"),
-        ("--widths 8,4 --work 1 --topology line.json", "--work must be two numbers"),
+        ("--widths 8,4 --work 1 --topology line.json", "--work: must be two numbers"),
         ("--widths 8,4 --model gat", "invalid choice: 'gat'"),
         ("--widths 8,0", "must be a whole number of at least 1"),
     ],

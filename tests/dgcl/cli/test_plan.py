@@ -229,7 +229,7 @@ def test_one_machine_says_why_there_are_no_replicas(run: Run, folder: Path) -> N
             "--hops goes with a graph",
         ),
         (["plan", "graph.npz", "--topology", "two.json", "--work", "1,1"], "--work goes with --hops"),
-        ([*COPIES, "--work", "1"], "--work must be two numbers"),
+        ([*COPIES, "--work", "1"], "--work: must be two numbers"),
         ([*COPIES, "--method", "direct"], f"--hops goes with --method auto or {METHOD}"),
         ([*COPIES, "--compare", f"direct,{METHOD}"], f"--compare cannot hold {METHOD}"),
         ([*COPIES, "--scale", "2"], "--scale goes with --synthetic"),

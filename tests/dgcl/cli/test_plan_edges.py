@@ -63,7 +63,7 @@ def test_both_plans_are_written_and_hold(star_file: Path, capsys: pytest.Capture
         (["GRAPH", "--edges", "cover", "--compare", "spst"], "--compare goes without --edges"),
         (["GRAPH", "--edges", "cover", "--plot", "p.png"], "--plot goes without --edges"),
         (["GRAPH", "--fold-out", "f.npz"], "--fold-out goes with --edges"),
-        (["GRAPH", "--edges", "cover", "--work", "1"], "--work must be two numbers"),
+        (["GRAPH", "--edges", "cover", "--work", "1"], "--work: must be two numbers"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
