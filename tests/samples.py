@@ -16,6 +16,16 @@ def named(names: str, cases: dict[str, Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(names, list(cases.values()), ids=list(cases))
 
 
+def slow(*values: Any, **options: str) -> Any:
+    """A case of ``pytest.mark.parametrize`` that ``.ci/run`` plays, and nobody every day."""
+    return pytest.param(*values, marks=pytest.mark.slow, **options)  # type: ignore[arg-type]
+
+
+def matrix(*values: Any, **options: str) -> Any:
+    """A case that ``make test-matrix`` plays alone."""
+    return pytest.param(*values, marks=pytest.mark.matrix, **options)  # type: ignore[arg-type]
+
+
 def sampled(*axes: Iterable[Any], keep: Callable[..., bool]) -> list[Any]:
     """All combinations for ``pytest.mark.parametrize``; those are slow where `keep` of the places on the axes is not.
 

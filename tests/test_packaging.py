@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.samples import matrix
+
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("topology", "planner", "kernels")
 pytestmark = pytest.mark.slow
@@ -101,7 +103,7 @@ def test_source_archive_has_every_source_file(sdist: Path) -> None:
     assert not [name for name in members if name.startswith("tests/")]  # they need the checkout
 
 
-@pytest.mark.parametrize("kind", ["wheel", "sdist", pytest.param("editable", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("kind", ["wheel", "sdist", matrix("editable")])
 def test_installation_runs_from_anywhere(
     kind: str, sdist: Path, wheel: Path, tree: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.dgcl.support_processes import free_port
+from tests.samples import matrix
 
 ROOT = Path(__file__).resolve().parents[2]
 RANK = """
@@ -26,7 +27,7 @@ print("done")
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("alone")
-@pytest.mark.parametrize("cold", [pytest.param(0, marks=pytest.mark.matrix), 1])
+@pytest.mark.parametrize("cold", [matrix(0), 1])
 def test_a_rank_that_compiles_costs_its_peer_no_deadline(tmp_path: Path, cold: int) -> None:
     common = os.environ | {
         "PYTHONPATH": str(ROOT),

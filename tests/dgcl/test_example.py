@@ -19,7 +19,7 @@ import dgcl
 from dgcl.replication import METHOD
 from dgcl.topology import save_topology
 from tests.dgcl.replication.machines import machines
-from tests.samples import named, sampled
+from tests.samples import matrix, named, sampled
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -160,7 +160,7 @@ def test_one_rank_prints(rank_pool) -> None:
 @named(
     "ranks",
     {
-        "alone": pytest.param([], marks=pytest.mark.matrix),
+        "alone": matrix([]),
         "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"],
     },
 )
@@ -200,8 +200,6 @@ def test_cora_is_learnt_as_everyone_learns_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, num_ranks", [("ogbn_arxiv", 4), pytest.param("web_google_scc", 8, marks=pytest.mark.matrix)]
-)
+@pytest.mark.parametrize("name, num_ranks", [("ogbn_arxiv", 4), matrix("web_google_scc", 8)])
 def test_one_epoch_of_a_large_graph(name: str, num_ranks: int) -> None:
     train_on_file(name, num_ranks, "--epochs", "1", "--hidden", "8")

@@ -20,6 +20,7 @@ from tests.dgcl.faults.run import named_memory
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.support_ranks import join, local_ids, on_threads
+from tests.samples import slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -177,8 +178,8 @@ def leave_in_the_set_up(channel: Connection, how: str) -> None:
     "how, clause",
     [
         ("kill", r"rank 0 has died or left \(.*\)"),
-        pytest.param("leave", r"rank 0 was stopped by MemoryError: no more", marks=pytest.mark.slow),
-        pytest.param("late", r"rank 0 has not come \(.*\)", marks=pytest.mark.slow),
+        slow("leave", r"rank 0 was stopped by MemoryError: no more"),
+        slow("late", r"rank 0 has not come \(.*\)"),
     ],
 )
 def test_who_left_first_is_named_by_those_who_saw_another_leave(how: str, clause: str) -> None:

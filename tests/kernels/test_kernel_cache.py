@@ -16,7 +16,7 @@ from numba import types
 from numba.core.registry import CPUDispatcher
 
 from dgcl.kernels.compiled import compile_all, compiled, entry_point
-from tests.samples import named
+from tests.samples import named, slow
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLEE = """
@@ -146,9 +146,9 @@ def entries(folder: Path, name: str = "") -> dict[Path, bytes]:
     {
         "other": ("callee", b"no code"),
         "half-a-header": ("caller", b'{"sha256": 1}\n'),
-        "other-json": pytest.param("callee", b"[]\n", marks=pytest.mark.slow),
-        "empty": pytest.param("caller", b"", marks=pytest.mark.slow),
-        "missing": pytest.param("callee", None, marks=pytest.mark.slow),
+        "other-json": slow("callee", b"[]\n"),
+        "empty": slow("caller", b""),
+        "missing": slow("callee", None),
     },
 )
 def test_a_damaged_entry_is_made_anew(probe: Path, whose: str, damage: bytes | None) -> None:

@@ -38,6 +38,7 @@ from tests.dgcl.aggregation.test_aggregator import CASE_BY_NAME, PLACEMENTS, con
 from tests.dgcl.aggregation.test_windows import WINDOWS, most_windows
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import join
+from tests.samples import slow
 
 WAYS: dict[str, dict[str, Any]] = {"whole": {}, **WINDOWS}
 
@@ -107,7 +108,7 @@ def test_the_same_bits_as_one_by_one(way, edges, monkeypatch) -> None:
     dgcl.launch(on_rank, 4)
 
 
-@pytest.mark.parametrize("trees", [pytest.param("line", marks=pytest.mark.slow), "random-1"])
+@pytest.mark.parametrize("trees", [slow("line"), "random-1"])
 def test_rows_that_are_relayed_and_a_rank_without_rows(trees, monkeypatch) -> None:
     counted = Counted(monkeypatch)
     world = random_world(3, 4, trees, empty=(2,))

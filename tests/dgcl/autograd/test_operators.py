@@ -18,7 +18,7 @@ from dgcl.communicator import Communicator
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, same_bits
-from tests.samples import named
+from tests.samples import matrix, named
 
 LINE = random_world(21, 3, "line", num_nodes=12, num_edges=40)
 RANDOM = random_world(22, 4, "random-1", num_nodes=14, num_edges=60)
@@ -394,7 +394,7 @@ Pools = Callable[[int], RankPool]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("backend", ["aot_eager", matrix("inductor")])
 def test_compiled_calls_are_neither_dropped_nor_merged(rank_pool: Pools, backend: str) -> None:
     rank_pool(3).run(compiled, backend)
 

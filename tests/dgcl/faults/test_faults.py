@@ -13,7 +13,7 @@ from tests.dgcl.faults.cases import KINDS, KINDS_OF_COLLECTIVES, Case, cases
 from tests.dgcl.faults.moments import KINDS as KINDS_AT_ANY_MOMENT
 from tests.dgcl.faults.moments import culprit, draw, play_trials
 from tests.dgcl.faults.run import Harness
-from tests.samples import sampled
+from tests.samples import matrix, sampled
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -55,7 +55,7 @@ def test_a_fault_of_each_kind(case: Case, harness: Harness) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sixth", [0, *(pytest.param(k, marks=pytest.mark.matrix) for k in range(1, 6))])
+@pytest.mark.parametrize("sixth", [0, *(matrix(k) for k in range(1, 6))])
 @pytest.mark.parametrize("channel", ["auto", "collective"])
 def test_every_kind_of_fault_at_every_place(channel: str, sixth: int) -> None:
     """Once; worlds, victims and moments are drawn. Two harnesses at a time: each mostly waits for deadlines."""

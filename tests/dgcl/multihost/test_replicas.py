@@ -13,6 +13,7 @@ from tests.dgcl.equivalence import assert_equal_runs, reference
 from tests.dgcl.multihost.conftest import PoolMaker
 from tests.dgcl.multihost.hosts import read_counter
 from tests.dgcl.replication.training import LAYERS, on_rank
+from tests.samples import slow
 
 pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 
@@ -24,7 +25,7 @@ CALLS, WIDTH = 20, 1024
     "ranks, architecture",
     [
         (WORLDS["2 hosts of 2"], "torch-sage"),
-        pytest.param(WORLDS["4 hosts of 1 or 2"], "torch-gcn", marks=pytest.mark.slow),
+        slow(WORLDS["4 hosts of 1 or 2"], "torch-gcn"),
     ],
     ids=WORLDS,
 )

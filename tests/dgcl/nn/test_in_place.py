@@ -30,6 +30,7 @@ from dgcl.aggregation.windows import WindowedOperation
 from dgcl.nn import in_place
 from dgcl.nn.stack import KeptRows
 from tests.dgcl.awkward import CASES
+from tests.samples import slow
 
 CASE_BY_NAME = {case.name: case for case in CASES}
 WIDTHS = [(64, 16, 8), (16, 64, 8), (16, 64, 64, 128), (5, 3)]
@@ -285,10 +286,10 @@ def test_memory_is_taken_once_and_as_predicted() -> None:
     [
         ({"edges": "cover"}, None),
         ({"grid": (1, 1, 3)}, 3),
-        pytest.param({"edges": "cover"}, 3, marks=pytest.mark.slow),
-        pytest.param({"edges": "tail"}, None, marks=pytest.mark.slow),
-        pytest.param({"grid": (1, 1, 3)}, None, marks=pytest.mark.slow),
-        pytest.param({"grid": (1, 3, 1)}, 3, marks=pytest.mark.slow),
+        slow({"edges": "cover"}, 3),
+        slow({"edges": "tail"}, None),
+        slow({"grid": (1, 1, 3)}, None),
+        slow({"grid": (1, 3, 1)}, 3),
     ],
     ids=str,
 )

@@ -18,6 +18,7 @@ import pytest
 
 import dgcl
 from tests.dgcl.offload.limited import losses
+from tests.samples import matrix
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,7 @@ def made(path: Path, num_nodes: int, width: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("model", ["gat", pytest.param("gcn", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("model", ["gat", matrix("gcn")])
 def test_trains_where_memory_is_not_enough(tmp_path: Path, model: str) -> None:
     features = made(tmp_path / "features.npy", 50_000, 128)
     limit = 100 << 20  # the rows of one layer are 24 MiB

@@ -29,6 +29,7 @@ import dgcl
 import dgcl.nn
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from tests.dgcl.offload.sets import random_graph
+from tests.samples import slow
 
 N = 7
 ORDER, OTHER = (RowOrder.of(torch.tensor(rows)) for rows in ([4, 2, 6, 0, 5, 1, 3], [1, 0, 3, 2, 5, 6, 4]))
@@ -354,7 +355,7 @@ def expected() -> dict[str, Any]:
     [
         (3, True, "metis"),
         *(
-            pytest.param(*each, marks=pytest.mark.slow)
+            slow(*each)
             for each in ((1, False, "metis"), (2, False, "range"), (3, True, "range"), (4, True, "metis"))
         ),
     ],

@@ -23,6 +23,7 @@ from dgcl.prepare.shares import Share, prepare
 from dgcl.program.strategy import Strategy
 from dgcl.workers.strategy import EdgePlacement
 from tests.planner.machines import line
+from tests.samples import matrix
 
 EDGES = torch.randint(0, 40, (2, 300), generator=torch.Generator().manual_seed(3))
 PARTS = np.arange(40) * 3 // 40
@@ -162,7 +163,7 @@ def test_no_mutation_gets_through(strategy: Any, machine: Any, rank_pool: Any, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trials", [200, pytest.param(700, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("trials", [200, matrix(700)])
 @pytest.mark.parametrize("strategy, machine", KINDS, ids=["head", "relays", "cover"])
 def test_no_mutation_of_many_gets_through(
     strategy: Any, machine: Any, trials: int, rank_pool: Any, tmp_path: Path

@@ -18,7 +18,7 @@ import dgcl
 from dgcl.ranks.context import context
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_processes import free_port
-from tests.samples import named
+from tests.samples import named, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -78,13 +78,11 @@ dgcl.init(timeout=4)
 @named(
     "programs, words",
     {
-        "a rank never comes": pytest.param({0: INIT, 1: INIT}, "rank 2 has not come", marks=pytest.mark.slow),
-        "the rank that keeps the store": pytest.param(
-            {1: INIT, 2: INIT}, "rank 0, which keeps the ranks' store at 127.0.0.1", marks=pytest.mark.slow
+        "a rank never comes": slow({0: INIT, 1: INIT}, "rank 2 has not come"),
+        "the rank that keeps the store": slow(
+            {1: INIT, 2: INIT}, "rank 0, which keeps the ranks' store at 127.0.0.1"
         ),
-        "one dies on the way": pytest.param(
-            {0: INIT, 1: INIT, 2: DIES_ON_THE_WAY}, "the 3 ranks cannot connect", marks=pytest.mark.slow
-        ),
+        "one dies on the way": slow({0: INIT, 1: INIT, 2: DIES_ON_THE_WAY}, "the 3 ranks cannot connect"),
     },
 )
 def test_init_ends_within_its_timeout(programs: dict[int, str], words: str, tmp_path: Path) -> None:
@@ -214,7 +212,7 @@ def fail_once(kept: list[BaseException]) -> None:
     comm.close()
 
 
-@pytest.mark.parametrize("times", [5, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [5, slow(100)])
 def test_failed_communicators_are_freed(times: int) -> None:
     dgcl.launch(fail_once, 2, [])
     gc.collect()

@@ -20,7 +20,7 @@ from dgcl.ranks.context import context
 from dgcl.ranks.control import Call
 from dgcl.ranks.watch import Watch
 from tests.dgcl.support_processes import Ranks, describe
-from tests.samples import named
+from tests.samples import named, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -110,7 +110,7 @@ ALL = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
 @named(
     "rounds",
     {
-        "all wait for it": pytest.param([ALL, ALL], marks=pytest.mark.slow),
+        "all wait for it": slow([ALL, ALL]),
         # Rank 2 gives rank 0 its message and not rank 1; rank 0 goes on, and waits for rank 1, which waits for rank 2.
         "one waits for another that waits": [{2: [0]}, {**ALL, 2: [1]}, {1: [0]}],
     },
@@ -172,7 +172,7 @@ LEFT = {
         *(("all_reduce_sum", "head", how) for how in LEFT),
         ("Offload.layer", "head", "stop"),
         *(
-            pytest.param(call, edges, how, marks=pytest.mark.slow)
+            slow(call, edges, how)
             for call, edges, how in (
                 ("Offload.layer", "head", "close"),
                 ("sync_gradients", "head", "stop"),

@@ -6,6 +6,7 @@ import pytest
 
 import dgcl
 from tests.dgcl.stress.run import make_problems, play, stress
+from tests.samples import matrix, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -16,7 +17,7 @@ def test_some_seconds_with_four_ranks() -> None:
     assert outcome.calls > 20
 
 
-@pytest.mark.parametrize("num_ranks", [8, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_ranks", [8, slow(16)])
 def test_threads(num_ranks: int) -> None:
     for calls, *_, wrong in dgcl.launch(play, num_ranks, make_problems(num_ranks, 51), 2.0, 51):
         assert wrong == []
@@ -26,7 +27,7 @@ def test_threads(num_ranks: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "num_ranks, seconds",
-    [(16, 8.0), *(pytest.param(*each, marks=pytest.mark.matrix) for each in ((8, 10.0), (32, 20.0)))],
+    [(16, 8.0), *(matrix(*each) for each in ((8, 10.0), (32, 20.0)))],
 )
 def test_many_ranks(num_ranks: int, seconds: float) -> None:
     outcome = stress(num_ranks, seconds, seed=num_ranks)

@@ -13,7 +13,7 @@ from dgcl.errors import CommError, DisagreementError
 from dgcl.ranks.context import context
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import join, local_ids
-from tests.samples import named
+from tests.samples import named, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -43,7 +43,7 @@ def count_looks(comm: Communicator, number: int, done: threading.Event) -> None:
     comm.transport.runtime._check_failures = count  # type: ignore[method-assign, assignment]
 
 
-@named("used", {"in use": True, "new": pytest.param(False, marks=pytest.mark.slow)})
+@named("used", {"in use": True, "new": slow(False)})
 def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool) -> None:
     def run() -> str:
         one, two = both(600.0)

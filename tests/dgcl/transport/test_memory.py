@@ -10,6 +10,7 @@ import dgcl
 import dgcl.nn
 from dgcl.transport.memory import MemoryReport
 from tests.planner.machines import line
+from tests.samples import slow
 
 PAGE = 4096
 
@@ -44,11 +45,11 @@ def _train(
 @pytest.mark.parametrize(
     "widths, input_grad, constants, dtype",
     [
-        pytest.param([200, 120, 300], False, 0, torch.float32, marks=pytest.mark.slow),
+        slow([200, 120, 300], False, 0, torch.float32),
         ([200, 120, 300], True, 0, torch.float32),
-        pytest.param([300, 64], False, 0, torch.float64, marks=pytest.mark.slow),
+        slow([300, 64], False, 0, torch.float64),
         ([64, 300, 64, 300], False, 150, torch.float32),
-        pytest.param([500], False, 0, torch.float32, marks=pytest.mark.slow),
+        slow([500], False, 0, torch.float32),
     ],
 )
 def test_within_two_percent(widths, input_grad, constants, dtype) -> None:

@@ -19,7 +19,7 @@ from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, all_to_all
 from tests.dgcl.support_ranks import join
 from tests.dgcl.transport.several_exchanges import RANKS, check_all, shares_of, worlds
-from tests.samples import named
+from tests.samples import named, slow
 
 TREES = {
     "two": ("line", "direct"),
@@ -51,7 +51,7 @@ def test_between_threads(trees: tuple[str, ...]) -> None:
 
 @named(
     "channel",
-    {"one host": pytest.param("memory", marks=pytest.mark.slow), "simulated hosts": "network"},
+    {"one host": slow("memory"), "simulated hosts": "network"},
 )
 def test_between_processes(channel: str, rank_pool: Callable[[int], RankPool]) -> None:
     assert run_everywhere(("line", "direct", "random-1"), channel, pool=rank_pool(RANKS)) == []

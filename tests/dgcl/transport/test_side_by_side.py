@@ -13,6 +13,7 @@ import dgcl
 from dgcl.communicator import Communicator
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads
+from tests.samples import slow
 
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 LINE = random_world(81, 3, "line")
@@ -117,7 +118,7 @@ def test_two_communicators_train_and_infer_side_by_side() -> None:
     dgcl.launch(run, 3)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, slow(1)])
 def test_a_thousand_calls_of_any_width_hold_no_more_memory_than_the_first_hundreds(seed: int) -> None:
     """Peers of small segments would do for all; mappings and buffers must stop growing."""
 

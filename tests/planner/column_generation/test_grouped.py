@@ -27,7 +27,7 @@ from dgcl.planner.synthetic import synthetic_relation
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
-from tests.samples import named
+from tests.samples import matrix, named, slow
 
 ROW_BYTES = 512
 UNIT = ROW_BYTES / GIGA
@@ -75,9 +75,7 @@ def test_bundles_hold_every_row_once_for_each_group(drawn: Relation) -> None:
     assert (bundles.number[bundles.source, bundles.set_] == np.arange(len(found))).all()
 
 
-@pytest.mark.parametrize(
-    "machine", [pytest.param(name, marks=pytest.mark.slow) for name in ("dgx_a100x4", "dgx1x4")]
-)
+@pytest.mark.parametrize("machine", [slow(name) for name in ("dgx_a100x4", "dgx1x4")])
 def test_passes_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation, machine: str) -> None:
     topology = resolve_topology(machine)
     problem, arrays = problem_of(drawn, topology), topology.arrays()
@@ -154,7 +152,7 @@ def test_amounts_add_up_and_keep_the_shares(count: list[int], parts: list[int]) 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "machine",
-    ["hgx_h100x4", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("dgx1x4", "dgx_a100x4"))],
+    ["hgx_h100x4", *(matrix(name) for name in ("dgx1x4", "dgx_a100x4"))],
 )
 def test_32_devices_are_planned_within_three_percent_and_equal_each_time(machine: str) -> None:
     relation, topology = (

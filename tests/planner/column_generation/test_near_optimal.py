@@ -21,7 +21,7 @@ from tests.planner.exhaustive import milp_optimum
 from tests.planner.machines import known_answer_topology, line, small_topology, switched
 from tests.planner.oracle import delivers
 from tests.planner.strategies import instances
-from tests.samples import examples, named
+from tests.samples import examples, named, slow
 
 GB = 10**9
 
@@ -55,10 +55,8 @@ def test_the_known_answer(method: str) -> None:
             small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a)]),
             [(0, {1, 2, 3}, 6)],
         ),
-        "broadcast of an odd number": pytest.param(
-            small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a)]),
-            [(0, {1, 2, 3}, 9)],
-            marks=pytest.mark.slow,
+        "broadcast of an odd number": slow(
+            small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a)]), [(0, {1, 2, 3}, 9)]
         ),
     },
 )
@@ -165,7 +163,7 @@ def machines_on_rails(num_machines: int, per_machine: int) -> Topology:
         "8 machines of 8 on rails": (machines_on_rails(8, 8), 0.003, 0.03),
         "13 machines of 1": (machines_on_rails(13, 1), 0.01, 0.03),
         # 13 hops in at most 13 stages: nothing can be pipelined, which the bound does not know
-        "a line of 14, one machine": pytest.param(line(14), 0.01, 0.2, marks=pytest.mark.slow),
+        "a line of 14, one machine": slow(line(14), 0.01, 0.2),
     },
 )
 def test_many_devices_are_planned_by_groups(topology: Topology, scale: float, gap: float) -> None:

@@ -11,7 +11,7 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Connection, Device, Topology, resolve_topology
 from tests.planner.strategies import instances
-from tests.samples import examples, named
+from tests.samples import examples, matrix, named, slow
 
 ROUNDING = 1.0 + 1e-9
 
@@ -36,9 +36,9 @@ def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int)
 @pytest.mark.parametrize(
     "machine, shape, scale",
     [
-        pytest.param("dgx1", "web-google", 0.002, marks=pytest.mark.slow),
+        slow("dgx1", "web-google", 0.002),
         ("pcie8", "reddit", 0.0005),
-        pytest.param("dgx1x2", "wiki-talk", 0.001, marks=pytest.mark.matrix),
+        matrix("dgx1x2", "wiki-talk", 0.001),
     ],
 )
 def test_on_machines_of_the_table(machine: str, shape: str, scale: float, gap: float) -> None:

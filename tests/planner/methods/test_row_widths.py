@@ -17,7 +17,7 @@ from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Topology, preset
 from tests.planner.exhaustive import milp_optimum
 from tests.planner.machines import known_answer_topology, small_topology
-from tests.samples import named
+from tests.samples import named, slow
 
 WIDTHS = (1, 30, 40_000)
 BESIDE_THIN_WIRES = small_topology(4, [(0, 1, 8.0), (1, 2, 8.0), (2, 3, 8.0), (0, 2, 2.0), (0, 3, 1.0)])
@@ -36,9 +36,7 @@ def with_latency(topology: Topology, *seconds: float) -> Topology:
     "topology, classes, stages",
     {
         "triangle": (with_latency(known_answer_topology(), 2e-6), [(0, {2}, 80)], [1, 1, 2]),
-        "broadcast": pytest.param(
-            with_latency(BESIDE_THIN_WIRES, 1e-6), [(0, {1, 2, 3}, 60)], [1, 2, 3], marks=pytest.mark.slow
-        ),
+        "broadcast": slow(with_latency(BESIDE_THIN_WIRES, 1e-6), [(0, {1, 2, 3}, 60)], [1, 2, 3]),
         # Two short hops beat a long one for a single byte already; rows of 30 bytes would crowd them.
         "unlike latencies": (
             with_latency(TWO_WAYS_ROUND, 1e-6, 3e-6),

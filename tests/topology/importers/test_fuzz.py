@@ -15,11 +15,12 @@ import pytest
 from dgcl.topology.draft import Imported
 from dgcl.topology.importers import parse_p2p_tables, parse_topo_matrix
 from dgcl.topology.importers.files import import_topology
+from tests.samples import slow
 from tests.topology.importers import oracle
 from tests.topology.importers.cases import MATRIX, SHARED, TABLES, XML
 
 EACH = 4  # damaged copies for each way of damaging
-DEPTHS = [pytest.param(EACH, id="quick"), pytest.param(10 * EACH, id="deep", marks=pytest.mark.slow)]
+DEPTHS = [pytest.param(EACH, id="quick"), slow(10 * EACH, id="deep")]
 
 
 def cut_line(text: str, rng: random.Random) -> str:

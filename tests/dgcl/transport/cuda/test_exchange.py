@@ -17,7 +17,7 @@ from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import random_bits, same_bits
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
 from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices, on_stream, open_fake
-from tests.samples import named
+from tests.samples import named, slow
 
 LINE = random_world(3, 3, "line")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
@@ -33,14 +33,14 @@ def both_verbs(rank: Rank, width: int, dtype: torch.dtype, rounds: int = 3) -> N
         assert torch.equal(folded, rank.folded(width, dtype, seed)), "fold"
 
 
-@named("shared", {"one-device": True, "a-device-each": pytest.param(False, marks=pytest.mark.slow)})
+@named("shared", {"one-device": True, "a-device-each": slow(False)})
 @pytest.mark.parametrize(
     "trees",
     [
         "line",
         "hub",
-        pytest.param("direct", marks=pytest.mark.slow),
-        pytest.param("chain", marks=pytest.mark.slow),
+        slow("direct"),
+        slow("chain"),
         "random-1",
     ],
 )
@@ -64,7 +64,7 @@ def test_any_order_of_streams_will_do(seed: int) -> None:
 DTYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.int16, torch.int64, torch.uint8)
 
 
-@pytest.mark.parametrize("width", [1, 7, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("width", [1, 7, slow(8)])
 def test_element_types_and_widths(width: int) -> None:
     def body(rank: Rank) -> None:
         for dtype in DTYPES:

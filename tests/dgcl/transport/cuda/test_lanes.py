@@ -15,7 +15,7 @@ from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda
 from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices
 from tests.dgcl.transport.cuda.test_exchange import both_verbs
-from tests.samples import sampled
+from tests.samples import sampled, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -38,7 +38,7 @@ def slice_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return request.param
 
 
-@pytest.mark.parametrize("trees", ["direct", "line", pytest.param("random-1", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trees", ["direct", "line", slow("random-1")])
 def test_rows_arrive_all_the_same(trees: str, slice_bytes: int) -> None:
     """Rank 1 reaches nobody, the others reach each other: both ways in one call."""
     world = random_world(3, 3, trees, num_nodes=30, num_edges=90)

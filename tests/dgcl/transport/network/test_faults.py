@@ -15,6 +15,7 @@ from dgcl.errors import CommError
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.support_ranks import join
+from tests.samples import slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -47,7 +48,7 @@ def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float) ->
     channel.recv()
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("victim", [1, slow(3)])
 def test_a_killed_rank_is_noticed_by_all_others(victim: int) -> None:
     """On a line, where most ranks have no connection with the victim and hear of it by their neighbours."""
     others = [rank for rank in range(4) if rank != victim]

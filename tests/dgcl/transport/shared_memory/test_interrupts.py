@@ -17,6 +17,7 @@ from dgcl.transport.shared_memory import call_lock, executor, started, step_list
 from dgcl.transport.shared_memory.engine import WAITING
 from tests.dgcl.support_plans import make_world
 from tests.dgcl.support_ranks import join
+from tests.samples import slow
 
 ALONE = make_world([(0, 1), (1, 2)], [0, 0, 0], 1)
 _FILES = {module.__file__ for module in (executor, pending, started, call_lock, step_list, transport)}
@@ -69,7 +70,7 @@ def fold_halo(comm: Communicator) -> None:
     comm.fold_halo(torch.ones(comm.num_halo, 2), torch.ones(comm.num_owned, 2))
 
 
-@pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [8, slow(1)])
 @pytest.mark.parametrize(
     "call, one_step",
     [
