@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,8 +114,6 @@ class Sender:
                 continue
             if read_word(int(task.peers[peer, READY]) + 8) != call.tag:
                 return  # the partner makes another call; the executor detects that, too
-            if len(task.times):
-                task.times[index, 0] = time.perf_counter_ns()
             for number, (portion, begin, end) in enumerate(pieces):
                 while not free:
                     self._finish_oldest(job, free)
@@ -178,6 +175,4 @@ class Sender:
         job.slices += 1
         free.append(posted.slot)
         if posted.last:
-            if len(job.call.task.times):
-                job.call.task.times[posted.index, 1] = time.perf_counter_ns()
             job.sent[posted.index] = 1
