@@ -61,7 +61,6 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         transport: Moves the rows (:class:`dgcl.transport.base.Transport`).
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
-        feature_dtype: Of the floating point features that were dispatched last; None before.
         offloads: Of this communicator that are open; :meth:`memory` reports them.
         message_edges: ``(2, E)`` of which a distributed model is making messages; None otherwise.
     """
@@ -97,7 +96,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self._programs = {self._numbers[each.name]: each.program for each in exchanges}
         self._num_local = {number: program.num_local for number, program in self._programs.items()}
         self._halo = self._numbers[HALO]
-        self._dropout_calls, self.feature_dtype = 0, None
+        self._dropout_calls = 0
         self.message_edges: Tensor | None = None
         self.offloads: WeakSet[Any] = WeakSet()
         self._number = ops.register_communicator(self)

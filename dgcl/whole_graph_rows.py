@@ -42,7 +42,6 @@ class WholeGraphRows(Handle):
     local: LocalGraph
     layout: Layout
     device: torch.device
-    feature_dtype: torch.dtype | None
     edges: str
     require_neighbourhoods: Callable[[str], None]
     timeout: float
@@ -135,7 +134,6 @@ class WholeGraphRows(Handle):
                 self.control, features, self.num_nodes, ids, "features", "vertices", self.num_edges
             )
         rows = rows.to(self.device)
-        self.feature_dtype = rows.dtype if rows.is_floating_point() else self.feature_dtype
         return self.transport.expand(rows, self._halo) if halo else rows
 
     def dispatch_edges(self, values: Tensor | ArrayLike | None) -> Tensor:

@@ -1,11 +1,9 @@
-"""The layers of examples/train.py with PyG: unmodified classes on this rank's ``edge_index``.
+"""The layers of examples/train.py with PyG, as for one device: ``dgcl.distribute`` lets them exchange.
 
-Every layer takes the graph and this rank's rows, exchanges once, and returns this rank's rows.
+Every layer takes this rank's edges and rows, and returns rows.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import torch_geometric.nn as pyg
@@ -13,33 +11,23 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
-from dgcl.frameworks.pyg import PyGLocalGraph, gcn_conv
 
 
-@dataclass
-class Graph:
-    """This rank's edges, and those of GCN with their weights, which are computed once."""
-
-    local: PyGLocalGraph
-    gcn_edges: Tensor
-    gcn_weights: Tensor
-
-
-def prepare(comm: dgcl.Communicator, dtype: torch.dtype) -> Graph:
-    """What the layers take as their graph."""
-    local = comm.local_graph("pyg")
-    return Graph(local, *local.gcn_norm(dtype=dtype))
+def prepare(comm: dgcl.Communicator, dtype: torch.dtype) -> Tensor:
+    """What the layers take as their graph: this rank's edges."""
+    edge_index: Tensor = comm.local_graph("pyg").edge_index
+    return edge_index
 
 
 class GCN(nn.Module):
-    """Kipf and Welling, 2017. ``gcn_conv`` transforms before the exchange."""
+    """Kipf and Welling, 2017."""
 
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
-        self.conv = pyg.GCNConv(width_in, width_out, normalize=False)  # the weights are normalised already
+        self.conv = pyg.GCNConv(width_in, width_out)
 
-    def forward(self, graph: Graph, x: Tensor) -> Tensor:
-        return gcn_conv(self.conv, x, graph.gcn_edges, graph.gcn_weights)
+    def forward(self, graph: Tensor, x: Tensor) -> Tensor:
+        return self.conv(x, graph)
 
 
 class GraphSAGE(nn.Module):
@@ -49,8 +37,8 @@ class GraphSAGE(nn.Module):
         super().__init__()
         self.conv = pyg.SAGEConv(width_in, width_out)
 
-    def forward(self, graph: Graph, x: Tensor) -> Tensor:
-        return self.conv(graph.local.pair(dgcl.graph_allgather(x)), graph.local.edge_index)
+    def forward(self, graph: Tensor, x: Tensor) -> Tensor:
+        return self.conv(x, graph)
 
 
 class GIN(nn.Module):
@@ -60,14 +48,14 @@ class GIN(nn.Module):
         super().__init__()
         mlp = nn.Sequential(
             nn.Linear(width_in, width_out),
-            dgcl.nn.BatchNorm(width_out),
+            nn.BatchNorm1d(width_out),
             nn.ReLU(),
             nn.Linear(width_out, width_out),
         )
         self.conv = pyg.GINConv(mlp, train_eps=True)
 
-    def forward(self, graph: Graph, x: Tensor) -> Tensor:
-        return self.conv(graph.local.pair(dgcl.graph_allgather(x)), graph.local.edge_index)
+    def forward(self, graph: Tensor, x: Tensor) -> Tensor:
+        return self.conv(x, graph)
 
 
 class CommNet(nn.Module):
@@ -79,9 +67,8 @@ class CommNet(nn.Module):
         self.heard = nn.Linear(width_in, width_out, bias=False)
         self.mean = pyg.SimpleConv(aggr="mean")
 
-    def forward(self, graph: Graph, x: Tensor) -> Tensor:
-        h = dgcl.graph_allgather(self.heard(x))  # transform before exchange
-        return self.own(x) + self.mean(graph.local.pair(h), graph.local.edge_index)
+    def forward(self, graph: Tensor, x: Tensor) -> Tensor:
+        return self.own(x) + self.mean(self.heard(x), graph)  # transform before exchange
 
 
 class GAT(nn.Module):
@@ -91,5 +78,5 @@ class GAT(nn.Module):
         super().__init__()
         self.conv = pyg.GATConv(width_in, width_out, num_heads, concat=False)
 
-    def forward(self, graph: Graph, x: Tensor) -> Tensor:
-        return self.conv(graph.local.pair(dgcl.graph_allgather(x)), graph.local.edge_index)
+    def forward(self, graph: Tensor, x: Tensor) -> Tensor:
+        return self.conv(x, graph)

@@ -60,7 +60,7 @@ def train(data: Data | None, args: argparse.Namespace, show: bool) -> Result:
     widths = [x.shape[1], *[args.hidden] * (args.layers - 1), num_classes]
     torch.manual_seed(args.seed)
     model = Model(getattr(layers, MODELS[args.model]), widths, args.dropout).to(args.dtype)
-    dgcl.nn.broadcast_parameters(model)  # several ranks: all begin with the model of rank 0
+    dgcl.distribute(model)  # several ranks: PyG's layers exchange; all begin with the model of rank 0
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
     print_row(show, "epoch", "loss", "train", "val", "test", "seconds")

@@ -137,9 +137,7 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
             raise dgl.DGLError(
                 f"this graph is a block of one hop: its sources are {local} rows [owned | halo], which"
                 f" dgcl.graph_allgather returns, its destinations this rank's {owned} owned rows. A layer of several"
-                " hops (TAGConv, SGConv, APPNPConv, ChebConv, GatedGraphConv) cannot run on it: from the second hop on"
-                " it would read halo rows that nobody has sent. Write a loop of one-hop layers with"
-                " dgcl.graph_allgather before each (docs/frameworks.md, Several hops), or take dgcl.nn.APPNP"
+                " hops, or one that takes no block, runs on the graph of dgcl.dispatch, which exchanges at each hop"
                 f" (got from the layer: {text})"
             ) from error
 

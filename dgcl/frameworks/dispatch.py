@@ -201,8 +201,6 @@ def _rows(comm: Communicator, schema: _Schema, item: _Item, value: Any) -> Any:
         types, ids = schema.node_types, comm.layout.owned_ids
     first, number = types[item.store]
     rows = dispatch_rows(comm.control, value, number, _within(ids, first, number), item.name, item.rows)
-    if item.rows == "vertices" and rows.is_floating_point():
-        comm.feature_dtype = rows.dtype
     return rows.to(comm.device)
 
 

@@ -10,7 +10,6 @@ May import everything of ``dgcl`` but the command line, benchmarks and calibrati
 
 from __future__ import annotations
 
-from dgcl.nn.appnp import APPNP
 from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
 from dgcl.nn.core_rows import sum_copies
@@ -25,7 +24,6 @@ from dgcl.nn.reduce import count_once, global_sum
 from dgcl.nn.vertex_dropout import Dropout, dropout
 
 __all__ = [
-    "APPNP",
     "BatchNorm",
     "Dropout",
     "GCNConv",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch.nn import Module
+from torch.nn import BatchNorm1d, Module
 
 from dgcl.errors import InexactWarning
 from dgcl.nn.arguments import current, require_module
@@ -52,9 +52,7 @@ _DEGREES = "normalises by the degrees that it counts, which are those of this ra
 _ROWS = "takes statistics over this rank's rows alone"
 _ALL = "looks at the rows of all vertices, and sees this rank's alone"
 _RANDOM = "draws other random numbers on each rank"
-_BY_HOPS = "write the hops, each with an exchange of its own (docs/frameworks.md, Several hops)"
 _BY_SUMS = "compute it with dgcl.nn.global_sum (docs/frameworks.md, Losses)"
-_BY_WEIGHTS = "set normalize=False and give it g.gcn_norm()'s edges and weights"
 
 
 def _normalizes(module: Any) -> bool:
@@ -92,22 +90,18 @@ class _Rule:
     """What a class does. ``distributed``: once :func:`dgcl.distribute` had it, it is exact."""
 
     why: str
-    instead: str
+    instead: str = "dgcl.distribute(model) makes it exact"
     applies: Callable[[Any], bool] = _always
     random: bool = False
     distributed: bool = True
 
 
-_BATCH_NORM = _Rule(_ROWS, "take dgcl.nn.BatchNorm", _uses_own_statistics)
-_DROPOUT = _Rule(_RANDOM, "take dgcl.nn.Dropout, which drops by vertex", _draws, random=True)
-_ATTENTION = _Rule(
-    _RANDOM, "set dropout=0 (dgcl.nn.Dropout with edges=True drops by edge)", _draws_inside, random=True
-)
-_INSIDE = _Rule(_RANDOM, "set dropout=0, and put dgcl.nn.Dropout between layers", _draws_inside, random=True)
-_GCN = _Rule(_DEGREES, f"take dgcl.nn.GCNConv, or {_BY_WEIGHTS}", _normalizes)
-_WEIGHTS = _Rule(_DEGREES, _BY_WEIGHTS, _normalizes)
-_SEVERAL = _Rule(_HOPS, _BY_HOPS)
-_STATISTICS = _Rule(_ROWS, _BY_SUMS)
+_BATCH_NORM = _Rule(_ROWS, applies=_uses_own_statistics)
+_DROPOUT = _Rule(_RANDOM, applies=_draws, random=True)
+_INSIDE = _Rule(_RANDOM, applies=_draws_inside, random=True)
+_NORMALIZED = _Rule(_DEGREES, applies=_normalizes)
+_SEVERAL = _Rule(_HOPS)
+_STATISTICS = _Rule(_ROWS)
 _GLOBAL = _Rule(_ALL, _BY_SUMS, distributed=False)
 _PADDED = _Rule(
     "pads in-edges to the largest in-degree of this rank's vertices",
@@ -139,29 +133,28 @@ _RULES: dict[str, dict[str, _Rule]] = {
     "torch": {
         "BatchNorm1d": _BATCH_NORM,
         "Dropout": _DROPOUT,
-        **_other("AlphaDropout FeatureAlphaDropout Dropout1d", replace(_DROPOUT, distributed=False)),
+        **_other(
+            "AlphaDropout FeatureAlphaDropout Dropout1d",
+            _Rule(_RANDOM, "take torch.nn.Dropout", _draws, random=True, distributed=False),
+        ),
         "RReLU": _Rule(_RANDOM, "take torch.nn.LeakyReLU", _is_training, random=True, distributed=False),
+        **_other("SyncBatchNorm LazyBatchNorm1d", _Rule(_ROWS, "take BatchNorm1d", distributed=False)),
     },
     "torch_geometric": {
-        "GCNConv": _GCN,
-        "APPNP": _Rule(_HOPS, "take dgcl.nn.APPNP"),
-        "GraphNorm": _Rule(_ROWS, "take dgcl.nn.GraphNorm"),
-        **_other("LGConv GCN2Conv FAConv", _WEIGHTS),
-        **_other("SGConv SSGConv TAGConv ChebConv ARMAConv MixHopConv GatedGraphConv", _SEVERAL),
+        **_other("GCNConv LGConv GCN2Conv FAConv", _NORMALIZED),
+        **_other("SGConv SSGConv TAGConv ChebConv ARMAConv MixHopConv GatedGraphConv APPNP", _SEVERAL),
         "AntiSymmetricConv": _SEVERAL,
-        **_other("PANConv CorrectAndSmooth LabelPropagation", replace(_SEVERAL, distributed=False)),
         **_other(
-            "EGConv PDNConv DNAConv", _Rule(_DEGREES, "write it with the sums of comm.local_graph('csr')")
+            "PANConv CorrectAndSmooth LabelPropagation", _Rule(_HOPS, "write the hops", distributed=False)
         ),
-        **_other("PairNorm MeanSubtractionNorm", _STATISTICS),
-        **_other("InstanceNorm HeteroBatchNorm", replace(_STATISTICS, distributed=False)),
-        "GraphSizeNorm": _Rule(_ROWS, "divide by comm.num_nodes ** 0.5"),
-        **_other("GATConv GATv2Conv TransformerConv HEATConv RGATConv", _ATTENTION),
-        **_other("MLP DeepGCNLayer", _INSIDE),
+        **_other("EGConv PDNConv DNAConv", _Rule(_DEGREES)),
+        **_other("GraphNorm PairNorm MeanSubtractionNorm GraphSizeNorm", _STATISTICS),
+        "LayerNorm": _Rule(_ROWS, applies=_over_the_graph),
+        **_other("InstanceNorm HeteroBatchNorm", _Rule(_ROWS, "take BatchNorm", distributed=False)),
+        **_other("GATConv GATv2Conv TransformerConv HEATConv RGATConv MLP DeepGCNLayer", _INSIDE),
         "SuperGATConv": _Rule(
             "draws negative edges among this rank's rows", "take GATv2Conv", _is_training, True, False
         ),
-        "LayerNorm": _Rule(_ROWS, "set mode='node'", _over_the_graph),
         **_other("GPSConv GravNetConv DynamicEdgeConv XConv WLConv MeshCNNConv HypergraphConv", _GLOBAL),
         **_other(
             "TopKPooling SAGPooling ASAPooling EdgePooling MemPooling ClusterPooling PANPooling", _GLOBAL
@@ -212,19 +205,24 @@ def check_model(model: Module, comm: Communicator | None = None) -> list[Finding
     comm = current(comm)
     if comm.world_size == 1:
         return []
-    return _findings(model, lambda rule: True)
+    return _findings(model, lambda module, rule: True)
 
 
 def refusals(model: Module) -> list[Finding]:
     """The modules of a model that :func:`dgcl.distribute` cannot make exact."""
-    return _findings(model, lambda rule: not rule.distributed)
+    return _findings(
+        model,
+        lambda module, rule: (
+            not rule.distributed or (rule is _BATCH_NORM and type(module) is not BatchNorm1d)
+        ),
+    )
 
 
-def _findings(model: Module, which: Callable[[_Rule], bool]) -> list[Finding]:
+def _findings(model: Module, which: Callable[[Module, _Rule], bool]) -> list[Finding]:
     findings = []
     for name, module in model.named_modules():
         known = _rule_of(type(module))
-        if known is not None and which(known[1]) and known[1].applies(module):
+        if known is not None and which(module, known[1]) and known[1].applies(module):
             kind, rule = known
             findings.append(Finding(name, kind, rule.why, rule.instead, rule.random))
     return findings

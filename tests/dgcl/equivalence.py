@@ -233,8 +233,10 @@ def _pyg_local(layers: nn.ModuleList, comm: dgcl.Communicator, x: Tensor) -> Ten
 
 
 def _pyg_local_gcn(layers: nn.ModuleList, comm: dgcl.Communicator, x: Tensor) -> Tensor:
+    from dgcl.distributed.degrees import gcn_norm
+
     graph = comm.local_graph("pyg")
-    edge_index, weight = graph.gcn_norm(dtype=x.dtype)
+    edge_index, weight = gcn_norm(graph.edge_index, dtype=x.dtype)
     return _stack(
         layers, x, lambda layer, h: layer(dgcl.graph_allgather(h), edge_index, weight)[: graph.num_owned]
     )

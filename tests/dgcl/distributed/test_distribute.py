@@ -226,6 +226,21 @@ def test_one_model_with_two_graphs() -> None:
     check(dgcl.launch(rank, 3)[0], [expected] * 3)
 
 
+def test_norms_of_ones_own_are_refused() -> None:
+    class Mine(nn.BatchNorm1d):
+        pass
+
+    def rank():
+        rank_data()
+        for norm in (Mine(3), nn.LazyBatchNorm1d(), nn.SyncBatchNorm(3)):
+            with pytest.raises(
+                ValueError, match=r"cannot be distributed as it is:\n  the model \(torch.nn.\w+\)"
+            ):
+                dgcl.distribute(norm)
+
+    dgcl.launch(rank, 2)
+
+
 def turned(conv, x, edge_index, comm):
     return conv(x, edge_index.flip(0))
 

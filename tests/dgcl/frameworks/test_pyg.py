@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import dgcl
+from dgcl.distributed.degrees import gcn_norm
 from dgcl.frameworks import local_graph
 from tests.dgcl.awkward import CASES, Case
 from tests.samples import named
@@ -125,7 +126,7 @@ def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options) -> None:
         comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(comm_size))
         graph = comm.local_graph("pyg")
         local_weight = None if weight is None else comm.dispatch_edges(weight)
-        edge_index, weights = graph.gcn_norm(local_weight, dtype=torch.float64, **options)
+        edge_index, weights = gcn_norm(graph.edge_index, local_weight, dtype=torch.float64, **options)
         ids = torch.cat([comm.owned_ids, comm.halo_ids])
         return list(zip(*ids[edge_index].tolist(), weights.tolist(), strict=True))
 
@@ -137,49 +138,8 @@ def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options) -> None:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_the_documented_gcn_has_the_precision_of_its_features(case, dtype) -> None:
-    """``g.gcn_norm()`` without a dtype: as exact as one device, and no wider than the features."""
-    torch.manual_seed(0)
-    conv = pyg.GCNConv(5, 3).to(dtype)
-    x = torch.randn(case.num_nodes, 5, dtype=dtype)
-    expected = conv(x, torch.from_numpy(case.edges)).detach()
-
-    def rank():
-        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(3))
-        own = pyg.GCNConv(5, 3, normalize=False).to(dtype)
-        own.load_state_dict(conv.state_dict())
-        g = comm.local_graph("pyg")
-        rows = comm.dispatch_features(x)
-        comm.dispatch_features(torch.zeros(case.num_nodes, dtype=torch.int64))  # labels say nothing about it
-        edge_index, weight = g.gcn_norm()
-        out = own(dgcl.graph_allgather(rows), edge_index, weight)[: g.num_owned].detach()
-        return comm.collect(out, None)
-
-    for out in dgcl.launch(rank, 3):
-        assert out.dtype == dtype
-        close = 1e-10 if dtype == torch.float64 else 1e-5
-        torch.testing.assert_close(out, expected, rtol=close, atol=close)
-
-
-def test_weights_that_would_cost_digits_are_refused() -> None:
-    case = CASES[0]
-
-    def rank():
-        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(2))
-        conv = pyg.GCNConv(5, 3, normalize=False).double()
-        edge_index, weight = comm.local_graph("pyg").gcn_norm(dtype=torch.float32)
-        x = torch.ones(comm.num_owned, 5, dtype=torch.float64)
-        with pytest.raises(ValueError, match=r"edge_weight must be float64, as x is \(got torch.float32\)"):
-            dgcl.frameworks.pyg.gcn_conv(conv, x, edge_index, weight)
-
-    dgcl.launch(rank, 2)
-
-
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", WEIGHTS)
-@named("transform_first", {"exchange-first": False, "transform-first": True})
-def test_gcn_conv_and_its_gradients(case, kind, transform_first) -> None:
+def test_a_distributed_gcn_and_its_gradients(case, kind) -> None:
     if kind == "weighted":
         distinct_loops(case)
     torch.manual_seed(0)
@@ -196,16 +156,12 @@ def test_gcn_conv_and_its_gradients(case, kind, transform_first) -> None:
 
     def rank():
         comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(4))
-        own = pyg.GCNConv(5, 3, normalize=False).double()
+        own = pyg.GCNConv(5, 3).double()
         own.load_state_dict(state)
         graph = comm.local_graph("pyg")
         x_owned = comm.dispatch_features(x).requires_grad_()
         weight_owned = None if weight is None else comm.dispatch_edges(weight).requires_grad_()
-        edge_index, norm = graph.gcn_norm(weight_owned, dtype=torch.float64)
-        if transform_first:
-            out = dgcl.frameworks.pyg.gcn_conv(own, x_owned, edge_index, norm)
-        else:
-            out = own(dgcl.graph_allgather(x_owned), edge_index, norm)[: graph.num_owned]
+        out = dgcl.distribute(own)(x_owned, graph.edge_index, weight_owned)
         out.square().sum().backward()
         dgcl.nn.sync_gradients(own)
         weight_grad = None if weight_owned is None else weight_owned.grad
@@ -229,11 +185,6 @@ def test_gcn_conv_and_its_gradients(case, kind, transform_first) -> None:
     "call, message",
     {
         "pair": (lambda graph: graph.pair(torch.zeros(2, 3)), r"x_all must hold the \d+ rows"),
-        "weights": (lambda graph: graph.gcn_norm(torch.ones(1)), "edge_weight must have shape"),
-        "gcn_conv": (
-            lambda graph: dgcl.frameworks.pyg.gcn_conv(pyg.GCNConv(3, 2), torch.zeros(2, 3), None, None),
-            "conv must be a GCNConv with normalize=False",
-        ),
     },
 )
 def test_refuses(call, message) -> None:

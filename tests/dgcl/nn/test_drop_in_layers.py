@@ -1,4 +1,4 @@
-"""dgcl.nn.APPNP and GraphNorm against PyG's on the whole graph; edge dropout and resumed runs on ranks."""
+"""dgcl.nn.GraphNorm against PyG's on the whole graph; edge dropout and resumed runs on ranks."""
 
 from __future__ import annotations
 
@@ -62,22 +62,10 @@ def test_graph_norm(case, world_size) -> None:
     compare(case, world_size, with_parameters(pyg.GraphNorm(WIDTH, eps=0.1)), make)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("options", [{}, {"add_self_loops": False}, {"normalize": False}], ids=str)
-@pytest.mark.parametrize("world_size", [1, 3])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_appnp(case, world_size, options) -> None:
-    pyg = pytest.importorskip("torch_geometric.nn")
-    whole = pyg.APPNP(3, 0.2, **options)
-    compare(case, world_size, whole, lambda: dgcl.nn.APPNP(3, 0.2, **options), torch.from_numpy(case.edges))
-
-
 def test_what_is_refused() -> None:
     def rank():
         dgcl.build_comm_info(CASES[0].graph, "uniform")
         for call, words in (
-            (lambda: dgcl.nn.APPNP(-1, 0.1), "K must be at least 0"),
-            (lambda: dgcl.nn.APPNP(1, 0.1, 0.5), "dropout must be 0"),
             (lambda: dgcl.nn.GraphNorm("3"), r"in_channels must be a number of columns, 0 or more .got '3'"),
             (lambda: dgcl.nn.BatchNorm("3"), r"num_features must be a number of columns, 0 or more .got '3'"),
             (lambda: dgcl.nn.GraphNorm(3)(torch.ones(26, 2)), r"\(26, 3\) \(got \(26, 2\)\)"),
@@ -89,8 +77,6 @@ def test_what_is_refused() -> None:
             with pytest.raises(ValueError, match=words):
                 call()
         for call, words in (
-            (lambda: dgcl.nn.APPNP("2", 0.1), r"K must be an integer .got '2'"),
-            (lambda: dgcl.nn.APPNP(2, "0.1"), r"alpha must be a number .got '0.1'"),
             (lambda: dgcl.nn.GINConv(None), r"nn must be a torch.nn.Module .got NoneType"),
             (
                 lambda: dgcl.nn.GCNConv(3, 3)(torch.ones(26, 3), 3),
