@@ -108,7 +108,7 @@ def dgl_layer(name: str, *sizes: Any, **options: Any) -> None:
     getattr(dgl.nn, name)(*sizes, **options)(block, rows)
 
 
-BLOCK = r"block of one hop: its sources are \d+ rows .owned . halo.*several hops .*dgcl.graph_allgather before each"
+BLOCK = r"block of one hop: its sources are \d+ rows .owned . halo.*several hops.*runs on the graph of dgcl.dispatch"
 
 #: What is done, what is said, and the kind of error.
 MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
