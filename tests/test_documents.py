@@ -37,9 +37,10 @@ def test_readme_opens_with_the_purpose_the_five_lines_and_the_two_commands() -> 
         "graph neural network",
         "import dgcl",
         "dgcl.init()",
-        "dgcl.build_comm_info(",
-        "dgcl.dispatch_features(",
-        "dgcl.graph_allgather(",
+        "dgcl.dispatch(",
+        "dgcl.distribute(",
+        "dgcl.nn.loss(",
+        "dgcl.nn.sync_gradients(",
         "make demo",
         "make test",
     ):

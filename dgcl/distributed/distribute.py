@@ -62,11 +62,11 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
     if refused:
         lines = "".join(f"\n  {each}" for each in refused)
         raise ValueError(f"model cannot be distributed as it is:{lines}")
-    home = Home(comm)
+    home, kind = Home(comm), type(root).__name__
     changes = Counter(_change(module, name, home, comm) for name, module in list(root.named_modules()))
     _broadcast(root, comm)
     if comm.rank == 0:
-        _log.info("distribute(%s): %s", type(root).__name__, _summary(changes))
+        _log.info("distribute(%s): %s", kind, _summary(changes))
     return model
 
 
