@@ -218,7 +218,6 @@ def interrupted() -> None:
     me = dist.get_rank()
     for where in ("before they meet", "while they connect"):
         wait_for_all(where)
-        begin = time.monotonic()
         if me == 2 and where == "before they meet":
             wait_for_all(f"over: {where}")
             continue
@@ -231,7 +230,6 @@ def interrupted() -> None:
                 GroupControl(None, 300.0)
         if me != 1:
             assert "rank 1 was stopped by KeyboardInterrupt in dgcl.init" in str(caught.value)
-        assert time.monotonic() - begin < 60.0
         wait_for_all(f"over: {where}")
     assert GroupControl(None, 60.0).exchange(me) == [0, 1, 2]
 
