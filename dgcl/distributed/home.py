@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -20,15 +20,17 @@ __all__ = ["Home"]
 
 
 class Home:
-    """What the modules of one :func:`dgcl.distribute` share; copies of a model share it, too.
-
-    Attributes:
-        comm: The communicator; None, as in a model that was unpickled: the current one.
-    """
+    """What the modules of one :func:`dgcl.distribute` share; copies of a model share it, too."""
 
     def __init__(self, comm: Communicator | None = None) -> None:
-        self.comm = comm
-        self._intercepts = False
+        self._comm, self._intercepts = comm, False
+
+    @property
+    def comm(self) -> Communicator | None:
+        """The communicator, or what was rewired from it; None, as in a model that was unpickled: the current one."""
+        while self._comm is not None and self._comm.successor is not None:
+            self._comm = cast("Communicator", self._comm.successor)
+        return self._comm
 
     def __copy__(self) -> Home:
         return self

@@ -226,6 +226,25 @@ def test_one_model_with_two_graphs() -> None:
     check(dgcl.launch(rank, 3)[0], [expected] * 3)
 
 
+def test_a_model_goes_on_when_its_graph_is_rewired() -> None:
+    """Also by edges that are made of the new ones, and of which nothing is remembered."""
+    model = Model().double()
+
+    def rank():
+        x, _, comm = rank_data()
+        own = dgcl.distribute(copy.deepcopy(model))
+        edges = graph().edge_index.flip(0)[:, graph().edge_index[0] % 2 == 0]
+        mine = torch.isin(edges[1], comm.owned_ids)
+        comm = comm.rewire((edges[0][mine], edges[1][mine]))
+        return dgcl.collect(own(x, comm.local_graph("pyg").edge_index.clone()).detach())
+
+    whole = graph()
+    whole.edge_index = whole.edge_index.flip(0)[:, whole.edge_index[0] % 2 == 0]
+    torch.testing.assert_close(
+        dgcl.launch(rank, 3)[0], model(whole.x, whole.edge_index), rtol=1e-10, atol=1e-10
+    )
+
+
 def test_norms_of_ones_own_are_refused() -> None:
     class Mine(nn.BatchNorm1d):
         pass
