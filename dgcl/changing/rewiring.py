@@ -101,7 +101,7 @@ class Rewiring(Handle):
         new.was_rewired = True
         new.load_state_dict(comm.state_dict())
         new.keep_part(part)
-        new.feature_dtype, new._wirings = comm.feature_dtype, {**wirings, number: ref(new)}
+        new._wirings = {**wirings, number: ref(new)}
         comm.successor = new
         comm._numbers = {}
         add_communicator(new)
