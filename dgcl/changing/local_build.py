@@ -13,7 +13,6 @@ from dgcl.planner.relation import Relation
 from dgcl.prepare.local_edges import plan_together, share_of_edges
 from dgcl.ranks.machines import places_of_ranks, topology_of_job
 from dgcl.ranks.set_up import set_up_call
-from dgcl.ranks.whole_rows import agree
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice
 from dgcl.transport.cuda import open_devices
@@ -75,12 +74,11 @@ def build_from_local(
         check_choice(method, "method", METHODS)
     except (TypeError, ValueError) as error:
         problem = error
-    agree(control, problem)
 
     def planned(relation: Relation) -> Plan:
         return plan_together(control, relation, topology, method, plan)
 
-    share, part = share_of_edges(control, owned_ids, edges, planned)
+    share, part, _ = share_of_edges(control, owned_ids, edges, planned, problem=problem, method=method)
     comm = connect_shares(share, Communicator, timeout, channel, opened)
     comm.keep_part(part)
     return comm

@@ -17,7 +17,6 @@ from dgcl.prepare.local_edges import plan_together, share_of_edges
 from dgcl.program.exchange import HALO
 from dgcl.ranks.context import add_communicator
 from dgcl.ranks.handle import Handle
-from dgcl.ranks.whole_rows import agree
 from dgcl.topology.checks import check_choice
 
 
@@ -74,19 +73,15 @@ class Rewiring(Handle):
 
         with comm.collective("rewire"):
             idle = {number for number, wired in wirings.items() if wired() is None}
-            reports = agree(control, problem, (owned_ids is None, method, idle))
-            if len({report[:2] for report in reports}) > 1:
-                raise ValueError(
-                    "owned_ids must be given on every rank or on none, and method be the same (got"
-                    f" {[report[:2] for report in reports]} by rank)"
-                )
             ids, part = (comm.layout.owned_ids, comm.part.numpy()) if owned_ids is None else (owned_ids, None)
-            share, part = share_of_edges(control, ids, edges, planned, part)
+            share, part, idle_of_ranks = share_of_edges(
+                control, ids, edges, planned, part, problem=problem, method=method, report=idle
+            )
             if len(part) != comm.num_nodes:
                 raise ValueError(
                     f"owned_ids must be the {comm.num_nodes} vertices of before, shared out anew (got {len(part)})"
                 )
-            idle = set.intersection(*(theirs for *_, theirs in reports))
+            idle = set.intersection(*idle_of_ranks)
             number = comm.transport.add_exchanges({HALO: share.program}, 0, min(idle) if idle else None)
         new = type(comm)(
             share.exchanges,

@@ -99,7 +99,11 @@ def share_of_edges(
     edges: Any,
     planned: Callable[[Relation], Plan],
     part: NDArray[np.int32] | None = None,
-) -> tuple[Share, NDArray[np.int32]]:
+    *,
+    problem: Exception | None = None,
+    method: str = "",
+    report: Any = None,
+) -> tuple[Share, NDArray[np.int32], list[Any]]:
     """This rank's share of a graph of which each rank has the in-edges of its own vertices. Collective.
 
     Args:
@@ -108,14 +112,16 @@ def share_of_edges(
         edges: ``(sources, heads)`` by id.
         planned: Returns the plan of a relation, the same on every rank. Collective, if it likes.
         part: ``(N,)`` the owner of every vertex, where ranks know it already.
+        problem: What is wrong on this rank besides.
+        method: Of planning, the same on every rank.
+        report: For the other ranks.
 
     Returns:
-        The share, and the owners.
+        The share, the owners, and the reports of all ranks.
 
     Raises:
         ValueError, TypeError: Something is wrong on some rank; every rank raises.
     """
-    problem: Exception | None = None
     ids, sources, heads = arrays = [np.zeros(0, np.int64)] * 3
     try:
         named = zip(("owned_ids", "sources", "heads"), (owned_ids, *edges), strict=True)
@@ -123,11 +129,21 @@ def share_of_edges(
         if len(sources) != len(heads):
             raise ValueError(f"sources and heads must be as many (got {len(sources)} and {len(heads)})")
     except (TypeError, ValueError) as error:
-        problem = error
-    reports = agree(control, problem, (ids if part is None else None, len(sources)))
+        problem = problem or error
+    columns = zip(
+        *agree(
+            control, problem, ((part is None, method), ids if part is None else None, len(sources), report)
+        ),
+        strict=True,
+    )
+    kinds, ids_of_ranks, num_edges, reports = map(list, columns)
+    if len(set(kinds)) > 1:
+        raise ValueError(
+            "owned_ids must be given on every rank or on none, and method be the same: of"
+            f" {[f'{name!r}, with owned_ids' if given else repr(name) for given, name in kinds]} by rank"
+        )
     if part is None:
-        part = _owners([theirs for theirs, _ in reports])
-    num_edges = [number for _, number in reports]
+        part = _owners(ids_of_ranks)
     num_owned = np.bincount(part, minlength=control.world_size)
     own, text = None, None
     try:
@@ -170,7 +186,7 @@ def share_of_edges(
         num_nodes_global=len(part),
         first_edge=first_edge,
     )
-    return Share((Exchange(HALO, plan, program),), local, (len(part), sum(num_edges))), part
+    return Share((Exchange(HALO, plan, program),), local, (len(part), sum(num_edges))), part, reports
 
 
 def plan_together(

@@ -10,6 +10,7 @@ import importlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -139,6 +140,7 @@ def _describe(
     return meta
 
 
+@cache
 def _version() -> str:
     import importlib.metadata  # slow to import
 
