@@ -72,6 +72,7 @@ def train(data: Data | None, model: nn.ModuleDict, steps: int) -> list[float]:
 
 
 if __name__ == "__main__":
+    torch.manual_seed(0)
     dgcl.init()
     losses = train(cluster(), make_model(), 50)
     if dgcl.current_communicator().rank == 0:

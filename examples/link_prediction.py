@@ -64,6 +64,7 @@ def train(data: Data | None, model: nn.Module, steps: int) -> list[float]:
 
 
 if __name__ == "__main__":
+    torch.manual_seed(0)
     dgcl.init()
     losses = train(ring_of_friends(), make_model(), 50)
     if dgcl.current_communicator().rank == 0:

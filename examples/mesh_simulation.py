@@ -1,118 +1,101 @@
 """A simulator learned on a fixed mesh: planned once, rolled out for many steps (after MeshGraphNets, 2021).
 
-    torchrun --nproc-per-node=4 examples/mesh_simulation.py --steps 50
-    python examples/mesh_simulation.py                                     # on one rank, with the same losses
+    torchrun --nproc-per-node=4 examples/mesh_simulation.py
+    python examples/mesh_simulation.py                          # on one rank, with the same losses
 
 Heat spreads over a square mesh. The model learns the change of each vertex in a step of time from its in-edges, which
-carry their vectors, and then runs on its own predictions. The mesh never changes: partition and plan are made once,
-and `--cache FOLDER` keeps them for the next run.
+carry their vectors and keep a state of their own, and then runs on its own predictions.
 """
 
 from __future__ import annotations
 
-import argparse
-
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import MessagePassing
 
 import dgcl
 
 
-def mesh(side: int) -> tuple[np.ndarray, Tensor]:
-    """Edges (2, E) of a square mesh, both ways and along one diagonal, and (E, 3) vectors with their lengths."""
-    number = np.arange(side * side).reshape(side, side)
-    pairs = [(number[:, :-1], number[:, 1:]), (number[:-1], number[1:]), (number[:-1, :-1], number[1:, 1:])]
-    one_way = np.concatenate([np.stack([a.ravel(), b.ravel()]) for a, b in pairs], 1)
-    edges = np.concatenate([one_way, one_way[::-1]], 1)
-    places = np.stack(np.divmod(np.arange(side * side), side), 1)
-    vectors = torch.from_numpy(places[edges[0]] - places[edges[1]]).float()
-    return edges, torch.cat([vectors, vectors.norm(dim=1, keepdim=True)], 1)
-
-
-def heat(edges: np.ndarray, num_nodes: int, steps: int) -> Tensor:
-    """Temperatures (steps + 1, num_nodes, 1) by finite differences, from random sources: what is to be learned."""
-    sources, heads = torch.from_numpy(edges[0].copy()), torch.from_numpy(edges[1].copy())
-    states = [torch.rand(num_nodes, 1, generator=torch.Generator().manual_seed(0)).round()]
+def mesh(side: int = 24, steps: int = 10) -> Data:
+    """A square mesh with diagonals, (E, 3) vectors of edges, and temperatures (N, steps + 1, 1) from random sources."""
+    places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).double()
+    edges = (torch.cdist(places, places) < 1.5).fill_diagonal_(False).nonzero().t()
+    vectors = places[edges[0]] - places[edges[1]]
+    draw = torch.Generator().manual_seed(0)
+    states = [torch.rand(side * side, 1, generator=draw, dtype=torch.float64).round()]
     for _ in range(steps):
-        now = states[-1]
-        states.append(now + 0.05 * torch.zeros_like(now).index_add(0, heads, now[sources] - now[heads]))
-    return torch.stack(states)
+        flow = states[-1][edges[0]] - states[-1][edges[1]]
+        states.append(states[-1] + 0.05 * torch.zeros_like(states[-1]).index_add(0, edges[1], flow))
+    attributes = torch.cat([vectors, vectors.norm(dim=1, keepdim=True)], 1)
+    return Data(x=torch.stack(states, 1), edge_index=edges, edge_attr=attributes)
 
 
 def mlp(*widths: int) -> nn.Module:
-    """Two layers."""
     return nn.Sequential(nn.Linear(widths[0], widths[1]), nn.ReLU(), nn.Linear(*widths[1:]))
 
 
-class Simulator(nn.Module):
-    """Encode, two rounds of messages over edges with rows of their own, decode."""
+class Round(MessagePassing):
+    """Edges take their ends, then vertices take their in-edges."""
 
-    def __init__(self, comm: dgcl.Communicator, width: int = 16) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.comm, self.graph = comm, comm.local_graph("csr")
-        self.encode_vertices, self.encode_edges = mlp(1, width, width), mlp(3, width, width)
-        self.edge_rounds = nn.ModuleList(mlp(3 * width, width, width) for _ in range(2))
-        self.vertex_rounds = nn.ModuleList(mlp(2 * width, width, width) for _ in range(2))
-        self.decode = mlp(width, width, 1)
+        self.edge_mlp, self.vertex_mlp = mlp(3 * width, width, width), mlp(2 * width, width, width)
 
-    def forward(self, state: Tensor, vectors: Tensor) -> Tensor:
-        """Temperatures (num_owned, 1) and this rank's edge vectors to the next temperatures."""
-        graph, x, e = self.graph, self.encode_vertices(state), self.encode_edges(vectors)
-        for edge_mlp, vertex_mlp in zip(self.edge_rounds, self.vertex_rounds, strict=True):
-            rows = dgcl.graph_allgather(x, self.comm)
-            e = e + edge_mlp(torch.cat([graph.at_sources(rows), graph.at_heads(x), e], 1))
-            x = x + vertex_mlp(torch.cat([x, graph.sum_edges(e)], 1))
+    def forward(self, x: Tensor, edge_index: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        edges = edges + self.edge_updater(edge_index, x=x, edges=edges)
+        return x + self.vertex_mlp(torch.cat([x, self.propagate(edge_index, edges=edges)], 1)), edges
+
+    def edge_update(self, x_j: Tensor, x_i: Tensor, edges: Tensor) -> Tensor:
+        return self.edge_mlp(torch.cat([x_j, x_i, edges], 1))
+
+    def message(self, edges: Tensor) -> Tensor:
+        return edges
+
+
+class Simulator(nn.Module):
+    """Encode, two rounds, decode."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.encode_vertices, self.encode_edges = mlp(1, width, width), mlp(3, width, width)
+        self.rounds, self.decode = nn.ModuleList(Round(width) for _ in range(2)), mlp(width, width, 1)
+
+    def forward(self, state: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        """Temperatures (N, 1) to those of the next step."""
+        x, edges = self.encode_vertices(state), self.encode_edges(edge_attr)
+        for each in self.rounds:
+            x, edges = each(x, edge_index, edges)
         return state + self.decode(x)
 
 
-def simulate(
-    side: int, epochs: int, steps: int, cache: str | None = None
-) -> tuple[list[float], Tensor | None]:
-    """Losses of training, and on rank 0 the temperatures after a rollout of ``steps``. Collective."""
-    edges, vectors = mesh(side)
-    graph = dgcl.graph.as_graph(edges, num_nodes=side * side)
-    comm = dgcl.build_comm_info(graph, cache=cache)
-    mine = comm.dispatch_edges(vectors)  # in the order of this rank's edges
-    states = dgcl.dispatch_features(
-        heat(edges, side * side, 10).transpose(0, 1).contiguous()
-    )  # (num_owned, 11, 1)
-
-    torch.manual_seed(0)
-    model = Simulator(comm)
-    dgcl.nn.broadcast_parameters(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+def train(data: Data | None, model: nn.Module, steps: int) -> tuple[list[float], Tensor | None]:
+    """Losses, and on rank 0 the temperatures after a rollout of ``steps``. Collective."""
+    data = dgcl.dispatch(data)
+    dgcl.distribute(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
-    for epoch in range(epochs):
+    for step in range(steps):
         optimizer.zero_grad()
-        time = epoch % 10
-        loss = dgcl.nn.loss(F.mse_loss)(model(states[:, time], mine), states[:, time + 1])
+        now, then = data.x[:, step % 10], data.x[:, step % 10 + 1]
+        loss = dgcl.nn.loss(F.mse_loss)(model(now, data.edge_index, data.edge_attr), then)
         loss.backward()
         dgcl.nn.sync_gradients(model)
         optimizer.step()
         losses.append(loss.item())
-
-    state = states[:, 0]
+    state = data.x[:, 0]
     with torch.inference_mode():
-        for _ in range(steps):  # each step makes two exchanges by the plan that was made above
-            state = model(state, mine)
+        for _ in range(steps):
+            state = model(state, data.edge_index, data.edge_attr)
     return losses, dgcl.collect(state)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--side", type=int, default=24, help="vertices along each side")
-    parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=20, help="of the rollout")
-    parser.add_argument("--cache", metavar="FOLDER", help="keep partition and plan there")
-    args = parser.parse_args()
+    torch.manual_seed(0)
     dgcl.init()
-    losses, final = simulate(args.side, args.epochs, args.steps, args.cache)
-    if final is not None:
-        print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} epochs")
+    losses, state = train(mesh(), Simulator().double(), 50)
+    if state is not None:
         print(
-            f"after {args.steps} steps: temperatures {final.min():.3f} to {final.max():.3f}, mean {final.mean():.3f}"
+            f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; after 50 steps: {state.min():.3f} to {state.max():.3f}"
         )

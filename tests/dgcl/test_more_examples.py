@@ -27,6 +27,7 @@ NAMES = (
     "moving_atoms",
     "plan_offline",
     "readout",
+    "weather",
 )
 
 
@@ -91,12 +92,24 @@ def hetero_alone(module, data, model, step):
     return F.cross_entropy(scores[paper.train_mask], paper.y[paper.train_mask])
 
 
+def mesh_alone(module, data, model, step):
+    now, then = data.x[:, step % 10], data.x[:, step % 10 + 1]
+    return F.mse_loss(model(now, data.edge_index, data.edge_attr), then)
+
+
+def weather_alone(module, data, model, step):
+    x = {name: rows.transpose(0, 1) for name, rows in data.x_dict.items()}
+    return F.mse_loss(model(x, data.edge_index_dict).transpose(0, 1), data["grid"].y)
+
+
 #: The graph of a recipe, its model, and its loss in PyG alone.
 RECIPES = {
     "link_prediction": (lambda module: module.ring_of_friends(40), "make_model", links_alone),
     "forces": (lambda module: module.cluster(30, 0.4), "make_model", forces_alone),
     "readout": (lambda module: module.rings_and_stars(6, 5), "make_model", readout_alone),
     "hetero": (lambda module: module.library(80, 40), "Model", hetero_alone),
+    "mesh_simulation": (lambda module: module.mesh(7), "Simulator", mesh_alone),
+    "weather": (lambda module: module.globe(9), "Model", weather_alone),
 }
 
 
@@ -123,10 +136,17 @@ def test_a_recipe_has_the_losses_of_one_device(programs, name) -> None:
         first = context.require_control().rank == 0
         mine = copy.deepcopy(model)
         result = module.train(copy.deepcopy(data) if first else None, mine, 3)
-        return result[0] if name == "hetero" else result, list(mine.parameters())
+        losses, rows = result if isinstance(result, tuple) else (result, None)
+        return losses, list(mine.parameters()), rows
 
     for world_size in (1, 3, 4):
-        for losses, parameters in dgcl.launch(rank, world_size):
+        results = dgcl.launch(rank, world_size)
+        if name == "mesh_simulation":
+            state = data.x[:, 0]
+            for _ in range(3):
+                state = alone(state, data.edge_index, data.edge_attr)
+            torch.testing.assert_close(results[0][2], state.detach(), rtol=1e-9, atol=1e-9)
+        for losses, parameters, _ in results:
             assert losses == pytest.approx(expected, rel=1e-10)
             for own, other in zip(parameters, alone.parameters(), strict=True):
                 torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-9)
@@ -151,27 +171,6 @@ def test_notebook(tmp_path, monkeypatch) -> None:
     assert scope["accuracy"] > 0.8
     pictures = [o for c in cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
     assert len(pictures) == 2, "keep the notebook as it was run, with its pictures"
-
-
-def test_mesh_simulation(programs, monkeypatch) -> None:
-    """Parameters are set here: ranks that are threads draw from torch's one generator at the same time."""
-    module = programs["mesh_simulation"]
-
-    class Seeded(module.Simulator):
-        def __init__(self, comm) -> None:
-            super().__init__(comm)
-            generator = torch.Generator().manual_seed(1)
-            with torch.no_grad():
-                for parameter in self.parameters():
-                    parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
-
-    monkeypatch.setattr(module, "Simulator", Seeded)
-    run = module.simulate
-    ((losses, state),) = dgcl.launch(run, 1, 6, 12, 3)
-    (several, found), _ = dgcl.launch(run, 2, 6, 12, 3)
-    assert several == pytest.approx(losses, rel=1e-3)
-    torch.testing.assert_close(found, state, rtol=1e-3, atol=1e-3)
-    assert losses[10] < losses[0]
 
 
 def test_moving_atoms(programs) -> None:
