@@ -33,6 +33,7 @@ def mesh(side: int = 24, steps: int = 10) -> Data:
 
 
 def mlp(*widths: int) -> nn.Module:
+    """Two layers."""
     return nn.Sequential(nn.Linear(widths[0], widths[1]), nn.ReLU(), nn.Linear(*widths[1:]))
 
 
