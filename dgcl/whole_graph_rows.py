@@ -55,7 +55,7 @@ class WholeGraphRows(Handle):
     def part(self) -> Tensor:
         """``(num_nodes,)`` int32, the owner of each vertex; read only. Collective when it is first read, then kept."""
         if self._part is None:
-            part = torch.empty(self.num_nodes, dtype=torch.int32)
+            part = torch.empty(self.num_nodes, dtype=torch.int32, device="cpu")
             with self.collective("part"):
                 for rank, ids in enumerate(self.control.exchange(self.layout.global_ids("core"))):
                     part[torch.from_numpy(ids)] = rank
@@ -150,7 +150,7 @@ class WholeGraphRows(Handle):
         """
         ids = self.local.edge_ids
         if self.local.first_edge >= 0:
-            rows = torch.as_tensor(values)
+            rows = torch.as_tensor(values, device="cpu")
             if rows.dim() == 0 or len(rows) != len(ids):
                 raise ValueError(
                     f"values must have one row for each of the {len(ids)} edges of rank {self.rank}, in the order in"

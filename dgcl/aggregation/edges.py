@@ -184,7 +184,7 @@ def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
     head's row of ``y`` (heads, F) with its tail's row of ``x`` (tails, F), both of one type.
     """
     y, x = (rows if has_contiguous_rows(rows) else rows.contiguous() for rows in (y, x))
-    out = torch.empty(len(edges.tails), dtype=sum_dtype(x.dtype))
+    out = torch.empty(len(edges.tails), dtype=sum_dtype(x.dtype), device="cpu")
     kernel, rows = EDGE_DOTS[_name(x.dtype)], (*_rows(y), *_rows(x))
 
     def run(begin: int, end: int) -> None:
@@ -208,7 +208,7 @@ def prepare() -> None:
 @functools.cache
 def _one(dtype: torch.dtype) -> Tensor:
     """The weight of edges without weights; only read."""
-    return torch.ones(1, dtype=dtype)
+    return torch.ones(1, dtype=dtype, device="cpu")
 
 
 @functools.cache

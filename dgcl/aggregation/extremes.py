@@ -29,10 +29,13 @@ __all__ = ["prepare", "reduce_extremes"]
 
 def prepare() -> None:
     """Compile for float32 and float64, so that no peer waits for it in a call."""
-    indices = torch.zeros(1, dtype=torch.int32).numpy()
-    wide = torch.zeros(1, dtype=torch.int64).numpy()
+    indices = torch.zeros(1, dtype=torch.int32, device="cpu").numpy()
+    wide = torch.zeros(1, dtype=torch.int64, device="cpu").numpy()
     for dtype in (torch.float32, torch.float64):
-        rows, winner = torch.zeros(0, 1, dtype=dtype).numpy(), torch.zeros(0, 1, dtype=torch.int32).numpy()
+        rows, winner = (
+            torch.zeros(0, 1, dtype=dtype, device="cpu").numpy(),
+            torch.zeros(0, 1, dtype=torch.int32, device="cpu").numpy(),
+        )
         extremes(rows, wide, indices, wide[:, None], True, rows, winner)
         scatter_rows(rows, winner, rows)
 
@@ -82,7 +85,7 @@ class _Extremes(torch.autograd.Function):
             halo = comm.transport.begin_expand(rows, expand, wait=True, purpose=_purpose(largest)).wait()
             rows = torch.cat([rows, halo])
         out = x.new_empty(local.num_heads, x.shape[1])
-        winner = torch.empty(out.shape, dtype=torch.int32)
+        winner = torch.empty(out.shape, dtype=torch.int32, device="cpu")
         ids = local.local_ids[:, None]
         extremes(rows.numpy(), local.indptr, local.indices, ids, largest, out.numpy(), winner.numpy())
         ctx.comm, ctx.exchanges, ctx.num_rows = comm, exchanges, len(rows)
@@ -142,7 +145,10 @@ def _best(
     ).wait()
     values = torch.cat([found[rows], items[:, :width].contiguous().view(found.dtype)])
     of_ids = torch.cat([ids[winner[rows]], items[:, width:].contiguous().view(kind).long()])
-    best, won = values.new_empty(len(rows), width), torch.empty(len(rows), width, dtype=torch.int32)
+    best, won = (
+        values.new_empty(len(rows), width),
+        torch.empty(len(rows), width, dtype=torch.int32, device="cpu"),
+    )
     indptr, candidates = contributions.indptr, contributions.candidates
     extremes(values.numpy(), indptr, candidates, of_ids.numpy(), largest, best.numpy(), won.numpy())
     return found[:num_owned].index_copy(0, rows, best), won

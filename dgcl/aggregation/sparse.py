@@ -12,7 +12,13 @@ DOTS_BLOCK = {"cpu": 1 << 18}
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch warns once in a process that its CSR support is a beta
-    torch.sparse_csr_tensor([0, 0], torch.zeros(0, dtype=torch.int64), torch.zeros(0), (1, 1))
+    torch.sparse_csr_tensor(
+        [0, 0],
+        torch.zeros(0, dtype=torch.int64, device="cpu"),
+        torch.zeros(0, device="cpu"),
+        (1, 1),
+        device="cpu",
+    )
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -89,7 +89,9 @@ class Adjacency:
         columns = self.heads.others
         values = columns.new_ones(len(columns), dtype=dtype) if weight is None else self.heads.sort(weight)
         shape = (self.heads.num_rows, self.tails.num_rows)
-        return torch.sparse_csr_tensor(self.heads.indptr, columns, values, shape, check_invariants=False)
+        return torch.sparse_csr_tensor(
+            self.heads.indptr, columns, values, shape, check_invariants=False, device=values.device
+        )
 
     def to(self, device: torch.device | str) -> Adjacency:
         """The same on ``device``."""
@@ -98,9 +100,11 @@ class Adjacency:
 
 def build_adjacency(indptr: Tensor, indices: Tensor, num_tails: int) -> Adjacency:
     """From CSR of in-edges: the edges of head t come from tails ``indices[indptr[t]:indptr[t + 1]]``."""
-    heads = torch.repeat_interleave(torch.arange(len(indptr) - 1, dtype=indices.dtype), indptr.diff())
+    heads = torch.repeat_interleave(
+        torch.arange(len(indptr) - 1, dtype=indices.dtype, device=indices.device), indptr.diff()
+    )
     order = torch.argsort(indices, stable=True)
-    tail_indptr = torch.zeros(num_tails + 1, dtype=indptr.dtype)
+    tail_indptr = torch.zeros(num_tails + 1, dtype=indptr.dtype, device=indptr.device)
     torch.cumsum(torch.bincount(indices, minlength=num_tails), 0, dtype=indptr.dtype, out=tail_indptr[1:])
     return Adjacency(
         tails=EndPoints(indices, tail_indptr, order.to(indices.dtype), heads[order]),
@@ -151,7 +155,7 @@ def _edge_weighted_sum(indptr: Tensor, columns: Tensor, weight: Tensor | None, x
         return out
     values = x.new_ones(len(columns), dtype=dtype) if weight is None else weight
     matrix = torch.sparse_csr_tensor(
-        indptr, columns, values, (len(indptr) - 1, len(x)), check_invariants=False
+        indptr, columns, values, (len(indptr) - 1, len(x)), check_invariants=False, device=values.device
     )
     return sparse_product(matrix, x.to(dtype))
 

@@ -166,13 +166,20 @@ def build_block(local: LocalGraph, *, device: torch.device | str | None = None) 
     """
     # Edge ids are given, though they are 0..E-1: DGL 1.1's float32 CPU kernels refuse edge features on a CSC
     # that leaves them out.
-    columns = (torch.tensor(local.indptr), torch.tensor(local.indices).long(), torch.arange(local.num_edges))
-    plain = dgl.create_block(("csc", columns), num_src_nodes=local.num_local, num_dst_nodes=local.num_owned)
+    columns = (
+        torch.tensor(local.indptr, device="cpu"),
+        torch.tensor(local.indices, device="cpu").long(),
+        torch.arange(local.num_edges, device="cpu"),
+    )
+    with torch.device("cpu"):  # DGL makes tensors where torch's default device is
+        plain = dgl.create_block(
+            ("csc", columns), num_src_nodes=local.num_local, num_dst_nodes=local.num_owned
+        )
     block = LocalBlock.__new__(LocalBlock)
     block.__dict__.update(plain.__dict__)  # as DGLGraph.__copy__ does, for another class
-    block._whole_in_degrees = torch.tensor(local.in_degrees[: local.num_owned])
-    block._whole_out_degrees = torch.tensor(local.out_degrees)
-    block.srcdata[dgl.NID] = torch.tensor(local.local_ids)
-    block.dstdata[dgl.NID] = torch.tensor(local.owned_ids)
-    block.edata[dgl.EID] = torch.tensor(local.edge_ids)
+    block._whole_in_degrees = torch.tensor(local.in_degrees[: local.num_owned], device="cpu")
+    block._whole_out_degrees = torch.tensor(local.out_degrees, device="cpu")
+    block.srcdata[dgl.NID] = torch.tensor(local.local_ids, device="cpu")
+    block.dstdata[dgl.NID] = torch.tensor(local.owned_ids, device="cpu")
+    block.edata[dgl.EID] = torch.tensor(local.edge_ids, device="cpu")
     return block if device is None else block.to(torch.device(device))

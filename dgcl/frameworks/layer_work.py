@@ -27,8 +27,10 @@ def measure_work(row_bytes: int, device: torch.device | str = "cpu") -> Work:
     width = min(elements, _WIDEST)
     num_rows = max(256, min(_ROWS, (1 << 20) // width))
     random = torch.Generator().manual_seed(0)
-    sources = torch.randint(0, num_rows, (num_rows * _DEGREE,), dtype=torch.int32, generator=random)
-    indptr = torch.arange(0, num_rows * _DEGREE + 1, _DEGREE, dtype=torch.int32)
+    sources = torch.randint(
+        0, num_rows, (num_rows * _DEGREE,), dtype=torch.int32, generator=random, device="cpu"
+    )
+    indptr = torch.arange(0, num_rows * _DEGREE + 1, _DEGREE, dtype=torch.int32, device="cpu")
     edges = build_adjacency(indptr, sources, num_rows).to(place)
     x, weight = torch.ones(num_rows, width, device=place), torch.ones(width, width, device=place)
 

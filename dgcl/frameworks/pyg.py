@@ -82,10 +82,12 @@ def build_pyg(local: LocalGraph, *, device: torch.device | str | None = None) ->
         device: where the tensors live; None means the CPU.
     """
     graph = PyGLocalGraph(
-        edge_index=torch.stack([torch.tensor(local.indices).long(), torch.tensor(local.heads).long()]),
+        edge_index=torch.stack(
+            [torch.tensor(local.indices, device="cpu").long(), torch.tensor(local.heads, device="cpu").long()]
+        ),
         size=(local.num_local, local.num_owned),
-        edge_ids=torch.tensor(local.edge_ids),
-        in_degrees=torch.tensor(local.in_degrees[: local.num_owned]),
-        out_degrees=torch.tensor(local.out_degrees),
+        edge_ids=torch.tensor(local.edge_ids, device="cpu"),
+        in_degrees=torch.tensor(local.in_degrees[: local.num_owned], device="cpu"),
+        out_degrees=torch.tensor(local.out_degrees, device="cpu"),
     )
     return graph if device is None else graph.to(device)

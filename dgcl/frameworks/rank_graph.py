@@ -92,7 +92,7 @@ class RankGraph:
     def out_degrees(self, u: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """In the whole graph."""
         return self.block.out_degrees(
-            torch.arange(self.num_nodes(), dtype=self.idtype) if dgl.base.is_all(u) else u
+            torch.arange(self.num_nodes(), dtype=self.idtype, device=self.device) if dgl.base.is_all(u) else u
         )
 
     def to(self, device: Any, **kwargs: Any) -> RankGraph:

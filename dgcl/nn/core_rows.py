@@ -80,6 +80,10 @@ def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:
         copies = comm.control.exchange((mine, rows.detach().cpu().clone()))
     for ids, rows_of_rank in copies:
         place = torch.searchsorted(ascending, ids).clamp(max=max(len(mine) - 1, 0))
-        common = ascending[place] == ids if len(mine) else torch.zeros(len(ids), dtype=torch.bool)
+        common = (
+            ascending[place] == ids
+            if len(mine)
+            else torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        )
         total.index_add_(0, order[place[common]].to(rows.device), rows_of_rank[common].to(rows.device))
     return total

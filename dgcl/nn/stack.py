@@ -69,7 +69,7 @@ class KeptRows:
         self._given_loops: Tensor | None = aggregate.loops
         self._loops: Tensor | None = None
         self.layers: list[Tensor] = []
-        self._product = torch.empty(0)
+        self._product = torch.empty(0, device="cpu")
         self.filled = 0
 
     def aggregation(self, stack: StackOptions, comm: Communicator) -> Plain | Normalised:

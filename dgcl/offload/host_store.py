@@ -89,10 +89,10 @@ class HostStore:
         """
         num_bytes = prod(shape) * dtype.itemsize
         if num_bytes == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         self._settle()
         if self.folder is None:
-            memory: np.ndarray[Any, Any] = torch.empty(num_bytes, dtype=torch.uint8).numpy()
+            memory: np.ndarray[Any, Any] = torch.empty(num_bytes, dtype=torch.uint8, device="cpu").numpy()
         else:
             file = self._file(num_bytes)
             memory = np.frombuffer(file, np.uint8, num_bytes)

@@ -317,7 +317,10 @@ class LayerCall:
 
     def _new_slots(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Zeros, so that nothing that is read before it is written is NaN."""
-        return [torch.zeros((self.machinery.tables.num_slots, *x.shape[1:]), dtype=x.dtype) for x in inputs]
+        return [
+            torch.zeros((self.machinery.tables.num_slots, *x.shape[1:]), dtype=x.dtype, device="cpu")
+            for x in inputs
+        ]
 
     @contextmanager
     def _told(self, number: int) -> Iterator[None]:

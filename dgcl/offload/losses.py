@@ -69,7 +69,7 @@ class _CrossEntropy(torch.autograd.Function):
         comm: Communicator,
     ) -> Tensor:
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        total = torch.zeros(2, dtype=torch.float64)
+        total = torch.zeros(2, dtype=torch.float64, device="cpu")
         for rows in stretches:
             counts = mask[rows]
             which = slice(None) if counts.all() else counts
@@ -94,10 +94,10 @@ class _CrossEntropy(torch.autograd.Function):
             counts = mask[rows]
             which = slice(None) if counts.all() else counts.nonzero().squeeze(1)
             some = store.look_at(memory, rows)[which].to(wide).softmax(1)
-            some[torch.arange(len(some)), labels[rows][which]] -= 1
+            some[torch.arange(len(some), device="cpu"), labels[rows][which]] -= 1
             result = some.mul_(grad.to(wide) / ctx.count)
             if len(some) < len(counts):
-                result = torch.zeros(len(counts), logits.shape[1], dtype=wide)
+                result = torch.zeros(len(counts), logits.shape[1], dtype=wide, device="cpu")
                 result[which] = some
             store.write(out, rows, result.to(out.dtype))
         return ChunkedRows(out, logits.order), None, None, None, None, None
@@ -114,7 +114,7 @@ def chunked_accuracy(
     """The fraction of vertices whose largest logit is that of their label; NaN if none counts. Collective."""
     labels, mask = _checked(logits, labels, mask)
     memory = logits.checked()
-    total = torch.zeros(2, dtype=torch.int64)
+    total = torch.zeros(2, dtype=torch.int64, device="cpu")
     for rows in stretches:
         right = store.look_at(memory, rows).argmax(1) == labels[rows]
         total += torch.stack([(right & mask[rows]).sum(), mask[rows].sum()])
@@ -132,7 +132,7 @@ def _checked(logits: ChunkedRows, labels: Tensor, mask: Tensor | None) -> tuple[
             "logits must be (num_owned, num_classes) and labels (num_owned,) int64, as off.dispatch_features gives them"
             f" (got {tuple(logits.shape)} and {tuple(labels.shape)} {labels.dtype})"
         )
-    mask = torch.ones(len(labels), dtype=torch.bool) if mask is None else mask
+    mask = torch.ones(len(labels), dtype=torch.bool, device="cpu") if mask is None else mask
     require_tensors(mask=mask)
     if mask.dtype != torch.bool or mask.shape != labels.shape:
         raise ValueError(

@@ -66,7 +66,7 @@ def _statistics(
     x: Tensor, stretches: Sequence[slice], store: HostStore, comm: Communicator
 ) -> tuple[Tensor, Tensor]:
     """Mean and biased variance; squared deviations are summed after the means are known, which loses no digits."""
-    total = torch.zeros(x.shape[1], dtype=_wide(x))
+    total = torch.zeros(x.shape[1], dtype=_wide(x), device="cpu")
     for rows in stretches:
         total += store.look_at(x, rows).to(total.dtype).sum(0)
     mean = comm.all_reduce_sum(total, "batch_norm") / comm.num_nodes
@@ -106,7 +106,7 @@ class _Normalise(torch.autograd.Function):
         x, grad = rows_of_x.checked(), order.stored(grad)
         stretches, store, comm = ctx.where
         sums = torch.zeros(
-            2, x.shape[1], dtype=_wide(x)
+            2, x.shape[1], dtype=_wide(x), device="cpu"
         )  # of gradients, and of gradients times normalised rows
         for rows in stretches:
             some, normal = _pair(store, x, grad, rows, mean, inverse)

@@ -386,7 +386,7 @@ class Offload(Handle):
             if piece.dim() > 1:
                 out = self.store.empty(shape, piece.dtype, "inputs")
             else:
-                out = torch.empty(shape, dtype=piece.dtype)
+                out = torch.empty(shape, dtype=piece.dtype, device="cpu")
         except OSError as error:
             problem = error
         agree(self.comm.control, problem)

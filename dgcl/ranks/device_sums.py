@@ -127,7 +127,7 @@ def _open(control: GroupControl, device: torch.device) -> DeviceSums | None:
         values = torch.arange(_PROOF, device=device) + control.rank
         total = opened[0].enqueue(values).cpu()
         size = control.world_size
-        expected = size * torch.arange(_PROOF) + size * (size - 1) // 2
+        expected = size * torch.arange(_PROOF, device="cpu") + size * (size - 1) // 2
         if not torch.equal(total, expected):
             raise CommError("a sum of known numbers is wrong")
 

@@ -128,7 +128,7 @@ class GroupMessages:
         for other in range(group.size()):
             if other != self._rank:
                 with suppress(RuntimeError):  # a wait that ends without its data breaks the connections
-                    group.recv([torch.empty(1, dtype=torch.uint8)], other, _NEVER).wait(
+                    group.recv([torch.empty(1, dtype=torch.uint8, device="cpu")], other, _NEVER).wait(
                         timedelta(milliseconds=1)
                     )
 
@@ -175,10 +175,13 @@ class GroupMessages:
                 pickled = bytearray(pickle.dumps((tuple(call), value)))
                 packed[id(value)] = torch.frombuffer(pickled, dtype=torch.uint8)
             data = packed[id(value)]
-            sends += [(peer, part, self._send(part, peer)) for part in (torch.tensor([len(data)]), data)]
-        sizes = self._receive_all({peer: torch.zeros(1, dtype=torch.int64) for peer in sources})
+            sends += [
+                (peer, part, self._send(part, peer))
+                for part in (torch.tensor([len(data)], device="cpu"), data)
+            ]
+        sizes = self._receive_all({peer: torch.zeros(1, dtype=torch.int64, device="cpu") for peer in sources})
         parts = self._receive_all(
-            {peer: torch.empty(int(size), dtype=torch.uint8) for peer, size in sizes.items()}
+            {peer: torch.empty(int(size), dtype=torch.uint8, device="cpu") for peer, size in sizes.items()}
         )
         self._wait_all([(peer, sending) for peer, _, sending in sends])
         received = {}

@@ -92,4 +92,4 @@ def _to_array(tensor: Tensor) -> Any:
 
 
 def _to_tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
-    return torch.from_numpy(array).view(dtype) if array.size else torch.empty(0, dtype=dtype)
+    return torch.from_numpy(array).view(dtype) if array.size else torch.empty(0, dtype=dtype, device="cpu")

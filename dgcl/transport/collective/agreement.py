@@ -105,7 +105,7 @@ class Agreement:
 
     def _exchange_words(self, call: Call, words_wire: Wire) -> None:
         """Send a call to those with which this rank exchanges rows, and note theirs on the stand-ins of their pages."""
-        words = torch.tensor([[call.number, call.tag]] * len(self._partners))
+        words = torch.tensor([[call.number, call.tag]] * len(self._partners), device="cpu")
         theirs = torch.empty_like(words)
         counts = np.bincount(self._partners, minlength=self.control.world_size).tolist()
         call.work = words_wire.post(theirs.view(torch.uint8), words.view(torch.uint8), counts, counts)

@@ -80,7 +80,7 @@ class GroupWire:
             with suppress(
                 RuntimeError, ValueError
             ):  # a wait that ends without its data breaks all connections
-                empty = torch.empty(1, dtype=torch.uint8)
+                empty = torch.empty(1, dtype=torch.uint8, device="cpu")
                 self._group.recv([empty], peer, _NEVER).wait(timedelta(milliseconds=1))
 
 
@@ -90,7 +90,8 @@ class PinnedWire(GroupWire):
     def post(self, arrived: Tensor, packed: Tensor, receives: list[int], sends: list[int]) -> Any:
         """As the module says; the host waits until the rows are packed."""
         below, leaving = (
-            torch.empty(rows.shape, dtype=torch.uint8, pin_memory=True) for rows in (arrived, packed)
+            torch.empty(rows.shape, dtype=torch.uint8, pin_memory=True, device="cpu")
+            for rows in (arrived, packed)
         )
         leaving.copy_(packed)
         return super().post(below, leaving, receives, sends), arrived, below

@@ -37,7 +37,7 @@ def in_memory(dtype: torch.dtype) -> tuple[np.dtype[Any], torch.dtype | None]:
     """The numpy type of elements of a torch type, and None; where numpy lacks it, as bfloat16, one of their size, and
     the type itself, as which they are viewed."""
     try:
-        return torch.empty(0, dtype=dtype).numpy().dtype, None
+        return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype, None
     except (TypeError, RuntimeError):
         return np.dtype(f"u{dtype.itemsize}"), dtype
 

@@ -1,0 +1,55 @@
+"""Set-up, a step and inference under each global switch of torch, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import torch, dgcl
+{process}
+def run():
+    {thread}
+    here = {{"device": "cpu"}}
+    edges = torch.tensor([[0, 1, 2, 3, 0, 1], [1, 2, 3, 0, 2, 3]], **here)
+    comm = dgcl.build_comm_info(edges, "uniform", part=[0, 0, 1, 1])
+    x = comm.dispatch_features(torch.arange(8.0, **here).view(4, 2) if comm.rank == 0 else None)
+    linear, norm = torch.nn.Linear(2, 2, **here), dgcl.nn.BatchNorm(2, comm=comm).to_empty(device="cpu")
+    norm.reset_parameters()
+    dgcl.nn.broadcast_parameters(linear, comm=comm)
+    mean, largest = comm.aggregator("mean"), comm.aggregator("max")
+    {inference}
+    h = norm(linear(mean(x) + largest(x)))
+    h = comm.split_graph().sum(dgcl.nn.dropout(h, 0.5, comm=comm)) + dgcl.graph_allgather(h)[:2]
+    y, mask = torch.tensor([0, 1], **here), torch.tensor([True, True], **here)
+    loss = dgcl.nn.loss(torch.nn.functional.cross_entropy, comm=comm)(h, y, mask)
+    loss.backward()
+    dgcl.nn.sync_gradients(linear, comm=comm)
+    dgcl.nn.accuracy(h, y, mask, comm=comm)
+    assert dgcl.nn.global_sum(h.sum(0), comm=comm).device.type == "cpu"
+    off = dgcl.Offload(comm, chunks=1)
+    h = off.layer(linear, off.dispatch_features(torch.ones(4, 2, **here)), aggregate="sum")
+    off.cross_entropy(h, y).backward()
+    for kind in ("csr", "pyg", "dgl"):
+        comm.local_graph(kind)
+    with torch.inference_mode():
+        return comm.collect(mean(x), None).tolist()
+first, second = dgcl.launch(run, 2, timeout=100)
+assert first == second == [[6, 7], [0, 1], [1, 2], [3, 4]], first
+"""
+SWITCHES = {
+    "default device": {"thread": "torch.set_default_device('meta')"},  # stands for "cuda" where there is none
+    "default dtype": {"process": "torch.set_default_dtype(torch.float64)"},
+    "deterministic": {"process": "torch.use_deterministic_algorithms(True)"},
+    "inference first": {"inference": "with torch.inference_mode(): mean(x), largest(x), comm.expand(x)"},
+}
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_step_under_each_switch(switch: str) -> None:
+    lines = {"process": "", "thread": "", "inference": ""} | SWITCHES[switch]
+    program = PROGRAM.format(**lines)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
