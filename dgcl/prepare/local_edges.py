@@ -290,9 +290,6 @@ def _compile(
     items = Items(ids[order], all_places, frame.tree_of(all_places), rows)
     program = compile_program(frame, control.rank, owned_ids, places, items)
     check_program(program)
-    come = order[(rows >= program.num_owned) & (rows < program.num_local)] - len(taken)
-    halo = np.empty((program.num_halo, degrees.shape[1]), np.int64)
-    halo[rows[(rows >= program.num_owned) & (rows < program.num_local)] - program.num_owned] = received[2][
-        come
-    ]
+    by_id = np.argsort(received[0])
+    halo = received[2][by_id][np.searchsorted(received[0][by_id], program.halo_ids)]
     return program, halo

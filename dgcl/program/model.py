@@ -2,7 +2,7 @@
 
 Local rows of a rank are numbered by the plan::
 
-    [0, num_owned)                        the items that it owns, in ascending global id
+    [0, num_owned)                        the items that it owns, in ascending global id, or as the rank gave them
     [num_owned, num_local)                halo rows, by (arrival stage, sending rank, global id)
     [num_local, num_local + num_relay)    relay rows, by the same; they live apart from the result
 

@@ -33,7 +33,7 @@ class LocalGraph:
     With n = ``num_owned`` and L = ``num_local`` = n + ``num_halo`` and E = ``num_edges`` (of this rank):
 
     Attributes:
-        owned_ids: (n,) int64, global ids of the owned vertices, ascending.
+        owned_ids: (n,) int64, global ids of the owned vertices, ascending, or as the rank gave them.
         halo_ids: (num_halo,) int64, global ids of the halo rows in the order in which they are delivered.
         indptr: (n + 1,) int64; the in-edges of owned vertex i are ``indptr[i]:indptr[i + 1]``.
         indices: (E,) int32, the local id in [0, L) of each edge's source.
@@ -139,23 +139,24 @@ def build_local_graphs(
             vertices' in-edges that is not owned; they may hold more.
 
     Raises:
-        ValueError: ids out of range, repeated or out of order, or a source neither owned nor in the halo.
+        ValueError: A source is neither owned nor in the halo.
     """
     from dgcl.relation.local_graph_kernels import take_rows
 
     in_degrees, out_degrees = graph.in_degrees(), graph.out_degrees()
     local_of = np.full(graph.num_nodes, -1, np.int32)  # vertex -> local row; -1 again between ranks
-    for given_owned, given_halo in rows:
-        owned_ids = _check_ids(given_owned, "owned_ids", graph.num_nodes)
-        halo_ids = _check_ids(given_halo, "halo_ids", graph.num_nodes)
+    for owned_ids, halo_ids in rows:
         local_ids = np.concatenate([owned_ids, halo_ids])
-        _number_rows(local_of, owned_ids, local_ids)
+        local_of[local_ids] = np.arange(len(local_ids), dtype=np.int32)
         first = graph.indptr[owned_ids]
         indptr = np.zeros(len(owned_ids) + 1, np.int64)
         np.cumsum(graph.indptr[owned_ids + 1] - first, out=indptr[1:])
         indices = np.empty(indptr[-1], np.int32)
         if not take_rows(graph.indptr, graph.indices, owned_ids, local_of, indices):
-            raise _missing(indices, edge_places(first, indptr), graph)
+            missing = graph.indices[edge_places(first, indptr)[indices < 0]].min()
+            raise ValueError(
+                f"halo_ids must hold every source of the owned vertices' in-edges: vertex {missing} is missing"
+            )
         local_of[local_ids] = -1
         yield LocalGraph(
             owned_ids=owned_ids,
@@ -170,53 +171,8 @@ def build_local_graphs(
         )
 
 
-def _check_ids(ids: NDArray[np.int64], name: str, num_nodes: int) -> NDArray[np.int64]:
-    """``ids`` as a fresh int64 vector of vertex ids in range."""
-    checked = np.asarray(ids)
-    if checked.ndim != 1 or (checked.size and not np.issubdtype(checked.dtype, np.integer)):
-        raise ValueError(
-            f"{name} must be a one-dimensional integer array (got {checked.dtype}, shape {checked.shape})"
-        )
-    checked = checked.astype(np.int64)
-    if checked.size and (checked.min() < 0 or checked.max() >= num_nodes):
-        raise ValueError(
-            f"{name} must lie in [0, {num_nodes}), the graph's vertices"
-            f" (got {checked.min()} to {checked.max()})"
-        )
-    return checked
-
-
-def _number_rows(
-    local_of: NDArray[np.int32], owned_ids: NDArray[np.int64], local_ids: NDArray[np.int64]
-) -> None:
-    """Write each vertex's local row into ``local_of``, which holds -1 for all others."""
-    if (np.diff(owned_ids) <= 0).any():
-        raise ValueError("owned_ids must ascend strictly: owned rows are numbered by global id; sort them")
-    if len(local_ids) > MAX_LOCAL_ROWS:
-        raise ValueError(
-            f"a rank can hold {MAX_LOCAL_ROWS} owned and halo rows (got {len(local_ids)}); use more ranks"
-        )
-    numbers = np.arange(len(local_ids), dtype=np.int32)
-    local_of[local_ids] = numbers
-    repeated = np.flatnonzero(local_of[local_ids] != numbers)
-    if len(repeated):
-        raise ValueError(
-            "halo_ids must be distinct and owned by other ranks:"
-            f" vertex {local_ids[repeated[0]]} has two local rows"
-        )
-
-
 def edge_places(first: NDArray[np.int64], indptr: NDArray[np.int64]) -> NDArray[np.int64]:
     """(E,) places in the whole CSR of the edges of rows that begin there at ``first``, row by row."""
     places = np.arange(indptr[-1], dtype=np.int64)
     places += np.repeat(first - indptr[:-1], np.diff(indptr))
     return places
-
-
-def _missing(indices: NDArray[np.int32], edges: NDArray[np.int64], graph: Graph) -> ValueError:
-    """The error about edges whose source has no local row."""
-    missing = np.unique(graph.indices[edges[indices < 0]])
-    return ValueError(
-        f"halo_ids must hold every source of the owned vertices' in-edges: vertex {missing[0]} is missing"
-        f" ({len(missing)} in all); was the plan made for another graph or partition?"
-    )
