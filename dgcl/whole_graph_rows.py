@@ -68,8 +68,9 @@ class WholeGraphRows(Handle):
 
     def fetch(self, rows: Tensor, ids: Tensor, node_type: str | None = None) -> Tensor:
         """Rows of vertices anywhere; see :func:`dgcl.fetch`."""
-        problem, mine, first, number = None, *self._vertices(node_type)
+        problem = None
         try:
+            mine, first, number = self._vertices(node_type)
             check_rows(rows, self._num_rows(node_type), "num_owned", self.rank, self.device, any_device=True)
             _check_ids(ids, number)
         except (TypeError, ValueError) as error:
@@ -82,7 +83,7 @@ class WholeGraphRows(Handle):
                     f"rows must have the same trailing shape and dtype on every rank (got {kinds})"
                 )
             part = self.part.numpy()[first : first + number]
-            return fetch_rows(self.control, rows, ids.cpu().numpy(), part, mine)
+            return fetch_rows(self.control, self.collective, rows, ids.cpu().numpy(), part, mine)
 
     def _vertices(self, node_type: str | None) -> tuple[NDArray[np.int64], int, int]:
         """Of a type, or of all: the ids that this rank owns, from 0; the first in the whole graph; their number."""
@@ -183,6 +184,17 @@ class WholeGraphRows(Handle):
                 rank.
         """
         if isinstance(rows, Mapping):
+            unknown = [name for name in rows if name not in self.node_types]
+            problem = ValueError(
+                f"rows must be by type of vertices, {list(self.node_types)} (got {list(rows)}); a graph has types where"
+                " dgcl.dispatch was given a HeteroData"
+            )
+            with self.collective("collect"):
+                names = agree(self.control, problem if unknown else None, list(rows))
+            if any(theirs != names[0] for theirs in names):
+                raise ValueError(
+                    f"rows must be of the same types in the same order on every rank (got {names})"
+                )
             return {
                 name: self._collect(
                     "collect", rows[name], dst, None, *(self._num_rows(name), *self._vertices(name)[::2])

@@ -5,6 +5,8 @@ Bringing rows and adding up rows that are given back are each other's adjoint, s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -17,20 +19,27 @@ from dgcl.ranks.requests import Requests
 
 __all__ = ["fetch_rows"]
 
+Named = Callable[[str], AbstractContextManager[None]]
+
 
 class _Fetch:
     """The requests of one call, and where the rows are that were asked for."""
 
-    def __init__(self, control: Control, requests: Requests, places: list[Tensor], num_rows: int) -> None:
-        self._control, self._requests, self._places, self._num_rows = control, requests, places, num_rows
+    def __init__(self, collective: Named, requests: Requests, places: list[Tensor], num_rows: int) -> None:
+        self._collective, self._requests, self._places, self._num_rows = (
+            collective,
+            requests,
+            places,
+            num_rows,
+        )
 
     def bring(self, rows: Tensor) -> Tensor:
-        with self._control.collective("fetch"):
+        with self._collective("fetch"):
             return self._requests.answer([rows.index_select(0, p.to(rows.device)) for p in self._places])
 
     def add_up(self, rows: Tensor) -> Tensor:
         """By asking rank, then in the order of its ids: the same bits in every run."""
-        with self._control.collective("fetch (backward)"):
+        with self._collective("fetch (backward)"):
             pieces = self._requests.give_back(rows)
         wide = torch.float32 if rows.dtype in (torch.float16, torch.bfloat16) else rows.dtype
         total = rows.new_zeros((self._num_rows, *rows.shape[1:]), dtype=wide)
@@ -57,20 +66,26 @@ class _Travel(torch.autograd.Function):
 
 
 def fetch_rows(
-    control: Control, rows: Tensor, ids: NDArray[np.int64], part: NDArray[np.int32], mine: NDArray[np.int64]
+    control: Control,
+    collective: Named,
+    rows: Tensor,
+    ids: NDArray[np.int64],
+    part: NDArray[np.int32],
+    mine: NDArray[np.int64],
 ) -> Tensor:
     """``(n, *F)`` rows of vertices ``ids`` ``(n,)``, of any ranks. Collective.
 
     Args:
         control: The control plane.
+        collective: Names calls on it, of the communicator.
         rows: This rank's, the first of them those of vertices ``mine``.
         ids: What this rank wants.
         part: ``(num_nodes,)`` the owner of each vertex.
         mine: Ids of the vertices that this rank owns, in the order of its rows.
     """
-    with control.collective("fetch"):
+    with collective("fetch"):
         requests = Requests(control, ids, part[ids])
     order = np.argsort(mine)
     places = [torch.from_numpy(order[np.searchsorted(mine, each, sorter=order)]) for each in requests.asked]
-    out: Tensor = _Travel.apply(rows, _Fetch(control, requests, places, len(rows)), False)
+    out: Tensor = _Travel.apply(rows, _Fetch(collective, requests, places, len(rows)), False)
     return out

@@ -113,6 +113,45 @@ def test_every_type_of_edges_has_an_exchange_of_its_own(world_size: int) -> None
     dgcl.launch(_on_rank, world_size, run)
 
 
+def collect_papers(x: Any) -> Any:
+    return dgcl.collect({"paper": x})
+
+
+def fetch_a_paper(x: Any) -> Any:
+    return dgcl.fetch(x, torch.tensor([0]), node_type="paper")
+
+
+@pytest.mark.parametrize(
+    "right, wrong, words",
+    [
+        (
+            collect_papers,
+            lambda x: dgcl.collect({"paper": x, "book": x}),
+            "rows must be by type of vertices, .*'book'",
+        ),
+        (collect_papers, lambda x: dgcl.collect({}), "rows must be of the same types in the same order"),
+        (
+            fetch_a_paper,
+            lambda x: dgcl.fetch(x, torch.tensor([0]), node_type="book"),
+            "node_type must be one of .*'book'",
+        ),
+        (
+            fetch_a_paper,
+            lambda x: dgcl.fetch(x, torch.tensor([N]), node_type="paper"),
+            r"ids must lie in \[0, 40\)",
+        ),
+    ],
+)
+def test_a_wrong_type_on_one_rank_is_an_error_on_all(right: Any, wrong: Any, words: str) -> None:
+    def run(rank: int) -> None:
+        x = dgcl.dispatch(heterogeneous())["paper"].x
+        call = wrong if rank == 1 else right
+        with pytest.raises(ValueError, match=words):
+            call(x)
+
+    dgcl.launch(_on_rank, 2, run)
+
+
 def square(**more: Any) -> Any:
     """As many edges as vertices."""
     ring = torch.stack([torch.arange(6), torch.arange(6).roll(1)])
