@@ -140,7 +140,7 @@ MISTAKES: dict[str, tuple[Callable[[Communicator], Any], type[Exception], str]] 
 }
 
 
-@pytest.mark.parametrize("mistake, kind, text", MISTAKES.values(), ids=MISTAKES)
+@named("mistake, kind, text", MISTAKES)
 def test_mistakes_are_named_with_what_was_given(
     mistake: Callable[[Communicator], Any], kind: type[Exception], text: str
 ) -> None:
@@ -197,7 +197,7 @@ GIVEN: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.filterwarnings("error")
 @named("everywhere", {"rank 0": False, "every rank": True})
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+@named("given", GIVEN)
 @worlds
 def test_dispatched_features_are_the_owners_rows(
     world: Any, given: Callable[[], Any], everywhere: bool

@@ -14,6 +14,7 @@ from dgcl.graph import as_graph
 from dgcl.program.verify import verify_programs
 from dgcl.ranks.context import context
 from dgcl.relation import halo_demand
+from tests.samples import named
 
 
 def problem(seed: int, num_nodes: int, num_edges: int, world_size: int):
@@ -75,7 +76,7 @@ def train(seed: int, size: tuple[int, int], topology: str, shuffled: bool):
 SIZES = {"few": (5, 3), "some": (40, 200), "many": (300, 3000)}
 
 
-@pytest.mark.parametrize("shuffled", [False, True], ids=["ascending", "shuffled"])
+@named("shuffled", {"ascending": False, "shuffled": True})
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("world_size, topology", [(1, "auto"), (3, "auto"), (8, "dgx1")])
 def test_the_numbers_of_one_device(world_size: int, topology: str, size: str, shuffled: bool) -> None:

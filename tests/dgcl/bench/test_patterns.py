@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dgcl.bench import patterns
 from dgcl.bench.patterns import DTYPES, POISON, fill_expand, fill_fold, wrong_expand, wrong_fold
+from tests.samples import named
 
 VERTICES = torch.tensor([3, 0, 7, 2**40, 11])
 WIDTH = 60
@@ -26,12 +27,12 @@ def contributed(dtype: torch.dtype, rank: int, iteration: int = 5, world_size: i
     return rows
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@named("dtype", DTYPES)
 def test_what_was_sent_is_right(dtype: torch.dtype) -> None:
     assert wrong_expand(sent(dtype), VERTICES, 5) == 0
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@named("dtype", DTYPES)
 @pytest.mark.parametrize("change", ["iteration", "vertex", "column", "stale", "never written"])
 def test_anything_else_is_wrong(dtype: torch.dtype, change: str) -> None:
     rows, vertices, iteration = sent(dtype), VERTICES, 5
@@ -51,14 +52,14 @@ def test_anything_else_is_wrong(dtype: torch.dtype, change: str) -> None:
     assert wrong == rows.numel() if change == "never written" else wrong > 0.95 * rows.numel()
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@named("dtype", DTYPES)
 def test_one_flipped_bit_is_one_wrong_element(dtype: torch.dtype) -> None:
     rows = sent(dtype)
     rows.view(torch.uint8)[2, 9] ^= 16
     assert wrong_expand(rows, VERTICES, 5) == 1
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@named("dtype", DTYPES)
 def test_sums_of_all_holders_are_right(dtype: torch.dtype) -> None:
     holders = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 0], [0, 0, 1, 1, 0]], dtype=torch.bool)
     parts = [contributed(dtype, rank) for rank in range(3)]

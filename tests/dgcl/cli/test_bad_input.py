@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.dgcl.cli.support import LINE, Run, listing
+from tests.samples import named
 
 PLAN = "plan graph.npz --topology line.json --out out.npz"
 RELATION = "plan --topology line.json --out out.npz --relation"
@@ -219,7 +220,7 @@ GRAPHS = [
 ]
 
 
-@pytest.mark.parametrize("changes, message", [g[1:] for g in GRAPHS], ids=[g[0] for g in GRAPHS])
+@named("changes, message", {g[0]: g[1:] for g in GRAPHS})
 def test_graph_that_is_none(run: Run, folder: Path, changes: dict[str, object], message: str) -> None:
     edited(folder / "graph.npz", **changes)
     assert_refused(run, folder, PARTITION.split(), f"graph graph.npz: .*{message}")
@@ -238,7 +239,7 @@ TOPOLOGIES = [
 ]
 
 
-@pytest.mark.parametrize("text, message", [t[1:] for t in TOPOLOGIES], ids=[t[0] for t in TOPOLOGIES])
+@named("text, message", {t[0]: t[1:] for t in TOPOLOGIES})
 def test_topology_that_is_none(run: Run, folder: Path, text: str, message: str) -> None:
     (folder / "line.json").write_text(text)
     assert_refused(run, folder, ["topo", "show", "line.json"], f"topology line.json: .*({message})")
@@ -254,7 +255,7 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("part, message", [p[1:] for p in PARTS], ids=[p[0] for p in PARTS])
+@named("part, message", {p[0]: p[1:] for p in PARTS})
 def test_part_vector_that_is_none(run: Run, folder: Path, part: np.ndarray, message: str) -> None:
     np.save(folder / "part.npy", part)
     assert_refused(run, folder, f"{PLAN} --part part.npy".split(), f"part.*({message})")

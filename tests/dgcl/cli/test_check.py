@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.dgcl.cli.support import Run
+from tests.samples import named
 
 
 def test_good_plan(run: Run, plan_file: Path) -> None:
@@ -34,7 +35,7 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize("changes, reason", [lie[1:] for lie in LIES], ids=[lie[0] for lie in LIES])
+@named("changes, reason", {lie[0]: lie[1:] for lie in LIES})
 def test_lie_in_the_meta(run: Run, plan_file: Path, changes: dict[str, object], reason: str) -> None:
     with np.load(plan_file) as file:
         arrays = dict(file)

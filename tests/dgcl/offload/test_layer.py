@@ -526,7 +526,7 @@ REFUSED: list[tuple[str, Callable[[dgcl.Offload, Tensor], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("call, message", [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+@named("call, message", {case[0]: case[1:] for case in REFUSED})
 def test_refusals(call: Callable[[dgcl.Offload, Tensor], Any], message: str) -> None:
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
         with pytest.raises((ValueError, TypeError, dgcl.CommError), match=f"(?s){message}"):

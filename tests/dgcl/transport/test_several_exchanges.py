@@ -44,7 +44,7 @@ def test_the_numbers_of_stages_differ() -> None:
     assert len(set(stages)) > 1
 
 
-@pytest.mark.parametrize("trees", TREES.values(), ids=TREES)
+@named("trees", TREES)
 def test_between_threads(trees: tuple[str, ...]) -> None:
     assert run_everywhere(trees, "auto") == []
 

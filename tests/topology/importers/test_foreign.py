@@ -66,7 +66,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("content, reason", CASES.values(), ids=CASES)
+@named("content, reason", CASES)
 def test_refused_for_what_it_is(content: str | bytes, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

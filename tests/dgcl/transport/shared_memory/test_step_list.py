@@ -77,7 +77,7 @@ def test_a_call_enters_few_python_functions(world: World, verb: str) -> None:
         assert len(names) <= MOST_CALLS[verb], names
 
 
-@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+@named("world", WORLDS)
 def test_plain_and_attended_calls_in_turns_give_the_same(world: World) -> None:
     def run(comm: Communicator) -> None:
         generator = torch.Generator().manual_seed(comm.rank)
