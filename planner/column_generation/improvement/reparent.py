@@ -42,7 +42,9 @@ from dgcl.planner.column_generation.rounding.forest import (
     append_tree,
     cleaned,
     forest_from_trees,
+    ordered,
     sort_by_stage,
+    trees_from_forest,
 )
 from dgcl.planner.compiled import compiled
 from dgcl.planner.trees import Trees
@@ -86,21 +88,21 @@ def reparent(
     smooth = smooth_makespan(arrays, num_stages, latency_unit, forest)
     choices = empty_choices(num_stages, problem.space.world_size, problem.space.num_sets)
     link_of = arrays.link_of.astype(np.int32)
-    best, best_time = trees, recompute(smooth, problem.routes, np.ones(num_stages))
-    reached = best_time
+    best, best_time = forest, recompute(smooth, problem.routes, np.ones(num_stages))
+    first_time = reached = best_time
     for sharpness in SHARPNESS:
         if best_time <= enough or time.perf_counter() > deadline:
             break
         beta = np.full(num_stages, sharpness / reached)
         reached = _reparent_edges(instance, link_of, forest, smooth, beta, enough, PASSES)
         if time.perf_counter() < deadline:
-            forest = forest_from_trees(_cleaned_trees(forest, instance), arrays)
+            forest = _cleaned(forest, instance)
             load(smooth, forest)
             beta = np.full(num_stages, sharpness / reached)
             reached = exchange(instance, choices, forest, smooth, beta, enough, PASSES, 0, EVERY_TREE, False)
         if reached < best_time * (1.0 - 1e-6):
-            best, best_time = _cleaned_trees(forest, instance), reached
-    return best
+            best, best_time = _cleaned(forest, instance), reached
+    return trees_from_forest(best, arrays) if best_time < first_time else trees
 
 
 class _Replacement(NamedTuple):
@@ -254,36 +256,22 @@ def _reparent_edges(
     return recompute(smooth, routes, beta)
 
 
-def _cleaned_trees(forest: Forest, instance: Instance) -> Trees:
-    """Return the trees in use, by class, with edges by stage and without relays that serve nobody."""
-    alive = np.flatnonzero(forest.count[: forest.used[0]] > 0)
-    alive = alive[np.argsort(forest.class_[alive], kind="stable")]
-    old_size = forest.size[alive]
-    ptr = np.concatenate([[0], np.cumsum(old_size)])
-    take = np.arange(int(ptr[-1])) + np.repeat(forest.first[alive] - ptr[:-1], old_size)
-    link, stage = forest.link[take], forest.stage[take]
-    size = _clean_trees(instance, ptr, forest.class_[alive], link, stage)
-    kept = np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], old_size) < np.repeat(size, old_size)
-    link, stage = link[kept], stage[kept]
-    new_ptr = np.concatenate([[0], np.cumsum(size)])
-    ends = instance.ends
-    return Trees(forest.class_[alive], forest.count[alive], new_ptr, ends.src[link], ends.dst[link], stage)
+def _cleaned(forest: Forest, instance: Instance) -> Forest:
+    """Return a copy by class, with edges by stage and without relays that serve nobody."""
+    copy = ordered(forest)
+    _clean_trees(instance, copy)
+    return ordered(copy)
 
 
 @compiled(inline=False)
-def _clean_trees(
-    instance: Instance, edge_ptr: Int64Array, tree_class: Int32Array, link: Int32Array, stage: Int32Array
-) -> Int64Array:
-    """Sort and clean every tree's edges in place; return how many each keeps."""
+def _clean_trees(instance: Instance, forest: Forest) -> None:
+    """Sort and clean every tree's edges in place."""
     world = instance.family.group_of.shape[0]
-    size = np.empty(tree_class.shape[0], np.int64)
     entered, needed = np.empty(world, np.int32), np.empty(world, np.int32)
-    for t in range(tree_class.shape[0]):
-        part = slice(edge_ptr[t], edge_ptr[t + 1])
-        num = edge_ptr[t + 1] - edge_ptr[t]
-        sort_by_stage(link[part], stage[part], num)
-        c = tree_class[t]
-        size[t] = cleaned(
-            link[part], stage[part], num, instance.source[c], instance.dests[c], instance.ends, entered, needed
+    for t in range(forest.used[0]):
+        part, c = slice(forest.first[t], forest.first[t] + forest.size[t]), forest.class_[t]
+        link, stage = forest.link[part], forest.stage[part]
+        sort_by_stage(link, stage, forest.size[t])
+        forest.size[t] = cleaned(
+            link, stage, forest.size[t], instance.source[c], instance.dests[c], instance.ends, entered, needed
         )  # fmt: skip
-    return size

@@ -184,16 +184,28 @@ def append_tree(
 
 def compact(forest: Forest) -> Forest:
     """Return a copy ordered by class, with equal trees of a class merged and empty ones dropped."""
-    num = int(forest.used[0])
-    alive = np.flatnonzero(forest.count[:num] > 0)
-    alive = alive[np.argsort(forest.class_[alive], kind="stable")]
-    total = forest.count[:num].copy()
-    heads = alive[_merge_equal(forest, alive, total)]
-    sizes, first = forest.size[heads], forest.first[heads]
+    alive, total = _by_class(forest), forest.count.copy()
+    return _gathered(forest, alive[_merge_equal(forest, alive, total)], total)
+
+
+def ordered(forest: Forest) -> Forest:
+    """Return a copy ordered by class, without empty trees."""
+    return _gathered(forest, _by_class(forest), forest.count)
+
+
+def _by_class(forest: Forest) -> Int64Array:
+    """Return the trees that have rows, ordered by class."""
+    alive = np.flatnonzero(forest.count[: forest.used[0]] > 0)
+    return alive[np.argsort(forest.class_[alive], kind="stable")]
+
+
+def _gathered(forest: Forest, trees: Int64Array, count: Int64Array) -> Forest:
+    """Return a copy of these trees with these rows."""
+    sizes, first = forest.size[trees], forest.first[trees]
     ptr = np.concatenate([[0], np.cumsum(sizes)])
     take = np.arange(int(ptr[-1])) + np.repeat(first - ptr[:-1], sizes)
     return _with_room(
-        forest.class_[heads], total[heads], ptr[:-1], sizes, forest.link[take], forest.stage[take]
+        forest.class_[trees], count[trees], ptr[:-1], sizes, forest.link[take], forest.stage[take]
     )
 
 
