@@ -116,14 +116,14 @@ def distributed(state) -> None:
     whole, ours = nn.GCNConv(3, 2).double(), nn.GCNConv(3, 2).double()
     whole.load_state_dict(state)
     ours.load_state_dict(state)
-    comm = None
+    model = comm = None
     x_all = torch.randn(NUM_NODES, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for seed in range(3):
         edges = np.random.default_rng(seed).integers(0, NUM_NODES, (2, 150))
         mine = edges[:, part[edges[1]] == rank]
         owned = np.flatnonzero(part == rank)
         comm = dgcl.build_from_local(owned, mine, "uniform") if comm is None else comm.rewire(mine)
-        model = dgcl.distribute(ours) if seed == 0 else model
+        model = model or dgcl.distribute(ours)
         out = model(x_all[owned], comm.local_graph("pyg").edge_index)
         expected = whole(x_all, torch.from_numpy(edges))[owned]
         torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-10)
