@@ -211,12 +211,12 @@ def _strategy(
         if row_bytes is not None and slice_bytes is not None and work is not None and narrow is not None:
             measured = EdgeSeconds.through((row_bytes, work.edge), (slice_bytes, narrow.edge))
         limit = cast("int | None", settings.grid.memory_limit)
-        return GridChoice(whole, settings.grid.needs, limit, measured)
+        return GridChoice(whole, limit, measured)
     rows = Grid(control.world_size)  # of whole rows, which is what there is without a grid
     if settings.grid not in (None, GridOptions(rows)):
         assert settings.grid is not None
         assert isinstance(settings.grid.sizes, Grid)
-        return GridPlacement(settings.grid.sizes, settings.grid.needs)
+        return GridPlacement(settings.grid.sizes)
     if placement.placement != "head":
         return whole
     free = tuple(bytes_free for bytes_free, _ in reports)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dgcl.grid.grid import Grid, read_grid
-from dgcl.grid.strategy import GridPlacement
 from dgcl.partition import BALANCES, METHODS
 from dgcl.partition.replication import check_hops
 from dgcl.planner import PlanOptions
@@ -76,8 +75,6 @@ class GridOptions:
     Attributes:
         sizes: (parts, depth, slices), of which the product is the number of ranks; ``"1d"``, ``"1.5d"``, ``"2d"``,
             ``"3d"``; or ``"auto"``: what is predicted fastest, ``edges`` without a grid included.
-        needs: What travels: ``"sparse"``, the rows that edges need; ``"all"``, every row to every rank that may need
-            it, the volume of dense algorithms.
         memory_limit: For ``"auto"``: bytes, or like "8GB", that a rank may take for its edges and rows; None: no
             bound.
 
@@ -86,14 +83,12 @@ class GridOptions:
     """
 
     sizes: str | tuple[int, int, int] | Grid = "auto"
-    needs: str = "sparse"
     memory_limit: int | str | None = None
 
     def __post_init__(self) -> None:
         _set_bytes(self)
         if not is_auto(self.sizes):
             read_grid(self.sizes)
-        GridPlacement(Grid(1), self.needs).check()
 
 
 @dataclass(frozen=True)

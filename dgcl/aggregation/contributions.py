@@ -88,30 +88,23 @@ def _connect(comm: Aggregating) -> Contributions:
         agree(control, problem)
         named = {f"{PARTIAL}, of each contributor": program}
         exchange = comm.transport.add_exchanges(named, comm.number_of(PARTIAL))
-        # A rank whose rows all travel (a grid that needs "all") sends some for which it has no edge, and says so, once.
-        degrees = np.diff(comm.local.indptr)
-        counts, of_items = degrees[sent + comm.local.num_owned], np.ones(len(rows), np.int64)
-        some_are_of_none = any(control.exchange(bool((counts == 0).any())))
-    if some_are_of_none:
-        counted = torch.from_numpy(counts)[:, None]
-        of_items = comm.transport.begin_expand(counted, exchange, wait=True).wait()[:, 0].numpy()
-    return Contributions(exchange, torch.from_numpy(sent), *_candidates(degrees, rows, of_items), len(rows))
+    candidates = _candidates(np.diff(comm.local.indptr), rows)
+    return Contributions(exchange, torch.from_numpy(sent), *candidates, len(rows))
 
 
 def _candidates(
-    degrees: NDArray[np.int64], item_rows: NDArray[np.int64], item_degrees: NDArray[np.int64]
+    degrees: NDArray[np.int64], item_rows: NDArray[np.int64]
 ) -> tuple[Tensor, NDArray[np.int64], NDArray[np.int32]]:
     """``rows``, ``indptr`` and ``candidates`` of :class:`Contributions`.
 
     Args:
         degrees: Edges of each row on this rank.
         item_rows: The row that each item is for.
-        item_degrees: The edges that it is of, on the rank that sends it.
     """
     rows, place = np.unique(item_rows, return_inverse=True)
-    own, items = np.flatnonzero(degrees[rows]), np.flatnonzero(item_degrees)
-    heads = np.concatenate([own, place[items]])
-    candidates = np.concatenate([own, len(rows) + items]).astype(np.int32)
+    own = np.flatnonzero(degrees[rows])
+    heads = np.concatenate([own, place])
+    candidates = np.concatenate([own, len(rows) + np.arange(len(place))]).astype(np.int32)
     indptr = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.bincount(heads, minlength=len(rows)), out=indptr[1:])
     return torch.from_numpy(rows), indptr, candidates[np.argsort(heads, kind="stable")]

@@ -43,7 +43,6 @@ def add_parser(verbs: Any, name: str) -> None:
     option(parser, "--width F", "float32 elements of a row; default: 128", at_least(1), 128)
     option(parser, "--topology T", f"also predict seconds: {TOPOLOGY_HELP}")
     option(parser, "--method M", "planner (default: auto)", default="auto")
-    option(parser, "--needs", "rows that edges need (default), or all", ("sparse", "all"), "sparse")
     option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
     option(parser, "--seed S", "default: 0", at_least(0), 0)
     parser.runs(grids)
@@ -102,7 +101,7 @@ def _facts(
     from dgcl.grid.plans import plan_grid
     from dgcl.grid.published import published_words
 
-    needs = find_needs(graph, part, grid, args.needs)
+    needs = find_needs(graph, part, grid)
     facts = _counts(count_needs(needs), args.width)
     published = published_words(graph, part, grid, args.width) * _ITEMSIZE
     facts["published_bytes"] = {"mean": published.mean(), "most": published.max()}

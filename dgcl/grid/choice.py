@@ -40,13 +40,11 @@ class GridChoice:
 
     Attributes:
         whole: Lays out whole rows, the grid (P,1,1).
-        needs: As of :class:`~dgcl.grid.strategy.GridPlacement`.
         memory_limit: Bytes that a rank may take for edges and rows; None: no bound.
         work: What summing an edge takes.
     """
 
     whole: EdgePlacement = field(default_factory=EdgePlacement)
-    needs: str = "sparse"
     memory_limit: int | None = None
     work: EdgeSeconds = EdgeSeconds()  # noqa: RUF009 (it is frozen)
 
@@ -57,7 +55,6 @@ class GridChoice:
             ValueError: Naming the setting.
         """
         self.whole.check()
-        GridPlacement(Grid(1), self.needs).check()
 
     def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
         """What the plan that is asked for first depends on: that of whole rows."""
@@ -77,7 +74,7 @@ class GridChoice:
         too_big: dict[Grid, int] = {}
         best: Callable[[], Arrangement] | None = None
         for grid in legal_grids(world_size):
-            needs = find_needs(problem.graph, problem.part, grid, "sparse" if grid.is_1d else self.needs)
+            needs = find_needs(problem.graph, problem.part, grid)
             counts = count_needs(needs)
             held = bytes_held(problem.graph, num_owned, counts, row_bytes)
             if self.memory_limit is not None and held > self.memory_limit:
@@ -93,7 +90,7 @@ class GridChoice:
                 break
             tried += 1
             with suppress(NoWayBackError):
-                placement = GridPlacement(grid, self.needs)
+                placement = GridPlacement(grid)
                 planned = placement.planned(problem)
                 if planned.seconds(self.work) < min(predicted.values(), default=np.inf):
                     best = functools.partial(placement.lay_out, problem, planned)

@@ -15,12 +15,8 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.grid.grid import Grid
 from dgcl.relation.demand import empty_masks, group_masks
-from dgcl.topology.checks import check_choice
 
-__all__ = ["NEEDS", "Needs", "find_needs", "with_own"]
-
-#: What travels: the rows that edges need, or every row to every rank that may need it.
-NEEDS = ("sparse", "all")
+__all__ = ["Needs", "find_needs", "with_own"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +43,7 @@ class Needs:
         return np.repeat(self.edges.ravel(), self.grid.slices)
 
 
-def find_needs(graph: Graph, owner: NDArray[np.int32], grid: Grid, needs: str = "sparse") -> Needs:
+def find_needs(graph: Graph, owner: NDArray[np.int32], grid: Grid) -> Needs:
     """Find the needs of a graph in parts, by a pass over its edges for readers and one for depths.
 
     Time O(N + E), memory two masks for each vertex.
@@ -56,12 +52,7 @@ def find_needs(graph: Graph, owner: NDArray[np.int32], grid: Grid, needs: str = 
         graph: N vertices.
         owner: (N,) int32, the rank of each vertex.
         grid: Of as many ranks.
-        needs: "sparse", what edges need; "all": every vertex is read by every part and summed from every depth.
-
-    Raises:
-        ValueError: Another word for ``needs``.
     """
-    check_choice(needs, "needs", NEEDS)
     part, summers = grid.part_of(owner), empty_masks(graph.num_nodes, grid.depth)
     edges = np.zeros((grid.parts, grid.depth), np.int64)
     if grid.depth == 1:
@@ -73,13 +64,7 @@ def find_needs(graph: Graph, owner: NDArray[np.int32], grid: Grid, needs: str = 
 
         depth = grid.depth_of(owner).astype(np.min_scalar_type(grid.depth - 1))
         mark_depths(graph.indptr, graph.indices, part, depth, summers, edges)
-    if needs == "all":
-        readers = empty_masks(graph.num_nodes, grid.parts)
-        for masks, bits in ((readers, grid.parts), (summers, grid.depth)):
-            masks[:] = _all_ones(bits, masks)
-    else:
-        readers = group_masks(graph, part, grid.parts)
-    return Needs(grid, owner, readers, summers, edges)
+    return Needs(grid, owner, group_masks(graph, part, grid.parts), summers, edges)
 
 
 def with_own(needs: Needs) -> Needs:
@@ -96,9 +81,3 @@ def with_own(needs: Needs) -> Needs:
     bit = np.left_shift(readers.dtype.type(1), (part % 64).astype(readers.dtype), dtype=readers.dtype)
     readers[part // 64, np.arange(len(part))] |= bit
     return replace(needs, readers=readers, summers=np.ones_like(needs.summers))
-
-
-def _all_ones(num_bits: int, masks: NDArray[Any]) -> NDArray[Any]:
-    """(W, 1) words of which the first ``num_bits`` bits are set."""
-    words = [min(64, num_bits - 64 * word) for word in range(len(masks))]
-    return np.array([[(1 << bits) - 1] for bits in words], masks.dtype)

@@ -14,7 +14,7 @@ from dgcl.graph import Graph
 from dgcl.grid.grid import Grid
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.local_graphs import build_grid_graphs
-from dgcl.grid.needs import NEEDS, Needs, find_needs, with_own
+from dgcl.grid.needs import Needs, find_needs, with_own
 from dgcl.grid.plans import GridPlan, PlanOfClasses, plan_grid, plan_items
 from dgcl.planner.plan import Plan
 from dgcl.planner.reading.render import seconds, size
@@ -22,7 +22,6 @@ from dgcl.program.exchange import HALO, ROWS, SLICES
 from dgcl.program.strategy import Arrangement, PartialSums, Planned, Problem
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
-from dgcl.topology.checks import check_choice
 
 __all__ = ["GRID", "GridPlacement", "bytes_of_edge"]
 
@@ -43,11 +42,9 @@ class GridPlacement:
 
     Attributes:
         grid: Of as many ranks as there are.
-        needs: "sparse": what edges need travels; "all": every row to every rank that may need it.
     """
 
     grid: Grid
-    needs: str = "sparse"
 
     @property
     def block(self) -> int:
@@ -55,12 +52,7 @@ class GridPlacement:
         return self.grid.depth * self.grid.slices
 
     def check(self) -> None:
-        """Refuse settings that cannot be.
-
-        Raises:
-            ValueError: Naming the setting.
-        """
-        check_choice(self.needs, "grid: needs", NEEDS)
+        """A grid was checked when it was made."""
 
     def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
         """What the plan of the expand depends on."""
@@ -104,7 +96,7 @@ class GridPlacement:
         Raises:
             ValueError, NoWayBackError: As :meth:`arrange`.
         """
-        needs = find_needs(problem.graph, problem.part, self.grid, self.needs)
+        needs = find_needs(problem.graph, problem.part, self.grid)
         arguments = (problem.topology, problem.method, problem.options, self._source(problem))
         return plan_grid(needs, *arguments)
 
@@ -132,7 +124,7 @@ class GridPlacement:
         return plan
 
     def _depends_on(self, exchange: str) -> dict[str, Any]:
-        return {"grid": str(self.grid), "needs": self.needs, "exchange": exchange}
+        return {"grid": str(self.grid), "exchange": exchange}
 
     def _summary(self, plan: GridPlan, graph: Graph) -> str:
         """The grid in words."""

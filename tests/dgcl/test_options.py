@@ -74,7 +74,6 @@ def test_limits_of_memory_are_numbers_or_written_out(kind: Any) -> None:
         (lambda: dgcl.EdgeOptions("covers"), r"edges must be one of auto, .*got 'covers'\); .* 'cover'"),
         (lambda: dgcl.EdgeOptions("cover", imbalance=0.5), "imbalance must be at least 1, the mean"),
         (lambda: dgcl.EdgeOptions("cover", imbalance="1.2"), r"imbalance must be .*got '1.2'"),  # type: ignore[arg-type]
-        (lambda: dgcl.GridOptions((1, 1, 2), "some"), "grid: needs must be one of sparse, all"),
     ],
 )
 def test_options_that_cannot_be_are_refused_where_they_are_made(

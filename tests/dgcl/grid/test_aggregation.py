@@ -27,7 +27,7 @@ from dgcl.bench.transports import Baseline
 from dgcl.graph import Graph, as_graph
 from dgcl.grid.counts import count_needs
 from dgcl.grid.grid import Grid, legal_grids
-from dgcl.grid.needs import NEEDS, find_needs
+from dgcl.grid.needs import find_needs
 from dgcl.program.exchange import HALO, PARTIAL
 from tests.dgcl.aggregation.test_aggregator import (
     CASE_BY_NAME,
@@ -65,9 +65,8 @@ def size_of(grid: str) -> int:
     return int(np.prod([int(number) for number in grid.split(",")]))
 
 
-def connect(case: Case, grid: str, needs: str = "sparse", **options: Any) -> dgcl.Communicator:
-    asked = dgcl.GridOptions(grid, needs)
-    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(size_of(grid)), grid=asked, **options)
+def connect(case: Case, grid: str, **options: Any) -> dgcl.Communicator:
+    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(size_of(grid)), grid=grid, **options)
 
 
 def on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
@@ -103,11 +102,9 @@ def test_the_toy_graph(grid: str) -> None:
         assert found == pytest.approx(TOY, rel=1e-12)
 
 
-def count_bytes(grid: str, needs: str, width: int) -> dict[str, Tensor]:
-    case, options = CASE_BY_NAME["multi-edges"], dgcl.GridOptions(grid, needs)
-    comm = dgcl.build_comm_info(
-        case.graph, "uniform", part=case.part(size_of(grid)), method="direct", grid=options
-    )
+def count_bytes(grid: str, width: int) -> dict[str, Tensor]:
+    case = CASE_BY_NAME["multi-edges"]
+    comm = connect(case, grid, method="direct")
     x = comm.dispatch_features(features(case.num_nodes, width)).requires_grad_()
     comm.aggregator()(x).sum().backward()
     return {
@@ -116,15 +113,15 @@ def count_bytes(grid: str, needs: str, width: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    "grid, needs",
-    some([str(grid) for world_size in range(2, 17) for grid in legal_grids(world_size)], 3, NEEDS),
+    "grid",
+    some([str(grid) for world_size in range(2, 17) for grid in legal_grids(world_size)], 3),
 )
-def test_bytes_are_those_of_the_relation(grid: str, needs: str) -> None:
+def test_bytes_are_those_of_the_relation(grid: str) -> None:
     """Sent directly, of 7 columns every rank receives what is counted, there and back."""
     case, shape = CASE_BY_NAME["multi-edges"], Grid(*map(int, grid.split(",")))
     owner = case.part(shape.size).astype(np.int32)
-    counts = count_needs(find_needs(case.graph, owner, shape, needs))
-    found = dgcl.launch(count_bytes, shape.size, grid, needs, 7)
+    counts = count_needs(find_needs(case.graph, owner, shape))
+    found = dgcl.launch(count_bytes, shape.size, grid, 7)
     received = {key: torch.stack([sent[key] for sent in found]).sum(0).numpy() for key in found[0]}
     item_bytes = shape.slice_width(7) * 8
     assert (received[f"{HALO} expand"] == counts.expanded * item_bytes).all()
@@ -214,18 +211,6 @@ def extremes_on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
 @pytest.mark.parametrize("grid, name", some(GRIDS, 5, CASE_BY_NAME))
 def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str) -> None:
     assert_expected(dgcl.launch(extremes_on_rank, size_of(grid), name, grid), name)
-
-
-def extremes_of_all_rows(name: str, grid: str) -> list[dict[str, Tensor]]:
-    case = CASE_BY_NAME[name]
-    comm = connect(case, grid, needs="all")
-    return [reduced(comm, case, reduce) for reduce in ("max", "min")]
-
-
-@pytest.mark.parametrize("name, grid", [("directed", "1,2,2"), ("fewer-vertices-than-ranks", "1,4,1")])
-def test_a_rank_without_edges_of_a_row_has_no_extreme_of_it(name: str, grid: str) -> None:
-    """Where everything travels, so do results of no edge; they are not zeros that others are held against."""
-    assert_expected(dgcl.launch(extremes_of_all_rows, 4, name, grid), name)
 
 
 STEPS, DROPPED = 3, 0.4

@@ -23,7 +23,7 @@ from dgcl.graph import Graph, as_graph
 from dgcl.grid.counts import count_needs
 from dgcl.grid.grid import Grid, as_grid, dense_words, legal_grids
 from dgcl.grid.items import ItemDemand, expand_demand, fold_demand
-from dgcl.grid.needs import NEEDS, Needs, find_needs
+from dgcl.grid.needs import Needs, find_needs
 from tests.dgcl.workers.test_exchanges import in_ranges, pairs, sets_of, toy_24
 
 Pairs = set[tuple[int, int]]
@@ -41,7 +41,7 @@ TOY = {
 }
 
 
-def brute_force(graph: Graph, owner: np.ndarray, grid: Grid, needs: str) -> tuple[Pairs, Pairs, list[int]]:
+def brute_force(graph: Graph, owner: np.ndarray, grid: Grid) -> tuple[Pairs, Pairs, list[int]]:
     """(item, rank) pairs of the expand and of the fold, and edges by rank."""
     place = {
         grid.rank_at(r, k, s): (r, k, s)
@@ -56,12 +56,6 @@ def brute_force(graph: Graph, owner: np.ndarray, grid: Grid, needs: str) -> tupl
             expand.add((u * grid.slices + s, worker))
             fold.add((v * grid.slices + s, worker))
             edges[worker] += 1
-    if needs == "all":
-        for v in range(graph.num_nodes):
-            r, k, _ = place[owner[v]]
-            for s in range(grid.slices):
-                expand |= {(v * grid.slices + s, grid.rank_at(part, k, s)) for part in range(grid.parts)}
-                fold |= {(v * grid.slices + s, grid.rank_at(r, depth, s)) for depth in range(grid.depth)}
     expand, fold = ({(i, r) for i, r in found if owner[i // grid.slices] != r} for found in (expand, fold))
     return expand, fold, edges
 
@@ -71,19 +65,19 @@ def per_rank(ranks: list[int], size: int) -> list[int]:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[Graph, np.ndarray, Grid, str]:
+def problems(draw: st.DrawFn) -> tuple[Graph, np.ndarray, Grid]:
     num_nodes = draw(st.integers(1, 12))
     grid = draw(st.sampled_from(legal_grids(draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12])))))
     vertex = st.integers(0, num_nodes - 1)
     edges = draw(st.lists(st.tuples(vertex, vertex), max_size=24))
     owner = draw(st.lists(st.integers(0, grid.size - 1), min_size=num_nodes, max_size=num_nodes))
     array = np.array(edges, np.int64).reshape(-1, 2).T
-    return as_graph(array, num_nodes), np.array(owner, np.int32), grid, draw(st.sampled_from(NEEDS))
+    return as_graph(array, num_nodes), np.array(owner, np.int32), grid
 
 
-def check(graph: Graph, owner: np.ndarray, grid: Grid, needs: str) -> Needs:
-    expand, fold, edges = brute_force(graph, owner, grid, needs)
-    found = find_needs(graph, owner, grid, needs)
+def check(graph: Graph, owner: np.ndarray, grid: Grid) -> Needs:
+    expand, fold, edges = brute_force(graph, owner, grid)
+    found = find_needs(graph, owner, grid)
     counts = count_needs(found)
     check_demand(expand_demand(found), expand, grid)
     check_demand(fold_demand(found), fold, grid)
@@ -102,17 +96,20 @@ def check_demand(demand: ItemDemand, wanted: Pairs, grid: Grid) -> None:
 
 
 @given(problems())
-def test_equals_brute_force(problem: tuple[Graph, np.ndarray, Grid, str]) -> None:
+def test_equals_brute_force(problem: tuple[Graph, np.ndarray, Grid]) -> None:
     check(*problem)
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("needs", NEEDS)
 @pytest.mark.parametrize("sizes", [(96, 1, 1), (1, 96, 1), (1, 1, 96), (65, 1, 2), (2, 70, 1), (4, 4, 8)])
-def test_masks_of_several_words(sizes: tuple[int, int, int], needs: str) -> None:
+def test_masks_of_several_words(sizes: tuple[int, int, int]) -> None:
     rng, grid = np.random.default_rng(5), Grid(*sizes)
     graph = as_graph(rng.integers(0, 150, (2, 400)), 150)
-    check(graph, rng.integers(0, grid.size, 150).astype(np.int32), grid, needs)
+    check(graph, rng.integers(0, grid.size, 150).astype(np.int32), grid)
+
+
+def complete(num_nodes: int) -> Graph:
+    return as_graph(np.indices((num_nodes, num_nodes)).reshape(2, -1), num_nodes)
 
 
 @pytest.mark.parametrize("sizes", TOY)
@@ -122,7 +119,7 @@ def test_the_toy_graph(sizes: tuple[int, int, int]) -> None:
     counts = count_needs(find_needs(graph, in_ranges(24, grid.size), grid))
     assert (counts.expanded.tolist(), counts.folded.tolist()) == (expanded, folded)
     assert counts.edges.tolist() == [edges] * grid.size
-    counts = count_needs(find_needs(graph, in_ranges(24, grid.size), grid, "all"))
+    counts = count_needs(find_needs(complete(24), in_ranges(24, grid.size), grid))
     assert (counts.expanded.tolist(), counts.folded.tolist()) == tuple([each] * grid.size for each in dense)
 
 
@@ -131,16 +128,15 @@ def test_the_toy_graph(sizes: tuple[int, int, int]) -> None:
 )
 def test_other_grids_of_the_toy_graph(sizes: tuple[int, int, int]) -> None:
     grid = Grid(*sizes)
-    for needs in NEEDS:
-        check(toy_24(), in_ranges(24, grid.size), grid, needs)
+    check(toy_24(), in_ranges(24, grid.size), grid)
 
 
 @pytest.mark.parametrize("world_size", range(1, 17))
 def test_closed_formula_where_everything_is_needed(world_size: int) -> None:
     num_nodes, width = 2 * world_size, 3 * world_size
-    graph = as_graph(np.zeros((2, 0), np.int64), num_nodes)
+    graph = complete(num_nodes)
     for grid in legal_grids(world_size):
-        counts = count_needs(find_needs(graph, in_ranges(num_nodes, world_size), grid, "all"))
+        counts = count_needs(find_needs(graph, in_ranges(num_nodes, world_size), grid))
         words = counts.received_bytes(width, 1)
         assert words == pytest.approx(np.full(world_size, width * num_nodes * dense_words(grid)))
 
@@ -194,5 +190,3 @@ def test_what_is_no_grid(asked: object, world_size: int, text: str) -> None:
 def test_what_is_nothing_of_a_grid() -> None:
     with pytest.raises(TypeError, match="three integers"):
         as_grid(4, 4)
-    with pytest.raises(ValueError, match="needs must be one of sparse, all"):
-        find_needs(toy_24(), in_ranges(24, 4), Grid(4), "some")
