@@ -1,4 +1,4 @@
-"""The private names of torch in use, tried with torch 2.13. A public name takes the place of any that gets one.
+"""The private names of torch in use, tried with torch 2.4 and 2.13. A public name takes the place of any that gets one.
 
 What changes or belongs to torch's own objects is read where it is needed: ``forward_ad._current_level`` (forward-mode
 derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (sums on devices),

@@ -399,6 +399,9 @@ def test_compiled_calls_are_neither_dropped_nor_merged(rank_pool: Pools, backend
     rank_pool(3).run(compiled, backend)
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.library, "EffectType"), reason="an old compiler drops calls without users"
+)
 def test_a_rank_that_uses_no_result_makes_its_calls_in_order(rank_pool: Pools) -> None:
     rank_pool(3).run(compiled_with_an_idle_rank)
 
