@@ -11,13 +11,13 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
 from dgcl.distributed.classes import Distributed, become, plain
-from dgcl.distributed.functional_dropout import dropping
+from dgcl.distributed.functional_dropout import dropping, mentions_dropout
 from dgcl.distributed.home import Home
 from dgcl.distributed.norms import NORMS, norm
 from dgcl.nn.arguments import current, require_module
 from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.gradients import broadcast_parameters
-from dgcl.nn.inexact import refusals
+from dgcl.nn.inexact import Finding, refusals
 from dgcl.nn.vertex_dropout import Dropout
 
 if TYPE_CHECKING:
@@ -58,7 +58,16 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
     comm.require_neighbourhoods("distribute")
     require_module(model)
     root: Any = getattr(model, "_orig_mod", model)  # of a compiled model
-    refused = refusals(root)
+    refused = refusals(root) + [
+        Finding(
+            name,
+            "torch.fx.GraphModule",
+            "calls dropout as a function",
+            "take torch.nn.Dropout before it is traced",
+        )
+        for name, module in root.named_modules()
+        if isinstance(module, torch.fx.GraphModule) and mentions_dropout(type(module).forward.__code__)
+    ]
     if refused:
         lines = "".join(f"\n  {each}" for each in refused)
         raise ValueError(f"model cannot be distributed as it is:{lines}")

@@ -15,7 +15,7 @@ from dgcl.autograd.operators import transparent
 from dgcl.nn.guards import see_reduction
 from dgcl.nn.vertex_dropout import dropout
 
-__all__ = ["DropoutByVertex", "dropping"]
+__all__ = ["DropoutByVertex", "dropping", "mentions_dropout"]
 
 _DROPOUTS = {functional.dropout, torch.dropout}
 _OTHERS = {
@@ -72,9 +72,10 @@ def dropping(kind: type) -> dict[str, FunctionType]:
         for name, value in vars(base).items()
         if isinstance(value, FunctionType)
     }
-    return {name: value for name, value in functions.items() if _mentions_dropout(value.__code__)}
+    return {name: value for name, value in functions.items() if mentions_dropout(value.__code__)}
 
 
-def _mentions_dropout(code: CodeType) -> bool:
+def mentions_dropout(code: CodeType) -> bool:
+    """Whether code, or a function in it, uses a name with dropout."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return any("dropout" in name for name in code.co_names) or any(map(_mentions_dropout, inner))
+    return any("dropout" in name for name in code.co_names) or any(map(mentions_dropout, inner))

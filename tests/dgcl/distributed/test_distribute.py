@@ -245,6 +245,22 @@ def test_a_model_goes_on_when_its_graph_is_rewired() -> None:
     )
 
 
+def test_dropout_in_a_traced_model_is_refused() -> None:
+    class Drops(nn.Module):
+        def forward(self, x):
+            return functional.dropout(x, 0.5, self.training)
+
+    def rank():
+        rank_data()
+        traced = torch.fx.symbolic_trace(Drops())
+        with pytest.raises(
+            ValueError, match=r"torch.fx.GraphModule\) calls dropout as a function; take torch.nn.Drop"
+        ):
+            dgcl.distribute(traced)
+
+    dgcl.launch(rank, 1)
+
+
 def test_norms_of_ones_own_are_refused() -> None:
     class Mine(nn.BatchNorm1d):
         pass
