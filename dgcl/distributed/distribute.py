@@ -11,6 +11,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
 from dgcl.distributed.classes import Distributed, become, plain
+from dgcl.distributed.edge_numbers import numbers_read
 from dgcl.distributed.functional_dropout import dropping, mentions_dropout
 from dgcl.distributed.home import Home
 from dgcl.distributed.norms import NORMS, norm
@@ -68,6 +69,16 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
         for name, module in root.named_modules()
         if isinstance(module, torch.fx.GraphModule) and mentions_dropout(type(module).forward.__code__)
     ]
+    refused += [
+        Finding(
+            name,
+            type(module).__name__,
+            f"reads {', '.join(sorted(read))} in messages, which are a rank's",
+            _GIVEN,
+        )
+        for name, module in root.named_modules()
+        if (read := numbers_read(type(module)))
+    ]
     if refused:
         lines = "".join(f"\n  {each}" for each in refused)
         raise ValueError(f"model cannot be distributed as it is:{lines}")
@@ -79,6 +90,7 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
     return model
 
 
+_GIVEN = "give propagate what is computed of them, as an argument"
 _EXCHANGE = "layers exchange rows before they aggregate"
 _NORM = "norms take statistics over all vertices"
 _DROP = "dropouts drop by vertex"

@@ -125,6 +125,9 @@ _WHOLE = _Rule(
 )
 
 
+_ONE_DIMENSION = _Rule(_ROWS, "take BatchNorm1d", _uses_own_statistics, distributed=False)
+
+
 def _other(names: str, rule: _Rule) -> dict[str, _Rule]:
     return dict.fromkeys(names.split(), rule)
 
@@ -138,7 +141,7 @@ _RULES: dict[str, dict[str, _Rule]] = {
             _Rule(_RANDOM, "take torch.nn.Dropout", _draws, random=True, distributed=False),
         ),
         "RReLU": _Rule(_RANDOM, "take torch.nn.LeakyReLU", _is_training, random=True, distributed=False),
-        **_other("SyncBatchNorm LazyBatchNorm1d", _Rule(_ROWS, "take BatchNorm1d", distributed=False)),
+        **_other("SyncBatchNorm LazyBatchNorm1d BatchNorm2d BatchNorm3d", _ONE_DIMENSION),
     },
     "torch_geometric": {
         **_other("GCNConv LGConv GCN2Conv FAConv", _NORMALIZED),

@@ -245,6 +245,24 @@ def test_a_model_goes_on_when_its_graph_is_rewired() -> None:
     )
 
 
+def test_a_message_that_numbers_sources_is_refused() -> None:
+    class Counts(pyg.MessagePassing):
+        def forward(self, x, edge_index):
+            return self.propagate(edge_index, x=x)
+
+        def message(self, x_j, edge_index, size):
+            return x_j / torch.bincount(edge_index[0], minlength=size[0])[edge_index[0]].view(-1, 1)
+
+    def rank():
+        rank_data()
+        with pytest.raises(
+            ValueError, match=r"0 \(Counts\) reads edge_index, size in messages, which are a rank's"
+        ):
+            dgcl.distribute(nn.ModuleList([Counts()]))
+
+    dgcl.launch(rank, 1)
+
+
 def test_dropout_in_a_traced_model_is_refused() -> None:
     class Drops(nn.Module):
         def forward(self, x):
@@ -267,7 +285,7 @@ def test_norms_of_ones_own_are_refused() -> None:
 
     def rank():
         rank_data()
-        for norm in (Mine(3), nn.LazyBatchNorm1d(), nn.SyncBatchNorm(3)):
+        for norm in (Mine(3), nn.LazyBatchNorm1d(), nn.SyncBatchNorm(3), nn.BatchNorm2d(3)):
             with pytest.raises(
                 ValueError, match=r"cannot be distributed as it is:\n  the model \(torch.nn.\w+\)"
             ):

@@ -1,0 +1,23 @@
+"""Numbers of vertices that functions of PyG's layers read: those of sources are a rank's own, and count its edges alone."""
+
+from __future__ import annotations
+
+import inspect
+
+__all__ = ["numbers_read"]
+
+_NUMBERS = {"edge_index", "edge_index_j", "size", "size_j"}
+
+
+def numbers_read(kind: type) -> set[str]:
+    """Arguments of a ``MessagePassing``'s own functions that number sources; of other classes none."""
+    functions = [
+        value
+        for base in kind.__mro__
+        if base.__name__
+        not in ("MessagePassing", "FastRGCNConv")  # which adds them up by vertices' weights alone
+        and "MessagePassing" in (each.__name__ for each in base.__mro__)
+        for name, value in vars(base).items()
+        if name in ("message", "aggregate", "update", "edge_update")
+    ]
+    return {name for each in functions for name in inspect.signature(each).parameters.keys() & _NUMBERS}
