@@ -1,4 +1,4 @@
-"""Numbers of vertices that functions of PyG's layers read: those of sources are a rank's own, and count its edges alone."""
+"""Numbers of vertices that functions of PyG's layers read: those of sources are a rank's own."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ def numbers_read(kind: type) -> set[str]:
     functions = [
         value
         for base in kind.__mro__
-        if base.__name__
-        not in ("MessagePassing", "FastRGCNConv")  # which adds them up by vertices' weights alone
-        and "MessagePassing" in (each.__name__ for each in base.__mro__)
+        if base.__name__ != "MessagePassing" and "MessagePassing" in (each.__name__ for each in base.__mro__)
         for name, value in vars(base).items()
         if name in ("message", "aggregate", "update", "edge_update")
     ]

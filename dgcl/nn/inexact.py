@@ -168,6 +168,9 @@ _RULES: dict[str, dict[str, _Rule]] = {
         **_other("LSTMAggregation GRUAggregation PatchTransformerAggregation LCMAggregation", _PADDED),
         **_other("HGTConv FastHGTConv HANConv", _TYPES),
         "DirGNNConv": _TURNED,
+        "FastRGCNConv": _Rule(
+            "finds weights by this rank's numbers of sources", "take RGCNConv", distributed=False
+        ),
         "BasicGNN": _Rule(_HOPS, "call dgcl.distribute(model)", lambda model: model.num_layers > 1),
         **_other("LINKX LightGCN Node2Vec MetaPath2Vec", _WHOLE),
     },

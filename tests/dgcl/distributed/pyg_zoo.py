@@ -208,7 +208,8 @@ ZOO: dict[str, tuple[Callable[[], Module], str]] = {
 }  # fmt: skip
 
 REFUSED = {
-    "AttentiveFP", "CorrectAndSmooth", "DirGNNConv", "GPSConv", "GraphUNet", "HANConv", "HGTConv", "HypergraphConv",
+    "AttentiveFP", "CorrectAndSmooth", "DirGNNConv", "FastRGCNConv", "GPSConv", "GraphUNet", "HANConv", "HGTConv",
+    "HypergraphConv",
     "InstanceNorm", "LINKX", "LabelPropagation", "LightGCN", "PANConv", "Polynormer", "SAGEConv lstm", "SGFormer",
     "SuperGATConv", "WLConv",
 }  # fmt: skip
