@@ -9,7 +9,7 @@ from dgcl.cli.arguments import Parser, at_least, option, refuse
 from dgcl.cli.edges import check_exchanges, print_exchanges
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_json, print_legend, print_table, print_written, seconds, size, step
-from dgcl.cli.partition import GRAPH_HELP, add_undirected
+from dgcl.cli.partition import add_graph, add_parts
 from dgcl.cli.plans import save_plans
 from dgcl.cli.problem import graph_in_parts
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
@@ -37,14 +37,12 @@ def add_parser(verbs: Any, name: str) -> None:
         " which edges it holds, beside what the published algorithm receives in a layer; with a topology also what"
         " both exchanges are predicted to take. All grids have the same owners of vertices.",
     )
-    parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
-    add_undirected(parser)
+    add_graph(parser)
     parser.add_argument("--ranks", dest="parts", metavar="P", type=at_least(1), required=True)
     option(parser, "--width F", "float32 elements of a row; default: 128", at_least(1), 128)
     option(parser, "--topology T", f"also predict seconds: {TOPOLOGY_HELP}")
     option(parser, "--method M", "planner (default: auto)", default="auto")
-    option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
-    option(parser, "--seed S", "default: 0", at_least(0), 0)
+    add_parts(parser)
     parser.runs(grids)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import at_least, list_of, option, refuse, work
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, seconds, size, step
-from dgcl.cli.partition import GRAPH_HELP, add_undirected
+from dgcl.cli.partition import add_graph, add_parts
 from dgcl.cli.problem import graph_in_parts
 from dgcl.cli.replicas import find_work
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
@@ -43,8 +43,7 @@ def add_parser(verbs: Any, name: str) -> None:
         description="Partition, plan and compile as a job would, and count what each rank will hold, by name, and how"
         " long an epoch will take: exchanges by the plan and the topology, layers by what an edge and a row cost.",
     )
-    parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
-    add_undirected(parser)
+    add_graph(parser)
     option(parser, "--ranks P", "how many", at_least(1), dest="parts", required=True)
     option(
         parser,
@@ -68,8 +67,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " on this host's CPU)",
         work,
     )
-    option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
-    option(parser, "--seed S", "default: 0", at_least(0), 0)
+    add_parts(parser)
     parser.runs(memory)
 
 

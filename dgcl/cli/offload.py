@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import CHUNK_BY, at_least, byte_size, list_of, option
 from dgcl.cli.errors import CliError
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, size, step
-from dgcl.cli.partition import GRAPH_HELP, add_undirected, load_graph
+from dgcl.cli.partition import add_graph, add_parts, load_graph
 from dgcl.cli.problem import read_part
 
 if TYPE_CHECKING:
@@ -26,10 +26,8 @@ def add_parser(verbs: Any, name: str) -> None:
         description="Divide each rank's vertices into chunks whose rows are loaded from host memory, and count rows and"
         " bytes before anything runs.",
     )
-    parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
-    add_undirected(parser)
+    add_graph(parser)
     option(parser, "--ranks P", "default: 1", at_least(1), 1)
-    option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
     how_many = parser.add_mutually_exclusive_group()
     option(how_many, "--chunks N", "chunks of each rank", at_least(1))
     option(
@@ -46,7 +44,7 @@ def add_parser(verbs: Any, name: str) -> None:
     option(parser, "--chunk-by", "default: metis", CHUNK_BY, "metis")
     option(parser, "--slots ROWS", "rows a rank can hold (default: the fullest batch)", at_least(1))
     option(parser, "--kept", "aggregates are kept, and no neighbour is loaded in the backward")
-    option(parser, "--seed S", "default: 0", at_least(0), 0)
+    add_parts(parser)
     parser.runs(run)
 
 

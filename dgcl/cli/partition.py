@@ -42,8 +42,7 @@ def add_parser(verbs: Any, name: str) -> None:
         description="Split a graph over ranks and report balance, cut, boundary and the replication factor:"
         " how many ranks hold a vertex on average if each holds its own and all up to 1, 2 or 3 hops away.",
     )
-    parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
-    add_undirected(parser)
+    add_graph(parser)
     option(parser, "--parts P", "number of parts", at_least(1), required=True)
     option(parser, "--topology T", f"split along its machines and sockets: {TOPOLOGY_HELP}")
     option(parser, "--place", "number the parts so that plans on T are fastest (needs --topology)")
@@ -86,6 +85,18 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     add_replication(parser)
     parser.runs(partition)
+
+
+def add_graph(parser: Any) -> None:
+    """Declare the graph, and how it is read."""
+    parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
+    add_undirected(parser)
+
+
+def add_parts(parser: Any) -> None:
+    """Declare who owns which vertex, and the seed for METIS and the planner."""
+    option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
+    option(parser, "--seed S", "default: 0", at_least(0), 0)
 
 
 def add_undirected(parser: Any) -> None:

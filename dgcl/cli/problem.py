@@ -15,7 +15,7 @@ import numpy as np
 from dgcl.cli.arguments import Parser, at_least, number, option, refuse
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.output import step
-from dgcl.cli.partition import GRAPH_HELP, add_undirected, load_graph
+from dgcl.cli.partition import GRAPH_HELP, add_parts, add_undirected, load_graph
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def add_problem(parser: Parser) -> None:
     option(parser, "--scale X", "of --synthetic; default: 1", number(0, open_end=True))
     option(parser, "--topology T", TOPOLOGY_HELP, required=True)
     option(parser, "--parts P", "default: the devices of T", at_least(1))
-    option(parser, "--part part.npy", "owner of each vertex (default: METIS decides)")
-    option(parser, "--seed S", "default: 0", at_least(0), 0)
+    add_parts(parser)
 
 
 def check_problem(args: argparse.Namespace) -> None:
