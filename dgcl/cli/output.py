@@ -56,7 +56,8 @@ def print_written(*files: tuple[str, str | None]) -> None:
     """Confirm (what, path) of files that were written; those without a path were not asked for."""
     for what, path in files:
         if path is not None:
-            print(f"{what} written to {path}")
+            link = f", a link to {os.path.realpath(path)}" if os.path.islink(path) else ""
+            print(f"{what} written to {path}{link}")
 
 
 class Progress:
