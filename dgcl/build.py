@@ -105,9 +105,8 @@ def build_comm_info(
             replicas the ordinary plan and that of copies are kept apart, and the choice between them is not kept:
             what a layer costs and what fits is found out in every job.
         timeout: Seconds that a rank waits for another inside a call before it gives up.
-        channel: How rows travel between ranks: "auto" (through memory where two ranks share it, else through the
-            network, or on GPUs by collectives), "memory" or "network" (not on GPUs) for all, or "collective", by
-            collectives of ``torch.distributed``; see ``comm.describe()``.
+        channel: How rows travel between ranks: "auto" (through memory where all ranks share it, else by collectives),
+            "memory", or "collective", by collectives of ``torch.distributed``; see ``comm.describe()``.
         device: Where the rows are that this rank exchanges: "cpu", or this rank's GPU, as "cuda" (torch's current
             one, if one was set, else that of ``LOCAL_RANK``) or "cuda:1"; all ranks on GPUs, or none
             (:mod:`dgcl.transport.cuda`). GPUs are experimental.

@@ -31,6 +31,7 @@ from dgcl.program.exchange import HALO
 from dgcl.ranks.control import Control
 from dgcl.transport.cuda.exchange import DeviceExchange
 from dgcl.transport.shared_memory import Runtime
+from dgcl.transport.shared_memory.agreement import connect_peers
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ class _HostLane:
     clock, calls, own_seconds = WALL, 1, 0.0
 
     def __init__(self, program: Program, control: Control, row_bytes: int) -> None:
-        self._transport = SharedMemoryTransport(Runtime({HALO: program}, control, _TIMEOUT))
+        programs = {HALO: program}
+        runtime = Runtime(programs, connect_peers(programs, control, "memory"), _TIMEOUT)
+        self._transport = SharedMemoryTransport(runtime)
         self._rows = torch.ones(program.num_owned, row_bytes, dtype=torch.uint8)
         self._flush = np.ones(_FLUSH // control.world_size // 8, np.int64)
 

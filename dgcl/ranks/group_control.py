@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
-from dgcl.ranks.connections import claim_connections, open_connections
+from dgcl.ranks.connections import Connection, claim_connections, open_connections
 from dgcl.ranks.control import Call, Control
 from dgcl.ranks.groups import connected, make_group, next_store
 from dgcl.ranks.messages import GroupMessages
@@ -97,16 +97,15 @@ class GroupControl(Control):
             self._axes[ranks] = GroupControl(group, self.timeout)
         return self._axes[ranks]
 
-    def new_group(self) -> ProcessGroup:
-        """Another Gloo group of the same ranks, in the same order. Collective over them, and only them.
+    def new_group(self) -> tuple[ProcessGroup, dict[int, Connection]]:
+        """Another Gloo group of the same ranks, in the same order, with the connection to each. Collective.
 
         Raises:
             CommError: A rank has died, or has not come within the timeout.
         """
         before = open_connections()
         group = self._make_group("the network between machines")[0]
-        claim_connections(self, before)
-        return group
+        return group, claim_connections(self, before)
 
     def next_store(self, purpose: str = "a group of another kind") -> Store:
         """A part of the ranks' store, for a group of another kind. Collective.
@@ -115,6 +114,18 @@ class GroupControl(Control):
             CommError: As of :meth:`new_group`.
         """
         return self._meet(purpose, lambda store: store)
+
+    def broken(self, peer: int, text: str) -> CommError:
+        """The error for a peer whose connection of another group broke; this rank takes part no more."""
+        return self._messages.broken(peer, text)
+
+    def post_wait(self, number: int, peer: int) -> None:
+        """Write down, for ranks on other machines, that this rank waits for a peer's part of what has this number."""
+        self._messages.post_wait(number, peer)
+
+    def last_in_row(self, peer: int) -> int:
+        """The rank at the end of the row of those that wait for each other, from ``peer`` on."""
+        return self._messages.last_in_row(peer)
 
     def leave(self, why: str, kind: type[CommError] = PeerLostError) -> None:
         """Take part no more; ranks that wait for this one hear of it at once."""

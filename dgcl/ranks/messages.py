@@ -143,6 +143,12 @@ class GroupMessages:
         if (waits := self._waits) is not None:
             self.lose(waits[1], self._late(waits[1], f"waited {seconds:g} s in vain"))
 
+    def broken(self, peer: int, text: str) -> CommError:
+        """The error for a peer, its connection of another group having broken; closes, and others find the reason."""
+        reason = self._reason(peer, text)
+        self.close(reason)
+        return reason.kind(f"rank {self._rank}: {reason.clause}")
+
     def publish_wait(self) -> None:
         """Called from time to time by another thread: write down for whom this rank has waited since the last time."""
         waits = self._waits
@@ -150,6 +156,18 @@ class GroupMessages:
             self._reasons.post_wait(self._rank, *waits)
             self._published = waits
         self._seen = waits
+
+    def post_wait(self, number: int, peer: int) -> None:
+        """Write down for whom this rank waits, beside its swaps; its reason to leave says more."""
+        if self._reasons is not None:
+            self._reasons.post_wait(self._rank, number, peer)
+
+    def last_in_row(self, peer: int) -> int:
+        """The rank at the end of a chain of waits; ``peer`` if the store does not answer."""
+        with suppress(ConnectionError):
+            if self._reasons is not None:
+                return self._reasons.last_in_row(self._rank, peer)
+        return peer
 
     def leave(self, why: str, kind: type[CommError] = PeerLostError) -> None:
         """Close all connections because of this rank; ``why`` completes a sentence about it."""
@@ -238,13 +256,12 @@ class GroupMessages:
 
     def _late(self, peer: int, text: str) -> AbortReason:
         """Who has not come where ``peer`` was waited for in vain."""
-        late = peer
+        late = self.last_in_row(peer)
         if self._reasons is not None:
             with suppress(ConnectionError):  # the store does not answer
                 reason = self._reasons.read(peer)
                 if reason is not None and reason.culprit != self._rank:
                     return reason
-                late = self._reasons.last_in_row(self._rank, peer)
         waits = "" if late == peer else f"; rank {peer} waits for it"
         return AbortReason(late, f"rank {late} has not come ({text}{waits})", CommTimeoutError)
 

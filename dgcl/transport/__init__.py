@@ -1,1 +1,1 @@
-"""Transports: they move rows, as a rank's programs say. Shared memory, network, CUDA."""
+"""Transports: they move rows, as a rank's programs say. Shared memory, collectives, CUDA."""

@@ -1,6 +1,6 @@
 """The transport interface: what a communicator needs of the object that carries out its exchanges.
 
-Shared memory (with the network channel), collectives of torch, CUDA (between devices of one machine) and every baseline
+Shared memory, collectives of torch, CUDA (between devices of one machine) and every baseline
 of :mod:`dgcl.bench` are transports. A communicator holds one transport, and nothing else that moves rows.
 """
 

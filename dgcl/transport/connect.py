@@ -1,12 +1,11 @@
-"""Builds a communicator's transport: shared memory, the network where ranks share none, collectives, devices."""
+"""Builds a communicator's transport: shared memory, collectives, CUDA."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from dgcl.errors import CommError
@@ -18,6 +17,7 @@ from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.collective.wires import open_wire
 from dgcl.transport.cuda import connect_device
+from dgcl.transport.shared_memory.agreement import connect_peers
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.other_communicators import register
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from dgcl.transport.base import Transport
     from dgcl.transport.cuda.gpu import Device
     from dgcl.transport.shared_memory.peers import Peers
-    from dgcl.transport.shared_memory.remote import RemoteChannel
-
-
-def connect_runtime(
-    programs: Mapping[str, Program], control: Control, timeout: float, channel: str = "auto"
-) -> Runtime:
-    """Build this rank's runtime, with a network channel where the job needs one. Collective."""
-    return Runtime(programs, control, timeout, channel, _open_network)
 
 
 def connect_transport(
@@ -59,9 +51,11 @@ def connect_transport(
     """
     if device is not None:
         return _connect_on_device(programs, control, timeout, channel, device)
-    if isinstance(channel, str) and channel == "collective":
-        return connect_collective(programs, control, timeout, channel, torch.device("cpu"), "asked for")
-    runtime = connect_runtime(programs, control, timeout, channel)
+    peers = connect_peers(programs, control, channel)
+    if channel == "collective" or peers.any_remote:
+        why = "asked for" if channel == "collective" else "some ranks share no memory"
+        return connect_collective(programs, peers, timeout, torch.device("cpu"), why)
+    runtime = Runtime(programs, peers, timeout)
     register(runtime)
     return SharedMemoryTransport(runtime)
 
@@ -92,7 +86,8 @@ def _connect_on_device(
     backend, problem = _backend_of_device(control, device)
     if backend is None:
         why = f"{why}; through the host, as {problem}"
-    return connect_collective(programs, control, timeout, channel, device.tensors.device, why, backend)
+    peers = connect_peers(programs, control, channel)
+    return connect_collective(programs, peers, timeout, device.tensors.device, why, backend)
 
 
 def _backend_of_device(control: Control, device: Device) -> tuple[Any, str]:
@@ -110,9 +105,8 @@ def _backend_of_device(control: Control, device: Device) -> tuple[Any, str]:
 
 def connect_collective(
     programs: Mapping[str, Program],
-    control: Control,
+    peers: Peers,
     timeout: float,
-    channel: str,
     device: torch.device,
     why: str,
     backend: Any = None,
@@ -120,47 +114,19 @@ def connect_collective(
     """Connect this rank with the others by collectives of torch, which carry rows on any device. Collective.
 
     Args:
-        programs, control, timeout, channel: As of :func:`connect_transport`.
+        programs, timeout: As of :func:`connect_transport`.
+        peers: The other ranks.
         device: Where rows are.
         why: Why rows travel this way, for people.
         backend: A group of the device's backend that carries nothing else; None: rows go through the host, by Gloo.
     """
-    agreement = Agreement(programs, control, timeout, channel)
     try:
-        wire = open_wire(control, device, timeout, backend)
-        return CollectiveTransport(programs, agreement, wire, device, why)
+        wire = words = open_wire(peers.control, device, timeout, backend)
+        if device.type != "cpu" and peers.any_remote:
+            words = open_wire(peers.control, torch.device("cpu"), timeout)
+        agreement = Agreement(peers, timeout, wire, words if peers.any_remote else None)
+        register(agreement)
+        return CollectiveTransport(programs, agreement, device, why)
     except BaseException:
-        agreement.close()
+        peers.close()
         raise
-
-
-def _open_network(
-    control: Control,
-    peers: Peers,
-    programs: Sequence[Program],
-    num_stages: int,
-    timeout: float,
-    bytes_sent: np.ndarray,
-) -> RemoteChannel:
-    """Open this rank's network channel. Collective over all ranks of the job, which create a process group.
-
-    Args:
-        control, peers, timeout: This rank's.
-        programs: Programs of all exchanges.
-        num_stages: The largest number of stages of any of them.
-        bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer; added to.
-    """
-    from dgcl.transport.network.channel import (
-        NetworkChannel,  # where it is needed: most jobs are on one machine
-    )
-
-    assert isinstance(control, GroupControl)
-    group = control.new_group()
-    partners = {
-        int(peer)
-        for program in programs
-        for schedule in (program.expand, program.fold)
-        for peer in np.concatenate((schedule.send_peer, schedule.recv_peer))
-    }
-    stand_ins = {peer: peers.control_pages[peer] for peer in peers.remote.tolist() if peer in partners}
-    return NetworkChannel(group, peers.rank, stand_ins, num_stages, timeout, bytes_sent)

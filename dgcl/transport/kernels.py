@@ -11,10 +11,9 @@ from __future__ import annotations
 from dgcl.kernels import copies, futex, row_moves, rows
 from dgcl.kernels.compiled import compile_all
 from dgcl.transport.collective import agreement
-from dgcl.transport.network import slices
 from dgcl.transport.shared_memory import engine, interpreter
 
 
 def prepare() -> None:
     """Compile or load the kernels that calls need."""
-    compile_all(futex, copies, rows, row_moves, engine, interpreter, slices, agreement)
+    compile_all(futex, copies, rows, row_moves, engine, interpreter, agreement)

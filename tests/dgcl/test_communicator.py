@@ -362,12 +362,12 @@ def test_close_may_be_called_twice_and_later_calls_say_so() -> None:
 def test_a_forgotten_communicator_closes_itself() -> None:
     def run() -> None:
         comm = join(shares)
-        descriptor = comm.transport.runtime._file.handle[1]
+        descriptor = comm.transport.runtime.pool._file.handle[1]
         comm.control.barrier()
         assert "memfd:dgcl" in str(Path(f"/proc/self/fd/{descriptor}").readlink())
         context.communicator = None
         comm.control.barrier()
-        control_page, control = comm.transport.runtime._control_page, comm.control
+        control_page, control = comm.transport.runtime.peers.page, comm.control
         del comm
         gc.collect()
         assert control_page.state == 2

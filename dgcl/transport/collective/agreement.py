@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 import torch
 from numba import int64, void
 
-from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.errors import CommError, PeerLostError
 from dgcl.kernels.compiled import compiled
 from dgcl.kernels.memory import load_acquire, store_release, write_fence
 from dgcl.program.model import Program
-from dgcl.ranks.control import Control
 from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.collective.call import Call
-from dgcl.transport.collective.wires import Wire, open_wire
-from dgcl.transport.shared_memory.agreement import check_agreement
-from dgcl.transport.shared_memory.control_calls import ControlCalls
-from dgcl.transport.shared_memory.control_page import ControlPage
+from dgcl.transport.collective.wires import ConnectionBroken, Wire
+from dgcl.transport.shared_memory.life_cycle import LifeCycle
 from dgcl.transport.shared_memory.peers import Peers
-from dgcl.transport.shared_memory.pool import BufferPool
-from dgcl.transport.shared_memory.segments import SegmentFile
-from dgcl.transport.shared_memory.waits import suspects, unpack_tag
 
 _LOOK: Final = 0.02  # seconds of a wait in which Ctrl-C and failures of peers are not noticed
-_GRACE: Final = 0.2  # seconds in which what a peer sent before it left still arrives
+_GRACE: Final = 0.2  # seconds in which a rank that broke a connection can say why
 _PAUSE: Final = 20e-6  # seconds between two looks at a page
 
 
@@ -52,79 +46,77 @@ def look_at_calls(pages: np.ndarray, number: int, tag: int) -> int:
     return result
 
 
-class Agreement:
-    """The control pages of a communicator's ranks. Construction is collective.
+class Agreement(LifeCycle):
+    """The control pages of a communicator's ranks, and the wire between them. Construction is collective.
 
     Args:
-        programs: This rank's programs by the names of their exchanges.
-        control: The control plane.
+        peers: The other ranks.
         timeout: Seconds that a rank waits for another inside a call.
-        channel: What the ranks asked for, which must be the same.
-
-    Attributes:
-        names: Of the exchanges, by number.
-        pool: Memory for rows, in the file of the page.
-        control_calls: Watches calls of the control plane.
+        wire: Carries rows.
+        words: Carries calls to ranks that share no memory with this one; None: there are none in the job.
     """
 
-    def __init__(
-        self, programs: Mapping[str, Program], control: Control, timeout: float, channel: str
-    ) -> None:
-        self.rank, self.control, self._timeout = control.rank, control, timeout
-        self.names: tuple[str, ...] = ()
-        self._process = os.getpid()
-        check_agreement(control, programs)
-        self._file = SegmentFile()
-        self._page = ControlPage.create(self._file, control.world_size)
-        self.pool = BufferPool(self._file)
-        self._peers = Peers(control, self._file, self._page, channel)
-        self.control_calls = ControlCalls(control, self._peers)
+    def __init__(self, peers: Peers, timeout: float, wire: Wire, words: Wire | None) -> None:
+        super().__init__(peers, timeout, ())
+        self.wire, self._words = wire, words
         self._messages: GroupControl | None = None
-        self._words: Wire | None = None
-        if self._peers.any_remote:  # pages are not shared: calls are sent, and reasons
-            assert isinstance(control, GroupControl)
-            self._messages = control.anew(timeout)
-            self._words = open_wire(control, torch.device("cpu"), timeout)
-        schedules = [each for program in programs.values() for each in (program.expand, program.fold)]
+        self.under_way: Call | None = None
+        if words is not None:  # pages are not shared: calls are sent, and reasons
+            assert isinstance(self.control, GroupControl)
+            self._messages = self.failure_detector.far = self.control.anew(timeout)
+
+    def concern(self, programs: Iterable[Program]) -> None:
+        """Calls concern those ranks from now on with which one of these programs exchanges rows."""
+        schedules = [each for program in programs for each in (program.expand, program.fold)]
         partners = np.unique(np.concatenate([np.r_[each.send_peer, each.recv_peer] for each in schedules]))
-        self._partners = partners
-        self._pages = np.array([self._peers.control_pages[p].call_address for p in self._partners], np.int64)
-        self._gone_at = 0.0
+        self._partners, self._remote = partners, partners[np.isin(partners, list(self.peers.remote))]
+        self._pages = np.array(
+            [self.peers.control_pages[peer].call_address for peer in partners.tolist()], np.int64
+        )
 
     def begin(self, call: Call) -> None:
-        """Publish a call.
+        """Publish a call, and begin its first stage.
 
         Raises:
             DisagreementError: A rank makes another one.
             CommError: A rank does not come.
         """
-        announce_call(self._page.call_address, call.number, call.tag)
+        self.under_way, self.call_number = call, call.number
+        call.partners, call.pages, call.is_gone = (
+            self._partners.tolist(),
+            self.peers.control_pages,
+            self.peers.gone,
+        )
+        announce_call(self.peers.page.call_address, call.number, call.tag)
         if self._words is not None:
             self._exchange_words(call, self._words)
         self._compare(call)
+        call.agreed = True
+        if not call.over:
+            call.post(self.wire)
 
     def _exchange_words(self, call: Call, words_wire: Wire) -> None:
         """Send a call to those with which this rank exchanges rows, and note theirs on the stand-ins of their pages."""
-        words = torch.tensor([[call.number, call.tag]] * len(self._partners), device="cpu")
+        words = torch.tensor([call.number, call.tag], device="cpu").expand(len(self._remote), 2).contiguous()
         theirs = torch.empty_like(words)
-        counts = np.bincount(self._partners, minlength=self.control.world_size).tolist()
+        counts = np.bincount(self._remote, minlength=self.control.world_size).tolist()
         call.work = words_wire.post(theirs.view(torch.uint8), words.view(torch.uint8), counts, counts)
         self._await(call, words_wire)
-        for peer, (number, tag) in zip(self._partners.tolist(), theirs.tolist(), strict=True):
-            if peer in self._peers.remote:
-                announce_call(self._peers.control_pages[peer].call_address, number, tag)
+        for peer, (number, tag) in zip(self._remote.tolist(), theirs.tolist(), strict=True):
+            announce_call(self.peers.control_pages[peer].call_address, number, tag)
 
-    def finish(self, call: Call, wire: Wire) -> None:
+    def finish(self, call: Call) -> None:
         """Carry out what is left of a call, and wait until the ranks that it concerns have begun it."""
         while not call.over:
-            self._await(call, wire)
+            self._await(call, self.wire)
             call.end_stage()
             if not call.over:
-                call.post(wire)
+                call.post(self.wire)
         deadline = time.monotonic() + self._timeout
         while not self._compare(call):
-            self._check(call, time.monotonic() > deadline)
+            self._check_failures(call, time.monotonic() > deadline)
             time.sleep(_PAUSE)
+        self.under_way = None
 
     def _compare(self, call: Call) -> bool:
         """Whether all have begun the call with which this rank exchanges rows."""
@@ -132,94 +124,68 @@ class Agreement:
         if place < 0:
             return place == -1
         peer = int(self._partners[place])
-        theirs, tag = self._peers.control_pages[peer].current_call()
-        raise DisagreementError(
-            f"ranks make different calls: rank {self.rank} is in call {call.number}:"
-            f" {unpack_tag(call.tag, self.names)}; rank {peer} is in call {theirs}: {unpack_tag(tag, self.names)}."
-            " Every rank must make the same calls with the same row shape and dtype, in the same order"
-        )
+        raise self.failure_detector.disagreement(call, peer, *self.peers.control_pages[peer].current_call())
 
     def _await(self, call: Call, wire: Wire) -> None:
-        deadline, broken = time.monotonic() + self._timeout, ""
+        deadline, num_pending = 0.0, -1
         while True:
+            call.pending = wire.pending(call.work)
+            if len(call.pending) != num_pending:
+                num_pending, deadline = len(call.pending), time.monotonic() + self._timeout
             try:
-                if not broken and wire.wait(call.work, _LOOK):
-                    return
-            except RuntimeError as error:
-                broken = str(error).splitlines()[0]
-            self._check(call, time.monotonic() > deadline, broken)
-            if broken:
-                time.sleep(_LOOK / 4)
+                if wire.wait(call.work, _LOOK):
+                    return self.failure_detector.went_on()
+            except ConnectionBroken as error:
+                self._check_broken(call, error)
+            self._check_failures(call, time.monotonic() > deadline)
 
-    def _check(self, call: Call, late: bool, broken: str = "") -> None:
-        """Raise if a call cannot go on, because a peer is gone, the deadline is over, or a connection broke."""
-        place = f"rank {self.rank}, {call.label} (call {call.number})"
-        report = self._peers.reported_failure()
-        if report is not None:
-            peer, error = report
-            text = (
-                f"rank {self.rank} stops because rank {peer} reports: {error} ({place} was at {call.place})"
-            )
-            self._page.post_failure(error, self.control.num_calls)  # the first reason, not a chain of reasons
-            raise type(error)(text)
-        if broken and self._messages is not None:
-            with self._messages.collective(f"{call.label} {call.number} at {call.place}"):
-                self._messages.barrier()  # which fails, and says whose connection broke
-        pages = self._peers.control_pages
-        waits = call.waits or [
-            (peer, f"stage 0: rank {peer} is not ready to receive rows")
-            for peer in self._partners.tolist()
-            if pages[peer].current_call()[0] < call.number
-        ]
-        if broken:  # by a rank that may exchange no rows with this one in this stage
-            named = {peer for peer, _ in waits}
-            others = (peer for peer in range(len(pages)) if peer not in named and peer != self.rank)
-            waits = [*waits, *((peer, f"{call.place}: a connection broke") for peer in others)]
-        gone = [(why, peer, what) for peer, what in waits if (why := self._peers.gone(peer))]
-        now = time.monotonic()
-        self._gone_at = (self._gone_at or now) if gone or broken else 0.0
-        if self._gone_at and now - self._gone_at > _GRACE:
-            if not gone:
-                raise PeerLostError(f"{place}: a connection broke at {call.place} ({broken})")
-            why, peer, what = gone[0]
-            raise PeerLostError(f"{place}: rank {peer} {why}, and {what}")
-        apart = self.control_calls.crossing(call.number, f"{place} in graph_allgather") if waits else None
-        if apart is not None:
-            raise apart
-        if late:
-            stopped = [peer for peer in range(len(pages)) if self._peers.is_stopped(peer)]
-            advice = self.control_calls.suspicion(call.number)
-            raise CommTimeoutError(
-                f"{place}: waited {self._timeout:g} s in vain: {suspects(waits, call.number, pages, stopped)}."
-                f" {advice or 'If ranks may be that late, give build_comm_info a longer timeout'}"
-            )
-
-    def check_process(self) -> None:
-        """Raise in a fork of the rank's process."""
-        if os.getpid() != self._process:
-            raise ValueError(
-                f"rank {self.rank}: this process is a fork of the rank's process {self._process}, which alone may use"
-                " the communicator"
-            )
-
-    def leave(self, error: CommError | None, number: int) -> None:
-        """Publish that this rank makes no more calls, in call ``number``, because of an error or as it has closed."""
-        if os.getpid() != self._process:
-            return
-        why, kind = "has closed its communicator", type(error or PeerLostError())
-        if error is None:
-            self._page.post_closed(self.control.num_calls)
-        else:
-            self._page.post_failure(error, self.control.num_calls)
-            self.control_calls.leave_if_crossed(error, number)
-            why = f"has left: {error}"
-            if self._words is not None:
-                self._words.abort()
+    def _check_broken(self, call: Call, error: ConnectionBroken) -> None:
+        """Raise why a connection broke, which its other end may be about to say."""
+        until = time.monotonic() + _GRACE
+        while time.monotonic() < until:
+            self._check_failures(call, False)
+            time.sleep(_LOOK / 4)
+        place = f"{call.label} {call.number} at {call.place}"
+        if self._messages is not None and error.peer is not None:
+            reason = self._messages.broken(error.peer, str(error))
+            raise type(reason)(f"{reason}, in {place}")
         if self._messages is not None:
-            self._messages.leave(why, kind)
+            with self._messages.collective(place):
+                self._messages.barrier()  # which fails, and says whose connection broke
+        missing = dict(call.waits)
+        gone = [peer for peer in range(self.peers.world_size) if peer != self.rank and self.peers.gone(peer)]
+        peer = gone[0] if error.peer is None and gone else error.peer
+        if peer is None:
+            raise PeerLostError(f"rank {self.rank}: a connection broke in {place} ({error})")
+        why = self.peers.gone(peer) or f"has broken its connection ({error})"
+        raise PeerLostError(
+            f"{self.failure_detector.place(call)}: rank {peer} {why}, and {missing.get(peer, call.place)}"
+        )
 
     def close(self) -> None:
-        """Close connections and files."""
-        self._words = None
-        self._peers.close()
-        self._file.close()
+        """As of every transport; a started call that is not over fails on all ranks."""
+        if self.closed:
+            return
+        call = self.under_way
+        if call is not None and os.getpid() == self.process:
+            self.fail(
+                PeerLostError(
+                    f"rank {self.rank} has closed its communicator in {call.label} {call.number} at {call.place}"
+                )
+            )
+        super().close()
+        self._leave("has closed its communicator", PeerLostError)
+        for wire in (self.wire, self._words):
+            if wire is not None:
+                wire.close()
+
+    def _post_failure(self, error: CommError) -> None:
+        super()._post_failure(error)
+        self._leave(f"has left: {error}", type(error))
+        for wire in (self.wire, self._words):
+            if wire is not None:
+                wire.abort()
+
+    def _leave(self, why: str, kind: type[CommError]) -> None:
+        if self._messages is not None and os.getpid() == self.process:
+            self._messages.leave(why, kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dgcl.transport.collective.tables import Layer, Slice, Stage
 from dgcl.transport.collective.wires import Wire
+from dgcl.transport.shared_memory.control_page import ControlPage
 
 #: Element types that move as integers, by their bytes: what only travels needs no operation of its own type.
 _MOVED: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -29,6 +30,9 @@ class Call:
         sent: ``(P,)`` bytes so far, added to.
         stage: The one that is under way.
         work: What the wire has of it.
+        pending: The ranks whose messages are not over, the next one first.
+        agreed: Whether ranks without shared memory have compared it.
+        partners, pages, is_gone: The ranks that it concerns; all ranks' control pages; whether one will not answer.
     """
 
     number: int
@@ -40,6 +44,16 @@ class Call:
     sent: np.ndarray
     stage: int = 0
     work: Any = None
+    pending: Sequence[int] = ()
+    agreed: bool = False
+    partners: Sequence[int] = ()
+    pages: Sequence[ControlPage] = ()
+    is_gone: Callable[[int], object] = bool
+
+    @property
+    def order(self) -> int:
+        """It grows with calls and their stages; before the first one ranks compare their calls."""
+        return self.number << 32 | (self.stage + 1 if self.agreed else 0)
 
     @property
     def over(self) -> bool:
@@ -53,8 +67,21 @@ class Call:
 
     @property
     def waits(self) -> list[tuple[int, str]]:
-        """Which peers the stage waits for, and what each has to do."""
-        return [] if self.over else self.stages[self.stage].waits
+        """Which peers the stage waits for, and what each has to do; else which have not begun the call.
+
+        While messages are under way the next one's rank alone, and ranks that are gone: others' may have arrived.
+        """
+        words = "stage 0: rank {} is not ready to receive rows"
+        if self.agreed and self.over:
+            return [(peer, words.format(peer)) for peer in self.partners if self.lacks(peer)]
+        certain = [peer for i, peer in enumerate(self.pending) if i == 0 or self.is_gone(peer)]
+        if not self.agreed:
+            return [(peer, words.format(peer)) for peer in certain]
+        return [(peer, what) for peer, what in self.stages[self.stage].waits if peer in certain]
+
+    def lacks(self, peer: int) -> bool:
+        """Whether a peer has not begun the call; of one that has, rows may be on their way."""
+        return self.pages[peer].current_call()[0] < self.number
 
     def post(self, wire: Wire) -> None:
         """Send a stage. Every rank takes part in each, also without rows."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-from weakref import ref
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from dgcl.ranks.whole_rows import agree
 from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.call import Call, add_layers, widened
 from dgcl.transport.collective.tables import Tables
-from dgcl.transport.collective.wires import Wire
 from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.row_checks import version_of
@@ -39,8 +37,7 @@ class CollectiveTransport:
 
     Args:
         programs: This rank's programs by the names of their exchanges.
-        agreement: Which call each rank is in.
-        wire: Carries bytes.
+        agreement: Which call each rank is in, and the wire between them.
         device: Where rows are.
         why: Why this transport carries them, for people.
 
@@ -54,16 +51,11 @@ class CollectiveTransport:
         self,
         programs: Mapping[str, Program],
         agreement: Agreement,
-        wire: Wire,
         device: torch.device,
         why: str,
     ) -> None:
-        self.agreement, self.wire, self._device, self._why = agreement, wire, device, why
-        self._rank, self._number = agreement.rank, 0
+        self.agreement, self.wire, self._device, self._why = agreement, agreement.wire, device, why
         self._tables: list[tuple[Tables, int]] = []  # and as whose bytes an exchange's count
-        self._failure: CommError | None = None
-        self._closed = False
-        self._under_way: Callable[[], Call | None] = lambda: None
         self.bytes_sent = np.zeros((len(programs), 2, agreement.control.world_size), np.int64)
         for number, (name, program) in enumerate(programs.items()):
             self._add({name: program}, number, number)
@@ -71,13 +63,16 @@ class CollectiveTransport:
     def _add(self, programs: Mapping[str, Program], counted: int, first: int) -> None:
         names, end = self.agreement.names, first + len(programs)
         self.agreement.names = (*names[:first], *programs, *names[end:])
+        self.agreement.failure_detector.exchanges = self.agreement.names
         self._tables[first:end] = [(Tables(program, self._device), counted) for program in programs.values()]
+        self.agreement.concern(tables.program for tables, _ in self._tables)
 
     def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
         """As :meth:`dgcl.transport.base.Transport.add_exchanges`."""
         problem: Exception | None = None
         try:
-            self._check_usable()
+            self.agreement.check_usable()
+            self.agreement.lock.release()
         except (CommError, ValueError) as error:
             problem = error
         agree(self.agreement.control, problem)
@@ -89,22 +84,22 @@ class CollectiveTransport:
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_owned, *F)`` owned rows to ``(num_local, *F)`` owned and halo rows."""
         program = self._tables[exchange][0].program
-        with profiled(program, "expand", rows), self._guard():
+        with profiled(program, "expand", rows), self.guard():
             result = self._rows(program.num_local, rows)
             call = self._begin(EXPAND, exchange, rows, result[program.num_owned :])
             result[: program.num_owned] = rows
-            self.agreement.finish(call, self.wire)
+            self.agreement.finish(call)
         return result
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_local, *F)`` rows, only read, to the ``(num_owned, *F)`` sums over all ranks that hold them."""
         program = self._tables[exchange][0].program
-        with profiled(program, "fold", rows), self._guard():
+        with profiled(program, "fold", rows), self.guard():
             result = self._rows(program.num_owned, rows)
             arrivals = self._rows(program.num_arrivals, rows)
             call = self._begin(FOLD, exchange, rows[program.num_owned :], arrivals)
             result.copy_(rows[: program.num_owned])
-            self.agreement.finish(call, self.wire)
+            self.agreement.finish(call)
             self._add_arrivals(result, arrivals, exchange)
         return result
 
@@ -112,27 +107,27 @@ class CollectiveTransport:
         self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
     ) -> Started:
         """As :meth:`dgcl.transport.base.Transport.begin_expand`."""
-        with self._guard():
+        with self.guard():
             halo = self._rows(self._tables[exchange][0].program.num_halo, rows)
             call = self._begin(EXPAND, exchange, rows, halo, purpose)
-        return Started(self, call, rows, lambda *_: halo)
+            return Started(self, call, rows, lambda *_: halo)
 
     def begin_fold(
         self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
     ) -> Started:
         """As :meth:`dgcl.transport.base.Transport.begin_fold`."""
-        with self._guard():
+        with self.guard():
             arrivals = self._rows(self._tables[exchange][0].program.num_arrivals, halo_rows)
             call = self._begin(FOLD, exchange, halo_rows, arrivals, purpose)
 
-        def add(into: Tensor, fresh: Tensor | None) -> Tensor:
-            if fresh is None:
-                return self._add_arrivals(into, arrivals, exchange)
-            for _, slots in self._tables[exchange][0].own_layers:  # one, of these rows
-                into.index_copy_(0, fresh, arrivals.index_select(0, slots))
-            return into
+            def add(into: Tensor, fresh: Tensor | None) -> Tensor:
+                if fresh is None:
+                    return self._add_arrivals(into, arrivals, exchange)
+                for _, slots in self._tables[exchange][0].own_layers:  # one, of these rows
+                    into.index_copy_(0, fresh, arrivals.index_select(0, slots))
+                return into
 
-        return Started(self, call, halo_rows, add)
+            return Started(self, call, halo_rows, add)
 
     def _begin(self, verb: int, exchange: int, source: Tensor, target: Tensor, purpose: int = 0) -> Call:
         """Begin a call; its buffers are those of :class:`dgcl.transport.collective.tables.Tables`."""
@@ -146,9 +141,8 @@ class CollectiveTransport:
             rows.as_strided((len(rows), width), (width, 1))
             for rows in (*buffers, self._rows(tables.staged[verb], source))
         ]
-        self._number += 1
         call = Call(
-            self._number,
+            self.agreement.next_call,
             " ".join([_VERBS[verb], *([self.agreement.names[exchange]] if exchange else [])]),
             pack_tag(verb, kind, exchange, purpose),
             (tables.expand, tables.fold)[verb] if kind.row_bytes else (),
@@ -156,10 +150,7 @@ class CollectiveTransport:
             flat[-1],
             self.bytes_sent[counted, verb],
         )
-        self._under_way = ref(call)
         self.agreement.begin(call)
-        if not call.over:
-            call.post(self.wire)
         return call
 
     def _add_arrivals(self, into: Tensor, arrivals: Tensor, exchange: int) -> Tensor:
@@ -208,80 +199,40 @@ class CollectiveTransport:
         if self._device.type == "cuda":
             rows.record_stream(torch.cuda.ExternalStream(stream))  # type: ignore[no-untyped-call]
 
-    # Failures.
-
     @property
     def control_calls(self) -> ControlCalls | None:
         """As :attr:`dgcl.transport.base.Transport.control_calls`."""
-        return self.agreement.control_calls
+        return self.agreement.failure_detector.control_calls
 
     @property
     def failure(self) -> CommError | None:
         """Why it is unusable; None if it is not, or was closed."""
-        return None if self._closed else self._failure
+        return self.agreement.failure
 
-    def check_present(self) -> None:
-        """Raise in a fork of the rank's process, and after the communicator was closed."""
-        self.agreement.check_process()
-        if self._closed:
-            raise ValueError(
-                f"rank {self._rank}: this communicator is closed; build a new one with build_comm_info"
-            )
+    def fail(self, error: CommError) -> None:
+        """Make the transport unusable and tell the peers why."""
+        self.agreement.fail(error)
 
-    def _check_usable(self) -> None:
-        self.check_present()
-        if self._failure is not None:
-            raise type(self._failure)(
-                f"rank {self._rank}: this communicator is unusable since an earlier call failed ({self._failure});"
-                " close it and build a new one"
-            )
-        call = self._under_way()
-        if call is not None and not call.over:
-            raise ValueError(
-                f"rank {self._rank}: {call.label} {call.number} was started and is not finished; call wait() on its"
-                " result first"
-            )
+    def close(self) -> None:
+        """Close the transport. Idempotent, not collective; results of earlier calls stay valid."""
+        self.agreement.close()
 
     @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """Around the beginning of a call: peers rely on this rank's part, so an error fails the communicator."""
-        self._check_usable()
-        with self.guard():
-            yield
-
-    @contextmanager
-    def guard(self) -> Iterator[None]:
-        """Around the rest of a call."""
+    def guard(self, call: Call | None = None) -> Iterator[None]:
+        """Around a call, or its rest: peers rely on this rank's part, so an error fails the communicator."""
+        agreement = self.agreement
+        agreement.check_usable(call)
+        number = agreement.next_call if call is None else call.number
         try:
             with torch.no_grad():
                 yield
         except BaseException as error:
-            call = self._under_way()
-            place = (
-                f"{call.label} {call.number} at {call.place}" if call else f"before call {self._number + 1}"
-            )
-            how = (
-                f"is out of memory: {error}" if isinstance(error, MemoryError) else f"left {place}: {error!r}"
-            )
-            self.fail(error if isinstance(error, CommError) else CommError(f"rank {self._rank} {how}"))
+            if isinstance(error, MemoryError):
+                agreement.fail(CommError(f"rank {agreement.rank} is out of memory: {error}"))
+            agreement.give_up(error, number)
             raise
-
-    def fail(self, error: CommError) -> None:
-        """Make the transport unusable and tell the peers why."""
-        self._failure = self._failure or type(error)(
-            str(error)
-        )  # without the frames that the error's traceback holds
-        if not self._closed:
-            self.agreement.leave(self._failure, self._number)
-            self.wire.abort()
-
-    def close(self) -> None:
-        """Close the transport. Idempotent, not collective; results of earlier calls stay valid."""
-        if not self._closed:
-            self._closed = True
-            self.agreement.leave(None, self._number)
-            self.agreement.close()
-            del self.wire
+        finally:
+            agreement.lock.release()
 
 
 class Started:
@@ -296,14 +247,14 @@ class Started:
     def wait(self, into: Tensor | None = None, fresh: Tensor | None = None) -> Tensor:
         """As :class:`dgcl.transport.base.StartedExpand` and :class:`dgcl.transport.base.StartedFold`."""
         transport = self._transport
-        transport.check_present()
+        transport.agreement.check_present()
         if version_of(self._rows) != self._version:
             self._abandon("changed before they were sent")
             raise RuntimeError(
                 "rows were changed in place between the start of their exchange and wait(); change a copy"
             )
-        with transport.guard():
-            transport.agreement.finish(self._call, transport.wire)
+        with transport.guard(self._call):
+            transport.agreement.finish(self._call)
             return self._end(into, fresh)
 
     def _abandon(self, how: str) -> None:

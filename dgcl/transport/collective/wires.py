@@ -1,27 +1,46 @@
-"""How the bytes of a stage travel between ranks: three wires with one interface.
+"""How the bytes of a stage travel between ranks: wires with one interface.
 
 ``post(arrived, packed, receives, sends)`` begins to send ``(sum(sends), B)`` bytes and to receive ``(sum(receives),
-B)``. ``wait(work, seconds)`` says whether that is over, within so long; RuntimeError: a connection broke. ``abort()``
-ends all that is under way, here and at the peers.
+B)``. ``wait(work, seconds)`` says whether that is over, within so long, or raises :class:`ConnectionBroken`.
+``pending(work)`` are the ranks of messages that may not be over; the first one is not. ``abort()`` ends all that is
+under way, here and at the peers; ``close()`` also gives the connections up.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from itertools import zip_longest
+from queue import SimpleQueue
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from dgcl.ranks.connections import Connection
 from dgcl.ranks.control import Control
 from dgcl.ranks.group_control import GroupControl
 
-_NEVER: Final = 3  # a tag that is never sent
+_ROWS, _NEVER = 2, 3  # tags, of which the second is never sent
 _PAUSE: Final = 20e-6  # seconds between two looks at a device
-_DEADLINES: Final = 10  # of the transport in that of the group: the transport's own must come first
+_DEADLINES: Final = 10  # of the transport in that of a wait of Gloo's: the transport's own must come first
+_JOIN_SECONDS: Final = 0.5
+
+#: Bytes of a message, unless a row is longer: on a slow network each that arrives is progress, and ranks alternate.
+_MESSAGE: Final = 1 << 20
+
+
+class ConnectionBroken(Exception):
+    """A connection broke; its other end, where that is known, is ``peer``."""
+
+    def __init__(self, text: str, peer: int | None = None) -> None:
+        super().__init__(text.splitlines()[0])
+        self.peer = peer
 
 
 def open_wire(control: Control, device: torch.device, timeout: float, backend: Any = None) -> Wire:
@@ -34,23 +53,22 @@ def open_wire(control: Control, device: torch.device, timeout: float, backend: A
         backend: A group of the device's backend that carries nothing else; None: there is none.
     """
     if backend is not None:
-        return GroupWire(backend, on_device=True)
+        return BackendWire(backend)
     if not isinstance(control, GroupControl):
         return ThreadWire(control.rank, control.exchange(Mailbox())[0])
-    group: Any = control.new_group()
-    group._set_default_timeout(timedelta(seconds=min(_DEADLINES * timeout, 1e6)))
-    return GroupWire(group) if device.type == "cpu" else PinnedWire(group)
+    kind = GlooWire if device.type == "cpu" else PinnedWire
+    return kind(*control.new_group(), timeout)
 
 
-class GroupWire:
-    """A group of torch's.
+class BackendWire:
+    """A group of a device's backend: a stage is one ``all_to_all_single``.
 
-    On a device the host waits for each stage, too, and so keeps deadlines: what waits there for a rank that is gone
-    would otherwise wait for ever.
+    The host waits for each stage, too, and so keeps deadlines: what waits on the device for a rank that is gone would
+    otherwise wait for ever.
     """
 
-    def __init__(self, group: Any, on_device: bool = False) -> None:
-        self._group, self._on_device = group, on_device
+    def __init__(self, group: Any) -> None:
+        self._group = group
         self.name = f"all_to_all_single of {group.name()}"
 
     def post(self, arrived: Tensor, packed: Tensor, receives: list[int], sends: list[int]) -> Any:
@@ -59,32 +77,138 @@ class GroupWire:
 
     def wait(self, work: Any, seconds: float) -> bool:
         """As the module says."""
-        if self._on_device:
-            deadline = time.monotonic() + seconds
-            while not work.is_completed():
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(_PAUSE)
-            return bool(work.wait())  # what follows in the device's queue, too
+        deadline = time.monotonic() + seconds
+        while not work.is_completed():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE)
         try:
-            return bool(work.wait(timedelta(seconds=seconds)))
-        except RuntimeError:
-            return work.is_completed() and bool(work.wait())  # which raises what went wrong, if not the time
+            return bool(work.wait())  # what follows in the device's queue, too
+        except torch.distributed.DistError as error:
+            raise ConnectionBroken(str(error)) from None
+
+    def pending(self, work: Any) -> list[int]:
+        """Nothing is known of parts."""
+        return list(range(self._group.size()))
 
     def abort(self) -> None:
         """As the module says."""
-        if self._on_device:
-            threading.Thread(target=self._group.abort, name="dgcl abort", daemon=True).start()
-            return
+        threading.Thread(target=self._group.abort, name="dgcl abort", daemon=True).start()
+
+    close = abort
+
+
+class _Messages:
+    """The messages of a stage.
+
+    Attributes:
+        works: What is under way, each with the rank at its other end; first ``num_receives`` receives.
+        rows: What must live until they are over.
+        num_over: How many are.
+        broken: What went wrong, with whom; None: nothing.
+    """
+
+    def __init__(self, *rows: Tensor) -> None:
+        self.works: list[tuple[Any, int]] = []
+        self.rows, self.num_over, self.num_receives = rows, 0, 0
+        self.broken: ConnectionBroken | None = None
+        self.over = threading.Event()
+
+
+class GlooWire:
+    """Messages of Gloo from each rank to each, several for many rows.
+
+    ``all_to_all_single`` of Gloo takes up to 1.8 times as long over a network. A wait of Gloo's for a message that does
+    not come in time breaks all connections, so a thread waits, with a deadline far beyond the transport's.
+    """
+
+    name = "messages of gloo"
+
+    def __init__(self, group: Any, connections: Mapping[int, Connection], timeout: float) -> None:
+        self._group, self._connections, self._process = group, connections, os.getpid()
+        self._longest = timedelta(seconds=min(_DEADLINES * timeout, 1e6))
+        self._posted: SimpleQueue[_Messages | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._await_all, name="dgcl messages", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)  # it also keeps the group in forks, which cannot take it down
+
+    def post(self, arrived: Tensor, packed: Tensor, receives: list[int], sends: list[int]) -> Any:
+        """As the module says."""
+        messages, peer = _Messages(arrived, packed), None
+        try:
+            for peer, part in self._slices(arrived, receives, -1):
+                messages.works.append((self._group.recv([part], peer, _ROWS), peer))
+            messages.num_receives = len(messages.works)
+            for peer, part in self._slices(packed, sends, 1):
+                messages.works.append((self._group.send([part], peer, _ROWS), peer))
+        except RuntimeError as error:
+            messages.broken = ConnectionBroken(str(error), peer)
+        self._posted.put(messages)
+        return messages
+
+    def _slices(self, rows: Tensor, counts: list[int], way: int) -> Iterator[tuple[int, Tensor]]:
+        """The messages to, or from, each other rank, who take turns from the next one on."""
+        size, rank, parts = len(counts), self._group.rank(), rows.split(counts)
+        peers = [(rank + way * k) % size for k in range(1, size)]
+        step = max(_MESSAGE // max(rows.shape[1], 1), 1)
+        for turn in zip_longest(*(parts[peer].split(step) if counts[peer] else () for peer in peers)):
+            yield from ((peer, part) for peer, part in zip(peers, turn, strict=True) if part is not None)
+
+    def _await_all(self) -> None:
+        while (messages := self._posted.get()) is not None:
+            try:
+                for work, _ in messages.works:
+                    work.wait(self._longest)
+                    messages.num_over += 1
+            except RuntimeError as error:
+                peer = messages.works[messages.num_over][1]
+                messages.broken = messages.broken or ConnectionBroken(str(error), peer)
+            work = None
+            messages.works.clear()
+            messages.over.set()
+            del messages
+
+    def wait(self, work: Any, seconds: float) -> bool:
+        """As the module says."""
+        if not work.over.wait(seconds):
+            num_over, peers = work.num_over, self.pending(work)[:1]
+            # Gloo, having closed a connection, does not end the wait for a message that was cut off.
+            closed = [
+                peer for peer in peers if peer in self._connections and not self._connections[peer].is_open
+            ]
+            if closed and not work.over.wait(seconds) and work.num_over == num_over:
+                raise ConnectionBroken("its connection is closed", closed[0])
+            return False
+        if work.broken is not None:
+            raise work.broken
+        return True
+
+    def pending(self, work: Any) -> list[int]:
+        """As the module says."""
+        return [
+            peer for _, peer in work.works[work.num_over : work.num_receives] or work.works[work.num_over :]
+        ]
+
+    def abort(self) -> None:
+        """As the module says."""
         for peer in range(self._group.size()):
-            with suppress(
-                RuntimeError, ValueError
-            ):  # a wait that ends without its data breaks all connections
+            # A wait that ends without its data breaks all connections.
+            with suppress(RuntimeError, ValueError):
                 empty = torch.empty(1, dtype=torch.uint8, device="cpu")
                 self._group.recv([empty], peer, _NEVER).wait(timedelta(milliseconds=1))
 
+    def close(self) -> None:
+        """As the module says; not in a fork of the rank's process, which has the connections but no thread."""
+        if self._group is None or os.getpid() != self._process:
+            return
+        atexit.unregister(self.close)
+        self._posted.put(None)
+        self.abort()
+        self._thread.join(_JOIN_SECONDS)
+        self._group = None
 
-class PinnedWire(GroupWire):
+
+class PinnedWire(GlooWire):
     """Gloo behind copies to and from pinned memory of the host, for devices without a backend between these ranks."""
 
     def post(self, arrived: Tensor, packed: Tensor, receives: list[int], sends: list[int]) -> Any:
@@ -103,6 +227,10 @@ class PinnedWire(GroupWire):
         if over:
             arrived.copy_(below, non_blocking=True)
         return over
+
+    def pending(self, work: Any) -> list[int]:
+        """As the module says."""
+        return super().pending(work[0])
 
 
 class Mailbox:
@@ -148,8 +276,15 @@ class ThreadWire:
         with box.changed:
             return box.changed.wait_for(over, seconds)
 
+    def pending(self, work: Any) -> list[int]:
+        """As the module says."""
+        left, missing = work
+        return [peer for _, peer, _ in missing] + [peer for _, _, peer in left & self._mailbox.slices.keys()]
+
     def abort(self) -> None:
         """Do nothing: nobody waits for longer than a moment."""
 
+    close = abort
 
-Wire = GroupWire | ThreadWire
+
+Wire = BackendWire | GlooWire | ThreadWire

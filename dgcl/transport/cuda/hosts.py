@@ -17,6 +17,7 @@ import torch
 from dgcl.errors import DisagreementError
 from dgcl.program.model import Program, Schedule
 from dgcl.ranks.control import Control
+from dgcl.transport.shared_memory.agreement import connect_peers
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.other_communicators import register
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
@@ -32,8 +33,8 @@ class Hosts:
 
     def __init__(self, control: Control, timeout: float, names: Sequence[str]) -> None:
         self._rank, self._names = control.rank, names
-        everyone = all_to_all(control.rank, control.world_size)
-        self.runtime = Runtime({"addresses": everyone}, control, timeout, "memory")
+        programs = {"addresses": all_to_all(control.rank, control.world_size)}
+        self.runtime = Runtime(programs, connect_peers(programs, control, "memory"), timeout)
         register(self.runtime)
         self._transport = SharedMemoryTransport(self.runtime)
 

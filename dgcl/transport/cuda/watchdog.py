@@ -33,8 +33,7 @@ from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND
 from dgcl.transport.shared_memory.control_page import ALIVE
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.tasks import call_label
-from dgcl.transport.shared_memory.waits import count_rows
+from dgcl.transport.shared_memory.tasks import call_label, count_rows
 
 _CHECK_EVERY: Final = 0.05
 _SNAPSHOT_SECONDS: Final = 1.0

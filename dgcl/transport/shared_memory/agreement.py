@@ -11,11 +11,29 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dgcl.errors import DisagreementError
+from dgcl.errors import CommError, DisagreementError
 from dgcl.program.exchange import HALO
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
+from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.waits import MOST_EXCHANGES
+
+
+def connect_peers(programs: Mapping[str, Program], control: Control, channel: str) -> Peers:
+    """Compare the programs of all ranks, and connect this one with the others. Collective.
+
+    Raises:
+        CommError, ValueError: As of :class:`~dgcl.transport.shared_memory.peers.Peers` and of
+            :func:`check_agreement`; on every rank.
+    """
+    try:
+        check_agreement(control, programs)
+        return Peers(control, channel)
+    except (CommError, ValueError):  # all ranks raise it
+        raise
+    except BaseException as error:  # the others would wait for this rank in their next exchange
+        control.leave(f"was stopped by {type(error).__name__}: {error}")
+        raise
 
 
 def check_agreement(control: Control, programs: Mapping[str, Program], num_before: int = 0) -> None:

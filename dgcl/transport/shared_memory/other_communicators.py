@@ -12,27 +12,27 @@ import threading
 import weakref
 
 from dgcl.transport.shared_memory.control_calls import ControlCalls
-from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.failure_detector import OtherCommunicator
+from dgcl.transport.shared_memory.life_cycle import LifeCycle
 
 
 class _Built(threading.local):
     """The communicators that the calling thread has built.
 
     Attributes:
-        runtimes: Weak references to their runtimes.
+        runtimes: Weak references to them.
         number: How many were built in all.
     """
 
     def __init__(self) -> None:
-        self.runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
+        self.runtimes: weakref.WeakSet[LifeCycle] = weakref.WeakSet()
         self.number = 0
 
 
 _built = _Built()
 
 
-def register(runtime: Runtime) -> None:
+def register(runtime: LifeCycle) -> None:
     """Give a communicator its name in messages, and let it find the others of this thread."""
     _built.number += 1
     _built.runtimes.add(runtime)
@@ -44,13 +44,13 @@ def register(runtime: Runtime) -> None:
     detector.control_calls = ControlCalls(runtime.control, runtime.peers)
 
 
-def _others(reference: weakref.ref[Runtime]) -> list[Runtime]:
+def _others(reference: weakref.ref[LifeCycle]) -> list[LifeCycle]:
     """The other communicators that the calling thread has built."""
     runtime = reference()
     return [other for other in _built.runtimes if runtime is not None and other is not runtime]
 
 
-def _others_of_same_ranks(reference: weakref.ref[Runtime]) -> list[OtherCommunicator]:
+def _others_of_same_ranks(reference: weakref.ref[LifeCycle]) -> list[OtherCommunicator]:
     """The other communicators with the same ranks that can still make calls.
 
     One that failed or was closed makes no more calls: a call of it that a peer began proves nothing about later ones.

@@ -4,8 +4,7 @@ A rank opens a peer's memory file through the peer's process entry. The random t
 it is the right file. Segments are mapped when a ready line first names them, so growth needs no collective.
 
 Whether two ranks share memory is found by trying. Host names and process ids prove nothing, and containers on one
-host may or may not share memory. Ranks that share none use the network channel (:mod:`dgcl.transport.network`); each
-has a stand-in for the control page of the other.
+host may or may not share memory. Of ranks that share none each has a stand-in for the control page of the other.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from dgcl.transport.shared_memory.control_page import (
     ControlPage,
     control_page_bytes,
 )
+from dgcl.transport.shared_memory.pool import BufferPool
 from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 
-#: How rows may travel between two ranks. "auto": memory where it is shared, else the network on the CPU, and
-#: collectives of torch on other devices.
-CHANNELS = ("auto", "memory", "network", "collective")
+#: How rows may travel. "auto": through memory where all ranks share it, else by collectives of torch.
+CHANNELS = ("auto", "memory", "collective")
 
 
 class Peers:
@@ -38,24 +37,29 @@ class Peers:
 
     Args:
         control: The control plane.
-        file, control_page: This rank's.
         channel: One of :data:`CHANNELS`, the same on every rank.
 
     Attributes:
+        control: The control plane.
+        process: This rank's.
+        page: This rank's control page.
+        pool: Allocates this rank's buffers.
         control_pages: Every rank's control page; a stand-in for each one that cannot be mapped.
-        remote: The peers that are reached through the network.
-        any_remote: Whether any two ranks of the job use the network.
+        remote: The peers with which this rank shares no memory.
+        any_remote: Whether any two ranks of the job share none.
         reasons: Why each peer is reached the way it is.
 
     Raises:
-        CommError: Two ranks share no memory and have no network channel; on every rank.
-        ValueError: ``channel`` is unknown, differs between ranks, or is not available; on every rank.
+        CommError: Two ranks share no memory, and ``channel`` is "memory" or they cannot do without; on every rank.
+        ValueError: ``channel`` is unknown or differs between ranks; on every rank.
     """
 
-    def __init__(
-        self, control: Control, file: SegmentFile, control_page: ControlPage, channel: str = "auto"
-    ) -> None:
+    def __init__(self, control: Control, channel: str = "auto") -> None:
+        self.control, self.process = control, os.getpid()
         self.rank, self.world_size = control.rank, control.world_size
+        self._file = file = SegmentFile()
+        self.page = control_page = ControlPage.create(file, control.world_size)
+        self.pool = BufferPool(file)
         process, descriptor = file.handle
         handles = control.exchange(
             (
@@ -73,14 +77,15 @@ class Peers:
         self._segments: list[list[Segment]] = [[] for _ in handles]
         trouble = [self._connect(peer, handle, control_page) for peer, handle in enumerate(handles)]
         told = control.exchange((channel, trouble, control.has_group))
-        words, texts, networks = ([*column] for column in zip(*told, strict=True))
+        words, texts, groups = ([*column] for column in zip(*told, strict=True))
         try:
-            self._choose(words, texts, networks[self.rank])
+            self._choose(words, texts, groups[self.rank])
         except (CommError, ValueError):
             self.close()
             raise
         # (P, M) tables of mapped segments, read by the engine: bases, sizes, addresses (0: unused entry).
         self.maps = tuple(np.zeros((self.world_size, 4), np.int64) for _ in range(3))
+        self._former_maps: list[tuple[np.ndarray, ...]] = []
 
     def _connect(
         self, peer: int, handle: tuple[int, int, int, int, int, str], own: ControlPage
@@ -119,7 +124,7 @@ class Peers:
         self.control_pages.append(control_page)
         return None
 
-    def _choose(self, channels: list[str], trouble: list[list[str | None]], network: bool) -> None:
+    def _choose(self, channels: list[str], trouble: list[list[str | None]], has_group: bool) -> None:
         """Decide how each pair of ranks is connected, from what every rank could open."""
         known = all(isinstance(channel, str) and channel in CHANNELS for channel in channels)
         if not known or len(set(channels)) > 1:
@@ -127,31 +132,22 @@ class Peers:
                 f"channel must be one of {', '.join(CHANNELS)}, the same on every rank (got {channels})"
             )
         failures = [text for texts in trouble for text in texts if text is not None]
-        forced = channels[0] not in ("auto", "memory", "collective")
-        if forced and not network:
-            raise ValueError(
-                f'channel="{channels[0]}" needs ranks that are processes of a torch.distributed group (these are'
-                " threads, or a single rank)"
-            )
-        if failures and (channels[0] == "memory" or not network):
+        if failures and (channels[0] == "memory" or not has_group):
             raise CommError(failures[0])
-        self.any_remote = self.world_size > 1 and (forced or bool(failures))
+        self.any_remote = bool(failures)
         self.reasons, remote = [], []
         for peer in range(self.world_size):
             failure = trouble[self.rank][peer] or trouble[peer][self.rank]
             if peer == self.rank:
                 self.reasons.append("this rank")
-            elif forced:
-                self.reasons.append("network: asked for")
             elif failure is not None:
                 why = failure.split(" (", 1)[-1].split("). ", 1)[0]
-                self.reasons.append(f"network: they share no memory ({why})")
-            else:
-                self.reasons.append("shared memory: each maps the other's")
-            if peer != self.rank and (forced or failure is not None):
+                self.reasons.append(f"they share no memory ({why})")
                 remote.append(peer)
                 self._disconnect(peer)
-        self.remote = np.array(remote, np.int64)
+            else:
+                self.reasons.append("shared memory: each maps the other's")
+        self.remote = frozenset(remote)
 
     def _disconnect(self, peer: int) -> None:
         """Replace a peer's control page by a stand-in, and close its file if it was opened."""
@@ -177,6 +173,7 @@ class Peers:
         known = self._segments[peer]
         known.append(segment)
         if len(known) > self.maps[0].shape[1]:
+            self._former_maps.append(self.maps)  # another thread's engine may read them
             self.maps = tuple(np.concatenate((table, np.zeros_like(table)), axis=1) for table in self.maps)
         for table, value in zip(self.maps, (segment.base, segment.size, segment.address), strict=True):
             table[peer, len(known) - 1] = value
@@ -219,6 +216,7 @@ class Peers:
 
     def close(self) -> None:
         """Close the files; mapped segments stay as long as something refers to them."""
+        self._file.close()
         for file in self._files:
             if file is not None:
                 file.close()

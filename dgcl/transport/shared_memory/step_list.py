@@ -7,7 +7,7 @@ wait. What does not change from one run to the next with the same row shape and 
 (:mod:`dgcl.transport.shared_memory.interpreter`), and buffers come from the pool each time.
 So nothing is looked up or converted between rows and result.
 
-A run is *attended* where Python must see its calls: a network channel, a profiler, a start without a wait,
+A run is *attended* where Python must see its calls: a profiler, a start without a wait,
 errors. The interpreter then leaves the steps of calls to :class:`~dgcl.transport.shared_memory.executor.Runtime`, as it
 does with a call that cannot go on.
 

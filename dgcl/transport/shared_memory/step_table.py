@@ -1,7 +1,7 @@
 """The table of a list of steps: what the interpreter needs of each, as a row of words.
 
 Rows are those of :mod:`dgcl.transport.shared_memory.interpreter`. An expand reads the owned rows where the caller has
-them, while they are copied to the result; where rows are relayed, or travel through a network, it reads the copies.
+them, while they are copied to the result; where rows are relayed, it reads the copies.
 """
 
 from __future__ import annotations
@@ -98,11 +98,9 @@ class StepTable:
         elif begin.whole:
             self._need(arrivals, program.num_local)
             rows, second, place = (source, 0, program.num_owned), (arrivals, own), (arrivals, 0)
-            if program.num_relay or runtime.network is not None:
-                # Own rows are sent from where they are copied to.
-                if program.num_relay:
-                    self._need(FIRST, program.num_relay)
-                    relay = FIRST, 0
+            if program.num_relay:  # own rows are sent from where they are copied to
+                self._need(FIRST, program.num_relay)
+                relay = FIRST, 0
                 rows, second = (arrivals, 0, program.num_local), relay
             after = [[interpreter.COPY, arrivals, source, own]]
         else:  # halo rows, then relay rows: the engine counts both from the first row that is not owned
@@ -113,8 +111,6 @@ class StepTable:
         row = [*words, *rows, *second, *place, *relay]
         self._calls[begin] = row
         table = [[interpreter.BEGIN, *row]]
-        if runtime.network is not None and after:  # the network reads rows as soon as a call has begun
-            return after + table
         if rows[0] == source and not (begin.whole and begin.verb == FOLD):
             table.append([interpreter.SEND, *row])
         return table + after

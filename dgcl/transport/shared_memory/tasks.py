@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from dgcl.kernels.copies import STREAMED
 from dgcl.program.model import Program, Schedule
 from dgcl.transport.shared_memory import engine
 from dgcl.transport.shared_memory.caches import last_level_cache
-from dgcl.transport.shared_memory.control_page import ControlPage
-from dgcl.transport.shared_memory.engine import FOLD
+from dgcl.transport.shared_memory.engine import FOLD, ITS_DONE, READY, read_word
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.row_types import RowType
 
@@ -27,6 +25,11 @@ _SMALL: Final = 64 << 10
 VERBS: Final = ("expand", "fold")
 
 
+def count_rows(count: int | np.integer) -> str:
+    """A number of rows in words."""
+    return f"{count} row" if count == 1 else f"{count} rows"
+
+
 def call_label(exchange: int, verb: int, names: Sequence[str]) -> str:
     """The name of a verb of an exchange in messages; the first exchange is not named."""
     if exchange == 0:
@@ -35,28 +38,8 @@ def call_label(exchange: int, verb: int, names: Sequence[str]) -> str:
     return f"{VERBS[verb]} of exchange {name!r}"
 
 
-class RemotePart(Protocol):
-    """The part of one call that a remote channel does, for ranks that share no memory with this one.
-
-    Attributes:
-        sent: ``(S,)`` uint8, by send of the schedule: 1 for those on the wire.
-        slices: Messages of rows completed in either direction; evidence of progress on a slow network.
-        sender_done: Set when the sender has finished or given up.
-    """
-
-    sent: np.ndarray
-    slices: int
-    sender_done: threading.Event
-
-    def is_sent(self, wait: bool) -> bool:
-        """Whether all sends are on the wire; with ``wait``, wait briefly first."""
-
-
 class Task:
     """A verb of an exchange in the engine's form, with memory that every call reuses.
-
-    Sends to peers that share no memory with this rank (``remote``) are left to the network channel; for the engine they
-    are done.
 
     Attributes:
         exchange, verb, schedule, label: What is carried out, and its name in messages.
@@ -77,7 +60,6 @@ class Task:
         label: str,
         program: Program,
         peers: Peers,
-        control_page: ControlPage,
         num_stages: int,
         bytes_sent: np.ndarray,
         counted: int,
@@ -101,7 +83,7 @@ class Task:
         )
         receives = np.zeros((len(schedule.recv_peer), engine.RECEIVE_COLUMNS), np.int64)
         receives[:, engine.PEER], receives[:, engine.STAGE] = schedule.recv_peer, schedule.recv_stage
-        pages, rank = peers.control_pages, program.rank
+        pages, control_page, rank = peers.control_pages, peers.page, program.rank
         self.peers = np.array(
             [
                 (
@@ -149,9 +131,8 @@ class Task:
         self.sent, self.received = sends[:, engine.IS_DONE], receives[:, engine.IS_DONE]
         self.where = self.words[engine.WHERE : engine.WHERE + 2]
         self.yields = self.words[engine.YIELDS : engine.YIELDS + 2]
-        self.remote = np.isin(schedule.send_peer, peers.remote)
-        # An estimate: the other ranks of this host send about as much.
-        self._rows_on_host = int(schedule.send_count.sum()) * (program.world_size - len(peers.remote))
+        # An estimate: the other ranks send about as much.
+        self._rows_on_host = int(schedule.send_count.sum()) * program.world_size
 
     def _enter(self, place: int, table: np.ndarray) -> None:
         """Enter where a table is, and its length."""
@@ -181,7 +162,6 @@ class Call:
         task, number, tag, row_type: The verb's task, the call's number, and what the ranks must agree on.
         progress: Number of transfers that were done at the last check.
         deadline: When to give up if none has been done since.
-        job: The network channel's part; None if there is none.
         given: The rows of a started exchange, which a thread that waits elsewhere may advance. They are kept alive
             until the call is over, even if the exchange is dropped. None for a call that only its own thread
             advances.
@@ -193,21 +173,52 @@ class Call:
     row_type: RowType
     progress: int = -1
     deadline: float = 0.0
-    job: RemotePart | None = None
     given: Tensor | None = None
 
     @property
-    def buffers(self) -> tuple[int, int, int]:
-        """Address and number of the rows that are read, and address of those that follow, or of arrivals."""
-        source, num_rows, second = self.task.words[engine.SOURCE : engine.SECOND + 1].tolist()
-        return source, num_rows, second
+    def label(self) -> str:
+        """Its name in messages."""
+        return self.task.label
 
-    def unsent(self) -> np.ndarray:
-        """``(S,)`` bool: the sends that are not done."""
-        unsent: np.ndarray = self.task.sent == 0
-        return unsent if self.job is None else unsent | (self.task.remote & (self.job.sent == 0))
+    @property
+    def order(self) -> int:
+        """The call alone: stages of one that all share memory for are not compared."""
+        return self.number
+
+    @property
+    def place(self) -> str:
+        """The stage that it has reached, in words."""
+        task, schedule = self.task, self.task.schedule
+        undone = [*schedule.recv_stage[task.received == 0], *schedule.send_stage[task.sent == 0]]
+        return f"stage {min(undone)}" if undone else "its end"
+
+    @property
+    def waits(self) -> list[tuple[int, str]]:
+        """The peers that it waits for, and what each one still has to do; earliest stage first."""
+        task, schedule = self.task, self.task.schedule
+        waits: list[tuple[int, int, str]] = []
+        for i in np.flatnonzero(task.received == 0):
+            rows, stage = count_rows(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
+            peer = int(schedule.recv_peer[i])
+            waits.append((stage, peer, f"stage {stage}: {rows} missing from rank {peer}"))
+        for i in np.flatnonzero(task.sent == 0):
+            peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
+            rows = count_rows(schedule.send_count[i].sum())
+            if read_word(int(task.peers[peer, READY])) < self.number:
+                waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
+        return [(peer, text) for _, peer, text in sorted(waits)]
+
+    def lacks(self, peer: int) -> bool:
+        """Whether something is missing from a peer: rows of its, or that it can receive."""
+        task, schedule = self.task, self.task.schedule
+        missing = (task.received == 0) & (schedule.recv_peer == peer)
+        base = self.number * int(task.words[engine.NUM_STAGES]) + 1
+        done = read_word(int(task.peers[peer, ITS_DONE]))
+        if any(done < base + int(stage) for stage in schedule.recv_stage[missing]):
+            return True
+        unsent = (task.sent == 0) & (schedule.send_peer == peer)
+        return bool(unsent.any()) and read_word(int(task.peers[peer, READY])) < self.number
 
     def count_done(self) -> int:
         """A number that grows whenever something gets done."""
-        slices = 0 if self.job is None else self.job.slices
-        return int(self.task.sent.sum()) + int(self.task.received.sum()) + slices
+        return int(self.task.sent.sum()) + int(self.task.received.sum())

@@ -29,18 +29,18 @@ MOST_LISTS: Final = 256
 
 
 class SharedMemoryTransport:
-    """Moves rows in host memory: shared memory between processes of a host, the network channel between hosts.
+    """Moves rows through memory that the ranks of a host share.
 
     Attributes:
         runtime: Executes the programs.
         bytes_sent: ``(E, 2, P)`` int64, by exchange, verb and peer.
-        fixed: As of :class:`dgcl.transport.base.Transport`.
     """
+
+    fixed = ""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.bytes_sent = runtime.bytes_sent
-        self.fixed = "rows travel through the network channel" if runtime.network is not None else ""
         self._lists: dict[object, StepList] = {}
         self._known = self._lists.get
 

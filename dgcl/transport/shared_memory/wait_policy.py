@@ -21,15 +21,10 @@ WaitPolicy = tuple[int, int, int, int, int]
 #: Do not wait.
 AT_ONCE: Final[WaitPolicy] = (0, 0, 0, 0, 0)
 
-_AWAKE: Final = (2_000, 50_000, 200_000)
-_SLEEPS: Final = (4, 5_000_000)
-_REMOTE_SLEEPS: Final = (200, 50_000)  # the network does not wake a sleeping rank
+#: Spin, yield, and sleep.
+POLICY: Final[WaitPolicy] = (2_000, 50_000, 200_000, 4, 5_000_000)
+
 _SHORT_SLEEPS: Final = (1, 1_000_000)
-
-
-def choose_policy(any_remote: bool) -> WaitPolicy:
-    """Choose the policy of a rank, which may exchange rows with ranks of other hosts."""
-    return (*_AWAKE, *(_REMOTE_SLEEPS if any_remote else _SLEEPS))
 
 
 def among_others(policy: WaitPolicy) -> WaitPolicy:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import numpy as np
-
 from dgcl.transport.shared_memory.control_page import ControlPage
-from dgcl.transport.shared_memory.engine import ITS_DONE, READY, read_word
 from dgcl.transport.shared_memory.row_types import RowType
-from dgcl.transport.shared_memory.tasks import Call, call_label
+from dgcl.transport.shared_memory.tasks import call_label
 from dgcl.transport.steps import purpose_name
 
 _MOST_WAITS: Final = 5  # in a message
@@ -19,24 +16,6 @@ _PURPOSE_BIT: Final = _ROW_BYTES_BITS + 8
 _VERB_BIT: Final = _PURPOSE_BIT + 3
 #: Largest number of exchanges of a communicator, windows included: a tag has 14 bits for the exchange.
 MOST_EXCHANGES: Final = (1 << 62 - _VERB_BIT) - 1
-
-
-def awaited(call: Call) -> list[tuple[int, str]]:
-    """The peers that a call waits for, and what each one still has to do; earliest stage first."""
-    task, schedule = call.task, call.task.schedule
-    waits: list[tuple[int, int, str]] = []
-    for i in np.flatnonzero(task.received == 0):
-        rows, stage = count_rows(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
-        peer = int(schedule.recv_peer[i])
-        waits.append((stage, peer, f"stage {stage}: {rows} missing from rank {peer}"))
-    for i in np.flatnonzero(call.unsent()):
-        peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
-        rows = count_rows(schedule.send_count[i].sum())
-        if read_word(int(task.peers[peer, READY])) < call.number:
-            waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
-        elif task.remote[i]:
-            waits.append((stage, peer, f"stage {stage}: {rows} to rank {peer} are not through the network"))
-    return [(peer, text) for _, peer, text in sorted(waits)]
 
 
 def end_of_row(rank: int, peer: int, control_pages: Sequence[ControlPage], seconds: float) -> int:
@@ -49,13 +28,6 @@ def end_of_row(rank: int, peer: int, control_pages: Sequence[ControlPage], secon
         peer = after
         seen.add(peer)
     return peer
-
-
-def progress(call: Call) -> str:
-    """The stage that a call has reached, in words."""
-    schedule = call.task.schedule
-    undone = [*schedule.recv_stage[call.task.received == 0], *schedule.send_stage[call.unsent()]]
-    return f"stage {min(undone)}" if undone else "its end"
 
 
 def suspects(
@@ -82,24 +54,6 @@ def suspects(
     known += [f"and {len(waits) - _MOST_WAITS} more"] if len(waits) > _MOST_WAITS else []
     known += [f"the process of rank {rank} is stopped" for rank in stopped]
     return "; ".join(known)
-
-
-def arrived_meanwhile(call: Call, peer: int, control_pages: Sequence[ControlPage], num_stages: int) -> bool:
-    """Whether nothing is missing from ``peer`` any more: its rows have arrived, and it can receive."""
-    task, schedule = call.task, call.task.schedule
-    missing = (task.received == 0) & (schedule.recv_peer == peer)
-    base = call.number * num_stages + 1
-    done = read_word(int(task.peers[peer, ITS_DONE]))
-    if any(done < base + int(stage) for stage in schedule.recv_stage[missing]):
-        return False
-    # Read before the unsent sends: a sender that has ended by then has marked all that was sent.
-    stopped = call.job is not None and call.job.sender_done.is_set()
-    unsent = call.unsent() & (schedule.send_peer == peer)
-    if unsent.any() and read_word(int(task.peers[peer, READY])) < call.number:
-        return False
-    # A posted send may complete before the sender notices, but not after the sender has ended.
-    went_on = control_pages[peer].current_call()[0] > call.number
-    return went_on or not (stopped and (unsent & task.remote).any())
 
 
 def pack_tag(verb: int, row_type: RowType, exchange: int = 0, purpose: int = 0) -> int:
@@ -134,8 +88,3 @@ def unpack_tag(tag: int, names: Sequence[str] = ()) -> str:
     what = call_label(exchange_of_tag(tag), verb_of_tag(tag), names)
     purpose = purpose_name(tag >> _PURPOSE_BIT & 7)
     return f"{what} of rows of {row_bytes} bytes, {dtype_name(code)} (width {width}){purpose and f', for a {purpose}'}"
-
-
-def count_rows(count: int | np.integer) -> str:
-    """A number of rows in words."""
-    return f"{count} row" if count == 1 else f"{count} rows"

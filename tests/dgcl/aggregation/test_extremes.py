@@ -112,7 +112,7 @@ def test_between_processes(rank_pool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("edges", ["tail", "cover"])
 def test_over_the_network(edges, rank_pool) -> None:
-    assert_expected(rank_pool(3).run(on_rank, "multi-edges", 3, edges, "network"), "multi-edges")
+    assert_expected(rank_pool(3).run(on_rank, "multi-edges", 3, edges, "collective"), "multi-edges")
 
 
 def on_a_line(edges: str) -> list[Results]:

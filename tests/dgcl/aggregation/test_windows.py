@@ -99,7 +99,7 @@ def test_slices_of_rows(grid, windows) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("channel", ["memory", "network"])
+@pytest.mark.parametrize("channel", ["memory", "collective"])
 @pytest.mark.parametrize("windows", ["2", "5", "owner"])
 @pytest.mark.parametrize("edges", PLACEMENTS)
 def test_between_processes(edges, windows, channel, rank_pool) -> None:

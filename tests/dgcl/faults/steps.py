@@ -123,7 +123,8 @@ class Steps:
 
         runtime.start, runtime.run = started, driven
         runtime._check_failures, runtime.peers.gone = looked, is_gone
-        runtime._file.grow = self._around("grow", runtime._file.grow)
+        file = runtime.pool._file
+        file.grow = self._around("grow", file.grow)
         runtime.peers.map_segment = self._around("map", runtime.peers.map_segment)
 
     def _around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -242,7 +242,7 @@ def in_threads() -> None:
     def make(which: int) -> None:
         time.sleep(0.02 * ((me + which) % 3))
         for _ in range(5):
-            messages = GroupMessages(controls[which].new_group(), me)
+            messages = GroupMessages(controls[which].new_group()[0], me)
             others = [other for other in range(3) if other != me]
             got = messages.swap(TEST, dict.fromkeys(others, (me, which)), others)
             assert got == {other: (other, which) for other in others}

@@ -51,7 +51,7 @@ def test_between_threads(trees: tuple[str, ...]) -> None:
 
 @named(
     "channel",
-    {"one host": slow("memory"), "simulated hosts": "network"},
+    {"one host": slow("memory"), "simulated hosts": "collective"},
 )
 def test_between_processes(channel: str, rank_pool: Callable[[int], RankPool]) -> None:
     assert run_everywhere(("line", "direct", "random-1"), channel, pool=rank_pool(RANKS)) == []

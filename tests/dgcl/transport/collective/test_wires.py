@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from dgcl.transport.collective.wires import GroupWire
+from dgcl.transport.collective.wires import BackendWire
 
 
 class Work:
@@ -42,7 +42,7 @@ class Group:
 
 
 def wait(work: Work) -> bool:
-    wire, rows = GroupWire(Group(work), on_device=True), torch.empty(2, 4, dtype=torch.uint8)
+    wire, rows = BackendWire(Group(work)), torch.empty(2, 4, dtype=torch.uint8)
     return wire.wait(wire.post(rows, rows, [1, 1], [1, 1]), 0.05)
 
 
@@ -65,5 +65,5 @@ def test_what_went_wrong_is_raised() -> None:
 
 def test_an_abort_does_not_make_the_caller_wait() -> None:
     group = Group(Work(0))
-    GroupWire(group, on_device=True).abort()
+    BackendWire(group).abort()
     assert group.aborted.wait(60)

@@ -7,9 +7,7 @@ from typing import Any
 import dgcl
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
-from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.peers import Peers
-from dgcl.transport.shared_memory.segments import SegmentFile
 from tests.samples import named
 
 
@@ -18,8 +16,6 @@ def connect(change: Any) -> list[str | None]:
 
     def run() -> str | None:
         control = context.require_control()
-        file = SegmentFile()
-        control_page = ControlPage.create(file, control.world_size)
         exchange, first = control.exchange, True
 
         def changed(value: Any) -> list[Any]:
@@ -30,7 +26,7 @@ def connect(change: Any) -> list[str | None]:
 
         control.exchange = changed  # type: ignore[method-assign]
         try:
-            peers = Peers(control, file, control_page)
+            peers = Peers(control)
         except CommError as error:
             return str(error)
         peers.close()

@@ -1,4 +1,4 @@
-"""Training with every row sent through the network channel, or by collectives, between processes of one host."""
+"""Training with every row sent by collectives, between processes of one host."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ PLAIN = [name for name in ARCHITECTURES if name.startswith("torch-")]
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("channel", ["network", "collective"])
 # On a chain rows are relayed, and their gradients added up on the way.
 @pytest.mark.parametrize("shape", ["uniform", "chain"])
 @pytest.mark.parametrize("case", [case.name for case in CASES])
-def test_every_awkward_graph(
-    case: str, shape: str, channel: str, rank_pool: Callable[[int], RankPool]
-) -> None:
+def test_every_awkward_graph(case: str, shape: str, rank_pool: Callable[[int], RankPool]) -> None:
     number = [each.name for each in CASES].index(case)
     architecture = PLAIN[number % len(PLAIN)]
-    runs = rank_pool(3).run(on_rank, architecture, case, 3, shape, "float64", channel)
+    runs = rank_pool(3).run(on_rank, architecture, case, 3, shape, "float64", "collective")
     for run in runs:
         assert_equal_runs(run, reference(architecture, case))
