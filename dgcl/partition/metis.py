@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -220,10 +219,11 @@ def _run(graph: _Adjacency, num_devices: NDArray[np.int64], options: MetisOption
         return _run_apart(task, free, about)
     try:
         return _call(*task)
-    except RuntimeError:
-        _log.error("%s was ended by SIGTERM, of which METIS does not tell Python", about)
-        os.kill(os.getpid(), signal.SIGTERM)
-        raise
+    except RuntimeError as error:  # METIS catches signals and says nothing of them
+        raise RuntimeError(
+            f"{about} ended by SIGTERM, or it had too little memory ({free / 1e9:.3g} GB were free, {likely / 1e9:.3g}"
+            " are likely): METIS does not say which. Where it is memory, partition='random' or 'range' takes less"
+        ) from error
 
 
 def _call(

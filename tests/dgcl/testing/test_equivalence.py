@@ -63,7 +63,11 @@ def test_a_right_model_passes(options) -> None:
     "wrong, first, known",
     [
         ("no-exchange", r"step 1: second differs by up to .* rows, first in vertex \d+, of rank \d", ""),
-        ("batch-norm", r"step 1: norm differs by up to .* of 26 rows", "norm .torch.nn.BatchNorm1d.*distribute"),
+        (
+            "batch-norm",
+            r"step 1: norm differs by up to .* of 26 rows",
+            "norm .torch.nn.BatchNorm1d.*distribute",
+        ),
         ("dropout", "step 1: drop differs", "drop .torch.nn.Dropout. draws other random numbers"),
         ("gradient", "step 1: the gradient of first.weight differs", ""),
     ],
