@@ -170,10 +170,11 @@ def _prepare(
 
 def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
     """Refuse what cannot work before anything is read or started."""
-    from dgcl.bench import METHODS
+    from dgcl.bench import BASELINES
     from dgcl.bench.measure import CALLS
     from dgcl.bench.patterns import DTYPES
     from dgcl.bench.problems import PATTERNS
+    from dgcl.planner.methods import METHODS
     from dgcl.topology.checks import check_choice
 
     if in_job and (args.threads or args.ranks not in (None, num_ranks)):
@@ -184,7 +185,7 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
     if args.device == "cuda":
         _check_device(args)
     for method in args.method.split(","):
-        check_choice(method, "method", (*METHODS, *CALLS))
+        check_choice(method, "method", (*METHODS, *BASELINES, *CALLS))
     if args.datatype not in DTYPES:
         raise CliError(f"--datatype must be one of {', '.join(DTYPES)} (got {args.datatype!r})")
     if args.pattern not in (None, *PATTERNS):
