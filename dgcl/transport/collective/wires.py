@@ -171,7 +171,7 @@ class GlooWire:
     def wait(self, work: Any, seconds: float) -> bool:
         """As the module says."""
         if not work.over.wait(seconds):
-            num_over, peers = work.num_over, self.pending(work)[:1]
+            num_over, peers = work.num_over, GlooWire.pending(self, work)[:1]
             # Gloo, having closed a connection, does not end the wait for a message that was cut off.
             closed = [
                 peer for peer in peers if peer in self._connections and not self._connections[peer].is_open

@@ -15,6 +15,7 @@ import dgcl
 import dgcl.nn
 from dgcl.communicator import Communicator
 from dgcl.transport.connect import connect_collective
+from dgcl.transport.shared_memory.agreement import connect_peers
 
 NUM_NODES = 120
 _generator = np.random.default_rng(3)
@@ -167,9 +168,8 @@ def compare(name: str) -> tuple[str, tuple[str, ...]]:
             if pretended:
                 stack.enter_context(Pretend())
                 programs = {name: exchange.program for name, exchange in comm.exchanges.items()}
-                transport = connect_collective(
-                    programs, comm.control, 60.0, "collective", DEVICE, "pretended"
-                )
+                peers = connect_peers(programs, comm.control, "collective")
+                transport = connect_collective(programs, peers, 60.0, DEVICE, "pretended")
                 transport.wire.post = _unwatched(transport.wire.post)
                 comm.use_transport(transport)
                 comm.device = DEVICE
