@@ -221,6 +221,11 @@ class CollectiveTransport:
     def guard(self, call: Call | None = None) -> Iterator[None]:
         """Around a call, or its rest: peers rely on this rank's part, so an error fails the communicator."""
         agreement = self.agreement
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"rank {agreement.rank}: a call cannot be captured into a CUDA graph, because ranks agree on each call;"
+                " capture what lies between calls"
+            )
         agreement.check_usable(call)
         number = agreement.next_call if call is None else call.number
         try:

@@ -186,8 +186,9 @@ class DeviceExchange(WholeCalls):
                     [stream, *self._streams], rows.data_ptr(), (base, second.address, staging.address)
                 )
                 driver.record_event(self._watchdog.ended, stream)
-            except CudaError as error:
-                self.fail(CommError(f"rank {self._rank}: a call could not be enqueued: {error}"))
+            except BaseException as error:  # the others have agreed on it, and enqueued it
+                why = f"{error}" or type(error).__name__
+                self.fail(CommError(f"rank {self._rank}: a call could not be enqueued: {why}"))
                 raise
         self.pool.release(second)
         self.pool.release(staging)

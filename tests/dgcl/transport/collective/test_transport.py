@@ -14,7 +14,7 @@ from dgcl.transport.base import Transport
 from dgcl.transport.shared_memory import peers
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import TREES, World, make_world, random_world, wandering
-from tests.dgcl.support_ranks import join, random_bits, same_bits
+from tests.dgcl.support_ranks import join, on_threads, random_bits, same_bits
 
 DTYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn),
@@ -142,3 +142,16 @@ def test_memory_is_kept_and_predicted() -> None:
     assert [held for held, _ in few] == [held for held, _ in many]
     for held, predicted in many:
         assert abs(predicted - held) <= 0.02 * held
+
+
+def test_a_captured_call_is_refused_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(comm: dgcl.Communicator) -> None:
+        rows = torch.ones(comm.num_owned, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(comm.transport, "_device", torch.device("cuda"))
+            patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+            with pytest.raises(RuntimeError, match="rank 0: a call cannot be captured into a CUDA graph"):
+                comm.expand(rows)
+        assert torch.equal(comm.expand(rows), rows)
+
+    on_threads(make_world([(0, 0)], [0], 1), run, channel="collective")

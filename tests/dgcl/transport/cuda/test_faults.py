@@ -195,6 +195,23 @@ def test_a_driver_that_refuses_a_launch_is_an_error_of_all() -> None:
     assert "rank 1: a call could not be enqueued: operation 1 (begin)" in results[0][1]
 
 
+def test_a_call_that_is_interrupted_after_all_agreed_is_an_error_of_all() -> None:
+    def body(rank: Rank) -> Any:
+        warm(rank)
+        if rank.rank == 1:
+            rank.exchange._follow = interrupted  # type: ignore[method-assign]
+            with pytest.raises(KeyboardInterrupt):
+                rank.exchange.expand(rank.owned(3))
+            return None
+        return failing(rank)
+
+    def interrupted(stream: int) -> None:
+        raise KeyboardInterrupt
+
+    results, _ = on_devices(PAIR, body, shared=False)
+    assert "rank 1: a call could not be enqueued: KeyboardInterrupt" in results[0][1]
+
+
 def test_a_closed_communicator_says_so() -> None:
     def body(rank: Rank) -> None:
         rank.exchange.close()
