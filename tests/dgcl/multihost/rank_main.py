@@ -108,7 +108,7 @@ def timed_exchanges(
     comm: dgcl.Communicator, rows: torch.Tensor, hosts: Sequence[int], calls: int
 ) -> dict[str, Any]:
     """Of ``calls`` exchanges that all ranks begin together: seconds of one, bytes that this rank sent to other hosts in
-    all, and what its card counted."""
+    all and to each rank, and what its card counted."""
     sent, counter = comm.bytes_sent["expand"].clone(), read_counter()
     comm.control.barrier()
     begin = time.perf_counter()
@@ -120,7 +120,7 @@ def timed_exchanges(
     comm.control.barrier()
     moved = (comm.bytes_sent["expand"] - sent).tolist()
     crossing = sum(count for peer, count in enumerate(moved) if hosts[peer] != hosts[comm.rank])
-    return {"seconds": seconds, "crossing": crossing, "counted": counted}
+    return {"seconds": seconds, "crossing": crossing, "counted": counted, "moved": moved}
 
 
 def until_it_fails(timeout: str) -> Any:
