@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Tokens of all source folders together. Lower it with each change that deletes; a change that raises it says why.
-LIMIT = 390_200
+LIMIT = 390_400
 
 NO_CODE = {
     tokenize.COMMENT,

@@ -31,14 +31,19 @@ def gcn_norm(
     """PyG's ``gcn_norm`` of this rank's edges; kept for edges without weights that are a rank's own."""
     edges, known = _edges_of(edge_index)
     how = (improved, add_self_loops, dtype)
-    if known and edge_weight is None and how in edges.norms:
-        return edges.norms[how]
-    loops = edge_index, edge_weight
-    if add_self_loops:  # row i of the heads is the same vertex as a source and as a head
-        loops = add_remaining_self_loops(edge_index, edge_weight, 2.0 if improved else 1.0, edges.num_owned)
-    result = normalised(*loops, edges, dtype)
-    if known and edge_weight is None:
-        edges.norms[how] = result
+    keeps = known and edge_weight is None
+    if keeps and how in edges.norms:
+        kept, weight = edges.norms[how]
+        return edge_index if kept is None else kept, weight
+    with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled() and not keeps):
+        loops = edge_index, edge_weight
+        if add_self_loops:  # row i of the heads is the same vertex as a source and as a head
+            loops = add_remaining_self_loops(
+                edge_index, edge_weight, 2.0 if improved else 1.0, edges.num_owned
+            )
+        result = normalised(*loops, edges, dtype)
+    if keeps:  # the edges themselves, which the set belongs to, would keep each other alive
+        edges.norms[how] = result if add_self_loops else (None, result[1])
     return result
 
 

@@ -120,7 +120,7 @@ def _change(module: Module, name: str, home: Home, comm: Communicator) -> str:
         return _NORM
     if type(module) is torch.nn.Dropout:
         module.__class__ = Dropout  # type: ignore[assignment]
-        module.seed, module.edges, module._comm = 0, False, None  # type: ignore[assignment]
+        module.seed, module.edges, module._comm = 0, None, None  # type: ignore[assignment]
         return _DROP
     if not isinstance(module, torch.fx.GraphModule) and (not name or dropping(type(module))):
         become(module, plain, home)

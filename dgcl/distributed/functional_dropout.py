@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from dgcl.autograd.operators import transparent
 from dgcl.nn.guards import see_reduction
-from dgcl.nn.vertex_dropout import dropout
+from dgcl.nn.vertex_dropout import dropout, has_edge_rows
 
 __all__ = ["DropoutByVertex", "dropping", "mentions_dropout"]
 
@@ -59,7 +59,7 @@ class DropoutByVertex(TorchFunctionMode):
 def _dropout(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None
 ) -> Tensor:
-    out = dropout(input, p, bool(training if train is None else train))
+    out = dropout(input, p, bool(training if train is None else train), edges=has_edge_rows(input))
     return input.copy_(out) if inplace and out is not input else out
 
 

@@ -23,7 +23,7 @@ class Home:
     """What the modules of one :func:`dgcl.distribute` share; copies of a model share it, too."""
 
     def __init__(self, comm: Communicator | None = None) -> None:
-        self._comm, self._intercepts = comm, False
+        self._comm, self._intercepts, self._running = comm, False, 0
 
     @property
     def comm(self) -> Communicator | None:
@@ -62,7 +62,9 @@ class Home:
             return forward(*args, **kwargs)
         before, self._intercepts = context.communicator, self._intercepts or intercept
         if not torch.compiler.is_compiling():
-            context.communicator = _communicator_of([*args, *kwargs.values()]) or self.comm or before
+            inner = before if self._running else self.comm  # within a model that runs, that of its edges
+            context.communicator = _communicator_of([*args, *kwargs.values()]) or inner or before
+            self._running += 1
         try:
             if not intercept:
                 return forward(*args, **kwargs)
@@ -72,6 +74,7 @@ class Home:
             if intercept:
                 self._intercepts = False
             if not torch.compiler.is_compiling():
+                self._running -= 1
                 context.communicator = before
 
 

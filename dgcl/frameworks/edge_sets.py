@@ -29,7 +29,7 @@ class EdgeSet:
     comm: Any
     exchange: str
     num_heads: int | None
-    norms: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    norms: dict[Any, tuple[Tensor | None, Tensor]] = field(default_factory=dict)
 
     @property
     def num_owned(self) -> int:

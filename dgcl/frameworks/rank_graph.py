@@ -8,6 +8,7 @@ layers of several hops, functions of one's own and :func:`dgl.nn.functional.edge
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -59,6 +60,11 @@ class RankGraph:
 
     @property
     def _graph(self) -> Any:  # DGL's edge softmax asks for it
+        if sys._getframe(1).f_locals.get("norm_by") == "src":
+            raise ValueError(
+                "edge_softmax(norm_by='src') needs all out-edges of a vertex, which are on the ranks of their heads:"
+                " dispatch the graph turned round, and take norm_by='dst'"
+            )
         return self.block._graph
 
     @property

@@ -42,25 +42,28 @@ def see_reduction(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     comm = context.communicator
     if name is None or comm is None or torch.compiler.is_compiling():
         return
-    rows, dim = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
+    rows = args[0] if args else kwargs.get("input")
+    dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
     if func in _SCATTERS:
-        rows = args[-1] if isinstance(args[-1], Tensor) else kwargs.get("src", rows)
+        rows = args[-1] if args and isinstance(args[-1], Tensor) else kwargs.get("src", rows)
+    if not isinstance(rows, Tensor):
+        return
     dims = dim if isinstance(dim, (tuple, list)) else range(rows.dim()) if dim is None else (dim,)
     is_rows = rows.dim() > 0 and len(rows) == comm.num_owned != comm.local.num_edges
     if is_rows and any(isinstance(each, int) and each % rows.dim() == 0 for each in dims):
-        comm.control.pooled = name
+        comm.control.pooled = [*comm.control.pooled[-15:], name]
 
 
 def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) -> None:
     """Before gradients are summed: warn, once on rank 0, where they are not shares of one loss of the whole graph."""
     control = comm.control
-    pooled, control.pooled = control.pooled, ""
+    pooled, control.pooled = control.pooled, ()
     if comm.world_size == 1 or all(parameter.grad is None for parameter in parameters):
         return
     if pooled:
         _warn(
             comm,
-            f"the model took the {pooled} this rank's rows, which is not that of all vertices: take"
+            f"the model took the {pooled[0]} this rank's rows, which is not that of all vertices: take"
             " dgcl.nn.global_mean_pool and its kin, or complete a sum with dgcl.nn.global_sum",
         )
     if control.last_sum in ("", _SYNC):

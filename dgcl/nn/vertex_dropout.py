@@ -107,7 +107,7 @@ class Dropout(torch.nn.Module):
         self, p: float = 0.5, *, seed: int = 0, edges: bool = False, comm: Communicator | None = None
     ) -> None:
         super().__init__()
-        self.edges = edges
+        self.edges: bool | None = edges  # None in a distributed model: by the number of rows
         self.p = check_probability(p)
         require_integers(seed=seed)
         self.seed = seed
@@ -115,11 +115,12 @@ class Dropout(torch.nn.Module):
 
     def forward(self, x: Tensor, *, call: int | None = None) -> Tensor:
         """Drop elements in training; in evaluation return ``x``."""
-        return dropout(x, self.p, self.training, seed=self.seed, call=call, edges=self.edges, comm=self._comm)
+        edges = has_edge_rows(x, self._comm) if self.edges is None else self.edges
+        return dropout(x, self.p, self.training, seed=self.seed, call=call, edges=edges, comm=self._comm)
 
     def extra_repr(self) -> str:
         """What ``repr`` shows."""
-        return f"p={self.p}, seed={self.seed}" + ", edges=True" * self.edges
+        return f"p={self.p}, seed={self.seed}" + ", edges=True" * bool(self.edges)
 
 
 def dropout(
@@ -282,6 +283,17 @@ def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
             f" on rank {comm.rank} (got {len(x)})"
         )
     return ids.to(x.device)
+
+
+def has_edge_rows(x: Tensor, comm: Communicator | None = None) -> bool:
+    """Whether rows in a distributed model, outside of a message, are those of this rank's edges: by their number."""
+    if x.dim() == 0 or (not torch.compiler.is_compiling() and _scope.rows is not None):
+        return False
+    comm = current(comm)
+    return comm.message_edges is None and len(x) == comm.local.num_edges not in (
+        comm.num_owned,
+        comm.num_local,
+    )
 
 
 def _message_ids(edges: Tensor, rows: RowsOfCall) -> Tensor:

@@ -128,7 +128,7 @@ def share_of_edges(
         ids, sources, heads = arrays = [as_ids(each, name).astype(np.int64) for name, each in named]
         if len(sources) != len(heads):
             raise ValueError(f"sources and heads must be as many (got {len(sources)} and {len(heads)})")
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # every rank must hear of it, whatever it is
         problem = problem or error
     columns = zip(
         *agree(
@@ -148,8 +148,8 @@ def share_of_edges(
     own, text = None, None
     try:
         own = OwnEdges.of(control.rank, len(part), *arrays)
-    except ValueError as error:
-        text = str(error)
+    except Exception as error:
+        text = str(error) or type(error).__name__
     requests: list[Ids] = [np.zeros((0, 2), np.int64)] * control.world_size
     if own is not None:
         reads = np.bincount(own.sources, minlength=len(ids) + len(own.lacking))

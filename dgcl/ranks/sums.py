@@ -44,7 +44,6 @@ def all_reduce_sum(control: Control, tensor: Tensor, name: str = "all_reduce_sum
         raise ValueError(f"tensor must be dense (got {tensor.layout}); call .to_dense()")
     if tensor.is_meta:
         raise ValueError("tensor must have values (got one on the device meta)")
-    control.last_sum = name
     with control.collective(name):
         direct = tensor.nbytes <= DIRECT_BYTES
         array = _to_array(_on_host(tensor)) if direct else None

@@ -17,7 +17,7 @@ from dgcl.planner.methods import METHODS
 from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
 from dgcl.topology import Connection, Device, Topology
-from dgcl.transport.collective.agreement import Agreement
+from dgcl.transport.shared_memory.peers import Peers
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_ranks import folded, local_ids
 from tests.samples import named
@@ -289,11 +289,11 @@ def test_ranks_that_cannot_be_joined_leave_though_their_errors_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Errors keep frames alive, and these the communicator that was being made, with its threads and connections."""
-    left: list[Agreement] = []
+    left: list[Peers] = []
 
-    def close(agreement: Agreement, own: Any = Agreement.close) -> None:
-        left.append(agreement)
-        own(agreement)
+    def close(peers: Peers, own: Any = Peers.close) -> None:
+        left.append(peers)
+        own(peers)
 
     def refuse(control: Any, *arguments: Any) -> None:
         raise dgcl.CommError("there is no way to the other devices")
@@ -304,6 +304,6 @@ def test_ranks_that_cannot_be_joined_leave_though_their_errors_are_kept(
         return raised.value
 
     monkeypatch.setattr("dgcl.transport.connect.open_wire", refuse)
-    monkeypatch.setattr(Agreement, "close", close)
+    monkeypatch.setattr(Peers, "close", close)
     errors = dgcl.launch(attempt, 3)
-    assert len(errors) == len({id(agreement) for agreement in left}) == 3
+    assert len(errors) == len({id(peers) for peers in left}) == 3

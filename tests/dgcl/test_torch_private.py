@@ -13,7 +13,6 @@ from tests.test_architecture import sources
 #: Methods of objects that torch makes; the module's docstring says where they are called.
 METHODS = {
     dist.ProcessGroup: ("_allgather_base", "_end_coalescing", "_start_coalescing"),
-    dist.ProcessGroupGloo: ("_set_default_timeout",),
     torch.Tensor: ("_backward_hooks", "_indices", "_make_wrapper_subclass"),
     type(torch.ops.aten.add.Tensor): ("_schema",),
 }
@@ -28,7 +27,6 @@ def test_private_names_stand_in_one_module() -> None:
         "torch_private.py",
         "device_sums.py",
         "operators.py",
-        "wires.py",
     }
 
 

@@ -97,9 +97,9 @@ class Runtime(LifeCycle):
         problem: Exception | None = None
         try:
             self.check_usable()
+            self.lock.release()
         except (CommError, ValueError) as error:
             problem = error
-        self.lock.release()
         agree(self.control, problem)
         first = len(self.programs) if first is None else first
         end = first + len(programs)

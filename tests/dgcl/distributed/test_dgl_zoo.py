@@ -84,3 +84,19 @@ def test_what_a_graph_of_a_rank_refuses() -> None:
 def test_the_page_has_the_table() -> None:
     page = (ROOT / "docs" / "distribute.md").read_text().splitlines()
     assert all(row in page for row in table("DGL", ZOO, REFUSED))
+
+
+def test_attention_drops_by_edge_and_sums_over_out_edges_are_refused() -> None:
+    columns = graph().ndata["x"].shape[1]
+    attention = seeded(lambda: dgl.nn.GATConv(columns, 4, 2, 0.3, 0.5, allow_zero_in_degree=True))
+
+    def run() -> torch.Tensor | None:
+        g = dgcl.dispatch(graph(), topology="uniform")
+        module, x = dgcl.distribute(copy.deepcopy(attention)), g.ndata["x"]
+        with pytest.raises(ValueError, match=r"norm_by='src'\) needs all out-edges"):
+            dgl.nn.functional.edge_softmax(g, x.new_ones(g.num_edges(), 1), norm_by="src")
+        return dgcl.collect(module(g, x).detach())
+
+    one, several = (dgcl.launch(run, ranks)[0] for ranks in (1, 3))
+    assert one is not None
+    torch.testing.assert_close(several, one, rtol=1e-10, atol=1e-10)

@@ -63,8 +63,16 @@ LOSS, POOL = "no loss of dgcl.nn took part.*dgcl.nn.loss", "global_mean_pool and
 #: What runs on each rank, and what is warned of; None: nothing.
 GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "mean of a rank's losses": (lambda data: plain_loss(data, torch.mean), LOSS),
+    "mean of a rank's losses, below a norm": (
+        lambda data: plain_loss(data, lambda squares: dgcl.nn.BatchNorm(4).double()(squares).mean()),
+        LOSS,
+    ),
     "several hops, not distributed": (undistributed, r"GraphSAGE|BasicGNN.*several hops.*dgcl\.distribute"),
     "mean of rows": (lambda data: train(lambda x: x.mean(0, keepdim=True), data), f"mean over.*{POOL}"),
+    "mean of rows, below a norm": (
+        lambda data: train(lambda x: dgcl.nn.BatchNorm(4).double()(x + x.mean(0)), data),
+        f"mean over.*{POOL}",
+    ),
     "sum of rows": (lambda data: train(lambda x: x.sum(0, keepdim=True), data), f"sum over.*{POOL}"),
     "maximum of rows": (lambda data: train(lambda x: x.amax(0, keepdim=True), data), f"amax over.*{POOL}"),
     "PyG's mean pool": (
