@@ -82,6 +82,10 @@ class Memory:
                 del self._known[address]
             return owner
 
+    def owner_of(self, address: int) -> Any:
+        with self._lock:
+            return self._known[self._starts[bisect.bisect_right(self._starts, address) - 1]][1]
+
     def check(self, address: int, size: int) -> None:
         with self._lock:
             place = bisect.bisect_right(self._starts, address) - 1
@@ -278,11 +282,8 @@ class FakeCuda:
 
     def is_own(self, address: int) -> bool:
         """Whether an address is in memory of this device, or of the host."""
-        return any(
-            start <= address < start + size
-            for start, (size, owner) in list(self.memory._known.items())
-            if owner is None or getattr(owner, "device", None) is self
-        )
+        owner = self.memory.owner_of(address)
+        return owner is None or getattr(owner, "device", None) is self
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu"):
