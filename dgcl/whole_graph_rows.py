@@ -70,6 +70,7 @@ class WholeGraphRows(Handle):
         """Rows of vertices anywhere; see :func:`dgcl.fetch`."""
         problem = None
         try:
+            self.require_current("fetch")
             mine, first, number = self._vertices(node_type)
             check_rows(rows, self._num_rows(node_type), "num_owned", self.rank, self.device, any_device=True)
             _check_ids(ids, number)
@@ -126,8 +127,8 @@ class WholeGraphRows(Handle):
         Raises:
             ValueError: No rank 0 features, or a wrong number of rows; raised on every rank.
         """
+        self.require_current("dispatch_features")
         if check_flag(halo, "halo"):
-            self.require_current("dispatch_features(halo=True)")
             self.require_neighbourhoods("dispatch_features(halo=True)")
         ids = self.layout.owned_ids
         with self.collective("dispatch_features"):
@@ -149,6 +150,7 @@ class WholeGraphRows(Handle):
             ``(num_local_edges, *F)`` on this rank's device, row ``k`` for edge ``local.edge_ids[k]``: the
             order of ``at_sources``, of ``g.edge_index``, and of the edges of the DGL block.
         """
+        self.require_current("dispatch_edges")
         ids = self.local.edge_ids
         if self.local.first_edge >= 0:
             rows = torch.as_tensor(values, device="cpu")
@@ -232,6 +234,7 @@ class WholeGraphRows(Handle):
     ) -> Tensor | None:
         problem = None
         try:
+            self.require_current(name)
             words = "num_owned" if name == "collect" else "num_local_edges"
             check_rows(rows, expected, words, self.rank, self.device, any_device=True)
             if dst is not None and not (

@@ -48,7 +48,8 @@ class DropoutByVertex(TorchFunctionMode):
         see_reduction(func, args, kwargs)
         if func in _DROPOUTS:
             return _dropout(*args, **kwargs)
-        if func in _OTHERS and (args[2] if len(args) > 2 else kwargs.get("training", False)):
+        by_default = "alpha" not in _OTHERS.get(func, "alpha")
+        if func in _OTHERS and (args[2] if len(args) > 2 else kwargs.get("training", by_default)):
             raise ValueError(
                 f"torch.nn.functional.{_OTHERS[func]} draws other numbers on each rank; take torch.nn.functional"
                 ".dropout, which a distributed model calls by vertex"

@@ -104,7 +104,7 @@ class GroupControl(Control):
             CommError: A rank has died, or has not come within the timeout.
         """
         before = open_connections()
-        group = self._make_group("the network between machines")[0]
+        group = self._make_group("rows by collectives")[0]
         return group, claim_connections(self, before)
 
     def next_store(self, purpose: str = "a group of another kind") -> Store:

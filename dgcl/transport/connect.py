@@ -53,7 +53,7 @@ def connect_transport(
         return _connect_on_device(programs, control, timeout, channel, device)
     peers = connect_peers(programs, control, channel)
     if channel == "collective" or peers.any_remote:
-        why = "asked for" if channel == "collective" else "some ranks share no memory"
+        why = "asked for" if channel == "collective" else peers.why_remote
         return connect_collective(programs, peers, timeout, torch.device("cpu"), why)
     runtime = Runtime(programs, peers, timeout)
     register(runtime)

@@ -180,6 +180,9 @@ def refused(case: str) -> list[str]:
             lambda: comm.local_graph("csr"),
             lambda: comm.dispatch_features(torch.ones(NUM_NODES, 1), halo=True),
             lambda: comm.rewire(edges),
+            lambda: dgcl.collect(x, comm=comm),
+            lambda: dgcl.fetch(x, torch.tensor([0]), comm),
+            lambda: comm.dispatch_edges(torch.ones(len(edges[0]))),
         ],
     }[case]
     after = comm.rewire(edges) if case == "stale" else comm

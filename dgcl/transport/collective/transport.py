@@ -267,5 +267,9 @@ class Started:
         self._transport.fail(CommError(f"rank {rank}: rows of a started exchange were {how}"))
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not exiting() and "_version" in self.__dict__ and not self._call.over:
+        if exiting() or "_version" not in self.__dict__:
+            return
+        if not self._call.over:
             self._abandon("dropped and nobody waited for them")
+        elif self._transport.agreement.under_way is self._call:
+            self._transport.agreement.under_way = None  # nothing of it is left to do

@@ -135,18 +135,12 @@ class Peers:
         if failures and (channels[0] == "memory" or not has_group):
             raise CommError(failures[0])
         self.any_remote = bool(failures)
-        self.reasons, remote = [], []
+        self.why_remote = failures[0].split(": ")[0] if failures else ""
+        remote = []
         for peer in range(self.world_size):
-            failure = trouble[self.rank][peer] or trouble[peer][self.rank]
-            if peer == self.rank:
-                self.reasons.append("this rank")
-            elif failure is not None:
-                why = failure.split(" (", 1)[-1].split("). ", 1)[0]
-                self.reasons.append(f"they share no memory ({why})")
+            if peer != self.rank and (trouble[self.rank][peer] or trouble[peer][self.rank]):
                 remote.append(peer)
                 self._disconnect(peer)
-            else:
-                self.reasons.append("shared memory: each maps the other's")
         self.remote = frozenset(remote)
 
     def _disconnect(self, peer: int) -> None:

@@ -124,7 +124,10 @@ class SharedMemoryTransport:
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
-        return self.runtime.peers.reasons
+        peers = range(self.runtime.peers.world_size)
+        return [
+            "this rank" if p == self.runtime.rank else "shared memory: each maps the other's" for p in peers
+        ]
 
     def memory(
         self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any

@@ -144,6 +144,16 @@ def test_memory_is_kept_and_predicted() -> None:
         assert abs(predicted - held) <= 0.02 * held
 
 
+def test_a_started_call_without_stages_may_be_dropped() -> None:
+    def run(comm: dgcl.Communicator) -> None:
+        rows = torch.ones(comm.num_owned, 2)
+        started = comm.expand_async(rows)
+        del started
+        assert torch.equal(comm.expand(rows), rows)
+
+    on_threads(make_world([(0, 0)], [0], 1), run, channel="collective")
+
+
 def test_a_captured_call_is_refused_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(comm: dgcl.Communicator) -> None:
         rows = torch.ones(comm.num_owned, 2)
