@@ -65,6 +65,10 @@ class Baseline(WholeCalls):
         """Back along the plan's trees."""
         return self.planned.fold(rows, exchange)
 
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """As the communicator's own transport."""
+        return self.planned.empty(shape, dtype)
+
     def describe(self) -> list[str]:
         """As the communicator's own transport."""
         return self.planned.describe()

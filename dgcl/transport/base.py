@@ -183,10 +183,6 @@ class WholeCalls:
             " transport carries out whole calls, as on GPUs; leave windows out, or aggregate on the CPU"
         )
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """For windows alone, which there are none of."""
-        raise NotImplementedError
-
     def begin_expand(
         self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
     ) -> StartedExpand:

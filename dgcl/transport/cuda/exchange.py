@@ -322,12 +322,16 @@ class DeviceExchange(WholeCalls):
             time.sleep(_POLL)
         return self._operations[key]
 
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor of torch's memory: buffers of calls are mapped by peers, and this need not be."""
+        return torch.empty(shape, dtype=dtype, device=self.device.tensors.device)
+
     def _as_tensor(self, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor over a block, which goes back to the pool when the tensor's storage dies."""
         num_bytes = math.prod(shape) * dtype.itemsize
         memory = self.pool.tensor_over(block, max(num_bytes, 1))
         if num_bytes == 0:
-            return torch.empty(shape, dtype=dtype, device=self.device.tensors.device)
+            return self.empty(shape, dtype)
         return memory.view(*shape[:-1], -1).view(dtype)  # the type last, as in shared_memory/results.py
 
 
