@@ -13,6 +13,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
+from dgcl.advisor.spelling import Description
 from dgcl.grid.choice import GridChoice
 from dgcl.grid.grid import Grid, as_grid
 from dgcl.grid.plans import EdgeSeconds
@@ -37,6 +38,7 @@ from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 from dgcl.replication.choice import Replication
 from dgcl.replication.counts import spans_machines
+from dgcl.replication.strategy import Replicas
 from dgcl.topology import Topology
 from dgcl.topology.checks import shown
 from dgcl.topology.free_memory import available_memory
@@ -74,6 +76,7 @@ def build_comm_info(
     grid: str | tuple[int, int, int] | GridOptions | None = None,
     plan: PlanOptions | None = None,
     replicas: ReplicaOptions | None = None,
+    strategy: str | Description | None = None,
     seed: int | None = None,
     cache: str | os.PathLike[str] | None = None,
     timeout: float = 300.0,
@@ -99,6 +102,9 @@ def build_comm_info(
             "2d", "3d", "auto", or :class:`dgcl.GridOptions`. ``part`` names ranks, as without.
         plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at).
         replicas: Options of replicas: :class:`dgcl.ReplicaOptions`.
+        strategy: One of "halo", "tail", "cover", "cover:machine", "grid:R,K,S", "replicas:K", in the place of
+            ``edges``, ``grid`` and ``replicas``. "windows:W", "in-place" and "offload:N" are built as "halo": they
+            are called on the communicator.
         seed: For the partition and the planner; None: that of ``plan``.
         cache: A folder of rank 0 where partition and plan are kept for the next job that asks for the same
             (:mod:`dgcl.prepare.cache`). An entry that is damaged, or cannot be written, is a warning, no more. With
@@ -125,11 +131,11 @@ def build_comm_info(
 
     control = context.require_control()
     check_timeout(timeout)
-    settings = _settled(control.world_size, plan, partition, replicas, edges, seed, grid)
+    settings = _settled(control.world_size, plan, partition, replicas, edges, seed, grid, strategy)
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
     topology = topology_of_job(control, topology, places)
-    strategy = _strategy(control, settings, topology, method, places, opened)
+    layout = _strategy(control, settings, topology, method, places, opened)
 
     def shares() -> list[Share]:
         if graph is None:
@@ -146,8 +152,8 @@ def build_comm_info(
             place=settings.partition.place,
             balance=settings.partition.balance,
             cache=cache,
-            strategy=strategy,
-            block=strategy.block if isinstance(strategy, GridPlacement) else 1,
+            strategy=layout,
+            block=layout.block if isinstance(layout, GridPlacement) else 1,
         )
 
     return connect(shares, Communicator, timeout, channel, opened)
@@ -166,6 +172,8 @@ def _settled(world_size: int, *arguments: Any) -> Settings | Exception:
         if settings.grid is not None and not is_auto(settings.grid.sizes):
             grid = as_grid(settings.grid.sizes, world_size)
             settings = replace(settings, grid=replace(settings.grid, sizes=grid))
+        if settings.strategy is not None:
+            settings.strategy.layout(world_size).check()
         return settings
     except (TypeError, ValueError) as error:
         return error
@@ -186,10 +194,15 @@ def _strategy(
     """
     from dgcl.frameworks.layer_work import measure_together
 
-    request = settings if isinstance(settings, Exception) else (settings.edges, settings.grid)
+    request = settings if isinstance(settings, Exception) else _requested(settings)
     reports = control.exchange((_free_memory(places, control.rank, device), request))
     _agree_on_edges([theirs for _, theirs in reports])
     assert isinstance(settings, Settings)
+    if settings.strategy is not None:
+        layout = settings.strategy.layout(control.world_size)
+        if isinstance(layout, Replicas):
+            return replace(layout, free=tuple(bytes_free for bytes_free, _ in reports))
+        return layout
     weighing = control.rank == 0 and is_auto(method) and spans_machines(topology, control.world_size)
     row_bytes = slice_bytes = None  # nothing needs to be measured
     if control.rank == 0:
@@ -222,19 +235,26 @@ def _strategy(
     return Replication(settings.replicas.hops, cast("int | None", settings.replicas.memory_limit), free, work)
 
 
-def _agree_on_edges(requests: Sequence[tuple[EdgeOptions, GridOptions | None] | Exception]) -> None:
+_Request = tuple[EdgeOptions, GridOptions | None, Description | None]
+
+
+def _requested(settings: Settings) -> _Request:
+    return settings.edges, settings.grid, settings.strategy
+
+
+def _agree_on_edges(requests: Sequence[_Request | Exception]) -> None:
     """Raise, on every rank, where ranks ask for different placements of edges, or one of them for what cannot be.
 
     Raises:
         ValueError, TypeError: Naming two ranks; or what is wrong with a rank's options, the first one's that has such.
     """
-    valid: list[tuple[EdgeOptions, GridOptions | None]] = []
+    valid: list[_Request] = []
     for options in requests:
         if isinstance(options, Exception):
             raise type(options)(*options.args)  # ranks that are threads must not share one, and its traceback
         valid.append(options)
     for rank, options in enumerate(valid):
-        for name, ours, theirs in zip(("edges", "grid"), valid[0], options, strict=True):
+        for name, ours, theirs in zip(("edges", "grid", "strategy"), valid[0], options, strict=True):
             if ours != theirs:
                 raise ValueError(
                     f"{name} must be the same on every rank: rank 0 asks for {ours}, rank {rank} for {theirs}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dgcl.advisor.spelling import Description, read_strategy
 from dgcl.grid.grid import Grid, read_grid
 from dgcl.partition import BALANCES, METHODS
 from dgcl.partition.replication import check_hops
@@ -130,6 +131,7 @@ class Settings:
     replicas: ReplicaOptions
     edges: EdgeOptions
     grid: GridOptions | None = None
+    strategy: Description | None = None
 
 
 def settle(
@@ -139,6 +141,7 @@ def settle(
     edges: str | EdgeOptions,
     seed: int | None,
     grid: str | tuple[int, int, int] | GridOptions | None = None,
+    strategy: str | Description | None = None,
 ) -> Settings:
     """Put the options together: groups first, then ``seed``, which replaces that of ``plan``.
 
@@ -170,7 +173,16 @@ def settle(
         grid = GridOptions(grid)
     if grid is not None:
         _check_with_grid(grid, partition, replicas, edges)
-    return Settings(plan if seed is None else replace(plan, seed=seed), partition, replicas, edges, grid)
+    described = None if strategy is None else read_strategy(strategy)
+    for name, used in (
+        ("edges", edges != EdgeOptions()), ("grid", grid is not None), ("replicas", replicas != ReplicaOptions())
+    ):  # fmt: skip
+        if described is not None and used:
+            raise ValueError(
+                f"strategy={described.spec!r} goes without {name}=, which is one too; leave one out"
+            )
+    plan = plan if seed is None else replace(plan, seed=seed)
+    return Settings(plan, partition, replicas, edges, grid, described)
 
 
 def is_auto(value: object) -> bool:

@@ -288,6 +288,7 @@ ORDER = (
     ("transport",),
     ("aggregation",),
     (
+        "advisor",
         "autograd",
         "communicator",
         "whole_graph_rows",
@@ -297,8 +298,8 @@ ORDER = (
         "build",
         "api",
         "changing",
+        "offload",
     ),
-    ("offload",),
     ("testing",),
     ("distributed",),
     ("bench",),

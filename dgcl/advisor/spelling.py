@@ -1,0 +1,149 @@
+"""The one spelling of a strategy, and the line of code that asks for it.
+
+>>> read_strategy("grid:2,1,4").line
+'grid=(2, 1, 4)'
+>>> read_strategy("offload:16").spec
+'offload:16'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from dgcl.grid.grid import Grid, as_grid, read_grid
+from dgcl.grid.strategy import GridPlacement
+from dgcl.partition.replication import check_hops
+from dgcl.program.strategy import Strategy
+from dgcl.replication.strategy import Replicas
+from dgcl.topology.checks import nearest, shown
+from dgcl.workers.strategy import EdgePlacement
+
+__all__ = ["SPELLINGS", "Description", "read_strategy"]
+
+
+@dataclass(frozen=True)
+class Description:
+    """A strategy, as a user names it.
+
+    Attributes:
+        name: "halo", "tail", "cover", "grid", "replicas", "windows", "in-place" or "offload".
+        argument: "machine" of a cover; the sizes of a grid, or its name; hops, windows or chunks.
+    """
+
+    name: str
+    argument: str | int | Grid | None = None
+
+    @property
+    def spec(self) -> str:
+        """What :func:`read_strategy` reads."""
+        return self.name if self.argument is None else f"{self.name}:{self.argument}"
+
+    @property
+    def line(self) -> str:
+        """The code that asks for it: keywords of ``build_comm_info``, or what is called on its communicator."""
+        value: Any = self.argument
+        if isinstance(value, Grid):
+            value = (value.parts, value.depth, value.slices)
+        return _KINDS[self.name].line(value)
+
+    def layout(self, world_size: int, memory_limit: int | None = None) -> Strategy:
+        """What arranges it.
+
+        Args:
+            world_size: How many ranks there are.
+            memory_limit: Bytes that a rank may take for replicas; None: what is free.
+
+        Raises:
+            ValueError: A grid of another number of ranks.
+        """
+        if self.name == "grid":
+            grid = as_grid(self.argument, world_size)
+            return EdgePlacement() if grid.is_1d else GridPlacement(grid)
+        if isinstance(self.argument, int) and self.name == "replicas":
+            return Replicas(self.argument, memory_limit)
+        if self.name in ("tail", "cover"):
+            return EdgePlacement(self.name, per_machine=self.argument == "machine")
+        return EdgePlacement()
+
+    def __str__(self) -> str:
+        return self.spec
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How a name is spelt, which argument it has, and what its line of code is."""
+
+    spelling: str
+    line: Callable[[Any], str]
+    read: Callable[[str], Any] | None = None
+    optional: bool = False
+
+
+def _machine(text: str) -> str:
+    if text != "machine":
+        raise ValueError("its argument must be 'machine', for covers between machines")
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("its argument must be a whole number of at least 1")
+    return int(text)
+
+
+_KINDS: Mapping[str, _Kind] = MappingProxyType(
+    {
+        "halo": _Kind("halo", lambda _: ""),
+        "tail": _Kind("tail", lambda _: 'edges="tail"'),
+        "cover": _Kind(
+            "cover[:machine]",
+            lambda per: 'edges=dgcl.EdgeOptions("cover", per_machine=True)' if per else 'edges="cover"',
+            _machine,
+            optional=True,
+        ),
+        "grid": _Kind("grid:R,K,S", lambda grid: f"grid={grid!r}", read_grid),
+        "replicas": _Kind(
+            "replicas:K",
+            lambda hops: f"replicas=dgcl.ReplicaOptions(hops={hops})",
+            lambda hops: check_hops(_count(hops)),
+        ),
+        "windows": _Kind("windows:W", lambda windows: f"comm.aggregator(windows={windows})", _count),
+        "in-place": _Kind("in-place", lambda _: "dgcl.nn.InPlaceGCN(widths)"),
+        "offload": _Kind("offload:N", lambda chunks: f"dgcl.Offload(comm, chunks={chunks})", _count),
+    }
+)
+
+#: How each is spelt, for help and errors.
+SPELLINGS = tuple(kind.spelling for kind in _KINDS.values())
+
+
+def read_strategy(value: str | Description) -> Description:
+    """The strategy that is named.
+
+    Raises:
+        ValueError: There is none of this name, or its argument is wrong or missing.
+        TypeError: It is no text.
+    """
+    if isinstance(value, Description):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"strategy must be text such as 'cover' or 'grid:2,2,1' (got {shown(value)})")
+    name, colon, argument = value.partition(":")
+    kind = _KINDS.get(name)
+    if kind is None:
+        raise ValueError(
+            f"strategy must be one of {', '.join(SPELLINGS)} (got {shown(value)}){nearest(name, _KINDS)}"
+        )
+    if bool(colon) != (kind.read is not None) and not (kind.optional and not colon):
+        raise ValueError(f"strategy {name!r} is written {kind.spelling} (got {shown(value)})")
+    if not colon or kind.read is None:
+        return Description(name)
+    try:
+        return Description(name, kind.read(argument))
+    except ValueError as error:
+        raise ValueError(
+            f"strategy {name!r} is written {kind.spelling} (got {shown(value)}): {error}"
+        ) from None

@@ -1,0 +1,84 @@
+"""The one spelling of a strategy: what is read, what it is laid out by, and which line of code asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dgcl
+from dgcl.advisor.spelling import read_strategy
+from dgcl.grid.grid import Grid
+from dgcl.grid.strategy import GridPlacement
+from dgcl.replication.strategy import Replicas
+from dgcl.workers.strategy import EdgePlacement
+
+HALO = EdgePlacement()
+CASES: list[tuple[str, Any, str]] = [
+    ("halo", HALO, ""),
+    ("tail", EdgePlacement("tail"), 'edges="tail"'),
+    ("cover", EdgePlacement("cover"), 'edges="cover"'),
+    ("cover:machine", EdgePlacement("cover", per_machine=True), "per_machine=True"),
+    ("grid:2,2,1", GridPlacement(Grid(2, 2, 1)), "grid=(2, 2, 1)"),
+    ("grid:4,1,1", HALO, "grid=(4, 1, 1)"),
+    ("grid:2d", GridPlacement(Grid(2, 1, 2)), "grid='2d'"),
+    ("replicas:2", Replicas(2), "replicas=dgcl.ReplicaOptions(hops=2)"),
+    ("windows:4", HALO, "comm.aggregator(windows=4)"),
+    ("in-place", HALO, "dgcl.nn.InPlaceGCN(widths)"),
+    ("offload:16", HALO, "dgcl.Offload(comm, chunks=16)"),
+]
+
+
+@pytest.mark.parametrize("spec, layout, line", CASES, ids=[case[0] for case in CASES])
+def test_what_is_written_is_laid_out(spec: str, layout: Any, line: str) -> None:
+    described = read_strategy(spec)
+    assert described.spec == spec == str(described)
+    assert described.layout(4) == layout
+    assert line in described.line
+    assert hash(read_strategy(described)) == hash(described)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ("covr", r"strategy must be one of halo, tail, .*\(got 'covr'\); did you mean 'cover'\?"),
+        ("cover:rank", r"'cover' is written cover\[:machine\] \(got 'cover:rank'\)"),
+        ("halo:2", r"strategy 'halo' is written halo \(got 'halo:2'\)"),
+        ("grid", r"strategy 'grid' is written grid:R,K,S \(got 'grid'\)"),
+        ("grid:2,2", r"grid must be .*got '2,2'"),
+        ("replicas:0", "a whole number of at least 1"),
+        ("offload:-1", "a whole number of at least 1"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(wrong: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_strategy(wrong)
+    with pytest.raises(TypeError, match=r"strategy must be text such as 'cover' .*got 3"):
+        read_strategy(3)  # type: ignore[arg-type]
+
+
+def test_a_communicator_is_built_as_its_strategy_says() -> None:
+    edges = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
+
+    def run() -> None:
+        for spec, name in (("cover", "cover"), ("grid:1,1,2", "grid"), ("offload:2", "head")):
+            comm = dgcl.build_comm_info(edges, "uniform", strategy=spec)
+            assert comm.edges == name
+            comm.close()
+        for keywords in ({"edges": "tail"}, {"grid": (2, 1, 1)}, {"replicas": dgcl.ReplicaOptions(1)}):
+            with pytest.raises(ValueError, match=f"strategy='cover' goes without {next(iter(keywords))}="):
+                dgcl.build_comm_info(edges, "uniform", strategy="cover", **keywords)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="4 ranks, and there are 2"):
+            dgcl.build_comm_info(edges, "uniform", strategy="grid:2,2,1")
+        mine = "tail" if _rank() else "cover"
+        with pytest.raises(ValueError, match="strategy must be the same on every rank"):
+            dgcl.build_comm_info(edges, "uniform", strategy=mine)
+
+    dgcl.launch(run, 2)
+
+
+def _rank() -> int:
+    from dgcl.ranks.context import context
+
+    return int(context.require_control().rank)
