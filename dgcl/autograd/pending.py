@@ -120,5 +120,5 @@ class _HaloRows(torch.autograd.Function):
     @staticmethod
     @once_differentiable("an exchange of halo rows alone")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        total = ctx.comm.transport.empty(ctx.shape, grad.dtype).zero_()  # filled faster than memory that is new
+        total = ctx.comm.transport.empty(ctx.shape, grad.dtype).zero_()  # new memory takes longer to fill
         return fold_halo(ctx.comm, grad, total, ctx.exchange), None, None, None

@@ -359,6 +359,26 @@ def test_close_may_be_called_twice_and_later_calls_say_so() -> None:
     on_threads(WORLD, run)
 
 
+def test_close_gives_the_memory_of_rows_back_but_for_that_of_results_in_use() -> None:
+    def mapped(inode: int) -> int:
+        lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+        spans = [line[0].split("-") for line in lines if line[4] == str(inode)]
+        return sum(int(end, 16) - int(start, 16) for start, end in spans)
+
+    def run(comm: Communicator) -> None:
+        inode = os.fstat(comm.transport.runtime.pool._file.handle[1]).st_ino
+        kept = comm.expand(comm.owned_ids)
+        comm.expand(torch.zeros(comm.num_owned, 400_000))
+        comm.control.barrier()
+        assert mapped(inode) > 4e6
+        comm.close()
+        comm.control.barrier()
+        assert mapped(inode) < 3e6
+        assert torch.equal(kept, torch.cat([comm.owned_ids, comm.halo_ids]))
+
+    on_threads(WORLD, run)
+
+
 def test_a_forgotten_communicator_closes_itself() -> None:
     def run() -> None:
         comm = join(shares)

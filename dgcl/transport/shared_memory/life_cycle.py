@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -81,6 +82,11 @@ class LifeCycle:
                 self.peers.page.post_closed(self.control.num_calls)
                 call_attention(self._wake_words)
             self.peers.close()
+            me = threading.get_ident()
+            if not self.holder and self.under_way is None and self.holder.setdefault("thread", me) == me:
+                # No call needs the memory, and none begins: the lock stays held.
+                self.pool.close()
+                self.peers.unmap()
 
     def check_present(self) -> None:
         """Raise in a fork of the rank's process, and after the communicator was closed."""

@@ -208,6 +208,10 @@ class Peers:
         except (OSError, StopIteration):
             return False
 
+    def unmap(self) -> None:
+        """Give back what is mapped of the peers' buffers."""
+        self._segments = []
+
     def close(self) -> None:
         """Close the files; mapped segments stay as long as something refers to them."""
         self._file.close()

@@ -3,7 +3,7 @@
 The result of a call is a block of shared memory that peers wrote into. The block becomes free when the result's
 *storage* dies. Views, ``detach()`` and tensors saved by autograd all share that storage, so nothing that can still be
 read is overwritten. The first touch of new memory is several times slower than the second. Blocks are therefore
-reused, best fit first, and the pool keeps all its memory until the communicator is closed.
+reused, best fit first, and the pool keeps all its memory until the communicator is closed, which gives it back.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _ArrayReference(weakref.ref[np.ndarray]):
     """Refers to an array over a block. It comes back by itself when the array dies, without a step of Python."""
 
     __slots__ = ("block",)
-    block: Block
+    block: Block | None
 
 
 class BufferPool:
@@ -142,6 +142,14 @@ class BufferPool:
         reference.block = block
         self._arrays[block.segment.base + block.offset] = reference
 
+    def close(self) -> None:
+        """Give the memory back, but for what live arrays are made of; nothing is allocated any more."""
+        for reference in self._arrays.values():
+            reference.block = None
+        self._returned.clear()
+        self._waiting.clear()
+        self._segments.clear()
+
     def fill_free(self, byte: int) -> None:
         """Set every free byte, so that a benchmark or test notices a read of memory that was never written."""
         self._collect()
@@ -161,6 +169,7 @@ class BufferPool:
         while self._returned:
             back = self._returned.popleft()
             block = back.block if isinstance(back, _ArrayReference) else back
+            assert block is not None
             self.bytes_in_use -= block.size
             self._waiting.setdefault(block.size, []).append(block)
 
