@@ -1,7 +1,7 @@
 """Draws a topology, for ``dgcl topo plot``.
 
-Devices are in a row, hosts and networks above, connections among GPUs below. The width of a line is its bandwidth, the
-colour its kind; with a load, the colour is the time that each connection is busy.
+The width of a line is its bandwidth, the colour its kind; with a load, the colour is the time that each connection is
+busy. :mod:`dgcl.topology.layout` places everything.
 
 Needs matplotlib (the extra ``viz``), which is loaded here and nowhere else in this package.
 """
@@ -9,17 +9,28 @@ Needs matplotlib (the extra ``viz``), which is loaded here and nowhere else in t
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dgcl.topology.drawing import INCH, draw_on
-from dgcl.topology.layout import layout_topology, machines_of
+from dgcl.topology.layout import layout_topology
 from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection
 
 FORMATS = (".png", ".svg", ".pdf")
-_MOST_DEVICES = 32  # of a picture
+_FAMILIES = (  # pattern of a kind, name, colour
+    (r"NV\d*|C2C", "NVLink", "#4c9f38"),
+    (r"XGMI\d*", "xGMI", "#d1495b"),
+    (r"PCIe.*|bus", "PCIe", "#3465a4"),
+    (r"QPI|UPI|X-bus|IF|SYS|SMP|root", "between processors", "#8f5902"),
+    (r"IB|EFA|net|Eth.*|RoCE|Slingshot", "network", "#75507b"),
+    (r"memory|DRAM|core", "memory", "#e08214"),
+    (r".*", "other", "#555753"),
+)
+_DARK, _PALE = "#888a85", "#d3d7cf"
 
 
 def plot_topology(
@@ -30,8 +41,6 @@ def plot_topology(
     title: str | None = None,
 ) -> None:
     """Write a picture; the suffix of ``path`` decides the format (.png, .svg, .pdf).
-
-    Of many machines, as many are drawn as stay readable, and the title says so.
 
     Args:
         topology: What to draw.
@@ -46,37 +55,98 @@ def plot_topology(
     """
     figure = new_figure(path, picture_size(topology))
     axes = figure.subplots()
-    shown = draw_topology(axes, topology, seconds=seconds)
-    title = title or f"{topology.name}: {topology.num_devices} devices"
-    if shown < topology.num_devices:
-        title += f" (the first {shown} are shown)"
-    axes.set_title(title, loc="left", fontsize=12)
+    draw_topology(axes, topology, seconds=seconds)
+    axes.set_title(title or f"{topology.name}: {topology.num_devices} devices", loc="left", fontsize=10)
     save_figure(figure, path)
 
 
 def picture_size(topology: Topology) -> tuple[float, float]:
     """Width and height, in inches, of a drawing of a topology with its legend."""
-    layout = layout_topology(_excerpt(topology)[0])
-    width = max(layout.right - layout.left + 1.0, 5.0) * INCH + 2.4
-    return width, (layout.top - layout.bottom + 1.6) * INCH + 0.5
+    width, height = layout_topology(topology).size
+    return max(width, 3.0) + 1.6, height + 0.4
 
 
-def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None = None) -> int:
-    """Draw a topology on matplotlib axes; of many machines as many as stay readable.
+def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None = None) -> None:
+    """Draw a topology on matplotlib axes, whose figure should have some :func:`picture_size` for them.
 
     Args:
-        axes: Where to; their figure should have some :func:`picture_size` for them.
+        axes: Where to.
         topology: What to draw.
-        seconds: As in :func:`plot_topology`.
-
-    Returns:
-        How many devices were drawn.
+        seconds: As in :func:`plot_topology`; a wire that stands for several shows the busiest of them.
     """
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
+
+    layout = layout_topology(topology)
     busy = None if seconds is None else _per_connection(topology, seconds)
-    part, kept = _excerpt(topology)
-    ranks = {device.name: rank for rank, device in enumerate(part.devices)}
-    draw_on(axes, part, ranks, None if busy is None else busy[kept])
-    return part.num_devices
+    loads = None if busy is None else {wire: busy[group].max() for wire, group in layout.wires.items()}
+    colour = {wire: family_of(wire.kind)[1] for wire in layout.wires} if loads is None else _heat(axes, loads)
+    width, height = layout.size
+    for text, left, right, bottom, top in layout.frames:
+        shape = (left, bottom), right - left, top - bottom
+        axes.add_patch(Rectangle(*shape, facecolor="#f4f4f1", edgecolor=_PALE, zorder=0))
+        axes.text(left + 0.05, top - 0.02, text, fontsize=8, color=_DARK, va="top")
+    points = {
+        wire: 1 + 3 * (wire.bandwidth / max(w.bandwidth for w in layout.wires)) ** 0.5
+        for wire in layout.wires
+    }
+    before: Counter[frozenset[str]] = Counter()  # wires between the same ends
+    legend: dict[str, list[Connection]] = {}
+    devices = {device.name: rank for rank, device in enumerate(topology.devices)}
+    for wire in sorted(layout.wires, key=lambda wire: -wire.bandwidth):
+        legend.setdefault(wire.kind + " (both ways)" * (wire.duplex == "half"), []).append(wire)
+        start, end = sorted((layout.places[wire.a], layout.places[wire.b]))
+        bend = 0.1 * before[frozenset((wire.a, wire.b))]
+        before[frozenset((wire.a, wire.b))] += 1
+        if start[1] == end[1]:
+            bend = 0.3 + bend if wire.a in devices else -0.2 - bend
+        axes.annotate(
+            "",
+            start,
+            end,
+            zorder=1,
+            arrowprops={
+                "arrowstyle": "-",
+                "connectionstyle": f"arc3,rad={-bend}",
+                "color": colour[wire],
+                "linewidth": points[wire],
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
+        )
+    # Ranks go through all machines, names begin anew in each: where they differ, both are written.
+    differ = any(
+        re.findall(r"\d+$", layout.labels.get(name, f"{rank}")) != [f"{rank}"]
+        for name, rank in devices.items()
+    )
+    for name, label in layout.labels.items():
+        face, edge = ("#d8e8d2", "#3b6b2e") if name in devices else ("white", _DARK)
+        if differ and name in devices:
+            label += f"\nrank {devices[name]}"
+        box = {"boxstyle": "round,pad=0.3", "facecolor": face, "edgecolor": edge}
+        axes.text(*layout.places[name], label, fontsize=8, ha="center", va="center", zorder=2, bbox=box)
+    lines = []
+    for kind, wires in legend.items():
+        rates = " to ".join(dict.fromkeys(f"{wire.bandwidth:.4g}" for wire in (wires[-1], wires[0])))
+        shade = colour[wires[0]] if loads is None else _DARK
+        lines.append(Line2D([], [], color=shade, linewidth=points[wires[0]], label=f"{kind}  {rates}"))
+    if lines:
+        style = {"fontsize": 8, "title_fontsize": 8, "frameon": False, "alignment": "left"}
+        axes.legend(
+            handles=lines, title="GB/s each way", loc="upper left", bbox_to_anchor=(1.0, 1.0), **style
+        )
+    axes.set(xlim=(0, width), ylim=(0, height))
+    axes.axis("off")
+
+
+def family_of(kind: str) -> tuple[str, str]:
+    """The name and the colour of the family that a connection's kind belongs to."""
+    return next((name, colour) for pattern, name, colour in _FAMILIES if re.fullmatch(pattern, kind))
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """The unit of an axis that goes so far, and how many of it a second has."""
+    return ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
 
 
 def new_figure(path: str | os.PathLike[str], size: tuple[float, float]) -> Any:
@@ -119,18 +189,14 @@ def _per_connection(topology: Topology, seconds: ArrayLike) -> np.ndarray:
     return busy
 
 
-def _excerpt(topology: Topology) -> tuple[Topology, list[int]]:
-    """As many of the first machines as stay readable, and the positions of their connections."""
-    devices, place = topology.devices, machines_of(topology)
-    count = len(devices)
-    if count > _MOST_DEVICES:
-        ends = [i for i in range(1, _MOST_DEVICES + 1) if devices[i].machine != devices[i - 1].machine]
-        count = ends[-1] if ends else _MOST_DEVICES
-    machines = {None, *(device.machine for device in devices[:count])}
-    gone = {device.name for device in devices[count:]} | {
-        end for end, m in place.items() if m not in machines
-    }
-    kept = [i for i, wire in enumerate(topology.connections) if not {wire.a, wire.b} & gone]
-    # Links are not drawn.
-    wires = tuple(topology.connections[i] for i in kept)
-    return Topology(topology.name, devices[:count], wires, ()), kept
+def _heat(axes: Any, loads: dict[Connection, float]) -> dict[Connection, Any]:
+    """The colours of loads; adds their scale to the picture."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    most = max(loads.values(), default=0.0) or 1e-6
+    unit, scale = time_unit(most)
+    colours = ScalarMappable(Normalize(0, most * scale), "YlOrRd")
+    bar = axes.figure.colorbar(colours, ax=axes, shrink=0.6, pad=0.01, location="left")
+    bar.set_label(f"{unit} in use, in the busier direction", fontsize=8)
+    return {w: colours.to_rgba(load * scale) if load else _PALE for w, load in loads.items()}  # type: ignore[arg-type]

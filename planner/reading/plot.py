@@ -47,9 +47,7 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str], *, graph: str | None = N
     heights = height, 0.24 * len(lanes) + 1.4
     figure = new_figure(path, (max(width, 9.0), sum(heights) + 0.7))
     machine, timeline = figure.subplots(2, 1, height_ratios=heights)
-    shown = draw_topology(machine, topology, seconds=busy.sum(axis=0))
-    if shown < topology.num_devices:
-        machine.set_title(f"the first {shown} of {topology.num_devices} devices", loc="left", fontsize=9)
+    draw_topology(machine, topology, seconds=busy.sum(axis=0))
     _draw_timeline(timeline, plan, busy, lanes)
     figure.suptitle("\n".join(headline(plan, graph)), x=0.01, ha="left", fontsize=12)
     save_figure(figure, path)
@@ -90,7 +88,7 @@ def lane_names(topology: Topology, lanes: list[int]) -> list[str]:
 
 def _draw_timeline(axes: Any, plan: Plan, busy: FloatArray, lanes: list[int]) -> None:
     """For the busiest connection-directions, how long each is in use within each stage."""
-    from dgcl.topology.drawing import family_of, time_unit
+    from dgcl.topology.plot import family_of, time_unit
 
     topology, total = plan.topology, plan.predicted_seconds
     if not lanes:
