@@ -41,7 +41,7 @@ demo: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=4 examples/train.py --check
 
 smoke: $(READY)
-	$(BIN)/dgcl plan --synthetic reddit --parts 8 --topology dgx1
+	$(BIN)/dgcl plan --synthetic reddit --topology dgx1 --compare direct,spst
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=2 examples/train.py --check
 
 test: $(READY)

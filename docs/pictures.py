@@ -17,8 +17,8 @@ WEB = ("--synthetic", "web-google")
 
 #: What each picture is drawn by, but for its name.
 COMMANDS = {
-    "plan_dgx1.svg": ("plan", *WEB, "--topology", "dgx1", "--compare", "auto", "--plot"),
-    "plan_dgx_a100x2.svg": ("plan", *WEB, "--topology", "dgx_a100x2", "--compare", "auto", "--plot"),
+    "plan_dgx1.svg": ("plan", *WEB, "--topology", "dgx1", "--plot"),
+    "plan_dgx_a100x2.svg": ("plan", *WEB, "--topology", "dgx_a100x2", "--plot"),
     "topo_dgx1.svg": ("topo", "plot", "dgx1", "--out"),
 }
 

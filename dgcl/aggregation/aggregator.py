@@ -184,7 +184,7 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
     if _contributors_differ(comm) and comm.exchanges[PARTIAL].program.places is None:
         raise ValueError(
             f"reduce={reduce!r}: these parts were written before partial results could be compared; write them again:"
-            f" dgcl partition GRAPH --parts {comm.world_size} --out DIR/"
+            f" dgcl partition GRAPH --ranks {comm.world_size} --out DIR/"
         )
     if comm.device.type != "cpu":
         raise ValueError(

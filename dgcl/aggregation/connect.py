@@ -75,7 +75,7 @@ def _check_divisible(comm: Aggregating, reduce: str) -> None:
     if comm.exchanges[HALO].program.places is None:
         raise ValueError(
             "windows: these parts were written before rows could be divided; write them again: dgcl partition GRAPH"
-            f" --parts {comm.world_size} --out DIR/"
+            f" --ranks {comm.world_size} --out DIR/"
         )
 
 

@@ -20,7 +20,6 @@ from dgcl import __version__
 from dgcl.cli import (
     bench,
     check,
-    grids,
     info,
     memory,
     offload,
@@ -38,7 +37,6 @@ VERBS = {
     "partition": partition,
     "plan": plan,
     "check": check,
-    "grids": grids,
     "simulate": simulate,
     "offload": offload,
     "memory": memory,
@@ -56,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = "dgcl"
     try:
         args, unknown = _parser().parse_known_args(argv)
-        verb = args.prog
-        if unknown:  # argparse itself would not say of which command
-            raise CliError(f"unrecognized arguments: {' '.join(unknown)} (see {verb} --help)")
+        verb = args.parser.prog
+        if unknown:
+            args.parser.unknown(unknown)
         status: int = args.run(args)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a full disk or a closed pipe can still be reported

@@ -8,17 +8,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from dgcl.cli.errors import CliError
+from dgcl.topology.checks import nearest
 
 T = TypeVar("T")
-
-#: What METIS balances (:mod:`dgcl.partition`), as ``--balance`` takes it.
-BALANCES = ("vertices", "edges")
-
-#: Placements of edges (:mod:`dgcl.workers`), as ``--edges`` takes them.
-PLACEMENTS = ("auto", "head", "tail", "cover")
-
-#: Ways to divide a rank's vertices (:mod:`dgcl.offload`).
-CHUNK_BY = ("metis", "range")
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,9 +24,22 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of printing a usage text and exiting."""
         raise CliError(f"{message} (see {self.prog} --help)", prog=self.prog)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is none of an argument's choices; the closest of them is proposed."""
+        if action.choices is not None and value not in action.choices:
+            words = [str(word) for word in action.choices]
+            choose = f"invalid choice: {value!r} (choose from {', '.join(words)}){nearest(value, words)}"
+            raise argparse.ArgumentError(action, choose)
+
+    def unknown(self, words: list[str]) -> NoReturn:
+        """Refuse arguments that no option takes; argparse itself would not say of which command."""
+        self.error(
+            f"unrecognized arguments: {' '.join(words)}{nearest(words[0], self._option_string_actions)}"
+        )
+
     def runs(self, command: Callable[[argparse.Namespace], int]) -> None:
         """Make ``command`` what this parser's arguments are for."""
-        self.set_defaults(run=command, prog=self.prog)
+        self.set_defaults(run=command, parser=self)
         self.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
@@ -67,7 +72,8 @@ def option(
 def refuse(args: argparse.Namespace, names: str, rule: str) -> None:
     """Refuse options that were used; ``rule`` says with what they go, or without what."""
     for name in names.split():
-        if getattr(args, name.replace("-", "_")) not in (None, False):
+        target = name.replace("-", "_")
+        if getattr(args, target) != args.parser.get_default(target):
             raise CliError(f"--{name} {rule}")
 
 
@@ -132,14 +138,9 @@ def list_of(value_type: Callable[[str], T]) -> Callable[[str], list[T]]:
     """An option type: values separated by commas."""
 
     def values(text: str) -> list[T]:
-        return [value_type(part) for part in text.split(",")]
+        try:
+            return [value_type(part) for part in text.split(",")]
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"must be values separated by commas: each {error}") from None
 
     return values
-
-
-def work(text: str) -> tuple[float, float]:
-    """An option type: ``E,R``, the nanoseconds that an edge and a row take, as seconds."""
-    values = list_of(number(0))(text)
-    if len(values) != 2:
-        raise argparse.ArgumentTypeError(f"must be two numbers, for an edge and for a row (got {text!r})")
-    return values[0] * 1e-9, values[1] * 1e-9

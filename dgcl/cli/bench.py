@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,9 +14,9 @@ from dgcl.cli.arguments import at_least, byte_size, list_of, number, option, ref
 from dgcl.cli.bench_cases import make_cases, read_problem
 from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, replacing
+from dgcl.cli.groups import add_parts, add_source
 from dgcl.cli.info import describe_machine
-from dgcl.cli.output import Progress, on_terminal, print_json, print_written, show, step
-from dgcl.cli.partition import GRAPH_HELP, add_undirected
+from dgcl.cli.output import print_json, print_written, step
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
@@ -40,12 +39,8 @@ def add_parser(verbs: Any, name: str) -> None:
         " nccl-tests.",
     )
     what = parser.add_argument_group("what is exchanged (default: --pattern alltoall)")
-    source = what.add_mutually_exclusive_group()
-    option(source, "--graph GRAPH", GRAPH_HELP)
-    option(source, "--relation R.npz", "relation file of `dgcl plan --relation-out`")
-    option(source, "--pattern NAME", "alltoall, allgather or ring")
-    add_undirected(what)
-    option(what, "--part part.npy", "owner of each vertex of the graph (default: METIS)")
+    option(add_source(what, required=False), "--pattern NAME", "alltoall, allgather or ring")
+    add_parts(what)
     option(
         what,
         "--fraction F[,F...]",
@@ -76,7 +71,6 @@ def add_parser(verbs: Any, name: str) -> None:
     option(how, "--topology T", f"to plan for (default: this host). {TOPOLOGY_HELP}")
     option(how, "-n, --iters N", "default: 20", at_least(1), 20)
     option(how, "-w, --warmup-iters N", "default: 5", at_least(0), 5)
-    option(how, "--seed S", "default: 0", at_least(0), 0)
     option(how, "--timeout S", "default: 300", number(0, open_end=True), 300.0)
     out = parser.add_argument_group("results")
     option(out, "-J, --json-file OUT.json", "write everything as JSON as well")
@@ -118,7 +112,7 @@ def _started(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measur
     kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
     with tempfile.TemporaryDirectory(prefix="dgcl-bench-") as folder:
         settings, cases = _prepare(args, _topology(args, num_ranks), num_ranks, folder, kind)
-        emit = Printer(settings, cases, quiet=args.json)
+        emit = Printer(settings, quiet=args.json)
         results = launch(measure, num_ranks, cases, settings, emit, ranks=kind)
     return settings, results[0]
 
@@ -151,7 +145,7 @@ def _in_job(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measure
         failure, settings, cases = control.broadcast((failure, settings, cases))
         if failure is not None or settings is None:
             raise CliError(failure if control.rank == 0 and failure else "rank 0 could not begin")
-        emit = Printer(settings, cases, quiet=args.json)
+        emit = Printer(settings, quiet=args.json)
         result = measure(cases, settings, emit)
     return None if result is None else (settings, result)
 
@@ -198,12 +192,12 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
     if not whole and args.width and len(args.width) > 1:
         raise CliError("--width takes one number for a pattern, whose sizes come from --minbytes")
     if args.graph is None:
-        refuse(args, "part", "goes with --graph")
+        refuse(args, "part", "goes with a graph")
     if not whole:
-        refuse(args, "fraction", "goes with --graph or --relation")
+        refuse(args, "fraction", "goes with a graph or --relation")
     if args.fraction is not None and max(args.fraction) > 1:
         raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
-    inputs = {"--graph": args.graph, "--relation": args.relation, "--part": args.part}
+    inputs = {"GRAPH": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
 
 
@@ -269,47 +263,28 @@ def _preamble(args: argparse.Namespace, problem: Problem | None, settings: Setti
 
 
 class Printer:
-    """Prints what rank 0 reports, as it comes; on a terminal percent and the time left between two lines.
+    """Prints what rank 0 reports, as it comes.
 
     Args:
-        settings, cases: What is measured.
+        settings: What is measured.
         quiet: Print nothing: the JSON object comes at the end.
     """
 
-    def __init__(self, settings: Settings, cases: list[Case], *, quiet: bool) -> None:
+    def __init__(self, settings: Settings, *, quiet: bool) -> None:
         self._settings, self._quiet = settings, quiet
-        # What a line takes grows with its bytes; the smallest take as long as a megabyte, about.
-        self._work = [
-            case.rows * width * 4 + 1e6 for case in cases for width in case.widths for _ in settings.methods
-        ]
-        self._done = 0
-        self._progress = Progress("measuring", time.monotonic())
 
     def __call__(self, record: list[RankInfo] | Line) -> None:
         """Print where the ranks run, or a line."""
-        shown = on_terminal()
-        if shown:
-            show("")
-        if not self._quiet:
-            self._print(record)
-        if isinstance(record, list):
-            self._progress = Progress("measuring", time.monotonic())
-            return
-        self._done += 1
-        self._progress.done(sum(self._work[: self._done]) / sum(self._work))
-        if shown and self._done < len(self._work):
-            show(self._progress.text(time.monotonic()))
-
-    def _print(self, record: list[RankInfo] | Line) -> None:
         from dgcl.bench.report import header, row
 
-        if isinstance(record, list):
-            for rank in record:
-                print(
-                    f"#   rank {rank.rank:>2}  pid {rank.process:>7}  {rank.host}  {rank.device}, {rank.threads}"
-                    f" threads: {rank.num_owned} owned rows, {rank.num_halo} halo rows"
-                )
-            print("#")
-            print(header(self._settings), flush=True)
-        else:
+        if self._quiet:
+            return
+        if not isinstance(record, list):
             print(row(record, self._settings), flush=True)
+            return
+        for rank in record:
+            print(
+                f"#   rank {rank.rank:>2}  pid {rank.process:>7}  {rank.host}  {rank.device}, {rank.threads}"
+                f" threads: {rank.num_owned} owned rows, {rank.num_halo} halo rows"
+            )
+        print(f"#\n{header(self._settings)}", flush=True)

@@ -7,10 +7,8 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dgcl.cli.errors import CliError, reading
-from dgcl.cli.output import step
-from dgcl.cli.partition import load_graph
-from dgcl.cli.problem import read_part
+from dgcl.cli.errors import CliError
+from dgcl.cli.problem import graph_in_parts, load_relation
 
 if TYPE_CHECKING:
     from dgcl.bench.problems import Problem
@@ -27,23 +25,9 @@ def read_problem(args: argparse.Namespace, topology: Topology, num_ranks: int) -
     from dgcl.bench.problems import Problem, from_relation
 
     if args.graph is not None:
-        from dgcl.partition import partition_graph
-
-        graph = load_graph(args)
-        if args.part is None:
-            with step(f"partitioning {graph.num_nodes} vertices into {num_ranks} parts"):
-                part = partition_graph(graph, num_ranks, topology=topology, seed=args.seed)
-        else:
-            part = read_part(args.part, graph.num_nodes, num_ranks)
-        problem = Problem(Path(args.graph).stem, graph, part, num_ranks)
+        problem = Problem(Path(args.graph).stem, *graph_in_parts(args, topology), num_ranks)
     elif args.relation is not None:
-        from dgcl.planner import Relation
-
-        with reading(args.relation, "relation"):
-            relation = Relation.load(args.relation)
-        if relation.world_size != num_ranks:
-            raise CliError(f"--ranks {num_ranks}: {args.relation} is for {relation.world_size} ranks")
-        problem = from_relation(Path(args.relation).stem, relation)
+        problem = from_relation(Path(args.relation).stem, load_relation(args.relation, num_ranks))
     else:
         return None
     if problem.deliveries == 0:

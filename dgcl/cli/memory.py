@@ -6,16 +6,16 @@ import argparse
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, list_of, option, refuse, work
+from dgcl.cli.arguments import at_least, list_of, number, option, refuse
 from dgcl.cli.errors import CliError
+from dgcl.cli.groups import add_graph, add_parts
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, seconds, size, step
-from dgcl.cli.partition import add_graph, add_parts
 from dgcl.cli.problem import graph_in_parts
-from dgcl.cli.replicas import find_work
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
     from dgcl.prepare.shares import Share
+    from dgcl.replication.work import Work
 
 #: Layers that can be counted; what each does with the rows x of its input.
 MODELS = {
@@ -44,7 +44,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " long an epoch will take: exchanges by the plan and the topology, layers by what an edge and a row cost.",
     )
     add_graph(parser)
-    option(parser, "--ranks P", "how many", at_least(1), dest="parts", required=True)
+    option(parser, "--ranks P", "how many", at_least(1), required=True)
     option(
         parser,
         "--widths D0,D1,..",
@@ -65,7 +65,7 @@ def add_parser(verbs: Any, name: str) -> None:
         "--work E,R",
         "nanoseconds that the widest layer takes a rank for an edge and for a row, forward (default: measured"
         " on this host's CPU)",
-        work,
+        _work,
     )
     add_parts(parser)
     parser.runs(memory)
@@ -80,11 +80,11 @@ def memory(args: argparse.Namespace) -> int:
         raise CliError(f"--widths must be two numbers or more, e.g. 602,256,41 (got {args.widths[0]})")
     if args.topology is None:
         refuse(args, "work", "goes with --topology")
-    topology = resolve(args.topology or f"uniform:{args.parts}", args.parts)
-    graph, part, _ = graph_in_parts(args, topology)
+    topology = resolve(args.topology or f"uniform:{args.ranks}", args.ranks)
+    graph, part = graph_in_parts(args, topology)
     options = PlanOptions(row_bytes=max(args.widths[:-1]) * TYPES[args.datatype], seed=args.seed)
-    with step(f"planning for {args.parts} ranks"):
-        shares = prepare(graph, args.parts, topology, part=part, options=options)
+    with step(f"planning for {args.ranks} ranks"):
+        shares = prepare(graph, args.ranks, topology, part=part, options=options)
     ranks = [rank_bytes(share, args) for share in shares]
     facts: dict[str, Any] = {"ranks": ranks, "left_out": dict(LEFT_OUT)}
     if args.topology is not None:
@@ -143,6 +143,24 @@ def kept_elements(model: str, widths: list[int], *, training: bool) -> int:
     return sum(each) + counts if training else max(each)
 
 
+def _work(text: str) -> list[float]:
+    values = list_of(number(0))(text)
+    if len(values) != 2:
+        raise argparse.ArgumentTypeError(f"must be two numbers, for an edge and for a row (got {text!r})")
+    return [value * 1e-9 for value in values]
+
+
+def _find_work(args: argparse.Namespace, row_bytes: int) -> tuple[Work, str]:
+    """What a layer costs a rank, as ``--work`` says or measured here; and where that is from."""
+    from dgcl.frameworks.layer_work import measure_work
+    from dgcl.replication.work import Work
+
+    if args.work is not None:
+        return Work(*args.work), "as given"
+    with step("measuring what a layer costs here"):
+        return measure_work(row_bytes), "measured on this host's CPU; for others give --work"
+
+
 def _epoch(shares: list[Share], args: argparse.Namespace) -> dict[str, Any]:
     """Predicted seconds of a step over the whole graph, layer by layer, on the slowest rank."""
     from dgcl.planner.cost import predicted_seconds
@@ -150,7 +168,7 @@ def _epoch(shares: list[Share], args: argparse.Namespace) -> dict[str, Any]:
 
     plan, item, widest = shares[0].plan, TYPES[args.datatype], max(args.widths)
     back = None if args.inference else reverse_plan(plan)
-    work, source = find_work(args, widest * item)
+    work, source = _find_work(args, widest * item)
     layers = []
     for layer, (width, out) in enumerate(pairwise(args.widths)):
         exchange = predicted_seconds(plan.trees, plan.topology.arrays(), width * item)

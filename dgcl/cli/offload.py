@@ -7,11 +7,11 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import CHUNK_BY, at_least, byte_size, list_of, option
+from dgcl.cli.arguments import at_least, byte_size, list_of, option
 from dgcl.cli.errors import CliError
+from dgcl.cli.groups import add_graph, add_parts
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, size, step
-from dgcl.cli.partition import add_graph, add_parts, load_graph
-from dgcl.cli.problem import read_part
+from dgcl.cli.problem import load_graph, read_part
 
 if TYPE_CHECKING:
     from dgcl.offload.offline import Arranged, OfflineRanks
@@ -41,7 +41,7 @@ def add_parser(verbs: Any, name: str) -> None:
         required=True,
     )
     option(parser, "--row-type-bytes B", "bytes of an element; default: 4", at_least(1), 4)
-    option(parser, "--chunk-by", "default: metis", CHUNK_BY, "metis")
+    option(parser, "--chunk-by", "default: metis", ("metis", "range"), "metis")
     option(parser, "--slots ROWS", "rows a rank can hold (default: the fullest batch)", at_least(1))
     option(parser, "--kept", "aggregates are kept, and no neighbour is loaded in the backward")
     add_parts(parser)

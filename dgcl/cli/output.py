@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dgcl.planner.reading.render import seconds, size, table
 
 __all__ = ["print_fields", "print_json", "print_table", "seconds", "size", "step"]
 
-_SOON = 3.0  # seconds; what takes less needs no percent
+_SOON = 3.0  # seconds; of what takes less no time is shown
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -60,52 +61,6 @@ def print_written(*files: tuple[str, str | None]) -> None:
             print(f"{what} written to {path}{link}")
 
 
-class Progress:
-    """How far a step is, and how long the rest takes if it goes on like that.
-
-    Args:
-        what: The step.
-        begin: By ``time.monotonic``.
-    """
-
-    def __init__(self, what: str, begin: float) -> None:
-        self._what, self._begin, self._fraction = what, begin, 0.0
-
-    def done(self, fraction: float) -> None:
-        """So much of the work is done, of 1."""
-        self._fraction = min(max(fraction, 0.0), 1.0)
-
-    def text(self, now: float) -> str:
-        """What to show: in the first seconds only what is being done."""
-        passed = now - self._begin
-        if passed <= _SOON:
-            return f"{self._what} ..."
-        if self._fraction == 0:
-            return f"{self._what} ... {duration(passed)}"
-        left = passed * (1 - self._fraction) / self._fraction
-        return f"{self._what} ... {self._fraction:.0%}, {duration(left)} left"
-
-
-def duration(value: float) -> str:
-    """Seconds of a wait for people: ``42 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    whole = round(value)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def on_terminal() -> bool:
-    """Whether standard error is a terminal, where progress may be shown."""
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
-def show(text: str) -> None:
-    """Show this in the last line of the terminal, in place of what was there; "": nothing."""
-    print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-
 @contextmanager
 def _compiled_output_on_stderr() -> Iterator[None]:
     """Send what libraries print on standard output, as METIS does, to standard error: output may be JSON."""
@@ -125,30 +80,31 @@ def _compiled_output_on_stderr() -> Iterator[None]:
 
 
 @contextmanager
-def step(what: str) -> Iterator[Progress]:
+def step(what: str) -> Iterator[None]:
     """Say on standard error what is being done, while it is being done; only where that is a terminal.
 
-    After three seconds how long it has taken is shown, too; or, where the work reports how far it is
-    (:meth:`Progress.done`), percent and the time that is left.
+    After three seconds the time that it has taken is shown, too.
     """
-    progress = Progress(what, time.monotonic())
-    if not on_terminal():
-        with _compiled_output_on_stderr():
-            yield progress
-        return
-    over = threading.Event()
+    over, begin = threading.Event(), time.monotonic()
+
+    def show(text: str) -> None:
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
     def watch() -> None:
-        while not over.wait(0.5):
-            show(progress.text(time.monotonic()))
+        while not over.wait(1):
+            passed = time.monotonic() - begin
+            show(f"{what} ... {timedelta(seconds=round(passed))}" if passed > _SOON else f"{what} ...")
 
-    show(f"{what} ...")
     watcher = threading.Thread(target=watch, name="dgcl progress", daemon=True)
-    watcher.start()
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    if terminal:
+        show(f"{what} ...")
+        watcher.start()
     try:
         with _compiled_output_on_stderr():
-            yield progress
+            yield
     finally:
         over.set()
-        watcher.join()
-        show("")
+        if terminal:
+            watcher.join()
+            show("")

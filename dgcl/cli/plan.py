@@ -1,8 +1,9 @@
-"""``dgcl plan``: make a plan of a graph, or a relation, on a topology; write it, and say how good it is."""
+"""``dgcl plan``: plan what a strategy exchanges on a machine; write the plans, and say how good they are."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,23 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, number, option, refuse
-from dgcl.cli.edges import add_edges, plan_edges
+from dgcl.cli.arguments import number, option, refuse
+from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, check_picture, replacing
-from dgcl.cli.grids import add_grid, plan_one_grid
+from dgcl.cli.groups import add_machine, add_parts, add_planning, add_source
 from dgcl.cli.output import print_json, print_legend, print_written, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
-from dgcl.cli.problem import add_problem, check_problem, graph_in_parts, name_of_problem, problem
-from dgcl.cli.replicas import add_replication, arrange_copies, check_replication, place_parts
+from dgcl.cli.problem import graph_in_parts, load_relation
 from dgcl.cli.topologies import resolve
 from dgcl.cli.warmup import compile_beside
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan, PlanOptions
     from dgcl.planner.placement import Placement
-
-# The paper's greedy takes minutes for millions of vertices on many ranks: there it runs only when asked for.
-_MOST_RANKS_FOR_SPST = 16
+    from dgcl.program.strategy import Arrangement
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -38,24 +36,23 @@ def add_parser(verbs: Any, name: str) -> None:
         " the time goes, and how much better any plan could be. Give a graph, which is partitioned first, or"
         " a relation, which says who needs what already.",
     )
-    add_problem(parser)
-    option(parser, "--method M", "planner (default: auto, the best known)", default="auto")
-    add_edges(parser)
-    add_grid(parser)
-    add_replication(parser)
-    option(parser, "--row-bytes B", "default: 512", at_least(1), 512)
+    option(
+        add_source(parser, required=True),
+        "--synthetic NAME",
+        "draw a relation of the size of a graph: reddit, com-orkut, web-google or wiki-talk",
+    )
+    option(parser, "--scale X", "of --synthetic; default: 1", number(0, open_end=True), 1.0)
+    add_machine(parser, required=True)
+    add_parts(parser)
+    add_planning(parser)
+    option(parser, "--compare M,M", "other methods to hold it against, such as direct,spst", default="")
     option(parser, "--time-limit S", "stop planning after S seconds", number(0, open_end=True))
     option(parser, "--gap G", "stop once this near the bound (0.01: 1%%)", number(0))
     option(parser, "--place", "first find the device for each part that makes plans fastest")
-    option(
-        parser,
-        "--compare M,M",
-        "methods to hold it against (default: direct,spst,auto, and none with --json)",
-        _names,
-    )
     option(parser, "--explain CLASS", "show how a class travels: its number, or OWNER>D,D,...")
     option(parser, "--plot FILE", "draw load and stages (png, svg or pdf)")
     option(parser, "--out plan.npz", "write the plan")
+    option(parser, "--fold-out F.npz", "write the plan of the partial sums (tail, cover, grid)")
     option(parser, "--relation-out R.npz", "write the relation")
     parser.runs(plan)
 
@@ -64,59 +61,50 @@ def plan(args: argparse.Namespace) -> int:
     """Plan, write what was asked for, and print the outcome."""
     from dgcl.planner import PlanOptions
     from dgcl.planner.methods import get_planner
+    from dgcl.planner.reading.explain import explain, find_class
     from dgcl.planner.reading.plot import plot_plan
-    from dgcl.planner.reading.report import report
-    from dgcl.replication import METHOD
 
-    for method in (args.method, *(args.compare or ())):
-        if method != METHOD:  # which is not one of the planner's
-            get_planner(method)  # an unknown method is refused before anything long is done
+    compared = args.compare.split(",") if args.compare else []
+    for method in (args.method, *compared):
+        get_planner(method)  # an unknown method is refused before anything long is done
+    _check(args)
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed, time_limit=args.time_limit)
     if args.gap is not None:
         options = replace(options, gap=args.gap)
-    if args.grid is not None:
-        return plan_one_grid(args, options)
-    if args.edges is not None:
-        return plan_edges(args, options)
-    refuse(args, "fold-out", "goes with --edges or --grid")
-    copying = check_replication(args)
-    check_problem(args)
-    _check_files(args)
     if args.method == "auto":
         compile_beside()
-    result, why, placement = (_plan_copies if copying else _plan_relation)(args, options)
-    relation = result.relation
-    results: list[tuple[str | None, Callable[[Path], None]]] = [
-        (args.out, result.save),
-        (args.relation_out, relation.save),
-        (args.plot, partial(plot_plan, result, graph=name_of_problem(args))),
+    rows, arrangement, placement = _planned(args, options)
+    sums = arrangement.partial.plan if arrangement is not None and arrangement.partial is not None else None
+    facts = {"strategy": args.strategy, **_facts(rows, compared, options)}
+    if args.explain is not None:
+        facts["explain"] = explain(rows, find_class(rows.relation, args.explain))
+    if placement is not None:
+        facts["placement"] = placement_facts(placement)
+    if arrangement is not None and arrangement.why:
+        facts["choice"] = arrangement.why
+    if sums is not None:
+        facts["partial"] = _facts(sums, compared, options)
+    elif args.fold_out is not None:
+        raise CliError(f"--fold-out: there are no partial sums with --strategy {args.strategy}")
+    results: list[tuple[str, str | None, Callable[[Path], object]]] = [
+        ("plan", args.out, rows.save),
+        ("plan of the partial sums", args.fold_out, rows.save if sums is None else sums.save),
+        ("relation", args.relation_out, rows.relation.save),
+        ("picture", args.plot, partial(plot_plan, rows, graph=_name(args))),
     ]
     with ExitStack() as outputs:  # all files appear, or none
-        for path, write in results:
+        for _, path, write in results:
             if path is not None:
                 write(outputs.enter_context(replacing(path)))
-    facts = report(result, _others(args, result, options))
-    explanation = None if args.explain is None else _explained(result, args.explain, copying)
     if args.json:
-        more: dict[str, Any] = {} if explanation is None else {"explain": explanation}
-        if why:
-            more["choice"] = why
-        if placement is not None:
-            more["placement"] = placement_facts(placement)
-        print_json({**_summary(result), "report": facts, **more})
-    else:
-        _print(facts, explanation)
-        print_legend(_LEGEND)
-        if "replication" in result.meta:
-            print("\nreplicas  methods and bound are for the copies, inside machines")
-        if why:
-            print(f"\nchoice    {why}")
-        if placement is not None:
-            print(f"\nplacement {placement_line(placement)}")
-        files = (("plan", args.out), ("relation", args.relation_out), ("picture", args.plot))
-        if any(path is not None for _, path in files):
-            print()
-        print_written(*files)
+        print_json(facts)
+        return 0
+    _print(facts)
+    if placement is not None:
+        print(f"\nplacement {placement_line(placement)}")
+    if any(path is not None for _, path, _ in results):
+        print()
+    print_written(*((what, path) for what, path, _ in results))
     return 0
 
 
@@ -130,85 +118,87 @@ _LEGEND = {
 }
 
 
-def _plan_relation(args: argparse.Namespace, options: PlanOptions) -> tuple[Plan, str, Placement | None]:
-    """The plan, why it is this one ("": nobody asked), and where parts were placed."""
-    from dgcl.planner.methods import make_plan
-    from dgcl.planner.reading.explain import find_class
-
-    relation, topology = problem(args)
-    placement = find_placement(relation, topology, options) if args.place else None
-    if placement is not None:
-        relation = placement.relation
-    if args.explain is not None:
-        find_class(relation, args.explain)  # refused before planning, which may take long
-    with step(f"planning {relation.num_classes} classes on {topology.name}"):
-        return make_plan(relation, topology, args.method, options), "", placement
-
-
-def _plan_copies(args: argparse.Namespace, options: PlanOptions) -> tuple[Plan, str, Placement | None]:
-    """The same with replicas across machines, where that was asked for or is better."""
-    from dgcl.planner.reading.explain import parse_class
-
-    topology = resolve(args.topology, args.parts)
-    if args.explain is not None:
-        parse_class(args.explain, topology.num_devices)
-    graph, part, classes = graph_in_parts(args, topology)
-    placement = find_placement(classes.relation, topology, options) if args.place else None
-    if placement is not None:
-        part, classes = place_parts(graph, part, placement)
-    arrangement, why = arrange_copies(args, graph, part, classes, topology, options)
-    return arrangement.plan, why, placement
-
-
-def _explained(plan: Plan, text: str, copying: bool) -> dict[str, Any]:
-    """How a class travels.
-
-    With replicas, the relation is chosen here, so that a class which it has not is an answer, and no error.
-    """
-    from dgcl.planner.reading.explain import explain, find_class
-
-    try:
-        return explain(plan, find_class(plan.relation, text))
-    except ValueError as error:
-        if not copying:
-            raise
-        return {"class": text, "missing": str(error)}
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(",") if name)
-
-
-def _check_files(args: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options that do not go together, and files that cannot be written."""
+    if args.graph is None:
+        refuse(args, "part strategy", "goes with a graph: a relation says already who needs what")
+    if args.synthetic is None:
+        refuse(args, "scale", "goes with --synthetic")
     inputs = {
         "GRAPH": args.graph,
         "--relation": args.relation,
         "--part": args.part,
         "--topology": args.topology,
     }
-    check_output("--out", args.out, inputs)
-    check_output("--relation-out", args.relation_out, {**inputs, "--out": args.out})
-    check_picture("--plot", args.plot, {**inputs, "--out": args.out, "--relation-out": args.relation_out})
+    for name, check in (
+        ("--out", check_output),
+        ("--fold-out", check_output),
+        ("--relation-out", check_output),
+        ("--plot", check_picture),
+    ):
+        path = getattr(args, name[2:].replace("-", "_"))
+        check(name, path, inputs)
+        inputs[name] = path
 
 
-def _others(args: argparse.Namespace, plan: Plan, options: PlanOptions) -> list[Any]:
-    """Plan the same by the other methods that the table shows."""
-    from dgcl.planner.reading.report import COMPARED, compare
-
-    methods = args.compare
-    if methods is None:
-        few = plan.world_size <= _MOST_RANKS_FOR_SPST
-        methods = () if args.json else [m for m in COMPARED if m != "spst" or few]
-    others = []
-    chosen = [method for method in methods if method != plan.method]
-    for which, method in enumerate(chosen, 1):
-        with step(f"planning by {method}, to compare ({which} of {len(chosen)})"):
-            others += compare(plan.relation, plan.topology, (method,), options)
-    return others
+def _name(args: argparse.Namespace) -> str:
+    """What is planned, for titles: a file's name without its folder, or the name of a synthetic relation."""
+    return os.path.basename(args.graph or args.relation or f"synthetic {args.synthetic} x {args.scale:g}")
 
 
-def _summary(plan: Plan) -> dict[str, Any]:
-    """The plan's meta without the topology, and sizes."""
+def _planned(
+    args: argparse.Namespace, options: PlanOptions
+) -> tuple[Plan, Arrangement | None, Placement | None]:
+    """The plan of the rows; the arrangement that it is of, where there is a graph; and where parts were placed."""
+    from dgcl.advisor.spelling import read_strategy
+    from dgcl.planner.methods import make_plan
+    from dgcl.planner.reading.explain import find_class, parse_class
+    from dgcl.planner.synthetic import synthetic_relation
+    from dgcl.program.strategy import Problem
+
+    ranks, problem, placement = args.ranks, None, None
+    if args.relation is not None:
+        relation = load_relation(args.relation, ranks)
+        ranks = relation.world_size
+    topology = resolve(args.topology, ranks)
+    strategy = read_strategy(args.strategy).layout(topology.num_devices)
+    if args.explain is not None:
+        parse_class(args.explain, topology.num_devices)
+    if args.synthetic is not None:
+        with step(f"drawing {args.synthetic}"):
+            relation = synthetic_relation(
+                args.synthetic, topology.num_devices, seed=args.seed, scale=args.scale
+            )
+    elif args.graph is not None:
+        graph, part = graph_in_parts(args, topology, getattr(strategy, "block", 1))
+        problem = Problem(graph, part, topology, args.method, options)
+        if args.strategy == "halo" or args.place:
+            with step("finding out who needs what"):
+                relation = problem.classes.relation
+    if args.place:
+        placement = find_placement(relation, topology, options)
+        relation = placement.relation
+        if problem is not None:
+            part = placement.device_of_part.astype(problem.part.dtype)[problem.part]
+            problem = replace(problem, part=part)
+    if args.explain is not None and args.strategy == "halo":
+        find_class(relation, args.explain)  # refused before planning, which may take long
+    with step(f"planning {args.strategy} on {topology.name}"):
+        if problem is None:
+            return make_plan(relation, topology, args.method, options), None, placement
+        arrangement = strategy.arrange(problem)
+        return arrangement.plan, arrangement, placement
+
+
+def _facts(plan: Plan, compared: list[str], options: PlanOptions) -> dict[str, Any]:
+    """The plan's meta without the topology, sizes, and the report beside other methods."""
+    from dgcl.planner.reading.report import compare, report
+
+    others, options = [], replace(options, row_bytes=plan.row_bytes)  # those of a slice, on a grid
+    for method in compared:
+        if method != plan.method:
+            with step(f"planning by {method}, to compare"):
+                others += compare(plan.relation, plan.topology, (method,), options)
     return {
         **{key: value for key, value in plan.meta.items() if key != "topology"},
         "num_classes": plan.relation.num_classes,
@@ -216,16 +206,22 @@ def _summary(plan: Plan) -> dict[str, Any]:
         "num_stages": plan.num_stages,
         "boundary_vertices": plan.relation.num_vertices,
         "bytes_total": plan.row_bytes * plan.trees.rows_moved(),
+        "report": report(plan, others),
     }
 
 
-def _print(facts: dict[str, Any], explanation: dict[str, Any] | None) -> None:
+def _print(facts: dict[str, Any]) -> None:
     from dgcl.planner.reading.explain import render_class
     from dgcl.planner.reading.render import render
 
-    print(render(facts))
-    if explanation is not None:
-        print()
-        print(
-            f"explain   {explanation['missing']}" if "missing" in explanation else render_class(explanation)
-        )
+    if "choice" in facts:
+        print(f"strategy  {facts['choice']}\n")
+    if facts["bytes_total"] or "partial" not in facts:
+        print(render(facts["report"]))
+    if "explain" in facts:
+        print(f"\n{render_class(facts['explain'])}")
+    if "partial" in facts:
+        print(f"\nPartial sums travel these trees backwards (fold):\n\n{render(facts['partial']['report'])}")
+    print_legend(_LEGEND)
+    if "replication" in facts:
+        print("\nreplicas  methods and bound are for the copies, inside machines")

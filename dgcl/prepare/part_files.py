@@ -141,7 +141,7 @@ def load_share(
         if expected not in (None, stored):
             raise ValueError(
                 f"it is of grid ({stored}), and grid ({expected}) is asked for; leave grid out, or write the parts"
-                f" anew: {_command(path, world_size)} --grid {expected}"
+                f" anew: {_command(path, world_size)} --strategy grid:{expected}"
             )
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"parts: {path}: {error}") from error
@@ -153,7 +153,7 @@ def _what_is_missing(path: Path, world_size: int) -> str:
     folder = path.parent
     if not folder.is_dir():
         why = f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}"
-        return f"{why}; dgcl partition GRAPH --parts {world_size} --out DIR/ writes one"
+        return f"{why}; dgcl partition GRAPH --ranks {world_size} --out DIR/ writes one"
     stored = sum(1 for _ in folder.glob(_PART))
     if stored and all(part_path(folder, rank).exists() for rank in range(stored)):
         return f"what is in {folder} is {_of_another_job(path, stored, world_size)}"
@@ -168,7 +168,7 @@ def _of_another_job(path: Path, stored: int, world_size: int) -> str:
 
 
 def _command(path: Path, world_size: int) -> str:
-    return f"dgcl partition GRAPH --parts {world_size} --out {path.parent}/"
+    return f"dgcl partition GRAPH --ranks {world_size} --out {path.parent}/"
 
 
 def _sign(plan: Plan) -> str:

@@ -69,7 +69,7 @@ def memory(run: Run) -> Figure:
         parts = [
             "partition",
             str(folder / "graph.npz"),
-            "--parts",
+            "--ranks",
             str(RANKS),
             "--out",
             f"{folder / 'parts'}/",

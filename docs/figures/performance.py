@@ -65,9 +65,7 @@ def exchanges(run: Run) -> Figure:
 
     def rows() -> Iterator[list[Any]]:
         for graph in run.some(GRAPHS):
-            lines = bench(run, "--graph", str(run.path(graph)), "--method", "halo,gloo-halo,auto,gloo")[
-                "lines"
-            ]
+            lines = bench(run, str(run.path(graph)), "--method", "halo,gloo-halo,auto,gloo")["lines"]
             yield from ([graph, lines[0]["halo_rows"], *row] for row in beside_gloo(lines))
 
     return Figure({"graph": "", "halo rows": ",", **COLUMNS}, rows(), machine())
@@ -87,7 +85,7 @@ def sizes(run: Run) -> Figure:
 def model(run: Run) -> Figure:
     """Measured time over the plan's, with a part of the vertices sent (the paper's Figure 10)."""
     options = "--fraction", "0.1,0.2,0.4,0.6,0.8,1.0", "--method", "halo"
-    results = bench(run, "--graph", str(run.path("ogbn_arxiv")), *options)
+    results = bench(run, str(run.path("ogbn_arxiv")), *options)
     columns = {
         "vertices": "g",
         "modelled us": ",.0f",

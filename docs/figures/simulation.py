@@ -39,17 +39,8 @@ def relations(run: Run, machine: str, parts: int) -> Iterator[tuple[str, Relatio
     for graph in run.some(GRAPHS):
         with tempfile.TemporaryDirectory() as folder:
             out = str(Path(folder) / "relation.npz")
-            options = [
-                "--topology",
-                machine,
-                "--parts",
-                str(parts),
-                "--method",
-                "direct",
-                "--relation-out",
-                out,
-            ]
-            command = [sys.executable, "-m", "dgcl", "plan", str(run.path(graph)), *options, "--json"]
+            options = f"--topology {machine} --ranks {parts} --method direct --json --relation-out".split()
+            command = [sys.executable, "-m", "dgcl", "plan", str(run.path(graph)), *options, out]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             yield graph, Relation.load(out)
 

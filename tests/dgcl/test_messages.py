@@ -284,7 +284,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "parts that were not written": (
         lambda: dgcl.load_comm_info("/nowhere/parts"),
-        "there is no folder /nowhere/parts; dgcl partition GRAPH --parts 2 --out DIR/ writes one",
+        "there is no folder /nowhere/parts; dgcl partition GRAPH --ranks 2 --out DIR/ writes one",
         ValueError,
     ),
     "edge data of some edges": (

@@ -157,7 +157,7 @@ def _communicator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("wrong_values"))
         dgcl.graph.save_graph("graph.npz", GRAPH)
-        main(["partition", "graph.npz", "--parts", "1", "--out", "parts/"])
+        main(["partition", "graph.npz", "--ranks", "1", "--out", "parts/"])
         before = context.control, context.communicator
         dgcl.init()
         comm = dgcl.build_comm_info(GRAPH, "uniform")

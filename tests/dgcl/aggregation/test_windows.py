@@ -527,7 +527,7 @@ def test_part_files(tmp_path, are_old) -> None:
     save_shares(tmp_path, shares)
     for found in dgcl.launch(from_parts, 3, str(tmp_path)):
         if are_old:
-            assert "write them again: dgcl partition GRAPH --parts 3" in found
+            assert "write them again: dgcl partition GRAPH --ranks 3" in found
         else:
             torch.testing.assert_close(found, dense(case, "sum", None) @ features(26, 3))
 

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from dgcl.cli.output import Progress, print_json, print_legend, print_table, print_written, step
+from dgcl.cli.output import print_json, print_legend, print_table, print_written, step
 
 
 def test_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,23 +27,6 @@ def test_json_takes_numpy_values(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_refuses_what_json_has_not(value: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         print_json({"a": value})
-
-
-@pytest.mark.parametrize(
-    "passed, fraction, text",
-    [
-        (1.0, 0.0, "planning ..."),
-        (3.0, 0.5, "planning ..."),
-        (12.4, 0.0, "planning ... 12 s"),
-        (10.0, 0.25, "planning ... 25%, 30 s left"),
-        (100.0, 0.2, "planning ... 20%, 6 min 40 s left"),
-        (7200.0, 0.5, "planning ... 50%, 2 h 0 min left"),
-    ],
-)
-def test_progress_tells_the_time_left_of_long_work(passed: float, fraction: float, text: str) -> None:
-    progress = Progress("planning", 1000.0)
-    progress.done(fraction)
-    assert progress.text(1000.0 + passed) == text
 
 
 class Terminal(io.StringIO):

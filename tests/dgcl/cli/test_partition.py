@@ -29,7 +29,7 @@ def held(part: np.ndarray, hops: int) -> int:
 @pytest.mark.parametrize("method", ["metis", "random", "range"])
 def test_figures(run: Run, folder: Path, method: str) -> None:
     report = run(
-        "partition", "graph.npz", "--parts", 3, "--method", method, "--out", "out.npy", "--json"
+        "partition", "graph.npz", "--ranks", 3, "--partition", method, "--out", "out.npy", "--json"
     ).json
     part = np.load(folder / "out.npy", allow_pickle=False)
     assert part.dtype == np.int32
@@ -44,7 +44,7 @@ def test_figures(run: Run, folder: Path, method: str) -> None:
 
 
 def test_text_has_the_figures(run: Run, folder: Path) -> None:
-    outcome = run("partition", "graph.npz", "--parts", 3, "--method", "range", "--out", "out.npy")
+    outcome = run("partition", "graph.npz", "--ranks", 3, "--partition", "range", "--out", "out.npy")
     assert outcome.status == 0
     assert outcome.err == ""
     assert "6 vertices, 7 edges" in outcome.out
@@ -55,7 +55,7 @@ def test_same_seed_same_parts_in_any_format(run: Run, folder: Path) -> None:
     files = []
     for name, graph in itertools.product("ab", ("graph.npz", "graph.txt")):
         out = f"{name}-{graph}.npy"
-        assert run("partition", graph, "--parts", 2, "--seed", 5, "--out", out).status == 0
+        assert run("partition", graph, "--ranks", 2, "--seed", 5, "--out", out).status == 0
         files.append((folder / out).read_bytes())
     assert len(set(files)) == 1
 
@@ -66,7 +66,7 @@ def test_parts_follow_the_machines_of_a_topology(run: Run, folder: Path) -> None
     shuffled = np.random.default_rng(1).permutation(96)
     edges = [*half, *((u + 48, v + 48) for u, v in half), (0, 48)]
     save_graph(folder / "halves.npz", 96, [(shuffled[u], shuffled[v]) for u, v in edges])
-    argv = ["partition", "halves.npz", "--parts", 16, "--topology", "dgx1x2", "--out", "out.npy"]
+    argv = ["partition", "halves.npz", "--ranks", 16, "--topology", "dgx1x2", "--out", "out.npy"]
     assert run(*argv).status == 0
     machine = np.load(folder / "out.npy")[shuffled] // 8
     assert len(set(machine[:48])) == len(set(machine[48:])) == 1
@@ -74,7 +74,7 @@ def test_parts_follow_the_machines_of_a_topology(run: Run, folder: Path) -> None
 
 
 def test_parts_are_numbered_for_a_machine(run: Run, folder: Path) -> None:
-    argv = ["partition", "graph.npz", "--parts", 3, "--method", "range"]
+    argv = ["partition", "graph.npz", "--ranks", 3, "--partition", "range"]
     run(*argv, "--out", "plain.npy")
     report = run(*argv, "--topology", "line.json", "--place", "--out", "placed.npy", "--json").json
     order = np.array(report["placement"]["device_of_part"])
@@ -85,14 +85,14 @@ def test_parts_are_numbered_for_a_machine(run: Run, folder: Path) -> None:
 
 
 def test_a_placement_needs_a_machine(run: Run) -> None:
-    outcome = run("partition", "graph.npz", "--parts", 3, "--place", "--out", "out.npy")
+    outcome = run("partition", "graph.npz", "--ranks", 3, "--place", "--out", "out.npy")
     assert outcome.status == 2
     assert "--topology" in outcome.err
 
 
 def test_how_an_edge_list_was_read_is_logged(run: Run, folder: Path) -> None:
     (folder / "snap.txt").write_text("# Undirected graph: x\n0 1\n1 2\n2 3\n0 3\n")
-    argv = ("--parts", 2, "--out", "out.npy", "--json")
+    argv = ("--ranks", 2, "--out", "out.npy", "--json")
     outcome = run("partition", "snap.txt", *argv)
     assert outcome.json["num_edges"] == 8
     assert "snap.txt: each line 'u v' read as an edge both ways" in outcome.err

@@ -21,7 +21,7 @@ from tests.dgcl.cli.support import Run
         ("plan", "FILE", "--topology", "dgx1"),
         ("plan", "graph.npz", "--part", "FILE", "--topology", "dgx1"),
         ("plan", "--synthetic", "web-google", "--topology", "FILE"),
-        ("partition", "FILE", "--parts", "2", "--out", "part.npy"),
+        ("partition", "FILE", "--ranks", "2", "--out", "part.npy"),
     ],
     ids=" ".join,
 )

@@ -11,16 +11,6 @@ from tests.dgcl.cli.support import Run
 
 def test_picture(run: Run, folder: Path, plan_file: Path) -> None:
     pytest.importorskip("matplotlib")
-    line = (
-        "plan",
-        "--relation",
-        "relation.npz",
-        "--topology",
-        "line.json",
-        "--compare",
-        "auto",
-        "--plot",
-        "l.svg",
-    )
-    assert run(*line).status == 0
+    argv = ("plan", "--relation", "relation.npz", "--topology", "line.json", "--plot", "l.svg")
+    assert run(*argv).status == 0
     assert "relation.npz on line: auto plan for 3 ranks" in (folder / "l.svg").read_text()

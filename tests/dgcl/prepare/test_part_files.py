@@ -179,7 +179,7 @@ def test_another_number_of_ranks(folder: Path, world_size: int) -> None:
     """Every rank names both numbers and the ways out, whether it has a file or not."""
     for text in dgcl.launch(outcome, world_size, folder):
         assert f"for 3 ranks, and this job has {world_size}; start it on 3 ranks, or write parts for" in text
-        assert f"dgcl partition GRAPH --parts {world_size} --out {folder}/" in text
+        assert f"dgcl partition GRAPH --ranks {world_size} --out {folder}/" in text
 
 
 @pytest.mark.parametrize(
@@ -190,13 +190,13 @@ def test_a_folder_that_is_not_there(folder: Path, name: str, words: str) -> None
     for text in dgcl.launch(outcome, 3, folder.parent / name):
         assert words in text
         assert "Errno" not in text
-        assert "dgcl partition GRAPH --parts 3 --out DIR/ writes one" in text
+        assert "dgcl partition GRAPH --ranks 3 --out DIR/ writes one" in text
 
 
 def test_a_part_in_the_middle_that_is_missing(folder: Path) -> None:
     part_path(folder, 1).unlink()
     for text in dgcl.launch(outcome, 3, folder):
-        assert "rank-00001.part is missing; write all parts again: dgcl partition GRAPH --parts 3" in text
+        assert "rank-00001.part is missing; write all parts again: dgcl partition GRAPH --ranks 3" in text
 
 
 def test_parts_of_the_version_before_load_or_name_the_command_that_makes_them_again() -> None:

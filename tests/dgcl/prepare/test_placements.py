@@ -61,7 +61,7 @@ def test_parts_hold_both_exchanges(edges: str, tmp_path: Path) -> None:
 def test_the_command_writes_them(tmp_path: Path) -> None:
     graph, folder = tmp_path / "graph.npz", tmp_path / "parts"
     save_graph(graph, CASE.graph)
-    assert main(["partition", str(graph), "--parts", "3", "--edges", "cover", "--out", f"{folder}/"]) == 0
+    assert main(["partition", str(graph), "--ranks", "3", "--strategy", "cover", "--out", f"{folder}/"]) == 0
     for found, placement in dgcl.launch(from_parts, RANKS, folder):
         assert placement == "cover"
         assert found.equal(wanted())

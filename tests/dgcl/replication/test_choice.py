@@ -246,7 +246,7 @@ def test_work_is_measured_in_positive_seconds(row_bytes: int) -> None:
 
 @pytest.mark.slow
 def test_planning_replicas_loads_no_torch() -> None:
-    """As ``dgcl plan --hops --work`` does where there is no GPU to wait for."""
+    """As is done where there is no GPU to wait for."""
     code = (
         "import sys, numpy as np\n"
         "from dgcl.graph import as_graph\n"

@@ -1,0 +1,126 @@
+"""`dgcl plan --strategy` and `dgcl partition --strategy`: golden rows of small graphs, files, loading, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import dgcl
+from dgcl.planner import Plan, check_plan_file
+from dgcl.topology import save_topology
+from tests.dgcl.aggregation.test_aggregator import EXACT, dense, features
+from tests.dgcl.awkward import Case
+from tests.dgcl.cli.support import Run
+from tests.dgcl.grid.test_items import TOY
+from tests.dgcl.replication.machines import machines
+from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
+from tests.samples import named
+
+
+def toy(folder: Path, ranks: int) -> list[str]:
+    edges = zip(*toy_24().edges(), strict=True)
+    (folder / "toy.txt").write_text("".join(f"{u} {v}\n" for u, v in edges))
+    np.save(folder / "toy.npy", in_ranges(24, ranks))
+    return ["plan", "toy.txt", "--part", "toy.npy", "--topology", f"uniform:{ranks}"]
+
+
+def star(folder: Path) -> list[str]:
+    """Thirty leaves read by one vertex; leaves of the first part, the hub of another."""
+    (folder / "star.txt").write_text("".join(f"{leaf} 30\n" for leaf in range(30)) + "30 31\n")
+    np.save(folder / "star.npy", np.array([0] * 30 + [1, 1], np.int32))
+    return ["plan", "star.txt", "--part", "star.npy", "--topology", "uniform:2"]
+
+
+@named(
+    "strategy, rows, sums",
+    {
+        "halo": ("halo", 30, None),
+        "tail": ("tail", 0, 1),
+        "cover": ("cover", 0, 1),
+        **{
+            str(sizes): (f"grid:{','.join(map(str, sizes))}", sum(expanded), sum(folded))
+            for sizes, (expanded, folded, _, _) in TOY.items()
+            if sizes[1:] != (1, 1)  # which is halo
+        },
+    },
+)
+def test_rows_of_both_exchanges(run: Run, folder: Path, strategy: str, rows: int, sums: int | None) -> None:
+    """Both are planned, proved, written and reported, alike for every strategy."""
+    name, _, sizes = strategy.partition(":")
+    argv = toy(folder, int(np.prod([int(size) for size in sizes.split(",")]))) if sizes else star(folder)
+    argv += ["--strategy", strategy, "--out", "rows.npz"]
+    facts = run(*argv, *([] if sums is None else ["--fold-out", "sums.npz"]), "--json").json
+    shown = run(*argv, "--compare", "direct").out
+    for file, count, told in (("rows.npz", rows, facts), ("sums.npz", sums, facts.get("partial"))):
+        if count is None:
+            assert told is None
+            continue
+        check_plan_file(folder / file)
+        assert Plan.load(folder / file).relation.deliveries == count
+        assert told["report"]["relation"]["deliveries"] == count
+        assert told["lower_bound_seconds"] <= told["predicted_seconds"] * (1 + 1e-12)
+    assert ("Partial sums" in shown) == (sums is not None)
+    assert shown.startswith("machine" if name == "halo" else "strategy")
+
+
+@named(
+    "network, says, replicated",
+    {
+        "two machines": ([0, 0, 1], "copies of a vertex", True),
+        "one": ([0, 0, 0], "nothing is replicated", False),
+    },
+)
+def test_replicas(run: Run, folder: Path, network: list[int], says: str, replicated: bool) -> None:
+    """Ranks 0 and 1 on one machine, rank 2 on another: no row crosses between them."""
+    save_topology(machines(network, network=0.001), folder / "two.json")
+    argv = ["plan", "graph.npz", "--topology", "two.json", "--part", "part.npy", "--strategy", "replicas:2"]
+    facts = run(*argv, "--out", "plan.npz", "--json").json
+    assert says in facts["choice"]
+    assert ("replication" in facts) == replicated
+    check_plan_file(folder / "plan.npz")
+    with np.load(folder / "plan.npz", allow_pickle=False) as file:
+        assert ((file["edge_src"] == 2) | (file["edge_dst"] == 2)).any() != replicated
+    assert ("are for the copies" in run(*argv, "--place").out) == replicated
+    if replicated:
+        assert "no class of rank 0 goes to exactly 2" in run(*argv, "--explain", "0>2").err
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("graph.npz --strategy trail", "(got 'trail'); did you mean 'tail'?"),
+        ("graph.npz --strategy grid:2,2,1", "2 x 2 x 1 = 4 ranks, and there are 3"),
+        ("graph.npz --strategy grid:2,2", "parts,depth,slices such as"),
+        ("graph.npz --fold-out f.npz", "no partial sums with --strategy halo"),
+        ("--synthetic reddit --strategy tail", "--strategy goes with a graph"),
+    ],
+)
+def test_refusals(run: Run, folder: Path, options: str, message: str) -> None:
+    outcome = run("plan", *options.split(), "--topology", "line.json")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert message in outcome.err
+
+
+def aggregate(folder: str, grid: str | None) -> torch.Tensor | str:
+    try:
+        comm = dgcl.load_comm_info(folder, grid=grid)
+    except ValueError as error:
+        return str(error)
+    return comm.collect(comm.aggregator()(comm.dispatch_features(features(24, 5))), None)
+
+
+@pytest.mark.parametrize("strategy", ["cover", "grid:2,1,2", "grid:1,1,4", "grid:2,2,1", "grid:4,1,1"])
+def test_ranks_load_what_was_written(run: Run, folder: Path, strategy: str) -> None:
+    toy(folder, 4)
+    assert run("partition", "toy.txt", "--ranks", 4, "--strategy", strategy, "--out", "parts/").status == 0
+    graph = toy_24()
+    case = Case("", np.stack(graph.edges()).astype(np.int64), 24, np.ones(24, bool))
+    expected = dense(case, "sum", None) @ features(24, 5)
+    grid = strategy.partition(":")[2] or None
+    for result in dgcl.launch(aggregate, 4, "parts", grid):
+        torch.testing.assert_close(result, expected, rtol=EXACT, atol=EXACT)
+    for error in dgcl.launch(aggregate, 4, "parts", "1,4,1"):
+        assert "--strategy grid:1,4,1" in error
