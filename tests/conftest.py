@@ -19,8 +19,6 @@ the cores, and threads that wait for each other take many times longer than the 
 With ``CI=true`` nothing is skipped for want of a tool: a test that would be is a failure.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -9,8 +9,6 @@ repository runs the tests that mirror its package, those nearest to the changed 
 crashes, or takes longer than ``--timeout`` seconds, counts as caught: the suite would not pass.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy

@@ -1,7 +1,5 @@
 """Tables of cases that are too many for every day: a sample runs always, the rest with the slow tests."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Running one of the test modules in numba's CUDA simulator, which has to be chosen before numba is imported."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Rules are functions from a parsed file to the lines that break them; each is first shown a file that does.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import os

@@ -1,7 +1,5 @@
 """All machine code is cached in one way, with one kind of stamp (:mod:`dgcl.kernels.kernel_cache`)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

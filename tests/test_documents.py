@@ -1,7 +1,5 @@
 """The documents name files that exist, and the reference has every public name."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Wheel, source archive and editable install: one package, and nothing of its parts at top level."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What is left of a big table every day."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any

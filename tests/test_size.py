@@ -1,7 +1,5 @@
 """The source does not grow: tokens of code, without comments and docstrings, stay below what the last issue left."""
 
-from __future__ import annotations
-
 import ast
 import io
 import tokenize

@@ -4,8 +4,6 @@ The glossary is in docs/developing.md. Names are split at underscores and capita
 looks like one of these words in prose (a turn, a card of a network) is left alone.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Graphs that break what assumes too much, with partitions of them, for the tests of what runs on ranks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fixtures of the tests of what runs on ranks."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterator
 

@@ -6,8 +6,6 @@ and losses, and must arrive at the same numbers. Importable, because ranks that 
 functions by name.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable

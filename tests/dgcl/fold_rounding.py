@@ -14,8 +14,6 @@ Accuracy and Stability of Numerical Algorithms, sections 2.2 and 4.2). For float
 they are added in their own type and not rounded further.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

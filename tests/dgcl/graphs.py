@@ -1,7 +1,5 @@
 """Graphs for tests: random multigraphs, the worked example, and the real ones where they are present."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

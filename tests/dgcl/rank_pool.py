@@ -1,7 +1,5 @@
 """Ranks that are processes and stay, so that many tests share the seconds that starting them takes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 import tempfile

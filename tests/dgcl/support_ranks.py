@@ -1,7 +1,5 @@
 """Ranks that run hand-made plans: communicators without a planner, and the dense answer to compare with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Imported by the server that forks ranks: loads and links once what every rank would spend seconds on."""
 
-from __future__ import annotations
-
 import torch
 
 from dgcl.ranks.context import context

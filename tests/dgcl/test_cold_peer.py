@@ -1,7 +1,5 @@
 """No rank fails because a peer compiles: one of two ranks has no machine code on disk, and deadlines are short."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

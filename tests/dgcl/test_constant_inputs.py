@@ -1,7 +1,5 @@
 """``dispatch_features(x, halo=True)``: the exchange of layer 0 done once, with the same bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

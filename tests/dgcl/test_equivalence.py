@@ -5,8 +5,6 @@ with ranks as threads the whole matrix, with ranks as processes each model on ev
 runs on every third graph of the first, and each model and each graph of the second; the rest is slow.
 """
 
-from __future__ import annotations
-
 import pytest
 
 import dgcl

@@ -1,7 +1,5 @@
 """examples/train.py: every model with every framework's layers trains, and gives the numbers of one rank."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

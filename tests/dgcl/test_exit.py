@@ -1,7 +1,5 @@
 """Programs that end without closing anything: nothing of ours prints when the interpreter is torn down."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folds of floats are within the bound that is documented, and the bound is one that can be missed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Set-up, a step and inference under each global switch of torch, in a process of its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

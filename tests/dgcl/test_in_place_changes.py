@@ -4,8 +4,6 @@ Large results are in memory of ours, and rows of bfloat16 have no type of NumPy'
 views to autograd.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

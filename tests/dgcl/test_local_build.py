@@ -1,7 +1,5 @@
 """dgcl.build_from_local: the numbers of one device, the programs of build_comm_info, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """The likeliest mistakes, each made as a user makes it: what was expected, what came, and a way out are said."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import traceback

@@ -1,7 +1,5 @@
 """The small programs in examples/: each runs, is short, and gives on ranks what it gives on one."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Options of build_comm_info: groups, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Data sets are small ones of the same classes as those that a network would bring.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

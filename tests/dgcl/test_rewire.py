@@ -1,7 +1,5 @@
 """comm.rewire: random sequences of other edges and owners are the numbers of one device; what is stale raises."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

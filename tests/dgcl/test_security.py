@@ -1,7 +1,5 @@
 """Who may read the ranks' memory, and what is believed of what comes from outside."""
 
-from __future__ import annotations
-
 import ast
 import os
 import socket

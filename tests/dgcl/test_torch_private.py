@@ -1,7 +1,5 @@
 """Private names of torch stand in one module, and exist in the torch that is installed."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

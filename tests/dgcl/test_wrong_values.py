@@ -4,8 +4,6 @@ What may be given is not judged here. What is refused must be refused by a check
 whatever in Python, numpy or torch stumbles over the value first.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -1,7 +1,5 @@
 """The ``gpu`` tests of this folder are skipped where there is no device."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """The GPU under test: memory by torch, kernels by the driver."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

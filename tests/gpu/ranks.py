@@ -4,8 +4,6 @@
 spawned processes find them. They take the device by name, so that they can be tried on a CPU.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

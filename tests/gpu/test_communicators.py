@@ -4,8 +4,6 @@ What the ranks do is in :mod:`tests.gpu.ranks`, and takes the device by name: a 
 finds what is right.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Final

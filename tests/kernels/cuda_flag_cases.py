@@ -1,7 +1,5 @@
 """Cases for the CUDA flag kernels: calls begin, flags are set, waited for, and stopped."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Final

@@ -1,7 +1,5 @@
 """Where CUDA kernels run in tests: numba's simulator on host memory, or a GPU; both offer the same verbs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol

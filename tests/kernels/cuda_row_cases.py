@@ -1,7 +1,5 @@
 """Cases for the CUDA row kernels, judged by numpy indexing and by the CPU kernels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -4,8 +4,6 @@ The simulator is chosen by the environment (NUMBA_ENABLE_CUDASIM=1) before numba
 process of its own. Prints one JSON object: case to what went wrong, "" for nothing.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import traceback

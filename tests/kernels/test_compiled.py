@@ -1,7 +1,5 @@
 """Cached machine code is fresh, is compiled once, and is kept where there is room."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every CUDA kernel compiles for every GPU we name, without one at hand."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

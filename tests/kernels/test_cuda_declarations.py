@@ -13,8 +13,6 @@ signatures, compiled   the widths that the compiled loop passes
 =====================  ==============================================================================================
 """
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import inspect

@@ -1,7 +1,5 @@
 """The CUDA kernels on a GPU: same cases as in the simulator (test_cuda_simulated.py), but larger."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

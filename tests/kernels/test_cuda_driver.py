@@ -3,8 +3,6 @@
 That arguments are as declared is shown with NVIDIA's declarations (test_cuda_declarations.py).
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

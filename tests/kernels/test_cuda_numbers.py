@@ -3,8 +3,6 @@
 In the simulator its Python twin runs instead.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

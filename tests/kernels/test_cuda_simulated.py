@@ -1,7 +1,5 @@
 """The CUDA kernels' bodies, run by numba's simulator: same cases as on a GPU (test_cuda_device.py)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kernels.cuda_flag_cases import FLAG_CASES

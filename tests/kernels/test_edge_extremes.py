@@ -1,7 +1,5 @@
 """Extremes over edges against plain Python: ties, NaN, heads without edges."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """dgcl.kernels.edge_sums: sums and dot products over edges, against a loop over edges in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Machine code on disk: damaged, on a machine without room for it, and while its compiler dies."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

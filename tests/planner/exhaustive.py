@@ -7,8 +7,6 @@ search); `fractional_optimum` lets vertices be cut up. `num_stages` defaults to 
 world_size - 1.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from fractions import Fraction

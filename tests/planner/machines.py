@@ -1,7 +1,5 @@
 """Small machines that several tests use."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dgcl.topology import Connection, Device, Topology

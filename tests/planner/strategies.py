@@ -1,7 +1,5 @@
 """Random machines and relations for property tests: small, and as awkward as the format allows."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation

@@ -1,7 +1,5 @@
 """Set bits found in compiled code, against Python's integers; what classes bring to ranks, against sets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The oracle itself: two independent searches agree, and it knows the answers worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from dgcl.planner import Relation

@@ -1,7 +1,5 @@
 """Placement of parts on devices, against all placements."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

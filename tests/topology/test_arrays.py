@@ -1,7 +1,5 @@
 """The numeric view, against values worked out by hand and against a walk over the model."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Clusters and machines of different kinds: what is joined how, and how fast a pair is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

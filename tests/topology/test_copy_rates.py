@@ -1,7 +1,5 @@
 """Copy rates of this host: the best counts, stored for the machine, and what was taken is logged."""
 
-from __future__ import annotations
-
 import json
 import logging
 import tracemalloc

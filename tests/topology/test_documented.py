@@ -1,7 +1,5 @@
 """The table of presets in the manual has all of them, with the figures that they have."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 from dgcl.topology.free_memory import _free_bytes, available_memory

@@ -1,7 +1,5 @@
 """CPU ranks: what the model says of loads, and that the measurement is one."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

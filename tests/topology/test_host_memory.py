@@ -1,7 +1,5 @@
 """Links staged in host memory share the memory of a processor."""
 
-from __future__ import annotations
-
 import pytest
 
 from dgcl.topology import Topology, preset

@@ -1,7 +1,5 @@
 """Importing the topology package is cheap: it is needed on login nodes and in command lines."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

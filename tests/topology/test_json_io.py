@@ -1,7 +1,5 @@
 """Topology files: round trips, and what is said of files that are wrong."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

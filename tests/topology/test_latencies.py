@@ -1,7 +1,5 @@
 """Latencies that presets carry: of every connection, by its kind, and of a stage of the transport."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

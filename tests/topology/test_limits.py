@@ -1,7 +1,5 @@
 """Sizes that no machine has: refused at once, with the most that a topology may have."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

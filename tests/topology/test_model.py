@@ -1,7 +1,5 @@
 """Devices, connections, links and topologies: what they accept, and what they say of what they do not."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """The presets against what the machines look like: public matrices and dumps, published rates."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 from collections import Counter

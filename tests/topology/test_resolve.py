@@ -1,7 +1,5 @@
 """From names, sizes and paths to topologies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which route a link takes: hand-made cases, an exhaustive search over all routes, and large machines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

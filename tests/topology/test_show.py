@@ -1,7 +1,5 @@
 """The text of ``dgcl topo show``."""
 
-from __future__ import annotations
-
 import pytest
 
 from dgcl.topology import Connection, Device, Topology, preset, preset_names, render_topology

@@ -1,7 +1,5 @@
 """The one spelling of a strategy: what is read, what it is laid out by, and which line of code asks for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

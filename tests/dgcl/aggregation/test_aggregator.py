@@ -10,8 +10,6 @@ rows moved                the demands of both exchanges, counted by the runtime
 ========================  =====================================================================================
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import weakref

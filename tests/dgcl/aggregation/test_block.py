@@ -1,7 +1,5 @@
 """dgcl.aggregation.block: sums over edges and back, against dense matrices in float64."""
 
-from __future__ import annotations
-
 import gc
 import os
 import weakref

@@ -12,8 +12,6 @@ exchanges, or in the first one
 ==============================  ========================================================================
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -1,7 +1,5 @@
 """What has a first derivative alone refuses a second one, also where another path leads to the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

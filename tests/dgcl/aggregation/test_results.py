@@ -10,8 +10,6 @@ another thread          results that die there
 ======================  =============================================================
 """
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -11,8 +11,6 @@ interrupted, leaves, disagrees
 ==============================  ===============================================================================
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

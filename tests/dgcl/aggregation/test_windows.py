@@ -10,8 +10,6 @@ a rank that fails           every other rank names it, wherever in the windows i
 ==========================  ===================================================================================
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

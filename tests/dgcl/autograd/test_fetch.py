@@ -1,7 +1,5 @@
 """Rows of any vertices: those of an index into the whole matrix, in value and in every derivative."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Halo rows alone, started and finished apart: the same bits, the same sums, and errors instead of hangs."""
 
-from __future__ import annotations
-
 import os
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Exchanges of several communicators under way at once: started and waited for in any order, they all end."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import threading

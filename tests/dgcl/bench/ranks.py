@@ -1,7 +1,5 @@
 """What ranks do in the tests of the exchanges; importable, so that processes can run it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

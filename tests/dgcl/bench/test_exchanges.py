@@ -1,7 +1,5 @@
 """The plain all-to-all brings the owners' bits and adds exactly, on awkward graphs, again and again."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

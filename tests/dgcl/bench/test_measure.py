@@ -1,7 +1,5 @@
 """The measurement counts what it says, and an exchange that corrupts anything is found out."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

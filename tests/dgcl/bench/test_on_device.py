@@ -1,7 +1,5 @@
 """The bench for rows on GPUs: the same lanes, on devices made of host memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The numbers that are sent, and that nothing else passes for them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

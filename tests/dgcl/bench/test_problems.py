@@ -1,7 +1,5 @@
 """Problems say what they were made from: every rank needs exactly the vertices that it was to need."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

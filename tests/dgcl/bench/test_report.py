@@ -1,7 +1,5 @@
 """Reports derive their numbers as docs/bench.md says."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

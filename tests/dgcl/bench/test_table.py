@@ -1,7 +1,5 @@
 """Tables: as text, as Markdown, as JSON, and between the marks of a page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The timer: whose turn it is, what is timed and what is not, and how ranks and rounds are put together."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

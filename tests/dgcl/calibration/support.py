@@ -1,7 +1,5 @@
 """A machine that was never built: its times are those of the cost model, so a fit must find its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The real thing, small: ranks measure, one fits, and everybody hears of a failure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is measured covers the topology, and is executed and counted as what it says."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The fit finds the figures of machines that exist only in the cost model."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Calibration over the channels of GPUs, on devices made of host memory: everything is measured, and told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

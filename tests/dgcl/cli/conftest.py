@@ -1,7 +1,5 @@
 """A folder of small files that the commands read, and a way to run them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

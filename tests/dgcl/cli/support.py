@@ -1,7 +1,5 @@
 """What the tests of the command share."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

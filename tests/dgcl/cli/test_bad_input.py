@@ -1,7 +1,5 @@
 """Bad input of any kind: status 2, one line on standard error that says what and where, nothing written."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

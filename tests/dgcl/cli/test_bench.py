@@ -1,7 +1,5 @@
 """``dgcl bench``: lines, footers and JSON; bad options."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

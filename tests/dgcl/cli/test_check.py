@@ -1,7 +1,5 @@
 """`dgcl check`: a good plan passes, a plan that lies is rejected with status 1 and the reason."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every verb and option of the command stands in its manual, and what pages call is understood."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

@@ -1,7 +1,5 @@
 """``dgcl memory``: bytes by name, held against what torch and the communicator really hold; seconds by hand."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

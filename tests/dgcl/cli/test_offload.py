@@ -1,7 +1,5 @@
 """``dgcl offload``: what it prints is what the formulas say of the graph in its file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Numbers with units, aligned tables, and JSON that any reader accepts."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """`dgcl partition`: the file it writes, and figures that are counted again here, edge by edge."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

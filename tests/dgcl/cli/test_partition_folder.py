@@ -1,7 +1,5 @@
 """`dgcl partition --out DIR/`: a file for each rank."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

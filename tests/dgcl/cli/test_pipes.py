@@ -1,7 +1,5 @@
 """Named pipes and devices in the place of files: refused at once, whatever is read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

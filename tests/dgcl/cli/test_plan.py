@@ -1,7 +1,5 @@
 """`dgcl plan`: the files it writes say what docs/plan-format.md says, and what it prints agrees with them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dgcl plan --plot`: a picture with the machine, the method and the ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command as a process: how it starts, what it loads, and how it ends when others end it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`dgcl simulate`: a plan that can be played by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import get_args

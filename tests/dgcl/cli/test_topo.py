@@ -1,7 +1,5 @@
 """`dgcl topo show`: a file comes back as the topology it is, with its links written out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dgcl topo calibrate`: a topology file with what was measured in it, whatever the figures are."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """`dgcl topo detect`: the machine as it is found, and a clear line where something cannot be found."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dgcl topo import`: a file in, a topology file out, and what was assumed on the way."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dgcl topo plot`: pictures of machines, and of the load of plans on them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a plan compiles: another process begins with what it needs last, and for the same types."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Layers of DGL: what makes each, and what it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

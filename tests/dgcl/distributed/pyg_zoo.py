@@ -1,7 +1,5 @@
 """Layers and models of PyG: what makes each, and what it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each layer of DGL gives on ranks what it gives on one device, or is refused by name."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

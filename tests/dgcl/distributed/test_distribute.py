@@ -1,7 +1,5 @@
 """A distributed model survives what models go through, and what would be wrong in it is refused."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

@@ -1,7 +1,5 @@
 """Models of several types of vertices and edges run on ranks as they are."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

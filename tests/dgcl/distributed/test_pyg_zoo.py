@@ -1,7 +1,5 @@
 """Each layer and model of PyG gives on ranks what it gives on one device, or is refused by name."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Distributed models that are compiled or wrapped give what they give by themselves."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

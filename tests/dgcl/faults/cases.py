@@ -1,7 +1,5 @@
 """Which faults, where, to whom; and what the ranks must then say."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ raises an error in time, and who is to blame in it is the victim. (It is no Comm
 rank 0 while it partitions: then all ranks get that error, with "(on rank 0)".)
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

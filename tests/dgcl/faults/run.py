@@ -1,7 +1,5 @@
 """The harness: starts ranks, lets faults strike them, and holds what they say against what they should."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

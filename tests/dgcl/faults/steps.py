@@ -7,8 +7,6 @@ or a flag has been raised and its reader not been told, for as long as ``point``
 process, or kill it. The engine itself is the compiled one, which looks once and comes back.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Faults at places inside the protocol: what every survivor says, that nothing stays, that life goes on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

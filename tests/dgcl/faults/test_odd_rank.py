@@ -1,7 +1,5 @@
 """One rank does something else than the others: what all of them say, on each tier, in threads and in processes."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

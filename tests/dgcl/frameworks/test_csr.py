@@ -1,7 +1,5 @@
 """dgcl.frameworks.csr: sums, means and softmaxes over edges, against a loop over the whole graph."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

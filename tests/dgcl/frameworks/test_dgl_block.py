@@ -1,7 +1,5 @@
 """dgcl.frameworks.dgl_block: unmodified dgl.nn layers on a block give the rows of the whole graph."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

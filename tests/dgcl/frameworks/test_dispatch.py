@@ -1,7 +1,5 @@
 """dgcl.dispatch: put together again, what the ranks got is what rank 0 had, and what is open is asked for."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The code of docs/quickstart.md and docs/frameworks.md that stands for itself, run as it stands there."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """docs/frameworks.md, "Several hops": layers of k hops as k exchanges are those of the whole graph."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

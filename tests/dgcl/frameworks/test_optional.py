@@ -1,7 +1,5 @@
 """DGL and PyG are optional: what needs one that is missing says how to install it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

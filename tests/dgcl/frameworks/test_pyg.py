@@ -1,7 +1,5 @@
 """dgcl.frameworks.pyg: unmodified PyG layers on a rank's edges give the rows they give on the whole graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """dgcl.frameworks.split: what its two parts do to the type of the rows; that they are a whole layer is in test_halo."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import numpy as np

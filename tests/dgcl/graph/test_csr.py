@@ -1,7 +1,5 @@
 """dgcl.graph, dgcl.graph.build: every edge once, by destination, in the user's order, or an error."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

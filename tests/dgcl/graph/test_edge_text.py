@@ -1,7 +1,5 @@
 """Text edge lists and Matrix Market files: what their lines mean, and errors that name file and line."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from pathlib import Path

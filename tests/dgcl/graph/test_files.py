@@ -1,7 +1,5 @@
 """dgcl.graph.files: npz files, read as they were written, and errors that name the array at fault."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Graphs of DGL, PyG, networkx, scipy and torch: the documented vertices, edges and edge order of each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import networkx as nx

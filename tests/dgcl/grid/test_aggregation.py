@@ -11,8 +11,6 @@ bytes                  the counts of the relation, which brute force confirms (`
 =====================  ==============================================================================================
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """grid="auto": what is taken is the fastest of all grids planned one by one, fits the limit, and says why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

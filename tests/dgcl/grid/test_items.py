@@ -10,8 +10,6 @@ everything needed      w n [1/(KS) - 1/(PS) + (KS - 1)/(PS)], of equal shares
 =====================  ==============================================================================================
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The convolutions of dgcl.nn on grids equal PyG's layers on one device, whose checkpoint loads on any grid."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

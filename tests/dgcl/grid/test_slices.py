@@ -3,8 +3,6 @@
 Judged by the same layers on one device, on the columns, or heads, that a rank of a slice has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

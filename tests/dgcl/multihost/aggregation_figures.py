@@ -4,8 +4,6 @@ Two minutes, as root. Two hosts of two ranks, joined at 1 Gbit/s: what the excha
 send from host to host, are predicted to take, and take, wherever edges are summed; and an epoch of three GCN layers.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from pathlib import Path

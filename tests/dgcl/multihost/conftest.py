@@ -1,7 +1,5 @@
 """Standing ranks on hosts; what needs them is skipped where no hosts can be made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest

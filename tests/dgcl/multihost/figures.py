@@ -4,8 +4,6 @@ Three minutes on two idle cores, as root. The first table is of ranks that need 
 on hosts with one network card, one for two ranks, and one for each. ``--write`` puts them between the page's marks.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Both exchanges of an aggregation on a rank, timed: what ``grid_figures`` runs."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -4,8 +4,6 @@ Half a minute, as root. Four hosts of one rank, each with a link of 10 MB/s, and
 both exchanges of an aggregation send, are predicted to take, and take.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@ Each host runs this module once, in namespaces of its own: it imports what ranks
 waits for them. The pipes to the ranks are inherited by way of it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import multiprocessing

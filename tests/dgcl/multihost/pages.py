@@ -1,7 +1,5 @@
 """What the programs share that measure on hosts and put their tables into a page of the documentation."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Iterator
 

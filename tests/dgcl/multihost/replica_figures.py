@@ -4,8 +4,6 @@ A minute on two idle cores, as root. Two hosts of two ranks, links of three spee
 forward and backward, on a drawn graph whose parts few edges leave. What is predicted is what "auto" goes by.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """``dgcl bench`` between machines: every element is right, copies stay on a machine, and rank 0 alone prints."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

@@ -7,8 +7,6 @@ plans for the hosts (a row crosses once, and is passed on inside), half on a cha
 Every other graph goes to the second world. One standing set of processes serves each world.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from dgcl.topology import Topology

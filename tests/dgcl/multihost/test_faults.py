@@ -1,7 +1,5 @@
 """Hosts that vanish, links that go down for a while or almost stand still: every rank says what happened, in time."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

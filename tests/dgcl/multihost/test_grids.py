@@ -1,7 +1,5 @@
 """Aggregations on grids between hosts: slices through memory within a host, and over the network between them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.dgcl.aggregation.test_aggregator import EXACT, SUMS, TOY, assert_close, expected

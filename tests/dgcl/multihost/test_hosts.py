@@ -3,8 +3,6 @@
 Bytes are counted; how fast they go is measured by a command (docs/cluster.md).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hosts with several network cards: each carries what the plan gives it, whatever was planned for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Replicas across hosts that share no memory: training is that of one device, and cards carry no rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

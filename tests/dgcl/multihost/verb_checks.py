@@ -4,8 +4,6 @@ Plans are of random trees with relays, so that rows pass through ranks of other 
 had them; the dense answers know nothing of plans.
 """
 
-from __future__ import annotations
-
 import torch
 
 from dgcl.communicator import Communicator

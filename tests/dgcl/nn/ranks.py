@@ -1,7 +1,5 @@
 """A few vertices on a few ranks, for what needs a communicator but no edges to speak of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

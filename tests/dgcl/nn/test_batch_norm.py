@@ -1,7 +1,5 @@
 """dgcl.nn.BatchNorm: outputs, gradients and running statistics of BatchNorm1d over all vertices."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """A compiled model computes what the eager one does: one graph, dropout and sums over edges included."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -4,8 +4,6 @@ Training: logits, losses and parameters after several Adam steps at 1e-10, for e
 and constant inputs, for which sums are counted.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from typing import Any

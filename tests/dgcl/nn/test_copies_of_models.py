@@ -1,7 +1,5 @@
 """Models that hold a communicator are copied, as to keep the best one, and saved as their state."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """dgcl.nn with DistributedDataParallel, which averages gradients: ddp=True makes up for it."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

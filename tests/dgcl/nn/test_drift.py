@@ -1,7 +1,5 @@
 """Ranks that train different models are told so, once; ranks that train the same one hear nothing."""
 
-from __future__ import annotations
-
 import warnings
 from threading import get_ident
 

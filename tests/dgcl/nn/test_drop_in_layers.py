@@ -1,7 +1,5 @@
 """dgcl.nn.GraphNorm against PyG's on the whole graph; edge dropout and resumed runs on ranks."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """dgcl.nn.sync_gradients and broadcast_parameters: the same model on every rank, bit for bit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

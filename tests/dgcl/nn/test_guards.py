@@ -1,7 +1,5 @@
 """What gives other numbers on ranks than on one device, and no error: each is said, once, with the cure."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable

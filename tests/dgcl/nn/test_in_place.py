@@ -11,8 +11,6 @@ memory                         bytes of the buffers and the pool against the pre
 =============================  =====================================================================================
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """dgcl.check_model: it names exactly the modules whose results on ranks are not those of one device."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

@@ -1,7 +1,5 @@
 """dgcl.nn losses: the value and every gradient of torch's own loss over all vertices on one device."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """dgcl.nn.accuracy: counted over all ranks' vertices."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

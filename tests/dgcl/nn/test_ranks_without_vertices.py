@@ -1,7 +1,5 @@
 """More ranks than vertices: those that own none take part in everything, and change nothing."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -1,7 +1,5 @@
 """Readouts, and what ranks compute of them alike: values and every gradient of one device, forces among them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

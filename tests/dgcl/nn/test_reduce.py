@@ -1,7 +1,5 @@
 """dgcl.nn.global_sum: a sum over ranks with its adjoint."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A graph's axis and a data-parallel one: the numbers of one device on all samples; what is forgotten is noticed."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import warnings

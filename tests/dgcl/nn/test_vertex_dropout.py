@@ -1,7 +1,5 @@
 """dgcl.nn.vertex_dropout: the same elements for any number of ranks, and as random as it should be."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint

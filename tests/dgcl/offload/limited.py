@@ -6,8 +6,6 @@ MODE is memory or offload; PROCS the file of the group that processes are entere
 is set up: what it takes from then on counts, page cache included. Prints its losses, each as it comes.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The two-layer models of tests/dgcl/equivalence.py as chunked layers, and their training on ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 python -m tests.dgcl.offload.peak FOLDER CHUNKS...
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Graphs in chunks for the tests, and what the definitions say of them, set by set."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dgcl.graph import Graph, as_graph

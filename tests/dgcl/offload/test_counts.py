@@ -8,8 +8,6 @@
 | chunks                       | each vertex once, all its in-edges, balanced         |
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -4,8 +4,6 @@
 kept aggregates, in memory or in files; five Adam steps in float64 at 1e-10. Every day a sample, the rest is slow.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

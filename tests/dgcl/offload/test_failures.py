@@ -7,8 +7,6 @@
 | has no room for the rows of a layer      | a CommError that says so, with sizes     |
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -6,8 +6,6 @@
 | kept, made again                  | the same bits; rows counted over sets of vertices            |
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

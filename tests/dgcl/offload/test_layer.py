@@ -11,8 +11,6 @@
 | refusals                                 | their text, on every rank                                  |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

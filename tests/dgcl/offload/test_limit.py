@@ -3,8 +3,6 @@
 The limit is a control group's, page cache counted; it takes root. Losses are compared with those of a job without one.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

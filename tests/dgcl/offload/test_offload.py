@@ -1,7 +1,5 @@
 """``dgcl.Offload``: rows in and out, the number of chunks that fits, and arguments that cannot be."""
 
-from __future__ import annotations
-
 import mmap
 import re
 from collections.abc import Callable

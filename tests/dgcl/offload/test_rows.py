@@ -9,8 +9,6 @@
 | every way of the library that takes rows    | dense products over the whole graph, one process, float64   |
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

@@ -8,8 +8,6 @@
 | no room                     | a file system of 1 MB; RLIMIT_FSIZE where there is none  |
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import resource

@@ -10,8 +10,6 @@
 | rows of an exchange received in another order    | not in its slot                  |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

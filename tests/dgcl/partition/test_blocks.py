@@ -1,7 +1,5 @@
 """Blocks of consecutive parts are close to each other: the grid's parts are cut first."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """dgcl.partition.check: what a part vector must be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

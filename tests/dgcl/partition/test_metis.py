@@ -1,7 +1,5 @@
 """dgcl.partition.metis and its kernels: the graph METIS gets, a machine's levels, groups filled up."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """dgcl.partition: every vertex gets a part, no part goes without, and few edges are cut."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -5,8 +5,6 @@ entries exchanged. What cannot be told from another graph (a source or a degree 
 these; all else must be refused by every rank, or make no difference.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

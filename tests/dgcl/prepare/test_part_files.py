@@ -1,7 +1,5 @@
 """Parts in files: what ranks load is what they would have been given, and damaged files are refused."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from pathlib import Path

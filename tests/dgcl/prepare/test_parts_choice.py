@@ -1,7 +1,5 @@
 """METIS's parts or random ones: counts and seconds found again, and the faster one taken."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Placements of edges in part files and caches: what is stored is what a job without them would make."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a rank computes on the CPU by shared memory and on the pretended device by collectives."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

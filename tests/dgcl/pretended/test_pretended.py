@@ -1,7 +1,5 @@
 """What the library computes on a device, by nothing but torch's operations and collectives: held against the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

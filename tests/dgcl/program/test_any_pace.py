@@ -1,7 +1,5 @@
 """Programs are right at whatever pace ranks run, in plans of many stages: on symbols, and carried out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -9,8 +9,6 @@ for
 ==============================  ========================================================================
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -10,8 +10,6 @@ how evenly rows are divided      counts: rows of a class in two windows differ b
 ===============================  =======================================================================
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

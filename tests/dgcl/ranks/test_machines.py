@@ -1,7 +1,5 @@
 """Machines of a job: gathered over the control plane, joined into one topology that is right for every rank."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which ranks share memory."""
 
-from __future__ import annotations
-
 import itertools
 
 import networkx

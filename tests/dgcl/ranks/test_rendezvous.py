@@ -1,7 +1,5 @@
 """dgcl.ranks.rendezvous: ranks in one round have met the same attempts, whoever gave up and came again before."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Faults before and after a job: ranks that never come, Ctrl-C in set-up, programs and forks that end, failures."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """dgcl.ranks.sums: every element added in rank order, and no more bytes than a reduce-scatter and an all-gather."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Ranks that die or stop in set-up while nobody waits for them, and what their children keep open."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """dgcl.relation.classes: who reads whom, against the definition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """dgcl.relation.demand: who wants which item, whatever items are, against sets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

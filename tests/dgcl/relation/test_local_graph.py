@@ -1,7 +1,5 @@
 """dgcl.relation.local_graph: every in-edge of an owned vertex, once, in local ids, with the whole graph's degrees."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

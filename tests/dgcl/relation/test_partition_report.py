@@ -1,8 +1,6 @@
 """dgcl.relation.partition_report and dgcl.partition.replication: the figures of a partition, against sets and
 searches."""
 
-from __future__ import annotations
-
 import json
 
 import networkx as nx

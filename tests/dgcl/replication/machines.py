@@ -1,7 +1,5 @@
 """Topologies of several machines, drawn by hand, for what is replicated across them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dgcl.topology import Connection, Device, Topology

@@ -1,7 +1,5 @@
 """When "auto" replicates, when it does not, and what it says; and what happens to those who insist."""
 
-from __future__ import annotations
-
 import logging
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """What a program sees of replicas: rows, collections, statistics, sums; and that nothing crosses machines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

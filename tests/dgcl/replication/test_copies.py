@@ -1,7 +1,5 @@
 """What is copied, who keeps it, and that it was predicted: against searches in networkx and exhaustive counts."""
 
-from __future__ import annotations
-
 import itertools
 
 import networkx as nx

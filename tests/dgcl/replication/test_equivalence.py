@@ -4,8 +4,6 @@
 at 1e-10. The input's gradient too, summed over the copies of each vertex.
 """
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -1,7 +1,5 @@
 """The runs of :mod:`tests.dgcl.equivalence` with replicas; importable, because ranks that are processes need it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``python -m tests.dgcl.stress [--ranks 8 16 32] [--seconds 60] [--seed 0]``: random calls under random delays."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -5,8 +5,6 @@ any two steps of the protocol. Their calls alternate at random, and some overlap
 the other works.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Random calls under random delays, in three worlds of more ranks than cores."""
 
-from __future__ import annotations
-
 import pytest
 
 import dgcl

@@ -1,7 +1,5 @@
 """dgcl.testing.assert_equivalent: right models pass, each kind of wrong one is told, the first cause first."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

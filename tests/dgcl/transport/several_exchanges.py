@@ -1,7 +1,5 @@
 """What ranks do with a communicator of several exchanges; importable, so that processes can run it."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two communicators whose calls the ranks make in different orders; and programs that only look like it."""
 
-from __future__ import annotations
-
 import re
 import threading
 

@@ -1,7 +1,5 @@
 """``comm.memory()`` predicts what the pool really holds after training."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,6 @@
 """The Promela models of the protocol, of its wake-ups and of started exchanges, checked by SPIN: they hold, and
 each way of breaking them is found."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

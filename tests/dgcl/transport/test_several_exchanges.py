@@ -1,7 +1,5 @@
 """Communicators of several exchanges: relations, plans and numbers of stages differ, calls alternate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Communicators beside each other, threads on one, and thousands of calls: nothing is mixed up, nothing grows."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

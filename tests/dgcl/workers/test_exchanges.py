@@ -1,7 +1,5 @@
 """Workers of edges, judged by sets: who sums what, which rows travel, and that no smaller cover exists."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Both exchanges of an aggregation, planned: rows and partial sums, with their costs and bounds."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Bounds: never above the best plan, found by exhaustive search; and as high as a hand calculation says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Bounds by stages: never above the best plan of a small cluster, found by exhaustive search."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

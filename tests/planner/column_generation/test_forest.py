@@ -1,7 +1,5 @@
 """Trees in growing arrays, against lists of trees."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

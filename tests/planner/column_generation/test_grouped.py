@@ -1,7 +1,5 @@
 """Plans for devices in groups: bundles, the aggregated problem, and coordinate descent over all bundles."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The smoothed makespan of a plan and the best amounts to move, against the formula written out in numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

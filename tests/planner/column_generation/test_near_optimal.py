@@ -1,7 +1,5 @@
 """`auto` and `optimal`: exact to rounding where the optimum is known, near proven bounds elsewhere."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Clusters beyond the size that is searched whole, where a group is cut off, slow to begin with, or badly joined."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Bounds by prices against the true optimum, and as tight as linear programming allows."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows that one machine sends on to another, where the owner's machine has too much to send."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

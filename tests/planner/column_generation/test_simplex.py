@@ -14,8 +14,6 @@ an inverse that rounding has made wrong      the same, from nothing
 a price on hops                           of equal solutions the one that moves less
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The cheapest trees of the compiled programs, against every tree there is."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

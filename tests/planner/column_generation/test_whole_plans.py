@@ -1,7 +1,5 @@
 """From fractional flows to trees: nothing is lost, nothing is invented, little is added."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Plans machine by machine, for many ranks: judged by walking the trees over sets, and by the bounds by cuts."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

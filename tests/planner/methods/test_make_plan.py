@@ -1,7 +1,5 @@
 """Plans of every method, judged by the literal oracle."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """`optimal` goes on where `auto` ends: never slower, and never with a weaker bound."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

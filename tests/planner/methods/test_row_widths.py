@@ -4,8 +4,6 @@ Where links have latency, K stages cost about alpha * K + row_bytes * T(K). The 
 stage-labelled trees of at most K stages, solved for every K on its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

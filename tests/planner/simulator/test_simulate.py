@@ -1,7 +1,5 @@
 """The simulator: sharing solved by hand, protocol orders, and its independence from the cost model."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The verifier: hand-made faults by name, and random mutations judged by the literal oracle."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

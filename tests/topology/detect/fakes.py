@@ -1,7 +1,5 @@
 """A driver and a kernel that say what a test wants them to say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 

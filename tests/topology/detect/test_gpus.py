@@ -1,7 +1,5 @@
 """GPUs of a machine: which links are modelled, where everything hangs, what is told."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reading NVML, whose C functions are Python ones here that fill what they are handed as the driver would."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pynvml

@@ -1,7 +1,5 @@
 """What the kernel's files say, and that nothing breaks where they are missing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

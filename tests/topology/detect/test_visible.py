@@ -1,7 +1,5 @@
 """CUDA_VISIBLE_DEVICES, as CUDA reads it."""
 
-from __future__ import annotations
-
 import pytest
 
 from dgcl.topology.detect import visible_gpus

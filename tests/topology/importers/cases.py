@@ -1,7 +1,5 @@
 """Hand-made inputs of every importer, and where the shared collection of real ones lies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a text says of GPUs and their links, read as naively as can be: the judge of the importers."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter

@@ -1,7 +1,5 @@
 """One function for every format: what a file is, is told by its content; errors name the file."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

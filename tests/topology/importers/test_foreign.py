@@ -1,7 +1,5 @@
 """What is not for the importers: named for what it is, with a way out."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Each input is damaged in hundreds of ways: lines cut, doubled and swapped, colum
 text cut off. What an importer still accepts is held to a naive reading of the very same text.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ Each case took from seconds to for ever with a pattern or a check that is quadra
 a second of processor time; the limit leaves room for a slow machine, and is far below what a quadratic one needs.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

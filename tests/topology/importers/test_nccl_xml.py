@@ -1,7 +1,5 @@
 """NCCL's topology files: what is read of them, what is refused, what is told to be missing."""
 
-from __future__ import annotations
-
 import pytest
 
 from dgcl.topology import Topology

@@ -1,7 +1,5 @@
 """p2pBandwidthLatencyTest: its tables, and what they make of a topology."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

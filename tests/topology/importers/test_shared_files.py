@@ -1,7 +1,5 @@
 """Every real file of the shared collection: read as its parsed twin says, or refused for the right reason."""
 
-from __future__ import annotations
-
 import json
 import re
 import xml.etree.ElementTree as ElementTree

@@ -1,7 +1,5 @@
 """`nvidia-smi topo -m`: every layout is read alike, damage is refused with the line and the reason."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

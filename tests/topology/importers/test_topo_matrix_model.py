@@ -1,7 +1,5 @@
 """From the words of a matrix to connections: trees, NVLinks, NVSwitches, sockets."""
 
-from __future__ import annotations
-
 import pytest
 
 from dgcl.topology import Topology

@@ -1,7 +1,5 @@
 """The XML reader: elements with lines, and nothing that a stranger's file could abuse."""
 
-from __future__ import annotations
-
 import pytest
 
 from dgcl.topology.importers.xml_tree import parse_xml

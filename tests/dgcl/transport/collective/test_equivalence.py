@@ -1,7 +1,5 @@
 """Training with every row sent by collectives, between processes of one host."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The collective transport moves the bits that shared memory moves, for all plans, types, shapes, verbs and ranks."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A device's backend behind the wire: a stand-in of its group, which is over when the test says so."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

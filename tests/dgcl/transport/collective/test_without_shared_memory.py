@@ -1,7 +1,5 @@
 """Ranks that die, stop, leave or disagree where ranks share no memory: everybody hears of it."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

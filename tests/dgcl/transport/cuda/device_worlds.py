@@ -4,8 +4,6 @@
 prints JSON: case to what went wrong, "" for nothing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

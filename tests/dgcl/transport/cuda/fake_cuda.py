@@ -11,8 +11,6 @@ The kernels are numpy here, on the same tables; that the real ones do the same i
 (:mod:`tests.kernels.cuda_row_cases`).
 """
 
-from __future__ import annotations
-
 import bisect
 import ctypes
 import itertools

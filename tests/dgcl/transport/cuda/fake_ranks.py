@@ -1,7 +1,5 @@
 """Ranks on devices that are made of host memory (:mod:`tests.dgcl.transport.cuda.fake_cuda`)."""
 
-from __future__ import annotations
-
 import ctypes
 import traceback
 from collections.abc import Callable, Iterator

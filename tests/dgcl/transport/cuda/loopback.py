@@ -6,8 +6,6 @@ it simply knows. What is left is what :mod:`dgcl.transport.cuda.program` lays ou
 and timed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

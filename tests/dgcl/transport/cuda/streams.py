@@ -1,7 +1,5 @@
 """The ranks of a loopback on a GPU: each on a stream of its own, waiting for each other on the device."""
 
-from __future__ import annotations
-
 import torch
 
 from dgcl.kernels.cuda_launch import Prepared

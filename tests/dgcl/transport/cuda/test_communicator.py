@@ -1,7 +1,5 @@
 """Communicators of device tensors, on devices made of host memory; and how devices are asked for."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import nullcontext
 from pathlib import Path

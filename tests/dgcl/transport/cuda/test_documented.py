@@ -1,7 +1,5 @@
 """What docs/gpu.md says of a call is what the code enqueues."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

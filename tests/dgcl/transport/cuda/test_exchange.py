@@ -1,7 +1,5 @@
 """Expand and fold of device tensors, on devices made of host memory: rows, order, streams, memory, graphs."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

@@ -1,7 +1,5 @@
 """What goes wrong between ranks on devices: every rank hears of it by name, in time, and every stream runs dry."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

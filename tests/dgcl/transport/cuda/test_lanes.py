@@ -1,7 +1,5 @@
 """Rows between devices that cannot reach each other: found out at set-up, and brought through the host."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 from dgcl.transport.shared_memory.caches import last_level_cache

@@ -1,7 +1,5 @@
 """The call lock: threads that assist, and one that was interrupted while it did."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

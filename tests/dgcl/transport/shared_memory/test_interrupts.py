@@ -1,7 +1,5 @@
 """Ctrl-C between any two steps of Python inside a call: whoever counts on this rank hears of it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

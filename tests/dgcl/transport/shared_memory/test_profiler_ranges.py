@@ -1,7 +1,5 @@
 """A profiler sees a range for each call, each send and each wait."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -8,8 +8,6 @@
 | more kinds of calls than are remembered | their number |
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """When a wait yields, and how long it sleeps."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any
