@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.nn import Module
 
 from dgcl.distributed.functional_dropout import dropping
@@ -19,7 +20,8 @@ class Distributed:
 
     Attributes:
         dgcl_home: Its communicator.
-        dgcl_root: It is the model itself, in whose forward helpers may call dropout.
+        dgcl_root: It is the model itself, or a layer of the user's, whose calls of torch are seen.
+        dgcl_refused: Why it cannot be made exact in training.
     """
 
     dgcl_base: type
@@ -27,10 +29,16 @@ class Distributed:
     dgcl_calls_dropout: bool
     dgcl_home: Home
     dgcl_root: bool = False
+    dgcl_refused: str = ""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward."""
-        intercept = self.dgcl_calls_dropout or (self.dgcl_root and self.training)  # type: ignore[attr-defined]
+        if self.dgcl_refused and self.training:  # type: ignore[attr-defined]
+            raise ValueError(
+                f"the model was distributed in evaluation, and cannot be trained: {self.dgcl_refused}"
+            )
+        seen = not torch.compiler.is_compiling() or self.training  # type: ignore[attr-defined]
+        intercept = self.dgcl_calls_dropout or (self.dgcl_root and seen)
         return self.dgcl_home.run(super().forward, intercept, *args, **kwargs)  # type: ignore[misc]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

@@ -35,7 +35,11 @@ def gcn_norm(
     if keeps and how in edges.norms:
         kept, weight = edges.norms[how]
         return edge_index if kept is None else kept, weight
-    with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled() and not keeps):
+    with (
+        edges.messages(edge_index),
+        torch.inference_mode(False),
+        torch.set_grad_enabled(torch.is_grad_enabled() and not keeps),
+    ):
         loops = edge_index, edge_weight
         if add_self_loops:  # row i of the heads is the same vertex as a source and as a head
             loops = add_remaining_self_loops(
@@ -67,7 +71,18 @@ def get_laplacian(
 ) -> tuple[Tensor, Tensor]:
     """PyG's ``get_laplacian`` of this rank's edges. Collective."""
     edges, _ = _edges_of(edge_index)
-    edge_index, edge_weight = remove_self_loops(edge_index, edge_weight)
+    with edges.messages(edge_index):
+        edge_index, edge_weight = remove_self_loops(edge_index, edge_weight)
+        return _laplacian(edges, edge_index, edge_weight, normalization, dtype)
+
+
+def _laplacian(
+    edges: EdgeSet,
+    edge_index: Tensor,
+    edge_weight: Tensor | None,
+    normalization: str | None,
+    dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
     weight = _weights(edge_index, edge_weight, dtype)
     sources, heads = edge_index
     # It counts out-edges, which are on the ranks of their heads.

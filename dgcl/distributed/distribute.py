@@ -83,7 +83,13 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
         lines = "".join(f"\n  {each}" for each in refused)
         raise ValueError(f"model cannot be distributed as it is:{lines}")
     home, kind = Home(comm), type(root).__name__
+    in_training = {each.name: str(each) for each in refusals(root, training=True)}
     changes = Counter(_change(module, name, home, comm) for name, module in list(root.named_modules()))
+    for name, why in in_training.items():
+        module: Any = root.get_submodule(name)
+        if not isinstance(module, Distributed):
+            become(module, plain, home)
+        module.dgcl_refused = why
     _broadcast(root, comm)
     if comm.rank == 0:
         _log.info("distribute(%s): %s", kind, _summary(changes))
@@ -105,8 +111,9 @@ def _change(module: Module, name: str, home: Home, comm: Communicator) -> str:
     if "MessagePassing" in kinds:
         from dgcl.distributed.messages import message_passing
 
+        own = not type(module).__module__.startswith("torch_geometric.")
         become(module, message_passing, home)
-        module.dgcl_root = not name  # type: ignore[assignment]
+        module.dgcl_root = own or not name  # type: ignore[assignment]
         exchange = name.rpartition(".")[2].strip("<>").replace("___", "__")
         if exchange in comm.exchanges:
             module.dgcl_exchange = exchange  # type: ignore[assignment]

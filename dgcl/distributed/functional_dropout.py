@@ -9,13 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
-from dgcl.autograd.operators import transparent
-from dgcl.nn.guards import see_reduction
 from dgcl.nn.vertex_dropout import dropout, has_edge_rows
 
-__all__ = ["DropoutByVertex", "dropping", "mentions_dropout"]
+__all__ = ["dropping", "mentions_dropout", "replaced"]
 
 _DROPOUTS = {functional.dropout, torch.dropout}
 _OTHERS = {
@@ -27,34 +24,21 @@ _OTHERS = {
 }
 
 
-class DropoutByVertex(TorchFunctionMode):
-    """While it is entered, dropout depends on the vertex or the edge, and not on the rank."""
+def replaced(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """What a call of ``func`` calls in a distributed model.
 
-    def __enter__(self) -> Any:
-        if not torch.compiler.is_compiling():
-            transparent.count += 1
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        if not torch.compiler.is_compiling():
-            transparent.count -= 1
-        super().__exit__(*error)
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call ``func``, or what replaces it."""
-        kwargs = kwargs or {}
-        see_reduction(func, args, kwargs)
-        if func in _DROPOUTS:
-            return _dropout(*args, **kwargs)
-        by_default = "alpha" not in _OTHERS.get(func, "alpha")
-        if func in _OTHERS and (args[2] if len(args) > 2 else kwargs.get("training", by_default)):
-            raise ValueError(
-                f"torch.nn.functional.{_OTHERS[func]} draws other numbers on each rank; take torch.nn.functional"
-                ".dropout, which a distributed model calls by vertex"
-            )
-        return func(*args, **kwargs)
+    Raises:
+        ValueError: A dropout that cannot be made one by vertex.
+    """
+    if func in _DROPOUTS:
+        return _dropout
+    by_default = "alpha" not in _OTHERS.get(func, "alpha")
+    if func in _OTHERS and (args[2] if len(args) > 2 else kwargs.get("training", by_default)):
+        raise ValueError(
+            f"torch.nn.functional.{_OTHERS[func]} draws other numbers on each rank; take torch.nn.functional"
+            ".dropout, which a distributed model calls by vertex"
+        )
+    return func
 
 
 def _dropout(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from dgcl.distributed.functional_dropout import DropoutByVertex
+from dgcl.distributed.interception import AsOneDevice
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
 from dgcl.nn.arguments import current
 from dgcl.ranks.context import context
@@ -54,7 +54,7 @@ class Home:
 
         Args:
             forward: The forward.
-            intercept: Whether it may call dropout as a function.
+            intercept: Whether its calls of torch must be seen: of dropout as a function, of its own.
             args, kwargs: Its arguments.
         """
         intercept = intercept and not self._intercepts
@@ -68,7 +68,7 @@ class Home:
         try:
             if not intercept:
                 return forward(*args, **kwargs)
-            with DropoutByVertex():
+            with AsOneDevice():
                 return forward(*args, **kwargs)
         finally:
             if intercept:

@@ -55,7 +55,8 @@ class Messages(Distributed):
         if not torch.compiler.is_compiling() and not whole:
             self.dgcl_calls += 1
             if self.dgcl_calls & (self.dgcl_calls - 1) == 0:
-                edges.require(edge_index)
+                with edges.messages(edge_index):
+                    edges.require(edge_index)
         return edges
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
@@ -86,7 +87,6 @@ def message_passing(base: type) -> type:
 def _exchanging(verb: Callable[..., Any], sources: frozenset[str]) -> Callable[..., Any]:
     def exchanged(self: Any, edge_index: Tensor, size: Any = None, **kwargs: Any) -> Any:
         edges = self._dgcl_edges(edge_index)
-        comm = edges.comm
         sizes = (edges.num_sources, edges.num_heads)
         rows = edges.num_owned
         if size is not None and not (size[0] in (None, rows, sizes[0]) and sizes[1] in (None, size[1])):
@@ -97,11 +97,8 @@ def _exchanging(verb: Callable[..., Any], sources: frozenset[str]) -> Callable[.
             sizes = sizes[0], size[1]
         for name in sources & kwargs.keys():
             kwargs[name] = _exchange(kwargs[name], edges, self.node_dim)
-        before, comm.message_edges = comm.message_edges, edge_index
-        try:
+        with edges.messages(edge_index):
             return verb(self, edge_index, size=sizes, **kwargs)
-        finally:
-            comm.message_edges = before
 
     return exchanged
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -40,6 +42,20 @@ class EdgeSet:
     def num_sources(self) -> int:
         """Rows that edges read: owned, then halo."""
         return int(self.comm.layouts[self.exchange].num_local)
+
+    def count(self, end: str) -> int:
+        """Rows of this rank at an end of the edges, "sources" or "heads"; "edges": the more of both."""
+        heads = self.num_owned if self.num_heads is None else self.num_heads
+        return {"sources": self.num_owned, "heads": heads}.get(end, max(heads, self.num_owned))
+
+    @contextmanager
+    def messages(self, edge_index: Tensor) -> Iterator[None]:
+        """While messages are made of edges, or what is ours computes with them."""
+        before, self.comm.message_edges = self.comm.message_edges, edge_index
+        try:
+            yield
+        finally:
+            self.comm.message_edges = before
 
     def expand(self, rows: Tensor, dim: int = 0) -> Tensor:
         """This rank's rows to those that its edges read, along ``dim``. Collective."""

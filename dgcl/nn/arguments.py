@@ -39,7 +39,9 @@ def current(comm: Communicator | None) -> Communicator:
         raise TypeError(
             "comm must be a dgcl.Communicator, which has the edges (got a tensor); leave edge_index out"
         )
-    return given_or_current(comm)
+    comm = given_or_current(comm)
+    comm.require_current("dgcl.nn")
+    return comm
 
 
 def require_floats(**arguments: Any) -> None:

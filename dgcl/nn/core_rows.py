@@ -13,7 +13,7 @@ from dgcl.ranks.tensors import require_tensors
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["first_rows", "num_counted", "sum_copies"]
+__all__ = ["first_rows", "ids_of_rows", "num_counted", "sum_copies"]
 
 Rows = TypeVar("Rows", Tensor, None, "Tensor | None")
 
@@ -45,6 +45,33 @@ def num_counted(comm: Communicator, outputs: Tensor) -> int:
 def first_rows(rows: Rows, count: int) -> Rows:
     """The first ``count`` rows; None stays None."""
     return rows if rows is None or len(rows) == count else rows[:count]
+
+
+def ids_of_rows(comm: Communicator, num_rows: int, num_vertices: int) -> Tensor:
+    """Ids of this rank's vertices, in a graph of several types of those of one, from 0.
+
+    Args:
+        comm: The communicator.
+        num_rows: How many this rank has.
+        num_vertices: How many there are, or more where there is one type.
+
+    Raises:
+        ValueError: No type has so many, or several have.
+    """
+    ids = comm.owned_ids
+    types = comm.node_types.values() or [(0, num_vertices)]
+    each = [
+        ids[(ids >= first) & (ids < first + number)] - first
+        for first, number in types
+        if number == num_vertices
+    ]
+    fitting = [ids for ids in each if len(ids) == num_rows]
+    if len(fitting) != 1:
+        raise ValueError(
+            f"numbers of {num_rows} rows of this rank, for {num_vertices} vertices, are of no type, or of several:"
+            " dispatch numbers with the data, as in data[type].ids = torch.arange(...)"
+        )
+    return fitting[0].to(comm.device)
 
 
 def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:

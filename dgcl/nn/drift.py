@@ -141,16 +141,23 @@ def remember_names(model: Module) -> None:
         _names[parameter] = name
 
 
-def compare_at_times(outputs: Tensor, comm: Communicator) -> None:
-    """Compare what ``outputs`` depend on over ranks, at calls 1, 2, 4, ... of this communicator. Collective.
+def compare_at_times(outputs: Tensor, comm: Communicator) -> bool:
+    """Compare what ``outputs`` depend on over ranks, at calls 1, 2, 4, ... of this communicator; return whether this
+    was one of them. Collective.
 
     Warns once, on rank 0, with :class:`dgcl.errors.InexactWarning`. Parameters with a row for each vertex of a rank
     differ as they should, and models that are not alike are left to others' messages.
     """
     watch = _watches.setdefault(comm, _Watch())
     watch.calls += 1
-    if watch.calls & (watch.calls - 1) or watch.warned or comm.world_size == 1:
-        return
+    if watch.calls & (watch.calls - 1) or comm.world_size == 1:
+        return False
+    if not watch.warned:
+        _compare(outputs, comm, watch)
+    return True
+
+
+def _compare(outputs: Tensor, comm: Communicator, watch: _Watch) -> None:
     if outputs.requires_grad:
         watch.parameters = [ref(parameter) for parameter in parameters_of(outputs)]
     alive = [parameter for parameter in (each() for each in watch.parameters) if parameter is not None]
@@ -213,13 +220,16 @@ def compare_over_axes(parameters: Sequence[Parameter], comm: Communicator, decla
     store.set(f"{watch.number}/{step}/{dist.get_rank()}", str(checksum))
 
 
-def parameters_of(outputs: Tensor) -> list[Parameter]:
-    """The parameters that a result depends on, those that are most steps away from it first."""
+def parameters_of(outputs: Tensor, until: str | None = None) -> list[Parameter]:
+    """The parameters that a result depends on, those that are most steps away from it first.
+
+    ``until``: a step whose name begins like this is not looked behind.
+    """
     parameters: dict[int, Parameter] = {}
     seen, waiting = set(), deque([outputs.grad_fn])
     while waiting:
         node = waiting.popleft()
-        if node is None or node in seen:
+        if node is None or node in seen or (until and node.name().startswith(until)):
             continue
         seen.add(node)
         leaf = getattr(node, "variable", None)  # of AccumulateGrad

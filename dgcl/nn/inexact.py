@@ -6,6 +6,7 @@ A layer of one's own is not known here: :func:`dgcl.testing.assert_equivalent` t
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -214,20 +215,24 @@ def check_model(model: Module, comm: Communicator | None = None) -> list[Finding
     return _findings(model, lambda module, rule: True)
 
 
-def refusals(model: Module) -> list[Finding]:
-    """The modules of a model that :func:`dgcl.distribute` cannot make exact."""
+def refusals(model: Module, *, training: bool = False) -> list[Finding]:
+    """The modules of a model that :func:`dgcl.distribute` cannot make exact; those too that cannot be in training."""
     return _findings(
         model,
         lambda module, rule: (
             not rule.distributed or (rule is _BATCH_NORM and type(module) is not BatchNorm1d)
         ),
+        training,
     )
 
 
-def _findings(model: Module, which: Callable[[Module, _Rule], bool]) -> list[Finding]:
+def _findings(model: Module, which: Callable[[Module, _Rule], bool], training: bool = False) -> list[Finding]:
     findings = []
     for name, module in model.named_modules():
         known = _rule_of(type(module))
+        if training and known is not None:
+            module = copy.copy(module)
+            module.training = True
         if known is not None and which(module, known[1]) and known[1].applies(module):
             kind, rule = known
             findings.append(Finding(name, kind, rule.why, rule.instead, rule.random))

@@ -269,9 +269,10 @@ def _reduce(
     """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
+    looks = False
     if not is_transformed():
         with comm.collective(name):
-            compare_at_times(losses, comm)
+            looks = compare_at_times(losses, comm) and not ddp
     # float64 counts exactly beyond the 2**24 vertices of float32.
     total = torch.stack([own.detach().double(), weight])
     if not on_every_rank:
@@ -283,4 +284,4 @@ def _reduce(
     if reduction == "mean":
         share, value = own / divisor.to(wide), value / divisor
     factor = (comm.world_size if ddp else 1) / (comm.world_size if on_every_rank else 1)
-    return with_value(share, value.to(wide), factor).to(losses.dtype)
+    return with_value(share, value.to(wide), factor, comm if looks else None).to(losses.dtype)

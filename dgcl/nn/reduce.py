@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dgcl.nn.arguments import current
+from dgcl.nn.guards import warn_of_terms
 from dgcl.ranks.tensors import require_tensors
 from dgcl.topology.checks import check_flag
 
@@ -57,24 +58,26 @@ def count_once(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
     return with_value(x, x.detach(), 1 / current(comm).world_size)
 
 
-def with_value(share: Tensor, value: Tensor, factor: float) -> Tensor:
-    """The value, with the gradient of the share times a factor."""
-    out: Tensor = _WithValue.apply(share, value, factor)
+def with_value(share: Tensor, value: Tensor, factor: float, comm: Communicator | None = None) -> Tensor:
+    """The value, with the gradient of the share times a factor; ``comm``: whose losses' terms are looked at."""
+    out: Tensor = _WithValue.apply(share, value, factor, comm)
     return out
 
 
 class _WithValue(torch.autograd.Function):
     @staticmethod
-    def forward(share: Tensor, value: Tensor, factor: float) -> Tensor:
+    def forward(share: Tensor, value: Tensor, factor: float, comm: Any) -> Tensor:
         return value.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
-        ctx.factor = inputs[2]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.factor, ctx.comm = inputs[2:]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return grad * ctx.factor, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        if ctx.comm is not None:
+            warn_of_terms(ctx.comm)
+        return grad * ctx.factor, None, None, None
 
 
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:

@@ -277,6 +277,12 @@ def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
         )
     elif len(x) == comm.num_owned + comm.num_halo:
         ids = torch.cat([comm.owned_ids, comm.halo_ids])
+    elif fitting := [
+        own
+        for first, number in getattr(comm, "node_types", {}).values()
+        if len(own := comm.owned_ids[(comm.owned_ids >= first) & (comm.owned_ids < first + number)]) == len(x)
+    ]:  # rows of one type; of several that have as many here, the first
+        ids = fitting[0]
     else:
         raise ValueError(
             f"x must have {comm.num_owned} rows (owned) or {comm.num_owned + comm.num_halo} (owned and halo)"

@@ -49,6 +49,15 @@ def plain_loss(data: Any, share: Callable[[Tensor], Tensor]) -> None:
         dgcl.nn.sync_gradients(model)
 
 
+def with_term(data: Any, term: Callable[[Tensor], Tensor]) -> None:
+    model = dgcl.distribute(Readout(lambda x: x))
+    for _ in range(2):
+        out = model(data.x, data.edge_index)
+        loss = dgcl.nn.loss(F.mse_loss)(out, torch.zeros_like(out))
+        (2 * loss + term(model.conv.lin_l.weight)).backward()
+        dgcl.nn.sync_gradients(model)
+
+
 def undistributed(data: Any) -> None:
     dgcl.nn.broadcast_parameters(pyg.GraphSAGE(3, 4, 2))
 
@@ -64,6 +73,18 @@ GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "mean of a rank's losses, below a norm": (
         lambda data: plain_loss(data, lambda squares: dgcl.nn.BatchNorm(4).double()(squares).mean()),
         LOSS,
+    ),
+    "a term beside the loss": (
+        lambda data: with_term(data, lambda weight: weight.square().sum()),
+        "beside the loss",
+    ),
+    "a term that counts once": (
+        lambda data: with_term(data, lambda weight: dgcl.nn.count_once(weight.square().sum())),
+        None,
+    ),
+    "rows of the whole graph, cut": (
+        lambda data: train(lambda x: x + rows(4)[: len(x)], data),
+        "first .* of 23 rows of the whole graph.*dgcl.dispatch",
     ),
     "several hops, not distributed": (undistributed, r"GraphSAGE|BasicGNN.*several hops.*dgcl\.distribute"),
     "mean of rows": (lambda data: train(lambda x: x.mean(0, keepdim=True), data), f"mean over.*{POOL}"),

@@ -1,0 +1,41 @@
+"""The mode in which a distributed model runs: calls of torch that would look at one rank alone are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from dgcl.autograd.operators import transparent
+from dgcl.distributed.edge_ends import call
+from dgcl.distributed.functional_dropout import replaced
+from dgcl.nn.guards import see_rows
+
+__all__ = ["AsOneDevice"]
+
+
+class AsOneDevice(TorchFunctionMode):
+    """While it is entered, dropout depends on the vertex or the edge, and ends of edges on no rank."""
+
+    def __enter__(self) -> Any:
+        if not torch.compiler.is_compiling():
+            transparent.count += 1
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if not torch.compiler.is_compiling():
+            transparent.count -= 1
+        super().__exit__(*error)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call ``func``, or what replaces it."""
+        kwargs = kwargs or {}
+        func = replaced(func, args, kwargs)
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        see_rows(func, args, kwargs)
+        return call(func, args, kwargs)

@@ -1,0 +1,164 @@
+"""What a user writes in a forward of his own is right on ranks, or is said with the cure."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+pytest.importorskip("torch_geometric")
+import torch_geometric.nn as pyg
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import add_self_loops, degree, remove_self_loops, scatter
+
+import dgcl
+import dgcl.nn
+from dgcl.errors import InexactWarning
+from tests.dgcl.distributed.pyg_zoo import NUM_NODES, WIDTH, graph
+
+
+class Tutorial(pyg.MessagePassing):
+    """The layer that PyG's tutorial on message passing writes, sizes left out where they can be."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.lin = nn.Linear(WIDTH, 4)
+
+    def forward(self, x, edge_index):
+        edge_index, _ = add_self_loops(remove_self_loops(edge_index)[0])
+        row, col = edge_index
+        scale = degree(col, dtype=x.dtype).pow(-0.5)
+        scale[scale == float("inf")] = 0
+        return self.propagate(edge_index, x=self.lin(x), norm=scale[row] * scale[col])
+
+    def message(self, x_j, norm):
+        return norm.view(-1, 1) * x_j
+
+
+class Own(nn.Module):
+    """A forward of the user's, around a layer of PyG."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = pyg.GraphConv(WIDTH, 4)
+        self.table = nn.Embedding(NUM_NODES, WIDTH)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index)
+
+
+class Ids(Own):
+    def forward(self, x, edge_index):
+        return self.conv(x + self.table(torch.arange(x.size(0))), edge_index)
+
+
+class Norm(Own):
+    def forward(self, x, edge_index):
+        return self.conv(x, *gcn_norm(edge_index))
+
+
+class Scattered(Own):
+    """No layer: rows are gathered and summed by hand."""
+
+    def forward(self, x, edge_index):
+        row, col = edge_index[:, edge_index[0] != edge_index[1]]
+        return scatter(x.index_select(0, row), col, 0, len(x)) + x[row].new_zeros(len(x), 1).index_add(
+            0, col, x[row, :1]
+        )
+
+
+class AlongOthers(Own):
+    """Dimensions that are not that of vertices are nobody's business."""
+
+    def forward(self, x, edge_index):
+        rows = self.conv(x, edge_index).softmax(-1)
+        times = rows.unsqueeze(1).expand(-1, 3, -1)
+        rows = rows + self.attention(times, times, times)[0].sum(1)
+        return functional.normalize(rows.sort().values @ torch.ones(4, 4, dtype=x.dtype))
+
+
+@pytest.mark.parametrize("kind", [Tutorial, Ids, Norm, Scattered, AlongOthers])
+def test_it_is_that_of_one_device(kind) -> None:
+    torch.manual_seed(0)
+    model = kind().double()
+
+    def rank() -> tuple[Tensor, list[Tensor | None]]:
+        data = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 5 % 3)
+        own = dgcl.distribute(copy.deepcopy(model))
+        assert own.eval()(data.x, data.edge_index).shape == own.train()(data.x, data.edge_index).shape
+        out = own(data.x.requires_grad_(), data.edge_index)
+        dgcl.nn.loss(functional.mse_loss)(out, out.detach().cos()).backward()
+        dgcl.nn.sync_gradients(own)
+        return dgcl.collect(out.detach()), dgcl.collect(data.x.grad), [p.grad for p in own.parameters()]
+
+    whole = graph()
+    expected = model(whole.x.requires_grad_(), whole.edge_index)
+    functional.mse_loss(expected, expected.detach().cos()).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InexactWarning)
+        out, x_grad, gradients = dgcl.launch(rank, 3)[0]
+    expected = [expected, whole.x.grad, *(p.grad for p in model.parameters())]
+    for one, other in zip([out, x_grad, *gradients], expected, strict=True):
+        if one is not None or other is not None:
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+#: What a forward makes of its rows, edges and model, and what is said of it.
+WARNED: dict[str, Any] = {
+    "softmax": lambda x, edges, own: x.softmax(0),
+    "normalize": lambda x, edges, own: functional.normalize(x, dim=0),
+    "norm": lambda x, edges, own: x / x.norm(dim=0),
+    "cumsum": lambda x, edges, own: x.cumsum(0),
+    "batch_norm": lambda x, edges, own: functional.batch_norm(x, None, None, training=True),
+    "multi_head_attention_forward": lambda x, edges, own: own.attention(x[None], x[None], x[None])[0][0],
+    "scaled_dot_product_attention": lambda x, edges, own: functional.scaled_dot_product_attention(x, x, x),
+    "products with all rows": lambda x, edges, own: (x @ x.t()).sum(1, keepdim=True),
+}
+REFUSED: dict[str, Any] = {
+    "scatter_add_ by the sources": lambda x, edges, own: x * degree(edges[0], len(x)).view(-1, 1),
+    "__setitem__ by the sources": lambda x, edges, own: x.clone().__setitem__(edges[0], 1.0),
+    "rows that sources of edges index": lambda x, edges, own: x[:1][edges[0]],
+}
+
+
+@pytest.mark.parametrize("words, act", [*WARNED.items(), *REFUSED.items()])
+def test_it_is_said(words, act) -> None:
+    def forward(self, x, edge_index):
+        return act(self.conv(x, edge_index), edge_index, self)
+
+    kind = type("Kind", (Own,), {"forward": forward})
+
+    def rank() -> None:
+        data = dgcl.dispatch(graph(), topology="uniform")
+        own = dgcl.distribute(kind().double()).eval()
+        if words in REFUSED:
+            with pytest.raises(ValueError, match=words):
+                own(data.x, data.edge_index)
+        else:
+            own(data.x, data.edge_index)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dgcl.launch(rank, 2)
+    said = [str(each.message) for each in caught if issubclass(each.category, InexactWarning)]
+    assert len(said) == (words in WARNED), said
+    assert all(f"takes {words} along this rank's rows" in each for each in said)
+
+
+def test_what_cannot_be_trained_is_refused_when_it_is() -> None:
+    def rank() -> None:
+        data = dgcl.dispatch(graph(), topology="uniform")
+        own = dgcl.distribute(nn.Sequential(nn.Linear(WIDTH, 4), nn.AlphaDropout(0.5)).double().eval())
+        assert own(data.x).shape == (len(data.x), 4)
+        with pytest.raises(
+            ValueError, match=r"1 \(torch.nn.AlphaDropout\) draws other.*; take torch.nn.Dropout"
+        ):
+            own.train()(data.x)
+
+    dgcl.launch(rank, 2)
