@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +15,7 @@ from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.groups import add_parts, add_source
 from dgcl.cli.info import describe_machine
+from dgcl.cli.jobs import add_job, ranks_of_job
 from dgcl.cli.output import print_json, print_written, step
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dgcl.bench.problems import Problem
     from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
     from dgcl.topology import Topology
-
-MAX_RANKS = 64
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -39,7 +37,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " nccl-tests.",
     )
     what = parser.add_argument_group("what is exchanged (default: --pattern alltoall)")
-    option(add_source(what, required=False), "--pattern NAME", "alltoall, allgather or ring")
+    add_source(what, "relation", "pattern", required=False)
     add_parts(what)
     option(
         what,
@@ -63,9 +61,7 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     option(sizes, "-d, --datatype TYPE", "default: float", default="float")
     how = parser.add_argument_group("how")
-    option(how, "--ranks P", "to start on this host; default: 2", at_least(2))
-    option(how, "--threads", "ranks are threads, not processes")
-    option(how, "--device", "where rows lie: rank r on GPU r, in turns", ("cpu", "cuda"), "cpu")
+    add_job(how)
     option(how, "--channel", "by which planned rows travel", ("auto", "memory", "collective"), "auto")
     option(how, "--method M[,M...]", "planners and baselines, in turns", default="auto")
     option(how, "--topology T", f"to plan for (default: this host). {TOPOLOGY_HELP}")
@@ -82,9 +78,8 @@ def bench(args: argparse.Namespace) -> int:
     from dgcl.bench.report import footer, to_json, total_wrong
     from dgcl.errors import CommError
 
-    in_job = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    num_ranks = int(os.environ["WORLD_SIZE"]) if in_job else args.ranks or 2
-    _check(args, num_ranks, in_job)
+    num_ranks, in_job = ranks_of_job(args)
+    _check(args)
     try:
         found = (_in_job if in_job else _started)(args, num_ranks)
     except CommError as error:
@@ -162,28 +157,17 @@ def _prepare(
     return settings, cases
 
 
-def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
+def _check(args: argparse.Namespace) -> None:
     """Refuse what cannot work before anything is read or started."""
     from dgcl.bench import BASELINES
     from dgcl.bench.measure import CALLS
     from dgcl.bench.patterns import DTYPES
-    from dgcl.bench.problems import PATTERNS
     from dgcl.planner.methods import METHODS
     from dgcl.topology.checks import check_choice
 
-    if in_job and (args.threads or args.ranks not in (None, num_ranks)):
-        raise CliError(f"--ranks and --threads: the job has {num_ranks} ranks already; leave them out")
-    if not 2 <= num_ranks <= MAX_RANKS:
-        what = "the job's ranks" if in_job else "--ranks"
-        raise CliError(f"{what} must be from 2 to {MAX_RANKS} (got {num_ranks})")
-    if args.device == "cuda":
-        _check_device(args)
     for method in args.method.split(","):
         check_choice(method, "method", (*METHODS, *BASELINES, *CALLS))
-    if args.datatype not in DTYPES:
-        raise CliError(f"--datatype must be one of {', '.join(DTYPES)} (got {args.datatype!r})")
-    if args.pattern not in (None, *PATTERNS):
-        raise CliError(f"--pattern must be one of {', '.join(PATTERNS)} (got {args.pattern!r})")
+    check_choice(args.datatype, "--datatype", DTYPES)
     if (args.maxbytes or args.minbytes or 0) < (args.minbytes or 0):
         raise CliError(f"--maxbytes {args.maxbytes} is less than --minbytes {args.minbytes}")
     whole = args.graph is not None or args.relation is not None
@@ -199,18 +183,6 @@ def _check(args: argparse.Namespace, num_ranks: int, in_job: bool) -> None:
         raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
     inputs = {"GRAPH": args.graph, "--relation": args.relation, "--part": args.part}
     check_output("--json-file", args.json_file, inputs)
-
-
-def _check_device(args: argparse.Namespace) -> None:
-    """Refuse what is not measured on GPUs."""
-    import torch
-
-    refuse(args, "threads", "goes without --device cuda")
-    if not torch.cuda.is_available():
-        built = torch.version.cuda or "none"
-        raise CliError(
-            f"--device cuda: torch {torch.__version__} (built for CUDA: {built}) sees no CUDA device"
-        )
 
 
 def _topology(args: argparse.Namespace, num_ranks: int) -> Topology:

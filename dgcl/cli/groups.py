@@ -4,36 +4,53 @@ from __future__ import annotations
 
 from typing import Any
 
-from dgcl.cli.arguments import at_least, option
+from dgcl.cli.arguments import at_least, number, option
 from dgcl.cli.topologies import TOPOLOGY_HELP
 
-GRAPH_HELP = "graph file: npz, text edge list (also .gz) or Matrix Market"
+_INSTEAD: dict[str, tuple[Any, ...]] = {
+    "relation": ("--relation R.npz", "relation file of `dgcl plan --relation-out`"),
+    "synthetic": (
+        "--synthetic NAME",
+        "no graph, but the sizes of one: reddit, com-orkut, web-google or wiki-talk",
+        ("reddit", "com-orkut", "web-google", "wiki-talk"),
+    ),
+    "pattern": (
+        "--pattern NAME",
+        "alltoall, allgather or ring",
+        ("alltoall", "allgather", "ring"),
+    ),
+}
 
 
-def add_graph(parser: Any) -> None:
-    """Declare the graph, and how it is read."""
-    parser.add_argument("graph", metavar="GRAPH", help=GRAPH_HELP)
-    _add_undirected(parser)
-
-
-def add_source(parser: Any, *, required: bool) -> Any:
-    """Declare a graph or a relation, and return their group: a verb may add what can be there instead."""
+def add_source(parser: Any, *instead: str, required: bool = True) -> None:
+    """Declare the graph and how it is read, and what can be there in its place."""
     source = parser.add_mutually_exclusive_group(required=required)
-    source.add_argument("graph", metavar="GRAPH", nargs="?", help=GRAPH_HELP)
-    option(source, "--relation R.npz", "relation file of `dgcl plan --relation-out`")
-    _add_undirected(parser)
-    return source
-
-
-def add_parts(parser: Any) -> None:
-    """Declare who owns which vertex, and the seed for METIS and the planner."""
-    option(parser, "--part part.npy", "owner of each vertex of the graph (default: METIS decides)")
-    add_seed(parser)
+    source.add_argument(
+        "graph",
+        metavar="GRAPH",
+        nargs="?",
+        help="graph file: npz, text edge list (also .gz) or Matrix Market",
+    )
+    for name in instead:
+        option(source, *_INSTEAD[name])
+    if "synthetic" in instead:
+        option(parser, "--scale X", "of --synthetic; default: 1", number(0, open_end=True), 1.0)
+    option(
+        parser,
+        "--undirected",
+        "each line of a text edge list is an edge both ways (default: what its header says)",
+    )
 
 
 def add_seed(parser: Any) -> None:
-    """Declare the seed."""
+    """Declare the seed for METIS and the planner."""
     option(parser, "--seed S", "default: 0", at_least(0), 0)
+
+
+def add_parts(parser: Any) -> None:
+    """Declare who owns which vertex, and the seed."""
+    option(parser, "--part part.npy", "owner of each vertex of the graph (default: METIS decides)")
+    add_seed(parser)
 
 
 def add_machine(parser: Any, topology: str = "", ranks: str = "", **settings: Any) -> None:
@@ -52,11 +69,3 @@ def add_planning(parser: Any) -> None:
     )
     option(parser, "--method M", "planner (default: auto, the best known)", default="auto")
     option(parser, "--row-bytes B", "bytes of a vertex row; default: 512", at_least(1), 512)
-
-
-def _add_undirected(parser: Any) -> None:
-    option(
-        parser,
-        "--undirected",
-        "each line of a text edge list is an edge both ways (default: what its header says)",
-    )

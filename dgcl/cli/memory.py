@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, list_of, number, option, refuse
 from dgcl.cli.errors import CliError
-from dgcl.cli.groups import add_graph, add_parts
+from dgcl.cli.groups import add_parts, add_source
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, seconds, size, step
 from dgcl.cli.problem import graph_in_parts
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
@@ -43,7 +43,7 @@ def add_parser(verbs: Any, name: str) -> None:
         description="Partition, plan and compile as a job would, and count what each rank will hold, by name, and how"
         " long an epoch will take: exchanges by the plan and the topology, layers by what an edge and a row cost.",
     )
-    add_graph(parser)
+    add_source(parser)
     option(parser, "--ranks P", "how many", at_least(1), required=True)
     option(
         parser,

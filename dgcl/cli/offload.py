@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, byte_size, list_of, option
 from dgcl.cli.errors import CliError
-from dgcl.cli.groups import add_graph, add_parts
+from dgcl.cli.groups import add_parts, add_source
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, size, step
 from dgcl.cli.problem import load_graph, read_part
 
@@ -26,7 +26,7 @@ def add_parser(verbs: Any, name: str) -> None:
         description="Divide each rank's vertices into chunks whose rows are loaded from host memory, and count rows and"
         " bytes before anything runs.",
     )
-    add_graph(parser)
+    add_source(parser)
     option(parser, "--ranks P", "default: 1", at_least(1), 1)
     how_many = parser.add_mutually_exclusive_group()
     option(how_many, "--chunks N", "chunks of each rank", at_least(1))

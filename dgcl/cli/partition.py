@@ -12,7 +12,7 @@ import numpy as np
 from dgcl.cli.arguments import option, refuse
 from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.groups import add_graph, add_machine, add_planning, add_seed
+from dgcl.cli.groups import add_machine, add_planning, add_seed, add_source
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.problem import load_graph
@@ -36,7 +36,7 @@ def add_parser(verbs: Any, name: str) -> None:
         description="Split a graph over ranks and report balance, cut, boundary and the replication factor:"
         " how many ranks hold a vertex on average if each holds its own and all up to 1, 2 or 3 hops away.",
     )
-    add_graph(parser)
+    add_source(parser)
     add_machine(parser, "split along its machines and sockets: ")
     option(parser, "--partition", "default: metis, few edges cut", ("metis", "random", "range"), "metis")
     option(

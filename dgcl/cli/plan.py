@@ -36,12 +36,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " the time goes, and how much better any plan could be. Give a graph, which is partitioned first, or"
         " a relation, which says who needs what already.",
     )
-    option(
-        add_source(parser, required=True),
-        "--synthetic NAME",
-        "draw a relation of the size of a graph: reddit, com-orkut, web-google or wiki-talk",
-    )
-    option(parser, "--scale X", "of --synthetic; default: 1", number(0, open_end=True), 1.0)
+    add_source(parser, "relation", "synthetic")
     add_machine(parser, required=True)
     add_parts(parser)
     add_planning(parser)

@@ -7,9 +7,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, number, option, refuse
+from dgcl.cli.arguments import at_least, number, option
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
+from dgcl.cli.jobs import add_job, ranks_of_job
 from dgcl.cli.output import print_json, print_written, step
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from dgcl.calibration import Calibration
     from dgcl.topology import Topology
 
-_MOST_RANKS = 64
 _WIDEST_ROW = 1 << 20  # bytes
 
 
@@ -31,9 +31,7 @@ def add_parser(actions: Any) -> None:
         " torchrun the ranks of the job are measured, otherwise CPU ranks that are started on this host.",
     )
     option(parser, "--topology T", f"where the connections are: {TOPOLOGY_HELP} (default: this host)")
-    option(parser, "--ranks P", "CPU ranks to start (default: 2)", at_least(2))
-    option(parser, "--threads", "ranks are threads instead of processes")
-    option(parser, "--device", "where rows lie: rank r on GPU r, in turns", ("cpu", "cuda"), "cpu")
+    add_job(parser)
     option(parser, "--row-bytes B", "default: 512", at_least(1), 512)
     option(parser, "--check N", "predict and time N plans not used in the fit", at_least(0), 0)
     option(parser, "--seconds S", "time for each measurement (default: 0.8)", number(0, open_end=True))
@@ -53,11 +51,9 @@ def run(args: argparse.Namespace) -> int:
         raise CliError(f"--check: there are {MOST_CHECKS} plans to check with (got {args.check})")
     if args.row_bytes > _WIDEST_ROW:
         raise CliError(f"--row-bytes: at most {_WIDEST_ROW} (got {args.row_bytes})")
-    if args.device == "cuda":
-        refuse(args, "threads", "goes without --device cuda")
-    in_job = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    num_ranks, in_job = ranks_of_job(args)
     try:
-        calibration = _in_job(args) if in_job else _started(args)
+        calibration = (_in_job if in_job else _started)(args, num_ranks)
     except CommError as error:
         raise CliError(str(error), status=1) from error
     if calibration is None:
@@ -81,25 +77,19 @@ def _effort(args: argparse.Namespace) -> Any:
     return default if args.seconds is None else Effort(seconds=args.seconds / default.rounds)
 
 
-def _in_job(args: argparse.Namespace) -> Calibration | None:
-    """The ranks that torchrun started; ``--ranks`` and ``--threads`` would contradict it."""
+def _in_job(args: argparse.Namespace, num_ranks: int) -> Calibration | None:
+    """The ranks that torchrun started."""
     import dgcl
     from dgcl.calibration.run import run_rank
 
-    world_size = int(os.environ["WORLD_SIZE"])
-    if args.threads or args.ranks not in (None, world_size):
-        raise CliError(f"--ranks and --threads: the job has {world_size} ranks already")
-    topology = _topology(args, world_size) if os.environ["RANK"] == "0" else None
+    topology = _topology(args, num_ranks) if os.environ["RANK"] == "0" else None
     dgcl.init()
     return run_rank(topology, args.row_bytes, args.check, _effort(args), device=args.device)
 
 
-def _started(args: argparse.Namespace) -> Calibration:
+def _started(args: argparse.Namespace, num_ranks: int) -> Calibration:
     from dgcl.calibration.run import run_on_host
 
-    num_ranks = args.ranks or 2
-    if num_ranks > _MOST_RANKS:
-        raise CliError(f"--ranks: at most {_MOST_RANKS} (got {num_ranks})")
     topology = _topology(args, num_ranks)
     with step(f"measuring between {num_ranks} ranks"):
         return run_on_host(
@@ -114,7 +104,6 @@ def _started(args: argparse.Namespace) -> Calibration:
 
 
 def _topology(args: argparse.Namespace, num_ranks: int) -> Topology | None:
-
     return None if args.topology is None else resolve(args.topology, num_ranks)
 
 

@@ -42,7 +42,7 @@ ARGUMENTS = [
     (f"{PARTITION} --topology nowhere.json", "nowhere"),
     ("partition graph.npz --ranks 4 --out out.npy --topology line.json", "4.*3|3.*4"),
     ("plan --topology line.json", "GRAPH.*--relation.*--synthetic"),
-    ("plan --synthetic facebook --topology line.json", "one of reddit.*got 'facebook'"),
+    ("plan --synthetic facebook --topology line.json", "'facebook' .choose from reddit"),
     ("plan --synthetic reddit --scale 0 --topology line.json", "--scale: must be a number above 0"),
     ("plan --synthetic reddit --part part.npy --topology line.json", "--part goes with a graph"),
     (f"{PLAN} --scale 2", "--scale goes with --synthetic"),

@@ -17,7 +17,7 @@ BAD = [
     ("--method warp", "method must be one of auto, .*gloo.*got 'warp'"),
     ("--method direct,", "method must be one of"),
     ("-d float8", "--datatype must be one of float32, .*got 'float8'"),
-    ("--pattern star", "--pattern must be one of alltoall, allgather, ring .got 'star'"),
+    ("--pattern star", "--pattern: invalid choice: 'star' .choose from alltoall, allgather, ring"),
     ("-b 0", "--minbytes: must be a positive number of bytes, or like '8GB' .got '0'"),
     ("-b K", "--minbytes: must be a positive number of bytes"),
     ("-b -4", "--minbytes"),

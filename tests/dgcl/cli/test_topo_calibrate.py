@@ -60,7 +60,7 @@ def test_json_is_the_file(run: Run) -> None:
     "options, message",
     [
         ("--ranks 1", "--ranks: must be a whole number of at least 2 .got '1'"),
-        ("--ranks 65", "--ranks: at most 64 .got 65"),
+        ("--ranks 65", "--ranks must be from 2 to 64 .got 65"),
         ("--check -1", "--check: must be a whole number of at least 0"),
         ("--check 17", "--check: there are 16 plans to check with .got 17"),
         ("--row-bytes 0", "--row-bytes: must be a whole number of at least 1"),

@@ -1,0 +1,40 @@
+"""The ranks that a verb measures: those of the job that it runs in, or those that it starts on this host."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from dgcl.cli.arguments import at_least, option, refuse
+from dgcl.cli.errors import CliError
+
+MAX_RANKS = 64
+
+
+def add_job(parser: Any) -> None:
+    """Declare how many ranks are started, as what, and where rows lie."""
+    option(parser, "--ranks P", "to start on this host; default: 2", at_least(2))
+    option(parser, "--threads", "ranks are threads, not processes")
+    option(parser, "--device", "where rows lie: rank r on GPU r, in turns", ("cpu", "cuda"), "cpu")
+
+
+def ranks_of_job(args: argparse.Namespace) -> tuple[int, bool]:
+    """How many ranks there are, and whether torchrun has started them; refuse what contradicts that."""
+    in_job = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    num_ranks = int(os.environ["WORLD_SIZE"]) if in_job else args.ranks or 2
+    if in_job and (args.threads or args.ranks not in (None, num_ranks)):
+        raise CliError(f"--ranks and --threads: the job has {num_ranks} ranks already; leave them out")
+    if not 2 <= num_ranks <= MAX_RANKS:
+        what = "the job's ranks" if in_job else "--ranks"
+        raise CliError(f"{what} must be from 2 to {MAX_RANKS} (got {num_ranks})")
+    if args.device == "cuda":
+        import torch
+
+        refuse(args, "threads", "goes without --device cuda")
+        if not torch.cuda.is_available():
+            built = torch.version.cuda or "none"
+            raise CliError(
+                f"--device cuda: torch {torch.__version__} (built for CUDA: {built}) sees no CUDA device"
+            )
+    return num_ranks, in_job
