@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.aggregation.aggregating import Aggregating
-from dgcl.program.contributions import contribution_programs, contribution_rows
+from dgcl.program.contributions import contribution_program, contribution_rows
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 
 if TYPE_CHECKING:
-    from dgcl.program.model import Program
+    pass
 
 __all__ = ["Contributions", "connect_contributions"]
 
@@ -72,16 +72,9 @@ def connect_contributions(comm: Aggregating) -> Contributions:
 def _connect(comm: Aggregating) -> Contributions:
     control, folded = comm.control, comm.exchanges[PARTIAL]
     problem: Exception | None = None
-    programs: list[Program] | None = None
     with comm.collective("aggregator", limited=False):
-        if control.rank == 0:
-            try:
-                programs = control.unless_lost(lambda: contribution_programs(folded.plan))
-            except (MemoryError, ValueError) as error:
-                problem = error
-        agree(control, problem)
-        program: Program = control.scatter(programs)
         try:
+            program = contribution_program(folded.plan, control.rank)
             sent, rows = contribution_rows(program, folded.program, folded.plan)
         except (MemoryError, ValueError) as error:
             problem = error

@@ -31,7 +31,6 @@ from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
 from dgcl.program import compile_programs
 from dgcl.program.model import Program
-from dgcl.program.verify import verify_programs
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import demand_of_pairs
 from dgcl.topology import Topology
@@ -198,7 +197,6 @@ def _exchange(
     classes = build_classes(demand)
     plan = make_plan(classes.relation, topology, method, options)
     programs = compile_programs(plan, classes)
-    verify_programs(programs, plan, demand)
     return plan, programs, vertices
 
 

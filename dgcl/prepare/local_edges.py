@@ -21,8 +21,7 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.planner.relays import without_idle_relays
 from dgcl.prepare.shares import Share, machine_of
-from dgcl.program.checks import check_program
-from dgcl.program.compile import Frame, Items, compile_program
+from dgcl.program.compile import Frame, compile_program
 from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.model import Program
 from dgcl.ranks.answers import from_rank_0
@@ -167,10 +166,10 @@ def share_of_edges(
     rows = row_of[asked[:, 0]]
     in_degrees, out_degrees = np.diff(own.indptr), reads[: len(ids)]
     np.add.at(out_degrees, rows, asked[:, 1])
-    relation, places, taken = _classes(control, ids, rows, readers)
+    relation, wanted_rows = _classes(control, ids, rows, readers)
     plan = planned(relation)
     frame = Frame.of(relation, without_idle_relays(plan), num_owned)
-    program, halo = _compile(control, frame, ids, places, taken, np.column_stack([in_degrees, out_degrees]))
+    program, halo = _compile(control, frame, ids, wanted_rows, np.column_stack([in_degrees, out_degrees]))
     row_of[program.halo_ids] = np.arange(len(ids), program.num_local, dtype=np.int32)
     renumbered = row_of[np.concatenate([ids, own.lacking])]
     first_edge = sum(num_edges[: control.rank])
@@ -235,10 +234,8 @@ def check_range(name: str, ids: Ids, rank: int, num_nodes: int) -> None:
         )
 
 
-def _classes(
-    control: Control, owned_ids: Ids, rows: NDArray[np.int32], readers: Ids
-) -> tuple[Relation, NDArray[Any], Ids]:
-    """The classes of all ranks' rows; of this rank's rows the places, and which row is at each. Collective.
+def _classes(control: Control, owned_ids: Ids, rows: NDArray[np.int32], readers: Ids) -> tuple[Relation, Ids]:
+    """The classes of all ranks' rows, and this rank's rows that some rank reads, in the order of places. Collective.
 
     Args:
         control: The control plane.
@@ -257,39 +254,26 @@ def _classes(
         np.concatenate([theirs for theirs, _ in of_ranks]),
         np.concatenate([counts for _, counts in of_ranks]),
     )
-    first = sum(int(counts.sum()) for _, counts in of_ranks[: control.rank])
-    taken = by_id[mine.items]
-    places = np.full(len(owned_ids), -1, np.int32 if int(relation.count.sum()) < 2**31 else np.int64)
-    places[taken] = np.arange(first, first + len(taken))
-    return relation, places, taken
+    return relation, by_id[mine.items]
 
 
 def _compile(
-    control: Control, frame: Frame, owned_ids: Ids, places: Ids, taken: Ids, degrees: Ids
+    control: Control, frame: Frame, owned_ids: Ids, wanted_rows: Ids, degrees: Ids
 ) -> tuple[Program, Ids]:
     """This rank's program, and what the owners say of each halo row. Collective.
 
     Args:
         control: The control plane.
         frame: Of the plan.
-        owned_ids, places: (n,) of this rank's rows.
-        taken: Its rows that some rank reads, by place.
+        owned_ids: (n,) of this rank's rows.
+        wanted_rows: Those that some rank reads, in the order of places.
         degrees: (n, k), what owners say of each row.
     """
-    first = int(places[taken[0]]) if len(taken) else 0
-    outgoing = []
+    mine, outgoing = frame.places_of(control.rank), []
     for peer in range(control.world_size):
-        through = frame.places_through(peer) - first
-        rows = taken[through[(through >= 0) & (through < len(taken))]]
-        outgoing.append((owned_ids[rows], places[rows], degrees[rows]))
-    received = [np.concatenate(column) for column in zip(*control.all_to_all(outgoing), strict=True)]
-    ids = np.concatenate([owned_ids[taken], received[0]])
-    order = np.argsort(ids, kind="stable")
-    all_places = np.concatenate([places[taken], received[1]])[order]
-    rows = np.concatenate([taken.astype(np.int32), np.full(len(received[0]), -1, np.int32)])[order]
-    items = Items(ids[order], all_places, frame.tree_of(all_places), rows)
-    program = compile_program(frame, control.rank, owned_ids, places, items)
-    check_program(program)
-    by_id = np.argsort(received[0])
-    halo = received[2][by_id][np.searchsorted(received[0][by_id], program.halo_ids)]
-    return program, halo
+        rows = wanted_rows[np.isin(mine, frame.places_through(peer), assume_unique=True)]
+        outgoing.append((owned_ids[rows], degrees[rows]))
+    ids, about = (np.concatenate(column) for column in zip(*control.all_to_all(outgoing), strict=True))
+    program = compile_program(frame, control.rank, owned_ids, wanted_rows, ids)
+    by_id = np.argsort(ids)
+    return program, about[by_id[np.searchsorted(ids, program.halo_ids, sorter=by_id)]]

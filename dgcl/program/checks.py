@@ -1,7 +1,11 @@
 """Check that programs are well formed: tables of the right length and order, indices in range.
 
-The first part of :func:`dgcl.program.verify.verify_programs`; after it the proof, and the compiled executor, may
-index without checking.
+Together with what pairs of ranks compare (:mod:`dgcl.transport.shared_memory.agreement`) it is the proof that every
+row, and every sum, arrives where it belongs, by induction over stages:
+
+- a place of results, relay rows and arrivals is written exactly once, and read after that alone;
+- the fold is the expand backwards: it sends each row on that an expand received, with the sum of what arrived for it;
+- what a rank sends to another one are the items that this one expects, in its order.
 """
 
 from __future__ import annotations
@@ -33,23 +37,10 @@ def fail(program: Program, text: str) -> ProgramError:
     return ProgramError(f"program of rank {program.rank}: {text}")
 
 
-def check_form(programs: list[Program], num_stages: int, owner: np.ndarray) -> None:
-    """Raise :class:`ProgramError` unless these are the ranks' programs, in order, and the proof can run."""
-    for rank, program in enumerate(programs):
-        if (program.rank, program.world_size, program.num_stages) != (rank, len(programs), num_stages):
-            raise ProgramError(
-                f"program {rank} is for rank {program.rank} of {program.world_size} and {program.num_stages}"
-                f" stages, not for rank {rank} of {len(programs)} and {num_stages}"
-            )
-        if not np.array_equal(program.owned_ids, np.flatnonzero(owner == rank)):
-            raise fail(program, "owned_ids are not its items in ascending order")
-        check_program(program)
-
-
 def check_program(program: Program) -> None:
     """Raise :class:`ProgramError` unless one rank's tables are of the right form by themselves.
 
-    What then remains is where a rank writes in the memory of others: its sends must be what they expect.
+    The compiled executor may then index without checking. What remains is where a rank writes in the memory of others.
     """
     _check_types(program)
     if not 0 <= program.rank < program.world_size or program.num_stages < 0:
@@ -62,8 +53,7 @@ def check_program(program: Program) -> None:
         raise fail(program, "places must have an entry for each local row")
     _check_schedule(program, "expand")
     _check_schedule(program, "fold")
-    if program.num_relay != program.fold.send_count[:, 1].sum():
-        raise fail(program, "the fold sends another number of relay rows than the expand brings")
+    _check_fold(program)
     _check_rows(program)
     _check_ranges(program)
     _check_waits(program)
@@ -83,6 +73,29 @@ def _check_types(program: Program) -> None:
                 continue  # where that is enough
             elif value.dtype != (np.int32 if field.name in _NARROW else np.int64):
                 raise fail(program, f"{field.name} holds {value.dtype}")
+
+
+def _check_fold(program: Program) -> None:
+    """The fold's transfers are the expand's backwards, and of the same rows."""
+    expand, fold = program.expand, program.fold
+    first = expand.recv_to + np.array([0, program.num_local])  # an expand counts relay rows from 0
+    for (mine, *its_tables), (theirs, *tables), what in (
+        (
+            (fold.send_stage, fold.send_peer, fold.send_count, fold.send_from * (fold.send_count > 0)),
+            (expand.recv_stage, expand.recv_peer, expand.recv_count, first * (expand.recv_count > 0)),
+            "sends other rows than the expand receives",
+        ),
+        (
+            (fold.recv_stage, fold.recv_peer, fold.recv_count),
+            (expand.send_stage, expand.send_peer, expand.send_count),
+            "receives other rows than the expand sends",
+        ),
+    ):
+        stage = program.num_stages - 1 - theirs
+        order = np.lexsort((tables[0], stage))
+        pairs = zip((mine, *its_tables), (stage, *tables), strict=True)
+        if not all(np.array_equal(ours, other[order]) for ours, other in pairs):
+            raise fail(program, f"the fold {what}")
 
 
 def _check_ranges(program: Program) -> None:
@@ -110,8 +123,10 @@ def _check_ranges(program: Program) -> None:
 def _check_waits(program: Program) -> None:
     """A send waits for the receives that bring its rows, or what is added to them, and for no others."""
     expand, fold, num_local = program.expand, program.fold, program.num_local
-    brought = _receives_by_row(expand, (0, num_local), num_local + program.num_relay)
-    slots = _receives_by_row(fold, (0, 0), program.num_arrivals)
+    brought = _receives_by_row(
+        program, "expand", (0, num_local), program.num_owned, num_local + program.num_relay
+    )
+    slots = _receives_by_row(program, "fold", (0, 0), 0, program.num_arrivals)
     for send in range(len(expand.send_peer)):
         rows = [
             program.send_rows[first : first + count]
@@ -134,12 +149,17 @@ def arrivals_of(program: Program, begin: int, end: int) -> slice:
     return slice(*np.searchsorted(program.arrival_rows, ends).tolist())
 
 
-def _receives_by_row(schedule: Schedule, bases: tuple[int, int], num_rows: int) -> np.ndarray:
-    """``(num_rows,)`` int32: which receive writes a row or a slot; -1: none does."""
+def _receives_by_row(
+    program: Program, verb: str, bases: tuple[int, int], begin: int, num_rows: int
+) -> np.ndarray:
+    """``(num_rows,)`` int32: which receive writes a row or a slot; all from ``begin`` on are written, once."""
+    schedule: Schedule = getattr(program, verb)
     receive_of_row = np.full(num_rows, -1, np.int32)
     for receive, (firsts, counts) in enumerate(zip(schedule.recv_to, schedule.recv_count, strict=True)):
         for base, first, count in zip(bases, firsts, counts, strict=True):
             receive_of_row[base + first : base + first + count] = receive
+    if schedule.recv_count.sum() != num_rows - begin or (receive_of_row[begin:] < 0).any():
+        raise fail(program, f"{verb}: a row is received twice, or never")
     return receive_of_row
 
 
@@ -209,6 +229,9 @@ def _check_rows(program: Program) -> None:
     ):
         if ((indices < 0) | (indices >= end)).any():
             raise fail(program, f"{name} name a row that is not there")
+    sent = np.bincount(program.send_rows, minlength=program.num_owned)[: program.num_owned] > 0
+    if program.places is not None and not np.array_equal(program.places[: program.num_owned] != -1, sent):
+        raise fail(program, "places must be those of the owned rows that are sent")
     step, slot_step = np.diff(rows), np.diff(slots)
     if ((step < 0) | ((step == 0) & (slot_step <= 0))).any():
         raise fail(program, "arrival_rows and arrival_slots are not sorted by row, then slot")

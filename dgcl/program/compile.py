@@ -1,10 +1,9 @@
-"""From a plan to the program of one rank, or of all; :mod:`dgcl.program.model` says how rows are numbered."""
+"""From a plan to the program of one rank; :mod:`dgcl.program.model` says how rows are numbered."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.planner.relays import relay_edges, without_idle_relays
 from dgcl.planner.trees import Trees
+from dgcl.program.checks import check_program
 from dgcl.program.model import Program, Schedule
 from dgcl.relation.classes import ItemClasses
 
@@ -19,42 +19,27 @@ _MAX_ROWS = 2**31 - 1
 
 
 def compile_programs(plan: Plan, classes: ItemClasses) -> list[Program]:
-    """Compile a verified plan into one program per rank.
+    """Compile a verified plan into the programs of all ranks, one after the other.
 
     Args:
         plan: A plan for ``classes.relation``.
         classes: The items behind the plan's classes, and the owner of every item.
 
-    Complexity: linear in the items plus the rows sent.
-
     Raises:
         ValueError: A rank would hold 2**31 rows or more.
     """
-    return compile_trees(without_idle_relays(plan), classes)
-
-
-def compile_trees(trees: Trees, classes: ItemClasses) -> list[Program]:
-    """As :func:`compile_programs`, from a plan's trees, without idle relays, alone."""
-    owner, number = classes.owner, len(classes.items)
-    num_owned = np.bincount(owner, minlength=classes.relation.world_size).astype(np.int64)
-    frame = Frame.of(classes.relation, trees, num_owned)
-    tree_of = np.empty(len(owner), np.int32)
-    tree_of[classes.items] = np.repeat(frame.by_class, trees.tree_count[frame.by_class])
-    place_of = np.full(len(owner), -1, np.int32 if number <= _MAX_ROWS else np.int64)
-    place_of[classes.items] = np.arange(number)
-    owned_ids, row_of = ids_by_owner(owner, num_owned), np.empty(len(owner), np.int32)
-    for ids in owned_ids:
-        row_of[ids] = np.arange(len(ids), dtype=np.int32)
-    programs = []
-    for rank, ids in enumerate(owned_ids):
-        here = np.zeros(len(owner), bool)
-        here[classes.items[frame.places_through(rank)]] = True
-        here[ids[place_of[ids] >= 0]] = True
-        some = np.flatnonzero(here)
-        rows = np.where(owner[some] == rank, row_of[some], np.int32(-1))
-        items = Items(some, place_of[some], tree_of[some], rows)
-        programs.append(compile_program(frame, rank, ids, place_of[ids], items))
-    return programs
+    items, num_owned = classes.items, np.bincount(classes.owner, minlength=plan.world_size)
+    frame = Frame.of(plan.relation, without_idle_relays(plan), num_owned)
+    return [
+        compile_program(
+            frame,
+            rank,
+            ids,
+            np.searchsorted(ids, items[frame.places_of(rank)]),
+            items[frame.places_through(rank)],
+        )
+        for rank, ids in enumerate(ids_by_owner(classes.owner, num_owned))
+    ]
 
 
 def ids_by_owner(owner: np.ndarray, num_owned: np.ndarray) -> list[np.ndarray]:
@@ -63,36 +48,20 @@ def ids_by_owner(owner: np.ndarray, num_owned: np.ndarray) -> list[np.ndarray]:
     return np.split(np.argsort(narrow, kind="stable").astype(np.int64), np.cumsum(num_owned)[:-1])
 
 
-class Items(NamedTuple):
-    """Items that a rank owns and somebody wants, and those that reach it: ``(n,)`` each, in ascending id.
-
-    Attributes:
-        ids: Their ids.
-        places: As :attr:`Program.places`.
-        trees: The tree that carries each.
-        rows: int32, the rows of those that it owns; -1 of others.
-    """
-
-    ids: np.ndarray
-    places: np.ndarray
-    trees: np.ndarray
-    rows: np.ndarray
-
-
 def compile_program(
-    frame: Frame, rank: int, owned_ids: np.ndarray, owned_places: np.ndarray, items: Items
+    frame: Frame, rank: int, owned_ids: np.ndarray, wanted_rows: np.ndarray, incoming: np.ndarray
 ) -> Program:
-    """The program of one rank.
+    """The program of one rank, of the right form by itself. Linear in its items plus the rows that it sends.
 
     Args:
         frame: Where the rows of all ranks lie.
         rank: The rank.
-        owned_ids, owned_places: Of all items that it owns, in the order of their rows; a place is -1 where nobody wants
-            one.
-        items: What it sends or receives; ``rows`` is written.
+        owned_ids: Of all items that it owns, in the order of their rows.
+        wanted_rows: The rows of those that some rank wants, in the order of their places.
+        incoming: Ids of the items that reach it, relayed ones among them, in the order of their places.
 
     Raises:
-        ValueError: It would hold 2**31 rows or more.
+        ValueError: It would hold 2**31 rows or more; or there are other numbers of items than the plan has.
     """
     from dgcl.program.tables import fill_tables
 
@@ -101,11 +70,27 @@ def compile_program(
     )
     if num_owned + num_halo + num_relay > _MAX_ROWS:
         raise ValueError(f"part: a rank would hold more than {_MAX_ROWS} rows; use more ranks")
-    transfers, trees, rows = frame.transfers, frame.trees, items.rows
+    mine, through = frame.places_of(rank), frame.places_through(rank)
+    counts = (len(owned_ids), len(wanted_rows), len(incoming))
+    if counts != (num_owned, len(mine), len(through)):
+        raise ValueError(
+            f"rank {rank} owns {counts[0]} items, of which {counts[1]} are wanted, and {counts[2]} reach it; by the"
+            f" plan {num_owned}, {len(mine)} and {len(through)}"
+        )
+    ids = np.concatenate([owned_ids[wanted_rows], incoming])
+    order = np.argsort(ids)
+    ids, places = ids[order], np.concatenate([mine, through])[order]
+    rows = np.concatenate([wanted_rows, np.full(len(incoming), -1)])[order].astype(np.int32)
+    local_places = np.full(
+        num_owned + num_halo + num_relay,
+        -1,
+        np.int32 if frame.relation.num_vertices <= _MAX_ROWS else np.int64,
+    )
+    transfers, trees = frame.transfers, frame.trees
     mine = (trees.edge_src == rank) | (trees.edge_dst == rank)
     send_rows, arrival_rows, arrival_slots = fill_tables(
         rows,
-        items.trees,
+        frame.tree_of(places),
         (
             np.concatenate([[0], np.cumsum(mine)])[trees.edge_ptr],
             trees.edge_dst[mine] == rank,
@@ -122,25 +107,26 @@ def compile_program(
         num_owned + num_halo + num_relay,
         int(frame.num_sent[rank]),
     )
-    come = rows >= num_owned
-    all_ids, all_places = (np.empty(num_halo + num_relay, column.dtype) for column in items[:2])
-    all_ids[rows[come] - num_owned] = items.ids[come]
-    all_places[rows[come] - num_owned] = items.places[come]
-    return Program(
+    local_places[rows] = places
+    local_ids = np.empty(len(local_places), np.int64)
+    local_ids[rows] = ids
+    program = Program(
         rank=rank,
         world_size=len(frame.num_owned),
         num_stages=transfers.num_stages,
         num_owned=num_owned,
         num_halo=num_halo,
         owned_ids=owned_ids,
-        halo_ids=all_ids[:num_halo].copy(),
+        halo_ids=local_ids[num_owned : num_owned + num_halo].copy(),
         expand=frame.expand(rank),
         fold=frame.fold(rank),
         send_rows=send_rows,
         arrival_rows=arrival_rows,
         arrival_slots=arrival_slots,
-        places=np.concatenate((owned_places, all_places)),
+        places=local_places,
     )
+    check_program(program)
+    return program
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,14 +239,18 @@ class Frame:
         ends = np.cumsum(self.trees.tree_count[self.by_class])
         return self.by_class[np.searchsorted(ends, places, side="right")]
 
+    def places_of(self, rank: int) -> np.ndarray:
+        """The places of the items that a rank owns and some rank wants."""
+        source, count = self.relation.source, self.relation.count
+        return np.arange(count[source < rank].sum(), count[source <= rank].sum())
+
     def places_through(self, rank: int) -> np.ndarray:
-        """The places of all items that reach a rank, those that it only passes on among them."""
-        trees, first = self.trees, np.empty(self.trees.num_trees, np.int64)
-        counts = trees.tree_count[self.by_class]
-        first[self.by_class] = np.cumsum(counts) - counts
-        reach = trees.edge_tree()[trees.edge_dst == rank]
-        count = trees.tree_count[reach]
-        return np.repeat(first[reach] - np.cumsum(count) + count, count) + np.arange(count.sum())
+        """The places of all items that reach a rank, ascending, those that it only passes on among them."""
+        trees, reached = self.trees, np.zeros(self.trees.num_trees, bool)
+        reached[trees.edge_tree()[trees.edge_dst == rank]] = True
+        here, counts = reached[self.by_class], trees.tree_count[self.by_class]
+        first, count = (np.cumsum(counts) - counts)[here], counts[here]
+        return np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
 
     def expand(self, rank: int) -> Schedule:
         """What one rank sends and receives in an expand."""

@@ -19,32 +19,27 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation, mask_words
 from dgcl.planner.relays import relay_edges, without_idle_relays
 from dgcl.planner.trees import Trees
-from dgcl.program.compile import compile_trees
+from dgcl.program.compile import Frame, compile_program
 from dgcl.program.model import Program
-from dgcl.program.verify import verify_programs
-from dgcl.relation.classes import ItemClasses
-from dgcl.relation.demand import demand_of_pairs
 
-__all__ = ["contribution_items", "contribution_programs", "contribution_rows"]
+__all__ = ["contribution_items", "contribution_program", "contribution_rows"]
 
 
-def contribution_programs(plan: Plan) -> list[Program]:
-    """The programs of all ranks for the contributions to the fold of ``plan``, proved.
+def contribution_program(plan: Plan, rank: int) -> Program:
+    """A rank's program for the contributions to the fold of ``plan``.
 
-    A rank's owned rows are the rows to which it contributes, in the order of their places; its halo rows are what
-    others contribute to its own (:func:`contribution_rows`).
+    Its owned rows are the rows to which it contributes, in the order of their places; its halo rows are what others
+    contribute to its own (:func:`contribution_rows`).
     """
-    turned, classes = contribution_items(plan)
-    relation = classes.relation
-    programs = compile_trees(turned, classes)
-    receivers = np.repeat(np.nonzero(relation.dest_matrix())[1], relation.count)
-    demand = demand_of_pairs(classes.owner, np.arange(len(receivers)), receivers, relation.world_size)
-    verify_programs(programs, Plan(relation, turned, plan.topology, {}), demand)
-    return programs
+    turned, relation = contribution_items(plan)
+    num_owned = np.bincount(relation.source, relation.count, relation.world_size).astype(np.int64)
+    frame = Frame.of(relation, turned, num_owned)
+    owned = frame.places_of(rank)  # items are numbered as they take places, and all of them are wanted
+    return compile_program(frame, rank, owned, owned - owned[:1], frame.places_through(rank))
 
 
-def contribution_items(plan: Plan) -> tuple[Trees, ItemClasses]:
-    """The items, and the trees that bring them: paths of the plan's trees, from a destination to the root."""
+def contribution_items(plan: Plan) -> tuple[Trees, Relation]:
+    """The trees that bring the items, and their classes: paths of the plan's trees, from a destination to the root."""
     from dgcl.program.tables import parent_edges
 
     relation, trees = plan.relation, without_idle_relays(plan)
@@ -79,14 +74,7 @@ def contribution_items(plan: Plan) -> tuple[Trees, ItemClasses]:
         trees.edge_src[edges],
         trees.num_stages - 1 - trees.edge_stage[edges],
     )
-    ptr = np.concatenate([[0], np.cumsum(counts)])
-    classes = ItemClasses(
-        Relation(plan.world_size, sources.astype(np.int32), dests, counts),
-        ptr,
-        np.arange(ptr[-1]),
-        np.repeat(sources, counts).astype(np.int32),
-    )
-    return turned, classes
+    return turned, Relation(plan.world_size, sources.astype(np.int32), dests, counts)
 
 
 def contribution_rows(

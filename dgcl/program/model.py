@@ -17,8 +17,8 @@ that order; a relay row is the sum of its arrivals alone.
 
 Every place is written once in a call: relay rows and arrivals each have a slot of their own.
 
-A :class:`Program` is plain arrays: :mod:`dgcl.program.verify` proves it on symbols, :mod:`dgcl.transport.shared_memory`
-executes it.
+A :class:`Program` is plain arrays: :mod:`dgcl.program.checks` and what pairs of ranks compare prove it,
+:mod:`dgcl.transport.shared_memory` executes it.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from dgcl.planner import Plan, Relation, Trees
 from dgcl.prepare.shares import Share
 from dgcl.program import Program, compile_programs
 from dgcl.program.exchange import Exchange
-from dgcl.program.verify import verify_programs
 from dgcl.relation import Demand, ItemClasses, build_classes, halo_demand
 from dgcl.relation.local_graph import build_local_graphs
 from dgcl.topology import Connection, Device, Topology
+from tests.dgcl.support_proof import prove
 
 #: A tree: (sender, receiver, stage) of each edge, parents first.
 Tree = list[tuple[int, int, int]]
@@ -203,7 +203,7 @@ def make_world(
     maker = TREES[trees] if isinstance(trees, str) else trees
     plan = make_plan(classes.relation, maker, trees if isinstance(trees, str) else "by hand")
     programs = compile_programs(plan, classes)
-    verify_programs(programs, plan, demand)
+    prove(programs, demand)
     return World(graph, owners, world_size, demand, classes, plan, programs)
 
 

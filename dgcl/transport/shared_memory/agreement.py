@@ -1,7 +1,8 @@
 """Checks, when a communicator is made, that the programs of all ranks match.
 
-Rank 0 makes all programs, so they match unless parts of two plans are mixed, by a stale cache for example. Then ranks
-would write where their peers expect other rows, and no later check would notice.
+They do not where parts of two plans are mixed, by a stale cache for example, or where a compiler is wrong. Ranks would
+write where their peers expect other rows, and no later check would notice. With what each rank checks by itself
+(:mod:`dgcl.program.checks`) this proves the programs.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def check_agreement(control: Control, programs: Mapping[str, Program], num_befor
         raise ValueError(
             f"exchanges: expected 1 to {MOST_EXCHANGES}, windows included (got {num_before + len(programs)})"
         )
-    found = control.exchange([(name, p.num_stages, _digests(p)) for name, p in programs.items()])
+    found = control.exchange([(name, p.num_stages, digests_of(p)) for name, p in programs.items()])
     names = [[name for name, _, _ in theirs] for theirs in found]
     if any(theirs != names[0] for theirs in names):
         odd = next(rank for rank, theirs in enumerate(names) if theirs != names[0])
@@ -85,17 +86,33 @@ def _compare(found: Sequence[tuple[int, np.ndarray]], name: str) -> None:
         )
 
 
-def _digests(program: Program) -> np.ndarray:
-    """``(2, P)`` uint64: digests of everything sent to each peer, and of everything expected from each."""
+def digests_of(program: Program) -> np.ndarray:
+    """``(2, P)`` uint64: digests of everything sent to each peer, and of everything expected from each.
+
+    Of each transfer where it goes, and which items its rows are, by their places among all items.
+    """
     digests = np.zeros((2, program.world_size), np.uint64)
-    for peer in range(program.world_size):
-        sends, receives = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=8)
-        for schedule in (program.expand, program.fold):
-            to, come = schedule.send_peer == peer, schedule.recv_peer == peer
-            for table in (schedule.send_stage[to], schedule.send_count[to], schedule.send_to[to]):
-                sends.update(table.astype("<i8").tobytes())
-            for table in (schedule.recv_stage[come], schedule.recv_count[come], schedule.recv_to[come]):
-                receives.update(table.astype("<i8").tobytes())
-        for row, digest in enumerate((sends, receives)):
-            digests[row, peer] = int.from_bytes(digest.digest(), "little")
+    rows = np.arange(program.num_local + program.num_relay)
+    row_of_slot = np.empty(program.num_arrivals, np.int64)
+    row_of_slot[program.arrival_slots] = program.arrival_rows
+    expand, fold = program.expand, program.fold
+    received = expand.recv_to + np.array([0, program.num_local])
+    sides = (
+        ("send", ((expand, program.send_rows, expand.send_from), (fold, rows, fold.send_from))),
+        ("recv", ((expand, rows, received), (fold, row_of_slot, fold.recv_to))),
+    )
+    for side, (end, verbs) in enumerate(sides):
+        for peer in range(program.world_size):
+            digest = hashlib.blake2b(digest_size=8)
+            for schedule, rows_there, first in verbs:
+                here = getattr(schedule, f"{end}_peer") == peer
+                stage, count, to = (
+                    getattr(schedule, f"{end}_{name}")[here] for name in ("stage", "count", "to")
+                )
+                for table in (stage, count, to * (count > 0)):
+                    digest.update(table.astype("<i8").tobytes())
+                for start, size in zip(first[here].ravel(), count.ravel(), strict=True):
+                    if program.places is not None:
+                        digest.update(program.places[rows_there[start : start + size]].tobytes())
+            digests[side, peer] = int.from_bytes(digest.digest(), "little")
     return digests

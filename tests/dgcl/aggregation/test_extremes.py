@@ -335,7 +335,7 @@ def test_a_rank_without_memory_for_the_exchange_is_named_and_may_try_again(fails
             comm.aggregator("max")
         return str(raised.value), reduced(comm, case, "max")
 
-    name = "contribution_rows" if fails_on else "contribution_programs"
+    name = "contribution_rows" if fails_on else "contribution_program"
     monkeypatch.setattr(contributions, name, fail_once(getattr(contributions, name)))
     for rank, (said, found) in enumerate(dgcl.launch(on_rank, 3)):
         assert said.startswith("no memory for tables")

@@ -12,11 +12,10 @@ for
 import numpy as np
 import pytest
 
-from dgcl.planner.plan import Plan
-from dgcl.program.contributions import contribution_items, contribution_programs, contribution_rows
-from dgcl.program.verify import verify_programs
+from dgcl.program.contributions import contribution_program, contribution_rows
 from dgcl.relation.demand import Demand
 from tests.dgcl.support_plans import TREES, random_world
+from tests.dgcl.support_proof import prove
 
 WORLDS = [(world_size, trees, seed) for world_size in (1, 2, 5) for trees in TREES for seed in range(2)]
 
@@ -35,10 +34,8 @@ def test_contributions_are_proved_and_stand_for_their_rows(world_size, trees, se
     wanted = np.zeros((1, len(pairs)), np.uint64)
     wanted[0] = [1 << int(world.demand.owner[vertex]) for _, vertex in pairs]
 
-    programs = contribution_programs(world.plan)
-    turned, classes = contribution_items(world.plan)
-    plan = Plan(classes.relation, turned, world.plan.topology, {})
-    verify_programs(programs, plan, Demand(world_size, owner, wanted))
+    programs = [contribution_program(world.plan, rank) for rank in range(world_size)]
+    prove(programs, Demand(world_size, owner, wanted))
     for program, folded in zip(programs, world.programs, strict=True):
         halo_rows, owned_rows = contribution_rows(program, folded, world.plan)
         given = [(program.rank, vertex) for vertex in folded.halo_ids[halo_rows].tolist()]
@@ -48,7 +45,7 @@ def test_contributions_are_proved_and_stand_for_their_rows(world_size, trees, se
 
 def test_places_of_another_plan_are_refused() -> None:
     world, other = random_world(0, 3), random_world(1, 3)
-    programs = contribution_programs(world.plan)
+    programs = [contribution_program(world.plan, rank) for rank in range(3)]
     for program, mine, theirs in zip(programs, world.programs, other.programs, strict=True):
         with pytest.raises(ValueError, match="are not those of the plan's rows"):
             contribution_rows(program, theirs, world.plan)

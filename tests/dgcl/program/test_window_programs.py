@@ -18,11 +18,11 @@ import pytest
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.windows import window_trees
 from dgcl.program import Program, Schedule, compile_programs
-from dgcl.program.verify import verify_programs
 from dgcl.program.windows import halo_windows, window_programs
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import Demand
 from tests.dgcl.support_plans import TREES, World, random_world
+from tests.dgcl.support_proof import prove
 from tests.samples import sampled
 
 WORLDS = [(world_size, trees, seed) for world_size in (1, 2, 3, 5, 8) for trees in TREES for seed in range(2)]
@@ -74,7 +74,7 @@ def test_windows_are_proved_and_divide_the_rows(world, by) -> None:
             plan = dataclasses.replace(world.plan, relation=parts[window][0], trees=parts[window][1])
             assert np.array_equal(classes.relation.dests, plan.relation.dests)
             assert np.array_equal(classes.relation.count, plan.relation.count)
-            verify_programs(programs, plan, demand)
+            prove(programs, demand)
             for mine, anew in zip(programs, compile_programs(plan, classes), strict=True):
                 assert same(mine, anew, ("places",))
             for rank, each in enumerate(programs):

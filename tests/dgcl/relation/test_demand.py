@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from dgcl.graph import as_graph
 from dgcl.planner.methods import make_plan
 from dgcl.program import compile_programs
-from dgcl.program.verify import verify_programs
 from dgcl.relation import build_classes, demand_of_pairs, halo_demand
 from dgcl.topology import resolve_topology
 from tests.dgcl.graphs import edge_indices, random_parts
+from tests.dgcl.support_proof import prove
 from tests.samples import named
 
 
@@ -49,7 +49,7 @@ def test_items_that_are_no_vertices() -> None:
     demand = demand_of_pairs(owner, *np.array(to).T, ranks)
     plan = make_plan(build_classes(demand).relation, resolve_topology("uniform", ranks))
     programs = compile_programs(plan, build_classes(demand))
-    verify_programs(programs, plan, demand)
+    prove(programs, demand)
     for program in programs:
         held = np.concatenate([program.owned_ids, program.halo_ids]).tolist()
         assert {item for item in held if owner[item] != program.rank} == {
