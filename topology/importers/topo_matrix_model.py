@@ -67,15 +67,12 @@ class _Model:
         rows = [a + b for a, b in zip(matrix.gpu_links, matrix.gpu_nic, strict=True)]
         columns = zip(*matrix.gpu_nic, strict=True)
         rows += [a + b for a, b in zip(columns, matrix.nic_nic or (), strict=False)]
-        self._known: nx.Graph[int] = nx.Graph()
-        self._known.add_nodes_from(range(len(self._names)))
-        for a, b in combinations(self._known, 2):
-            if a < len(rows) and rows[a][b] in LEVELS:
-                self._known.add_edge(a, b, level=LEVELS[rows[a][b]])
+        pairs = [(a, b) for a, b in combinations(range(len(self._names)), 2) if a < len(rows)]
+        self._level = {(a, b): LEVELS[rows[a][b]] for a, b in pairs if rows[a][b] in LEVELS}
 
     def build(self, name: str) -> Imported:
         groups = [self._within(level) for level in range(_SYS)]
-        for a, b, level in self._known.edges.data("level"):
+        for (a, b), level in self._level.items():
             for nearer in range(1, level):
                 if groups[nearer][a] == groups[nearer][b]:
                     raise ValueError(
@@ -87,7 +84,7 @@ class _Model:
         self._note_affinity(node_of)
         for gpu, socket in enumerate(self._sockets(node_of)):
             self._draft.device(self._names[gpu], 0, socket)
-        if self._known.size():
+        if self._level:
             self._hang_all(nodes, groups)
         elif len(self._gpus) > 1:
             self._draft.note("the matrix tells nothing of PCIe: it is left out")
@@ -97,8 +94,8 @@ class _Model:
 
     def _within(self, most: int) -> dict[int, int]:
         """The first device of those that are so far apart at most, chain by chain, for each of them."""
-        near = nx.Graph((a, b) for a, b, level in self._known.edges.data("level") if level <= most)
-        near.add_nodes_from(self._known)
+        near = nx.Graph(pair for pair, level in self._level.items() if level <= most)
+        near.add_nodes_from(range(len(self._names)))
         return {device: min(group) for group in nx.connected_components(near) for device in group}
 
     def _line(self, device: int) -> str:
@@ -123,7 +120,7 @@ class _Model:
     def _sockets(self, node_of: dict[int, int]) -> list[int]:
         known = {numa for numa in self._numas if numa is not None}
         if None not in self._numas or (
-            not self._known.size() and (known or not any(map(self._matrix.cpus, self._gpus)))
+            not self._level and (known or not any(map(self._matrix.cpus, self._gpus)))
         ):
             socket = next(numa for numa in range(len(known) + 1) if numa not in known)
             unknown = [self._names[gpu] for gpu in self._gpus if self._numas[gpu] is None]
@@ -210,7 +207,9 @@ class _Model:
         for a, b in (
             pair for node in nodes for pair in combinations([d for d in node if d in self._gpus], 2)
         ):
-            others = [(self._apart(a, d), self._apart(b, d)) for d in self._known if d not in (a, b)]
+            others = [
+                (self._apart(a, d), self._apart(b, d)) for d in range(len(self._names)) if d not in (a, b)
+            ]
             told = any(None not in pair and (pair[0] != pair[1] or pair[0] == 1) for pair in others)
             if self._apart(a, b) is None and not told:
                 hidden |= {a, b}
@@ -222,15 +221,15 @@ class _Model:
             )
 
     def _apart(self, a: int, b: int) -> int | None:
-        return self._known.get_edge_data(a, b, {}).get("level")
+        return self._level.get((min(a, b), max(a, b)))
 
     def _note_speeds(self) -> None:
         wires = []
         if any(nvlinks(word) for row in self._matrix.gpu_links for word in row):
             wires.append(f"{nvlink_rate(self._gpu.sm if self._gpu else None):g} GB/s for an NVLink")
-        if self._known.size():
+        if self._level:
             wires.append(f"{self._pcie:g} GB/s for PCIe")
-        if any(level == _SYS for *_, level in self._known.edges.data("level")):
+        if _SYS in self._level.values():
             wires.append(f"{UNKNOWN_BUS.bandwidth:g} GB/s between NUMA nodes")
         if wires:
             hint = "; name the GPU's model, or measure" if self._gpu is None else ""
