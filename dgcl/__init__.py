@@ -25,6 +25,7 @@ _NAMES = {
     "graph_allgather_async": "dgcl.api",
     "collect": "dgcl.api",
     "current_communicator": "dgcl.api",
+    "advise": "dgcl.advisor.choice",
     "build_comm_info": "dgcl.build",
     "load_comm_info": "dgcl.build",
     "build_from_local": "dgcl.changing.local_build",

@@ -5,6 +5,7 @@ from dgcl import nn as nn
 from dgcl import planner as planner
 from dgcl import testing as testing
 from dgcl import topology as topology
+from dgcl.advisor.choice import advise as advise
 from dgcl.api import collect as collect
 from dgcl.api import current_communicator as current_communicator
 from dgcl.api import dispatch_features as dispatch_features

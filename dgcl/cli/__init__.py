@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from dgcl import __version__
 from dgcl.cli import (
+    advise,
     bench,
     check,
     info,
@@ -36,6 +37,7 @@ VERBS = {
     "topo": topo,
     "partition": partition,
     "plan": plan,
+    "advise": advise,
     "check": check,
     "simulate": simulate,
     "offload": offload,

@@ -1,0 +1,219 @@
+"""What each strategy of one graph sends, sums and holds, rank by rank; and which strategies there are for a model.
+
+All of them have the same parts. Rows are counted exactly where there is a graph; for sizes alone
+(:class:`~dgcl.planner.synthetic.GraphShape`) a smaller relation is drawn and scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.advisor.model import Model
+from dgcl.advisor.spelling import Description
+from dgcl.graph import Graph
+from dgcl.grid.counts import count_needs
+from dgcl.grid.grid import Grid, as_grid, legal_grids
+from dgcl.grid.items import expand_demand, fold_demand
+from dgcl.grid.needs import find_needs
+from dgcl.planner.reading.render import size
+from dgcl.planner.relation import Relation
+from dgcl.planner.synthetic import GraphShape, synthetic_relation
+from dgcl.relation.classes import build_classes, halo_classes
+from dgcl.relation.demand import halo_demand
+from dgcl.replication.copies import copy_graph
+from dgcl.replication.counts import count_copies, machine_numbers
+from dgcl.replication.strategy import inside_machines
+from dgcl.topology import Topology
+from dgcl.topology.free_memory import available_memory
+from dgcl.workers.exchanges import exchanges_of, workers_of
+
+__all__ = ["Candidates", "Counted", "Refused"]
+
+_DRAWN = 50_000  # vertices of a relation that is drawn for sizes alone
+
+
+class Refused(Exception):
+    """A strategy cannot be taken, and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """What a strategy moves, sums and holds.
+
+    Attributes:
+        strategy: Its description.
+        topology: Whose links are used.
+        expand: Who wants which rows, or slices of them.
+        fold: Who contributes partial sums to which; None: nobody does.
+        owned: (P,) rows that each rank computes, replicas included.
+        edges: (P,) edges that it sums, at the width of a slice.
+        slices: Of a row.
+        edge_order: Whether edges have an order of their own.
+    """
+
+    strategy: Description
+    topology: Topology
+    expand: Relation
+    fold: Relation | None
+    owned: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    slices: int = 1
+    edge_order: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows, or slices of them, that all ranks receive in an aggregation."""
+        return self.expand.deliveries + (0 if self.fold is None else self.fold.deliveries)
+
+    @cached_property
+    def received(self) -> NDArray[np.int64]:
+        """(P,) rows that each rank receives before it sums, or sends back in the backward."""
+        return self.expand.pair_rows().sum(axis=0)
+
+    @cached_property
+    def sent(self) -> NDArray[np.int64]:
+        """(P,) rows that each rank sends before sums; their gradients arrive in the backward."""
+        return self.expand.pair_rows().sum(axis=1)
+
+    @cached_property
+    def partial(self) -> NDArray[np.int64]:
+        """(P,) partial sums that each rank makes for others."""
+        return np.zeros_like(self.owned) if self.fold is None else self.fold.pair_rows().sum(axis=0)
+
+
+class Candidates:
+    """The strategies for a model on a graph in parts, counted one by one.
+
+    Args:
+        graph: The graph, or sizes alone.
+        part: (N,) the owner of each vertex; None for sizes alone.
+        model, topology: What is trained, on which machine; its devices are the ranks.
+        seed: Of what is drawn for sizes alone.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | GraphShape,
+        part: NDArray[np.int32] | None,
+        model: Model,
+        topology: Topology,
+        seed: int = 0,
+    ) -> None:
+        self.graph, self.part, self.model, self.topology = graph, part, model, topology
+        self.world_size, self._seed = topology.num_devices, seed
+
+    def names(self) -> list[Description]:
+        """All that might be taken, the simplest first."""
+        hops = len(self.model.layers)
+        return [
+            *(Description(name) for name in ("halo", "cover", "tail")),
+            Description("cover", "machine"),
+            Description("replicas", hops),
+            *(Description("grid", grid) for grid in legal_grids(self.world_size) if _is_new(grid)),
+            Description("windows", 4),
+            Description("in-place"),
+            Description("offload", 4),
+        ]
+
+    def count(self, strategy: Description) -> Counted:
+        """Count what a strategy moves and holds.
+
+        Raises:
+            Refused: The model, the machine or the memory does not allow it.
+        """
+        self._check_model(strategy)
+        count = _COUNTS.get(strategy.name)
+        return replace(self.halo if count is None else count(self, strategy), strategy=strategy)
+
+    def _check_model(self, strategy: Description) -> None:
+        kind, name = self.model.kind, strategy.name
+        grid = as_grid(strategy.argument, self.world_size) if name == "grid" else Grid(self.world_size)
+        if kind in ("gat", "mgn") and (name in ("tail", "cover", "windows", "in-place") or grid.depth > 1):
+            what = {"windows": "windows divide them", "in-place": "a stack in place is of GCN"}
+            raise Refused(f"{kind} needs whole neighbourhoods; {what.get(name, 'partial sums divide them')}")
+        if kind == "mgn" and not grid.is_1d:
+            raise Refused("mgn needs whole rows at each edge; a grid has slices")
+        odd = [layer.heads for layer in self.model.layers if layer.heads % grid.slices]
+        if kind == "gat" and odd:
+            raise Refused(f"{grid.slices} slices do not divide {odd[0]} head(s): a head belongs to one rank")
+        if name == "in-place" and kind != "gcn":
+            raise Refused(f"a stack in place is of GCN (dgcl.nn.InPlaceGCN), not of {kind}")
+        several = bool(machine_numbers(self.topology).any())
+        if not several and (name == "replicas" or strategy.argument == "machine"):
+            raise Refused("all ranks are on one machine, so there is no network to spare")
+        if self.part is None and name in ("tail", "cover", "grid", "replicas"):
+            raise Refused("sizes alone do not say which edges there are; give the graph")
+
+    @cached_property
+    def halo(self) -> Counted:
+        """The ordinary exchange, of which others are variations."""
+        halo, P = Description("halo"), self.world_size
+        if isinstance(self.graph, GraphShape):
+            shape, scale = self.graph, max(1.0, self.graph.num_vertices / _DRAWN)
+            drawn = synthetic_relation(shape, P, seed=self._seed, scale=1 / scale)
+            expand = Relation(P, drawn.source, drawn.dests, np.ceil(drawn.count * scale).astype(np.int64))
+            owned, edges = (np.full(P, -(-total // P)) for total in (shape.num_vertices, shape.num_edges))
+            return Counted(halo, self.topology, expand, None, owned, edges)
+        assert self.part is not None
+        expand = halo_classes(self.graph, self.part, P).relation
+        edges = np.bincount(self.part, self.graph.in_degrees(), P).astype(np.int64)
+        return Counted(
+            halo, self.topology, expand, None, np.bincount(self.part, minlength=P), edges,
+            edge_order=self.graph.edge_ids is not None,
+        )  # fmt: skip
+
+    def _workers(self, strategy: Description) -> Counted:
+        graph, part = self._whole()
+        group = machine_numbers(self.topology) if strategy.argument == "machine" else None
+        worker = workers_of(strategy.name, graph, part, self.world_size, group=group)
+        exchanges = exchanges_of(graph, part, worker, self.world_size)
+        expand, fold = exchanges.expand.relation, exchanges.fold.relation
+        return replace(self.halo, expand=expand, fold=fold, edges=exchanges.edges)
+
+    def _grid(self, strategy: Description) -> Counted:
+        grid = as_grid(strategy.argument, self.world_size)
+        needs = find_needs(*self._whole(), grid)
+        expand, fold = (demand(needs).classes().relation for demand in (expand_demand, fold_demand))
+        return replace(
+            self.halo, expand=expand, fold=fold, edges=count_needs(needs).edges, slices=grid.slices,
+            edge_order=self.halo.edge_order or grid.depth > 1,
+        )  # fmt: skip
+
+    def _replicas(self, strategy: Description) -> Counted:
+        graph, part = self._whole()
+        assert isinstance(strategy.argument, int)
+        counts = count_copies(graph, part, machine_numbers(self.topology), strategy.argument)
+        needed, there = counts.bytes_to_build(graph.edge_ids is not None), available_memory()
+        if needed > there:
+            raise Refused(f"{counts}: {size(needed)} to copy the graph, {size(there)} are free here")
+        copies = copy_graph(graph, part, counts)
+        relation = build_classes(halo_demand(copies.graph, copies.part, self.world_size)).relation
+        edges = np.bincount(copies.part, copies.graph.in_degrees(), self.world_size).astype(np.int64)
+        owned = np.bincount(copies.part, minlength=self.world_size)
+        return replace(
+            self.halo, topology=inside_machines(self.topology), expand=relation, owned=owned, edges=edges
+        )
+
+    def _whole(self) -> tuple[Graph, NDArray[np.int32]]:
+        assert isinstance(self.graph, Graph)
+        assert self.part is not None
+        return self.graph, self.part
+
+
+def _is_new(grid: Grid) -> bool:
+    """Whether a grid is neither the ordinary way nor "tail"."""
+    return not grid.is_1d and grid.parts * grid.slices > 1
+
+
+#: How those are counted that exchange other rows than the ordinary way.
+_COUNTS: dict[str, Callable[[Candidates, Description], Counted]] = {
+    "tail": Candidates._workers,
+    "cover": Candidates._workers,
+    "grid": Candidates._grid,
+    "replicas": Candidates._replicas,
+}

@@ -1,0 +1,104 @@
+"""Seconds of an epoch: exchanges on the topology, sums by edges, dense products by rows, copies by bytes.
+
+The rank that has most sets the pace of each, and nothing overlaps. Left out: the loss, sums of parameter gradients, the
+optimiser, ranks that are late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+
+from dgcl.advisor.counts import Counted
+from dgcl.advisor.memory import offload_rows
+from dgcl.advisor.model import Model
+from dgcl.advisor.rates import Rates
+from dgcl.planner.bounds.best import best_bound
+from dgcl.planner.cost import direct_seconds, predicted_seconds
+from dgcl.planner.methods import make_plan
+from dgcl.planner.options import PlanOptions
+from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
+from dgcl.topology import Topology
+
+__all__ = ["Way", "Seconds", "bounded", "direct", "epoch_layers", "planned", "total"]
+
+#: Seconds in which a relation's rows of so many bytes travel; links are taken to be as fast both ways.
+Way = Callable[[Relation, Topology, int], float]
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Of an epoch, or of a layer in one, on the slowest rank."""
+
+    exchange: float
+    sums: float
+    dense: float
+    copies: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """One after the other."""
+        return self.exchange + self.sums + self.dense + self.copies
+
+
+def direct(relation: Relation, topology: Topology, row_bytes: int) -> float:
+    """From peer to peer, in one stage; infinite where two ranks have no link."""
+    seconds = direct_seconds(relation, topology, row_bytes)
+    return math.inf if seconds is None else seconds
+
+
+def bounded(relation: Relation, topology: Topology, row_bytes: int) -> float:
+    """What no plan beats."""
+    return best_bound(relation, topology, row_bytes).seconds
+
+
+def planned(row_bytes: int) -> Way:
+    """By the planner's "auto", for rows of so many bytes; each relation is planned once."""
+    plans: dict[int, tuple[Relation, Trees]] = {}  # the relation, too, or its id might be another's
+
+    def seconds(relation: Relation, topology: Topology, each: int) -> float:
+        if not relation.deliveries:
+            return 0.0
+        if id(relation) not in plans:
+            plan = make_plan(relation, topology, "auto", PlanOptions(row_bytes=row_bytes))
+            plans[id(relation)] = relation, plan.trees
+        return predicted_seconds(plans[id(relation)][1], topology.arrays(), each)
+
+    return seconds
+
+
+def epoch_layers(counted: Counted, model: Model, rates: Rates, way: Way) -> list[Seconds]:
+    """Seconds of each layer in an epoch, forward and backward."""
+    item, slices, name = model.itemsize, counted.slices, counted.strategy.name
+    most_edges, most_rows = int(counted.edges.max(initial=0)), int(counted.owned.max(initial=0))
+    layers = []
+    for number, layer in enumerate(model.layers):
+        row_bytes = max(-(-layer.exchanged // slices) * item, 1)
+        times = 1 + model.aggregates_back(number)
+        exchange = way(counted.expand, counted.topology, row_bytes)
+        if counted.fold is not None:
+            exchange += way(counted.fold, counted.topology, row_bytes)
+        sums = most_edges * layer.passes * (rates.edge + row_bytes / rates.memory)
+        products = most_rows * layer.products + most_edges * layer.edge_products
+        moved = 6 * most_rows * (layer.width + layer.out) * item
+        trained = 1 + model.training * (1 + (number > 0))
+        dense = trained * products / rates.products + (1 + model.training) * moved / 2 / rates.memory
+        copies = 0.0
+        if name == "offload":
+            assert isinstance(counted.strategy.argument, int)
+            loads = offload_rows(counted, counted.strategy.argument).sources * counted.strategy.argument
+            copied = loads * layer.width * (1 + model.training * (1 + (number > 0)))
+            copies = (copied + 2 * most_rows * layer.out) * item / rates.host
+            sums, dense = sums * 1.5, dense * 4 / 3  # each layer is computed again in the backward
+            exchange *= 1.5
+        if name == "windows":
+            sums *= 1.1  # rows of results are read and written again in each window
+        layers.append(Seconds(exchange * times, sums * times, dense, copies))
+    return layers
+
+
+def total(layers: list[Seconds]) -> Seconds:
+    """Of all layers."""
+    return Seconds(*map(sum, zip(*map(astuple, layers), strict=True)))

@@ -1,0 +1,97 @@
+"""How fast devices sum rows, multiply matrices and copy from the host; stated, or measured here in a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
+
+__all__ = ["Rates", "measure_rates", "preset_rates"]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of one device.
+
+    Attributes:
+        edge: Seconds of an edge that is summed, whatever its row is.
+        memory: Bytes of rows a second that sums read.
+        products: Multiplications (with their additions) a second.
+        host: Bytes a second between host and device.
+        origin: Where they come from, for people.
+    """
+
+    edge: float
+    memory: float
+    products: float
+    host: float
+    origin: str
+
+    def shared(self, sharing: float) -> Rates:
+        """Those of a device on which so many ranks compute."""
+        return replace(
+            self, edge=self.edge * sharing, memory=self.memory / sharing, products=self.products / sharing,
+            host=self.host / sharing,
+        )  # fmt: skip
+
+
+#: Half the memory's data sheet for rows read at random, half the float32 peak; PCIe, or NVLink to the host.
+_CARDS = (
+    ("b200 b300", 4000e9, 20e12, 50e9),
+    ("h200 gh200", 2400e9, 15e12, 50e9),
+    ("h100 p5 ndv5", 1670e9, 15e12, 50e9),
+    ("a100 p4d ndv4", 1000e9, 5e12, 24e9),
+    ("dgx1 dgx2 v100", 450e9, 4e12, 12e9),
+    ("host uniform", 4e9, 10e9, 8e9),  # a core
+    ("", 300e9, 3e12, 12e9),
+)
+
+
+def preset_rates(topology: Topology) -> Rates:
+    """By the name of the machine: those of its cards; a core's where ranks are on a CPU."""
+    name = topology.name.lower()
+    names, memory, products, host = next(
+        card for card in _CARDS if any(each in name for each in card[0].split(" "))
+    )
+    what = f"those of {names.split()[0]}" if names else "an average card, as none of its name is known"
+    return Rates(
+        10e-9 if "host" in names else 0.0, memory, products, host, f"preset ({what}), not measured here"
+    )
+
+
+def measure_rates(device: str = "cpu") -> Rates:
+    """Time sums of wide and narrow rows, a product and a copy, each for a tenth of a second."""
+    import torch
+
+    from dgcl.frameworks.csr_ops import build_adjacency, weighted_sum
+
+    rows, degree, wide, narrow = 1 << 14, 16, 256, 16
+    random = torch.Generator().manual_seed(0)
+    sources = torch.randint(0, rows, (rows * degree,), dtype=torch.int32, generator=random)
+    indptr = torch.arange(0, rows * degree + 1, degree, dtype=torch.int32)
+    edges = build_adjacency(indptr, sources, rows).to(torch.device(device))
+
+    def mean(call: Callable[[], object]) -> float:
+        begin, rounds = 0.0, -1
+        while rounds < 1 or time.perf_counter() - begin < 0.1:
+            if rounds == 0:  # the one before has warmed up
+                begin = time.perf_counter()
+            call()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize(device)
+            rounds += 1
+        return (time.perf_counter() - begin) / rounds
+
+    with torch.no_grad():
+        x, weight = torch.ones(rows, wide, device=device), torch.ones(wide, wide, device=device)
+        of_wide = mean(lambda: weighted_sum(x, None, edges)) / len(sources)
+        of_narrow = mean(lambda: weighted_sum(x[:, :narrow].contiguous(), None, edges)) / len(sources)
+        product = mean(lambda: x @ weight) / (rows * wide * wide)
+        copy = mean(lambda: x.cpu().clone()) / x.nbytes
+    per_byte = max((of_wide - of_narrow) / (4 * (wide - narrow)), 1e-15)
+    edge = max(0.0, of_narrow - 4 * narrow * per_byte)
+    return Rates(edge, 1 / per_byte, 1 / product, 1 / copy, f"measured here on {device}")

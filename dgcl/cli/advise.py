@@ -1,0 +1,133 @@
+"""``dgcl advise``: what each way to train a model takes in time and memory, and which one to take."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dgcl.cli.arguments import at_least, byte_size, list_of, number, option
+from dgcl.cli.errors import CliError
+from dgcl.cli.output import print_json, step
+from dgcl.cli.partition import GRAPH_HELP, add_parts, add_undirected, load_graph
+from dgcl.cli.problem import read_part
+from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
+
+if TYPE_CHECKING:
+    from dgcl.advisor.choice import Advice
+    from dgcl.advisor.rates import Rates
+    from dgcl.topology import Topology
+
+
+def add_parser(verbs: Any, name: str) -> None:
+    """Declare the command."""
+    parser = verbs.add_parser(
+        name,
+        help="which strategy to take: time and memory of each, before anything runs",
+        description="Predict for each way to train a model exactly what an epoch takes and what each rank holds, choose"
+        " the simplest of the fastest that fit, and print the line that asks for it.",
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("graph", metavar="GRAPH", nargs="?", help=GRAPH_HELP)
+    option(what, "--synthetic NAME", "sizes alone: reddit, com-orkut, web-google or wiki-talk")
+    option(parser, "--scale X", "of --synthetic; default: 1", number(0, open_end=True), 1.0)
+    option(
+        parser,
+        "--model M",
+        "gcn:602,256,41, sage:.. or gin:..: widths of the input and of each layer's result; gat:602,8x32,41 with"
+        " heads; mgn:64,64/16 with the width of edges' rows",
+        required=True,
+    )
+    option(parser, "--topology T", TOPOLOGY_HELP, required=True)
+    option(parser, "--ranks P,..", "default: the devices of T; several: one line each", list_of(at_least(1)))
+    option(parser, "--memory SIZE", "bytes of a rank's device (default: no limit)", byte_size)
+    option(parser, "--optimizer O", "adam (default), momentum or sgd", default="adam")
+    option(parser, "-d, --datatype D", "float32 (default), float64, float16 or bfloat16", default="float32")
+    option(parser, "--inference", "no backward, no gradients, no optimiser")
+    option(
+        parser,
+        "--rates R",
+        "of a device: here (measured on a core of this host, shared by the ranks), or GB/s of sums and GFLOP/s of"
+        " products, as 900,14000 (default: by the topology's name)",
+    )
+    shown = parser.add_mutually_exclusive_group()
+    option(shown, "--explain S", "the working behind a strategy: time by layer, memory by name")
+    option(shown, "--why-not S", "why a strategy is not chosen, part by part")
+    option(shown, "--compare A,B", "strategies side by side", list_of(str))
+    add_undirected(parser)
+    add_parts(parser)
+    parser.runs(run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Advise, and print; 1 where nothing fits."""
+    from dgcl.advisor import screen
+    from dgcl.advisor.model import read_model
+    from dgcl.planner.synthetic import SHAPES
+
+    model = read_model(args.model, optimizer=args.optimizer, dtype=args.datatype, training=not args.inference)
+    topologies = [resolve(args.topology, ranks) for ranks in args.ranks or [None]]
+    if args.synthetic is None:
+        graph: Any = load_graph(args)
+    elif args.synthetic in SHAPES:
+        shape = SHAPES[args.synthetic]
+        graph = replace(
+            shape,
+            num_vertices=max(1, round(shape.num_vertices * args.scale)),
+            num_edges=round(shape.num_edges * args.scale),
+        )
+    else:
+        raise CliError(f"--synthetic must be one of {', '.join(SHAPES)} (got {args.synthetic!r})")
+    several = [_advice(args, graph, model, topology) for topology in topologies]
+    first = several[0]
+    if args.json:
+        print_json(first.to_json() if len(several) == 1 else {"ranks": [each.to_json() for each in several]})
+    elif len(several) > 1:
+        print(screen.scaled(several))
+    elif args.explain is not None:
+        print(screen.explained(first, first.row(args.explain)))
+    elif args.why_not is not None:
+        print(screen.why_not(first, first.row(args.why_not)))
+    elif args.compare is not None:
+        print(screen.compared(*(first.row(strategy) for strategy in args.compare)))
+    else:
+        print(first.table())
+    return 0 if all(each.rows[0].state == "*" for each in several) else 1
+
+
+def _advice(args: argparse.Namespace, graph: Any, model: Any, topology: Topology) -> Advice:
+    from dgcl.advisor.choice import advise
+
+    part = None
+    if args.part is not None:
+        part = read_part(args.part, graph.num_nodes, topology.num_devices)
+    rates = _rates(args, topology)
+    with step(f"counting strategies of {topology.num_devices} ranks"):
+        return advise(
+            graph,
+            model=model,
+            topology=topology,
+            part=part,
+            memory_limit=args.memory,
+            rates=rates,
+            seed=args.seed,
+        )
+
+
+def _rates(args: argparse.Namespace, topology: Topology) -> Rates | None:
+    import os
+
+    from dgcl.advisor.rates import measure_rates, preset_rates
+
+    if args.rates is None:
+        return None
+    if args.rates == "here":
+        with step("measuring a core of this host"):
+            return measure_rates().shared(max(1.0, topology.num_devices / len(os.sched_getaffinity(0))))
+    try:
+        memory, products = (float(each) * 1e9 for each in args.rates.split(","))
+    except ValueError:
+        memory = products = 0.0
+    if not (memory > 0 and products > 0):
+        raise CliError(f"--rates must be 'here', or GB/s and GFLOP/s as 900,14000 (got {args.rates!r})")
+    return replace(preset_rates(topology), edge=0.0, memory=memory, products=products / 2, origin="as given")

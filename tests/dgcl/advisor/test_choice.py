@@ -1,0 +1,186 @@
+"""Advice: rows counted against communicators, the choice as memory falls, refusals as rows, the screen."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dgcl
+from dgcl.advisor.choice import ERROR, Advice, advise
+from dgcl.advisor.rates import Rates
+from dgcl.advisor.screen import compared, explained, scaled, why_not
+from dgcl.planner.synthetic import GraphShape
+from dgcl.topology import Connection, Device, Topology
+
+RNG = np.random.default_rng(3)
+HEADS = RNG.integers(0, 400, 6000)
+EDGES = np.stack([(HEADS + RNG.normal(0, 4, 6000).astype(int)) % 400, HEADS])  # a ring, which partitions well
+PART = np.sort(RNG.integers(0, 4, 400))
+RATES = Rates(0.0, 1e12, 1e13, 1e10, "given")
+
+
+def advice(model: str = "gcn:32,32,8", topology: Any = "uniform4", **options: Any) -> Advice:
+    return advise(EDGES, model=model, topology=topology, part=PART, **{"rates": RATES, **options})
+
+
+def machines(bandwidth: float) -> Topology:
+    """Two machines of two devices, a wire between them."""
+    devices = tuple(Device(f"gpu{rank}", machine=rank // 2) for rank in range(4))
+    inside = [Connection(f"nv{m}", "NV", f"gpu{2 * m}", f"gpu{2 * m + 1}", bandwidth=100.0) for m in (0, 1)]
+    up = [Connection(f"pcie{r}", "PCIe", f"gpu{r}", f"nic{r // 2}", bandwidth=100.0) for r in range(4)]
+    net = Connection("net", "IB", "nic0", "nic1", bandwidth=bandwidth)
+    return Topology("two", devices, (*inside, *up, net))
+
+
+def test_rows_are_those_of_communicators() -> None:
+    """Of every strategy that changes what is exchanged."""
+    rows = {row.strategy.spec: row for row in advice().rows if row.counted is not None}
+    specs = ["halo", "cover", "tail", "grid:2,2,1", "grid:2,1,2", "grid:1,1,4"]
+
+    def on_rank() -> list[list[int]]:
+        received = []
+        for spec in specs:
+            comm = dgcl.build_comm_info(EDGES, "uniform", part=PART, strategy=spec)
+            sums = comm.exchanges["partial"].relation.deliveries if "partial" in comm.exchanges else 0
+            received.append(
+                [comm.exchanges["halo"].relation.deliveries + sums, comm.local.num_edges, comm.num_owned]
+            )
+            comm.close()
+        return received
+
+    for spec, of_ranks in zip(specs, zip(*dgcl.launch(on_rank, 4), strict=True), strict=True):
+        counted = rows[spec].counted
+        assert counted is not None
+        assert {rows for rows, _, _ in of_ranks} == {counted.rows}, spec
+        assert [edges for _, edges, _ in of_ranks] == counted.edges.tolist(), spec
+        assert [owned for _, _, owned in of_ranks] == counted.owned.tolist(), spec
+
+
+def test_the_simplest_of_the_fastest_is_chosen() -> None:
+    found = advice()
+    first, *others = [row for row in found.rows if not row.refusal]
+    fastest = min(row.seconds.total for row in (first, *others))
+    assert first.state == "*"
+    assert found.best == first.strategy
+    for row in others:
+        assert (row.state == "=") == (row.seconds.total <= fastest * (1 + ERROR))
+        assert row.bound <= row.seconds.total * (1 + 1e-9)
+    assert sum(row.planner == "auto" for row in found.rows) >= 2
+    again = advice()
+    assert json.dumps(found.to_json()) == json.dumps(again.to_json())
+
+
+def test_a_slow_network_makes_replicas_pay() -> None:
+    slow, fast = (advice(topology=machines(gbps)) for gbps in (0.001, 1000.0))
+    replicas = slow.row("replicas")
+    assert slow.best.spec == "replicas:2"
+    assert replicas.seconds.exchange < slow.row("halo").seconds.exchange / 10
+    assert fast.best.spec == "halo"
+    assert replicas.counted is not None
+    assert replicas.counted.owned.sum() > 400  # copies are computed, too
+
+
+def test_less_memory_walks_to_offloading_and_out() -> None:
+    """Each verdict keeps the limit; what does not fit is a row with its bytes."""
+    halo = advice().row("halo").device
+    verdicts = []
+    for limit in np.geomspace(2 * halo, halo / 20, 24).astype(int).tolist():
+        found = advice(memory_limit=limit)
+        if found.rows[0].state != "*":
+            assert "(1) Give each" in found.ways_out()
+            with pytest.raises(MemoryError, match=r"nothing fits in .* takes least"):
+                _ = found.best
+            verdicts.append("nothing")
+            continue
+        assert found.rows[0].device <= limit
+        assert all(
+            row.device > limit and "on the fullest rank, of" in row.why
+            for row in found.rows
+            if row.refusal and row.layers
+        )
+        verdicts.append(found.best.name)
+    names = [name for name, _ in itertools.groupby(verdicts)]
+    assert names[0] == "halo"
+    assert names[-2:] == ["offload", "nothing"]
+    assert len(set(names)) == len(names), names
+
+
+@pytest.mark.parametrize(
+    "model, strategy, why",
+    [
+        ("gat:32,4x8,8", "cover", "gat needs whole neighbourhoods; partial sums divide them"),
+        ("gat:32,4x8,8", "grid:2,2,1", "whole neighbourhoods"),
+        ("gat:32,4x8,8", "grid:2,1,2", r"2 slices do not divide 1 head\(s\)"),
+        ("mgn:32,8/4", "grid:1,1,4", "mgn needs whole rows"),
+        ("sage:32,8", "in-place", "a stack in place is of GCN"),
+        ("gcn:32,8", "replicas:1", "all ranks are on one machine"),
+    ],
+)
+def test_refusals_are_rows(model: str, strategy: str, why: str) -> None:
+    import re
+
+    found = advice(model)
+    assert re.search(why, found.row(strategy).why)
+    assert why_not(found, found.row(strategy)).startswith(strategy)
+
+
+def test_what_cannot_be_asked() -> None:
+    with pytest.raises(
+        ValueError, match=r"memory_limit must be above the model's parameters, 5\.28 kB \(got 100 B\)"
+    ):
+        advice(memory_limit=100)
+    with pytest.raises(ValueError, match=r"strategy must be one that was counted: .*halo"):
+        advice().row("replicas:9")
+    with pytest.raises(ValueError, match="has 8 devices"):
+        advise(EDGES, model="gcn:4,2", topology="dgx1", ranks=9)
+
+
+def test_the_screen() -> None:
+    text = advice(memory_limit="4MB").table()
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 110
+    assert lines[0].startswith("Machine  uniform4, 4 ranks, 4.194 MB each; rates: given")
+    marked = [line for line in lines if line[:1] in "*="]
+    assert marked[0].startswith("*")
+    assert {line.split()[1] for line in marked[1:]} <= {row.strategy.spec for row in advice().rows}
+    assert '-> edges="cover"' in text
+    assert "1 rank" in text
+    assert lines[-2].startswith("Left out: the loss")
+
+
+def test_the_working_and_comparisons() -> None:
+    found = advice()
+    halo, cover = found.row("halo"), found.row("cover")
+    text = explained(found, halo)
+    for part in ("kept for the backward", "exchange buffers", "total", "binds", "rank"):
+        assert part in text
+    assert "rows sent" in compared(halo, cover)
+    held = found.to_json()["rows"][0]["device_bytes"]
+    assert held.pop("total") == np.sum(list(held.values()), axis=0).tolist()
+    text = scaled(
+        [advise(EDGES, model="gcn:32,8", topology=f"uniform{ranks}", rates=RATES) for ranks in (1, 2, 4)]
+    )
+    assert len(text.splitlines()) >= 4
+
+
+def test_papers_sizes_on_four_cards_of_80_gb() -> None:
+    """HongTu (SIGMOD 2023): ogbn-papers goes to host memory; it-2004 stays on the devices."""
+    papers = GraphShape(111_059_956, 1_615_685_872, inside=0.7)
+    it_2004 = GraphShape(41_291_594, 1_150_725_436, inside=0.97)
+    chosen = [
+        advise(shape, model=model, topology="dgx_a100", ranks=4, memory_limit=80 * 10**9).best.name
+        for shape, model in ((papers, "gcn:200,128,128,172"), (it_2004, "gcn:256,128,128,64"))
+    ]
+    assert chosen == ["offload", "halo"]
+
+
+def test_a_rank_alone() -> None:
+    found = advise(EDGES, model="gcn:32,8", topology="uniform1", rates=RATES)
+    assert found.best.spec == "halo"
+    assert "It is alone" in found.table()
+    assert replace(RATES).shared(2).memory == RATES.memory / 2
