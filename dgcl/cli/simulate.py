@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dgcl.cli.arguments import at_least, number, option, per_rank
 from dgcl.cli.errors import CliError
@@ -21,9 +21,6 @@ from dgcl.cli.output import (
 )
 from dgcl.cli.plans import proved_plan
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
-
-if TYPE_CHECKING:
-    from dgcl.planner.simulator.simulate import Simulation
 
 ORDERS = {
     "eager": "as soon as its rows are there",
@@ -96,24 +93,29 @@ def simulate(args: argparse.Namespace) -> int:
     if args.trace is not None:
         with replacing(args.trace) as temporary:
             temporary.write_text(json.dumps(chrome_trace(played)))
+    facts = {
+        "topology": machine.name,
+        "row_bytes": row_bytes,
+        "slices": args.slices,
+        **settings,
+        "predicted_seconds": predicted,
+        **played.to_json(),
+    }
     variants = []
     if args.what_if:
         with step("playing the usual variants"):
             variants = what_if(plan)
+        facts["what_if"] = [variant.to_json() for variant in variants]
     if args.json:
-        facts = {"topology": machine.name, "row_bytes": row_bytes, "slices": args.slices, **settings}
-        if args.what_if:
-            facts["what_if"] = [variant.to_json() for variant in variants]
-        print_json({**facts, "predicted_seconds": predicted, **played.to_json()})
-    else:
-        setting = f"{plan.num_stages} stages on {machine.name}, rows of {size(row_bytes)}, order {settings['order']}"
-        _print(setting, predicted, played)
-        if args.what_if:
-            print(f"\n{render_what_if(variants)}")
-        print_legend(_LEGEND)
-        if args.trace is not None:
-            print()
-        print_written(("trace", args.trace))
+        print_json(facts)
+        return 0
+    _print(facts, plan.num_stages)
+    if args.what_if:
+        print(f"\n{render_what_if(variants)}")
+    print_legend(_LEGEND)
+    if args.trace is not None:
+        print()
+    print_written(("trace", args.trace))
     return 0
 
 
@@ -130,35 +132,42 @@ def _by_rank(option: str, values: list[tuple[int, float]], world_size: int) -> d
     return dict(values)
 
 
-def _print(setting: str, predicted: float, simulation: Simulation) -> None:
-    ratio = f", {simulation.seconds / predicted:.4g} times the model's" if predicted else ""
+def _print(facts: dict[str, Any], num_stages: int) -> None:
+    total, predicted = facts["seconds"], facts["predicted_seconds"]
+    ratio = f", {total / predicted:.4g} times the model's" if predicted else ""
     print_fields(
         [
-            ("plan", setting),
+            (
+                "plan",
+                f"{num_stages} stages on {facts['topology']}, rows of {size(facts['row_bytes'])}, order"
+                f" {facts['order']}",
+            ),
             ("model", seconds(predicted)),
-            ("simulated", f"{seconds(simulation.seconds)}{ratio}"),
-            ("messages", f"{simulation.messages.num}, {size(simulation.bytes.sum())}"),
+            ("simulated", f"{seconds(total)}{ratio}"),
+            ("messages", f"{facts['num_messages']}, {size(facts['bytes_sent'])}"),
         ]
     )
-    ranks = enumerate(zip(simulation.rank_finish.tolist(), simulation.rank_wait.tolist(), strict=True))
     print()
     print_table(
-        ("rank", "finished", "waited"), [(str(r), seconds(end), seconds(wait)) for r, (end, wait) in ranks]
+        ("rank", "finished", "waited"),
+        [
+            (str(each["rank"]), seconds(each["finish_seconds"]), seconds(each["wait_seconds"]))
+            for each in facts["ranks"]
+        ],
     )
-    busy = sorted(
-        zip(
-            simulation.direction_busy.tolist(),
-            simulation.direction_bytes.tolist(),
-            simulation.direction_names,
-            strict=True,
-        ),
-        key=lambda row: (-row[0], row[2]),
+    if not facts["connections"]:
+        return
+    busy = sorted(facts["connections"], key=lambda each: (-each["busy_seconds"], each["name"]))
+    print()
+    print_table(
+        ("connection", "busy", "share", "bytes"),
+        [
+            (
+                each["name"],
+                seconds(each["busy_seconds"]),
+                f"{each['busy_seconds'] / total:.0%}",
+                size(each["bytes"]),
+            )
+            for each in busy[:BUSIEST]
+        ],
     )
-    if simulation.seconds > 0:
-        print()
-        rows = [
-            (name, seconds(time), f"{time / simulation.seconds:.0%}", size(sent))
-            for time, sent, name in busy[:BUSIEST]
-            if sent
-        ]
-        print_table(("connection", "busy", "share", "bytes"), rows)

@@ -34,13 +34,20 @@ def _run(args: argparse.Namespace) -> int:
     begin = time.perf_counter()
     if args.part is not None:
         {"exchange": _warm_exchange, "planner": _warm_planner, _LATE_PART: _warm_planner_end}[args.part]()
-        if not args.json:
-            print(f"kernels of the {args.part} are ready ({time.perf_counter() - begin:.1f} s)", flush=True)
-        return _told(args, begin)
-    # In processes of their own: numba compiles on one core at a time.
-    shown = subprocess.DEVNULL if args.json else None
+    else:
+        _side_by_side(subprocess.DEVNULL if args.json else None)
+    passed = time.perf_counter() - begin
+    if args.json:
+        print_json({"seconds": passed})
+    elif args.part is not None:
+        print(f"kernels of the {args.part} are ready ({passed:.1f} s)", flush=True)
+    return 0
+
+
+def _side_by_side(output: int | None) -> None:
+    """Compile in processes of their own: numba compiles on one core at a time."""
     running = [
-        subprocess.Popen([sys.executable, "-m", "dgcl", "warmup", part], stdout=shown) for part in _PARTS
+        subprocess.Popen([sys.executable, "-m", "dgcl", "warmup", part], stdout=output) for part in _PARTS
     ]
     try:
         worst = max(process.wait() for process in running)
@@ -49,7 +56,6 @@ def _run(args: argparse.Namespace) -> int:
             process.kill()
     if worst:
         raise CliError("a part could not be compiled, see above", status=1)
-    return _told(args, begin)
 
 
 def compile_beside() -> None:
@@ -70,12 +76,6 @@ def compile_beside() -> None:
     def end() -> None:
         process.kill()
         process.wait()
-
-
-def _told(args: argparse.Namespace, begin: float) -> int:
-    if args.json:
-        print_json({"seconds": time.perf_counter() - begin})
-    return 0
 
 
 def _warm_exchange() -> None:
