@@ -6,11 +6,11 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, byte_size, list_of, number, option
+from dgcl.cli.arguments import at_least, byte_size, list_of, option
 from dgcl.cli.errors import CliError
+from dgcl.cli.groups import add_parts, add_source
 from dgcl.cli.output import print_json, step
-from dgcl.cli.partition import GRAPH_HELP, add_parts, add_undirected, load_graph
-from dgcl.cli.problem import read_part
+from dgcl.cli.problem import load_graph, read_part
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ def add_parser(verbs: Any, name: str) -> None:
         description="Predict for each way to train a model exactly what an epoch takes and what each rank holds, choose"
         " the simplest of the fastest that fit, and print the line that asks for it.",
     )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("graph", metavar="GRAPH", nargs="?", help=GRAPH_HELP)
-    option(what, "--synthetic NAME", "sizes alone: reddit, com-orkut, web-google or wiki-talk")
-    option(parser, "--scale X", "of --synthetic; default: 1", number(0, open_end=True), 1.0)
+    add_source(parser, "synthetic")
     option(
         parser,
         "--model M",
@@ -54,7 +51,6 @@ def add_parser(verbs: Any, name: str) -> None:
     option(shown, "--explain S", "the working behind a strategy: time by layer, memory by name")
     option(shown, "--why-not S", "why a strategy is not chosen, part by part")
     option(shown, "--compare A,B", "strategies side by side", list_of(str))
-    add_undirected(parser)
     add_parts(parser)
     parser.runs(run)
 
@@ -69,15 +65,13 @@ def run(args: argparse.Namespace) -> int:
     topologies = [resolve(args.topology, ranks) for ranks in args.ranks or [None]]
     if args.synthetic is None:
         graph: Any = load_graph(args)
-    elif args.synthetic in SHAPES:
+    else:
         shape = SHAPES[args.synthetic]
         graph = replace(
             shape,
             num_vertices=max(1, round(shape.num_vertices * args.scale)),
             num_edges=round(shape.num_edges * args.scale),
         )
-    else:
-        raise CliError(f"--synthetic must be one of {', '.join(SHAPES)} (got {args.synthetic!r})")
     several = [_advice(args, graph, model, topology) for topology in topologies]
     first = several[0]
     if args.json:
