@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -173,7 +172,7 @@ def _in_chunks(counted: Counted, chunks: int) -> Counted:
 
 
 def _total(row: Row) -> float:
-    return row.seconds.total if row.layers else math.inf
+    return row.seconds.total
 
 
 def _worth_planning(fitting: list[Row]) -> Iterator[Row]:
@@ -221,4 +220,6 @@ def _alone(candidates: Candidates, rates: Rates) -> Row:
         edges=halo.edges.sum(keepdims=True),
     )  # fmt: skip
     layers = epoch_layers(counted, candidates.model, rates, direct)
-    return Row(halo.strategy, "", counted, layers, bytes=device_bytes(counted, candidates.model))
+    return Row(
+        halo.strategy, "", counted, layers, total(layers).total, bytes=device_bytes(counted, candidates.model)
+    )

@@ -6,7 +6,6 @@ optimiser, ranks that are late.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
@@ -44,9 +43,9 @@ class Seconds:
 
 
 def direct(relation: Relation, topology: Topology, row_bytes: int) -> float:
-    """From peer to peer, in one stage; infinite where two ranks have no link."""
+    """From peer to peer, in one stage; by the planner's "auto" where two ranks have no link."""
     seconds = direct_seconds(relation, topology, row_bytes)
-    return math.inf if seconds is None else seconds
+    return planned(row_bytes)(relation, topology, row_bytes) if seconds is None else seconds
 
 
 def bounded(relation: Relation, topology: Topology, row_bytes: int) -> float:

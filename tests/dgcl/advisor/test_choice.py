@@ -145,7 +145,7 @@ def test_the_screen() -> None:
     lines = text.splitlines()
     assert max(map(len, lines)) <= 110
     assert lines[0].startswith("Machine  uniform4, 4 ranks, 4.194 MB each; rates: given")
-    marked = [line for line in lines if line[:1] in "*="]
+    marked = [line for line in lines if line.startswith(("*", "="))]
     assert marked[0].startswith("*")
     assert {line.split()[1] for line in marked[1:]} <= {row.strategy.spec for row in advice().rows}
     assert '-> edges="cover"' in text

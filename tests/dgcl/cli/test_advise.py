@@ -1,0 +1,51 @@
+"""``dgcl advise``: the command around the advisor; what it prints, and its exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.dgcl.cli.support import Run
+
+ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
+
+
+@pytest.mark.parametrize(
+    "options, status, text",
+    [
+        ("", 0, "is chosen"),
+        ("--memory 1GB --rates 100,1000", 0, "rates: as given"),
+        ("--memory 400", 1, "nothing fits in 400 B of a rank"),
+        ("--explain halo", 0, "exchange buffers"),
+        ("--why-not cover", 0, "cover: "),
+        ("--compare halo,tail", 0, "rows sent"),
+        ("--inference -d float16 --optimizer sgd", 0, "inference, float16"),
+    ],
+)
+def test_what_is_printed(options: str, status: int, text: str, run: Run, folder: Path) -> None:
+    outcome = run(*ASK.split(), *options.split())
+    assert outcome.status == status
+    assert text in outcome.out
+
+
+def test_sizes_alone_and_several_ranks(run: Run, folder: Path) -> None:
+    argv = "advise --synthetic web-google --scale 0.01 --model gcn:8,4 --topology uniform4 --ranks 1,2,4"
+    assert "efficiency" in run(*argv.split()).out
+    assert [each["ranks"] for each in run(*argv.split(), "--json").json["ranks"]] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("--rates fast", "--rates must be 'here', or GB/s and GFLOP/s"),
+        ("--model gcn:8", "model must be written like"),
+        ("--ranks 9", "has 3 devices"),
+        ("--memory 10", "memory_limit must be above the model's parameters"),
+        ("--explain windows:9", "strategy must be one that was counted"),
+    ],
+)
+def test_bad_options(options: str, message: str, run: Run, folder: Path) -> None:
+    outcome = run(*ASK.split(), *options.split())
+    assert outcome.status == 2
+    assert message in outcome.err
