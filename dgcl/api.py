@@ -165,11 +165,11 @@ def graph_allgather_async(rows: Tensor, comm: Communicator | None = None) -> Pen
     """Start the exchange, compute meanwhile, and wait for the halo rows alone.
 
         >>> pending = dgcl.graph_allgather_async(h)          # (num_owned, F)
-        >>> out = split.sum_owned(h)                         # edges from owned rows
-        >>> out = out + split.sum_halo(pending.wait())       # (num_halo, F)
+        >>> out = linear(h)                                  # what needs owned rows alone
+        >>> halo = pending.wait()                            # (num_halo, F)
 
-    ``comm.split_graph().sum(h)`` is these three lines as one operation, faster in the backward. Collective;
-    ``rows`` must not change, and no other call be made on the communicator, until ``wait()`` has returned.
+    ``comm.aggregator()`` sums owned rows meanwhile, in the backward, too. Collective; ``rows`` must not change, and no
+    other call be made on the communicator, until ``wait()`` has returned.
 
     Args:
         rows: ``(num_owned, *F)``, any dtype.

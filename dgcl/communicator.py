@@ -31,7 +31,6 @@ from dgcl.whole_graph_rows import WholeGraphRows
 
 if TYPE_CHECKING:
     from dgcl.aggregation.aggregator import Aggregator
-    from dgcl.frameworks.split import SplitGraph
 
 
 class Communicator(GridRows, WholeGraphRows, Rewiring):
@@ -300,13 +299,6 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         from dgcl.frameworks import local_graph
 
         return local_graph(kind, self.slice_neighbourhoods(), **options)
-
-    def split_graph(self, edge_weight: Tensor | None = None) -> SplitGraph:
-        """This rank's edges from owned and from halo rows apart (:class:`~dgcl.frameworks.split.SplitGraph`)."""
-        from dgcl.frameworks.split import SplitGraph
-
-        self.require_neighbourhoods("split_graph")
-        return SplitGraph(self, edge_weight)
 
     # Looking after it.
 

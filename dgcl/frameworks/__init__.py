@@ -10,7 +10,7 @@ Imports ``dgcl.ranks``, ``dgcl.relation``, ``dgcl.transport`` and ``dgcl.autogra
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING
 
 from dgcl.topology.checks import check_choice
 
@@ -23,24 +23,6 @@ if TYPE_CHECKING:
     from dgcl.relation.local_graph import LocalGraph
 
 __all__ = ["local_graph"]
-
-
-@overload
-def local_graph(
-    kind: Literal["dgl"], local: LocalGraph, *, device: torch.device | str | None = None
-) -> LocalBlock: ...
-@overload
-def local_graph(
-    kind: Literal["pyg"], local: LocalGraph, *, device: torch.device | str | None = None
-) -> PyGLocalGraph: ...
-@overload
-def local_graph(
-    kind: Literal["csr"], local: LocalGraph, *, device: torch.device | str | None = None
-) -> CSRLocalGraph: ...
-@overload
-def local_graph(
-    kind: str, local: LocalGraph, *, device: torch.device | str | None = None
-) -> LocalBlock | PyGLocalGraph | CSRLocalGraph: ...
 
 
 def local_graph(

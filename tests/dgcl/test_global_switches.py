@@ -20,7 +20,7 @@ def run():
     mean, largest = comm.aggregator("mean"), comm.aggregator("max")
     {inference}
     h = norm(linear(mean(x) + largest(x)))
-    h = comm.split_graph().sum(dgcl.nn.dropout(h, 0.5, comm=comm)) + dgcl.graph_allgather(h)[:2]
+    h = comm.aggregator()(dgcl.nn.dropout(h, 0.5, comm=comm)) + dgcl.graph_allgather(h)[:2]
     y, mask = torch.tensor([0, 1], **here), torch.tensor([True, True], **here)
     loss = dgcl.nn.loss(torch.nn.functional.cross_entropy, comm=comm)(h, y, mask)
     loss.backward()

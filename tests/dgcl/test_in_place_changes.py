@@ -25,7 +25,6 @@ def verbs() -> dict[str, Verb]:
     cover = dgcl.build_comm_info(graph, "uniform", part=np.arange(NUM_NODES) % 2, edges="cover")
     comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(NUM_NODES) % 2)
     learned = torch.ones(comm.local.num_edges, requires_grad=True)
-    split = comm.split_graph()
     return {
         "graph_allgather": dgcl.graph_allgather,
         "halo rows": lambda x: dgcl.graph_allgather_async(x).wait(),
@@ -35,7 +34,6 @@ def verbs() -> dict[str, Verb]:
         "max": comm.aggregator("max"),
         "windows": comm.aggregator("sum", windows=3),
         "learned weights": lambda x: comm.aggregator("sum", edge_weight=learned.to(x.dtype))(x),
-        "split graph": split.sum,
     }
 
 

@@ -330,7 +330,6 @@ def refusals(edges: str) -> list[str]:
         lambda: dgcl.graph_allgather(x),
         lambda: dgcl.graph_allgather_async(x),
         lambda: comm.local_graph("csr"),
-        lambda: comm.split_graph(),
         lambda: comm.aggregator("median"),  # type: ignore[arg-type]
         lambda: comm.aggregator(edge_weight=torch.ones(3)),
         lambda: comm.aggregator()(x[1:]),
@@ -356,23 +355,23 @@ def refusals(edges: str) -> list[str]:
 def test_what_cannot_be_is_refused() -> None:
     for said in dgcl.launch(refusals, 2, "cover"):
         for text, name in zip(
-            said, ("graph_allgather", "graph_allgather_async", "local_graph", "split_graph"), strict=False
+            said, ("graph_allgather", "graph_allgather_async", "local_graph"), strict=False
         ):
             assert text.startswith(f"{name} needs all in-edges")
             assert "comm.aggregator()" in text
             assert "edges='head'" in text
-        assert said[4].startswith("reduce must be one of sum, mean, max, min")
-        assert said[5].startswith("edge_weight must have shape")
-        assert "num_owned" in said[6]
-        assert said[7].startswith("x must be floating point")
-        assert said[8].startswith("x must not require a gradient")
-        assert said[9].startswith("edge_weight goes with sums and means")
-        assert said[10].startswith("edge_weight must not require a gradient with constant rows")
-        assert "num_owned" in said[11]
-        assert said[12].startswith("edge_weight must be a torch tensor")
-        assert said[13].startswith("x must be floating point of 16, 32 or 64 bits")
-        assert said[14].startswith("comm must be a dgcl.Communicator")
-        assert said[15].startswith("dispatch_features(halo=True) needs all in-edges")
+        assert said[3].startswith("reduce must be one of sum, mean, max, min")
+        assert said[4].startswith("edge_weight must have shape")
+        assert "num_owned" in said[5]
+        assert said[6].startswith("x must be floating point")
+        assert said[7].startswith("x must not require a gradient")
+        assert said[8].startswith("edge_weight goes with sums and means")
+        assert said[9].startswith("edge_weight must not require a gradient with constant rows")
+        assert "num_owned" in said[10]
+        assert said[11].startswith("edge_weight must be a torch tensor")
+        assert said[12].startswith("x must be floating point of 16, 32 or 64 bits")
+        assert said[13].startswith("comm must be a dgcl.Communicator")
+        assert said[14].startswith("dispatch_features(halo=True) needs all in-edges")
 
 
 def ask_differently() -> str:

@@ -29,10 +29,6 @@ def in_place(comm: dgcl.Communicator) -> Callable[[Tensor], Tensor]:
     return dgcl.nn.InPlaceGCN([3, 4, 3]).double()
 
 
-def of_a_block(comm: dgcl.Communicator) -> Callable[[Tensor], Tensor]:
-    return comm.split_graph().sum_owned
-
-
 def offloaded(comm: dgcl.Communicator) -> Callable[[Tensor], Tensor]:
     off, linear = dgcl.Offload(comm, chunks=2), nn.Linear(3, 3).double()
     return lambda x: off.layer(linear, x, aggregate="sum")
@@ -43,7 +39,6 @@ KINDS = {
     "a maximum or minimum over edges": largest,
     "an exchange of halo rows alone": halo_alone,
     "InPlaceGCN": in_place,
-    "a sum over the edges from owned, or from halo rows": of_a_block,
     "Offload.layer": offloaded,
 }
 

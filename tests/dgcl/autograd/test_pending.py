@@ -136,14 +136,11 @@ def layers(case: str, world_size: int, how: str, weighted: bool) -> tuple[torch.
     weights = torch.rand(comm.num_edges, dtype=torch.float64, generator=generator)
     weight = comm.dispatch_edges(weights) if weighted else None
     x = whole[comm.owned_ids].requires_grad_()
-    split, graph = comm.split_graph(weight), comm.local_graph("csr")
+    graph = comm.local_graph("csr")
 
     def total(h: torch.Tensor) -> torch.Tensor:
-        if how == "fused":
-            return split.sum(h)
-        if how == "parts":
-            pending = dgcl.graph_allgather_async(h)
-            return split.sum_owned(h) + split.sum_halo(pending.wait())
+        if how == "halo":
+            return graph.sum(torch.cat([h, dgcl.graph_allgather_async(h).wait()]), weight)
         return graph.sum(dgcl.graph_allgather(h), weight)
 
     out = total(torch.tanh(total(x)))
@@ -157,29 +154,17 @@ def layers(case: str, world_size: int, how: str, weighted: bool) -> tuple[torch.
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("how", ["fused", "parts"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_split_layers_are_whole_layers(case: Case, how: str, weighted: bool) -> None:
+def test_layers_of_halo_rows_are_whole_layers(case: Case, weighted: bool) -> None:
     expected = dgcl.launch(layers, 3, case.name, 3, "whole", weighted)[0]
-    for found in dgcl.launch(layers, 3, case.name, 3, how, weighted):
+    for found in dgcl.launch(layers, 3, case.name, 3, "halo", weighted):
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_the_same_bits_every_time() -> None:
-    one, two = (dgcl.launch(layers, 4, "directed", 4, "fused", True)[0] for _ in range(2))
+    one, two = (dgcl.launch(layers, 4, "directed", 4, "halo", True)[0] for _ in range(2))
     assert all(same_bits(a, b) for a, b in zip(one, two, strict=True))
-
-
-def means() -> None:
-    comm = build("isolated-vertices", 3)
-    x = torch.randn(comm.num_owned, 2, dtype=torch.float64)
-    expected = comm.local_graph("csr").mean(comm.expand(x))
-    torch.testing.assert_close(comm.split_graph().mean(x), expected)
-
-
-def test_mean() -> None:
-    dgcl.launch(means, 3)
 
 
 def test_baselines_exchange_halo_rows_too() -> None:
@@ -271,13 +256,6 @@ def added_twice(comm: dgcl.Communicator) -> None:
             "into must have the 26 owned rows",
         ),
         (lambda c: added_twice(c), ValueError, "has added its rows already"),
-        (lambda c: c.split_graph(torch.zeros(3)), ValueError, "edge_weight must have shape"),
-        (
-            lambda c: c.split_graph(torch.zeros(c.num_edges, requires_grad=True)),
-            ValueError,
-            "must be constant",
-        ),
-        (lambda c: c.split_graph().sum(torch.zeros(3)), ValueError, "x must hold"),
     ],
 )
 def test_bad_arguments(act: Any, error: type[Exception], message: str) -> None:

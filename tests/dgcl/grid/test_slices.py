@@ -223,7 +223,6 @@ def refusals(grid: str) -> list[str]:
     for call in (
         lambda: dgcl.graph_allgather(x),
         lambda: comm.local_graph("csr"),
-        lambda: comm.split_graph(),
         lambda: comm.dispatch_features(features(case.num_nodes, 8), halo=True),
         lambda: comm.slices(x),
         lambda: comm.rows(x),
@@ -246,26 +245,24 @@ def refusals(grid: str) -> list[str]:
 
 def test_what_cannot_be_is_refused_with_a_way_out() -> None:
     for said in dgcl.launch(refusals, 4, "1,1,4"):
-        for text, name in zip(
-            said, ("graph_allgather", "local_graph", "split_graph", "dispatch"), strict=False
-        ):
+        for text, name in zip(said, ("graph_allgather", "local_graph", "dispatch"), strict=False):
             assert text.startswith(f"{name}")
             assert "grid (1,1,4)" in text
             assert "comm.slice_graph()" in text
             assert text.endswith("or build the communicator without a grid")
-        assert said[4] == "nothing"
-        assert said[5].startswith("h must hold the 26 rows of this rank's part")
-        assert said[6:8] == ["nothing", "nothing"]
-        assert said[8].startswith("x has 1 heads, which 4 slices do not divide")
-        assert said[9].startswith("x must have shape (num_owned, C, ...)")
-        assert "drop before comm.slices" in said[10]
-        assert "owned rows" in said[11]
-        assert said[12].startswith("outputs must be whole rows")
-        assert said[12].endswith("bring them back with comm.rows first")
+        assert said[3] == "nothing"
+        assert said[4].startswith("h must hold the 26 rows of this rank's part")
+        assert said[5:7] == ["nothing", "nothing"]
+        assert said[7].startswith("x has 1 heads, which 4 slices do not divide")
+        assert said[8].startswith("x must have shape (num_owned, C, ...)")
+        assert "drop before comm.slices" in said[9]
+        assert "owned rows" in said[10]
+        assert said[11].startswith("outputs must be whole rows")
+        assert said[11].endswith("bring them back with comm.rows first")
     for said in dgcl.launch(refusals, 4, "1,2,2"):
-        for text in said[4:7]:
+        for text in said[3:6]:
             assert "needs complete neighbourhoods of a slice, and on grid (1,2,2)" in text
-        assert said[7] == "nothing"
+        assert said[6] == "nothing"
 
 
 @pytest.mark.parametrize(

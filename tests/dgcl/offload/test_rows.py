@@ -280,7 +280,6 @@ def _results(comm: dgcl.Communicator, chunk_by: str, folder: Path) -> dict[str, 
     both("max", comm.aggregator("max"))
     both("weighted", comm.aggregator(edge_weight=weights))
     both("windows", comm.aggregator(windows=2))
-    both("split", comm.split_graph().sum)
     both("local graph", lambda rows: comm.local_graph("csr").sum(dgcl.graph_allgather(rows)))
     both("layer", lambda rows: off.layer(SumThenTanh(), rows))
     both("layer of ordinary rows", lambda rows: off.layer(SumThenTanh(), rows * 1 + 0 * mine))

@@ -57,7 +57,7 @@ def csr(comm: Communicator) -> list[Tensor]:
 
 def split(comm: Communicator) -> list[Tensor]:
     x = _leaf(comm)
-    return _differentiated(comm.split_graph().sum(x), x)
+    return _differentiated(comm.aggregator()(x), x)
 
 
 def aggregate(reduce: Any, weight: str = "", **options: Any) -> Feature:

@@ -309,21 +309,6 @@ def test_a_rank_takes_the_device_that_was_set_or_its_own(
     assert number_of(torch.device(device)) == number
 
 
-def test_split_graphs_sum_as_on_the_cpu() -> None:
-    """Both parts of the edges, and gradients, of rows that a device exchanges."""
-
-    def run(comm: Communicator) -> list[Tensor]:
-        rows = torch.arange(comm.num_owned * 3, dtype=torch.float64).view(-1, 3).requires_grad_()
-        split = comm.split_graph(torch.arange(1, comm.local.num_edges + 1, dtype=torch.float64))
-        out = split.sum(rows)
-        out.square().sum().backward()
-        assert rows.grad is not None
-        return [out.detach().clone(), rows.grad]
-
-    for mine, theirs in zip(on_device(WORLD, run), on_threads(WORLD, run), strict=True):
-        assert all(map(torch.equal, mine, theirs))
-
-
 @pytest.mark.parametrize(
     "device, message",
     [
