@@ -8,6 +8,7 @@ import pytest
 
 from dgcl.cli import main
 from tests.dgcl.cli.support import LINE, Outcome, Run, save_graph
+from tests.topology.importers.cases import MATRIX, TABLES, XML
 
 
 @pytest.fixture
@@ -33,6 +34,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save(tmp_path / "part.npy", np.array([0, 0, 1, 1, 2, 2], np.int32))
     (tmp_path / "line.json").write_text(json.dumps(LINE))
     (tmp_path / "cut.json").write_text(json.dumps({**LINE, "connections": LINE["connections"][:1]}))
+    inputs = {"topo.txt": MATRIX, "nccl.xml": XML, "cut.xml": XML[:700], "p2p.txt": TABLES}
+    for name, text in inputs.items():
+        (tmp_path / name).write_text(text)
     return tmp_path
 
 

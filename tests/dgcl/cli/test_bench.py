@@ -7,64 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.dgcl.cli.support import Run, listing
+from tests.dgcl.cli.support import Run
 
 QUICK = ["bench", "--threads", "-n", "3", "-w", "1"]
-
-BAD = [
-    ("--ranks 1", "--ranks: must be a whole number of at least 2"),
-    ("--ranks 65", "--ranks must be from 2 to 64 .got 65"),
-    ("--method warp", "method must be one of auto, .*gloo.*got 'warp'"),
-    ("--method direct,", "method must be one of"),
-    ("-d float8", "--datatype must be one of float32, .*got 'float8'"),
-    ("--pattern star", "--pattern: invalid choice: 'star' .choose from alltoall, allgather, ring"),
-    ("-b 0", "--minbytes: must be a positive number of bytes, or like '8GB' .got '0'"),
-    ("-b K", "--minbytes: must be a positive number of bytes"),
-    ("-b -4", "--minbytes"),
-    ("-b 2M -e 1M", "--maxbytes 1048576 is less than --minbytes 2097152"),
-    ("-i 0", "--stepbytes: must be a positive number of bytes"),
-    ("-b 8 -e 64M -i 1", "--stepbytes 1 makes 67108857 sizes"),
-    ("-f 4 -i 8", "not allowed with"),
-    ("-f 1", "--stepfactor: must be a whole number of at least 2"),
-    ("-n 0", "--iters: must be a whole number of at least 1"),
-    ("-w -1", "--warmup-iters"),
-    ("--width 0", "--width: must be .* each must be a whole number of at least 1"),
-    ("--width 4,8", "--width takes one number for a pattern"),
-    ("graph.npz --width 4 -b 1K", "--width goes without --minbytes"),
-    ("graph.npz --relation r.npz", "not allowed with"),
-    ("nowhere.npz", "graph nowhere.npz: No such file"),
-    ("--relation nowhere.npz", "relation nowhere.npz: No such file"),
-    ("--relation graph.npz", "relation graph.npz"),
-    ("--relation relation.npz --ranks 2", "--ranks 2: relation relation.npz is for 3 ranks"),
-    ("--part part.npy", "--part goes with a graph"),
-    ("graph.npz --part graph.npz --ranks 3", "part vector graph.npz"),
-    ("graph.npz --part part.npy --ranks 2", "part vector part.npy"),
-    ("--fraction 0.5", "--fraction goes with a graph or --relation"),
-    ("graph.npz --fraction 0", "--fraction: must be .* a number above 0"),
-    ("graph.npz --fraction 0.5,1.5", "--fraction must be at most 1 .got 1.5"),
-    ("--method gloo", "gloo.*processes of one torch.distributed group"),
-    ("--topology nowhere.json", "nowhere"),
-    ("--topology line.json --ranks 4", "4.*3|3.*4"),
-    ("--topology line.json --ranks 3 --method direct", "no such link"),
-    ("-J .", "--json-file .: is a folder"),
-    ("-J nowhere/x.json", "no folder"),
-    ("graph.npz -J graph.npz", "--json-file graph.npz: is also GRAPH"),
-    ("--layers 0", "--layers"),
-    ("--timeout 0", "--timeout: must be a number above 0"),
-]
-
-
-@pytest.mark.parametrize("options, message", BAD, ids=[options for options, _ in BAD])
-@pytest.mark.usefixtures("plan_file")
-def test_bad_options_end_in_one_line(run: Run, folder: Path, options: str, message: str) -> None:
-    import re
-
-    before = listing(folder)
-    topology = [] if "--topology" in options else ["--topology", "uniform"]
-    outcome = run(*QUICK, *topology, *options.split())
-    assert outcome.status == 2
-    assert re.fullmatch(rf"dgcl bench: .*({message}).*\n", outcome.err), outcome.err
-    assert listing(folder) == before
 
 
 def test_a_pattern(run: Run, folder: Path) -> None:

@@ -82,12 +82,6 @@ def test_parts_are_numbered_for_a_machine(run: Run, folder: Path) -> None:
     assert report["placement"]["seconds_after"] == pytest.approx(placed["predicted_seconds"])
 
 
-def test_a_placement_needs_a_machine(run: Run) -> None:
-    outcome = run("partition", "graph.npz", "--ranks", 3, "--place", "--out", "out.npy")
-    assert outcome.status == 2
-    assert "--topology" in outcome.err
-
-
 def test_how_an_edge_list_was_read_is_logged(run: Run, folder: Path) -> None:
     (folder / "snap.txt").write_text("# Undirected graph: x\n0 1\n1 2\n2 3\n0 3\n")
     argv = ("--ranks", 2, "--out", "out.npy", "--json")

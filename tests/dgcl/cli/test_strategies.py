@@ -88,22 +88,6 @@ def test_replicas(run: Run, folder: Path, network: list[int], says: str, replica
         assert "no class of rank 0 goes to exactly 2" in run(*argv, "--explain", "0>2").err
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("graph.npz --strategy trail", "(got 'trail'); did you mean 'tail'?"),
-        ("graph.npz --strategy grid:2,2,1", "2 x 2 x 1 = 4 ranks, and there are 3"),
-        ("graph.npz --strategy grid:2,2", "parts,depth,slices such as"),
-        ("graph.npz --fold-out f.npz", "no partial sums with --strategy halo"),
-        ("--synthetic reddit --strategy tail", "--strategy goes with a graph"),
-    ],
-)
-def test_refusals(run: Run, folder: Path, options: str, message: str) -> None:
-    outcome = run("plan", *options.split(), "--topology", "line.json")
-    assert (outcome.status, outcome.out) == (2, "")
-    assert message in outcome.err
-
-
 def aggregate(folder: str, grid: str | None) -> torch.Tensor | str:
     try:
         comm = dgcl.load_comm_info(folder, grid=grid)

@@ -66,18 +66,3 @@ def test_parts_of_gpus_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     outcome = run("topo", "detect")
     assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err == "dgcl topo detect: CUDA_VISIBLE_DEVICES names MIG-1, a part of a GPU\n"
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("--ranks 0", "--ranks: must be a whole number of at least 1"),
-        ("--ranks 1.5", "--ranks: must be a whole number"),
-        ("--out no/t.json", "no folder"),
-        ("--gpu A100", "unrecognized arguments"),
-    ],
-)
-def test_bad_input(run: Run, folder: Path, options: str, message: str) -> None:
-    outcome = run("topo", "detect", *options.split())
-    assert (outcome.status, outcome.out) == (2, "")
-    assert re.fullmatch(rf"dgcl.*: .*{message}.*\n", outcome.err), outcome.err

@@ -1,6 +1,5 @@
 """`dgcl topo plot`: pictures of machines, and of the load of plans on them."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -35,23 +34,3 @@ def test_a_plan_that_lies_is_not_drawn(run: Run, folder: Path, plan_file: Path) 
     assert (outcome.status, outcome.out) == (2, "")
     assert "plan.npz: class 0 has" in outcome.err
     assert not (folder / "t.svg").exists()
-
-
-@pytest.mark.parametrize(
-    "line, message",
-    [
-        ("topo plot dgx1", "required: --out"),
-        ("topo plot --out t.png", "name a topology T, or a plan with --plan"),
-        ("topo plot dgx1 --out t.gif", "--out must end in .png, .svg, .pdf .got 't.gif'."),
-        ("topo plot dgx1 --out no/t.png", "no folder"),
-        ("topo plot line.json --out line.json", "--out must end in"),
-        ("topo plot dgx1 --plan line.json --out t.png", "line.json"),
-        ("topo plot uniform:2 --plan plan.npz --out t.png", "2.*3"),
-        ("topo plot nothing --out t.png", "nothing"),
-    ],
-)
-def test_bad_input(run: Run, folder: Path, plan_file: Path, line: str, message: str) -> None:
-    outcome = run(*line.split())
-    assert (outcome.status, outcome.out) == (2, "")
-    assert re.fullmatch(rf"dgcl topo plot: .*{message}.*\n", outcome.err), outcome.err
-    assert not (folder / "t.png").exists()
