@@ -175,7 +175,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("habit, code", BAD)
-def test_rule_sees_an_offence(habit: str, code: str) -> None:
+def test_rule_sees_an_offence(habit: str, code: str):
     assert HABITS[habit](ast.parse(code))
 
 
@@ -192,11 +192,11 @@ def test_rule_sees_an_offence(habit: str, code: str) -> None:
         ("dgcl", "from dgcl.planner import Plan\nfrom dgcl.kernels import rows\nimport numpy", False),
     ],
 )
-def test_arrow_rule_sees_an_offence(folder: str, code: str, offends: bool) -> None:
+def test_arrow_rule_sees_an_offence(folder: str, code: str, offends: bool):
     assert bool(wrong_arrows(ast.parse(code), folder)) == offends
 
 
-def test_imports_follow_the_arrows() -> None:
+def test_imports_follow_the_arrows():
     def wrong(path: Path) -> list[str]:
         tree, folder = parse(path), path.relative_to(ROOT).parts[0]
         found = wrong_arrows(tree, folder)
@@ -208,15 +208,15 @@ def test_imports_follow_the_arrows() -> None:
 
 
 @pytest.mark.parametrize("habit", HABITS)
-def test_habits(habit: str) -> None:
+def test_habits(habit: str):
     assert not offenders(lambda path: HABITS[habit](parse(path)))
 
 
-def test_only_the_command_prints() -> None:
+def test_only_the_command_prints():
     assert not offenders(lambda path: [] if ROOT / "dgcl" / "cli" in path.parents else prints(parse(path)))
 
 
-def test_simulator_shares_no_cost_code() -> None:
+def test_simulator_shares_no_cost_code():
     """Its word about the cost model is worth something only if it does not lean on it."""
     simulator = {path.stem: path for path in sources("planner") if path.parent.name == "simulator"}
     assert "simulate" in simulator
@@ -233,7 +233,7 @@ def test_simulator_shares_no_cost_code() -> None:
         assert ours <= lean_on, path.name
 
 
-def test_files_fit_in_the_head() -> None:
+def test_files_fit_in_the_head():
     lines = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for f in FOLDERS for p in sources(f)}
     long = {name: count for name, count in lines.items() if count > USUAL_LINES}
     assert not {name: count for name, count in long.items() if count > MOST_LINES}
@@ -241,7 +241,7 @@ def test_files_fit_in_the_head() -> None:
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_symlink_is_relative_and_committed(name: str) -> None:
+def test_symlink_is_relative_and_committed(name: str):
     link = ROOT / "dgcl" / name
     assert link.is_symlink()
     assert os.readlink(link) == f"../{name}"
@@ -252,7 +252,7 @@ def test_symlink_is_relative_and_committed(name: str) -> None:
         assert entry.stdout.startswith("120000 "), "not committed as a symlink"
 
 
-def test_no_public_verb_has_the_name_of_a_module() -> None:
+def test_no_public_verb_has_the_name_of_a_module():
     import dgcl
 
     modules = {module.name for module in pkgutil.iter_modules(dgcl.__path__)}
@@ -267,7 +267,7 @@ def test_no_public_verb_has_the_name_of_a_module() -> None:
 
 
 @pytest.mark.parametrize("module", ["dgcl", "dgcl.topology", "dgcl.planner", "dgcl.cli"])
-def test_import_is_light(module: str) -> None:
+def test_import_is_light(module: str):
     code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == ""
@@ -340,7 +340,7 @@ def wrong_way(graph: dict[str, set[str]]) -> list[str]:
     return sorted(found)
 
 
-def test_circles_and_wrong_ways_are_seen() -> None:
+def test_circles_and_wrong_ways_are_seen():
     import networkx
 
     circle = networkx.DiGraph({"dgcl.a": {"dgcl.b"}, "dgcl.b": {"dgcl.a"}})
@@ -349,14 +349,14 @@ def test_circles_and_wrong_ways_are_seen() -> None:
     assert not wrong_way({"dgcl.bench.lanes": {"dgcl.graph.csr", "dgcl.kernels.rows"}})
 
 
-def test_no_file_is_on_a_circle_of_imports() -> None:
+def test_no_file_is_on_a_circle_of_imports():
     import networkx
 
     components = networkx.strongly_connected_components(networkx.DiGraph(import_graph()))
     assert not [sorted(files) for files in components if len(files) > 1]
 
 
-def test_folders_follow_the_way_of_the_data() -> None:
+def test_folders_follow_the_way_of_the_data():
     graph = import_graph()
     assert {name.split(".")[1] for name in graph if name.count(".") > 0} <= {*LEVEL, *LINKED}, (
         "name it in ORDER"
@@ -364,5 +364,5 @@ def test_folders_follow_the_way_of_the_data() -> None:
     assert not wrong_way(graph)
 
 
-def test_the_root_is_small() -> None:
+def test_the_root_is_small():
     assert len(list((ROOT / "dgcl").glob("*.py"))) <= 8

@@ -9,7 +9,7 @@ from dgcl.transport.shared_memory import engine
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_numbas_own_cache_is_used_nowhere() -> None:
+def test_numbas_own_cache_is_used_nowhere():
     found = [
         path.relative_to(ROOT).as_posix()
         for folder in ("dgcl", "planner", "topology", "kernels")
@@ -19,7 +19,7 @@ def test_numbas_own_cache_is_used_nowhere() -> None:
     assert found == []
 
 
-def test_the_engine_is_stamped_with_the_kernels_that_it_calls() -> None:
+def test_the_engine_is_stamped_with_the_kernels_that_it_calls():
     assert isinstance(engine.advance._cache, KernelCache)  # type: ignore[attr-defined]
     assert compiled_together(engine.__name__) == {
         engine.__name__,

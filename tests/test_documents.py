@@ -22,14 +22,14 @@ PATH = re.compile(r"`((?:topology|planner|kernels|dgcl|tests|examples|docs)/[\w.
 
 
 @pytest.mark.parametrize("document", [pytest.param(d, id=str(d.relative_to(ROOT))) for d in DOCUMENTS])
-def test_links_and_paths_lead_somewhere(document: Path) -> None:
+def test_links_and_paths_lead_somewhere(document: Path):
     text = document.read_text()
     wrong = [link for link in LINK.findall(text) if not (document.parent / link).exists()]
     wrong += [path for path in PATH.findall(text) if not (ROOT / path).exists()]
     assert not wrong
 
 
-def test_readme_opens_with_the_purpose_the_five_lines_and_the_two_commands() -> None:
+def test_readme_opens_with_the_purpose_the_five_lines_and_the_two_commands():
     screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:30])
     for wanted in (
         "graph neural network",
@@ -59,7 +59,7 @@ def entries() -> list[str]:
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_each_public_name_is_in_the_reference_once(module: str) -> None:
+def test_each_public_name_is_in_the_reference_once(module: str):
     found = entries()
     assert len(found) == len(set(found))
     for name in importlib.import_module(module).__all__:
@@ -70,7 +70,7 @@ def test_each_public_name_is_in_the_reference_once(module: str) -> None:
 
 
 @pytest.mark.parametrize("name", entries())
-def test_an_entry_is_documented(name: str) -> None:
+def test_an_entry_is_documented(name: str):
     """Functions and methods name each of their parameters; what is said of constants stands in the source below."""
     if "dgl_block" in name:
         pytest.importorskip("dgl")
@@ -85,7 +85,7 @@ def test_an_entry_is_documented(name: str) -> None:
             assert not [p for p in parameters if not re.search(rf"\b{p}\b", arguments)]
 
 
-def test_editors_see_the_names_that_load_on_first_use() -> None:
+def test_editors_see_the_names_that_load_on_first_use():
     """``dgcl/__init__.pyi`` has what ``dgcl.__all__`` has; the pages are made from it."""
     stub = ast.parse((ROOT / "dgcl" / "__init__.pyi").read_text())
     names = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
@@ -95,7 +95,7 @@ def test_editors_see_the_names_that_load_on_first_use() -> None:
 @pytest.mark.parametrize(
     "name", [path.stem for path in (ROOT / "docs/figures").glob("[a-z]*.py") if path.stem != "framework"]
 )
-def test_each_figure_has_its_marks(name: str) -> None:
+def test_each_figure_has_its_marks(name: str):
     """In the page that its file names, each once."""
     module = importlib.import_module(f"docs.figures.{name}")
     page = (ROOT / "docs" / module.PAGE).read_text()

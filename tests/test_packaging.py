@@ -81,7 +81,7 @@ def is_source(path: Path) -> bool:
     return path.suffix in (".py", ".pyi") or path.name == "py.typed"
 
 
-def test_wheel_has_every_source_file_and_one_top_level(wheel: Path) -> None:
+def test_wheel_has_every_source_file_and_one_top_level(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert wanted_files() <= names
@@ -89,7 +89,7 @@ def test_wheel_has_every_source_file_and_one_top_level(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"dgcl"}
 
 
-def test_source_archive_has_every_source_file(sdist: Path) -> None:
+def test_source_archive_has_every_source_file(sdist: Path):
     with tarfile.open(sdist) as archive:
         members = {
             name.partition("/")[2]: member for name, member in zip(archive.getnames(), archive, strict=True)
@@ -102,9 +102,7 @@ def test_source_archive_has_every_source_file(sdist: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wheel", "sdist", matrix("editable")])
-def test_installation_runs_from_anywhere(
-    kind: str, sdist: Path, wheel: Path, tree: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_installation_runs_from_anywhere(kind: str, sdist: Path, wheel: Path, tree: Path, tmp_path_factory):
     home = tmp_path_factory.mktemp(kind)
     run(sys.executable, "-m", "venv", "--without-pip", home / "venv", cwd=home)
     python = home / "venv" / "bin" / "python"
@@ -142,7 +140,7 @@ for result in dgcl.launch(work, 2):
 """
 
 
-def test_what_is_not_python_is_packaged(wheel: Path) -> None:
+def test_what_is_not_python_is_packaged(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {"dgcl/py.typed", "dgcl/__init__.pyi", "dgcl/kernels/cuda_ptx.tar.xz"} <= names
@@ -153,7 +151,7 @@ def test_what_is_not_python_is_packaged(wheel: Path) -> None:
 IMPORTS = {"nvidia-ml-py": ["pynvml"], "cuda-bindings": ["cuda"], "numba": ["numba", "llvmlite"]}
 
 
-def test_every_import_is_of_a_declared_package() -> None:
+def test_every_import_is_of_a_declared_package():
     """An environment without our developers' tools has what the code imports, at the latest with an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]

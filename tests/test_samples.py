@@ -30,7 +30,7 @@ class Case:
 
 
 @pytest.mark.parametrize("sizes, every, kept", [((6, 5, 4), 3, 40), ((4, 2), 4, 4), ((7,), 3, 7)])
-def test_about_one_case_in_n_and_every_value(sizes: tuple[int, ...], every: int, kept: int) -> None:
+def test_about_one_case_in_n_and_every_value(sizes: tuple[int, ...], every: int, kept: int):
     axes = {f"axis{i}": [f"value{j}" for j in range(size)] for i, size in enumerate(sizes)}
     cases = [Case(every, **dict(zip(axes, row, strict=True))) for row in itertools.product(*axes.values())]
     mark_samples(cases)

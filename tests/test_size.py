@@ -33,12 +33,12 @@ def num_tokens(text: str) -> int:
     )
 
 
-def test_comments_docstrings_and_long_lines_do_not_count() -> None:
+def test_comments_docstrings_and_long_lines_do_not_count():
     assert num_tokens('"""A module."""\n# why\nx = (\n    1 + 2\n)\n') == num_tokens("x = (1 + 2)") == 7
     assert num_tokens('def f():\n    """Docs."""\n    return "text"\n') == 7
 
 
-def test_the_source_stays_within_its_limit() -> None:
+def test_the_source_stays_within_its_limit():
     sizes = {
         folder: sum(num_tokens(path.read_text()) for path in (ROOT / folder).rglob("*.py"))
         for folder in ("topology", "planner", "kernels")

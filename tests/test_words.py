@@ -89,26 +89,26 @@ def private_prose(code: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["ring_bell", "_Lookout", "own_bells", "napTime", "say_farewell"])
-def test_the_list_sees_a_private_name(name: str) -> None:
+def test_the_list_sees_a_private_name(name: str):
     assert private_names(f"{name} = 1") == {name}
 
 
 @pytest.mark.parametrize("name", ["turn", "network_card", "label", "turns_left", "appearance", "tenant"])
-def test_ordinary_names_pass(name: str) -> None:
+def test_ordinary_names_pass(name: str):
     assert not private_names(f"{name} = 1")
 
 
-def test_names() -> None:
+def test_names():
     found = {name: private_names((ROOT / name).read_text()) for name in tracked(".py", ".pyi")}
     assert not {name: sorted(names) for name, names in found.items() if names}
 
 
-def test_file_names() -> None:
+def test_file_names():
     names = tracked(".py", ".pyi", ".md", ".c", ".pml")
     assert not [n for n in names if any(part.lower() in NAMES for part in PARTS.findall(n))]
 
 
-def test_prose() -> None:
+def test_prose():
     found = {
         name: private_prose((ROOT / name).read_text()) for name in tracked(".py", ".pyi", ".md", ".pml", ".c")
     }

@@ -5,7 +5,6 @@ finds what is right.
 """
 
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -18,7 +17,7 @@ _SECONDS: Final = 120.0
 launch = partial(dgcl.launch, ranks="processes", timeout=_SECONDS)
 
 
-def test_the_checks_find_what_is_right_on_the_cpu() -> None:
+def test_the_checks_find_what_is_right_on_the_cpu():
     answers = dgcl.launch(work.check_rank, 2, 1 << 7, "direct", "cpu")
     assert work.wrong_kinds(answers) == []
     assert len(answers[0]) == len(work.KINDS) + 1
@@ -29,7 +28,7 @@ def test_the_checks_find_what_is_right_on_the_cpu() -> None:
     "count, method, through_host",
     [(2, "direct", False), (4, "spst", False), (8, "direct", False), (2, "direct", True), (4, "spst", True)],
 )
-def test_ranks(count: int, method: str, through_host: bool) -> None:
+def test_ranks(count: int, method: str, through_host: bool):
     """Rows and gradients to the bit, peer to peer and in stages, directly and through the host's memory."""
     answers = launch(work.check_rank, count, 1 << 13, method, "cuda", through_host)
     assert work.wrong_kinds(answers) == []
@@ -37,14 +36,14 @@ def test_ranks(count: int, method: str, through_host: bool) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("count", [2, 4])
-def test_threads(count: int) -> None:
+def test_threads(count: int):
     answers = launch(work.check_rank, count, 1 << 13, "direct", "cuda", ranks="threads")
     assert work.wrong_kinds(answers) == []
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("count, method", [(2, "direct"), (4, "spst")])
-def test_precision(count: int, method: str) -> None:
+def test_precision(count: int, method: str):
     """The largest error of folds of 16-bit floats against float64, as a share of what is allowed."""
     shares = work.largest_shares(launch(work.precision_rank, count, 1 << 12, method, "cuda"))
     assert all(0.0 < share <= 1.0 for share in shares.values()), shares
@@ -52,7 +51,7 @@ def test_precision(count: int, method: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", list(work.FAULTS))
-def test_faults(kind: str, tmp_path: Path) -> None:
+def test_faults(kind: str, tmp_path):
     """What the others say of a rank that is late, or is killed, and whether the device goes on."""
     texts = work.fault_reports(kind, tmp_path, "cuda")
     assert all(work.FAULTS[kind] in text and "works on" in text for text in texts), texts

@@ -36,7 +36,7 @@ def run(code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_what_is_compiled_in_from_another_file_counts(tmp_path: Path) -> None:
+def test_what_is_compiled_in_from_another_file_counts(tmp_path):
     package = tmp_path / "probe"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -74,6 +74,6 @@ print(*sorted(seen))
 
 
 @pytest.mark.slow
-def test_no_address_becomes_a_float(tmp_path: Path) -> None:
+def test_no_address_becomes_a_float(tmp_path):
     """Numba makes a float64 of a signed and an unsigned integer, which is exact below 2**53 only."""
     assert run(FLOATS, NUMBA_CACHE_DIR=str(tmp_path)) == "_sum_16bit"

@@ -1,7 +1,6 @@
 """Every CUDA kernel compiles for every GPU we name, without one at hand."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ QUICK = ("begin", "signal_wait", "gather_16", "sum_float32_16", "sum_bfloat16_2"
     sampled(QUICK, CAPABILITIES, keep=lambda name, capability: name % len(CAPABILITIES) == capability),
     ids=lambda value: value if isinstance(value, str) else f"sm_{value[0]}{value[1]}",
 )
-def test_kernel_compiles(name: str, capability: tuple[int, int]) -> None:
+def test_kernel_compiles(name: str, capability: tuple[int, int]):
     kernel = catalogue()[name]
     text = compile_ptx(kernel, capability)
     assert text.count(".entry") == 1
@@ -55,7 +54,7 @@ def test_kernel_compiles(name: str, capability: tuple[int, int]) -> None:
 
 @needs_ptxas
 @pytest.mark.parametrize("capability", ARCHITECTURES, ids=lambda c: f"sm_{c[0]}{c[1]}")
-def test_every_kernel_assembles_without_spilling(capability: tuple[int, int]) -> None:
+def test_every_kernel_assembles_without_spilling(capability: tuple[int, int]):
     """From the texts that are stored, so that what is tested is what a GPU gets."""
     kernels = catalogue()
     newest = fitting_capabilities(capability)[-1]
@@ -84,7 +83,7 @@ def test_every_kernel_assembles_without_spilling(capability: tuple[int, int]) ->
 )
 def test_accesses_are_what_they_are_meant_to_be(
     kernel: Kernel, loads: dict[str, int], stores: dict[str, int]
-) -> None:
+):
     text = compile_ptx(kernel, (9, 0))
     for instruction, count in {**loads, **stores}.items():
         assert len(re.findall(rf"\s{re.escape(instruction)}\s", text)) == count, instruction
@@ -94,7 +93,7 @@ def test_accesses_are_what_they_are_meant_to_be(
 
 @pytest.mark.slow
 @needs_compiler
-def test_report_is_a_table_of_all_kernels() -> None:
+def test_report_is_a_table_of_all_kernels():
     kernels = [catalogue()["signal_wait"], catalogue()["gather_4"]]
     table, good = report(kernels, None)
     assert good
@@ -106,19 +105,19 @@ def test_report_is_a_table_of_all_kernels() -> None:
 @pytest.mark.slow
 @needs_compiler
 @needs_ptxas
-def test_report_has_registers() -> None:
+def test_report_has_registers():
     table, good = report([catalogue()["signal_wait"]], find_ptxas())
     assert good
     assert re.fullmatch(r"\| signal_wait( \| \d+){5} \|", table.splitlines()[-1])
 
 
 @needs_ptxas
-def test_what_ptxas_refuses_is_an_error() -> None:
+def test_what_ptxas_refuses_is_an_error():
     with pytest.raises(RuntimeError, match="ptxas"):
         assemble(str(find_ptxas()), {"broken": ".version 7.8\n.target sm_90\n.entry dgcl_broken("}, (9, 0))
 
 
-def test_the_archive_is_of_these_sources_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_archive_is_of_these_sources_and_complete(monkeypatch):
     """After a change of the kernels: make kernels, and commit the archive."""
     assert is_current(ARCHIVE), "run: make kernels"
 
@@ -133,9 +132,7 @@ def test_the_archive_is_of_these_sources_and_complete(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 @needs_compiler
-def test_stored_ptx_is_used_while_it_is_of_these_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stored_ptx_is_used_while_it_is_of_these_sources(tmp_path, monkeypatch):
     kernel = catalogue()["signal_wait"]
     compiled = compile_ptx(kernel, (9, 0))
     with monkeypatch.context() as patch:
@@ -151,7 +148,7 @@ def test_stored_ptx_is_used_while_it_is_of_these_sources(
         assert ptx_of(kernel, (8, 0)).count(".entry dgcl_signal_wait(") == 1
 
 
-def test_the_archive_travels_with_the_package() -> None:
+def test_the_archive_travels_with_the_package():
     from importlib.resources import files
 
     assert files("dgcl.kernels").joinpath("cuda_ptx.tar.xz").is_file()
@@ -161,16 +158,16 @@ def test_the_archive_travels_with_the_package() -> None:
 @pytest.mark.parametrize(
     "capability, nearest", [((7, 5), (7, 5)), ((8, 6), (8, 0)), ((9, 0), (9, 0)), ((12, 0), (9, 0))]
 )
-def test_gpus_run_the_newest_ptx_they_can(capability: tuple[int, int], nearest: tuple[int, int]) -> None:
+def test_gpus_run_the_newest_ptx_they_can(capability: tuple[int, int], nearest: tuple[int, int]):
     assert fitting_capabilities(capability)[-1] == nearest
 
 
-def test_gpus_that_are_too_old_are_named() -> None:
+def test_gpus_that_are_too_old_are_named():
     with pytest.raises(ValueError, match=r"compute capability 7\.5 or newer, got 7\.0"):
         fitting_capabilities((7, 0))
 
 
-def test_every_type_that_the_cpu_adds_can_be_added() -> None:
+def test_every_type_that_the_cpu_adds_can_be_added():
     sizes = {name: 2 if name == "bfloat16" else np.dtype(name).itemsize for name in SUMMABLE}
     wanted = {
         sum_name(name, unit) for name, size in sizes.items() for unit in (16, 8, 4, 2, 1) if unit >= size

@@ -65,13 +65,13 @@ def driver_constants() -> dict[str, int]:
     }
 
 
-def test_constants_of_the_driver() -> None:
+def test_constants_of_the_driver():
     ours = {name: value for name, value in vars(cuda_driver).items() if type(value) is int}
     del ours["_LOG_BYTES"], ours["_NAME_BYTES"]  # how much of a text we read
     assert ours == {name: int(value) for name, value in driver_constants().items()}
 
 
-def test_error_codes() -> None:
+def test_error_codes():
     error = nvidia.CUresult
     assert cuda_launch._REFUSES_PTX == (
         error.CUDA_ERROR_NO_BINARY_FOR_GPU,
@@ -87,7 +87,7 @@ def test_error_codes() -> None:
             assert int(code) == error[name]
 
 
-def test_structs() -> None:
+def test_structs():
     assert ctypes.sizeof(cuda_driver._IpcHandle) == len(nvidia.CUipcMemHandle().reserved)
     assert ctypes.sizeof(cuda_driver._Uuid) == len(nvidia.CUuuid().bytes)
 
@@ -132,7 +132,7 @@ class Recorder:
         return function
 
 
-def test_fits_tells_wrong_arguments() -> None:
+def test_fits_tells_wrong_arguments():
     assert fits(ctypes.c_void_p(), "CUstream")
     assert not fits(ctypes.c_int(), "CUstream")
     assert not fits(ctypes.c_size_t(), "unsigned int")
@@ -142,7 +142,7 @@ def test_fits_tells_wrong_arguments() -> None:
     assert not fits(ctypes.byref(ctypes.c_int()), "unsigned int")
 
 
-def test_every_driver_function_is_called_as_declared() -> None:
+def test_every_driver_function_is_called_as_declared():
     recorder, signatures = Recorder(), declared()
     driver = Driver(recorder)
     driver.error_name(1)
@@ -169,7 +169,7 @@ COMPILED = {
 }
 
 
-def test_compiled_calls_have_the_declared_widths() -> None:
+def test_compiled_calls_have_the_declared_widths():
     assert sorted(chain.from_iterable(COMPILED.values())) == sorted(cuda_enqueue.ENTRY_POINTS)
     signatures, found = declared(), {}
     for node in ast.parse(inspect.getsource(cuda_enqueue)).body:

@@ -29,17 +29,17 @@ def machine(loaded: DeviceMachine) -> Iterator[DeviceMachine]:
 
 
 @pytest.mark.parametrize("name", ROW_CASES)
-def test_rows_on_a_gpu(machine: DeviceMachine, name: str) -> None:
+def test_rows_on_a_gpu(machine: DeviceMachine, name: str):
     run, case = ROW_CASES[name]
     run(machine, case)
 
 
 @pytest.mark.parametrize("name", FLAG_CASES)
-def test_flags_on_a_gpu(machine: DeviceMachine, name: str) -> None:
+def test_flags_on_a_gpu(machine: DeviceMachine, name: str):
     FLAG_CASES[name](machine)
 
 
-def test_every_kernel_loads_without_spilling(machine: DeviceMachine) -> None:
+def test_every_kernel_loads_without_spilling(machine: DeviceMachine):
     from dgcl.kernels.cuda_catalogue import catalogue
     from dgcl.kernels.cuda_report import MOST_REGISTERS
 

@@ -85,7 +85,7 @@ def ptx_of(kernel: Kernel, capability: tuple[int, int]) -> str:
     return f"{kernel.name} for sm_{capability[0]}{capability[1]}"
 
 
-def test_kernels_are_loaded_once_and_at_once(library: FakeLibrary) -> None:
+def test_kernels_are_loaded_once_and_at_once(library: FakeLibrary):
     asked = []
 
     def ptx(kernel: Kernel, capability: tuple[int, int]) -> str:
@@ -101,12 +101,12 @@ def test_kernels_are_loaded_once_and_at_once(library: FakeLibrary) -> None:
     assert kernels.blocks_at_once(first, 256) == 132 * 8
 
 
-def test_an_unknown_kernel_is_an_error(library: FakeLibrary) -> None:
+def test_an_unknown_kernel_is_an_error(library: FakeLibrary):
     with pytest.raises(KeyError, match="gather_3"):
         Kernels(Driver(library), 0, ptx_of)["gather_3"]
 
 
-def test_refused_ptx_is_an_error(library: FakeLibrary) -> None:
+def test_refused_ptx_is_an_error(library: FakeLibrary):
     library.refuse = "cuModuleLoadDataEx"
     told = r"cuModuleLoadDataEx: CUDA_ERROR_UNSUPPORTED_PTX_VERSION: ptxas fatal: too new \(222\)"
     with pytest.raises(CudaError, match=told) as caught:
@@ -114,9 +114,7 @@ def test_refused_ptx_is_an_error(library: FakeLibrary) -> None:
     assert caught.value.code == 222
 
 
-def test_ptx_that_a_driver_refuses_is_replaced_by_older_ptx(
-    library: FakeLibrary, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ptx_that_a_driver_refuses_is_replaced_by_older_ptx(library: FakeLibrary, caplog):
     caplog.set_level("INFO", "dgcl")
     library.refused = [b"9.0", b"8.0"]
     tried: list[str] = []
@@ -133,14 +131,14 @@ def test_ptx_that_a_driver_refuses_is_replaced_by_older_ptx(
     assert tried[3:] == ["7.5"], "what was refused is asked for again"
 
 
-def test_no_device_is_an_error(library: FakeLibrary) -> None:
+def test_no_device_is_an_error(library: FakeLibrary):
     library.refuse = "cuInit"
     with pytest.raises(CudaError, match="NO_DEVICE") as caught:
         Driver(library)
     assert caught.value.code == 100
 
 
-def test_no_driver_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_driver_is_an_error(monkeypatch):
     def missing(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
@@ -149,7 +147,7 @@ def test_no_driver_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         open_driver()
 
 
-def test_prepared_launches_repeat_on_the_stream_of_the_call(library: FakeLibrary) -> None:
+def test_prepared_launches_repeat_on_the_stream_of_the_call(library: FakeLibrary):
     prepared = Prepared(Driver(library))
     prepared.launch(Loaded("one", 2, 500), 7, 256, 111, 2**40)
     prepared.launch(Loaded("two", 2, 600), 1, 32, -1, 0, stream=1)
@@ -163,7 +161,7 @@ def test_prepared_launches_repeat_on_the_stream_of_the_call(library: FakeLibrary
     ]
 
 
-def test_launches_without_blocks_are_left_out(library: FakeLibrary) -> None:
+def test_launches_without_blocks_are_left_out(library: FakeLibrary):
     prepared = Prepared(Driver(library))
     prepared.launch(Loaded("one", 2, 500), 0, 256, 1, 2)
     prepared.copy(1, 2, 0)
@@ -172,7 +170,7 @@ def test_launches_without_blocks_are_left_out(library: FakeLibrary) -> None:
     assert library.launches == []
 
 
-def test_a_refused_operation_is_named(library: FakeLibrary) -> None:
+def test_a_refused_operation_is_named(library: FakeLibrary):
     prepared = Prepared(Driver(library))
     prepared.launch(Loaded("one", 2, 500), 1, 1, 1, 2)
     library.refuse = "cuLaunchKernel"
@@ -180,19 +178,19 @@ def test_a_refused_operation_is_named(library: FakeLibrary) -> None:
         prepared.enqueue([1])
 
 
-def test_parameters_are_counted(library: FakeLibrary) -> None:
+def test_parameters_are_counted(library: FakeLibrary):
     with pytest.raises(ValueError, match="parameters: one takes 2, got 3"):
         Prepared(Driver(library)).launch(Loaded("one", 2, 500), 1, 1, 1, 2, 3)
 
 
-def test_a_stream_that_is_not_given_is_an_error(library: FakeLibrary) -> None:
+def test_a_stream_that_is_not_given_is_an_error(library: FakeLibrary):
     prepared = Prepared(Driver(library))
     prepared.launch(Loaded("one", 2, 500), 1, 1, 1, 2, stream=1)
     with pytest.raises(ValueError, match="streams: expected at least 2, got 1"):
         prepared.enqueue([1])
 
 
-def test_what_a_driver_lacks_is_an_error_of_the_driver(library: FakeLibrary) -> None:
+def test_what_a_driver_lacks_is_an_error_of_the_driver(library: FakeLibrary):
     """Not an AttributeError, which nobody expects of a machine."""
     with pytest.raises(CudaError, match=r"cuMemcpyAsync: CUDA_ERROR_NOT_FOUND, .* too old for it \(500\)"):
         Prepared(Driver(library)).copy(1, 2, 3)

@@ -80,7 +80,7 @@ def random_terms(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("element, unit", CASES)
-def test_compiled_sums_add_in_order_and_round_once(element: str, unit: int) -> None:
+def test_compiled_sums_add_in_order_and_round_once(element: str, unit: int):
     dtype = getattr(torch, element)
     terms = random_terms(dtype, (5, 200, unit // ITEM_BYTES[element]))
     wide = torch.float32 if ITEM_BYTES[element] == 2 and dtype.is_floating_point else dtype
@@ -91,7 +91,7 @@ def test_compiled_sums_add_in_order_and_round_once(element: str, unit: int) -> N
 
 
 @pytest.mark.parametrize("element", ["float16", "bfloat16"])
-def test_compiled_rounding_of_every_kind_of_number(element: str) -> None:
+def test_compiled_rounding_of_every_kind_of_number(element: str):
     """Sums that overflow, are subnormal, tie, or are no numbers."""
     dtype = getattr(torch, element)
     patterns = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(dtype)
@@ -103,6 +103,6 @@ def test_compiled_rounding_of_every_kind_of_number(element: str) -> None:
     assert torch.equal(ours[~ours.isnan()], right[~right.isnan()])
 
 
-def test_a_unit_smaller_than_an_element_is_refused() -> None:
+def test_a_unit_smaller_than_an_element_is_refused():
     with pytest.raises(ValueError, match=r"unit: expected at least an element \(4 bytes\), got 2"):
         arithmetic("float32", 2)

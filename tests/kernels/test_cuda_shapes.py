@@ -22,11 +22,11 @@ from dgcl.kernels.cuda_tables import TASK, arrival_pointers, records
         (48, (16, 32, 48), 16),
     ],
 )
-def test_unit_is_what_all_addresses_allow(row_bytes: int, addresses: tuple[int, ...], unit: int) -> None:
+def test_unit_is_what_all_addresses_allow(row_bytes: int, addresses: tuple[int, ...], unit: int):
     assert unit_of(row_bytes, *addresses) == unit
 
 
-def test_a_unit_holds_an_element() -> None:
+def test_a_unit_holds_an_element():
     with pytest.raises(
         ValueError, match=r"addresses: expected multiples of the element size, 4 bytes.*0x1002"
     ):
@@ -38,7 +38,7 @@ def test_a_unit_holds_an_element() -> None:
     max_blocks=st.integers(1, 600),
     units_per_block=st.integers(1, 4096),
 )
-def test_blocks_are_dealt_by_work(num_units: list[int], max_blocks: int, units_per_block: int) -> None:
+def test_blocks_are_dealt_by_work(num_units: list[int], max_blocks: int, units_per_block: int):
     table = deal_blocks(num_units, max_blocks, units_per_block)
     busy = [task for task, units in enumerate(num_units) if units]
     assert len(table) <= max(max_blocks, len(busy))
@@ -57,31 +57,31 @@ def test_blocks_are_dealt_by_work(num_units: list[int], max_blocks: int, units_p
 
 
 @pytest.mark.parametrize("num_peers", [2, 3, 7])
-def test_blocks_of_peers_alternate(num_peers: int) -> None:
+def test_blocks_of_peers_alternate(num_peers: int):
     table = deal_blocks([10**6] * num_peers, 40 * num_peers, 64)
     rounds = table["task"].reshape(-1, num_peers)
     assert (np.sort(rounds, axis=1) == np.arange(num_peers)).all()
 
 
-def test_a_large_peer_leaves_room_for_a_small_one() -> None:
+def test_a_large_peer_leaves_room_for_a_small_one():
     table = deal_blocks([10**9, 1], 264, 1024)
     assert np.bincount(table["task"]).tolist() == [263, 1]
     assert 0 < np.flatnonzero(table["task"] == 1)[0] < 263
 
 
 @pytest.mark.parametrize("max_blocks, units_per_block", [(0, 1), (1, 0)])
-def test_blocks_need_room(max_blocks: int, units_per_block: int) -> None:
+def test_blocks_need_room(max_blocks: int, units_per_block: int):
     with pytest.raises(ValueError, match=f"at least 1, got {max_blocks} and {units_per_block}"):
         deal_blocks([1], max_blocks, units_per_block)
 
 
-def test_arrival_pointers_bound_each_row() -> None:
+def test_arrival_pointers_bound_each_row():
     rows = np.array([1, 1, 1, 4, 6, 6], np.int32)
     assert arrival_pointers(rows, 8).tolist() == [0, 0, 3, 3, 3, 4, 4, 6, 6]
     assert arrival_pointers(np.empty(0, np.int32), 2).tolist() == [0, 0, 0]
 
 
-def test_records_fill_in_zeros() -> None:
+def test_records_fill_in_zeros():
     table = records(TASK, [{"count": 3, "source": -1}, {}])
     assert table["count"].tolist() == [3, 0]
     assert table["source"].tolist() == [-1, 0]

@@ -13,5 +13,5 @@ def outcome() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [*ROW_CASES, *FLAG_CASES])
-def test_kernel_in_the_simulator(outcome: dict[str, str], name: str) -> None:
+def test_kernel_in_the_simulator(outcome: dict[str, str], name: str):
     assert outcome[name] == "", outcome[name]

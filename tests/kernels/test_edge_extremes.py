@@ -11,7 +11,7 @@ from dgcl.kernels.edge_extremes import extremes, scatter_rows
 @pytest.mark.parametrize("id_columns", [1, 4])
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_extremes(dtype: type, largest: bool, id_columns: int) -> None:
+def test_extremes(dtype: type, largest: bool, id_columns: int):
     random = np.random.default_rng(0)
     x = random.integers(-2, 3, (7, 4)).astype(dtype)
     x[3, 1] = x[5, 1] = math.nan

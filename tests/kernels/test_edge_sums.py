@@ -50,7 +50,7 @@ def loop_sum(x: Tensor, weight: Tensor | None, num_rows: int, heads: np.ndarray)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", DTYPES)
 @named("weighted", {"plain": False, "weighted": True})
-def test_sum(name: str, width: int, weighted: bool) -> None:
+def test_sum(name: str, width: int, weighted: bool):
     dtype = sums_of(DTYPES[name])
     x = random_rows((NUM_TAILS, width), DTYPES[name])
     weight = random_rows((len(TAILS), 1), dtype, 1)[:, 0].contiguous() if weighted else None
@@ -72,7 +72,7 @@ def test_sum(name: str, width: int, weighted: bool) -> None:
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_sum_at_the_heads_that_are_named(name: str) -> None:
+def test_sum_at_the_heads_that_are_named(name: str):
     places = np.arange(len(DEGREES), dtype=np.int32) * 2 + 1
     x = random_rows((NUM_TAILS, 70), DTYPES[name])
     out = torch.zeros(2 * len(DEGREES) + 1, 70, dtype=sums_of(DTYPES[name]))
@@ -80,7 +80,7 @@ def test_sum_at_the_heads_that_are_named(name: str) -> None:
     torch.testing.assert_close(out.double(), loop_sum(x, None, len(out), places[HEADS]), rtol=1e-5, atol=2e-5)
 
 
-def test_edges_are_added_in_their_order() -> None:
+def test_edges_are_added_in_their_order():
     """In float32 the order of addition shows in the last bits: it is that of the edges, column by column alike."""
     x = random_rows((NUM_TAILS, 131), torch.float32) * 10.0 ** torch.arange(-5, NUM_TAILS - 5)[
         :, None
@@ -97,7 +97,7 @@ def test_edges_are_added_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_every_sixteen_bit_pattern_is_read_exactly(name: str) -> None:
+def test_every_sixteen_bit_pattern_is_read_exactly(name: str):
     """Subnormals, infinities and NaN too."""
     x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(DTYPES[name]).view(-1, 64)
     out, one = torch.zeros(len(x), 64), torch.ones(1)
@@ -110,7 +110,7 @@ def test_every_sixteen_bit_pattern_is_read_exactly(name: str) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", DTYPES)
-def test_dots(name: str, width: int) -> None:
+def test_dots(name: str, width: int):
     dtype = DTYPES[name]
     x, y = random_rows((NUM_TAILS, width + 1), dtype), random_rows((40, width), dtype, 1)
     x = x[:, :width]
@@ -127,7 +127,7 @@ def test_dots(name: str, width: int) -> None:
     assert out[-1] == 7
 
 
-def test_no_edges_read_nothing() -> None:
+def test_no_edges_read_nothing():
     out, one = torch.full((3, 5), 7.0), torch.ones(1)
     for add, value in ((True, 7), (False, 0)):
         EDGE_SUMS["float32"](

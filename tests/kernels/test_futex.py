@@ -20,21 +20,21 @@ def at(words: np.ndarray, place: int) -> int:
     return int(words.ctypes.data) + 8 * place
 
 
-def test_a_sleep_that_nobody_ends_ends_by_itself(words: np.ndarray) -> None:
+def test_a_sleep_that_nobody_ends_ends_by_itself(words: np.ndarray):
     announce_sleep(at(words, 0))
     assert sleep(at(words, 0), 1_000_000, at(words, 8)) == ASLEEP
     assert words[0] == AWAKE
 
 
 @named("word", {"a flag": AWAKE, "something else": ATTEND})
-def test_who_is_rung_before_it_sleeps_does_not_sleep(words: np.ndarray, word: int) -> None:
+def test_who_is_rung_before_it_sleeps_does_not_sleep(words: np.ndarray, word: int):
     announce_sleep(at(words, 0))
     wake(at(words, 0), word)
     assert sleep(at(words, 0), _LONG, at(words, 8)) == word
     assert words[0] == AWAKE
 
 
-def test_nobody_is_rung_who_does_not_ask(words: np.ndarray) -> None:
+def test_nobody_is_rung_who_does_not_ask(words: np.ndarray):
     wake(at(words, 0), ATTEND)
     assert words[0] == AWAKE
     announce_sleep(at(words, 0))
@@ -43,7 +43,7 @@ def test_nobody_is_rung_who_does_not_ask(words: np.ndarray) -> None:
     assert words[0] == AWAKE
 
 
-def test_no_ring_is_lost_between_two_who_wait_for_each_other(words: np.ndarray) -> None:
+def test_no_ring_is_lost_between_two_who_wait_for_each_other(words: np.ndarray):
     """Each raises its flag, rings, and sleeps until the other has: a lost ring would cost a minute."""
     rounds, sleeps = 3000, [[], []]  # type: tuple[int, list[list[int]]]
 

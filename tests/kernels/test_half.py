@@ -45,21 +45,21 @@ FORMATS = named("dtype", {"float16": torch.float16, "bfloat16": torch.bfloat16})
 
 
 @FORMATS
-def test_every_16_bit_pattern_widens_as_torch_does(dtype: torch.dtype) -> None:
+def test_every_16_bit_pattern_widens_as_torch_does(dtype: torch.dtype):
     ours, theirs = widen(dtype is torch.float16, EVERY_PATTERN), torch_widen(dtype, EVERY_PATTERN)
     number = ~np.isnan(theirs)
     assert np.array_equal(np.isnan(ours), ~number)
     assert np.array_equal(ours[number].view(np.uint32), theirs[number].view(np.uint32))
 
 
-def test_every_float16_widens_as_numpy_does() -> None:
+def test_every_float16_widens_as_numpy_does():
     theirs = EVERY_PATTERN.view(np.float16).astype(np.float32)
     number = ~np.isnan(theirs)
     assert np.array_equal(widen(True, EVERY_PATTERN)[number].view(np.uint32), theirs[number].view(np.uint32))
 
 
 @FORMATS
-def test_every_16_bit_number_survives_the_way_there_and_back(dtype: torch.dtype) -> None:
+def test_every_16_bit_number_survives_the_way_there_and_back(dtype: torch.dtype):
     is_half = dtype is torch.float16
     single = widen(is_half, EVERY_PATTERN)
     number = ~np.isnan(single)
@@ -77,7 +77,7 @@ def rounding_cases() -> np.ndarray:
 
 
 @FORMATS
-def test_narrowing_rounds_to_nearest_even_as_torch_does(dtype: torch.dtype) -> None:
+def test_narrowing_rounds_to_nearest_even_as_torch_does(dtype: torch.dtype):
     values = rounding_cases().view(np.float32)
     ours, theirs = narrow(dtype is torch.float16, values), torch_narrow(dtype, values)
     nan = np.isnan(values)
@@ -86,7 +86,7 @@ def test_narrowing_rounds_to_nearest_even_as_torch_does(dtype: torch.dtype) -> N
     assert np.isnan(widen(dtype is torch.float16, ours[nan])).all()
 
 
-def test_narrowing_to_float16_rounds_as_numpy_does() -> None:
+def test_narrowing_to_float16_rounds_as_numpy_does():
     values = rounding_cases().view(np.float32)
     values = values[~np.isnan(values)]
     with np.errstate(over="ignore"):
@@ -96,7 +96,7 @@ def test_narrowing_to_float16_rounds_as_numpy_does() -> None:
 
 @pytest.mark.slow
 @FORMATS
-def test_one_float32_in_31_narrows_as_torch_does(dtype: torch.dtype) -> None:
+def test_one_float32_in_31_narrows_as_torch_does(dtype: torch.dtype):
     """A prime stride: every head that stays, with tails of all kinds; the cases of rounding are those above."""
     step = 31 << 22
     for start in range(0, 1 << 32, step):

@@ -149,7 +149,7 @@ def entries(folder: Path, name: str = "") -> dict[Path, bytes]:
         "missing": slow("callee", None),
     },
 )
-def test_a_damaged_entry_is_made_anew(probe: Path, whose: str, damage: bytes | None) -> None:
+def test_a_damaged_entry_is_made_anew(probe: Path, whose: str, damage: bytes | None):
     whole = entries(probe / "cache", whose)
     assert whole
     for path, data in whole.items():
@@ -188,8 +188,8 @@ def _by_another_user(cache: Path) -> None:
     },
 )
 def test_what_another_user_can_write_is_not_run(
-    probe: Path, tmp_path: Path, change: Callable[[Path], object], message: str
-) -> None:
+    probe: Path, tmp_path, change: Callable[[Path], object], message: str
+):
     cache = shutil.copytree(probe / "cache", tmp_path / "cache")
     change(cache)
     before = entries(cache)
@@ -204,7 +204,7 @@ def test_what_another_user_can_write_is_not_run(
         assert entries(temporary)
 
 
-def test_folders_are_made_for_their_user_alone(probe: Path, tmp_path: Path) -> None:
+def test_folders_are_made_for_their_user_alone(probe: Path, tmp_path):
     code = f"import os\nos.umask(0)\n{TOTAL}"
     assert run(code, probe, NUMBA_CACHE_DIR=str(tmp_path / "a" / "cache"))[0] == "7"
     made = list((tmp_path / "a").rglob("*"))
@@ -213,12 +213,12 @@ def test_folders_are_made_for_their_user_alone(probe: Path, tmp_path: Path) -> N
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
-def test_what_a_signal_handler_raises_while_code_is_loaded_is_no_damaged_entry(probe: Path) -> None:
+def test_what_a_signal_handler_raises_while_code_is_loaded_is_no_damaged_entry(probe: Path):
     """The program would go on without it."""
     assert run(STOPPED, probe, NUMBA_CACHE_DIR=str(probe / "cache"))[0] == "the user's"
 
 
-def test_what_is_loaded_is_not_compiled_again(probe: Path) -> None:
+def test_what_is_loaded_is_not_compiled_again(probe: Path):
     before = entries(probe / "cache")
     said, log = run(LOGGED + TOTAL, probe, NUMBA_CACHE_DIR=str(probe / "cache"))
     assert said == "7"
@@ -226,7 +226,7 @@ def test_what_is_loaded_is_not_compiled_again(probe: Path) -> None:
     assert entries(probe / "cache") == before
 
 
-def test_what_is_loaded_without_an_entry_for_python_is_not_called_by_it(probe: Path) -> None:
+def test_what_is_loaded_without_an_entry_for_python_is_not_called_by_it(probe: Path):
     code = "from callee import part, twice\nprint(part(3), flush=True)\ntwice(3)"
     process = start(code, probe, NUMBA_CACHE_DIR=str(probe / "cache"))
     said, log = process.communicate(timeout=120)
@@ -234,20 +234,20 @@ def test_what_is_loaded_without_an_entry_for_python_is_not_called_by_it(probe: P
     assert "TypeError: twice is called by compiled functions alone" in log
 
 
-def test_whether_code_is_on_disk(probe: Path, tmp_path: Path) -> None:
+def test_whether_code_is_on_disk(probe: Path, tmp_path):
     code = "from dgcl.kernels.compiled import is_on_disk\nfrom caller import total\nprint(is_on_disk(total))"
     assert run(code, probe, NUMBA_CACHE_DIR=str(probe / "cache"))[0] == "True"
     assert run(code, probe, NUMBA_CACHE_DIR=str(tmp_path))[0] == "False"
 
 
-def test_what_numba_has_compiled_for_one_function_serves_the_next(tmp_path: Path) -> None:
+def test_what_numba_has_compiled_for_one_function_serves_the_next(tmp_path):
     """Also one that Python calls, after one that it does not."""
     (tmp_path / "allocating.py").write_text(ALLOCATING)
     said, _ = run(COUNTED, tmp_path, NUMBA_CACHE_DIR=str(tmp_path))
     assert said.split() == ["0.0", "True", "0"]
 
 
-def test_without_room_beside_the_source_or_at_home(probe: Path, tmp_path: Path) -> None:
+def test_without_room_beside_the_source_or_at_home(probe: Path, tmp_path):
     probe = shutil.copytree(probe, tmp_path / "probe", ignore=shutil.ignore_patterns("cache", "__pycache__"))
     (probe / "__pycache__").touch()  # no folder, not even for root
     temporary = tmp_path / "temporary"
@@ -264,7 +264,7 @@ def test_without_room_beside_the_source_or_at_home(probe: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_without_room_anywhere(probe: Path) -> None:
+def test_without_room_anywhere(probe: Path):
     nowhere = "import tempfile\ntempfile.tempdir = '/dev/null'\n"
     said, log = run(nowhere + LOGGED + TOTAL, probe, NUMBA_CACHE_DIR="/dev/null/cache")
     assert said == "7"
@@ -272,7 +272,7 @@ def test_without_room_anywhere(probe: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_compiler_that_dies_goes_on(probe: Path, tmp_path: Path) -> None:
+def test_who_waits_for_a_compiler_that_dies_goes_on(probe: Path, tmp_path):
     cache = str(tmp_path)
     dying = start(DYING, probe, NUMBA_CACHE_DIR=cache)
     assert dying.stdout is not None
@@ -286,7 +286,7 @@ def test_who_waits_for_a_compiler_that_dies_goes_on(probe: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_sources_that_are_edited_while_processes_start(tmp_path: Path) -> None:
+def test_sources_that_are_edited_while_processes_start(tmp_path):
     """One that began before the edit writes its machine code while one that began after it loads."""
     (tmp_path / "edited.py").write_text(EDITED.format(1))
     places = {
@@ -321,7 +321,7 @@ def _sums(out: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
     return _add(total, 5)
 
 
-def test_a_literal_is_an_integer_like_any_other() -> None:
+def test_a_literal_is_an_integer_like_any_other():
     assert _sums(np.arange(4)) == 11
     assert len(_add.overloads) == 1  # type: ignore[attr-defined]
 
@@ -341,7 +341,7 @@ def _half(x: int) -> int:
     return x // 2
 
 
-def test_only_compiled_functions_call_one_without_an_entry_for_python() -> None:
+def test_only_compiled_functions_call_one_without_an_entry_for_python():
     for _ in ("before it is compiled", "and after"):
         with pytest.raises(TypeError, match="_twice is called by compiled functions alone"):
             _twice(3)

@@ -32,7 +32,7 @@ def random_rows(generator: np.random.Generator, shape: tuple[int, int], dtype: t
 
 @pytest.mark.parametrize("row_bytes", [0, 1, 2, 3, 4, 8, 12, 28, 512, 1204, 2408])
 @pytest.mark.parametrize("begin, end", [(0, 40), (5, 5), (7, 31)])
-def test_gather_takes_rows_from_both_places(row_bytes: int, begin: int, end: int) -> None:
+def test_gather_takes_rows_from_both_places(row_bytes: int, begin: int, end: int):
     generator = np.random.default_rng(row_bytes)
     near = generator.integers(0, 256, (20, row_bytes), np.uint8)
     far = generator.integers(0, 256, (9, row_bytes), np.uint8)
@@ -45,7 +45,7 @@ def test_gather_takes_rows_from_both_places(row_bytes: int, begin: int, end: int
     assert (out[-1] == 77).all(), "wrote past the end"
 
 
-def test_gather_keeps_four_byte_patterns() -> None:
+def test_gather_keeps_four_byte_patterns():
     """Rows of one float32: signalling NaNs and the like are data, too."""
     near = np.array([0x7F800001, 0xFFC12345, 0x80000000, 1], np.uint32)
     rows = np.array([3, 1, 0, 2, 2], np.int32)
@@ -55,7 +55,7 @@ def test_gather_keeps_four_byte_patterns() -> None:
 
 
 @pytest.mark.parametrize("rows", ["runs", "scattered", "backwards", "across the end of the near rows"])
-def test_gather_takes_rows_that_lie_one_behind_the_other(rows: str) -> None:
+def test_gather_takes_rows_that_lie_one_behind_the_other(rows: str):
     index = {
         "runs": np.concatenate([np.arange(3, 15), np.arange(5), np.arange(12, 29)]),
         "scattered": np.random.default_rng(0).permutation(29),
@@ -71,7 +71,7 @@ def test_gather_takes_rows_that_lie_one_behind_the_other(rows: str) -> None:
 
 @pytest.mark.parametrize("row_bytes", [512, 100])
 @named("shift", {"whole-lines": 0, "parts-of-lines": 4})
-def test_results_too_large_for_the_caches(row_bytes: int, shift: int) -> None:
+def test_results_too_large_for_the_caches(row_bytes: int, shift: int):
     """They are written past them; rows may begin anywhere in a line."""
     generator = np.random.default_rng(0)
     num_rows = STREAMED // row_bytes + 5
@@ -154,20 +154,20 @@ class Sums:
 @named("with_own", {"with-own": True, "relayed": False})
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", SUMMABLE)
-def test_sum_is_that_of_adding_in_order(name: str, width: int, with_own: bool) -> None:
+def test_sum_is_that_of_adding_in_order(name: str, width: int, with_own: bool):
     sums = Sums(width, getattr(torch, name), with_own)
     assert torch.equal(sums.computed(), sums.expected())
 
 
 @pytest.mark.parametrize("name", SUMMABLE)
 @pytest.mark.parametrize("begin, end", [(0, 25), (0, 0), (12, 13), (24, 25), (6, 7)])
-def test_sum_of_any_range_of_rows(name: str, begin: int, end: int) -> None:
+def test_sum_of_any_range_of_rows(name: str, begin: int, end: int):
     sums = Sums(7, getattr(torch, name), True, begin, end)
     assert torch.equal(sums.computed(), sums.expected())
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_16_bit_sums_are_rounded_once(name: str) -> None:
+def test_16_bit_sums_are_rounded_once(name: str):
     """Each half of the last bit is lost when rounded alone; together they count."""
     dtype = getattr(torch, name)
     tiny = 2.0**-12 if name == "float16" else 2.0**-9
@@ -190,7 +190,7 @@ def test_16_bit_sums_are_rounded_once(name: str) -> None:
     assert (1 + arrivals[0, 0]).to(dtype) == 1
 
 
-def test_rows_far_into_memory_are_addressed_in_64_bits() -> None:
+def test_rows_far_into_memory_are_addressed_in_64_bits():
     """Row 300 000 of 8000 bytes lies beyond 2**31 bytes; only its page is ever touched."""
     row_bytes, row = 8000, 300_000
     far = np.zeros((row + 1) * row_bytes, np.uint8)  # untouched pages take no memory
@@ -217,7 +217,7 @@ def test_rows_far_into_memory_are_addressed_in_64_bits() -> None:
 
 @pytest.mark.parametrize("name", SUMMABLE)
 @pytest.mark.parametrize("num_rows", [25, 12, 0])
-def test_arrivals_are_added_in_place(name: str, num_rows: int) -> None:
+def test_arrivals_are_added_in_place(name: str, num_rows: int):
     sums = Sums(7, getattr(torch, name), True, 0, num_rows)
     rows = sums.own.clone()
     add_arrivals(
@@ -235,7 +235,7 @@ def test_arrivals_are_added_in_place(name: str, num_rows: int) -> None:
 
 @pytest.mark.parametrize("row_bytes", [0, 1, 4, 28, 128, 2500])
 @pytest.mark.parametrize("num_rows", [0, 1, 25, 40])
-def test_arrivals_are_put_where_nothing_is_added(row_bytes: int, num_rows: int) -> None:
+def test_arrivals_are_put_where_nothing_is_added(row_bytes: int, num_rows: int):
     generator = np.random.default_rng(row_bytes)
     arrival_rows = np.sort(generator.permutation(40)[:23]).astype(np.int32)
     arrival_slots = generator.permutation(23).astype(np.int32)

@@ -19,7 +19,7 @@ CHAIN = Topology(
 )
 
 
-def test_directions_of_full_and_half_duplex_connections() -> None:
+def test_directions_of_full_and_half_duplex_connections():
     arrays = CHAIN.arrays()
     assert [arrays.direction_name(c) for c in range(arrays.num_directions)] == [
         "a-s:a>s",
@@ -32,7 +32,7 @@ def test_directions_of_full_and_half_duplex_connections() -> None:
     assert arrays.direction_connection.tolist() == [0, 0, 1, 2, 2]
 
 
-def test_links_by_rank_and_their_routes() -> None:
+def test_links_by_rank_and_their_routes():
     arrays = CHAIN.arrays()
     assert (arrays.link_src.tolist(), arrays.link_dst.tolist()) == ([0, 1], [1, 0])
     assert arrays.link_ptr.tolist() == [0, 3, 6]
@@ -42,14 +42,14 @@ def test_links_by_rank_and_their_routes() -> None:
     assert (arrays.num_devices, arrays.num_links) == (3, 2)
 
 
-def test_links_are_sorted_whatever_their_order_in_the_topology() -> None:
+def test_links_are_sorted_whatever_their_order_in_the_topology():
     backwards = dataclasses.replace(CHAIN, links=tuple(reversed(CHAIN.links)))
     for field in dataclasses.fields(CHAIN.arrays()):
         ours, theirs = getattr(backwards.arrays(), field.name), getattr(CHAIN.arrays(), field.name)
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_dtypes_shapes_and_protection() -> None:
+def test_dtypes_shapes_and_protection():
     arrays = CHAIN.arrays()
     dtypes = {
         field.name: getattr(getattr(arrays, field.name), "dtype", None)
@@ -73,7 +73,7 @@ def test_dtypes_shapes_and_protection() -> None:
 
 
 @named("connections", {"none": (), "dead end": (Connection("w", "X", "a", "switch", 1.0),)})
-def test_a_single_device_has_no_links(connections: tuple[Connection, ...]) -> None:
+def test_a_single_device_has_no_links(connections: tuple[Connection, ...]):
     arrays = Topology("one", (Device("a"),), connections).arrays()
     assert arrays.link_of.tolist() == [[-1]]
     assert (arrays.link_ptr.tolist(), arrays.num_links) == ([0], 0)
@@ -81,7 +81,7 @@ def test_a_single_device_has_no_links(connections: tuple[Connection, ...]) -> No
 
 
 @pytest.mark.parametrize("name", ["dgx1", "dgx1x2", "summitx2", "uniform:5"])
-def test_directions_of_a_route_lead_from_device_to_device(name: str) -> None:
+def test_directions_of_a_route_lead_from_device_to_device(name: str):
     topology = preset(name)
     arrays = topology.arrays()
     names = [device.name for device in topology.devices]

@@ -1,7 +1,5 @@
 """Clusters and machines of different kinds: what is joined how, and how fast a pair is."""
 
-from pathlib import Path
-
 import pytest
 
 from dgcl.topology import Connection, Device, Link, Topology
@@ -25,7 +23,7 @@ def routes(topology: Topology) -> dict[tuple[str, str], tuple[str, ...]]:
     return {(link.src, link.dst): link.route for link in topology.links}
 
 
-def test_a_shared_nic_behind_a_switch() -> None:
+def test_a_shared_nic_behind_a_switch():
     two = cluster(NODE, 2, nics=[Nic("plx", 10.0, 12.0)])
     assert two.name == "nodex2"
     assert [(d.name, d.machine, d.socket) for d in two.devices] == [
@@ -46,7 +44,7 @@ def test_a_shared_nic_behind_a_switch() -> None:
     assert routes(two)["m1.gpu0", "m1.gpu1"] == ("m1.bridge",)
 
 
-def test_a_nic_for_each_gpu_on_one_fabric() -> None:
+def test_a_nic_for_each_gpu_on_one_fabric():
     three = cluster(NODE, 3, nics=[Nic("gpu0", 25.0), Nic("gpu1", 25.0)])
     assert routes(three)["m0.gpu0", "m2.gpu1"] == (
         "m0.nic0-m0.gpu0",
@@ -57,7 +55,7 @@ def test_a_nic_for_each_gpu_on_one_fabric() -> None:
     assert len(three.links) == 30
 
 
-def test_rails_that_do_not_meet_join_like_gpus_only() -> None:
+def test_rails_that_do_not_meet_join_like_gpus_only():
     two = cluster(NODE, 2, nics=[Nic("gpu0", 25.0), Nic("gpu1", 25.0)], rails=True)
     found = routes(two)
     assert found["m0.gpu1", "m1.gpu1"] == (
@@ -69,7 +67,7 @@ def test_rails_that_do_not_meet_join_like_gpus_only() -> None:
     assert ("m0.gpu0", "m1.gpu1") not in found  # it would have to pass through a GPU
 
 
-def test_rails_with_a_spine() -> None:
+def test_rails_with_a_spine():
     two = cluster(NODE, 2, nics=[Nic("gpu0", 25.0), Nic("gpu1", 25.0)], rails=True, spine=50.0)
     assert routes(two)["m0.gpu0", "m1.gpu1"] == (
         "m0.nic0-m0.gpu0",
@@ -82,7 +80,7 @@ def test_rails_with_a_spine() -> None:
     assert len(two.links) == 12
 
 
-def test_links_of_a_node_stay_as_they_are() -> None:
+def test_links_of_a_node_stay_as_they_are():
     slow = Topology("slow", NODE.devices, NODE.connections, (Link("gpu0", "gpu1", ("gpu0-plx", "gpu1-plx")),))
     two = cluster(slow, 2, nics=[Nic("plx", 100.0)])
     assert routes(two)["m1.gpu0", "m1.gpu1"] == ("m1.gpu0-m1.plx", "m1.gpu1-m1.plx")
@@ -90,7 +88,7 @@ def test_links_of_a_node_stay_as_they_are() -> None:
     assert ("m0.gpu1", "m1.gpu0") in routes(two)
 
 
-def test_nodes_of_several_machines() -> None:
+def test_nodes_of_several_machines():
     rack = Topology(
         "rack",
         (Device("a", machine=0), Device("b", machine=1)),
@@ -100,7 +98,7 @@ def test_nodes_of_several_machines() -> None:
     assert (two.name, [device.machine for device in two.devices]) == ("racks", [0, 1, 2, 3])
 
 
-def test_ports_of_an_imported_machine(tmp_path: Path) -> None:
+def test_ports_of_an_imported_machine(tmp_path):
     path = tmp_path / "node.xml"
     path.write_text(XML)
     two = cluster(import_topology(path).topology, 2)
@@ -109,7 +107,7 @@ def test_ports_of_an_imported_machine(tmp_path: Path) -> None:
     assert not any(".port" in end for c in two.connections for end in (c.a, c.b))
 
 
-def test_one_machine_is_the_node() -> None:
+def test_one_machine_is_the_node():
     assert cluster(NODE, 1) is NODE
     assert cluster(NODE, 1, name="alone").name == "alone"
 
@@ -124,18 +122,18 @@ def test_one_machine_is_the_node() -> None:
         ({"num_machines": 2, "nics": [Nic("plx", 1.0)], "spine": 0.0}, "spine must be a positive number"),
     ],
 )
-def test_wrong_arguments(arguments: dict[str, object], message: str) -> None:
+def test_wrong_arguments(arguments: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message):
         cluster(NODE, **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("field", ["bandwidth", "host_bandwidth"])
-def test_wrong_nics(field: str) -> None:
+def test_wrong_nics(field: str):
     with pytest.raises(ValueError, match=f"{field} must be a positive number"):
         Nic("plx", **{"bandwidth": 1.0, field: -1.0})
 
 
-def test_a_machine_with_a_nic0_of_its_own() -> None:
+def test_a_machine_with_a_nic0_of_its_own():
     wire = Connection("nic0-plx", "PCIe", "nic0", "plx", 12.0)
     node = Topology("node", NODE.devices, (*NODE.connections, wire))
     with pytest.raises(ValueError, match="nics must not be given: 'node' has an endpoint 'nic0' already"):
@@ -161,7 +159,7 @@ SMALL = Topology(
 )
 
 
-def test_ports_of_a_kind_meet() -> None:
+def test_ports_of_a_kind_meet():
     whole = join_machines([BIG, SMALL], [(0, 1), (1, 0), (0, 0)], name="both")
     assert [(d.name, d.machine, d.socket) for d in whole.devices] == [
         ("m0.gpu1", 0, 1),
@@ -179,14 +177,14 @@ def test_ports_of_a_kind_meet() -> None:
     assert len(whole.links) == 6
 
 
-def test_devices_that_no_rank_uses_are_left_out() -> None:
+def test_devices_that_no_rank_uses_are_left_out():
     whole = join_machines([BIG, SMALL], [(1, 0), (0, 0)], name="t")
     assert [device.name for device in whole.devices] == ["m1.gpu0", "m0.gpu0"]
     assert not any("m0.gpu1" in (c.a, c.b) for c in whole.connections)
     assert len(whole.links) == 2
 
 
-def test_switches_that_machines_share() -> None:
+def test_switches_that_machines_share():
     shared = [{"sw": "domain"}, {"sw": "domain"}]
     whole = join_machines([BIG, BIG], [(0, 0), (1, 0)], name="t", shared=shared)
     found = routes(whole)
@@ -198,6 +196,6 @@ def test_switches_that_machines_share() -> None:
     "order, message",
     [([(0, 0), (0, 0)], "each device once"), ([(0, 5)], r"names \(0, 5\)"), ([(7, 0)], r"names \(7, 0\)")],
 )
-def test_wrong_orders(order: list[tuple[int, int]], message: str) -> None:
+def test_wrong_orders(order: list[tuple[int, int]], message: str):
     with pytest.raises(ValueError, match=message):
         join_machines([BIG, SMALL], order, name="t")

@@ -27,9 +27,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[CopyRates]:
     return results
 
 
-def test_the_best_of_all_measurements_stays(
-    measured: list[CopyRates], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_best_of_all_measurements_stays(measured: list[CopyRates], caplog):
     measured += [CopyRates(8.0, 9.0), CopyRates(0.9, 11.0)]
     with caplog.at_level(logging.INFO, logger="dgcl"):
         assert copy_rates(2) == CopyRates(8.0, 9.0)
@@ -44,9 +42,7 @@ def test_the_best_of_all_measurements_stays(
     )
 
 
-def test_rates_are_those_of_a_machine_and_a_number_of_threads(
-    measured: list[CopyRates], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rates_are_those_of_a_machine_and_a_number_of_threads(measured: list[CopyRates], monkeypatch):
     measured += [CopyRates(8.0, 9.0), CopyRates(8.0, 16.0), CopyRates(5.0, 5.0)]
     assert [copy_rates(n).all for n in (2, 4, 2)] == [9.0, 16.0, 9.0]
     monkeypatch.setattr("platform.node", lambda: "another")
@@ -57,16 +53,14 @@ def test_rates_are_those_of_a_machine_and_a_number_of_threads(
 @pytest.mark.parametrize(
     "text", ["", "[1]", '{"a": 1}', '{"a": {"one": -1, "all": 1}}', '{"a": {"one": "x"}}']
 )
-def test_a_damaged_file_is_measured_anew(text: str, measured: list[CopyRates]) -> None:
+def test_a_damaged_file_is_measured_anew(text: str, measured: list[CopyRates]):
     rates_file().parent.mkdir()
     rates_file().write_text(text)
     measured.append(CopyRates(8.0, 9.0))
     assert copy_rates(2) == copy_rates(2) == CopyRates(8.0, 9.0)
 
 
-def test_a_home_that_cannot_be_written(
-    home: Path, measured: list[CopyRates], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_home_that_cannot_be_written(home: Path, measured: list[CopyRates], caplog):
     (home / "dgcl").write_text("a file where the folder would be")
     measured.append(CopyRates(8.0, 9.0))
     with caplog.at_level(logging.INFO, logger="dgcl"):
@@ -74,7 +68,7 @@ def test_a_home_that_cannot_be_written(
     assert "the best is not stored: " in caplog.text
 
 
-def test_a_hosts_topology_has_its_rates(measured: list[CopyRates]) -> None:
+def test_a_hosts_topology_has_its_rates(measured: list[CopyRates]):
     measured.append(CopyRates(8.0, 9.0))
     topology = measure_host(2)
     rates = {wire.name: wire.bandwidth for wire in topology.connections}
@@ -85,7 +79,7 @@ def test_a_hosts_topology_has_its_rates(measured: list[CopyRates]) -> None:
 
 
 @pytest.mark.parametrize("copiers", [1, 3])
-def test_measuring_gives_positive_rates_of_two_digits_and_takes_little_memory(copiers: int) -> None:
+def test_measuring_gives_positive_rates_of_two_digits_and_takes_little_memory(copiers: int):
     tracemalloc.start()
     try:
         rates = measure_copy_rates(copiers)

@@ -18,12 +18,12 @@ ROWS = {
 }
 
 
-def test_every_preset_has_a_row() -> None:
+def test_every_preset_has_a_row():
     assert list(ROWS) == [*NODES, "host:N", "uniform:N"]
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_figures_are_those_of_the_preset(name: str) -> None:
+def test_figures_are_those_of_the_preset(name: str):
     _, _, devices, inside, outside, sources, _ = (cell.strip() for cell in ROWS[name].split("|"))
     node = preset(name)
     assert int(devices.split()[0].rstrip(",")) == node.num_devices
@@ -40,13 +40,13 @@ def test_figures_are_those_of_the_preset(name: str) -> None:
     assert outside.startswith(f"{kind} {rate:g}")
 
 
-def test_other_names_are_told() -> None:
+def test_other_names_are_told():
     for other, name in ALIASES.items():
         assert f"`{other}`" in PAGE
         assert f"| `{name}` |" in PAGE
 
 
-def test_the_fields_of_a_file_are_those_of_the_schema() -> None:
+def test_the_fields_of_a_file_are_those_of_the_schema():
     """Each key that a file may have, once, needed or with the default that leaving it out has."""
     section = PAGE.split("## Fields of a topology file")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", section, re.MULTILINE)

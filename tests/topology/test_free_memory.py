@@ -50,10 +50,10 @@ def write(root: Path, files: dict[str, str]) -> None:
         ),
     },
 )
-def test_free_bytes(tmp_path: Path, files: dict[str, str], free: list[int]) -> None:
+def test_free_bytes(tmp_path, files: dict[str, str], free: list[int]):
     write(tmp_path, files)
     assert list(_free_bytes(tmp_path / "proc", tmp_path / "groups")) == free
 
 
-def test_this_machine_has_some() -> None:
+def test_this_machine_has_some():
     assert 1 << 20 < available_memory() < 1 << 50

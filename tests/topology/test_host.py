@@ -34,19 +34,19 @@ HOST = host_topology(4, CopyRates(one=8.0, all=20.0))
         "many senders may write to one rank": ({(0, 3): 8, (1, 3): 8, (2, 3): 8}, 1.2),
     },
 )
-def test_what_bounds_a_stage(gigabytes: dict[tuple[int, int], float], expected: float) -> None:
+def test_what_bounds_a_stage(gigabytes: dict[tuple[int, int], float], expected: float):
     assert seconds(HOST, gigabytes) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
-def test_every_pair_has_a_link_over_the_memory(ranks: int) -> None:
+def test_every_pair_has_a_link_over_the_memory(ranks: int):
     topology = host_topology(ranks, CopyRates(1.0, 2.0))
     assert len(topology.links) == ranks * (ranks - 1)
     assert all(link.route[1] == "memory" for link in topology.links)
     assert topology.restrict(1).links == ()
 
 
-def test_one_rank_sends_nothing_and_measures_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_rank_sends_nothing_and_measures_nothing(caplog):
     with caplog.at_level(logging.INFO, logger="dgcl"):
         topology = measure_host(1)
     assert topology.connections == ()
@@ -54,6 +54,6 @@ def test_one_rank_sends_nothing_and_measures_nothing(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("ranks", [0, -1])
-def test_refusals(ranks: int) -> None:
+def test_refusals(ranks: int):
     with pytest.raises(ValueError, match="num_ranks must be"):
         measure_host(ranks)

@@ -10,7 +10,7 @@ def routes(topology: Topology) -> dict[tuple[str, str], tuple[str, ...]]:
     return {(link.src, link.dst): link.route for link in topology.links}
 
 
-def test_what_passes_a_processor_is_staged_at_the_senders() -> None:
+def test_what_passes_a_processor_is_staged_at_the_senders():
     staged = stage_in_host_memory(preset("pcie8"), 60.0)
     found, before = routes(staged), routes(preset("pcie8"))
     assert found["gpu5", "gpu0"] == (
@@ -27,13 +27,13 @@ def test_what_passes_a_processor_is_staged_at_the_senders() -> None:
     assert memory == {f"cpu{s}.{way}": ("DRAM", 30.0) for s in (0, 1) for way in ("store", "load")}
 
 
-def test_chosen_pairs_alone() -> None:
+def test_chosen_pairs_alone():
     staged = routes(stage_in_host_memory(preset("pcie8"), 60.0, pairs=[("gpu0", "gpu2")]))
     before = routes(preset("pcie8"))
     assert {pair for pair in staged if staged[pair] != before[pair]} == {("gpu0", "gpu2")}
 
 
-def test_senders_of_one_socket_share_its_memory() -> None:
+def test_senders_of_one_socket_share_its_memory():
     """Four senders over 12 GB/s each, and memory that stores 20: each gets 5."""
     topology = stage_in_host_memory(preset("pcie8"), 40.0)
     arrays = topology.arrays()
@@ -49,7 +49,7 @@ def test_senders_of_one_socket_share_its_memory() -> None:
     assert arrays.bandwidth[store] == 20.0
 
 
-def test_processors_by_name() -> None:
+def test_processors_by_name():
     staged = stage_in_host_memory(preset("pcie8"), 60.0, cpus=["plx0"], pairs=[("gpu0", "gpu1")])
     assert routes(staged)["gpu0", "gpu1"] == ("gpu0-plx0", "plx0.store", "plx0.load", "gpu1-plx0")
 
@@ -63,6 +63,6 @@ def test_processors_by_name() -> None:
         ("pcie8", {"pairs": [("gpu0", "gpu9")]}, "from 'gpu0' to 'gpu9'"),
     ],
 )
-def test_wrong_arguments(name: str, arguments: dict[str, object], message: str) -> None:
+def test_wrong_arguments(name: str, arguments: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message):
         stage_in_host_memory(preset(name), 60.0, **arguments)  # type: ignore[arg-type]

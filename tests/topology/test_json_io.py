@@ -4,7 +4,6 @@ import copy
 import json
 import re
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
-def test_the_example_of_the_format() -> None:
+def test_the_example_of_the_format():
     assert Topology.from_json(EXAMPLE) == Topology(
         name="two-sockets",
         devices=(Device("gpu0", 0, 0), Device("gpu1", 0, 1)),
@@ -51,7 +50,7 @@ def test_the_example_of_the_format() -> None:
     )
 
 
-def test_optional_keys_have_defaults_and_links_are_derived() -> None:
+def test_optional_keys_have_defaults_and_links_are_derived():
     short = {key: value for key, value in EXAMPLE.items() if key != "links"}
     short["devices"] = [{"name": "gpu0"}, {"name": "gpu1"}]
     topology = Topology.from_json(short)
@@ -61,7 +60,7 @@ def test_optional_keys_have_defaults_and_links_are_derived() -> None:
     assert Topology.from_json(short | {"links": []}).links == ()
 
 
-def test_what_is_written_is_complete() -> None:
+def test_what_is_written_is_complete():
     written = Topology.from_json(EXAMPLE).to_json()
     assert written["links"] == EXAMPLE["links"]
     assert written["connections"][1] == EXAMPLE["connections"][1] | {"latency": 0.0, "duplex": "full"}
@@ -69,7 +68,7 @@ def test_what_is_written_is_complete() -> None:
 
 
 @pytest.mark.parametrize("name", [*NODES, "dgx1x2", "aws_p4dx2", "summitx2", "uniform:3"])
-def test_presets_round_trip_through_files(name: str, tmp_path: Path) -> None:
+def test_presets_round_trip_through_files(name: str, tmp_path):
     topology = preset(name)
     save_topology(topology, tmp_path / "t.json")
     assert load_topology(tmp_path / "t.json") == topology
@@ -87,9 +86,7 @@ names = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FFF), min_size=
     st.floats(0, 1e9),
     st.sampled_from(["full", "half"]),
 )
-def test_any_names_and_numbers_round_trip(
-    ends: list[str], bandwidth: float, latency: float, duplex: str
-) -> None:
+def test_any_names_and_numbers_round_trip(ends: list[str], bandwidth: float, latency: float, duplex: str):
     connections = tuple(
         Connection(f"{a}-{b}", a, a, b, bandwidth, latency, duplex) for a, b in pairwise(ends)
     )
@@ -136,7 +133,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("path, value, message", WRONG, ids=lambda value: str(value)[:26])
-def test_wrong_objects(path: str, value: Any, message: str) -> None:
+def test_wrong_objects(path: str, value: Any, message: str):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Topology.from_json(changed(path, value))
 
@@ -178,7 +175,7 @@ WRONG_TEXT = {
 
 
 @pytest.mark.parametrize("content, message", WRONG_TEXT.values(), ids=WRONG_TEXT.keys())
-def test_wrong_files_are_one_line_that_names_the_file(content: bytes, message: str, tmp_path: Path) -> None:
+def test_wrong_files_are_one_line_that_names_the_file(content: bytes, message: str, tmp_path):
     path = tmp_path / "machine.json"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
@@ -188,7 +185,7 @@ def test_wrong_files_are_one_line_that_names_the_file(content: bytes, message: s
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path):
     missing = tmp_path / "none.json"
     with pytest.raises(
         FileNotFoundError, match=re.escape(f"cannot read topology file '{missing}': No such file")
@@ -198,7 +195,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_topology(tmp_path)
 
 
-def test_files_that_cannot_be_written(tmp_path: Path) -> None:
+def test_files_that_cannot_be_written(tmp_path):
     with pytest.raises(FileNotFoundError, match="cannot write topology file"):
         save_topology(preset("dgx1"), tmp_path / "none" / "t.json")
 
@@ -231,7 +228,7 @@ PATHS = [
 
 
 @given(st.sampled_from(PATHS), json_values | st.just(...))
-def test_any_value_anywhere_is_taken_or_refused_in_one_line(path: str, value: Any) -> None:
+def test_any_value_anywhere_is_taken_or_refused_in_one_line(path: str, value: Any):
     message = ""
     try:
         topology = Topology.from_json(changed(path, value))
@@ -243,7 +240,7 @@ def test_any_value_anywhere_is_taken_or_refused_in_one_line(path: str, value: An
     assert len(message) < 300
 
 
-def test_what_a_file_tells_about_itself(tmp_path: Path) -> None:
+def test_what_a_file_tells_about_itself(tmp_path):
     path, about = tmp_path / "t.json", {"notes": ["measured on a Sunday"], "residual": 0.1}
     save_topology(preset("dgx1"), path, about=about)
     assert load_topology_and_about(path) == (preset("dgx1"), about)
@@ -253,6 +250,6 @@ def test_what_a_file_tells_about_itself(tmp_path: Path) -> None:
     assert "about" not in json.loads(path.read_text())
 
 
-def test_about_must_be_an_object() -> None:
+def test_about_must_be_an_object():
     with pytest.raises(ValueError, match=r"^about must be an object \(got 'me'\)"):
         Topology.from_json({**EXAMPLE, "about": "me"})

@@ -16,7 +16,7 @@ def link_latency(topology: Topology, src: str, dst: str) -> float:
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_every_preset_knows_the_latency_of_every_connection(name: str) -> None:
+def test_every_preset_knows_the_latency_of_every_connection(name: str):
     for topology in (preset(name), preset(f"{name}x2")):
         assert all(connection.latency > 0 for connection in topology.connections)
         assert (topology.arrays().link_latency >= STAGE).all()  # a stage costs as much, whatever the wires
@@ -35,11 +35,11 @@ def test_every_preset_knows_the_latency_of_every_connection(name: str) -> None:
         "EFA": ("aws_p5x2", "m0.gpu0", "m1.gpu0", PCIE + EFA),
     },
 )
-def test_routes_by_hand(name: str, src: str, dst: str, wires: float) -> None:
+def test_routes_by_hand(name: str, src: str, dst: str, wires: float):
     assert link_latency(preset(name), src, dst) == pytest.approx(wires + STAGE)
 
 
-def test_they_can_be_left_out_and_put_back() -> None:
+def test_they_can_be_left_out_and_put_back():
     machine = preset("dgx1x2")
     bare = without_latencies(machine)
     assert not bare.arrays().link_latency.any()

@@ -54,7 +54,7 @@ MACHINES = [
 
 
 @pytest.mark.parametrize("topology", MACHINES, ids=lambda topology: topology.name)
-def test_everything_is_there_and_nothing_overlaps(topology: Topology) -> None:
+def test_everything_is_there_and_nothing_overlaps(topology: Topology):
     layout = layout_topology(topology)
     positions = sorted(position for group in layout.wires.values() for position in group)
     assert positions == list(range(len(topology.connections)))
@@ -98,14 +98,14 @@ def titles(topology: Topology) -> list[str]:
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_of_many_devices_equal_ones_are_folded(topology: Topology, drawn: str) -> None:
+def test_of_many_devices_equal_ones_are_folded(topology: Topology, drawn: str):
     layout = layout_topology(topology)
     title, _, labels = drawn.rpartition(": ")
     assert titles(topology) == [title] * bool(title)
     assert " ".join(sorted(layout.labels.values())) == " ".join(sorted(re.findall(r"(?:\d+ x )?\w+", labels)))
 
 
-def test_machines_that_differ_in_one_wire_are_not_folded() -> None:
+def test_machines_that_differ_in_one_wire_are_not_folded():
     assert titles(UNLIKE) == ["2 x machine", "machine 1"]
     slower = preset("dgx1x3")
     first, *others = slower.connections
@@ -114,7 +114,7 @@ def test_machines_that_differ_in_one_wire_are_not_folded() -> None:
     assert titles(slower) == ["machine 0", "2 x machine"]
 
 
-def test_what_joins_gpus_is_below_and_the_host_above() -> None:
+def test_what_joins_gpus_is_below_and_the_host_above():
     places = layout_topology(BOTH).places
     assert places["nvswitch"][1] < places["gpu0"][1] < places["plx"][1]
     places = layout_topology(preset("dgx1x2")).places

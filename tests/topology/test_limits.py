@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,19 +29,19 @@ MOST = rf"a topology has at most {MOST_DEVICES}$"
         ("gb200_nvl72x15", 1080),
     ],
 )
-def test_presets(spec: str, devices: int) -> None:
+def test_presets(spec: str, devices: int):
     with pytest.raises(ValueError, match=rf"would have {devices} devices; {MOST}"):
         resolve_topology(spec)
 
 
-def test_the_most_is_not_too_many() -> None:
+def test_the_most_is_not_too_many():
     devices = tuple(Device(f"d{n}") for n in range(MOST_DEVICES))
     assert Topology("most", devices, (), ()).num_devices == MOST_DEVICES
     with pytest.raises(ValueError, match=rf"topology 'more' would have {MOST_DEVICES + 1} devices; {MOST}"):
         Topology("more", (*devices, Device("last")), (), ())
 
 
-def test_sizes_as_arguments() -> None:
+def test_sizes_as_arguments():
     with pytest.raises(ValueError, match=MOST):
         preset("uniform", 10**12)
     with pytest.raises(ValueError, match=MOST):
@@ -53,7 +52,7 @@ def test_sizes_as_arguments() -> None:
         hosts_topology([Host(CopyRates(1.0, 1.0))] * 2, [0, 1] * 1000)
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files(tmp_path):
     obj: dict[str, Any] = {"schema": "dgcl-topology/1", "name": "large", "connections": []}
     obj["devices"] = [{"name": f"d{n}"} for n in range(20_000)]
     (tmp_path / "large.json").write_text(json.dumps(obj))
@@ -69,13 +68,13 @@ def test_files(tmp_path: Path) -> None:
         "matrix": ("\tGPU0\tGPU1\n", r"f\.json: is not JSON; .*dgcl topo import$"),
     },
 )
-def test_files_of_another_kind(text: str, message: str, tmp_path: Path) -> None:
+def test_files_of_another_kind(text: str, message: str, tmp_path):
     (tmp_path / "f.json").write_text(text)
     with pytest.raises(ValueError, match=message):
         load_topology(tmp_path / "f.json")
 
 
-def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_too_large(tmp_path, monkeypatch):
     (tmp_path / "t.json").write_bytes(bytes(1 << 21))
     monkeypatch.setattr("dgcl.topology.json_io._LARGEST", 1 << 20)
     with pytest.raises(ValueError, match=r"t\.json: is larger than 1 MB, too large for a topology"):
@@ -97,7 +96,7 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "googol": ("machine", 10**400, r"devices\[0\]\.machine must be at most 2147483647 \(got 1000"),
     },
 )
-def test_numbers_that_nothing_can_be_computed_with(where: str, value: float, message: str) -> None:
+def test_numbers_that_nothing_can_be_computed_with(where: str, value: float, message: str):
     obj: dict[str, Any] = {
         "schema": "dgcl-topology/1",
         "name": "pair",
@@ -124,7 +123,7 @@ LONG = "x" * 10_000
         ),
     },
 )
-def test_over_long_names_are_cut_in_messages(change: Callable[[dict[str, Any]], object]) -> None:
+def test_over_long_names_are_cut_in_messages(change: Callable[[dict[str, Any]], object]):
     obj: dict[str, Any] = {
         "schema": "dgcl-topology/1",
         "name": "pair",

@@ -26,7 +26,7 @@ def make(**changes: Any) -> Topology:
     return Topology(**(fields | changes))
 
 
-def test_links_are_derived_where_none_are_given() -> None:
+def test_links_are_derived_where_none_are_given():
     topology = make()
     assert topology.links == (
         Link("gpu0", "gpu1", ("w01",)),
@@ -40,14 +40,14 @@ def test_links_are_derived_where_none_are_given() -> None:
     assert topology.switches == ("plx", "cpu")
 
 
-def test_given_links_are_taken_as_they_are() -> None:
+def test_given_links_are_taken_as_they_are():
     links = [Link("gpu1", "gpu0", ["g1", "g0"]), Link("gpu0", "gpu1", ("w01",))]  # type: ignore[arg-type]
     topology = make(links=links)
     assert topology.links == (Link("gpu1", "gpu0", ("g1", "g0")), Link("gpu0", "gpu1", ("w01",)))
     assert make(links=[]).links == ()
 
 
-def test_values_are_brought_to_plain_types() -> None:
+def test_values_are_brought_to_plain_types():
     wire = Connection("w", "X", "a", "b", np.float32(2.0), latency=0)  # type: ignore[arg-type]
     assert (type(wire.bandwidth), type(wire.latency)) == (float, float)
     device = Device("a", machine=np.int64(3))  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def test_values_are_brought_to_plain_types() -> None:
     assert isinstance(make(devices=list(GPUS), connections=iter(WIRES)).connections, tuple)
 
 
-def test_everything_is_frozen() -> None:
+def test_everything_is_frozen():
     topology = make()
     for item, field in (
         (topology, "name"),
@@ -67,7 +67,7 @@ def test_everything_is_frozen() -> None:
             setattr(item, field, "other")
 
 
-def test_copies_are_equal_and_carry_no_cached_arrays() -> None:
+def test_copies_are_equal_and_carry_no_cached_arrays():
     topology = make()
     arrays = topology.arrays()
     for twin in (
@@ -113,7 +113,7 @@ BAD_NUMBERS = [0, -1, -0.5, math.nan, math.inf, -math.inf, 10**400]
     ],
     ids=repr,
 )
-def test_bad_connections(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_connections(changes: dict[str, Any], error: type[Exception], message: str):
     fields: dict[str, Any] = {"name": "w", "kind": "X", "a": "a", "b": "b", "bandwidth": 1.0}
     with pytest.raises(error) as caught:
         Connection(**(fields | changes))
@@ -139,7 +139,7 @@ def test_bad_connections(changes: dict[str, Any], error: type[Exception], messag
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_bad_devices(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_devices(changes: dict[str, Any], error: type[Exception], message: str):
     with pytest.raises(error) as caught:
         Device(**({"name": "d"} | changes))
     assert str(caught.value) == message
@@ -163,7 +163,7 @@ def test_bad_devices(changes: dict[str, Any], error: type[Exception], message: s
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_bad_topologies(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_topologies(changes: dict[str, Any], error: type[Exception], message: str):
     with pytest.raises(error) as caught:
         make(**changes)
     assert str(caught.value) == message
@@ -210,7 +210,7 @@ def test_bad_topologies(changes: dict[str, Any], error: type[Exception], message
     ],
     ids=lambda value: str(value)[:50],
 )  # fmt: skip
-def test_bad_links(link: tuple[str, str, tuple[str, ...]], message: str) -> None:
+def test_bad_links(link: tuple[str, str, tuple[str, ...]], message: str):
     with pytest.raises(ValueError, match=r"links\[1\]") as caught:
         make(links=[Link("gpu1", "gpu0", ("w01",)), Link(*link)])
     assert str(caught.value) == message
@@ -227,13 +227,13 @@ def test_bad_links(link: tuple[str, str, tuple[str, ...]], message: str) -> None
     ],
     ids=str,
 )
-def test_links_of_wrong_types(link: tuple[Any, ...], message: str) -> None:
+def test_links_of_wrong_types(link: tuple[Any, ...], message: str):
     with pytest.raises(TypeError) as caught:
         Link(*link)
     assert str(caught.value) == message
 
 
-def test_restrict_keeps_the_first_devices_and_what_joins_them() -> None:
+def test_restrict_keeps_the_first_devices_and_what_joins_them():
     pair = make().restrict(2)
     assert [device.name for device in pair.devices] == ["gpu0", "gpu1"]
     assert [wire.name for wire in pair.connections] == ["w01", "g0", "g1", "bus"]
@@ -241,7 +241,7 @@ def test_restrict_keeps_the_first_devices_and_what_joins_them() -> None:
     assert pair.name == "t[:2]"
 
 
-def test_restrict_to_all_devices_is_the_topology_itself() -> None:
+def test_restrict_to_all_devices_is_the_topology_itself():
     topology = make()
     assert topology.restrict(3) is topology
 
@@ -250,6 +250,6 @@ def test_restrict_to_all_devices_is_the_topology_itself() -> None:
     "size, error",
     [(0, ValueError), (4, ValueError), (-1, ValueError), (True, TypeError), (2.0, TypeError)],
 )
-def test_restrict_refuses_other_sizes(size: Any, error: type[Exception]) -> None:
+def test_restrict_refuses_other_sizes(size: Any, error: type[Exception]):
     with pytest.raises(error, match="num_devices must be"):
         make().restrict(size)

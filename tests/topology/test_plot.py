@@ -31,7 +31,7 @@ def texts(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("topology", [PAIR, preset("dgx1"), preset("summit")], ids=lambda t: t.name)
-def test_every_device_and_switch_is_named(topology: Topology, tmp_path: Path) -> None:
+def test_every_device_and_switch_is_named(topology: Topology, tmp_path):
     path = tmp_path / "t.svg"
     plot_topology(topology, path)
     ElementTree.parse(path)
@@ -39,7 +39,7 @@ def test_every_device_and_switch_is_named(topology: Topology, tmp_path: Path) ->
     assert plain - {"port"} <= texts(path)
 
 
-def test_the_legend_tells_kinds_and_bandwidths(tmp_path: Path) -> None:
+def test_the_legend_tells_kinds_and_bandwidths(tmp_path):
     plot_topology(preset("dgx1"), tmp_path / "t.svg")
     assert {"NV2  48.35", "NV1  24.22", "PCIe  11.13", "QPI  9.56"} <= texts(tmp_path / "t.svg")
 
@@ -47,20 +47,20 @@ def test_the_legend_tells_kinds_and_bandwidths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "suffix, start", [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF"), (".PNG", b"\x89PNG")]
 )
-def test_formats(suffix: str, start: bytes, tmp_path: Path) -> None:
+def test_formats(suffix: str, start: bytes, tmp_path):
     path = tmp_path / f"t{suffix}"
     plot_topology(PAIR, path, title="mine")
     assert path.read_bytes().startswith(start)
 
 
-def test_the_same_topology_gives_the_same_picture(tmp_path: Path) -> None:
+def test_the_same_topology_gives_the_same_picture(tmp_path):
     for suffix in (".png", ".svg"):
         for name in ("a", "b"):
             plot_topology(preset("dgx1"), tmp_path / f"{name}{suffix}")
         assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
 
-def test_a_load_colours_connections(tmp_path: Path) -> None:
+def test_a_load_colours_connections(tmp_path):
     busy = np.zeros(PAIR.arrays().num_directions)
     plot_topology(PAIR, tmp_path / "idle.svg", seconds=busy)
     busy[1] = 2e-3
@@ -73,7 +73,7 @@ def test_a_load_colours_connections(tmp_path: Path) -> None:
         plot_topology(PAIR, tmp_path / "t.svg", seconds=[1, 2, 3])
 
 
-def test_a_folded_wire_shows_the_busiest_of_those_for_which_it_stands(tmp_path: Path) -> None:
+def test_a_folded_wire_shows_the_busiest_of_those_for_which_it_stands(tmp_path):
     topology = preset("gb200_nvl72")
     for name, direction in (("first", 0), ("last", topology.arrays().num_directions - 2)):
         busy = np.zeros(topology.arrays().num_directions)
@@ -86,7 +86,7 @@ def test_a_folded_wire_shows_the_busiest_of_those_for_which_it_stands(tmp_path: 
     assert "18 x machine" in texts(tmp_path / "last.svg")
 
 
-def test_rates_of_a_kind_are_drawn_together_in_the_legend(tmp_path: Path) -> None:
+def test_rates_of_a_kind_are_drawn_together_in_the_legend(tmp_path):
     wires = tuple(Connection(f"w{i}", "PCIe", f"d{i}", "s", 1.0 + i) for i in range(3))
     plot_topology(Topology("many", tuple(Device(f"d{i}") for i in range(3)), wires), tmp_path / "t.svg")
     assert "PCIe  1 to 3" in texts(tmp_path / "t.svg")
@@ -105,22 +105,22 @@ def test_rates_of_a_kind_are_drawn_together_in_the_legend(tmp_path: Path) -> Non
         ("string and tin", "other"),
     ],
 )
-def test_families(kind: str, name: str) -> None:
+def test_families(kind: str, name: str):
     assert family_of(kind)[0] == name
 
 
-def test_other_suffixes_are_refused(tmp_path: Path) -> None:
+def test_other_suffixes_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"must end in .png, .svg, .pdf \(got '.*t.gif'\)"):
         plot_topology(PAIR, tmp_path / "t.gif")
 
 
-def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'dgcl\[viz\]'"):
         plot_topology(PAIR, tmp_path / "t.png")
 
 
-def test_ranks_are_numbered_across_machines_where_names_are_not(tmp_path: Path) -> None:
+def test_ranks_are_numbered_across_machines_where_names_are_not(tmp_path):
     plot_topology(cluster(preset("pcie4_a40"), 2, nics=[Nic("cpu0", 25.0)]), tmp_path / "two.svg")
     assert {"gpu0", "rank 0", "gpu3", "rank 7", "machine 1"} <= texts(tmp_path / "two.svg")
     plot_topology(preset("dgx1"), tmp_path / "one.svg")

@@ -37,20 +37,20 @@ def bottleneck(topology: Topology, src: int, dst: int) -> float:
 
 
 @pytest.mark.parametrize("name", GPU_MACHINES)
-def test_every_pair_has_a_link(name: str) -> None:
+def test_every_pair_has_a_link(name: str):
     topology = preset(name)
     assert len(topology.links) == topology.num_devices * (topology.num_devices - 1)
     assert topology.name == name
 
 
 @pytest.mark.parametrize("name", GPU_MACHINES)
-def test_every_connection_is_used(name: str) -> None:
+def test_every_connection_is_used(name: str):
     used = {step for link in preset(name).links for step in link.route}
     assert used == {wire.name for wire in preset(name).connections}
 
 
 @needs_data
-def test_dgx1_wiring_is_that_of_the_nccl_topology() -> None:
+def test_dgx1_wiring_is_that_of_the_nccl_topology():
     root = ElementTree.parse(SHARED / "constructed" / "dgx1v_8xV100.xml").getroot()
     rank, socket, switch = {}, {}, {}
     for number, cpu in enumerate(root.iter("cpu")):
@@ -76,7 +76,7 @@ def test_dgx1_wiring_is_that_of_the_nccl_topology() -> None:
 
 
 @needs_data
-def test_pcie8_routes_match_nvidia_smi() -> None:
+def test_pcie8_routes_match_nvidia_smi():
     """PIX: one PCIe switch. PHB: two PCIe switches of a socket. SYS: across the sockets."""
     matrix = json.loads((SHARED / "machines.json").read_text())["node_8gpu_pix_phb_sys"]["gpu_links"]
     words = {2: "PIX", 4: "PHB", 5: "SYS"}
@@ -99,7 +99,7 @@ def test_pcie8_routes_match_nvidia_smi() -> None:
         ("gb200_nvl72", "nvl4_4xGB200"),
     ],
 )
-def test_nvswitch_ports_are_as_fast_as_measured(name: str, table: str) -> None:
+def test_nvswitch_ports_are_as_fast_as_measured(name: str, table: str):
     rows = (SHARED / "p2p" / f"{table}.txt").read_text().splitlines()[2:]
     measured = [
         float(value)
@@ -111,7 +111,7 @@ def test_nvswitch_ports_are_as_fast_as_measured(name: str, table: str) -> None:
     assert bottleneck(preset(name), 0, 3) == pytest.approx(mean, rel=0.005)
 
 
-def test_machines_meet_at_one_nic_each() -> None:
+def test_machines_meet_at_one_nic_each():
     topology = preset("dgx1x2")
     for link in topology.links:
         crosses = link.src[:2] != link.dst[:2]
@@ -121,7 +121,7 @@ def test_machines_meet_at_one_nic_each() -> None:
     assert inside == gpu_links(preset("dgx1"))
 
 
-def test_summit_routes() -> None:
+def test_summit_routes():
     """50 GB/s anywhere in a node: NVLink within a socket; by way of both CPUs and the X-bus across."""
     node = preset("summit")
     assert {bottleneck(node, s, d) for s in range(6) for d in range(6) if s != d} == {50.0}
@@ -141,7 +141,7 @@ def test_summit_routes() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-def test_uniform_is_one_port_a_device(size: int) -> None:
+def test_uniform_is_one_port_a_device(size: int):
     topology = uniform(size, bandwidth=3.0, latency=1e-6)
     assert len(topology.connections) == size
     assert len(topology.links) == size * (size - 1)
@@ -158,7 +158,7 @@ def test_uniform_is_one_port_a_device(size: int) -> None:
         ("azure_ndv5", "azure_ndv5_8xH100"),
     ],
 )
-def test_cloud_machines_have_the_sockets_and_nics_of_the_providers_files(name: str, file: str) -> None:
+def test_cloud_machines_have_the_sockets_and_nics_of_the_providers_files(name: str, file: str):
     path = SHARED / "nccl_xml" / f"{file}.xml"
     theirs = import_topology(path).topology
     assert [d.socket for d in preset(name).devices] == [d.socket for d in theirs.devices]
@@ -167,7 +167,7 @@ def test_cloud_machines_have_the_sockets_and_nics_of_the_providers_files(name: s
     assert len(nics) == sum(text.startswith("0x02") for text in classes)
 
 
-def test_mi250x_dies() -> None:
+def test_mi250x_dies():
     """Eight links a die: four to its twin, and by OLCF's guide one or two to dies of other packages."""
     topology = preset("mi250x")
     counts = gpu_links(topology, "XGMI")
@@ -185,7 +185,7 @@ def test_mi250x_dies() -> None:
 
 
 @pytest.mark.parametrize("name", ["mi250xx2", "frontierx2"])
-def test_frontier_dies_share_the_nic_of_their_package(name: str) -> None:
+def test_frontier_dies_share_the_nic_of_their_package(name: str):
     topology = preset(name)
     routes = {(link.src, link.dst): link.route for link in topology.links}
     for die in range(8):
@@ -206,7 +206,7 @@ def test_frontier_dies_share_the_nic_of_their_package(name: str) -> None:
         ("gh200_quad", 4, "NV", 18),
     ],
 )
-def test_every_two_gpus_of_a_mesh_are_wired(name: str, size: int, kind: str, links: int) -> None:
+def test_every_two_gpus_of_a_mesh_are_wired(name: str, size: int, kind: str, links: int):
     """As many links as a GPU has (seven of an MI300X, eighteen of Hopper and Blackwell), the same to each other."""
     counts = gpu_links(preset(name), kind)
     assert len(counts) == size * (size - 1)
@@ -215,14 +215,14 @@ def test_every_two_gpus_of_a_mesh_are_wired(name: str, size: int, kind: str, lin
 
 
 @needs_data
-def test_mi300x_is_wired_as_rccl_describes_it() -> None:
+def test_mi300x_is_wired_as_rccl_describes_it():
     theirs = import_topology(SHARED / "nccl_xml" / "amd_topo_8p_940.xml").topology
     ours = preset("mi300x")
     assert gpu_links(ours, "XGMI") == gpu_links(theirs, "XGMI")
     assert {c.bandwidth for c in theirs.connections if c.kind.startswith("XGMI")} == {bottleneck(ours, 0, 1)}
 
 
-def test_dgx1_as_shipped_has_a_card_at_each_switch() -> None:
+def test_dgx1_as_shipped_has_a_card_at_each_switch():
     topology = preset("dgx1_edrx2")
     routes = {(link.src, link.dst): link.route for link in topology.links}
     for a, b in ((0, 7), (3, 2), (6, 5)):
@@ -234,7 +234,7 @@ def test_dgx1_as_shipped_has_a_card_at_each_switch() -> None:
 
 @pytest.mark.parametrize("name", ["pcie4_4090", "pcie8_4090", "pcie4_5090", "pcie8_5090", "aws_g6"])
 @pytest.mark.parametrize("several", ["", "x2"])
-def test_without_peer_access_every_row_goes_through_memory(name: str, several: str) -> None:
+def test_without_peer_access_every_row_goes_through_memory(name: str, several: str):
     topology = preset(name + several)
     home = {c.a: c.b for c in topology.connections if c.kind == "PCIe"}
     for link in topology.links:
@@ -243,7 +243,7 @@ def test_without_peer_access_every_row_goes_through_memory(name: str, several: s
 
 
 @pytest.mark.parametrize("name", [name for name in NODES if name.startswith("pcie") or name.endswith("pair")])
-def test_boxes_meet_at_one_card_each_and_stay_as_they_are_inside(name: str) -> None:
+def test_boxes_meet_at_one_card_each_and_stay_as_they_are_inside(name: str):
     one, two = preset(name), preset(f"{name}x2")
     cards = [c for c in two.connections if c.b == "ib"]
     assert [c.a for c in cards] == ["m0.nic0", "m1.nic0"]
@@ -257,7 +257,7 @@ def test_boxes_meet_at_one_card_each_and_stay_as_they_are_inside(name: str) -> N
 
 
 @needs_data
-def test_pcie4_boxes_are_as_fast_as_measured() -> None:
+def test_pcie4_boxes_are_as_fast_as_measured():
     measured = import_topology(
         SHARED / "topo_m" / "asus_esc8000a_4xRTX6000Ada.txt",
         p2p=SHARED / "p2p" / "asus_esc8000a_4xRTX6000Ada.txt",

@@ -9,7 +9,7 @@ from dgcl.topology import Topology, preset, preset_names, resolve_topology, save
 
 
 @pytest.mark.parametrize("name", ["gh200x2", *(name for name in preset_names() if name != "gh200")])
-def test_every_name_resolves(name: str) -> None:
+def test_every_name_resolves(name: str):
     topology = resolve_topology(name, num_devices=2)
     assert topology.num_devices == 2
     assert topology.arrays().num_links == 2
@@ -29,19 +29,19 @@ def test_every_name_resolves(name: str) -> None:
         ("dgx1x2", 9, "dgx1x2[:9]", 9),
     ],
 )
-def test_sizes(spec: str, num_devices: int | None, name: str, size: int) -> None:
+def test_sizes(spec: str, num_devices: int | None, name: str, size: int):
     topology = resolve_topology(spec, num_devices)
     assert (topology.name, topology.num_devices) == (name, size)
 
 
-def test_topologies_pass_through() -> None:
+def test_topologies_pass_through():
     topology = preset("dgx1")
     assert resolve_topology(topology) is topology
     assert resolve_topology(topology, 8) is topology
     assert resolve_topology(topology, 3) == topology.restrict(3)
 
 
-def test_files_by_text_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_by_text_and_by_path(tmp_path, monkeypatch):
     topology = preset("summit")
     monkeypatch.chdir(tmp_path)
     save_topology(topology, "machine")
@@ -49,7 +49,7 @@ def test_files_by_text_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert resolve_topology(Path("machine"), 2) == topology.restrict(2)
 
 
-def test_a_preset_wins_over_a_file_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preset_wins_over_a_file_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_topology(preset("summit"), "dgx1")
     assert resolve_topology("dgx1").name == "dgx1"
@@ -97,15 +97,15 @@ def test_refusals(
     num_devices: Any,
     error: type[Exception],
     message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    monkeypatch,
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=message):
         resolve_topology(spec, num_devices)
 
 
-def test_a_host_is_measured_once() -> None:
+def test_a_host_is_measured_once():
     assert isinstance(preset("host2"), Topology)
     assert preset("host2") is preset("host:2")
 
@@ -119,7 +119,7 @@ def test_a_host_is_measured_once() -> None:
         ("dgx2x1", 1, 16),
     ],
 )
-def test_several_machines_of_a_name(name: str, machines: int, devices: int) -> None:
+def test_several_machines_of_a_name(name: str, machines: int, devices: int):
     topology = resolve_topology(name)
     assert len({device.machine for device in topology.devices}) == machines
     assert topology.num_devices == devices
@@ -128,7 +128,7 @@ def test_several_machines_of_a_name(name: str, machines: int, devices: int) -> N
 
 
 @pytest.mark.parametrize("name", ["dgx1x0", "dgx1x", "mi250xx", "h200x0", "dgx1 x2", "uniformx2"])
-def test_no_such_cluster(name: str) -> None:
+def test_no_such_cluster(name: str):
     with pytest.raises(ValueError, match="topology must be a preset"):
         resolve_topology(name)
 
@@ -143,7 +143,7 @@ def test_no_such_cluster(name: str) -> None:
         ("hgx_a100", "dgx_a100"),
     ],
 )
-def test_other_names(name: str, meant: str) -> None:
+def test_other_names(name: str, meant: str):
     assert resolve_topology(name) == preset(meant)
     assert preset(name, 4) == preset(meant, 4)
 
@@ -151,12 +151,12 @@ def test_other_names(name: str, meant: str) -> None:
 @pytest.mark.parametrize(
     "name, hint", [("dgx_h10", "dgx_h100"), ("gh2000", "gh200"), ("mi300", "mi300x"), ("b3000", "b300")]
 )
-def test_hints(name: str, hint: str) -> None:
+def test_hints(name: str, hint: str):
     with pytest.raises(ValueError, match=rf"; did you mean '{hint}'\?"):
         resolve_topology(name)
 
 
-def test_too_few_devices_name_as_many_machines_as_are_needed() -> None:
+def test_too_few_devices_name_as_many_machines_as_are_needed():
     with pytest.raises(
         ValueError, match=r"has 8 devices, too few for 17; .* such as 'dgx1x3' or 'uniform:17'"
     ):

@@ -84,14 +84,12 @@ def machines(draw: st.DrawFn) -> tuple[list[str], list[Connection]]:
 
 
 @given(machines())
-def test_derived_links_are_those_of_an_exhaustive_search(machine: tuple[list[str], list[Connection]]) -> None:
+def test_derived_links_are_those_of_an_exhaustive_search(machine: tuple[list[str], list[Connection]]):
     assert derived(*machine) == oracle(*machine)
 
 
 @given(machines(), st.data())
-def test_restriction_and_derivation_commute(
-    machine: tuple[list[str], list[Connection]], data: st.DataObject
-) -> None:
+def test_restriction_and_derivation_commute(machine: tuple[list[str], list[Connection]], data: st.DataObject):
     devices, connections = machine
     topology = Topology("t", tuple(Device(name) for name in devices), tuple(connections))
     part = topology.restrict(data.draw(st.integers(1, len(devices))))
@@ -120,14 +118,14 @@ def wires(text: str) -> list[Connection]:
 
 
 @pytest.mark.parametrize("text, route", CASES.values(), ids=CASES.keys())
-def test_route_from_d0_to_d1(text: str, route: str | None) -> None:
+def test_route_from_d0_to_d1(text: str, route: str | None):
     devices = ["d0", "d1", "d2"]
     links = derived(devices, wires(text))
     assert links.get(("d0", "d1")) == (tuple(route.split()) if route else None)
     assert links == oracle(devices, wires(text))
 
 
-def test_the_way_back_may_differ_because_names_are_read_from_its_own_end() -> None:
+def test_the_way_back_may_differ_because_names_are_read_from_its_own_end():
     links = derived(["d0", "d1"], wires("a:d0-s d:s-d1 b:d0-t c:t-d1"))
     assert links == {("d0", "d1"): ("a", "d"), ("d1", "d0"): ("c", "b")}
 
@@ -147,7 +145,7 @@ def hosts(num_hosts: int, gpus: int, speed: float = 0.0) -> Topology:
 
 
 @named("speed", {"equal hosts": 0.0, "no two hosts alike": 0.01})
-def test_hosts_on_a_fabric(speed: float) -> None:
+def test_hosts_on_a_fabric(speed: float):
     topology = hosts(16, 4, speed)
     links = {(link.src, link.dst): link.route for link in topology.links}
     assert len(links) == 64 * 63
@@ -157,7 +155,7 @@ def test_hosts_on_a_fabric(speed: float) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_devices() -> None:
+def test_a_thousand_devices():
     topology = hosts(128, 8, speed=0.001)
     assert len(topology.links) == 1024 * 1023
     assert topology.arrays().num_links == 1024 * 1023

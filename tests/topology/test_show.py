@@ -44,11 +44,11 @@ bus        4      gpu0..2 > gpu0..2
 """
 
 
-def test_the_whole_text() -> None:
+def test_the_whole_text():
     assert render_topology(SMALL) == TEXT
 
 
-def test_pairs_without_a_link_are_shown_as_such() -> None:
+def test_pairs_without_a_link_are_shown_as_such():
     text = render_topology(Topology("two", SMALL.devices[:2], ()))
     assert (
         text.splitlines()[0]
@@ -60,7 +60,7 @@ def test_pairs_without_a_link_are_shown_as_such() -> None:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_every_preset_can_be_shown(name: str) -> None:
+def test_every_preset_can_be_shown(name: str):
     topology = preset(name, 1 if name == "gh200" else 2)
     text = render_topology(topology)
     assert all(wire.name in text for wire in topology.connections)
@@ -68,13 +68,13 @@ def test_every_preset_can_be_shown(name: str) -> None:
 
 
 @pytest.mark.parametrize("size, matrix", [(32, True), (33, False)])
-def test_large_machines_are_counted_instead_of_drawn(size: int, matrix: bool) -> None:
+def test_large_machines_are_counted_instead_of_drawn(size: int, matrix: bool):
     lines = render_topology(preset("uniform", size)).splitlines()
     assert any(line.startswith("device31  port(2)") for line in lines) == matrix
     assert ("port(2)  10    1056" in lines) == (not matrix)
 
 
-def test_runs_of_numbered_names() -> None:
+def test_runs_of_numbered_names():
     names = ["gpu0", "gpu1", "gpu2", "gpu4", "m1.gpu0", "cpu", "m1.gpu1", "gpu09", "gpu10"]
     text = render_topology(Topology("t", tuple(Device(name) for name in names), ()))
     assert text.splitlines()[1] == "  machine 0, socket 0: gpu0..2 gpu4 m1.gpu0 cpu m1.gpu1 gpu09 gpu10"

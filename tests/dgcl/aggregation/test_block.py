@@ -66,7 +66,7 @@ def close(got: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.usefixtures("way")
 @named("num_edges", {"edges-at-all-heads": 40, "edges-at-some": 4})
-def test_heads_that_come_first_keep_their_rows(num_edges: int) -> None:
+def test_heads_that_come_first_keep_their_rows(num_edges: int):
     """With windows, edges are grouped by heads in another order than that of rows."""
     heads, tails = np.arange(num_edges) % 8, np.arange(num_edges) % 5
     block = Block(heads, tails, 8, 5, first_heads=np.arange(8) % 2 == 1)
@@ -81,9 +81,7 @@ def test_heads_that_come_first_keep_their_rows(num_edges: int) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @named("num_heads, order", {"all-heads": (12, "sorted"), "some-heads": (300, "given")})
-def test_sums_and_dots_both_ways(
-    num_heads: int, order: str, dtype: torch.dtype, width: int, way: str
-) -> None:
+def test_sums_and_dots_both_ways(num_heads: int, order: str, dtype: torch.dtype, width: int, way: str):
     heads, tails = edges_of(num_heads, 40, 200, order)
     block = Block(heads, tails, num_heads, 40)
     weights = None, random((200,), torch.float32, 1)
@@ -104,7 +102,7 @@ def test_sums_and_dots_both_ways(
 @pytest.mark.parametrize("number", [2, 5, 400])
 @named("share", {"none": 0, "some": 0.3, "all": 1})
 @pytest.mark.parametrize("order", ["sorted", "given"])
-def test_pieces_write_what_the_whole_writes(order: str, share: float, number: int) -> None:
+def test_pieces_write_what_the_whole_writes(order: str, share: float, number: int):
     """Piece 0 the heads that come first, and no piece a head of another; bit for bit."""
     heads, tails = edges_of(300, 40, 200, order)
     first = [np.random.default_rng(side).random(size) < share for side, size in enumerate((300, 40))]
@@ -129,7 +127,7 @@ def test_pieces_write_what_the_whole_writes(order: str, share: float, number: in
         assert torch.equal(found, expected)
 
 
-def test_rows_without_an_edge_stay_as_they_are(way: str) -> None:
+def test_rows_without_an_edge_stay_as_they_are(way: str):
     block = Block(np.array([3, 1, 3]), np.array([0, 0, 1]), 6, 2)
     out = torch.full((6, 5), -0.0)
     out[4] = torch.nan
@@ -141,7 +139,7 @@ def test_rows_without_an_edge_stay_as_they_are(way: str) -> None:
 
 
 @pytest.mark.parametrize("num_heads", [0, 4])
-def test_no_edges(num_heads: int, way: str) -> None:
+def test_no_edges(num_heads: int, way: str):
     empty = np.zeros(0, np.int64)
     block = Block(empty, empty, num_heads, 3)
     out = torch.full((num_heads, 2), 5.0)
@@ -155,7 +153,7 @@ def test_no_edges(num_heads: int, way: str) -> None:
     assert block.dots(out, torch.ones(3, 2)).shape == (0,)
 
 
-def test_rows_that_are_not_contiguous() -> None:
+def test_rows_that_are_not_contiguous():
     heads, tails = edges_of(20, 30, 90, "given")
     block, matrix = Block(heads, tails, 20, 30), dense(heads, tails, (20, 30), None)
     storage = random((30, 8), torch.float64)
@@ -171,7 +169,7 @@ def test_rows_that_are_not_contiguous() -> None:
 
 @named("weighted", {"plain": False, "weighted": True})
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_threads_change_no_bit(dtype: torch.dtype, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_no_bit(dtype: torch.dtype, weighted: bool, monkeypatch):
     monkeypatch.setattr(edges_module, "_LEAST", 64)
     heads, tails = edges_of(50, 60, 3000, "given")
     heads[500:1500] = 7  # a head with a third of the edges
@@ -189,7 +187,7 @@ def test_threads_change_no_bit(dtype: torch.dtype, weighted: bool, monkeypatch: 
         assert dots.equal(results[0][1])
 
 
-def test_edges_are_added_as_they_were_given() -> None:
+def test_edges_are_added_as_they_were_given():
     heads, tails = edges_of(20, 30, 400, "given")
     x = random((30, 5), torch.float32) * 10.0 ** torch.arange(30)[:, None].remainder(9)
     out, expected = torch.zeros(20, 5), torch.zeros(20, 5)
@@ -199,7 +197,7 @@ def test_edges_are_added_as_they_were_given() -> None:
     assert out.equal(expected)
 
 
-def test_a_weight_that_changes_is_seen(way: str) -> None:
+def test_a_weight_that_changes_is_seen(way: str):
     """Constant weights are sorted once: not again for the same tensor, anew for another one or other values."""
     heads, tails = edges_of(20, 30, 90, "given")
     block, x = Block(heads, tails, 20, 30), random((30, 4), torch.float64)
@@ -227,7 +225,7 @@ def test_a_weight_that_changes_is_seen(way: str) -> None:
     assert seen() is None, "the block keeps weights alive"
 
 
-def test_transposed_is_made_once() -> None:
+def test_transposed_is_made_once():
     block = Block(*edges_of(20, 30, 90, "given"), 20, 30)
     assert block.transposed._grouped is block.transposed._grouped
     assert block.transposed.transposed._grouped is block._grouped
@@ -235,7 +233,7 @@ def test_transposed_is_made_once() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_of_fork_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_of_fork_has_threads_of_its_own(monkeypatch):
     monkeypatch.setattr(edges_module, "_LEAST", 64)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     block, x = Block(*edges_of(50, 60, 900, "given"), 50, 60), torch.ones(60, 4)
@@ -287,7 +285,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_said(wrong: str) -> None:
+def test_what_is_wrong_is_said(wrong: str):
     call, error, text = WRONG[wrong]
     with pytest.raises(error, match=text):
         call(Block(np.array([0, 1, 2, 2]), np.array([0, 1, 0, 1]), 3, 2))
@@ -302,7 +300,7 @@ def blocks(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, int]:
 
 
 @given(blocks(), st.integers(0, 70), st.booleans())
-def test_block_and_its_transposed_are_adjoint(edges, width: int, weighted: bool) -> None:
+def test_block_and_its_transposed_are_adjoint(edges, width: int, weighted: bool):
     """<y, A x> = <A^T y, x> = <dots(y, x), w> in whole numbers, exactly."""
     heads, tails, num_heads, num_tails = edges
     block, generator = Block(*edges), torch.Generator().manual_seed(width)

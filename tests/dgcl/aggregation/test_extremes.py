@@ -99,17 +99,17 @@ def assert_expected(ranks: list[list[Results]], name: str) -> None:
 @pytest.mark.parametrize("world_size", [1, 3, 8])
 @pytest.mark.parametrize("edges", PLACEMENTS)
 @pytest.mark.parametrize("name", CASE_BY_NAME)
-def test_extremes_go_to_the_smallest_id_among_equals(name, edges, world_size) -> None:
+def test_extremes_go_to_the_smallest_id_among_equals(name, edges, world_size):
     assert_expected(dgcl.launch(on_rank, world_size, name, world_size, edges), name)
 
 
-def test_between_processes(rank_pool) -> None:
+def test_between_processes(rank_pool):
     assert_expected(rank_pool(3).run(on_rank, "multi-edges", 3, "cover"), "multi-edges")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edges", ["tail", "cover"])
-def test_over_the_network(edges, rank_pool) -> None:
+def test_over_the_network(edges, rank_pool):
     assert_expected(rank_pool(3).run(on_rank, "multi-edges", 3, edges, "collective"), "multi-edges")
 
 
@@ -122,7 +122,7 @@ def on_a_line(edges: str) -> list[Results]:
 
 
 @pytest.mark.parametrize("edges", ["tail", "cover"])
-def test_rows_that_are_relayed(edges) -> None:
+def test_rows_that_are_relayed(edges):
     assert_expected(dgcl.launch(on_a_line, 4, edges), "self-loops")
 
 
@@ -149,7 +149,7 @@ def comm_size(edges: str) -> int:
 
 
 @pytest.mark.parametrize("edges", ["tail", "cover"])
-def test_any_shape_and_type(edges) -> None:
+def test_any_shape_and_type(edges):
     (wanted,) = dgcl.launch(of_any_shape, 1, "one rank")
     for found in dgcl.launch(of_any_shape, 3, edges):
         for each, other in zip(found, wanted, strict=True):
@@ -185,7 +185,7 @@ def hops(plan: Plan) -> int:
 
 
 @pytest.mark.parametrize("edges", ["tail", "cover"])
-def test_each_contribution_travels_its_way_of_the_fold_with_its_ids(edges) -> None:
+def test_each_contribution_travels_its_way_of_the_fold_with_its_ids(edges):
     found = dgcl.launch(count_rows, 4, edges)
     planned = found[0][1]
     total = {key: sum(counted[key] for counted, _ in found) for key in found[0][0]}
@@ -205,7 +205,7 @@ def twice(edges: str) -> list[bytes]:
     return found
 
 
-def test_the_same_input_gives_the_same_bits() -> None:
+def test_the_same_input_gives_the_same_bits():
     first_run, second_run = (dgcl.launch(twice, 4, "cover") for _ in range(2))
     assert first_run == second_run
     for first, *others in first_run:
@@ -217,7 +217,7 @@ def from_files(folder: str) -> list[Results]:
     return [reduced(comm, CASE_BY_NAME["directed"], reduce) for reduce in ("max", "min")]
 
 
-def test_parts_from_files(tmp_path) -> None:
+def test_parts_from_files(tmp_path):
     case = CASE_BY_NAME["directed"]
     shares = prepare(case.graph, 3, "uniform", part=case.part(3), strategy=EdgePlacement("cover"))
     save_shares(tmp_path, shares)
@@ -236,7 +236,7 @@ def sage(edges: str) -> Results:
     return {"y": comm.collect(y.detach(), None), "x": comm.collect(x.grad, None)}
 
 
-def test_layers_take_maxima_anywhere() -> None:
+def test_layers_take_maxima_anywhere():
     wanted = dgcl.launch(sage, 3, "head")[0]
     for found in dgcl.launch(sage, 3, "cover"):
         assert_close(found, wanted)
@@ -250,7 +250,7 @@ class Calls(threading.local):
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("place", [0, 1])
-def test_an_exception_between_the_exchanges_is_named_on_every_rank(place, backward, monkeypatch) -> None:
+def test_an_exception_between_the_exchanges_is_named_on_every_rank(place, backward, monkeypatch):
     calls = Calls()
 
     def fail_at(real: Any) -> Any:
@@ -306,7 +306,7 @@ def die_between(folder: str, backward: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_rank_that_is_killed_between_the_exchanges_is_named(tmp_path, backward, forked_ranks) -> None:
+def test_a_rank_that_is_killed_between_the_exchanges_is_named(tmp_path, backward, forked_ranks):
     with pytest.raises((CommError, RuntimeError)):
         dgcl.launch(die_between, 3, str(tmp_path), backward, ranks="processes")
     for rank in (0, 2):
@@ -314,7 +314,7 @@ def test_a_rank_that_is_killed_between_the_exchanges_is_named(tmp_path, backward
 
 
 @pytest.mark.parametrize("fails_on", [0, 1])
-def test_a_rank_without_memory_for_the_exchange_is_named_and_may_try_again(fails_on, monkeypatch) -> None:
+def test_a_rank_without_memory_for_the_exchange_is_named_and_may_try_again(fails_on, monkeypatch):
     left = Calls()
     left.left = 0
 

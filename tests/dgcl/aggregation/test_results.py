@@ -28,7 +28,7 @@ def made(memory: ResultMemory, fill: float, rows: int = ROWS, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_a_result_that_died_is_used_again(dtype) -> None:
+def test_a_result_that_died_is_used_again(dtype):
     memory = ResultMemory()
     first = made(memory, 1, 4 * ROWS, dtype)
     address, size = first.data_ptr(), first.nbytes
@@ -49,7 +49,7 @@ def test_a_result_that_died_is_used_again(dtype) -> None:
         "another type": lambda x: x.view(torch.int32),
     },
 )
-def test_a_view_keeps_its_memory(view) -> None:
+def test_a_view_keeps_its_memory(view):
     memory = ResultMemory()
     kept = view(made(memory, 1))
     before = torch.as_tensor(kept).clone()
@@ -58,7 +58,7 @@ def test_a_view_keeps_its_memory(view) -> None:
     assert len({each.data_ptr() for each in others}) == 3
 
 
-def test_what_autograd_saved_keeps_its_memory() -> None:
+def test_what_autograd_saved_keeps_its_memory():
     memory = ResultMemory()
     weight = torch.ones(WIDTH, requires_grad=True)
     y = (made(memory, 3) * weight).sum()
@@ -67,7 +67,7 @@ def test_what_autograd_saved_keeps_its_memory() -> None:
     assert (weight.grad == 3 * ROWS).all()
 
 
-def test_no_more_is_kept_than_was_in_use() -> None:
+def test_no_more_is_kept_than_was_in_use():
     memory = ResultMemory()
     for rows in range(ROWS, 2 * ROWS, 100):
         made(memory, 0, rows)
@@ -79,7 +79,7 @@ def test_no_more_is_kept_than_was_in_use() -> None:
     assert memory.bytes_free + sum(each.nbytes for each in three) <= 2 * 2 * ROWS * WIDTH * 4
 
 
-def test_results_die_in_another_thread() -> None:
+def test_results_die_in_another_thread():
     memory = ResultMemory()
     held = [made(memory, 1)]
     address = held[0].data_ptr()
@@ -90,7 +90,7 @@ def test_results_die_in_another_thread() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_small_results_are_torchs_own(rows) -> None:
+def test_small_results_are_torchs_own(rows):
     memory = ResultMemory()
     assert made(memory, 1, rows).shape == (rows, WIDTH)
     assert memory.bytes_free == 0

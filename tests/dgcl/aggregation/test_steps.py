@@ -94,7 +94,7 @@ def both_ways(comm: dgcl.Communicator, options: dict[str, Any], counted: Counted
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("edges", PLACEMENTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_the_same_bits_as_one_by_one(way, edges, monkeypatch) -> None:
+def test_the_same_bits_as_one_by_one(way, edges, monkeypatch):
     counted = Counted(monkeypatch)
 
     def on_rank() -> None:
@@ -107,7 +107,7 @@ def test_the_same_bits_as_one_by_one(way, edges, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("trees", [slow("line"), "random-1"])
-def test_rows_that_are_relayed_and_a_rank_without_rows(trees, monkeypatch) -> None:
+def test_rows_that_are_relayed_and_a_rank_without_rows(trees, monkeypatch):
     counted = Counted(monkeypatch)
     world = random_world(3, 4, trees, empty=(2,))
 
@@ -120,7 +120,7 @@ def test_rows_that_are_relayed_and_a_rank_without_rows(trees, monkeypatch) -> No
     dgcl.launch(on_rank, 4)
 
 
-def test_sums_by_several_threads(monkeypatch) -> None:
+def test_sums_by_several_threads(monkeypatch):
     monkeypatch.setattr(edge_sums, "_LEAST", 64)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     counted = Counted(monkeypatch)
@@ -167,7 +167,7 @@ def count_calls(windows: int) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def test_windows_cost_no_call_of_python() -> None:
+def test_windows_cost_no_call_of_python():
     for few, many in zip(dgcl.launch(count_calls, 2, 3), dgcl.launch(count_calls, 2, 12), strict=True):
         assert few == many
         assert max(many) < 60
@@ -223,7 +223,7 @@ def raise_an_error() -> None:
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("options, place", [({"windows": 3}, 0), ({"windows": 3}, 4), ({}, 2)], ids=str)
-def test_an_exception_of_another_rank_is_named(options, place, backward, monkeypatch) -> None:
+def test_an_exception_of_another_rank_is_named(options, place, backward, monkeypatch):
     fault = Fault(raise_an_error)
     fault.patch(monkeypatch)
     with pytest.raises(ZeroDivisionError, match="in a window") as raised:
@@ -234,7 +234,7 @@ def test_an_exception_of_another_rank_is_named(options, place, backward, monkeyp
         assert re.search(told, notes)
 
 
-def test_ctrl_c_while_compiled_code_waits_is_told(monkeypatch) -> None:
+def test_ctrl_c_while_compiled_code_waits_is_told(monkeypatch):
     """Rank 0 is interrupted where it waits for rank 1, which is in a sum."""
     waiting, interrupted, from_steps = threading.Event(), threading.Event(), []
 
@@ -268,7 +268,7 @@ def test_ctrl_c_while_compiled_code_waits_is_told(monkeypatch) -> None:
         assert re.search("rank 0 left (expand|fold) of exchange .* at stage 0: KeyboardInterrupt", said)
 
 
-def test_a_rank_that_makes_another_call_is_named() -> None:
+def test_a_rank_that_makes_another_call_is_named():
     def on_rank() -> str:
         comm = connect(CASE_BY_NAME["hub"], 2, "head")
         x = comm.dispatch_features(features(26, 2))
@@ -308,7 +308,7 @@ def end_in_a_window(folder: str, how: str, backward: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how, backward", [("killed", False), ("killed", True), ("stopped", False)])
-def test_a_rank_that_ends_in_a_window_is_named(tmp_path, how, backward, forked_ranks) -> None:
+def test_a_rank_that_ends_in_a_window_is_named(tmp_path, how, backward, forked_ranks):
     with pytest.raises((CommError, RuntimeError)):
         dgcl.launch(end_in_a_window, 3, str(tmp_path), how, backward, ranks="processes")
     for rank in (0, 2):

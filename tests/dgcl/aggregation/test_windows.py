@@ -75,7 +75,7 @@ def on_rank(
 @pytest.mark.parametrize("edges", PLACEMENTS)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("name", CASE_BY_NAME)
-def test_equals_the_dense_product(name, windows, edges, world_size) -> None:
+def test_equals_the_dense_product(name, windows, edges, world_size):
     for found in dgcl.launch(on_rank, world_size, name, world_size, edges, WINDOWS[windows]):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
             assert_close(each, expected(name, reduce, weighted))
@@ -89,7 +89,7 @@ def on_a_grid(grid: tuple[int, int, int], options: dict[str, Any]) -> list[Resul
 
 @pytest.mark.parametrize("windows", ["2", "owner"])
 @pytest.mark.parametrize("grid", [(2, 1, 2), (1, 2, 2), (2, 2, 1)], ids=str)
-def test_slices_of_rows(grid, windows) -> None:
+def test_slices_of_rows(grid, windows):
     for found in dgcl.launch(on_a_grid, 4, grid, WINDOWS[windows]):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
             if weighted != "learned" or grid[2] == 1:  # each slice has a part of an edge's gradient
@@ -100,7 +100,7 @@ def test_slices_of_rows(grid, windows) -> None:
 @pytest.mark.parametrize("channel", ["memory", "collective"])
 @pytest.mark.parametrize("windows", ["2", "5", "owner"])
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_between_processes(edges, windows, channel, rank_pool) -> None:
+def test_between_processes(edges, windows, channel, rank_pool):
     for found in rank_pool(3).run(on_rank, "multi-edges", 3, edges, WINDOWS[windows], channel):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
             assert_close(each, expected("multi-edges", reduce, weighted))
@@ -110,7 +110,7 @@ def test_between_processes(edges, windows, channel, rank_pool) -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("edges", PLACEMENTS)
 @pytest.mark.parametrize("windows", WINDOWS)
-def test_the_toy_graph(windows, edges, world_size) -> None:
+def test_the_toy_graph(windows, edges, world_size):
     def train() -> dict[str, float]:
         return train_the_toy(edges, world_size, **WINDOWS[windows])
 
@@ -129,7 +129,7 @@ def differentiate_twice(edges: str, options: dict[str, Any]) -> Results:
 
 
 @pytest.mark.parametrize("edges", ["head", "cover"])
-def test_second_derivatives_and_complex_rows(edges) -> None:
+def test_second_derivatives_and_complex_rows(edges):
     def both() -> list[Results]:
         return [differentiate_twice(edges, options) for options in ({}, WINDOWS["5"], WINDOWS["owner"])]
 
@@ -152,7 +152,7 @@ def relayed(trees: str) -> list[Results]:
 
 
 @pytest.mark.parametrize("trees", ["line", "hub", "chain", "random-1"])
-def test_rows_that_are_relayed(trees) -> None:
+def test_rows_that_are_relayed(trees):
     for whole, *others in dgcl.launch(relayed, 4, trees):
         for found in others:
             assert_close(found, whole)
@@ -174,7 +174,7 @@ def twice(edges: str, options: dict[str, Any]) -> list[bytes]:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("options", [{"windows": 3}, {"by": "owner"}], ids=str)
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_the_same_input_gives_the_same_bits(edges, options) -> None:
+def test_the_same_input_gives_the_same_bits(edges, options):
     first_run, second_run = (dgcl.launch(twice, 4, edges, options) for _ in range(2))
     assert first_run == second_run
     for first, *others in first_run:
@@ -195,7 +195,7 @@ def count_rows(edges: str, options: dict[str, Any]) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("options", [{"windows": 2}, {"windows": 26}, {"by": "owner"}], ids=str)
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_all_windows_together_move_the_halo(edges, options) -> None:
+def test_all_windows_together_move_the_halo(edges, options):
     """To each peer, of each exchange, in both verbs."""
     assert dgcl.launch(count_rows, 4, edges, options) == dgcl.launch(count_rows, 4, edges, {})
 
@@ -214,7 +214,7 @@ def hold(windows: int | None) -> tuple[int, int, int]:
     return allocated // 4096, comm.num_halo, comm.exchanges[HALO].program.num_arrivals
 
 
-def test_two_windows_are_held_at_most() -> None:
+def test_two_windows_are_held_at_most():
     """In the forward two that were expanded, in the backward one and what arrives of it."""
     for held, num_halo, num_arrivals in dgcl.launch(hold, 3, 8):
         assert (
@@ -233,7 +233,7 @@ def what_happens(events: list[str]) -> None:
 
 
 @pytest.mark.parametrize("world_size", [2])
-def test_own_rows_are_summed_while_a_window_is_folded(world_size, monkeypatch) -> None:
+def test_own_rows_are_summed_while_a_window_is_folded(world_size, monkeypatch):
     logs = threading.local()
 
     def log(kind: type, name: str, word: str) -> None:
@@ -292,7 +292,7 @@ def fail_at(sums: Sums, place: int, options: dict[str, Any], backward: bool) -> 
     ],
     ids=str,
 )
-def test_an_exception_within_a_window_is_named_on_every_rank(options, place, backward, monkeypatch) -> None:
+def test_an_exception_within_a_window_is_named_on_every_rank(options, place, backward, monkeypatch):
     sums, real = Sums(), Block._sum
 
     def count(self: Block, *given: Any, **kinds: Any) -> None:
@@ -336,7 +336,7 @@ def die_in_a_window(folder: str, backward: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_rank_that_is_killed_within_a_window_is_named(tmp_path, backward, forked_ranks) -> None:
+def test_a_rank_that_is_killed_within_a_window_is_named(tmp_path, backward, forked_ranks):
     with pytest.raises((CommError, RuntimeError)):
         dgcl.launch(die_in_a_window, 3, str(tmp_path), backward, ranks="processes")
     for rank in (0, 2):
@@ -359,7 +359,7 @@ def leave_early(options: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("options", [{"windows": 3}, {"by": "owner"}], ids=str)
-def test_a_rank_that_leaves_between_calls_is_named(options) -> None:
+def test_a_rank_that_leaves_between_calls_is_named(options):
     *others, left = dgcl.launch(leave_early, 3, options)
     assert left == "left"
     for said in others:
@@ -395,7 +395,7 @@ def refusals() -> list[str]:
     return said
 
 
-def test_what_cannot_be_is_refused_on_every_rank() -> None:
+def test_what_cannot_be_is_refused_on_every_rank():
     for rank, said in enumerate(dgcl.launch(refusals, 3)):
         for text, wanted in zip(
             said,
@@ -429,7 +429,7 @@ def without_memory() -> tuple[str, Tensor]:
 
 
 @pytest.mark.parametrize("step", ["halo_windows", "window_programs"])
-def test_a_rank_without_memory_for_windows_is_named_and_may_try_again(step, monkeypatch) -> None:
+def test_a_rank_without_memory_for_windows_is_named_and_may_try_again(step, monkeypatch):
     real, failures = getattr(connecting, step), [MemoryError("no memory for windows")]
 
     def fail_once(program: Any, *given: Any) -> Any:
@@ -472,7 +472,7 @@ def in_the_way() -> tuple[str, str]:
     return said, stopped
 
 
-def test_what_is_in_the_way_of_windows_on_one_rank_is_told_to_all(rank_pool: Any) -> None:
+def test_what_is_in_the_way_of_windows_on_one_rank_is_told_to_all(rank_pool: Any):
     for rank, (said, stopped) in enumerate(rank_pool(3).run(in_the_way)):
         assert "rank 1: expand 1 was started and is not finished" in said
         assert said.endswith(", on rank 1") == (rank != 1)
@@ -498,7 +498,7 @@ def both_at_once() -> tuple[int, int]:
     return comm.num_halo, comm.exchanges[HALO].program.num_halo
 
 
-def test_windows_of_several_kinds_share_a_communicator() -> None:
+def test_windows_of_several_kinds_share_a_communicator():
     for num_halo, of_program in dgcl.launch(both_at_once, 3):
         assert num_halo == of_program
 
@@ -513,7 +513,7 @@ def from_parts(folder: str) -> Any:
 
 
 @pytest.mark.parametrize("are_old", [False, True])
-def test_part_files(tmp_path, are_old) -> None:
+def test_part_files(tmp_path, are_old):
     """Those written by an earlier version have all that is needed but for windows."""
     case = CASE_BY_NAME["directed"]
     shares = prepare(case.graph, 3, "uniform", part=case.part(3))

@@ -20,7 +20,7 @@ def ids_of(rank: int, round_: int) -> Tensor:
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_rows_and_derivatives_are_those_of_an_index(world_size: int) -> None:
+def test_rows_and_derivatives_are_those_of_an_index(world_size: int):
     features, weights = rows(3), [rows(3, seed=1 + rank) for rank in range(world_size)]
 
     def run(comm: Communicator) -> list[Any]:
@@ -48,7 +48,7 @@ def test_rows_and_derivatives_are_those_of_an_index(world_size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.complex64])
-def test_rows_of_every_type_keep_their_bits(dtype: torch.dtype) -> None:
+def test_rows_of_every_type_keep_their_bits(dtype: torch.dtype):
     features = (rows(2, 3) * 5).to(dtype)
 
     def run(comm: Communicator) -> Tensor:
@@ -59,7 +59,7 @@ def test_rows_of_every_type_keep_their_bits(dtype: torch.dtype) -> None:
     assert all(torch.equal(each, features.flip(0)) for each in on_ranks(2, run))
 
 
-def test_repeated_ids_are_added_in_a_fixed_order() -> None:
+def test_repeated_ids_are_added_in_a_fixed_order():
     def run(comm: Communicator) -> Tensor:
         x = dgcl.dispatch_features(rows(4).float()).requires_grad_()
         ids = torch.arange(500) * (comm.rank + 3) % 5
@@ -82,7 +82,7 @@ def test_repeated_ids_are_added_in_a_fixed_order() -> None:
         (lambda x: (x.float(), torch.tensor([1])), ValueError, "same trailing shape and dtype on every rank"),
     ],
 )
-def test_what_one_rank_gets_wrong_is_an_error_on_all(wrong: Any, kind: type[Exception], words: str) -> None:
+def test_what_one_rank_gets_wrong_is_an_error_on_all(wrong: Any, kind: type[Exception], words: str):
     def run(comm: Communicator) -> None:
         x, ids = dgcl.dispatch_features(rows(2)), torch.tensor([1, 2])
         with pytest.raises(kind if comm.rank == 1 else ValueError, match=words):
@@ -92,7 +92,7 @@ def test_what_one_rank_gets_wrong_is_an_error_on_all(wrong: Any, kind: type[Exce
     on_ranks(2, run)
 
 
-def test_who_owns_which_vertex() -> None:
+def test_who_owns_which_vertex():
     def run(comm: Communicator) -> None:
         assert (comm.part[comm.owned_ids] == comm.rank).all()
         assert comm.part.shape == (NUM_NODES,)
@@ -100,7 +100,7 @@ def test_who_owns_which_vertex() -> None:
     on_ranks(3, run)
 
 
-def test_rows_of_edges_come_back_in_the_order_of_the_edges() -> None:
+def test_rows_of_edges_come_back_in_the_order_of_the_edges():
     def run(comm: Communicator) -> Tensor | None:
         return comm.collect_edges(comm.dispatch_edges(rows(2)), dst=1)
 

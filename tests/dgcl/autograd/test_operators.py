@@ -70,7 +70,7 @@ def check_gradient(comm: Communicator, loss: Callable[[Tensor], Tensor], x: Tens
 
 
 @worlds
-def test_gradients_are_those_of_finite_differences(world: Any) -> None:
+def test_gradients_are_those_of_finite_differences(world: Any):
     def run(comm: Communicator) -> None:
         torch.manual_seed(comm.rank)
         check_gradient(comm, layered, torch.randn(comm.num_owned, 1, dtype=torch.float64))
@@ -79,7 +79,7 @@ def test_gradients_are_those_of_finite_differences(world: Any) -> None:
 
 
 @worlds
-def test_second_gradients_are_those_of_finite_differences(world: Any) -> None:
+def test_second_gradients_are_those_of_finite_differences(world: Any):
     def squared_gradient(x: Tensor) -> Tensor:
         x = x if x.requires_grad else x.requires_grad_()
         (gradient,) = torch.autograd.grad(layered(x), x, create_graph=True)
@@ -92,7 +92,7 @@ def test_second_gradients_are_those_of_finite_differences(world: Any) -> None:
     on_threads(world, run)
 
 
-def test_gradcheck_on_one_rank() -> None:
+def test_gradcheck_on_one_rank():
     def run(comm: Communicator) -> None:
         x = torch.randn(comm.num_owned, 2, dtype=torch.float64, requires_grad=True)
         for verb in (comm.expand, comm.fold):
@@ -103,7 +103,7 @@ def test_gradcheck_on_one_rank() -> None:
 
 
 @worlds
-def test_expand_and_fold_are_adjoint(world: Any) -> None:
+def test_expand_and_fold_are_adjoint(world: Any):
     """<expand x, y> = <x, fold y>, summed over ranks; exact, because all numbers are small integers."""
 
     def run(comm: Communicator) -> tuple[float, float]:
@@ -118,7 +118,7 @@ def test_expand_and_fold_are_adjoint(world: Any) -> None:
 
 @worlds
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
-def test_complex_gradients_are_summed(world: Any, dtype: torch.dtype) -> None:
+def test_complex_gradients_are_summed(world: Any, dtype: torch.dtype):
     def run(comm: Communicator) -> None:
         torch.manual_seed(comm.rank)
         whole = torch.complex(torch.randint(-9, 9, (comm.num_local, 3)).double(), torch.ones(()).double())
@@ -130,7 +130,7 @@ def test_complex_gradients_are_summed(world: Any, dtype: torch.dtype) -> None:
     on_threads(world, run)
 
 
-def test_a_gradient_that_cannot_be_summed_is_an_error() -> None:
+def test_a_gradient_that_cannot_be_summed_is_an_error():
     """Not silence: 8-bit floats travel, but have no sum."""
 
     def run(comm: Communicator) -> None:
@@ -144,7 +144,7 @@ def test_a_gradient_that_cannot_be_summed_is_an_error() -> None:
 
 @worlds
 @named("reentrant", {"non-reentrant": False, "reentrant": True})
-def test_activation_checkpointing(world: Any, reentrant: bool) -> None:
+def test_activation_checkpointing(world: Any, reentrant: bool):
     def run(comm: Communicator) -> None:
         torch.manual_seed(comm.rank)
         x = torch.randn(comm.num_owned, 4, requires_grad=True)
@@ -156,7 +156,7 @@ def test_activation_checkpointing(world: Any, reentrant: bool) -> None:
     on_threads(world, run)
 
 
-def test_a_result_that_is_not_used_has_no_backward() -> None:
+def test_a_result_that_is_not_used_has_no_backward():
     def run(comm: Communicator) -> dict[str, int]:
         x = torch.ones(comm.num_owned, dtype=torch.float64, requires_grad=True)
         dgcl.graph_allgather(x)
@@ -166,7 +166,7 @@ def test_a_result_that_is_not_used_has_no_backward() -> None:
     assert on_threads(RANDOM, run) == [{"expand": 2, "fold": 1}] * 4
 
 
-def test_the_graph_keeps_its_communicator() -> None:
+def test_the_graph_keeps_its_communicator():
     """The caller may forget it between forward and backward."""
 
     def run() -> None:
@@ -184,7 +184,7 @@ def test_the_graph_keeps_its_communicator() -> None:
 
 
 @worlds
-def test_operators_and_the_short_way_are_the_same(world: Any) -> None:
+def test_operators_and_the_short_way_are_the_same(world: Any):
     """What a dispatch mode watches goes through the operators; values and gradients are those of the short way,
     also of rows that are views, and a result may be changed in place."""
 
@@ -218,7 +218,7 @@ def test_operators_and_the_short_way_are_the_same(world: Any) -> None:
 @named("verb", {"expand": ops.expand, "fold": ops.fold})
 def test_what_is_not_differentiated_has_no_gradient(
     verb: Callable[[Tensor, Communicator, int], Tensor],
-) -> None:
+):
     def run(comm: Communicator) -> None:
         rows = torch.randn(comm.num_owned if verb is ops.expand else comm.num_local, 3)
         plain = verb(rows, comm, comm._number)
@@ -234,7 +234,7 @@ def test_what_is_not_differentiated_has_no_gradient(
 
 
 @named("verb", {"expand": ops.expand, "fold": ops.fold})
-def test_tangents_are_refused_not_dropped(verb: Callable[[Tensor, Communicator, int], Tensor]) -> None:
+def test_tangents_are_refused_not_dropped(verb: Callable[[Tensor, Communicator, int], Tensor]):
     def run(comm: Communicator) -> None:
         rows = torch.randn(comm.num_owned, 3)
         with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
@@ -247,7 +247,7 @@ def test_tangents_are_refused_not_dropped(verb: Callable[[Tensor, Communicator, 
     on_threads(random_world(22, 1, "direct", num_nodes=5), run)
 
 
-def test_functional_gradients_are_those_of_autograd() -> None:
+def test_functional_gradients_are_those_of_autograd():
     """First and second ones, through an exchange, an aggregation and a sum over ranks."""
 
     def run(comm: Communicator) -> None:
@@ -269,12 +269,12 @@ def test_functional_gradients_are_those_of_autograd() -> None:
     on_threads(RANDOM, run)
 
 
-def test_a_number_of_no_communicator_is_an_error() -> None:
+def test_a_number_of_no_communicator_is_an_error():
     with pytest.raises(ValueError, match="communicator -1 no longer exists; keep a reference to it"):
         ops.expand_operator(torch.zeros(3), -1)
 
 
-def test_threads_get_numbers_of_their_own() -> None:
+def test_threads_get_numbers_of_their_own():
     def run(comm: Communicator) -> int:
         return comm._number
 
@@ -282,7 +282,7 @@ def test_threads_get_numbers_of_their_own() -> None:
     assert len(set(numbers)) == len(numbers)
 
 
-def test_the_operators_keep_the_rules_of_torch() -> None:
+def test_the_operators_keep_the_rules_of_torch():
     """Schema, fake kernels and autograd registration, as torch itself checks them."""
 
     def run(comm: Communicator) -> None:
@@ -393,22 +393,22 @@ Pools = Callable[[int], RankPool]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager", matrix("inductor")])
-def test_compiled_calls_are_neither_dropped_nor_merged(rank_pool: Pools, backend: str) -> None:
+def test_compiled_calls_are_neither_dropped_nor_merged(rank_pool: Pools, backend: str):
     rank_pool(3).run(compiled, backend)
 
 
 @pytest.mark.skipif(
     not hasattr(torch.library, "EffectType"), reason="an old compiler drops calls without users"
 )
-def test_a_rank_that_uses_no_result_makes_its_calls_in_order(rank_pool: Pools) -> None:
+def test_a_rank_that_uses_no_result_makes_its_calls_in_order(rank_pool: Pools):
     rank_pool(3).run(compiled_with_an_idle_rank)
 
 
 @pytest.mark.slow
-def test_compiled_code_follows_the_current_communicator(rank_pool: Pools) -> None:
+def test_compiled_code_follows_the_current_communicator(rank_pool: Pools):
     rank_pool(3).run(compiled_for_two_communicators)
 
 
 @pytest.mark.slow
-def test_compiled_for_shapes_that_vary(rank_pool: Pools) -> None:
+def test_compiled_for_shapes_that_vary(rank_pool: Pools):
     rank_pool(3).run(compiled_for_many_shapes)

@@ -37,7 +37,7 @@ def start(comm: Communicator) -> Callable[[], bool]:
 
 @named("crossed_starts", {"started alike": False, "started crossed": True})
 @named("worlds", {"1-2": (OVER_ONE, OVER_TWO), "2-1": (OVER_TWO, OVER_ONE)})
-def test_they_may_be_waited_for_in_any_order(worlds: tuple[World, World], crossed_starts: bool) -> None:
+def test_they_may_be_waited_for_in_any_order(worlds: tuple[World, World], crossed_starts: bool):
     """Ranks 1 and 2 each wait for what the other has to pass on in the exchange that it waits for last; rank 0 comes
     when both have waited for some time."""
     waited = [threading.Event(), threading.Event()]
@@ -57,7 +57,7 @@ def test_they_may_be_waited_for_in_any_order(worlds: tuple[World, World], crosse
     assert all(dgcl.launch(run, 3))
 
 
-def test_one_that_was_started_is_carried_on_while_its_rank_is_in_another_call() -> None:
+def test_one_that_was_started_is_carried_on_while_its_rank_is_in_another_call():
     """Rank 1 wants the rows of the exchange that rank 0 has started before it comes to the call that rank 0 is in."""
     waits = threading.Event()
 
@@ -73,7 +73,7 @@ def test_one_that_was_started_is_carried_on_while_its_rank_is_in_another_call() 
     assert all(dgcl.launch(run, 2))
 
 
-def test_a_call_that_was_only_started_is_no_proof_of_another_order() -> None:
+def test_a_call_that_was_only_started_is_no_proof_of_another_order():
     """Rank 1 has started a call that rank 0 comes to later, and has not begun yet the one that rank 0 is in."""
     looked = threading.Event()
 
@@ -93,8 +93,8 @@ def test_a_call_that_was_only_started_is_no_proof_of_another_order() -> None:
 
 
 def test_a_started_exchange_is_told_from_one_that_is_waited_for_whenever_it_is_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Rank 1 starts both and waits for the second. Rank 0, in the first, sees the second begun; it is held up there
     until rank 1 has begun the first and waits."""
     began, looked = threading.Event(), threading.Event()
@@ -123,7 +123,7 @@ def test_a_started_exchange_is_told_from_one_that_is_waited_for_whenever_it_is_l
     assert all(dgcl.launch(run, 2))
 
 
-def test_a_peer_with_other_threads_is_not_accused() -> None:
+def test_a_peer_with_other_threads_is_not_accused():
     """Rank 0 has one thread; rank 1 waits in the second communicator in a helper, and comes to the first later."""
     looked = threading.Event()
 
@@ -146,7 +146,7 @@ def test_a_peer_with_other_threads_is_not_accused() -> None:
     assert all(dgcl.launch(run, 2))
 
 
-def test_calls_in_different_orders_are_found_while_others_are_under_way() -> None:
+def test_calls_in_different_orders_are_found_while_others_are_under_way():
     def run() -> str:
         spare, (one, two) = join(PAIR.shares(), 600.0), both(600.0)
         for comm in (spare, one, two):
@@ -164,7 +164,7 @@ def test_calls_in_different_orders_are_found_while_others_are_under_way() -> Non
     assert "rank 0 has begun call 1 of communicator 2" in one
 
 
-def test_a_thread_may_take_up_what_another_one_carries_on() -> None:
+def test_a_thread_may_take_up_what_another_one_carries_on():
     """The rank's main thread is in one call and lends a hand to another, which a helper waits for."""
 
     def run() -> bool:
@@ -181,7 +181,7 @@ def test_a_thread_may_take_up_what_another_one_carries_on() -> None:
     assert all(dgcl.launch(run, 2))
 
 
-def test_one_of_another_control_plane_is_carried_on_too() -> None:
+def test_one_of_another_control_plane_is_carried_on_too():
     """As where each communicator has a process group of its own."""
     waits = threading.Event()
 
@@ -199,7 +199,7 @@ def test_one_of_another_control_plane_is_carried_on_too() -> None:
     assert all(dgcl.launch(run, 2))
 
 
-def test_rows_of_a_dropped_exchange_stay_while_it_may_be_carried_on() -> None:
+def test_rows_of_a_dropped_exchange_stay_while_it_may_be_carried_on():
     def run() -> tuple[bool, bool, str]:
         comm = join(PAIR.shares(), 60.0)
         if comm.rank == 1:

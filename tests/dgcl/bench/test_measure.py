@@ -26,7 +26,7 @@ def run(world_size: int, case: Case, methods: tuple[str, ...] = ("auto",), **opt
     return results[0]
 
 
-def test_sizes_and_rows_are_those_of_the_problem() -> None:
+def test_sizes_and_rows_are_those_of_the_problem():
     result = run(4, Case(functools.partial(from_pattern, "alltoall", 4, 7), (3, 5)), ("direct", "spst"))
     assert [rank.rank for rank in result.ranks] == [0, 1, 2, 3]
     assert [rank.num_halo for rank in result.ranks] == [21] * 4
@@ -51,7 +51,7 @@ def test_sizes_and_rows_are_those_of_the_problem() -> None:
         assert (line.busiest, line.own, line.messages) == (line.size, line.size, 12)
 
 
-def test_the_model_is_that_of_the_topology() -> None:
+def test_the_model_is_that_of_the_topology():
     # Each rank sends 14 rows of 12 bytes through its port of 10 GB/s.
     line = run(3, Case(functools.partial(from_pattern, "alltoall", 3, 7), (3,)), ("direct",)).lines[0]
     assert line.model_seconds == pytest.approx(14 * 12 / 10e9)
@@ -60,13 +60,13 @@ def test_the_model_is_that_of_the_topology() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["double", "half", "bfloat16", "int8", "int64"])
-def test_every_type(dtype: str) -> None:
+def test_every_type(dtype: str):
     case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
     lines = run(3, case, ("auto", "chain"), dtype=dtype).lines
     assert [line.forward.wrong + line.backward.wrong for line in lines] == [0, 0]
 
 
-def test_calls_through_autograd_are_measured_and_verified() -> None:
+def test_calls_through_autograd_are_measured_and_verified():
     case = Case(functools.partial(from_pattern, "allgather", 3, 7), (3,))
     auto, operator = run(3, case, ("auto", "operator")).lines
     assert operator.forward.wrong == operator.backward.wrong == 0
@@ -74,7 +74,7 @@ def test_calls_through_autograd_are_measured_and_verified() -> None:
     assert operator.model_seconds == auto.model_seconds is not None
 
 
-def test_halo_rows_alone_are_measured_and_verified() -> None:
+def test_halo_rows_alone_are_measured_and_verified():
     case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
     halo, whole = run(3, case, ("halo", "auto")).lines
     assert halo.forward.wrong == halo.backward.wrong == 0
@@ -101,7 +101,7 @@ CORRUPTIONS = {"one bit": (_flip, 1), "two rows changed places": (_swap_last, 10
 
 @pytest.mark.parametrize("verb", ["expand", "fold"])
 @pytest.mark.parametrize("what", CORRUPTIONS)
-def test_a_corrupted_exchange_is_found_out(verb: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corrupted_exchange_is_found_out(verb: str, what: str, monkeypatch):
     damage, wrong = CORRUPTIONS[what]
 
     class Corrupt(Baseline):
@@ -132,7 +132,7 @@ def test_a_corrupted_exchange_is_found_out(verb: str, what: str, monkeypatch: py
     assert found[other] == 0
 
 
-def test_an_exchange_that_gives_the_last_result_again_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exchange_that_gives_the_last_result_again_is_found_out(monkeypatch):
     class Stale(Baseline):
         last: Tensor | None = None
 
@@ -147,7 +147,7 @@ def test_an_exchange_that_gives_the_last_result_again_is_found_out(monkeypatch: 
     assert line.forward.wrong == 6 * 2 * 8 * 5  # every element of every call after the first
 
 
-def test_fractions_are_marked() -> None:
+def test_fractions_are_marked():
     def some() -> Problem:
         return take_fraction(Problem("directed", CASES[0].graph, CASES[0].part(2), 2), 0.5)
 

@@ -56,7 +56,7 @@ def run(dtype: str) -> Line:
 
 @pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_plans_and_copies_between_devices_are_measured_and_right(dtype: str) -> None:
+def test_plans_and_copies_between_devices_are_measured_and_right(dtype: str):
     line = run(dtype)
     assert (line.forward.wrong, line.backward.wrong, line.copy.wrong) == (0, 0, 0)
     assert min(line.forward.seconds, line.backward.seconds, line.copy.seconds) > 0
@@ -64,7 +64,7 @@ def test_plans_and_copies_between_devices_are_measured_and_right(dtype: str) -> 
 
 
 @pytest.mark.usefixtures("fakes")
-def test_wrong_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_rows_are_counted(monkeypatch):
     right = DeviceExchange.expand
 
     def damaged(self: DeviceExchange, rows: torch.Tensor, exchange: int = 0) -> torch.Tensor:
@@ -91,8 +91,6 @@ def test_wrong_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     },
 )
-def test_the_command_refuses_what_it_cannot_do(
-    more: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_refuses_what_it_cannot_do(more: list[str], text: str, capsys):
     assert main(["bench", "--device", "cuda", *more]) == 2
     assert text in capsys.readouterr().err

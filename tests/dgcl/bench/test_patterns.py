@@ -26,13 +26,13 @@ def contributed(dtype: torch.dtype, rank: int, iteration: int = 5, world_size: i
 
 
 @named("dtype", DTYPES)
-def test_what_was_sent_is_right(dtype: torch.dtype) -> None:
+def test_what_was_sent_is_right(dtype: torch.dtype):
     assert wrong_expand(sent(dtype), VERTICES, 5) == 0
 
 
 @named("dtype", DTYPES)
 @pytest.mark.parametrize("change", ["iteration", "vertex", "column", "stale", "never written"])
-def test_anything_else_is_wrong(dtype: torch.dtype, change: str) -> None:
+def test_anything_else_is_wrong(dtype: torch.dtype, change: str):
     rows, vertices, iteration = sent(dtype), VERTICES, 5
     if change == "iteration":
         iteration = 6
@@ -51,14 +51,14 @@ def test_anything_else_is_wrong(dtype: torch.dtype, change: str) -> None:
 
 
 @named("dtype", DTYPES)
-def test_one_flipped_bit_is_one_wrong_element(dtype: torch.dtype) -> None:
+def test_one_flipped_bit_is_one_wrong_element(dtype: torch.dtype):
     rows = sent(dtype)
     rows.view(torch.uint8)[2, 9] ^= 16
     assert wrong_expand(rows, VERTICES, 5) == 1
 
 
 @named("dtype", DTYPES)
-def test_sums_of_all_holders_are_right(dtype: torch.dtype) -> None:
+def test_sums_of_all_holders_are_right(dtype: torch.dtype):
     holders = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 0], [0, 0, 1, 1, 0]], dtype=torch.bool)
     parts = [contributed(dtype, rank) for rank in range(3)]
     total = torch.zeros_like(parts[0])
@@ -77,19 +77,19 @@ def test_sums_of_all_holders_are_right(dtype: torch.dtype) -> None:
     ranks=st.integers(1, 64),
     dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
 )
-def test_sums_are_exact_in_the_type(ranks: int, dtype: torch.dtype) -> None:
+def test_sums_are_exact_in_the_type(ranks: int, dtype: torch.dtype):
     parts = [contributed(dtype, rank, world_size=ranks).double() for rank in range(ranks)]
     exact = torch.stack(parts).sum(0)
     assert torch.equal(exact.to(dtype).double(), exact)
     assert wrong_fold(exact.to(dtype), VERTICES, torch.ones(ranks, len(VERTICES), dtype=torch.bool), 5) == 0
 
 
-def test_sums_that_cannot_be_exact_are_refused() -> None:
+def test_sums_that_cannot_be_exact_are_refused():
     with pytest.raises(ValueError, match=r"sums over 256 ranks are not exact in torch.bfloat16"):
         contributed(torch.bfloat16, 0, world_size=256)
 
 
-def test_many_rows_are_compared_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_compared_in_slices(monkeypatch):
     monkeypatch.setattr(patterns, "_SLICE", 2 * WIDTH)
     rows = sent(torch.float32)
     rows[::2, 3] = 0

@@ -1,7 +1,5 @@
 """Problems say what they were made from: every rank needs exactly the vertices that it was to need."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -30,7 +28,7 @@ def needs_of(problem: Problem) -> list[set[int]]:
 @pytest.mark.parametrize(
     "pattern, received, boundary", [("alltoall", 15, 60), ("allgather", 15, 20), ("ring", 5, 20)]
 )
-def test_patterns(pattern: str, received: int, boundary: int) -> None:
+def test_patterns(pattern: str, received: int, boundary: int):
     problem = from_pattern(pattern, 4, 5)
     needs = needs_of(problem)
     assert [len(need) for need in needs] == [received] * 4
@@ -40,12 +38,12 @@ def test_patterns(pattern: str, received: int, boundary: int) -> None:
         assert all({problem.part[v] for v in need} == {(r - 1) % 4} for r, need in enumerate(needs))
 
 
-def test_an_unknown_pattern_is_refused() -> None:
+def test_an_unknown_pattern_is_refused():
     with pytest.raises(ValueError, match=r"pattern must be one of alltoall, allgather, ring \(got 'star'"):
         from_pattern("star", 4, 5)
 
 
-def test_a_relation_comes_back() -> None:
+def test_a_relation_comes_back():
     relation = Relation.from_classes(4, [(0, {1, 2}, 3), (0, {3}, 2), (2, {0, 1, 3}, 4)])
     found = from_relation("relation", relation).classes.relation
     for name in ("source", "dests", "count"):
@@ -53,7 +51,7 @@ def test_a_relation_comes_back() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 1.0])
-def test_a_fraction_sends_that_part_of_the_vertices_and_nothing_else(fraction: float) -> None:
+def test_a_fraction_sends_that_part_of_the_vertices_and_nothing_else(fraction: float):
     whole = Problem("whole", CASES[0].graph, CASES[0].part(3), 3)
     some = take_fraction(whole, fraction)
     every, chosen = needs_of(whole), needs_of(some)
@@ -63,12 +61,12 @@ def test_a_fraction_sends_that_part_of_the_vertices_and_nothing_else(fraction: f
 
 
 @pytest.mark.parametrize("fraction", [0.0, -1.0, 1.1])
-def test_no_such_fraction(fraction: float) -> None:
+def test_no_such_fraction(fraction: float):
     with pytest.raises(ValueError, match="fraction must lie in"):
         take_fraction(from_pattern("ring", 2, 5), fraction)
 
 
-def test_saved_and_loaded(tmp_path: Path) -> None:
+def test_saved_and_loaded(tmp_path):
     problem = Problem("one", CASES[2].graph, CASES[2].part(3), 3)
     save_problem(problem, tmp_path / "p.npz")
     found = load_problem(tmp_path / "p.npz")

@@ -36,7 +36,7 @@ LINE = Line(
 )
 
 
-def test_a_line() -> None:
+def test_a_line():
     forward, backward = (line.split() for line in row(LINE, SETTINGS).splitlines())
     #  size, count, type, width, method, verb; time, min, p50, p95, max; kmsg/s, algbw, busbw, own, %copy, #wrong
     assert forward == [
@@ -64,17 +64,17 @@ def test_a_line() -> None:
         (2050, "2050"),
     ],
 )
-def test_short_sizes(num_bytes: float, text: str) -> None:
+def test_short_sizes(num_bytes: float, text: str):
     assert short_size(num_bytes) == text
 
 
-def test_a_line_with_the_bound() -> None:
+def test_a_line_with_the_bound():
     forward, backward = row(LINE, replace(SETTINGS, show_bound=True)).splitlines()
     assert (forward.split()[-1], backward.split()[-1]) == ("40.00", "20.00")
     assert "%bound" in header(replace(SETTINGS, show_bound=True))
 
 
-def test_columns_stand_under_their_titles() -> None:
+def test_columns_stand_under_their_titles():
     for settings in (SETTINGS, replace(SETTINGS, show_bound=True)):
         *legend, titles, _ = header(settings).splitlines()
         assert all(name.strip("#") in "".join(legend) for name in titles[titles.index("verb") + 4 :].split())
@@ -84,7 +84,7 @@ def test_columns_stand_under_their_titles() -> None:
         assert line[titles.index("method") :].startswith("auto")
 
 
-def test_no_bandwidth_for_what_was_wrong() -> None:
+def test_no_bandwidth_for_what_was_wrong():
     bad = replace(LINE, forward=replace(FORWARD, wrong=3))
     cells = row(bad, SETTINGS).splitlines()[0].split()
     assert cells[6] == "1000.00"
@@ -97,13 +97,13 @@ def test_no_bandwidth_for_what_was_wrong() -> None:
     assert value["lines"][0]["backward"]["busbw"] == 0.75
 
 
-def test_the_footer() -> None:
+def test_the_footer():
     text = footer([LINE, replace(LINE, forward=BACKWARD)])
     assert "# Out of bounds values : 0 OK" in text
     assert "0.938 GB/s auto (forward 1.125, backward 0.750)" in text
 
 
-def test_the_json_twin_is_json() -> None:
+def test_the_json_twin_is_json():
     value = json.loads(json.dumps(to_json([LINE], SETTINGS, RANKS, {"cpu": "x"}), allow_nan=False))
     assert value["schema"] == "dgcl-bench/2"
     assert value["settings"]["topology"] == "uniform4"
@@ -116,7 +116,7 @@ def test_the_json_twin_is_json() -> None:
     assert (forward["copy_seconds"], forward["copy_samples"]) == (0.5e-3, COPY.samples)
 
 
-def test_fractions_are_fitted() -> None:
+def test_fractions_are_fitted():
     lines = [
         replace(
             LINE,
@@ -136,9 +136,7 @@ def test_fractions_are_fitted() -> None:
 @given(
     slope=st.floats(-10, 10), intercept=st.floats(-10, 10), noise=st.floats(0, 1), seed=st.integers(0, 999)
 )
-def test_the_fitted_line_is_the_least_squares_line(
-    slope: float, intercept: float, noise: float, seed: int
-) -> None:
+def test_the_fitted_line_is_the_least_squares_line(slope: float, intercept: float, noise: float, seed: int):
     draw = np.random.default_rng(seed)
     x = np.array([0.5, 1.0, 2.0, 4.0])
     y = slope * x + intercept + noise * draw.standard_normal(4)

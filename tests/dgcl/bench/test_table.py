@@ -1,7 +1,5 @@
 """Tables: as text, as Markdown, as JSON, and between the marks of a page."""
 
-from pathlib import Path
-
 import pytest
 
 from dgcl.bench.table import Column, Table, write_between
@@ -16,7 +14,7 @@ def example() -> Table:
     return table
 
 
-def test_text_is_aligned() -> None:
+def test_text_is_aligned():
     assert example().text().splitlines() == [
         "method  ranks  time (us)",
         "auto        2       12.5",
@@ -24,12 +22,12 @@ def test_text_is_aligned() -> None:
     ]
 
 
-def test_rows_that_are_printed_one_by_one_have_the_declared_widths() -> None:
+def test_rows_that_are_printed_one_by_one_have_the_declared_widths():
     table = example()
     assert table.line(table.cells(table.rows[0])) == "auto     2 12.5"
 
 
-def test_markdown() -> None:
+def test_markdown():
     assert example().markdown().splitlines() == [
         "| method | ranks | time (us) |",
         "| --- | --- | --- |",
@@ -38,16 +36,16 @@ def test_markdown() -> None:
     ]
 
 
-def test_json_has_the_values_themselves() -> None:
+def test_json_has_the_values_themselves():
     assert example().json()[1] == {"method": "gloo", "ranks": 16, "time": None}
 
 
-def test_a_row_of_another_length_is_refused() -> None:
+def test_a_row_of_another_length_is_refused():
     with pytest.raises(ValueError, match=r"values must be 3, one a column \(got 2\)"):
         example().add("auto", 2)
 
 
-def test_a_table_writes_itself_between_its_marks(tmp_path: Path) -> None:
+def test_a_table_writes_itself_between_its_marks(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "before\n<!-- x: begin -->\nold\n<!-- x: end -->\nafter\n<!-- y: begin --><!-- y: end -->\n"
@@ -62,7 +60,7 @@ def test_a_table_writes_itself_between_its_marks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "<!-- x: end --><!-- x: begin -->", "<!-- x: begin -->" * 2 + "<!-- x: end -->"]
 )
-def test_a_page_without_its_marks_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_page_without_its_marks_is_refused(tmp_path, text: str):
     page = tmp_path / "page.md"
     page.write_text(text)
     with pytest.raises(ValueError, match="'<!-- x: begin -->' and, after it, '<!-- x: end -->', each once"):

@@ -28,7 +28,7 @@ def ticking(seconds: int = 1) -> Clock:
     return Clock(count(0, 10**9 * seconds).__next__, list)
 
 
-def test_rounds_take_turns_and_begin_with_another_lane_each_time() -> None:
+def test_rounds_take_turns_and_begin_with_another_lane_each_time():
     steps: list[str] = []
     lanes = {name: Counted(name, steps) for name in "ab"}
     samples = take_turns(
@@ -42,7 +42,7 @@ def test_rounds_take_turns_and_begin_with_another_lane_each_time() -> None:
     assert found == {"a": [((10**9,), 3)] * 2, "b": [((10**9, 2 * 10**9), 3)] * 2}
 
 
-def test_rounds_that_warm_up_do_not_count_and_have_calls_of_their_own() -> None:
+def test_rounds_that_warm_up_do_not_count_and_have_calls_of_their_own():
     steps: list[str] = []
     samples = take_turns({"a": Counted("a", steps)}, 2, warmup=3, clock=ticking())
     assert len(samples["a"]) == 2
@@ -56,24 +56,24 @@ class Ranks:
         return [mine, [Sample((each.ends[0] // 2, 2 * each.ends[1]), 1) for each in mine]]
 
 
-def test_a_call_ends_when_it_has_on_the_slowest_rank() -> None:
+def test_a_call_ends_when_it_has_on_the_slowest_rank():
     timing = combine([Sample((2 * 10**9, 4 * 10**9))], Ranks())  # type: ignore[arg-type]
     assert timing == Timing([4.0], [2.0, 6.0], wrong=1)
 
 
-def test_with_one_clock_a_sample_begins_on_the_first_rank() -> None:
+def test_with_one_clock_a_sample_begins_on_the_first_rank():
     timing = combine([Sample((2 * 10**9, 4 * 10**9), begin=7 * 10**9)], Ranks(), one_clock=True)  # type: ignore[arg-type]
     assert timing == Timing([5.5], [9.0, 2.0], wrong=1)
 
 
-def test_a_timing_has_means_of_samples_and_quantiles_of_calls() -> None:
+def test_a_timing_has_means_of_samples_and_quantiles_of_calls():
     timing = Timing([1.0, 4.0, 2.5], [0.5, 1.5, 4.0, 4.0, 1.0, 4.0])
     assert (timing.seconds, timing.best, timing.median) == (2.5, 1.0, 2.5)
     assert [timing.percentile(percent) for percent in (0, 50, 95, 100)] == [0.5, 1.5, 4.0, 4.0]
     assert timing.ratio(Timing([1.0, 1.0, 5.0], [])) == 1.0
 
 
-def test_functions_are_repeated_until_a_sample_takes_long_enough() -> None:
+def test_functions_are_repeated_until_a_sample_takes_long_enough():
     calls: list[str] = []
     timings = in_turns({"f": lambda: calls.append("f"), "g": lambda: None}, 2, enough=3.5, clock=ticking())
     assert len(calls) == 1 + 2 * 4

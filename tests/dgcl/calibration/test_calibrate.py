@@ -1,7 +1,6 @@
 """The real thing, small: ranks measure, one fits, and everybody hears of a failure."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,12 +38,12 @@ def check_outcome(outcome: Calibration, num_ranks: int, num_checks: int) -> None
         assert one["error"] == pytest.approx(one["predicted"] / one["measured"] - 1)
 
 
-def test_threads() -> None:
+def test_threads():
     check_outcome(run_on_host(None, 2, 256, 1, LEAST, "threads"), 2, 1)
 
 
 @pytest.mark.slow
-def test_a_given_topology(tmp_path: Path) -> None:
+def test_a_given_topology(tmp_path):
     declared = replace(host_structure(2), name="mine")
     outcome = run_on_host(declared, 2, 512, 0, LEAST, "threads")
     fitted = outcome.fit.topology
@@ -66,7 +65,7 @@ def _train(path: str) -> str:
 
 
 @pytest.mark.slow
-def test_processes() -> None:
+def test_processes():
     check_outcome(run_on_host(None, 2, 512, 2, Effort(seconds=0.01, least=2, rounds=1)), 2, 2)
 
 
@@ -77,7 +76,7 @@ def test_processes() -> None:
         "no links": (Topology("apart", host_structure(2).devices, ()), "no links to calibrate"),
     },
 )
-def test_topologies_that_do_not_fit(topology: Topology, message: str) -> None:
+def test_topologies_that_do_not_fit(topology: Topology, message: str):
     def rank() -> str:
         with pytest.raises(ValueError, match=message) as caught:
             run_rank(topology, 512, 0, LEAST)
@@ -87,7 +86,7 @@ def test_topologies_that_do_not_fit(topology: Topology, message: str) -> None:
     assert told[0] == told[1]  # every rank hears the same
 
 
-def test_several_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_hosts_are_refused(monkeypatch):
     def place() -> RankPlace:
         return RankPlace(f"id{context.require_control().rank}", f"node{context.require_control().rank}")
 
@@ -100,7 +99,7 @@ def test_several_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     dgcl.launch(rank, 2)
 
 
-def test_a_rank_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_fails_ends_it(monkeypatch):
     met = 0
     barrier = Barrier.__call__
 

@@ -23,7 +23,7 @@ MACHINES = [
 
 
 @pytest.mark.parametrize("topology", MACHINES)
-def test_every_class_of_links_is_measured_alone(topology: Topology) -> None:
+def test_every_class_of_links_is_measured_alone(topology: Topology):
     alone = {
         (t.src, t.dst)
         for e in experiments(topology, ROW)
@@ -40,7 +40,7 @@ def test_every_class_of_links_is_measured_alone(topology: Topology) -> None:
 
 
 @pytest.mark.parametrize("topology", MACHINES)
-def test_transfers_are_possible(topology: Topology) -> None:
+def test_transfers_are_possible(topology: Topology):
     link_of = topology.arrays().link_of
     names = Counter(e.name for e in experiments(topology, ROW))
     assert max(names.values()) == 1
@@ -52,7 +52,7 @@ def test_transfers_are_possible(topology: Topology) -> None:
 
 
 @pytest.mark.parametrize("topology", MACHINES)
-def test_senders_share_what_they_are_said_to_share(topology: Topology) -> None:
+def test_senders_share_what_they_are_said_to_share(topology: Topology):
     """The paper's Table 3: n senders over one connection put n loads on one direction of it."""
     arrays = topology.arrays()
     names = [topology.connections[c].name for c in arrays.direction_connection]
@@ -75,7 +75,7 @@ def test_senders_share_what_they_are_said_to_share(topology: Topology) -> None:
 
 
 @pytest.mark.parametrize("topology", MACHINES[:2])
-def test_programs_send_what_the_experiment_says(topology: Topology) -> None:
+def test_programs_send_what_the_experiment_says(topology: Topology):
     for experiment in experiments(topology, ROW):
         exchange = exchange_of(experiment, topology, ROW)
         assert exchange.trees.rows_moved() == experiment.rows
@@ -88,7 +88,7 @@ def test_programs_send_what_the_experiment_says(topology: Topology) -> None:
         assert owned == np.maximum(np.ceil(1.5 * sent), 1).tolist()  # a third of a rank's rows stay
 
 
-def test_nothing_to_measure() -> None:
+def test_nothing_to_measure():
     apart = Topology("apart", (Device("a"), Device("b")), ())
     with pytest.raises(ValueError, match="topology 'apart' has no links to calibrate"):
         experiments(apart, ROW)

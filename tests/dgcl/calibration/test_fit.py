@@ -31,9 +31,7 @@ def rates(fit: Fit) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("declared, bandwidths, latencies", MACHINES)
-def test_figures_are_found(
-    declared: Topology, bandwidths: dict[str, float], latencies: dict[str, float]
-) -> None:
+def test_figures_are_found(declared: Topology, bandwidths: dict[str, float], latencies: dict[str, float]):
     truth = altered(declared, bandwidths, latencies)
     # Trees name devices and links, not bandwidths: what truth took is fitted on what was declared.
     fit = fit_topology(declared, observe(truth))
@@ -49,7 +47,7 @@ def test_figures_are_found(
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
-def test_a_limit_that_was_not_reached_limits_nothing(num_ranks: int) -> None:
+def test_a_limit_that_was_not_reached_limits_nothing(num_ranks: int):
     declared = host_structure(num_ranks)
     observations = observe(altered(declared, {"core": 9.0, "memory": 1000.0}, {"core": 2e-5}))
     fit = fit_topology(declared, observations)
@@ -60,7 +58,7 @@ def test_a_limit_that_was_not_reached_limits_nothing(num_ranks: int) -> None:
     assert memory.bandwidth == pytest.approx(9.0 * num_ranks, rel=0.02)
 
 
-def test_noise_and_outliers() -> None:
+def test_noise_and_outliers():
     declared = host_structure(4)
     truth = altered(declared, {"core": 8.0, "memory": 15.0}, {"core": 30e-6})
     noise = np.random.default_rng(0).lognormal(0, 0.03, 1000)
@@ -74,7 +72,7 @@ def test_noise_and_outliers() -> None:
     assert fit.residual < 0.05
 
 
-def test_what_was_not_measured_stays() -> None:
+def test_what_was_not_measured_stays():
     declared = without_latencies(preset("dgx1"))
     truth = altered(declared, {"NV1": 20.0}, {})
     nv1 = {(link.src, link.dst) for link in declared.links if len(link.route) == 1}
@@ -87,7 +85,7 @@ def test_what_was_not_measured_stays() -> None:
     assert before == {name: after[name] for name in before}
 
 
-def test_the_prediction_is_that_of_the_file() -> None:
+def test_the_prediction_is_that_of_the_file():
     declared = host_structure(3)
     observations = observe(altered(declared, {"core": 7.0, "memory": 9.0}, {"core": 1e-5}))
     fit = fit_topology(declared, observations)
@@ -97,13 +95,13 @@ def test_the_prediction_is_that_of_the_file() -> None:
         assert math.isclose(seconds, predicted, rel_tol=1e-9)
 
 
-def test_too_little_is_refused() -> None:
+def test_too_little_is_refused():
     declared = host_structure(2)
     with pytest.raises(ValueError, match=r"observations must be at least 2 .*got 1"):
         fit_topology(declared, observe(declared)[:1])
 
 
-def test_a_link_that_is_not_there_is_refused() -> None:
+def test_a_link_that_is_not_there_is_refused():
     observations: list[Observation] = observe(preset("uniform:4"))
     with pytest.raises(ValueError, match="no such link"):
         fit_topology(Topology.from_json(_line()), observations)

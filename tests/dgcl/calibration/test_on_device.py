@@ -32,9 +32,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeCuda]]:
 
 
 @pytest.mark.slow
-def test_ranks_that_share_a_gpu_are_calibrated_as_equals(
-    fakes: list[FakeCuda], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_share_a_gpu_are_calibrated_as_equals(fakes: list[FakeCuda], monkeypatch):
     """Every exchange is made by the channels of devices, and none by those of the CPU."""
     fakes[1] = fakes[0]
     calls: list[int] = []

@@ -48,14 +48,14 @@ def harness() -> Iterator[Harness]:
 
 
 @pytest.mark.parametrize("case", sampled(FEW, keep=lambda case: case % 3 == 0), ids=str)
-def test_a_fault_of_each_kind(case: Case, harness: Harness) -> None:
+def test_a_fault_of_each_kind(case: Case, harness: Harness):
     assert harness.play(case) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sixth", [0, *(matrix(k) for k in range(1, 6))])
 @pytest.mark.parametrize("channel", ["auto", "collective"])
-def test_every_kind_of_fault_at_every_place(channel: str, sixth: int) -> None:
+def test_every_kind_of_fault_at_every_place(channel: str, sixth: int):
     """Once; worlds, victims and moments are drawn. Two harnesses at a time: each mostly waits for deadlines."""
     harnesses = [Harness(3, GRACE) for _ in range(2)]
     table = KINDS if channel == "auto" else KINDS_OF_COLLECTIVES
@@ -79,7 +79,7 @@ def test_every_kind_of_fault_at_every_place(channel: str, sixth: int) -> None:
 
 
 @pytest.mark.slow
-def test_thirty_faults_at_random_moments() -> None:
+def test_thirty_faults_at_random_moments():
     """Every survivor has an error in time. It names the victim, but for one trial at most: on a busy machine a rank may
     be later than the deadline by itself.
     """
@@ -119,6 +119,6 @@ def test_thirty_faults_at_random_moments() -> None:
         ("CommError: rank 0: the 3 ranks cannot connect to each other: one has died", None),
     ],
 )  # fmt: skip
-def test_who_an_error_blames(text: str, blamed: int | None) -> None:
+def test_who_an_error_blames(text: str, blamed: int | None):
     """The judge of the faults at random moments."""
     assert culprit(text) == blamed

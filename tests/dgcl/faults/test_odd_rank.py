@@ -177,7 +177,7 @@ def judge(results: list[tuple[str, str, list[int]]], case: str, channel: str) ->
         *sampled(CHANNELS, BOTH_WAYS, CASES, keep=lambda *places: sum(places) % 2 == 0),
     ],
 )
-def test_threads(channel: str, world: str, case: str) -> None:
+def test_threads(channel: str, world: str, case: str):
     judge(dgcl.launch(play, WORLDS[world][0].world_size, case, world, channel), case, channel)
 
 
@@ -188,14 +188,12 @@ def test_threads(channel: str, world: str, case: str) -> None:
         *sampled([(apart,)], ["collective"], IN_CALLS, keep=lambda *places: sum(places) % 4 == 0),
     ],
 )
-def test_processes(
-    before: tuple[Any, ...], channel: str, case: str, rank_pool: Callable[[int], RankPool]
-) -> None:
+def test_processes(before: tuple[Any, ...], channel: str, case: str, rank_pool: Callable[[int], RankPool]):
     judge(rank_pool(3).run(*before, play, case, "line", channel), case, channel)
 
 
 @pytest.mark.slow
-def test_where_another_thread_may_come_the_deadline_tells() -> None:
+def test_where_another_thread_may_come_the_deadline_tells():
     """Rank 0 waits in a collective in its main thread, and another of its threads has made calls, too."""
 
     comes = threading.Event()
@@ -227,7 +225,7 @@ def test_where_another_thread_may_come_the_deadline_tells() -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_rank_is_waited_for() -> None:
+def test_a_slow_rank_is_waited_for():
     """Ranks that make the same calls may be in a collective while another is still in the exchange before it."""
 
     def run() -> None:

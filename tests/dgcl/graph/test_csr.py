@@ -32,7 +32,7 @@ def expected_in_edges(num_nodes: int, edges: np.ndarray) -> list[list[tuple[int,
 
 
 @given(edge_indices(), st.sampled_from([np.int64, np.int32, np.uint64, np.int8, np.dtype(">i4")]))
-def test_edge_index_is_grouped_by_destination(drawn: tuple[int, np.ndarray], dtype: Any) -> None:
+def test_edge_index_is_grouped_by_destination(drawn: tuple[int, np.ndarray], dtype: Any):
     num_nodes, edges = drawn
     graph = as_graph(edges.astype(dtype), num_nodes=num_nodes)
     assert in_edges(graph) == expected_in_edges(num_nodes, edges)
@@ -44,7 +44,7 @@ def test_edge_index_is_grouped_by_destination(drawn: tuple[int, np.ndarray], dty
 
 
 @given(edge_indices())
-def test_csr_of_out_neighbours_counts_edges_by_position(drawn: tuple[int, np.ndarray]) -> None:
+def test_csr_of_out_neighbours_counts_edges_by_position(drawn: tuple[int, np.ndarray]):
     num_nodes, edges = drawn
     edges = edges[:, np.argsort(edges[0], kind="stable")]
     indptr = np.searchsorted(edges[0], np.arange(num_nodes + 1))
@@ -52,7 +52,7 @@ def test_csr_of_out_neighbours_counts_edges_by_position(drawn: tuple[int, np.nda
 
 
 @given(edge_indices())
-def test_csr_of_in_neighbours_is_taken_as_it_is(drawn: tuple[int, np.ndarray]) -> None:
+def test_csr_of_in_neighbours_is_taken_as_it_is(drawn: tuple[int, np.ndarray]):
     num_nodes, edges = drawn
     edges = edges[:, np.argsort(edges[1], kind="stable")]
     indptr = np.searchsorted(edges[1], np.arange(num_nodes + 1))
@@ -62,7 +62,7 @@ def test_csr_of_in_neighbours_is_taken_as_it_is(drawn: tuple[int, np.ndarray]) -
 
 
 @pytest.mark.parametrize("num_nodes", [4095, 4096, 4097, 70_000, 2_000_000])
-def test_many_buckets(num_nodes: int) -> None:
+def test_many_buckets(num_nodes: int):
     """Vertices at the edges of buckets, and a hub that fills one."""
     rng = np.random.default_rng(num_nodes)
     edges = rng.integers(0, num_nodes, (2, 100_000))
@@ -82,7 +82,7 @@ def test_many_buckets(num_nodes: int) -> None:
     np.testing.assert_array_equal(graph.indices, by_source[0][by_head])
 
 
-def test_edges_grouped_already_are_not_copied() -> None:
+def test_edges_grouped_already_are_not_copied():
     edges = np.array([[3, 0, 1, 2], [0, 1, 1, 3]], np.int32)
     graph = as_graph(edges)
     assert graph.edge_ids is None
@@ -97,14 +97,14 @@ def test_edges_grouped_already_are_not_copied() -> None:
         "strided": (np.array([[0, 0, 5, 0], [1, 0, 0, 0]])[:, ::2], 6),
     },
 )
-def test_number_of_vertices_is_the_largest_id_plus_one(edges: Any, num_nodes: int) -> None:
+def test_number_of_vertices_is_the_largest_id_plus_one(edges: Any, num_nodes: int):
     assert as_graph(edges).num_nodes == num_nodes
     assert as_graph(edges, num_nodes=9).num_nodes == 9
     assert as_graph(edges, num_nodes=np.int32(9)).num_nodes == 9
 
 
 @named("edges", {"lists": [[], []], "array": np.empty((2, 0), np.int64), "untyped": np.empty((2, 0))})
-def test_graph_without_edges(edges: Any) -> None:
+def test_graph_without_edges(edges: Any):
     graph = as_graph(edges, num_nodes=3)
     assert graph.num_edges == 0
     assert graph.indptr.tolist() == [0, 0, 0, 0]
@@ -112,13 +112,13 @@ def test_graph_without_edges(edges: Any) -> None:
 
 
 @pytest.mark.parametrize("degree", [0, 1, 255, 256, 257, 512, 70_000])
-def test_out_degrees_beyond_a_byte(degree: int) -> None:
+def test_out_degrees_beyond_a_byte(degree: int):
     graph = as_graph(np.array([[2] * degree + [0], [1] * degree + [2]]), num_nodes=3)
     assert graph.out_degrees().tolist() == [1, 0, degree]
     assert graph.out_degrees().dtype == np.int64
 
 
-def test_graph_passes_through() -> None:
+def test_graph_passes_through():
     graph = as_graph([[0], [1]])
     assert as_graph(graph) is graph
     assert as_graph(graph, num_nodes=2) is graph
@@ -164,17 +164,17 @@ def test_graph_passes_through() -> None:
         "none": (None, None, TypeError, "got builtins.NoneType"),
     },
 )
-def test_bad_input_is_named(obj: Any, num_nodes: Any, error: type[Exception], message: str) -> None:
+def test_bad_input_is_named(obj: Any, num_nodes: Any, error: type[Exception], message: str):
     with pytest.raises(error, match=f"(?s){message}"):
         as_graph(obj, num_nodes=num_nodes)
 
 
-def test_csc_id_out_of_range_names_its_edge() -> None:
+def test_csc_id_out_of_range_names_its_edge():
     with pytest.raises(ValueError, match="edge 2 is 3 -> 1"):
         graph_from_in_csr([0, 1, 3, 3], [0, 2, 3])
 
 
-def test_lengths_must_agree() -> None:
+def test_lengths_must_agree():
     with pytest.raises(ValueError, match=r"as many sources as destinations \(got 2 and 1\)"):
         graph_from_edges([0, 1], [0])
 
@@ -191,7 +191,7 @@ def test_lengths_must_agree() -> None:
         "no-vertices": ({"num_nodes": 0}, "at least 1"),
     },
 )
-def test_graph_checks_its_arrays(changed: dict[str, Any], message: str) -> None:
+def test_graph_checks_its_arrays(changed: dict[str, Any], message: str):
     good: dict[str, Any] = {
         "num_nodes": 2,
         "indptr": np.array([0, 1, 1]),
@@ -203,18 +203,18 @@ def test_graph_checks_its_arrays(changed: dict[str, Any], message: str) -> None:
         Graph(**{**good, **changed})
 
 
-def test_ids_are_wide_enough() -> None:
+def test_ids_are_wide_enough():
     assert index_dtype(2**31 - 1) == np.int32
     assert index_dtype(2**31) == np.int64
 
 
-def test_out_csr_of_ascending_heads_needs_no_edge_ids() -> None:
+def test_out_csr_of_ascending_heads_needs_no_edge_ids():
     graph = graph_from_out_csr([0, 1, 1, 3], [0, 1, 2])
     assert graph.edge_ids is None
     assert in_edges(graph) == [[(0, 0)], [(2, 1)], [(2, 2)]]
 
 
-def test_importing_is_light() -> None:
+def test_importing_is_light():
     """None of what only some graphs need is imported before such a graph comes."""
     heavy = "{'torch', 'dgl', 'torch_geometric', 'networkx', 'scipy', 'numba', 'pymetis'}"
     code = f"import sys, dgcl.graph, dgcl.partition\nprint(sorted({heavy} & set(sys.modules)))"

@@ -42,19 +42,19 @@ class TestEdgeList:
         },
     )
     @named("packed", {"plain": False, "gzip": True})
-    def test_lines_are_edges(self, tmp_path: Path, text: str, edges: Any, packed: bool) -> None:
+    def test_lines_are_edges(self, tmp_path, text: str, edges: Any, packed: bool):
         data = gzip.compress(text.encode()) if packed else text.encode()
         graph = read_graph(write(tmp_path / "graph", data)).graph
         assert edge_list(graph) == edges
         assert graph.num_nodes == max(map(max, edges)) + 1
 
-    def test_ids_may_be_compacted(self, tmp_path: Path) -> None:
+    def test_ids_may_be_compacted(self, tmp_path):
         found = read_graph(write(tmp_path / "g", "100 7\n7 1000000000000\n"), compact=True)
         assert edge_list(found.graph) == [(1, 0), (0, 2)]
         assert found.node_ids is not None
         assert found.node_ids.tolist() == [7, 100, 10**12]
 
-    def test_lines_may_stand_for_both_directions(self, tmp_path: Path) -> None:
+    def test_lines_may_stand_for_both_directions(self, tmp_path):
         found = read_graph(write(tmp_path / "g", "0 1\n1 1\n2 0\n"), undirected=True)
         assert edge_list(found.graph) == [(0, 1), (1, 1), (2, 0), (1, 0), (0, 2)]
 
@@ -69,15 +69,15 @@ class TestEdgeList:
         ],
     )
     def test_a_header_says_whether_lines_stand_for_both_directions(
-        self, tmp_path: Path, header: str, undirected: bool
-    ) -> None:
+        self, tmp_path, header: str, undirected: bool
+    ):
         path = write(tmp_path / "g.txt", header + "0 1\n1 2\n# undirected\n2 3\n0 3\n")
         for said in (None, True, False):
             file = read_graph(path, undirected=said)
             assert file.undirected is (undirected if said is None else said)
             assert file.graph.num_edges == (8 if file.undirected else 4)
 
-    def test_number_of_vertices_may_be_given(self, tmp_path: Path) -> None:
+    def test_number_of_vertices_may_be_given(self, tmp_path):
         path = write(tmp_path / "g", "0 1\n")
         assert read_graph(path, num_nodes=5).graph.num_nodes == 5
         assert as_graph(path, num_nodes=5).num_nodes == 5
@@ -110,14 +110,14 @@ class TestEdgeList:
         },
     )
     def test_errors_name_file_and_line(
-        self, tmp_path: Path, text: str | bytes, options: dict[str, Any], message: str
-    ) -> None:
+        self, tmp_path, text: str | bytes, options: dict[str, Any], message: str
+    ):
         path = write(tmp_path / "bad.txt", text)
         with pytest.raises(ValueError, match=f"^{path}.*{message}"):
             read_graph(path, **options)
 
     @given(edge_indices(max_nodes=2000))
-    def test_any_edges_and_the_line_of_an_error(self, drawn: tuple[int, np.ndarray]) -> None:
+    def test_any_edges_and_the_line_of_an_error(self, drawn: tuple[int, np.ndarray]):
         _, edges = drawn
         text = io.BytesIO()
         np.savetxt(text, edges.T, fmt="%d", header="x\ny", delimiter="\t")
@@ -129,7 +129,7 @@ class TestEdgeList:
                 edge_text.read_edge_list("bad")
         np.testing.assert_array_equal(np.stack([found.src, found.dst]), edges)
 
-    def test_networkx_reads_the_same(self, tmp_path: Path) -> None:
+    def test_networkx_reads_the_same(self, tmp_path):
         path = tmp_path / "g.txt"
         theirs = nx.gnp_random_graph(30, 0.2, seed=1, directed=True)
         nx.write_edgelist(theirs, path, data=False)
@@ -138,7 +138,7 @@ class TestEdgeList:
 
 class TestMatrixMarket:
     @given(edge_indices(), st.sampled_from(["pattern", "integer", "real", "complex"]))
-    def test_entries_are_edges(self, drawn: tuple[int, np.ndarray], field: str) -> None:
+    def test_entries_are_edges(self, drawn: tuple[int, np.ndarray], field: str):
         """As scipy writes them."""
         num_nodes, edges = drawn
         data = np.ones(edges.shape[1], {"complex": complex, "real": float}.get(field, int))
@@ -151,12 +151,12 @@ class TestMatrixMarket:
         assert found.num_nodes == num_nodes
 
     @pytest.mark.parametrize("symmetry", ["symmetric", "skew-symmetric", "hermitian"])
-    def test_symmetric_files_store_one_direction(self, tmp_path: Path, symmetry: str) -> None:
+    def test_symmetric_files_store_one_direction(self, tmp_path, symmetry: str):
         header = f"%%MatrixMarket matrix coordinate real {symmetry}\n% words\n3 3 3\n"
         graph = read_graph(write(tmp_path / "g.mtx", header + "2 1 5.0\n3 3 1\n3 1 0\n")).graph
         assert edge_list(graph) == [(1, 0), (2, 2), (2, 0), (0, 1), (0, 2)]
 
-    def test_gzip_and_any_name(self, tmp_path: Path) -> None:
+    def test_gzip_and_any_name(self, tmp_path):
         text = b"%%MatrixMarket MATRIX Coordinate Pattern General\n\n4 4 1\n1 4\n"
         graph = read_graph(write(tmp_path / "graph", gzip.compress(text))).graph
         assert (graph.num_nodes, edge_list(graph)) == (4, [(0, 3)])
@@ -180,7 +180,7 @@ class TestMatrixMarket:
             "values-in-a-pattern": ("{}2 2 1\n1 1 5.0\n", ":3: expected 2 columns"),
         },
     )
-    def test_errors_name_file_and_line(self, tmp_path: Path, text: str, message: str) -> None:
+    def test_errors_name_file_and_line(self, tmp_path, text: str, message: str):
         path = write(
             tmp_path / "bad.mtx", text.replace("{}", "%%MatrixMarket matrix coordinate pattern general\n")
         )

@@ -44,20 +44,20 @@ class TestNpz:
         np.savez(path, **npz_arrays(**changes))
         return read_graph(path)
 
-    def test_edges_by_position(self, tmp_path: Path) -> None:
+    def test_edges_by_position(self, tmp_path):
         assert edge_list(self.read(tmp_path).graph) == [(0, 1), (0, 2), (2, 0)]
 
     @named(
         "stored",
         {"csr": CSR_FEATURES, "dense": {"features": np.array([[0, 5], [0, 0], [6, 7]], np.float32)}},
     )
-    def test_features(self, tmp_path: Path, stored: dict[str, Any]) -> None:
+    def test_features(self, tmp_path, stored: dict[str, Any]):
         features = self.read(tmp_path, **stored).features
         assert features is not None
         assert features.dtype == np.float32
         assert features.tolist() == [[0, 5], [0, 0], [6, 7]]
 
-    def test_labels_masks_and_the_rest(self, tmp_path: Path) -> None:
+    def test_labels_masks_and_the_rest(self, tmp_path):
         found = self.read(
             tmp_path,
             labels=np.array([1, 0, -1], np.int8),
@@ -100,11 +100,11 @@ class TestNpz:
             "mask-of-ids": ({"val_mask": np.array([0, 2, 1])}, "val_mask must be booleans"),
         },
     )
-    def test_errors_name_file_and_array(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    def test_errors_name_file_and_array(self, tmp_path, changes: dict[str, Any], message: str):
         with pytest.raises(ValueError, match=f"^{tmp_path / 'graph.npz'}: .*{message}"):
             self.read(tmp_path, **changes)
 
-    def test_cut_file(self, tmp_path: Path) -> None:
+    def test_cut_file(self, tmp_path):
         np.savez(tmp_path / "g.npz", **npz_arrays())
         data = (tmp_path / "g.npz").read_bytes()
         for size in range(0, len(data) - 1, 97):
@@ -119,17 +119,17 @@ class TestNpz:
             "npy": (b"\x93NUMPY\x01\x00", "pass the array itself"),
         },
     )
-    def test_what_is_no_archive(self, tmp_path: Path, content: bytes, message: str) -> None:
+    def test_what_is_no_archive(self, tmp_path, content: bytes, message: str):
         with pytest.raises(ValueError, match=message):
             read_bytes(tmp_path, content)
 
-    def test_scipys_own_files_are_told_how_to_go_in(self, tmp_path: Path) -> None:
+    def test_scipys_own_files_are_told_how_to_go_in(self, tmp_path):
         sp.save_npz(tmp_path / "g.npz", sp.csr_array(np.eye(3)))
         with pytest.raises(ValueError, match=r"scipy\.sparse\.load_npz"):
             read_graph(tmp_path / "g.npz")
 
     @pytest.mark.parametrize("option", ["compact", "undirected"])
-    def test_options_of_edge_lists_are_refused(self, tmp_path: Path, option: str) -> None:
+    def test_options_of_edge_lists_are_refused(self, tmp_path, option: str):
         np.savez(tmp_path / "g.npz", **npz_arrays())
         with pytest.raises(ValueError, match="are for text edge lists"):
             read_graph(tmp_path / "g.npz", **{option: True})
@@ -137,7 +137,7 @@ class TestNpz:
 
 class TestSave:
     @given(drawn=edge_indices())
-    def test_what_is_saved_is_read(self, tmp_path_factory: pytest.TempPathFactory, drawn: Any) -> None:
+    def test_what_is_saved_is_read(self, tmp_path_factory, drawn: Any):
         num_nodes, edges = drawn
         path = tmp_path_factory.mktemp("save") / "any-name"
         features = np.arange(2.0 * num_nodes).reshape(num_nodes, 2)
@@ -158,7 +158,7 @@ class TestSave:
         with np.load(path) as arrays:
             assert bool(arrays["directed"]) == (opposite != sorted((u, v) for u, v in edges.T.tolist()))
 
-    def test_sparse_features(self, tmp_path: Path) -> None:
+    def test_sparse_features(self, tmp_path):
         features = sp.random_array((4, 5), density=0.4, format="coo", rng=np.random.default_rng(0))
         save_graph(tmp_path / "g.npz", as_graph([[0], [3]]), features=features)
         found = read_graph(tmp_path / "g.npz")
@@ -175,15 +175,13 @@ class TestSave:
             "mask": ({"masks": {"val": [True]}}, "val_mask must have one row per vertex"),
         },
     )
-    def test_nothing_is_written_where_lengths_differ(
-        self, tmp_path: Path, given: dict[str, Any], message: str
-    ) -> None:
+    def test_nothing_is_written_where_lengths_differ(self, tmp_path, given: dict[str, Any], message: str):
         with pytest.raises(ValueError, match=message):
             save_graph(tmp_path / "g.npz", as_graph([[0], [1]]), **given)
         assert not (tmp_path / "g.npz").exists()
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_graph(tmp_path / "none.npz")
 
@@ -196,7 +194,7 @@ def test_missing_file(tmp_path: Path) -> None:
         ("ppi", 14755, 450540, None, {"train": 9716, "val": 1825, "test": 3214}),
     ],
 )
-def test_real_graphs(name: str, num_nodes: int, num_edges: int, features: Any, split: dict[str, int]) -> None:
+def test_real_graphs(name: str, num_nodes: int, num_edges: int, features: Any, split: dict[str, int]):
     """The published sizes."""
     found = read_graph(real_graph(name))
     assert (found.graph.num_nodes, found.graph.num_edges) == (num_nodes, num_edges)

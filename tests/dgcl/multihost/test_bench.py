@@ -2,7 +2,6 @@
 
 import functools
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ def bench(methods: tuple[str, ...]) -> Any:
     return measure([case], settings, lambda record: None)
 
 
-def test_rows_that_cross_a_network_are_measured_and_verified(host_pool: PoolMaker) -> None:
+def test_rows_that_cross_a_network_are_measured_and_verified(host_pool: PoolMaker):
     found, *others = host_pool([2, 2]).run(bench, METHODS)
     assert others == [None] * 3
     assert tuple(line.method for line in found.lines) == METHODS
@@ -38,7 +37,7 @@ def test_rows_that_cross_a_network_are_measured_and_verified(host_pool: PoolMake
 
 
 @pytest.mark.matrix
-def test_under_torchrun(tmp_path: Path) -> None:
+def test_under_torchrun(tmp_path):
     why = missing()
     if why is not None:
         pytest.skip(why)

@@ -54,25 +54,25 @@ def train_and_compare(
 
 
 @pytest.mark.parametrize("architecture, case", COVER)
-def test_every_model_and_every_graph(architecture: str, case: str, host_pool: PoolMaker) -> None:
+def test_every_model_and_every_graph(architecture: str, case: str, host_pool: PoolMaker):
     train_and_compare(host_pool, WORLDS["2 hosts of 2"], architecture, case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture, case", MATRIX)
-def test_models_and_graphs_on_plans_and_chains(architecture: str, case: str, host_pool: PoolMaker) -> None:
+def test_models_and_graphs_on_plans_and_chains(architecture: str, case: str, host_pool: PoolMaker):
     ranks = list(WORLDS.values())[NAMES.index(case) % len(WORLDS)]
     train_and_compare(host_pool, ranks, architecture, case)
 
 
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name.startswith("torch-")])
-def test_float32_with_sgd(architecture: str, host_pool: PoolMaker) -> None:
+def test_float32_with_sgd(architecture: str, host_pool: PoolMaker):
     train_and_compare(host_pool, WORLDS["2 hosts of 2"], architecture, "multi-edges", "float32")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name.startswith("torch-")])
-def test_the_same_run_twice_is_bitwise_the_same(architecture: str, host_pool: PoolMaker) -> None:
+def test_the_same_run_twice_is_bitwise_the_same(architecture: str, host_pool: PoolMaker):
     ranks = WORLDS["4 hosts of 1 or 2"]
     shape = topology(architecture, "directed", ranks)
     first, second = (
@@ -87,7 +87,7 @@ def test_the_same_run_twice_is_bitwise_the_same(architecture: str, host_pool: Po
 
 
 @world
-def test_channels_are_those_of_the_hosts(ranks: list[int], host_pool: PoolMaker) -> None:
+def test_channels_are_those_of_the_hosts(ranks: list[int], host_pool: PoolMaker):
     pool = host_pool(ranks)
     for rank, lines in enumerate(pool.run(verb_checks.describe_channels)):
         others = [peer for peer in range(sum(ranks)) if peer != rank]
@@ -98,14 +98,14 @@ def test_channels_are_those_of_the_hosts(ranks: list[int], host_pool: PoolMaker)
 
 @world
 @trees
-def test_expand_is_bitwise(trees: str, ranks: list[int], host_pool: PoolMaker) -> None:
+def test_expand_is_bitwise(trees: str, ranks: list[int], host_pool: PoolMaker):
     compared = host_pool(ranks).run(verb_checks.expand_is_bitwise, trees)
     assert compared == [len(verb_checks.DTYPES) * len(verb_checks.SHAPES)] * sum(ranks)
 
 
 @world
 @trees
-def test_fold_adds_up(trees: str, ranks: list[int], host_pool: PoolMaker) -> None:
+def test_fold_adds_up(trees: str, ranks: list[int], host_pool: PoolMaker):
     compared = host_pool(ranks).run(verb_checks.fold_adds_up, trees)
     expected = len(verb_checks.EXACT) * len(verb_checks.SHAPES) + len(verb_checks.UNITS)
     assert compared == [expected] * sum(ranks)
@@ -113,11 +113,11 @@ def test_fold_adds_up(trees: str, ranks: list[int], host_pool: PoolMaker) -> Non
 
 @world
 @trees
-def test_bytes_executed_are_bytes_planned(trees: str, ranks: list[int], host_pool: PoolMaker) -> None:
+def test_bytes_executed_are_bytes_planned(trees: str, ranks: list[int], host_pool: PoolMaker):
     assert all(host_pool(ranks).run(verb_checks.bytes_are_those_planned, trees))
 
 
 @world
 @trees
-def test_calls_leave_nothing_behind(trees: str, ranks: list[int], host_pool: PoolMaker) -> None:
+def test_calls_leave_nothing_behind(trees: str, ranks: list[int], host_pool: PoolMaker):
     assert all(host_pool(ranks).run(verb_checks.calls_leave_nothing_behind, trees))

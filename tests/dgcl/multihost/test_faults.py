@@ -87,7 +87,7 @@ def check(ending: dict[str, Any], rank: int, since: float, limit: float) -> None
 
 
 @during(SET_UP)
-def test_a_host_that_is_cut_off(what: str, timeout: float, hosts: Hosts, tmp_path: Path) -> None:
+def test_a_host_that_is_cut_off(what: str, timeout: float, hosts: Hosts, tmp_path):
     start(hosts, tmp_path, what, timeout)
     since = time.time()
     hosts.cut_off(1)
@@ -96,7 +96,7 @@ def test_a_host_that_is_cut_off(what: str, timeout: float, hosts: Hosts, tmp_pat
 
 
 @during(CALLS)
-def test_a_host_whose_processes_vanish(what: str, timeout: float, hosts: Hosts, tmp_path: Path) -> None:
+def test_a_host_whose_processes_vanish(what: str, timeout: float, hosts: Hosts, tmp_path):
     start(hosts, tmp_path, what, timeout)
     since = time.time()
     os.kill(hosts.process(1), signal.SIGKILL)
@@ -109,9 +109,7 @@ def test_a_host_whose_processes_vanish(what: str, timeout: float, hosts: Hosts, 
 
 
 @during(CALLS)
-def test_what_goes_on_and_a_link_that_almost_stands_still(
-    what: str, timeout: float, hosts: Hosts, tmp_path: Path
-) -> None:
+def test_what_goes_on_and_a_link_that_almost_stands_still(what: str, timeout: float, hosts: Hosts, tmp_path):
     """A link that is down for a while, a host that stands still for a while and a slow link are waited for."""
     start(hosts, tmp_path, what, timeout)
 

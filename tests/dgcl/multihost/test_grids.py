@@ -12,13 +12,13 @@ RANKS = [2, 2]
 
 
 @pytest.mark.parametrize("grid", ["1,1,4", "2,1,2", "2,2,1", "1,2,2"])
-def test_equals_the_dense_product(grid: str, host_pool: PoolMaker) -> None:
+def test_equals_the_dense_product(grid: str, host_pool: PoolMaker):
     for found in host_pool(RANKS).run(on_rank, "multi-edges", grid):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
             assert_close(each, expected("multi-edges", reduce, weighted))
 
 
 @pytest.mark.parametrize("grid", ["1,1,4", "2,2,1"])
-def test_the_toy_graph(grid: str, host_pool: PoolMaker) -> None:
+def test_the_toy_graph(grid: str, host_pool: PoolMaker):
     for found in host_pool(RANKS).run(train_the_toy, grid):
         assert found == pytest.approx(TOY, rel=EXACT)

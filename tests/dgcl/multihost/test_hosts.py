@@ -47,7 +47,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return answers_in(folder, sum(ranks))
 
 
-def test_hosts_are_reached_by_the_network_alone(world: Answers) -> None:
+def test_hosts_are_reached_by_the_network_alone(world: Answers):
     for rank, answer in enumerate(world):
         others = [peer for peer in range(len(world)) if peer != rank]
         for peer, line in zip(others, answer["describe"]["channels"], strict=True):
@@ -57,7 +57,7 @@ def test_hosts_are_reached_by_the_network_alone(world: Answers) -> None:
             ), line
 
 
-def test_training_is_that_of_one_device(world: Answers) -> None:
+def test_training_is_that_of_one_device(world: Answers):
     assert [answer["equivalence"] for answer in world] == [len(RUNS)] * len(world)
 
 
@@ -75,12 +75,12 @@ def by_host(world: Answers, method: str) -> dict[int, dict[str, float]]:
 
 
 @pytest.mark.parametrize("method", ["direct", "auto"])
-def test_interfaces_count_what_was_planned(world: Answers, method: str) -> None:
+def test_interfaces_count_what_was_planned(world: Answers, method: str):
     for host, found in by_host(world, method).items():
         assert found["counted"] == pytest.approx(found["crossing"], rel=0.02), (host, found)
 
 
-def test_a_row_that_crosses_once_gains_what_the_plan_predicts(world: Answers) -> None:
+def test_a_row_that_crosses_once_gains_what_the_plan_predicts(world: Answers):
     direct, planned = (world[0]["traffic"][method]["predicted"] for method in ("direct", "auto"))
     assert direct / planned == pytest.approx(gain(world[0]["traffic"]["hosts"]), rel=0.02)
     busiest = {

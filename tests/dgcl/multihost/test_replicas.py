@@ -27,9 +27,7 @@ CALLS, WIDTH = 20, 1024
     ],
     ids=WORLDS,
 )
-def test_training_on_hosts_that_are_found_out(
-    ranks: list[int], architecture: str, host_pool: PoolMaker
-) -> None:
+def test_training_on_hosts_that_are_found_out(ranks: list[int], architecture: str, host_pool: PoolMaker):
     expected = reference(architecture, "directed")
     runs = host_pool(ranks).run(on_rank, architecture, "directed", "auto", sum(ranks), LAYERS)
     for run in runs:
@@ -52,7 +50,7 @@ def exchange_and_count() -> tuple[int, int, str]:
     return sent, counted, said
 
 
-def test_cards_carry_no_rows(host_pool: PoolMaker) -> None:
+def test_cards_carry_no_rows(host_pool: PoolMaker):
     """Control messages only: barriers, and what keeps connections alive."""
     for sent, counted, said in host_pool(WORLDS["2 hosts of 2"]).run(exchange_and_count):
         assert sent > CALLS * 100 * WIDTH * 4

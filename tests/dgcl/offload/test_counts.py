@@ -35,7 +35,7 @@ def host_loads(made: Schedule, rank: int) -> list[np.ndarray]:
     return [of_batch[made.owner[of_batch] == rank] for of_batch in rows]
 
 
-def test_toy_graph_has_the_published_counts() -> None:
+def test_toy_graph_has_the_published_counts():
     part = np.arange(24) * 2 // 24
     reads = [[chunk.reads for chunk in of_rank] for of_rank in chunks_of(t24(), part, 2, 3)]
     assert volumes(reads) == (50, 44, 26)
@@ -47,7 +47,7 @@ def test_toy_graph_has_the_published_counts() -> None:
     assert loads[1] == [[12, 13, 14, 15, 17, 19, 23], [16, 18, 20, 22], [21, 23]]
 
 
-def test_example_of_three_ranks() -> None:
+def test_example_of_three_ranks():
     sets = [[[0, 1, 2, 3], [2, 3]], [[0, 1, 3, 4], [3, 4, 5]], [[3, 4, 7], [4, 5, 6]]]
     reads = [[np.array(rows) for rows in of_rank] for of_rank in sets]
     owner = np.array([0, 0, 0, 0, 1, 1, 2, 2], np.int32)
@@ -65,7 +65,7 @@ def test_example_of_three_ranks() -> None:
 )
 def test_counts_are_those_of_the_sets(
     num_ranks: int, num_chunks: int, num_nodes: int, edges: int, seed: int, chunk_by: str
-) -> None:
+):
     graph = random_graph(num_nodes, edges, seed)
     part = np.random.default_rng(seed).integers(0, num_ranks, num_nodes).astype(np.int32)
     chunks = chunks_of(graph, part, num_ranks, num_chunks, chunk_by)
@@ -114,7 +114,7 @@ def test_counts_are_those_of_the_sets(
 
 @example(held=[{0, 1, 2, 3}, {4}, {0, 1, 2}], spare=0)  # room beside the next batch, however full this one is
 @given(held=st.lists(st.sets(st.integers(0, 6), max_size=4), min_size=1, max_size=6), spare=st.integers(0, 3))
-def test_no_cache_of_that_size_loads_fewer(held: list[set[int]], spare: int) -> None:
+def test_no_cache_of_that_size_loads_fewer(held: list[set[int]], spare: int):
     capacity = max(map(len, held)) + spare
     made = make_residencies([np.array(sorted(rows), np.int64) for rows in held], capacity)
     assert len(made.row) == fewest_loads(held, capacity)
@@ -122,7 +122,7 @@ def test_no_cache_of_that_size_loads_fewer(held: list[set[int]], spare: int) -> 
 
 
 @given(num_ranks=st.integers(1, 3), num_chunks=st.integers(1, 6), seed=st.integers(0, 10**6))
-def test_another_order_never_delivers_more(num_ranks: int, num_chunks: int, seed: int) -> None:
+def test_another_order_never_delivers_more(num_ranks: int, num_chunks: int, seed: int):
     graph = random_graph(24, 60, seed)
     part = (np.arange(24) % num_ranks).astype(np.int32)
     reads = [
@@ -135,7 +135,7 @@ def test_another_order_never_delivers_more(num_ranks: int, num_chunks: int, seed
         assert all(np.array_equal(rows, before[k]) for rows, k in zip(of_rank, perm, strict=True))
 
 
-def test_order_of_batches_and_of_every_rank_is_found() -> None:
+def test_order_of_batches_and_of_every_rank_is_found():
     """Two ranks whose chunks are shuffled against each other, rank 0's too."""
     blocks = [np.arange(4 * k, 4 * k + 4) for k in range(4)]
     chained = [np.concatenate([blocks[k], blocks[k + 1][:3]]) if k < 3 else blocks[k] for k in range(4)]
@@ -147,7 +147,7 @@ def test_order_of_batches_and_of_every_rank_is_found() -> None:
 
 @pytest.mark.parametrize("chunk_by", CHUNK_BY)
 @pytest.mark.parametrize("num_chunks", [1, 2, 5, 40])
-def test_chunks_hold_every_vertex_once(chunk_by: str, num_chunks: int) -> None:
+def test_chunks_hold_every_vertex_once(chunk_by: str, num_chunks: int):
     graph = random_graph(30, 120, 1)
     (local,) = local_graphs(graph, np.zeros(30, np.int32), 1)
     rows = chunk_rows(local, num_chunks, chunk_by)
@@ -159,7 +159,7 @@ def test_chunks_hold_every_vertex_once(chunk_by: str, num_chunks: int) -> None:
         assert weights.max() <= 1.5 * weights.mean()
 
 
-def test_metis_chunks_read_less_than_random_ones() -> None:
+def test_metis_chunks_read_less_than_random_ones():
     side = np.arange(400).reshape(20, 20)
     edges = np.concatenate(
         [
@@ -179,7 +179,7 @@ def test_metis_chunks_read_less_than_random_ones() -> None:
     assert read["metis"] <= read["random"] / 2
 
 
-def test_bytes_by_formula() -> None:
+def test_bytes_by_formula():
     assert host_bytes(10, (8, 6, 4), 8) == HostBytes(80 * 8, 80 * 6, 0, 80 * (6 + 4))
     assert host_bytes(10, (8, 6, 40), 8) == HostBytes(80 * 8, 80 * (6 + 40), 0, 80 * 40)  # the loss
     assert host_bytes(10, (8, 6, 4), 8, kept=True) == HostBytes(80 * 8, 80 * (6 + 4), 80 * (8 + 6), 0)
@@ -201,7 +201,7 @@ def test_bytes_by_formula() -> None:
 
 
 @pytest.mark.parametrize("limit, expected", [(1000, 1), (499, 3), (100, 10), (10, 91), (9, 0)])
-def test_smallest_number_of_chunks(limit: int, expected: int) -> None:
+def test_smallest_number_of_chunks(limit: int, expected: int):
     chunks, peak = smallest_fitting(lambda n: 1000 // n, limit, 100)
     assert chunks == expected
     assert peak == (1000 // chunks if chunks else 10)
@@ -215,13 +215,13 @@ def test_smallest_number_of_chunks(limit: int, expected: int) -> None:
         ({"num_chunks": 2, "chunk_by": "louvain"}, "chunk_by must be one of metis"),
     ],
 )
-def test_chunks_that_cannot_be(wrong: dict[str, object], message: str) -> None:
+def test_chunks_that_cannot_be(wrong: dict[str, object], message: str):
     (local,) = local_graphs(t24(), np.zeros(24, np.int32), 1)
     with pytest.raises(ValueError, match=message):
         chunk_rows(local, **wrong)  # type: ignore[arg-type]
 
 
-def test_residencies_that_cannot_be() -> None:
+def test_residencies_that_cannot_be():
     held = [np.array([0, 1, 2])]
     with pytest.raises(ValueError, match="slots must be at least 3"):
         make_residencies(held, 2)

@@ -5,7 +5,6 @@ kept aggregates, in memory or in files; five Adam steps in float64 at 1e-10. Eve
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def _framework_is_installed(request: pytest.FixtureRequest) -> None:
         keep=lambda row, column, layout: (row * 5 + column + 9 * layout) % 108 == 0,
     ),
 )
-def test_layers_computed_again(architecture, case, layout) -> None:
+def test_layers_computed_again(architecture, case, layout):
     world_size, chunks, chunk_by = layout
     runs = dgcl.launch(
         lambda: on_rank(architecture, case, world_size, chunks=chunks, chunk_by=chunk_by),
@@ -60,7 +59,7 @@ def test_layers_computed_again(architecture, case, layout) -> None:
     "architecture, case, layout",
     sampled(KEPT, NAMES, LAYOUTS, keep=lambda row, column, layout: (row * 5 + column + 9 * layout) % 36 == 0),
 )
-def test_kept_aggregates(architecture, case, layout) -> None:
+def test_kept_aggregates(architecture, case, layout):
     world_size, chunks, chunk_by = layout
     runs = dgcl.launch(
         lambda: on_rank(architecture, case, world_size, True, chunks=chunks, chunk_by=chunk_by),
@@ -72,7 +71,7 @@ def test_kept_aggregates(architecture, case, layout) -> None:
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("kept", [True, False])
-def test_rows_in_files(tmp_path: Path, cached: bool, kept: bool) -> None:
+def test_rows_in_files(tmp_path, cached: bool, kept: bool):
     options = {
         "chunks": 4,
         "store": tmp_path,
@@ -85,13 +84,13 @@ def test_rows_in_files(tmp_path: Path, cached: bool, kept: bool) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_more_slots_than_batches_need() -> None:
+def test_more_slots_than_batches_need():
     for run in dgcl.launch(lambda: on_rank("torch-gin", "hub", 2, chunks=6, slots=20), 2):
         assert_equal_runs(run, reference("torch-gin", "hub"))
 
 
 @pytest.mark.slow
-def test_processes(rank_pool) -> None:
+def test_processes(rank_pool):
     for run in rank_pool(2).run(on_processes, "torch-gat", "directed"):
         assert_equal_runs(run, reference("torch-gat", "directed"))
 
@@ -100,7 +99,7 @@ def on_processes(architecture: str, case: str):
     return on_rank(architecture, case, 2, chunks=5)
 
 
-def test_the_same_run_twice_is_bitwise_the_same() -> None:
+def test_the_same_run_twice_is_bitwise_the_same():
     first, second = (
         dgcl.launch(lambda: on_rank("torch-gat", "multi-edges", 3, chunks=4), 3) for _ in range(2)
     )
@@ -110,7 +109,7 @@ def test_the_same_run_twice_is_bitwise_the_same() -> None:
         assert all(mine.equal(theirs) for mine, theirs in zip(one.parameters, other.parameters, strict=True))
 
 
-def test_ascending_backward_loses_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ascending_backward_loses_gradients(monkeypatch):
     """The paper's: batches ascending, rows loaded and returned by the forward's sets. Gradients are lost."""
     expected = reference("torch-gcn", "hub")
     backward = LayerCall.backward

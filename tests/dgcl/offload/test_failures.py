@@ -10,7 +10,6 @@
 import os
 import re
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,13 +42,13 @@ def killed_rank(folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed(tmp_path: Path, forked_ranks: None) -> None:
+def test_a_rank_that_is_killed(tmp_path, forked_ranks: None):
     with pytest.raises(dgcl.CommError, match=r"rank 1"):
         dgcl.launch(killed_rank, 2, os.fspath(tmp_path), ranks="processes")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_rank_that_is_interrupted_in_a_write(tmp_path: Path) -> None:
+def test_a_rank_that_is_interrupted_in_a_write(tmp_path):
     def run() -> str:
         comm = dgcl.build_comm_info(random_graph(30, 110, 3), "uniform", method="direct", timeout=60.0)
         off = dgcl.Offload(comm, chunks=4, store=tmp_path, method="direct")
@@ -73,7 +72,7 @@ def test_a_rank_that_is_interrupted_in_a_write(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_rank_whose_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_whose_disk_is_full(tmp_path, monkeypatch):
     """That of rank 0 when the second layer gives rows; rank 1, which has fewer, is told."""
     allocate, rows = os.posix_fallocate, 24 * 1000 * 4
 

@@ -69,9 +69,7 @@ def counted() -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("own_rows", [False, True])
 @pytest.mark.parametrize("full_rank", [0, 1])
-def test_room_decides(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, full_rank: int, own_rows: bool
-) -> None:
+def test_room_decides(monkeypatch, caplog, full_rank: int, own_rows: bool):
     rows, loads = counted()
     needed = 4 * rows[full_rank] * ROW_BYTES
     caplog.set_level(logging.INFO, "dgcl")
@@ -94,7 +92,7 @@ def test_room_decides(
 
 
 @pytest.mark.parametrize("own_rows", [False, True])
-def test_both_ways_give_the_same_bits(own_rows: bool) -> None:
+def test_both_ways_give_the_same_bits(own_rows: bool):
     kept, again = (
         on_ranks(lambda comm, off, keep=keep: step(off, own_rows=own_rows, keep=keep))
         for keep in (True, False)
@@ -105,7 +103,7 @@ def test_both_ways_give_the_same_bits(own_rows: bool) -> None:
         assert all(mine.equal(theirs) for mine, theirs in zip(one, other, strict=True))
 
 
-def test_nothing_is_decided_without_a_backward() -> None:
+def test_nothing_is_decided_without_a_backward():
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
         x = off.dispatch_features(torch.ones(30, WIDTH, dtype=torch.float64))
         off.infer(lambda off, x: off.layer(Product(), x, aggregate="mean"), x)

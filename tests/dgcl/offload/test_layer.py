@@ -70,7 +70,7 @@ def on_ranks(function: Callable[..., Any], world_size: int = 2, **options: Any) 
     return dgcl.launch(run, world_size)
 
 
-def test_parameters_get_gradients_as_of_any_function() -> None:
+def test_parameters_get_gradients_as_of_any_function():
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor, Tensor, int]:
         layer, calls = Layer(), []
         layer.weight.register_hook(lambda grad: calls.append(1))
@@ -95,7 +95,7 @@ def test_parameters_get_gradients_as_of_any_function() -> None:
 
 
 @named("times", {"named once": 1, "named twice": 2})
-def test_functions_come_with_their_parameters(times: int) -> None:
+def test_functions_come_with_their_parameters(times: int):
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> Tensor:
         weight = features(4, 5)[:4].clone().requires_grad_() * 1.0  # no leaf
         weight.retain_grad()
@@ -121,7 +121,7 @@ class WithDropout(Layer):
         return self.drop(super().forward(g, self.drop(src), self.drop(dst)))
 
 
-def test_dropout_by_vertex_drops_what_one_device_drops() -> None:
+def test_dropout_by_vertex_drops_what_one_device_drops():
     """Three calls in a layer, two layers: on sources, own rows and results."""
 
     def chunked(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor]:
@@ -151,7 +151,7 @@ def test_dropout_by_vertex_drops_what_one_device_drops() -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_torch_dropout_is_the_same_in_the_backward(kept: bool) -> None:
+def test_torch_dropout_is_the_same_in_the_backward(kept: bool):
     class Product(WithDropout):
         def forward(self, a: Tensor) -> Tensor:  # type: ignore[override]
             return self.drop(torch.tanh(a @ self.weight))
@@ -181,7 +181,7 @@ def test_torch_dropout_is_the_same_in_the_backward(kept: bool) -> None:
     on_ranks(run, 1)
 
 
-def test_tuples_of_rows_and_shared_parameters() -> None:
+def test_tuples_of_rows_and_shared_parameters():
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -214,7 +214,7 @@ def test_tuples_of_rows_and_shared_parameters() -> None:
             torch.testing.assert_close(mine, wanted.detach(), rtol=1e-10, atol=1e-10)
 
 
-def test_residual_connections_inside_and_outside() -> None:
+def test_residual_connections_inside_and_outside():
     class Residual(Layer):
         def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
             return dst + torch.tanh(g.mean(src) @ self.weight)
@@ -236,7 +236,7 @@ def test_residual_connections_inside_and_outside() -> None:
             torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_constant_inputs_are_aggregated_once() -> None:
+def test_constant_inputs_are_aggregated_once():
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> list[Tensor]:
         x = off.dispatch_features(features())
         layer = nn.Linear(4, 3).double()
@@ -268,7 +268,7 @@ def test_constant_inputs_are_aggregated_once() -> None:
 
 @pytest.mark.parametrize("aggregate", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_aggregates_of_16_bits_are_rounded_once(dtype: torch.dtype, aggregate: Any) -> None:
+def test_aggregates_of_16_bits_are_rounded_once(dtype: torch.dtype, aggregate: Any):
     """A mean of rows is in range though their sum is beyond float16."""
     scale = 3e4 if aggregate == "mean" else 1.0
     x = (scale * features().abs().clamp(0.5, 2)).to(dtype)
@@ -290,7 +290,7 @@ def test_aggregates_of_16_bits_are_rounded_once(dtype: torch.dtype, aggregate: A
         torch.testing.assert_close(grad.double(), matrix.T @ weights.double(), rtol=0, atol=16 * precision)
 
 
-def test_a_constant_aggregate_that_inference_made_serves_training() -> None:
+def test_a_constant_aggregate_that_inference_made_serves_training():
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
         x, layer = off.dispatch_features(features()), nn.Linear(4, 3).double()
         with torch.inference_mode():
@@ -304,7 +304,7 @@ def test_a_constant_aggregate_that_inference_made_serves_training() -> None:
     on_ranks(run)
 
 
-def test_inference_has_no_gradients_and_keeps_nothing() -> None:
+def test_inference_has_no_gradients_and_keeps_nothing():
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -331,7 +331,7 @@ def test_inference_has_no_gradients_and_keeps_nothing() -> None:
         assert accuracy == right
 
 
-def test_loss_and_accuracy_leave_out_what_does_not_count() -> None:
+def test_loss_and_accuracy_leave_out_what_does_not_count():
     labels = torch.arange(30) % 4
     labels[::5] = -100
 
@@ -354,7 +354,7 @@ def test_loss_and_accuracy_leave_out_what_does_not_count() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
-def test_batch_norm_has_the_statistics_of_all_rows(training: bool, affine: bool) -> None:
+def test_batch_norm_has_the_statistics_of_all_rows(training: bool, affine: bool):
     def norm() -> nn.BatchNorm1d:
         made = nn.BatchNorm1d(4, affine=affine).double().train(training)
         with torch.no_grad():
@@ -392,7 +392,7 @@ def test_batch_norm_has_the_statistics_of_all_rows(training: bool, affine: bool)
             torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_mixed_precision_is_that_of_the_forward() -> None:
+def test_mixed_precision_is_that_of_the_forward():
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, torch.dtype]:
         layer = nn.Linear(4, 3)
         with torch.no_grad():
@@ -410,7 +410,7 @@ def test_mixed_precision_is_that_of_the_forward() -> None:
 
 
 @pytest.mark.parametrize("mixed", [True, False])
-def test_a_loss_has_the_type_of_torchs(mixed: bool) -> None:
+def test_a_loss_has_the_type_of_torchs(mixed: bool):
     """Of 16-bit logits in mixed precision float32, which shows the changes of a step."""
     labels, narrow = torch.arange(30) % 4, torch.bfloat16
 
@@ -432,7 +432,7 @@ def test_a_loss_has_the_type_of_torchs(mixed: bool) -> None:
 
 @pytest.mark.parametrize("aggregate, keep", [(None, "auto"), ("mean", True), ("mean", False)])
 @pytest.mark.parametrize("needs_grad", [True, False])
-def test_rows_counted_are_those_of_the_formulas(aggregate: Any, keep: Any, needs_grad: bool) -> None:
+def test_rows_counted_are_those_of_the_formulas(aggregate: Any, keep: Any, needs_grad: bool):
     chunks = chunks_of(GRAPH, PART, 2, 4, "range")
     reads = [[chunk.reads for chunk in of_rank] for of_rank in chunks]
     _, schedule = reorganise(reads, PART)
@@ -525,7 +525,7 @@ REFUSED: list[tuple[str, Callable[[dgcl.Offload, Tensor], Any], str]] = [
 
 
 @named("call, message", {case[0]: case[1:] for case in REFUSED})
-def test_refusals(call: Callable[[dgcl.Offload, Tensor], Any], message: str) -> None:
+def test_refusals(call: Callable[[dgcl.Offload, Tensor], Any], message: str):
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
         with pytest.raises((ValueError, TypeError, dgcl.CommError), match=f"(?s){message}"):
             call(off, off.dispatch_features(features()))
@@ -533,7 +533,7 @@ def test_refusals(call: Callable[[dgcl.Offload, Tensor], Any], message: str) -> 
     on_ranks(run)
 
 
-def test_rows_changed_before_the_backward() -> None:
+def test_rows_changed_before_the_backward():
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
         x = off.dispatch_features(features())
         h = off.layer(Layer(), x)
@@ -547,7 +547,7 @@ def test_rows_changed_before_the_backward() -> None:
     on_ranks(run, 1)
 
 
-def test_ranks_that_call_different_layers() -> None:
+def test_ranks_that_call_different_layers():
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
         x = off.dispatch_features(features())
         with pytest.raises(ValueError, match=r"rank 0 calls .*layer 1 \(Layer\).*rank 1 .*\(Linear\)"):
@@ -556,7 +556,7 @@ def test_ranks_that_call_different_layers() -> None:
     on_ranks(run)
 
 
-def test_a_rank_that_fails_in_a_chunk_is_named_on_all() -> None:
+def test_a_rank_that_fails_in_a_chunk_is_named_on_all():
     def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
         x = off.dispatch_features(features())
         if comm.rank == 1:

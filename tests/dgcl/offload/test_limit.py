@@ -67,7 +67,7 @@ def made(path: Path, num_nodes: int, width: int) -> Path:
 
 
 @pytest.mark.parametrize("model", ["gat", matrix("gcn")])
-def test_trains_where_memory_is_not_enough(tmp_path: Path, model: str) -> None:
+def test_trains_where_memory_is_not_enough(tmp_path, model: str):
     features = made(tmp_path / "features.npy", 50_000, 128)
     limit = 100 << 20  # the rows of one layer are 24 MiB
     (expected,) = dgcl.launch(without_limit, 1, model, features, ranks="threads")
@@ -80,7 +80,7 @@ def test_trains_where_memory_is_not_enough(tmp_path: Path, model: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["features.npy"]
 
 
-def test_features_of_twice_the_memory(tmp_path: Path) -> None:
+def test_features_of_twice_the_memory(tmp_path):
     features = made(tmp_path / "features.npy", 50_000, 1024)
     limit = features.stat().st_size // 2
     status, found, errors = run("offload", "wide", features, tmp_path, limit)
@@ -88,7 +88,7 @@ def test_features_of_twice_the_memory(tmp_path: Path) -> None:
     assert found[-1] < found[0]
 
 
-def test_device_memory_is_as_predicted() -> None:
+def test_device_memory_is_as_predicted():
     """Within 10%, and falling with the number of chunks; files are in memory, which is not counted as the process's."""
     command = [
         sys.executable,

@@ -32,7 +32,7 @@ def connected(function: Callable[[dgcl.Communicator], Any], world_size: int = 2,
     return dgcl.launch(run, world_size)
 
 
-def test_rows_come_back_in_global_order(tmp_path: Any) -> None:
+def test_rows_come_back_in_global_order(tmp_path):
     features = np.arange(60.0).reshape(30, 2)
 
     def run(comm: dgcl.Communicator) -> None:
@@ -50,7 +50,7 @@ def test_rows_come_back_in_global_order(tmp_path: Any) -> None:
     connected(run)
 
 
-def test_toy_graph_moves_the_published_rows() -> None:
+def test_toy_graph_moves_the_published_rows():
     def run() -> str:
         comm = dgcl.build_comm_info(t24(), "uniform", part=np.arange(24) * 2 // 24)
         off = dgcl.Offload(comm, chunks=3, chunk_by="range")
@@ -64,7 +64,7 @@ def test_toy_graph_moves_the_published_rows() -> None:
         assert "10 slots" in text
 
 
-def test_example_of_the_page_runs(tmp_path: Any) -> None:
+def test_example_of_the_page_runs(tmp_path):
     pyg = pytest.importorskip("torch_geometric.nn")
     page = (Path(__file__).parents[3] / "docs" / "offload.md").read_text()
     found = re.search(r"```python\n(.*?)```", page, re.DOTALL)
@@ -86,7 +86,7 @@ def test_example_of_the_page_runs(tmp_path: Any) -> None:
     dgcl.launch(run, 1)
 
 
-def test_as_few_chunks_as_fit() -> None:
+def test_as_few_chunks_as_fit():
     def run(comm: dgcl.Communicator) -> None:
         widths = (64, 32)
         one = dgcl.Offload(comm, chunks=1, memory_limit=None, widths=widths)
@@ -107,9 +107,7 @@ def test_as_few_chunks_as_fit() -> None:
 @pytest.mark.parametrize("in_files", [True, False])
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("widths", [(8, 8, 8, 8), (16, 8, 4), (4, 8, 32), (4, 32, 4, 4)])
-def test_host_memory_is_what_lives(
-    tmp_path: Any, widths: tuple[int, ...], kept: bool, in_files: bool
-) -> None:
+def test_host_memory_is_what_lives(tmp_path, widths: tuple[int, ...], kept: bool, in_files: bool):
     """By name and to the byte, in the second step as in the first; of equal widths by the published formula, too."""
 
     def step(off: dgcl.Offload, layers: list[torch.nn.Linear], x: torch.Tensor, labels: torch.Tensor) -> None:
@@ -153,7 +151,7 @@ def slots_of_layers(widths: tuple[int, ...], kept: bool) -> list[int]:
     return [*widths[:-1], *backward]
 
 
-def test_inference_holds_two_layers_of_rows() -> None:
+def test_inference_holds_two_layers_of_rows():
     widths = (8, 6, 32, 4)
 
     def run(comm: dgcl.Communicator) -> None:
@@ -174,7 +172,7 @@ def test_inference_holds_two_layers_of_rows() -> None:
     connected(run)
 
 
-def test_what_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_not_begun(monkeypatch):
     """Graphs are kept where they fit into what is free, and said; rows that do not fit are refused."""
 
     def run(comm: dgcl.Communicator) -> None:
@@ -192,7 +190,7 @@ def test_what_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None
     connected(run)
 
 
-def test_edges_stay_in_part_files(tmp_path: Path) -> None:
+def test_edges_stay_in_part_files(tmp_path):
     """A rank that loaded its part has its edges mapped, one chunk's cut out at a time; rows are those of the graph."""
     save_shares(tmp_path, prepare(GRAPH, 2, "uniform", method="direct"))
     features = torch.arange(60.0).view(30, 2)
@@ -259,7 +257,7 @@ class Sums(torch.nn.Module):
         ({"chunks": 2, "method": "magic"}, "method must be one of"),
     ],
 )
-def test_arguments_that_cannot_be(options: dict[str, Any], message: str) -> None:
+def test_arguments_that_cannot_be(options: dict[str, Any], message: str):
     def run(comm: dgcl.Communicator) -> None:
         with pytest.raises((TypeError, ValueError), match=message):
             dgcl.Offload(comm, **options)
@@ -267,7 +265,7 @@ def test_arguments_that_cannot_be(options: dict[str, Any], message: str) -> None
     connected(run)
 
 
-def test_questions_that_cannot_be() -> None:
+def test_questions_that_cannot_be():
     def run(comm: dgcl.Communicator) -> None:
         off = dgcl.Offload(comm, chunks=2)
         for widths in (5, ["a"], [3], [3, 0]):
@@ -279,7 +277,7 @@ def test_questions_that_cannot_be() -> None:
     connected(run)
 
 
-def test_files_in_memory_have_no_thread_that_reads_ahead() -> None:
+def test_files_in_memory_have_no_thread_that_reads_ahead():
     def run(comm: dgcl.Communicator) -> None:
         off = dgcl.Offload(comm, chunks=2, store="/dev/shm")
         x = off.dispatch_features(torch.ones(30, 3)).requires_grad_()
@@ -289,7 +287,7 @@ def test_files_in_memory_have_no_thread_that_reads_ahead() -> None:
     connected(run)
 
 
-def test_a_rank_without_room_is_told_to_all(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_room_is_told_to_all(tmp_path, monkeypatch):
     def no_room(*arguments: Any) -> None:
         raise OSError(28, "store: 1 GB of rows do not fit")
 
@@ -303,7 +301,7 @@ def test_a_rank_without_room_is_told_to_all(tmp_path: Any, monkeypatch: pytest.M
     connected(run)
 
 
-def test_other_placements_and_ranks_that_disagree() -> None:
+def test_other_placements_and_ranks_that_disagree():
     def placed(comm: dgcl.Communicator) -> None:
         with pytest.raises(ValueError, match="Offload needs all in-edges of a rank's vertices"):
             dgcl.Offload(comm, chunks=2)

@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> HostStore:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool])
-def test_rows_are_those_of_a_plain_tensor(store: HostStore, dtype: torch.dtype) -> None:
+def test_rows_are_those_of_a_plain_tensor(store: HostStore, dtype: torch.dtype):
     generator = torch.Generator().manual_seed(0)
     expected = torch.randint(0, 2, SHAPE, generator=generator).to(dtype)
     rows = store.empty(SHAPE, dtype)
@@ -55,7 +55,7 @@ def test_rows_are_those_of_a_plain_tensor(store: HostStore, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_additions(store: HostStore, dtype: torch.dtype) -> None:
+def test_additions(store: HostStore, dtype: torch.dtype):
     generator = torch.Generator().manual_seed(0)
     before, source = (torch.randn(SHAPE, generator=generator).to(dtype) for _ in range(2))
     which, places = torch.tensor([1, 2, 40]), torch.tensor([3, 0, 1])
@@ -69,14 +69,14 @@ def test_additions(store: HostStore, dtype: torch.dtype) -> None:
     assert rows.equal(expected)
 
 
-def test_other_tensors_are_read_and_written_too(store: HostStore) -> None:
+def test_other_tensors_are_read_and_written_too(store: HostStore):
     plain = torch.arange(12.0).view(6, 2).t()
     assert store.read(plain, torch.tensor([1])).tolist() == [[1, 3, 5, 7, 9, 11]]
     store.write(plain, slice(0, 1), torch.zeros(1, 6))
     assert plain[0].tolist() == [0] * 6
 
 
-def test_files_are_private_and_leave_nothing(tmp_path: Path) -> None:
+def test_files_are_private_and_leave_nothing(tmp_path):
     store = HostStore(tmp_path)
     rows = store.empty((1000, 128), torch.float32)
     assert not list(tmp_path.iterdir())
@@ -107,7 +107,7 @@ def _room_of_files(folder: Path) -> int:
     return sum({(stat.st_dev, stat.st_ino): stat.st_size for stat in map(os.fstat, fds)}.values())
 
 
-def test_files_are_used_again_and_take_no_more_than_rows_have_taken(tmp_path: Path) -> None:
+def test_files_are_used_again_and_take_no_more_than_rows_have_taken(tmp_path):
     """Rows of random sizes come and go; what lives, and its sum, is kept by hand."""
     store, generator = HostStore(tmp_path), np.random.default_rng(0)
     live: list[tuple[torch.Tensor, str]] = []
@@ -137,7 +137,7 @@ def test_files_are_used_again_and_take_no_more_than_rows_have_taken(tmp_path: Pa
     assert all(before.equal(rows) for before, rows in kept)
 
 
-def test_no_room_is_an_error_with_sizes(tmp_path: Path) -> None:
+def test_no_room_is_an_error_with_sizes(tmp_path):
     store = HostStore(tmp_path)
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
     with pytest.raises(OSError, match=r"store: .* of rows do not fit into .*, where .* are free") as caught:
@@ -146,7 +146,7 @@ def test_no_room_is_an_error_with_sizes(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_limit_of_file_sizes_is_an_error(tmp_path: Path) -> None:
+def test_a_limit_of_file_sizes_is_an_error(tmp_path):
     store = HostStore(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
@@ -158,7 +158,7 @@ def test_a_limit_of_file_sizes_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["/dev/shm", "/proc", "/tmp", "."])
-def test_which_files_are_on_a_disk(folder: str) -> None:
+def test_which_files_are_on_a_disk(folder: str):
     """As ``stat`` of coreutils tells; rows of the process are not."""
     assert not HostStore().on_disk
     kind = subprocess.run(
@@ -167,7 +167,7 @@ def test_which_files_are_on_a_disk(folder: str) -> None:
     assert _is_in_memory(Path(folder)) == (kind.strip() in ("tmpfs", "ramfs"))
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_a_folder_that_is_none(tmp_path):
     with pytest.raises(ValueError, match="store must be a folder"):
         HostStore(tmp_path / "missing")
 
@@ -184,11 +184,11 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
         ("2T", 2 << 40),
     ],
 )
-def test_numbers_of_bytes(text: int | str, expected: int) -> None:
+def test_numbers_of_bytes(text: int | str, expected: int):
     assert as_bytes(text, "memory_limit") == expected
 
 
 @pytest.mark.parametrize("text", [0, -1, "", "GB", "8 pounds", "0GB", True, 1.5, None])
-def test_no_numbers_of_bytes(text: object) -> None:
+def test_no_numbers_of_bytes(text: object):
     with pytest.raises(ValueError, match="memory_limit must be a positive number of bytes"):
         as_bytes(text, "memory_limit")  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ def compiled(graph: Graph, part: np.ndarray, num_ranks: int, num_chunks: int) ->
 
 
 @given(num_ranks=st.integers(1, 4), num_chunks=st.integers(1, 6), seed=st.integers(0, 10**6))
-def test_tables_are_proved(num_ranks: int, num_chunks: int, seed: int) -> None:
+def test_tables_are_proved(num_ranks: int, num_chunks: int, seed: int):
     graph = random_graph(16, 40, seed)
     part = np.random.default_rng(seed).integers(0, num_ranks, 16)
     tables, stored, reads = compiled(graph, part, num_ranks, num_chunks)
@@ -88,7 +88,7 @@ def _other_send(batch: Batch) -> Batch:
 @pytest.mark.parametrize(
     "change", [_other_source, _no_load, _no_reload, _other_first, _same_slot, _other_receive, _other_send]
 )
-def test_changed_tables_are_refused(change: Callable[[Batch], Batch]) -> None:
+def test_changed_tables_are_refused(change: Callable[[Batch], Batch]):
     part = np.arange(24) * 2 // 24
     tables, stored, reads = compiled(t24(), part, 2, 2)
     verify_tables(tables, stored, reads)

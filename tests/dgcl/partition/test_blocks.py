@@ -25,7 +25,7 @@ RANKS = np.arange(8)
         ([np.array([0, 0, 0, 1, 1, 1, 1, 1]), RANKS], 4, [2, 8]),  # neither lies within the other
     ],
 )
-def test_levels(levels: list[np.ndarray], block: int, sizes: list[int]) -> None:
+def test_levels(levels: list[np.ndarray], block: int, sizes: list[int]):
     found = with_blocks(levels, RANKS // block)
     assert [len(np.unique(level)) for level in found] == sizes
     for coarse, fine in itertools.pairwise(found):
@@ -33,7 +33,7 @@ def test_levels(levels: list[np.ndarray], block: int, sizes: list[int]) -> None:
     assert found[-1] is levels[-1]
 
 
-def test_fewer_edges_between_blocks_than_without() -> None:
+def test_fewer_edges_between_blocks_than_without():
     """Two communities of four groups: a block of four parts is a community, whatever the seed."""
     rng = np.random.default_rng(0)
     edges = []

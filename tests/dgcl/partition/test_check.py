@@ -19,7 +19,7 @@ from tests.samples import named
         "strided": np.array([0, 9, 1, 9, 1, 9])[::2],
     },
 )
-def test_integers_of_any_kind_become_int32(part: Any) -> None:
+def test_integers_of_any_kind_become_int32(part: Any):
     checked = check_part(part, 3, 2)
     assert checked.dtype == np.int32
     assert checked.tolist() == [0, 1, 1]
@@ -43,15 +43,15 @@ def test_integers_of_any_kind_become_int32(part: Any) -> None:
 )
 def test_anything_else_is_named(
     part: Any, num_nodes: int, num_parts: Any, error: type[Exception], message: str
-) -> None:
+):
     with pytest.raises(error, match=message):
         check_part(part, num_nodes, num_parts)
 
 
-def test_empty_parts_are_accepted_where_asked_for_or_unavoidable() -> None:
+def test_empty_parts_are_accepted_where_asked_for_or_unavoidable():
     assert check_part([0, 0, 2], 3, 3, allow_empty=True).tolist() == [0, 0, 2]
     assert check_part([3, 3], 2, 4).tolist() == [3, 3]
 
 
-def test_numpy_integers_count_parts() -> None:
+def test_numpy_integers_count_parts():
     assert as_num_parts(np.int64(4)) == 4

@@ -1,7 +1,6 @@
 """dgcl.partition.metis and its kernels: the graph METIS gets, a machine's levels, groups filled up."""
 
 from itertools import pairwise
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -26,9 +25,7 @@ def rows(xadj: np.ndarray, adjncy: np.ndarray) -> list[list[int]]:
 
 
 @given(edge_indices(), st.data())
-def test_undirected_simple_graph_and_its_subgraphs(
-    drawn: tuple[int, np.ndarray], data: st.DataObject
-) -> None:
+def test_undirected_simple_graph_and_its_subgraphs(drawn: tuple[int, np.ndarray], data: st.DataObject):
     num_nodes, edges = drawn
     graph = as_graph(edges, num_nodes=num_nodes)
     simple = nx.Graph()
@@ -60,7 +57,7 @@ def test_undirected_simple_graph_and_its_subgraphs(
         "mixed": ([(0, 0), (0, 1), (1, 0), (1, 0)], [[0, 0, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]]),
     },
 )
-def test_levels_of_a_machine(places: list[tuple[int, int]], levels: list[list[int]]) -> None:
+def test_levels_of_a_machine(places: list[tuple[int, int]], levels: list[list[int]]):
     devices = tuple(Device(f"gpu{r}", machine, socket) for r, (machine, socket) in enumerate(places))
     wires = tuple(Connection(f"wire{r}", "PCIe", f"gpu{r}", "switch", 1.0) for r in range(len(places)))
     found = device_levels(Topology("machine", devices, wires))
@@ -77,15 +74,13 @@ def test_levels_of_a_machine(places: list[tuple[int, int]], levels: list[list[in
         "only-what-can-be-spared": ([0, 0, 0, 2, 2], [3, 1, 1], [0, 0, 0, 1, 1], [0, 0, 0, 1, 2]),
     },
 )
-def test_groups_are_filled_up(
-    labels: list[int], minimum: list[int], degrees: list[int], expected: list[int]
-) -> None:
+def test_groups_are_filled_up(labels: list[int], minimum: list[int], degrees: list[int], expected: list[int]):
     moved = np.array(labels)
     ensure_minimum(moved, np.array(minimum), np.array(degrees))
     assert moved.tolist() == expected
 
 
-def test_metis_that_wants_more_than_is_free(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_metis_that_wants_more_than_is_free(monkeypatch, caplog):
     """METIS itself ends by a failed allocation, not the process by the kernel; "auto" goes on without it, in words."""
     graph = as_graph(np.random.default_rng(0).integers(0, 30_000, (2, 300_000)))
     enough, free = partition_graph(graph, 4), 25_000_000
@@ -104,7 +99,7 @@ def test_metis_that_wants_more_than_is_free(monkeypatch: pytest.MonkeyPatch, cap
     assert np.array_equal(partition_graph(graph, 4), enough)  # the same, in a process of its own
 
 
-def test_an_end_that_metis_does_not_explain_says_both_causes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_that_metis_does_not_explain_says_both_causes(monkeypatch):
     def ends(*_: object, **__: object) -> None:
         raise RuntimeError("Caught an unknown exception!")
 

@@ -44,9 +44,7 @@ def cliques(num_cliques: int, size: int, chain: int = 1) -> Graph:
 @given(
     edge_indices(max_nodes=60, max_edges=200), st.integers(1, 12), st.sampled_from(METHODS), st.integers(0, 5)
 )
-def test_every_part_has_vertices(
-    drawn: tuple[int, np.ndarray], num_parts: int, method: str, seed: int
-) -> None:
+def test_every_part_has_vertices(drawn: tuple[int, np.ndarray], num_parts: int, method: str, seed: int):
     num_nodes, edges = drawn
     graph = as_graph(edges, num_nodes=num_nodes)
     part = partition_graph(graph, num_parts, method=method, seed=seed)
@@ -59,18 +57,18 @@ def test_every_part_has_vertices(
     np.testing.assert_array_equal(part, partition_graph(graph, num_parts, method=method, seed=seed))
 
 
-def test_range_keeps_the_order() -> None:
+def test_range_keeps_the_order():
     part = partition_graph(as_graph([[0], [6]]), 3, method="range")
     assert part.tolist() == sorted(part.tolist())
 
 
-def test_random_depends_on_the_seed() -> None:
+def test_random_depends_on_the_seed():
     graph = as_graph([[0], [99]])
     first, second = (partition_graph(graph, 4, method="random", seed=seed) for seed in (0, 1))
     assert (first != second).any()
 
 
-def test_metis_finds_the_cliques() -> None:
+def test_metis_finds_the_cliques():
     part = partition_graph(cliques(4, 30), 4)
     assert all(len(set(part[k::4])) == 1 for k in range(4))
     assert len(set(part[:4])) == 4
@@ -85,7 +83,7 @@ def test_metis_finds_the_cliques() -> None:
         "machines-and-sockets": [(0, s) for s in (0, 0, 1, 1)] + [(1, s) for s in (0, 0, 1, 1)],
     },
 )
-def test_part_r_is_for_device_r(places: list[tuple[int, int]]) -> None:
+def test_part_r_is_for_device_r(places: list[tuple[int, int]]):
     """Two weakly joined halves of four cliques each: each half must land on one machine (or socket)."""
     graph = cliques(8, 30, chain=4)
     part = partition_graph(graph, 8, topology=machine(places))
@@ -99,7 +97,7 @@ def test_part_r_is_for_device_r(places: list[tuple[int, int]]) -> None:
         assert all(homes[k] == homes[k + 1] for k in (0, 2, 4, 6))
 
 
-def test_uneven_machines_get_their_share() -> None:
+def test_uneven_machines_get_their_share():
     """Five devices, two on one machine and three on the other: all parts alike, in spite of uneven groups."""
     rng = np.random.default_rng(0)
     graph = as_graph(rng.integers(0, 5000, (2, 40_000)), num_nodes=5000)
@@ -109,7 +107,7 @@ def test_uneven_machines_get_their_share() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [0.01, 0.2])
-def test_vertex_weights_are_balanced(tolerance: float) -> None:
+def test_vertex_weights_are_balanced(tolerance: float):
     rng = np.random.default_rng(0)
     graph = as_graph(rng.integers(0, 4000, (2, 20_000)), num_nodes=4000)
     weights = np.where(np.arange(4000) < 1000, 9, 1)
@@ -117,7 +115,7 @@ def test_vertex_weights_are_balanced(tolerance: float) -> None:
     assert np.bincount(part, weights=weights).max() <= (1 + tolerance) * weights.sum() / 4 + 9
 
 
-def test_weights_of_nothing_are_equal() -> None:
+def test_weights_of_nothing_are_equal():
     graph = as_graph(np.random.default_rng(0).integers(0, 400, (2, 2000)), num_nodes=400)
     part = partition_graph(graph, 4, vertex_weights=np.zeros(400, int))
     np.testing.assert_array_equal(part, partition_graph(graph, 4))
@@ -125,7 +123,7 @@ def test_weights_of_nothing_are_equal() -> None:
 
 @pytest.mark.parametrize("num_nodes", [1, 3, 4])
 @pytest.mark.parametrize("method", METHODS)
-def test_as_many_parts_as_vertices_or_more(num_nodes: int, method: str, caplog: Any) -> None:
+def test_as_many_parts_as_vertices_or_more(num_nodes: int, method: str, caplog):
     graph = as_graph(np.zeros((2, 0), int), num_nodes=num_nodes)
     with caplog.at_level(logging.WARNING, logger="dgcl"):
         part = partition_graph(graph, 4, method=method)
@@ -150,7 +148,7 @@ def test_as_many_parts_as_vertices_or_more(num_nodes: int, method: str, caplog: 
     },
 )
 @pytest.mark.parametrize("num_parts", [2, 7, 39])
-def test_graphs_that_metis_dislikes(edges: np.ndarray, num_parts: int) -> None:
+def test_graphs_that_metis_dislikes(edges: np.ndarray, num_parts: int):
     part = partition_graph(as_graph(edges, num_nodes=40), num_parts)
     assert set(part.tolist()) == set(range(num_parts))
 
@@ -172,12 +170,12 @@ def test_graphs_that_metis_dislikes(edges: np.ndarray, num_parts: int) -> None:
         "tolerance": ({"balance_tolerance": 0}, ValueError, "balance_tolerance must be a positive number"),
     },
 )
-def test_bad_arguments_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_named(options: dict[str, Any], error: type[Exception], message: str):
     with pytest.raises(error, match=message):
         partition_graph(as_graph([[0], [8]]), **{"num_parts": 2, **options})
 
 
-def test_real_graph() -> None:
+def test_real_graph():
     graph = read_graph(real_graph("web_google_scc")).graph
     part = partition_graph(graph, 8)
     sizes = np.bincount(part)
@@ -186,7 +184,7 @@ def test_real_graph() -> None:
     assert (part[sources] != part[destinations]).mean() < 0.02  # 0.875 at random
 
 
-def test_edges_are_balanced() -> None:
+def test_edges_are_balanced():
     rng = np.random.default_rng(0)
     dense = rng.integers(0, 1000, (2, 30_000))
     sparse = [1000 * k + rng.integers(0, 1000, (2, 3000)) for k in (1, 2, 3)]
@@ -200,7 +198,7 @@ def test_edges_are_balanced() -> None:
     assert found["vertices"] > 1.5
 
 
-def test_a_bad_balance_is_refused() -> None:
+def test_a_bad_balance_is_refused():
     graph = as_graph(np.array([[0, 1], [1, 0]]), num_nodes=2)
     with pytest.raises(ValueError, match="balance must be one of vertices, edges"):
         balance_weights(graph, "rows", "metis")
@@ -210,7 +208,7 @@ def test_a_bad_balance_is_refused() -> None:
 
 @named("places", {"flat": [(0, 0)] * 8, "levels": [(r // 4, r // 2) for r in range(8)]})
 @pytest.mark.parametrize("hubs", [1, 2, 7])
-def test_vertices_that_weigh_more_than_a_part_have_one_each(hubs: int, places: list[tuple[int, int]]) -> None:
+def test_vertices_that_weigh_more_than_a_part_have_one_each(hubs: int, places: list[tuple[int, int]]):
     leaves = np.arange(hubs, 800)
     edges = np.concatenate([np.stack([leaves, np.full_like(leaves, hub)]) for hub in range(hubs)], axis=1)
     graph = as_graph(edges, num_nodes=800)

@@ -9,14 +9,14 @@ from tests.samples import matrix, slow
 pytestmark = pytest.mark.xdist_group("alone")
 
 
-def test_some_seconds_with_four_ranks() -> None:
+def test_some_seconds_with_four_ranks():
     outcome = stress(4, 2.0, seed=3)
     assert outcome.wrong == []
     assert outcome.calls > 20
 
 
 @pytest.mark.parametrize("num_ranks", [8, slow(16)])
-def test_threads(num_ranks: int) -> None:
+def test_threads(num_ranks: int):
     for calls, *_, wrong in dgcl.launch(play, num_ranks, make_problems(num_ranks, 51), 2.0, 51):
         assert wrong == []
         assert calls > 20
@@ -27,7 +27,7 @@ def test_threads(num_ranks: int) -> None:
     "num_ranks, seconds",
     [(16, 8.0), *(matrix(*each) for each in ((8, 10.0), (32, 20.0)))],
 )
-def test_many_ranks(num_ranks: int, seconds: float) -> None:
+def test_many_ranks(num_ranks: int, seconds: float):
     outcome = stress(num_ranks, seconds, seed=num_ranks)
     assert outcome.wrong == []
     assert outcome.calls > seconds

@@ -53,7 +53,7 @@ def check(wrong: str = "", **options: object) -> None:
         "topology": {"topology": "uniform"},
     },
 )
-def test_a_right_model_passes(options) -> None:
+def test_a_right_model_passes(options):
     check(**options)
 
 
@@ -70,7 +70,7 @@ def test_a_right_model_passes(options) -> None:
         ("gradient", "step 1: the gradient of first.weight differs", ""),
     ],
 )
-def test_what_is_wrong_is_told(wrong, first, known) -> None:
+def test_what_is_wrong_is_told(wrong, first, known):
     with pytest.raises(AssertionError, match=first) as caught:
         check(wrong)
     lines = str(caught.value).splitlines()
@@ -80,7 +80,7 @@ def test_what_is_wrong_is_told(wrong, first, known) -> None:
     assert re.search(known, str(caught.value))
 
 
-def test_against_a_model_without_dgcl() -> None:
+def test_against_a_model_without_dgcl():
     """The sums of the whole graph as a dense product; a wrong one is told."""
     dense = torch.zeros(CASE.num_nodes, CASE.num_nodes, dtype=torch.float64)
     dense.index_put_(
@@ -117,7 +117,7 @@ def test_against_a_model_without_dgcl() -> None:
         run(dense.T)
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_what_cannot_be_compared_is_refused():
     shared = nn.Linear(3, 2)
     for make, error, words in (
         (lambda comm: shared, ValueError, "model_fn must make a new model in each call"),
@@ -135,7 +135,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         dgcl.testing.assert_equivalent(Model, CASE.graph, FEATURES, 0)
 
 
-def test_a_gradient_of_zero_is_no_difference() -> None:
+def test_a_gradient_of_zero_is_no_difference():
     """A normalisation takes the bias before it away: its gradient is rounding alone, and not the same rounding."""
     dgcl.testing.assert_equivalent(
         lambda comm: nn.Sequential(nn.Linear(3, 4), dgcl.nn.GraphNorm(4), nn.Linear(4, 2)),

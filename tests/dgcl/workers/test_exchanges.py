@@ -54,7 +54,7 @@ def smallest_cover(edges: set[tuple[int, int]]) -> int:
     "num_parts, edges, rows",
     [(2, "head", 14), (2, "tail", 12), (2, "cover", 12), (4, "head", 20), (4, "tail", 20), (4, "cover", 20)],
 )
-def test_rows_of_the_toy_graph(num_parts: int, edges: str, rows: int) -> None:
+def test_rows_of_the_toy_graph(num_parts: int, edges: str, rows: int):
     graph = toy_24()
     part = in_ranges(24, num_parts)
     made = exchanges_of(graph, part, workers_of(edges, graph, part, num_parts), num_parts)
@@ -73,9 +73,7 @@ def problems(draw: st.DrawFn) -> tuple[Graph, np.ndarray, int]:
 
 
 @given(problems(), st.sampled_from(EDGES))
-def test_each_edge_finds_its_source_and_its_sum_its_owner(
-    problem: tuple[Graph, np.ndarray, int], edges: str
-) -> None:
+def test_each_edge_finds_its_source_and_its_sum_its_owner(problem: tuple[Graph, np.ndarray, int], edges: str):
     graph, part, num_parts = problem
     made = exchanges_of(graph, part, workers_of(edges, graph, part, num_parts), num_parts)
     expand = {(u, w) for (u, _), w in zip(pairs(graph), made.worker.tolist(), strict=True) if w != part[u]}
@@ -91,7 +89,7 @@ def test_each_edge_finds_its_source_and_its_sum_its_owner(
 
 
 @given(problems())
-def test_no_cover_moves_fewer_rows(problem: tuple[Graph, np.ndarray, int]) -> None:
+def test_no_cover_moves_fewer_rows(problem: tuple[Graph, np.ndarray, int]):
     graph, part, num_parts = problem
     made = exchanges_of(graph, part, cover(graph, part, num_parts), num_parts)
     least = 0
@@ -101,7 +99,7 @@ def test_no_cover_moves_fewer_rows(problem: tuple[Graph, np.ndarray, int]) -> No
 
 
 @given(problems())
-def test_cover_is_at_most_head_and_tail(problem: tuple[Graph, np.ndarray, int]) -> None:
+def test_cover_is_at_most_head_and_tail(problem: tuple[Graph, np.ndarray, int]):
     graph, part, num_parts = problem
     rows = {
         edges: sum(exchanges_of(graph, part, workers_of(edges, graph, part, num_parts), num_parts).rows)
@@ -116,20 +114,20 @@ def star(num_leaves: int) -> tuple[Graph, np.ndarray]:
     return as_graph(edges, num_leaves + 1), np.array([0] * num_leaves + [1], np.int32)
 
 
-def test_a_hub_is_summed_where_its_sources_are() -> None:
+def test_a_hub_is_summed_where_its_sources_are():
     graph, part = star(10)
     made = exchanges_of(graph, part, cover(graph, part, 2), 2)
     assert made.rows == (0, 1)
     assert made.edges.tolist() == [10, 0]
 
 
-def test_the_bound_on_imbalance_gives_partial_sums_up() -> None:
+def test_the_bound_on_imbalance_gives_partial_sums_up():
     graph, part = star(10)
     made = exchanges_of(graph, part, cover(graph, part, 2, imbalance=1.0), 2)
     assert made.rows == (10, 0)
 
 
-def test_no_more_is_given_up_than_the_bound_needs() -> None:
+def test_no_more_is_given_up_than_the_bound_needs():
     # Rank 0 would sum all four edges, and may sum two: one of its two partial sums goes, not both.
     graph = as_graph(np.array([[0, 1, 2, 3], [4, 4, 5, 5]]), 6)
     part = np.array([0, 0, 0, 0, 1, 1], np.int32)
@@ -141,7 +139,7 @@ def test_no_more_is_given_up_than_the_bound_needs() -> None:
 @given(problems(), st.sampled_from([1.0, 1.2, 2.0]))
 def test_a_bound_overloads_nobody_that_the_head_does_not(
     problem: tuple[Graph, np.ndarray, int], imbalance: float
-) -> None:
+):
     graph, part, num_parts = problem
     bounded = exchanges_of(graph, part, cover(graph, part, num_parts, imbalance=imbalance), num_parts)
     at_head = exchanges_of(graph, part, workers_of("head", graph, part, num_parts), num_parts)
@@ -149,7 +147,7 @@ def test_a_bound_overloads_nobody_that_the_head_does_not(
     assert (bounded.edges <= np.maximum(most, at_head.edges)).all()
 
 
-def test_pairs_of_machines() -> None:
+def test_pairs_of_machines():
     # Ranks 0 and 1 are one machine, 2 and 3 another: within a machine edges are summed at the head.
     graph = as_graph(np.array([[0, 1, 0, 1], [2, 2, 1, 3]]), 4)
     part = np.arange(4, dtype=np.int32)
@@ -159,7 +157,7 @@ def test_pairs_of_machines() -> None:
     assert sum(exchanges_of(graph, part, worker, 4).rows) <= 4
 
 
-def test_edges_that_are_given_up_overload_nobody_else() -> None:
+def test_edges_that_are_given_up_overload_nobody_else():
     # Rank 0's partial sum, given up, would bring rank 1 to 4 edges of 5: each rank has as many as with the head.
     graph = as_graph(np.array([[0, 7, 9, 0, 1], [0, 0, 0, 2, 2]]), 10)
     part = np.array([0, 0, 1, 0, 0, 0, 0, 1, 0, 1], np.int32)
@@ -167,13 +165,13 @@ def test_edges_that_are_given_up_overload_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("imbalance", [0.5, float("nan")])
-def test_bad_bounds_are_refused(imbalance: float) -> None:
+def test_bad_bounds_are_refused(imbalance: float):
     graph, part = star(2)
     with pytest.raises(ValueError, match="imbalance must be at least 1"):
         cover(graph, part, 2, imbalance=imbalance)
 
 
-def test_unknown_names_are_refused() -> None:
+def test_unknown_names_are_refused():
     graph, part = star(2)
     with pytest.raises(ValueError, match=r"edges must be one of head, tail, cover \(got 'heads'\)"):
         workers_of("heads", graph, part, 2)

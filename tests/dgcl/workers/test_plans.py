@@ -25,7 +25,7 @@ def planned(edges: str, graph: object, part: np.ndarray) -> AggregationPlan:
 
 
 @pytest.mark.parametrize("edges", EDGES)
-def test_plans_carry_what_the_exchanges_need(edges: str) -> None:
+def test_plans_carry_what_the_exchanges_need(edges: str):
     rng = np.random.default_rng(3)
     graph = as_graph(rng.integers(0, 60, (2, 400)), 60)
     made = planned(edges, graph, rng.integers(0, 4, 60).astype(np.int32))
@@ -35,7 +35,7 @@ def test_plans_carry_what_the_exchanges_need(edges: str) -> None:
     assert made.fold.bound.seconds <= made.fold.predicted_seconds * (1 + 1e-12)
 
 
-def test_the_fastest_adds_the_sums_of_the_fullest_rank() -> None:
+def test_the_fastest_adds_the_sums_of_the_fullest_rank():
     graph, part = star(10)
     plans = {edges: planned(edges, graph, part) for edges in ("head", "cover")}
     assert fastest(plans) == "cover"
@@ -44,7 +44,7 @@ def test_the_fastest_adds_the_sums_of_the_fullest_rank() -> None:
     assert plans["head"].seconds(1.0) == pytest.approx(10 + plans["head"].exchange_seconds)
 
 
-def test_more_edges_than_can_be_numbered_are_refused() -> None:
+def test_more_edges_than_can_be_numbered_are_refused():
     graph, part = star(10)
     problem = Problem(graph, part, preset(TOPOLOGY), "auto", PlanOptions())
     strategy, plan = EdgePlacement("cover"), planned("cover", graph, part)
@@ -58,7 +58,7 @@ def test_more_edges_than_can_be_numbered_are_refused() -> None:
             strategy.lay_out(problem, "cover", "", replace(plan, exchanges=exchanges))
 
 
-def test_nothing_travels_on_one_part() -> None:
+def test_nothing_travels_on_one_part():
     graph = as_graph(np.array([[0, 1], [1, 0]]), 2)
     made = planned("cover", graph, np.zeros(2, np.int32))
     assert made.exchange_seconds == 0

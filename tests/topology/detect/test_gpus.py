@@ -45,7 +45,7 @@ def deny(
     return {(a, b, way): status for pair in pairs for a, b in (pair, pair[::-1]) for way in capabilities}
 
 
-def test_the_pcie_tree_and_the_nics(kernel: FakeKernel) -> None:
+def test_the_pcie_tree_and_the_nics(kernel: FakeKernel):
     driver = FakeDriver([gpu(i, address) for i, address in enumerate((A, B, C, D))])
     imported = found(kernel, driver)
     assert wires(imported.topology) == {
@@ -67,12 +67,12 @@ def test_the_pcie_tree_and_the_nics(kernel: FakeKernel) -> None:
     assert imported.notes == ()
 
 
-def test_direct_nvlinks(kernel: FakeKernel) -> None:
+def test_direct_nvlinks(kernel: FakeKernel):
     driver = FakeDriver([gpu(0, A, to_gpu(B, 4)), gpu(1, B, to_gpu(A, 4)), gpu(2, C), gpu(3, D)])
     assert wires(found(kernel, driver).topology)["gpu0", "gpu1", "NV4"] == pytest.approx(4 * 22.8)
 
 
-def test_nvlinks_that_are_up_but_denied_are_left_out(kernel: FakeKernel) -> None:
+def test_nvlinks_that_are_up_but_denied_are_left_out(kernel: FakeKernel):
     gpus = [gpu(0, A, to_gpu(B, 4)), gpu(1, B, to_gpu(A, 4)), gpu(2, C), gpu(3, D)]
     imported = found(kernel, FakeDriver(gpus, deny([(0, 1)], PEER_NVLINK)))
     assert {kind for _, _, kind in wires(imported.topology)} == {"PCIe", "IB", "UPI"}
@@ -82,7 +82,7 @@ def test_nvlinks_that_are_up_but_denied_are_left_out(kernel: FakeKernel) -> None
 
 
 @named("remote, address", {"told": (2, "0000:c1:00.0"), "in a virtual machine": (None, "")})
-def test_nvswitches(kernel: FakeKernel, remote: int | None, address: str) -> None:
+def test_nvswitches(kernel: FakeKernel, remote: int | None, address: str):
     links = [NvmlLink(remote, address)] * 12
     driver = FakeDriver([gpu(i, where, links) for i, where in enumerate((A, B, C, D))])
     ports = {ends: rate for ends, rate in wires(found(kernel, driver).topology).items() if ends[2] == "NV12"}
@@ -108,19 +108,19 @@ def test_nvswitches(kernel: FakeKernel, remote: int | None, address: str) -> Non
 )
 def test_nvswitches_that_join_not_all(
     kernel: FakeKernel, denied: list[tuple[int, int]], switches: list[str], note: str
-) -> None:
+):
     gpus = [gpu(i, address, to_switch(12)) for i, address in enumerate((A, B, C, D))]
     imported = found(kernel, FakeDriver(gpus, deny(denied, PEER_NVLINK)))
     assert [end for _, end, kind in sorted(wires(imported.topology)) if kind == "NV12"] == switches
     assert any(note in text for text in (*imported.notes, ""))
 
 
-def test_links_to_the_processor(kernel: FakeKernel) -> None:
+def test_links_to_the_processor(kernel: FakeKernel):
     driver = FakeDriver([gpu(0, A, [NvmlLink(REMOTE_CPU, "")] * 3, sm=70), gpu(1, C, sm=70)])
     assert wires(found(kernel, driver, "0,1").topology)["gpu0", "cpu0", "NV3"] == pytest.approx(72.6)
 
 
-def test_pairs_without_peer_access_are_told(kernel: FakeKernel) -> None:
+def test_pairs_without_peer_access_are_told(kernel: FakeKernel):
     driver = FakeDriver(
         [gpu(0, A), gpu(1, B), gpu(2, C)], deny([(0, 2), (1, 2)], PEER_READ, PEER_WRITE, status=3)
     )
@@ -131,7 +131,7 @@ def test_pairs_without_peer_access_are_told(kernel: FakeKernel) -> None:
     )
 
 
-def test_visible_gpus_alone_and_in_their_order(kernel: FakeKernel) -> None:
+def test_visible_gpus_alone_and_in_their_order(kernel: FakeKernel):
     gpus = [gpu(0, A, to_gpu(B, 4)), gpu(1, B, to_gpu(A, 4)), gpu(2, C), gpu(3, D)]
     imported = found(kernel, FakeDriver(gpus), "GPU-0003,0")
     assert [device.name for device in imported.topology.devices] == ["gpu3", "gpu0"]
@@ -139,15 +139,13 @@ def test_visible_gpus_alone_and_in_their_order(kernel: FakeKernel) -> None:
     assert any("lead to 0000:3e:00.0, which is no GPU here" in note for note in imported.notes)
 
 
-def test_the_environment_decides_where_nothing_is_given(
-    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_decides_where_nothing_is_given(kernel: FakeKernel, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     driver = FakeDriver([gpu(0, A), gpu(1, B)])
     assert [d.name for d in found(kernel, driver, None).topology.devices] == ["gpu1"]
 
 
-def test_a_virtual_machine_without_pcie_tree_and_numa(tmp_path: Path) -> None:
+def test_a_virtual_machine_without_pcie_tree_and_numa(tmp_path):
     kernel = FakeKernel(tmp_path)
     kernel.processors(1, 4)
     for address in ("0000:00:05.0", "0000:00:06.0"):
@@ -158,7 +156,7 @@ def test_a_virtual_machine_without_pcie_tree_and_numa(tmp_path: Path) -> None:
     assert imported.notes == ()
 
 
-def test_devices_without_a_node_on_a_machine_of_several(tmp_path: Path) -> None:
+def test_devices_without_a_node_on_a_machine_of_several(tmp_path):
     kernel = FakeKernel(tmp_path)
     kernel.processors(2, 4)
     kernel.pci(A, numa=None)
@@ -175,9 +173,7 @@ def test_devices_without_a_node_on_a_machine_of_several(tmp_path: Path) -> None:
         ([gpu(0, A)], "", "CUDA_VISIBLE_DEVICES='' shows none of 1"),
     ],
 )
-def test_no_gpu(
-    kernel: FakeKernel, gpus: list[object], visible: str | None, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_gpu(kernel: FakeKernel, gpus: list[object], visible: str | None, message: str, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(NvmlUnavailable, match=message):
         found(kernel, FakeDriver(gpus), visible)  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     return fake
 
 
-def test_what_is_read(library: FakeLibrary) -> None:
+def test_what_is_read(library: FakeLibrary):
     with Nvml() as nvml:
         first, second = nvml.gpus()
         assert library.started == 1
@@ -104,7 +104,7 @@ def test_what_is_read(library: FakeLibrary) -> None:
     assert second.links[0].address == first.address
 
 
-def test_functions_that_an_old_driver_lacks(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_that_an_old_driver_lacks(library: FakeLibrary, monkeypatch):
     for name in ("NvLinkRemoteDeviceType", "GpuFabricInfo", "P2PStatus"):
         monkeypatch.delattr(FakeLibrary, f"nvmlDeviceGet{name}")
     with Nvml() as nvml:
@@ -122,15 +122,13 @@ def test_functions_that_an_old_driver_lacks(library: FakeLibrary, monkeypatch: p
         ("nvmlDeviceGetPciInfo_v3", "NVML does not say at which PCI address GPU 0 is"),
     ],
 )
-def test_no_rights(
-    library: FakeLibrary, monkeypatch: pytest.MonkeyPatch, function: str, message: str
-) -> None:
+def test_no_rights(library: FakeLibrary, monkeypatch, function: str, message: str):
     monkeypatch.setattr(FakeLibrary, function, lambda *_: NO_PERMISSION)
     with pytest.raises(NvmlUnavailable, match=message), Nvml() as nvml:
         nvml.gpus()
 
 
-def test_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_library(monkeypatch):
     def missing(name: str) -> None:
         raise OSError(name)
 

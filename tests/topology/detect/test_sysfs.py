@@ -1,7 +1,5 @@
 """What the kernel's files say, and that nothing breaks where they are missing."""
 
-from pathlib import Path
-
 import pytest
 
 from dgcl.topology.detect import Sysfs
@@ -10,7 +8,7 @@ from dgcl.topology.rates import CpuBus
 from tests.topology.detect.fakes import AMD, ARM, INTEL, POWER, FakeKernel
 
 
-def test_processors_and_memory(tmp_path: Path) -> None:
+def test_processors_and_memory(tmp_path):
     kernel = FakeKernel(tmp_path)
     kernel.processors(2, 12)
     facts = kernel.sysfs.host()
@@ -21,7 +19,7 @@ def test_processors_and_memory(tmp_path: Path) -> None:
     assert kernel.sysfs.machine_id() == "c0ffee"
 
 
-def test_numa_nodes_are_told_where_they_are_not_the_sockets(tmp_path: Path) -> None:
+def test_numa_nodes_are_told_where_they_are_not_the_sockets(tmp_path):
     kernel = FakeKernel(tmp_path)
     kernel.processors(1, 2, nodes=4)
     assert str(kernel.sysfs.host()).startswith("1 socket, 2 processors, 4 NUMA nodes, ")
@@ -42,13 +40,13 @@ def test_numa_nodes_are_told_where_they_are_not_the_sockets(tmp_path: Path) -> N
         ("nothing known", CpuBus("SYS", 10.0)),
     ],
 )
-def test_what_joins_the_processors(info: str, bus: CpuBus, tmp_path: Path) -> None:
+def test_what_joins_the_processors(info: str, bus: CpuBus, tmp_path):
     kernel = FakeKernel(tmp_path)
     kernel.processors(2, 1, info=info)
     assert kernel.sysfs.host().bus == bus
 
 
-def test_devices_and_the_bridges_above_them(tmp_path: Path) -> None:
+def test_devices_and_the_bridges_above_them(tmp_path):
     kernel = FakeKernel(tmp_path)
     kernel.pci("0000:3a:00.0", "0000:3b:00.0", "0000:3c:08.0", "0000:3d:00.0", numa=1, width=8)
     sysfs = kernel.sysfs
@@ -61,14 +59,14 @@ def test_devices_and_the_bridges_above_them(tmp_path: Path) -> None:
     "speed, width",
     [("Unknown", 16), ("16.0 GT/s PCIe", 255), ("17 GT/s", 16), ("", 16), ("1.2.3 GT/s", 16), (". GT/s", 16)],
 )
-def test_speeds_that_are_none(speed: str, width: int, tmp_path: Path) -> None:
+def test_speeds_that_are_none(speed: str, width: int, tmp_path):
     kernel = FakeKernel(tmp_path)
     kernel.pci("0000:01:00.0", numa=None, speed=speed, width=width)
     assert kernel.sysfs.pcie_of("0000:01:00.0") is None
     assert kernel.sysfs.numa_of("0000:01:00.0") is None
 
 
-def test_network_ports(tmp_path: Path) -> None:
+def test_network_ports(tmp_path):
     kernel = FakeKernel(tmp_path)
     cards = [kernel.pci("0000:00:00.0", f"0000:0{i}:00.0") for i in range(1, 6)]
     kernel.infiniband("mlx5_0", cards[0])
@@ -88,7 +86,7 @@ def test_network_ports(tmp_path: Path) -> None:
     }
 
 
-def test_virtual_cards_hang_one_level_deeper(tmp_path: Path) -> None:
+def test_virtual_cards_hang_one_level_deeper(tmp_path):
     kernel = FakeKernel(tmp_path)
     card = kernel.pci("0000:00:03.0")
     (card / "virtio0").mkdir()
@@ -96,7 +94,7 @@ def test_virtual_cards_hang_one_level_deeper(tmp_path: Path) -> None:
     assert list(kernel.sysfs.network_ports()) == ["0000:00:03.0"]
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_nothing_to_read(tmp_path):
     sysfs = Sysfs(tmp_path / "nowhere")
     assert str(sysfs.host()) == "1 socket, 1 processor"
     assert sysfs.network_ports() == {}
@@ -104,7 +102,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
     assert sysfs.machine_id() == ""
 
 
-def test_this_machine() -> None:
+def test_this_machine():
     facts = Sysfs().host()
     assert facts.cpus >= 1
     assert facts.sockets >= 1

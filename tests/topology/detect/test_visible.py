@@ -24,7 +24,7 @@ GPUS = [gpu(index, f"0000:0{index}:00.0") for index in range(4)]
         "a word": ("NoDevFiles", []),
     },
 )
-def test_chosen(visible: str | None, chosen: list[int]) -> None:
+def test_chosen(visible: str | None, chosen: list[int]):
     assert [gpu.index for gpu in visible_gpus(GPUS, visible)] == chosen
 
 
@@ -35,6 +35,6 @@ def test_chosen(visible: str | None, chosen: list[int]) -> None:
         ("GPU-000", "'GPU-000' is the beginning of 4 UUIDs"),
     ],
 )
-def test_refused(visible: str, message: str) -> None:
+def test_refused(visible: str, message: str):
     with pytest.raises(ValueError, match=message):
         visible_gpus(GPUS, visible)

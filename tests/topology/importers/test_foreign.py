@@ -1,7 +1,6 @@
 """What is not for the importers: named for what it is, with a way out."""
 
 import gzip
-from pathlib import Path
 
 import pytest
 
@@ -65,7 +64,7 @@ CASES = {
 
 
 @named("content, reason", CASES)
-def test_refused_for_what_it_is(content: str | bytes, reason: str, tmp_path: Path) -> None:
+def test_refused_for_what_it_is(content: str | bytes, reason: str, tmp_path):
     path = tmp_path / "f"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=reason):
@@ -87,19 +86,19 @@ def test_refused_for_what_it_is(content: str | bytes, reason: str, tmp_path: Pat
         "XML, CRLF": XML.replace("\n", "\r\n").encode(),
     },
 )
-def test_spellings_of_the_same(content: bytes, tmp_path: Path) -> None:
+def test_spellings_of_the_same(content: bytes, tmp_path):
     (tmp_path / "f").write_bytes(content)
     assert import_topology(tmp_path / "f").topology.num_devices == 3
 
 
-def test_more_gpus_than_any_machine_has() -> None:
+def test_more_gpus_than_any_machine_has():
     names = [f"GPU{n}" for n in range(200)]
     rows = "\n".join(f"{a}\t" + "\t".join("X" if a == b else "PIX" for b in names) for a in names)
     with pytest.raises(ValueError, match="line 1: 200 columns, more than any machine has"):
         parse_topo_matrix("\t" + "\t".join(names) + "\n" + rows)
 
 
-def test_two_lines_may_begin_equally_by_chance() -> None:
+def test_two_lines_may_begin_equally_by_chance():
     refuse_foreign("node1: a\nnode1: b\n")
     with pytest.raises(ValueError, match="every line begins with 'node1:'"):
         refuse_foreign("node1: a\nnode1: b\nnode1: c\n")

@@ -115,7 +115,7 @@ def imported(text: str, path: Path) -> Imported | None:
 
 @pytest.mark.parametrize("each", DEPTHS)
 @pytest.mark.parametrize("text", [pytest.param(MATRIX, id="hand-made"), *shared("topo_m")])
-def test_matrices(text: str, each: int, tmp_path: Path) -> None:
+def test_matrices(text: str, each: int, tmp_path):
     accepted = 0
     for damage in damaged(text, each):
         found = imported(damage, tmp_path / "m.txt")
@@ -133,7 +133,7 @@ XML_TEXTS = [pytest.param(XML, id="hand-made"), *shared("nccl_xml"), *shared("co
 
 @pytest.mark.parametrize("each", DEPTHS)
 @pytest.mark.parametrize("text", XML_TEXTS)
-def test_xml(text: str, each: int, tmp_path: Path) -> None:
+def test_xml(text: str, each: int, tmp_path):
     for damage in damaged(text, each):
         found = imported(damage, tmp_path / "m.xml")
         if found is not None:
@@ -154,7 +154,7 @@ def test_xml(text: str, each: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("each", DEPTHS)
 @pytest.mark.parametrize("text", [pytest.param(TABLES, id="hand-made"), *shared("p2p")])
-def test_tables(text: str, each: int) -> None:
+def test_tables(text: str, each: int):
     for damage in damaged(text, each):
         try:
             tables = parse_p2p_tables(damage)
@@ -172,7 +172,7 @@ def test_tables(text: str, each: int) -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_topo_matrix, parse_p2p_tables])
-def test_noise(parse: Callable[[str], object]) -> None:
+def test_noise(parse: Callable[[str], object]):
     rng = random.Random(1)
     letters = "GPU01NVXSY \t\n.D\\P2="
     for _ in range(300):

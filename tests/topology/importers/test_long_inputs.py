@@ -74,17 +74,17 @@ def takes_linear_time(parse: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in XML_CASES.items()])
-def test_xml(text: str) -> None:
+def test_xml(text: str):
     takes_linear_time(lambda: parse_nccl_xml(text.encode()))
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in TEXT_CASES.items()])
 @pytest.mark.parametrize("parse", [parse_topo_matrix, parse_p2p_tables, refuse_foreign])
-def test_text(parse: Callable[[str], object], text: str) -> None:
+def test_text(parse: Callable[[str], object], text: str):
     takes_linear_time(lambda: parse(text))
 
 
-def test_notes_are_short() -> None:
+def test_notes_are_short():
     unknown = "".join(f"<cpu numaid='{i}' unknown{i}{'x' * 100}=''/>" for i in range(2, 50))
     machine = parse_nccl_xml(XML.replace("</system>", unknown + "</system>").encode())
     assert any(note.endswith("and 28 more") for note in machine.notes)
@@ -92,10 +92,10 @@ def test_notes_are_short() -> None:
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in JSON_CASES.items()])
-def test_json(text: str) -> None:
+def test_json(text: str):
     takes_linear_time(lambda: Topology.from_json(parse_json(text)))
 
 
-def test_a_file_of_too_many_machines_is_refused_by_its_line() -> None:
+def test_a_file_of_too_many_machines_is_refused_by_its_line():
     with pytest.raises(ValueError, match=r"line \d+: more than 4096 <cpu>"):
         parse_nccl_xml(XML_CASES["machines"].encode())

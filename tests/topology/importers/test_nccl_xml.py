@@ -33,7 +33,7 @@ def cpu(numa: int, below: str, more: str = "") -> str:
     return f'<cpu numaid="{numa}" {more}>{below}</cpu>'
 
 
-def test_the_hand_made_machine() -> None:
+def test_the_hand_made_machine():
     found = imported(XML)
     assert wires(found.topology) == pytest.approx(
         {
@@ -55,7 +55,7 @@ def test_the_hand_made_machine() -> None:
     assert found.notes == ()
 
 
-def test_nvswitches_are_one_and_a_gpus_links_one_port() -> None:
+def test_nvswitches_are_one_and_a_gpus_links_one_port():
     links = "".join(
         f'<nvlink target="0000:c{i}:00.0" count="{count}" tclass="0x068000"/>'
         for i, count in enumerate((5, 5, 4, 4))
@@ -67,7 +67,7 @@ def test_nvswitches_are_one_and_a_gpus_links_one_port() -> None:
     assert ("gpu1", "nvswitch", "NV18") in found
 
 
-def test_links_to_the_processor() -> None:
+def test_links_to_the_processor():
     power = '<nvlink target="0004:00:00.0" count="3" tclass="0x068001"/>'
     grace = '<c2c bw="44712" count="10"/>'
     text = system(
@@ -80,7 +80,7 @@ def test_links_to_the_processor() -> None:
     assert found["cpu0", "cpu8", "X-bus"] == 32.0
 
 
-def test_xgmi() -> None:
+def test_xgmi():
     def link(target: str) -> str:
         return f'<xgmi target="{target}" count="4" tclass="0x038000"/>'
 
@@ -96,12 +96,12 @@ def test_xgmi() -> None:
     assert wires(imported(text).topology)["gpu0", "gpu1", "XGMI4"] == 144.0
 
 
-def test_ranks_order_the_devices() -> None:
+def test_ranks_order_the_devices():
     text = XML.replace('rank="0"', 'rank="7"')
     assert [device.name for device in imported(text).topology.devices] == ["gpu1", "gpu2", "gpu0"]
 
 
-def test_addresses_order_devices_without_ranks() -> None:
+def test_addresses_order_devices_without_ranks():
     bare = [
         f'<pci busid="000{i}:00:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/>'
         for i in (3, 1, 2)
@@ -111,7 +111,7 @@ def test_addresses_order_devices_without_ranks() -> None:
     assert "the 3 PCI devices of class GPU were taken for them" in found.notes[0]
 
 
-def test_several_machines_of_one_nvlink_domain() -> None:
+def test_several_machines_of_one_nvlink_domain():
     link = '<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>'.replace("fffffff", "ffff")
     text = system(
         cpu(0, gpu("0000:01:00.0", 0, link, 'sm="100"'), 'host_hash="0xa"'),
@@ -124,7 +124,7 @@ def test_several_machines_of_one_nvlink_domain() -> None:
     assert "the file describes 2 machines, by the host_hash of its <cpu>" in machine.notes
 
 
-def test_nics_of_two_ports_and_without_a_pci_device() -> None:
+def test_nics_of_two_ports_and_without_a_pci_device():
     nic = (
         '<pci busid="0000:05:00.0" class="0x020000" link_speed="32.0 GT/s PCIe" link_width="16"><nic>'
         '<net name="a" dev="0" speed="200000"/><net name="b" dev="1" speed="200000"/>'
@@ -137,7 +137,7 @@ def test_nics_of_two_ports_and_without_a_pci_device() -> None:
     assert (found["eth0", "cpu0", "bus"], found["eth0", "eth0.port", "net"]) == (12.5, 12.5)
 
 
-def test_ports_that_are_listed_for_collectives_only() -> None:
+def test_ports_that_are_listed_for_collectives_only():
     nic = (
         '<pci busid="0000:05:00.0" class="0x020000" link_speed="32.0 GT/s PCIe" link_width="16"><nic>'
         '<net name="a" dev="0" speed="400000" coll="1"/><net name="b" dev="1" speed="400000"/></nic></pci>'
@@ -148,7 +148,7 @@ def test_ports_that_are_listed_for_collectives_only() -> None:
     assert [key[1] for key in wires(found.topology) if key[1].endswith(".port")] == ["a.port", "b.port"]
 
 
-def test_virtual_interfaces_are_left_out() -> None:
+def test_virtual_interfaces_are_left_out():
     virtual = (
         "docker0",
         "br-0123456789ab",
@@ -195,14 +195,14 @@ def test_virtual_interfaces_are_left_out() -> None:
     assert note.endswith("and 2 more left out")
 
 
-def test_a_port_of_an_endless_name_is_refused() -> None:
+def test_a_port_of_an_endless_name_is_refused():
     text = system(cpu(0, gpu("0000:01:00.0", 0) + f'<nic><net name="{"x" * 5000}" speed="10000"/></nic>'))
     with pytest.raises(ValueError, match=r"line \d+: name must be printable text of at most 60") as raised:
         imported(text)
     assert len(str(raised.value)) < 200
 
 
-def test_a_port_of_two_speeds_is_refused() -> None:
+def test_a_port_of_two_speeds_is_refused():
     nets = '<net name="eth0" speed="10000"/>\n<net name="eth0" speed="{}"/>'
     text = system(cpu(0, gpu("0000:01:00.0", 0) + f"<nic>{nets}</nic>"))
     assert imported(text.format(10000)).topology.switches.count("eth0.port") == 1
@@ -210,7 +210,7 @@ def test_a_port_of_two_speeds_is_refused() -> None:
         imported(text.format(25000))
 
 
-def test_links_to_the_processor_are_one_wire() -> None:
+def test_links_to_the_processor_are_one_wire():
     """POWER9 lists each NVLink to the processor by itself, or all as one."""
     one = '<nvlink target="0000:00:00.{}" count="{}" tclass="0x068001"/>'
     three = imported(system(cpu(0, gpu("0000:01:00.0", 0, "".join(one.format(i, 1) for i in range(3))))))
@@ -219,7 +219,7 @@ def test_links_to_the_processor_are_one_wire() -> None:
     assert three.topology.connections == whole.topology.connections
 
 
-def test_what_is_missing_is_told() -> None:
+def test_what_is_missing_is_told():
     text = system(
         cpu(0, gpu("0000:01:00.0", 0, speed="") + gpu("0000:02:00.0", 1, speed="Unknown")),
         cpu(1, gpu("0000:03:00.0", 2) + '<pci busid="0000:04:00.0" class="0x020000" link_width="0"/>'),
@@ -230,7 +230,7 @@ def test_what_is_missing_is_told() -> None:
     assert "network cards have no ports in the source" in notes
 
 
-def test_links_that_lead_nowhere_are_told() -> None:
+def test_links_that_lead_nowhere_are_told():
     own = '<nvlink target="0000:01:00.0" count="12" tclass="0x030200"/>'
     gone = '<nvlink target="0000:99:00.0" count="2" tclass="0x030200"/>'
     found = imported(system(cpu(0, gpu("0000:01:00.0", 0, own) + gpu("0000:02:00.0", 1, gone))))
@@ -240,7 +240,7 @@ def test_links_that_lead_nowhere_are_told() -> None:
     assert "2 NVLinks of gpu1 lead to 0000:99:00.0, which is no GPU here: left out" in notes
 
 
-def test_a_virtual_port_is_told() -> None:
+def test_a_virtual_port_is_told():
     slow = XML.replace('link_speed="8 GT/s" link_width="16"', 'link_speed="2.5 GT/s" link_width="1"', 1)
     found = imported(slow)
     assert wires(found.topology)["pci-03:00.0", "cpu0", "PCIe"] == pytest.approx(12 * 2.5 / 8 / 16)
@@ -248,12 +248,12 @@ def test_a_virtual_port_is_told() -> None:
     assert not imported(XML).notes
 
 
-def test_attributes_of_newer_versions_are_told() -> None:
+def test_attributes_of_newer_versions_are_told():
     found = imported(XML.replace('numaid="0"', 'numaid="0" moon="full"'))
     assert "attributes that are not known were not looked at: cpu.moon" in found.notes
 
 
-def test_switches_joined_besides_the_tree() -> None:
+def test_switches_joined_besides_the_tree():
     def switch(address: str, peer: str, below: str) -> str:
         return (
             f'<pci busid="{address}" class="0x060400" link_speed="32 GT/s" link_width="16">'
@@ -361,6 +361,6 @@ def changed(old: str, new: str, count: int = 1) -> str:
         "cut": ("\n".join(XML.splitlines()[:12]), "line 12: is not well-formed"),
     },
 )
-def test_refused(text: str, message: str) -> None:
+def test_refused(text: str, message: str):
     with pytest.raises(ValueError, match=message):
         imported(text)

@@ -13,7 +13,7 @@ from tests.topology.importers.cases import TABLES
 WRITES = "Unidirectional P2P=Enabled Bandwidth"
 
 
-def test_what_is_read() -> None:
+def test_what_is_read():
     tables = parse_p2p_tables(TABLES)
     assert tables.num_gpus == 3
     assert set(tables.tables) == {
@@ -28,12 +28,12 @@ def test_what_is_read() -> None:
     assert tables.connected[2].tolist() == [0, 0, 1]
 
 
-def test_one_table_is_enough_and_the_one_without_peer_access_serves_too() -> None:
+def test_one_table_is_enough_and_the_one_without_peer_access_serves_too():
     alone = TABLES.split("Unidirectional")[1].join(["Unidirectional", ""])
     assert parse_p2p_tables(alone).bandwidth[0, 1] == 9.1
 
 
-def test_what_the_tool_prints_around_the_tables() -> None:
+def test_what_the_tool_prints_around_the_tables():
     head = (
         "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n"
         "Device: 0, Tesla V100-SXM2-16GB, pciBusID: 6, pciDeviceID: 0, pciDomainID:0\n"
@@ -82,7 +82,7 @@ def without(line: int) -> str:
         "prose": ("bonjour\n" + TABLES, "line 1: expected a table"),
     },
 )
-def test_refused(text: str, message: str) -> None:
+def test_refused(text: str, message: str):
     with pytest.raises(ValueError, match=message):
         parse_p2p_tables(text)
 
@@ -110,18 +110,18 @@ TREE = Topology(
 )
 
 
-def test_the_slowest_connection_of_a_route_gets_what_was_measured() -> None:
+def test_the_slowest_connection_of_a_route_gets_what_was_measured():
     found = refined(TREE, tables([[900, 24, 9], [24.2, 900, 9.1], [9, 9, 900]]))
     # The same pairs run over g2 and up: one is as slow as that, and which one makes no difference.
     assert found == pytest.approx({"g0": 24.1, "g1": 24.1, "g2": 9.0, "up": 9.0, "nic": 12.0})
 
 
-def test_shared_connections_are_raised_to_what_passes_them() -> None:
+def test_shared_connections_are_raised_to_what_passes_them():
     found = refined(TREE, tables([[900, 24, 24], [24, 900, 24], [24, 24, 900]]))
     assert found == {"g0": 24.0, "g1": 24.0, "g2": 24.0, "up": 24.0, "nic": 12.0}
 
 
-def test_direct_wires_get_the_rate_of_their_pair() -> None:
+def test_direct_wires_get_the_rate_of_their_pair():
     wires = tuple(
         Connection(f"w{a}{b}", "NV", f"gpu{a}", f"gpu{b}", 20.0) for a, b in ((0, 1), (1, 2), (0, 2))
     )
@@ -130,14 +130,14 @@ def test_direct_wires_get_the_rate_of_their_pair() -> None:
     assert found == {"w01": 49.0, "w12": 25.0, "w02": 25.0}
 
 
-def test_ports_of_a_switch() -> None:
+def test_ports_of_a_switch():
     ports = tuple(Connection(f"p{i}", "NV12", f"gpu{i}", "nvswitch", 100.0) for i in range(3))
     topology = Topology("switch", TREE.devices, ports)
     found = refined(topology, tables([[900, 270, 90], [272, 900, 90], [90, 90, 900]]))
     assert found == {"p0": 271.0, "p1": 271.0, "p2": 90.0}
 
 
-def test_routes_are_derived_from_the_measured_rates() -> None:
+def test_routes_are_derived_from_the_measured_rates():
     wires = (*TREE.connections, Connection("nv", "NV1", "gpu0", "gpu2", 20.0))
     topology = Topology("both", TREE.devices, wires)
     slow = tables([[900, 12, 5], [12, 900, 12], [5, 12, 900]])
@@ -146,7 +146,7 @@ def test_routes_are_derived_from_the_measured_rates() -> None:
     assert routes["gpu0", "gpu2"] == ("g0", "up", "g2")
 
 
-def test_what_is_told() -> None:
+def test_what_is_told():
     one, both = [[900.0, 20.0], [20.0, 900.0]], [[900.0, 22.0], [22.0, 900.0]]
     measured = tables(one, **{"Bidirectional P2P=Enabled Bandwidth": both})
     topology = Topology("two", TREE.devices[:2], (Connection("w", "NV1", "gpu0", "gpu1", 25.0),))
@@ -156,13 +156,13 @@ def test_what_is_told() -> None:
     assert "1 pairs do not reach 1.5 times" in notes[2]
 
 
-def test_tables_of_other_gpus_are_refused() -> None:
+def test_tables_of_other_gpus_are_refused():
     with pytest.raises(ValueError, match="tables are for 2 GPUs, the topology 'tree' has 3"):
         refine_with_p2p(Imported(TREE), tables([[1, 1], [1, 1]]))
 
 
 @named("allowed", {"none": [[1, 0], [0, 1]], "up": [[1, 1], [0, 1]], "down": [[1, 0], [1, 1]]})
-def test_a_wire_without_peer_access_both_ways_is_refused(allowed: list[list[float]]) -> None:
+def test_a_wire_without_peer_access_both_ways_is_refused(allowed: list[list[float]]):
     topology = Topology("two", TREE.devices[:2], (Connection("w", "NV1", "gpu0", "gpu1", 25.0),))
     measured = tables([[900, 5], [5, 900]], **{"P2P Connectivity": allowed})
     with pytest.raises(ValueError, match="denies peer access between GPUs 0 and 1, which 'w'"):
@@ -170,7 +170,7 @@ def test_a_wire_without_peer_access_both_ways_is_refused(allowed: list[list[floa
 
 
 @pytest.mark.parametrize("denied, line", [((0, 1), 3), ((1, 0), 4)])
-def test_denied_access_names_its_line(denied: tuple[int, int], line: int) -> None:
+def test_denied_access_names_its_line(denied: tuple[int, int], line: int):
     topology = Topology("two", TREE.devices[:2], (Connection("w", "NV1", "gpu0", "gpu1", 25.0),))
     cells = [["0" if (row, column) == denied else "1" for column in range(2)] for row in range(2)]
     text = "P2P Connectivity Matrix\n D\\D 0 1\n" + "".join(

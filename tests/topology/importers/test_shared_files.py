@@ -21,7 +21,7 @@ def files(folder: str) -> list[object]:
 
 
 @pytest.mark.parametrize("path", files("topo_m"))
-def test_a_matrix_is_what_its_parsed_twin_says(path: Path) -> None:
+def test_a_matrix_is_what_its_parsed_twin_says(path: Path):
     expected = json.loads((SHARED / "machines.json").read_text())[path.stem]
     matrix = parse_topo_matrix(path.read_text())
     assert len(matrix.gpus) == expected["gpus"]
@@ -32,7 +32,7 @@ def test_a_matrix_is_what_its_parsed_twin_says(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", files("topo_m"))
-def test_the_topology_of_a_matrix_has_its_links(path: Path) -> None:
+def test_the_topology_of_a_matrix_has_its_links(path: Path):
     topology = import_topology(path).topology
     text = path.read_text()
     assert oracle.links_of(topology, "NV") == oracle.matrix_links(text)
@@ -41,7 +41,7 @@ def test_the_topology_of_a_matrix_has_its_links(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", files("topo_m"))
-def test_nearer_words_are_nearer_in_the_topology(path: Path) -> None:
+def test_nearer_words_are_nearer_in_the_topology(path: Path):
     """Of two PCIe paths, the one whose word is nearer passes no more connections."""
     matrix = parse_topo_matrix(path.read_text())
     topology = import_topology(path).topology
@@ -65,7 +65,7 @@ WITHOUT_GPUS = {"aws_g5_48xl": 9, "aws_p5_8xH100": 32}  # and how many devices w
 
 
 @pytest.mark.parametrize("path", XML_FILES)
-def test_an_xml_file_has_its_links_or_is_refused(path: Path) -> None:
+def test_an_xml_file_has_its_links_or_is_refused(path: Path):
     if path.stem in WITHOUT_GPUS:
         count = WITHOUT_GPUS[path.stem]
         with pytest.raises(ValueError, match=f"no GPU: {count} PCI devices have no class"):
@@ -101,7 +101,7 @@ def test_an_xml_file_has_its_links_or_is_refused(path: Path) -> None:
     assert bool(imported.notes) == missing
 
 
-def test_nics_and_their_speeds() -> None:
+def test_nics_and_their_speeds():
     path = SHARED / "nccl_xml" / "oci_8xH100_dump.xml"
     topology = import_topology(path).topology
     root = ElementTree.fromstring(path.read_bytes())
@@ -120,7 +120,7 @@ MEASURED = [
 
 
 @pytest.mark.parametrize("matrix, table, rate", MEASURED, ids=[m for m, _, _ in MEASURED])
-def test_measured_rates_refine_a_matrix(matrix: str, table: str, rate: float) -> None:
+def test_measured_rates_refine_a_matrix(matrix: str, table: str, rate: float):
     table_path = SHARED / "p2p" / f"{table}.txt"
     topology = import_topology(SHARED / "topo_m" / f"{matrix}.txt", p2p=table_path).topology
     measured = parse_p2p_tables(table_path.read_text()).bandwidth

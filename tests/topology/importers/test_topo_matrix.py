@@ -15,7 +15,7 @@ def rows(matrix: TopoMatrix) -> tuple[object, ...]:
     return matrix.gpu_links, matrix.gpu_nic, matrix.nic_nic, matrix.affinity
 
 
-def test_what_is_read() -> None:
+def test_what_is_read():
     matrix = parse_topo_matrix(MATRIX)
     assert matrix.gpus == ("GPU0", "GPU1", "GPU2")
     assert matrix.nics == ("mlx5_0",)
@@ -29,7 +29,7 @@ def test_what_is_read() -> None:
 
 
 @pytest.mark.parametrize("links", [1, 9, 10, 18, 19, 29, 30, 36])
-def test_up_to_36_nvlinks_are_read(links: int) -> None:
+def test_up_to_36_nvlinks_are_read(links: int):
     """6 of Volta, 12 of Ampere, 18 of Hopper and Blackwell, 36 of NVLink 6."""
     word = f"NV{links}"
     matrix = parse_topo_matrix(MATRIX.replace("NV2", word))
@@ -62,44 +62,44 @@ def spaced(width: int) -> str:
         "empty lines around": "\n\n" + MATRIX + "\n\n",
     },
 )
-def test_layouts_read_the_same(text: str) -> None:
+def test_layouts_read_the_same(text: str):
     text = text.replace("user@host:~$ \n", "$ \n")
     assert rows(parse_topo_matrix(text)) == rows(parse_topo_matrix(MATRIX))
 
 
-def test_columns_in_any_order() -> None:
+def test_columns_in_any_order():
     cells = [[cell.strip() for cell in line.split("\t")] for line in BLOCK]
     order = [0, 4, 3, 1, 2]
     text = "\n".join("\t".join([row[i] for i in order] + row[5:]) for row in cells)
     assert rows(parse_topo_matrix(text)) == rows(parse_topo_matrix(MATRIX))
 
 
-def test_rows_in_any_order() -> None:
+def test_rows_in_any_order():
     text = "\n".join([BLOCK[0], *reversed(BLOCK[1:])])
     assert rows(parse_topo_matrix(text)) == rows(parse_topo_matrix(MATRIX))
 
 
-def test_gpus_are_sorted_by_their_numbers() -> None:
+def test_gpus_are_sorted_by_their_numbers():
     names = [f"GPU{i}" for i in range(11)]
     header = "\t" + "\t".join(sorted(names))
     body = [f"{a}\t" + "\t".join(" X " if a == b else "NODE" for b in sorted(names)) for a in sorted(names)]
     assert parse_topo_matrix("\n".join([header, *body])).gpus == tuple(names)
 
 
-def test_gpu_rows_only() -> None:
+def test_gpu_rows_only():
     matrix = parse_topo_matrix("\n".join(BLOCK[:4]))
     assert matrix.nic_nic is None
     assert matrix.gpu_nic == (("PIX",), ("PIX",), ("SYS",))
 
 
-def test_gpu_block_only() -> None:
+def test_gpu_block_only():
     matrix = parse_topo_matrix("\tGPU0\tGPU1\nGPU0\t X \tSOC\nGPU1\tSOC\t X \n")
     assert matrix.gpu_links == (("X", "SOC"), ("SOC", "X"))
     assert (matrix.nics, matrix.nic_nic, matrix.affinity) == ((), None, ((), ()))
     assert (matrix.numa(0), matrix.cpus(0)) == (None, "")
 
 
-def test_affinities_left_blank_are_not_shifted() -> None:
+def test_affinities_left_blank_are_not_shifted():
     text = (
         "        GPU0    GPU1    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
         "GPU0     X      PHB                                     N/A\n"
@@ -110,7 +110,7 @@ def test_affinities_left_blank_are_not_shifted() -> None:
     assert (matrix.numa(0), matrix.cpus(0)) == (None, "")
 
 
-def test_one_gpu_and_names_of_nics() -> None:
+def test_one_gpu_and_names_of_nics():
     text = "\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPHB\t0-251\nNIC0\tPHB\t X \t\n"
     text += "\nNIC Legend:\n\n  NIC0: mlx5_0\n"
     matrix = parse_topo_matrix(text)
@@ -127,7 +127,7 @@ NIC1\tPIX\tSYS\tSYS\t X
 """
 
 
-def test_affinities_blank_beside_others() -> None:
+def test_affinities_blank_beside_others():
     matrix = parse_topo_matrix(HALF)
     assert matrix.affinity == (("", "", "N/A"), ("56-111,168-223", "1", "N/A"))
     assert [matrix.numa(gpu) for gpu in (0, 1)] == [None, 1]
@@ -149,14 +149,14 @@ def test_affinities_blank_beside_others() -> None:
         ("NODE\tSYS", "NODESYS"),
     ],
 )
-def test_a_blank_lost_where_a_terminal_wraps_a_line(whole: str, glued: str) -> None:
+def test_a_blank_lost_where_a_terminal_wraps_a_line(whole: str, glued: str):
     assert whole in HALF
     assert parse_topo_matrix(HALF.replace(whole, glued)) == parse_topo_matrix(HALF)
     names = HALF.replace("NIC0", "mlx5_0").replace("NIC1", "mlx5_1")
     assert parse_topo_matrix(names.replace("mlx5_0\tmlx5_1", "mlx5_0mlx5_1")) == parse_topo_matrix(names)
 
 
-def test_a_list_lost_in_a_number_of_links_is_named() -> None:
+def test_a_list_lost_in_a_number_of_links_is_named():
     """NV18 and 1-3, or NV1 and 81-3: nobody can say."""
     text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNV181-3\nGPU1\tNV18\tX\t1-3\n"
     with pytest.raises(ValueError, match=r"line 2: GPU0 to GPU1 must be .*got 'NV181-3'"):
@@ -180,7 +180,7 @@ def test_a_list_lost_in_a_number_of_links_is_named() -> None:
         "\u279c  ~ git:(main)",
     ],
 )
-def test_prompts_are_no_rows(prompt: str) -> None:
+def test_prompts_are_no_rows(prompt: str):
     for before in ("", prompt + "\n", prompt + " nvidia-smi topo -m\n"):
         assert parse_topo_matrix(before + MATRIX + prompt + "\n").gpus == ("GPU0", "GPU1", "GPU2")
 
@@ -227,18 +227,18 @@ def swapped(line: int, a: int, b: int) -> str:
         "too large": ("x" * (1 << 21), r"1 MB"),
     },
 )
-def test_damage_is_refused(text: str, message: str) -> None:
+def test_damage_is_refused(text: str, message: str):
     with pytest.raises(ValueError, match=message):
         parse_topo_matrix(text)
 
 
-def test_some_nics_without_rows_are_refused() -> None:
+def test_some_nics_without_rows_are_refused():
     text = "\tGPU0\tNIC0\tNIC1\nGPU0\t X \tPIX\tPIX\nNIC0\tPIX\t X \tPIX\n"
     with pytest.raises(ValueError, match="without a row for NIC1, though other NICs have theirs"):
         parse_topo_matrix(text)
 
 
-def test_a_gpu_none_of_whose_processors_may_be_used() -> None:
+def test_a_gpu_none_of_whose_processors_may_be_used():
     """Its CPU affinity is blank; its NUMA node and what is behind it are there."""
     blank = MATRIX.replace("\t0-15,32-47\t0\t\tN/A", "\t\t0\t\tN/A")
     assert parse_topo_matrix(blank).affinity == (

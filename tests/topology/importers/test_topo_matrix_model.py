@@ -37,7 +37,7 @@ def wires(topology: Topology) -> set[tuple[str, str, str]]:
     return {(c.a, c.b, c.kind) for c in topology.connections}
 
 
-def test_the_hand_made_machine() -> None:
+def test_the_hand_made_machine():
     found = imported(MATRIX, "V100")
     assert wires(found.topology) == {
         ("pcie0", "cpu0", "PCIe"),
@@ -57,7 +57,7 @@ def test_the_hand_made_machine() -> None:
     )
 
 
-def test_switches_nest() -> None:
+def test_switches_nest():
     words = pairs(5, "NODE", _01="PIX", _23="PIX", _02="PXB", _03="PXB", _12="PXB", _13="PXB")
     assert wires(imported(matrix(words)).topology) == {
         ("pcie0", "cpu0", "PCIe"),
@@ -90,7 +90,7 @@ def test_switches_nest() -> None:
         "DGX-2": (16, "NV6", None, True),
     },
 )
-def test_wires_or_switch(num_gpus: int, word: str, gpu: str | None, switch: bool) -> None:
+def test_wires_or_switch(num_gpus: int, word: str, gpu: str | None, switch: bool):
     topology = imported(matrix(pairs(num_gpus, word)), gpu).topology
     ends = {c.b for c in topology.connections}
     assert ("nvswitch" in ends) == switch
@@ -98,13 +98,13 @@ def test_wires_or_switch(num_gpus: int, word: str, gpu: str | None, switch: bool
     assert {c.kind for c in topology.connections} == {word}
 
 
-def test_a_gpu_with_fewer_links_to_the_switch() -> None:
+def test_a_gpu_with_fewer_links_to_the_switch():
     words = pairs(4, "NV18", _03="NV16", _13="NV16", _23="NV16")
     topology = imported(matrix(words)).topology
     assert [c.kind for c in topology.connections] == ["NV18", "NV18", "NV18", "NV16"]
 
 
-def test_islands_have_switches_of_their_own() -> None:
+def test_islands_have_switches_of_their_own():
     words = pairs(6, "SYS", _01="NV18", _02="NV18", _12="NV18", _34="NV18", _35="NV18", _45="NV18")
     topology = imported(matrix(words)).topology
     assert {c.b for c in topology.connections if c.kind == "NV18"} == {"nvswitch0", "nvswitch1"}
@@ -112,7 +112,7 @@ def test_islands_have_switches_of_their_own() -> None:
     assert arrays.num_links == 30
 
 
-def test_counts_of_no_wiring_are_refused() -> None:
+def test_counts_of_no_wiring_are_refused():
     with pytest.raises(
         ValueError, match=r"line \d: by its row GPU\d has \d+ NVLinks.*GPU0 to GPU3 would be NV12 \(got NV2\)"
     ):
@@ -129,36 +129,36 @@ def test_counts_of_no_wiring_are_refused() -> None:
         ("NV6", "A40", "4"),
     ],
 )
-def test_more_links_than_the_model_has_are_refused(word: str, gpu: str, has: str) -> None:
+def test_more_links_than_the_model_has_are_refused(word: str, gpu: str, has: str):
     message = f"line 2: GPU0 to GPU1 is {word}, but a {gpu} has {has} NVLinks: is gpu right"
     with pytest.raises(ValueError, match=message):
         imported(matrix(pairs(3, word)), gpu)
 
 
-def test_the_wiring_of_a_few_gpus_depends_on_their_model() -> None:
+def test_the_wiring_of_a_few_gpus_depends_on_their_model():
     assert any("name their model" in note for note in imported(matrix(pairs(4, "NV6"))).notes)
     assert not any("name their model" in note for note in imported(matrix(pairs(4, "NV6")), "H100").notes)
 
 
-def test_distances_that_do_not_nest_are_refused() -> None:
+def test_distances_that_do_not_nest_are_refused():
     with pytest.raises(
         ValueError, match=r"line 2: GPU0 and GPU2 are PHB apart, but a chain .* at most PIX apart"
     ):
         imported(matrix(pairs(3, "PIX", _02="PHB")))
 
 
-def test_sockets_by_affinity_where_nvlinks_hide_them() -> None:
+def test_sockets_by_affinity_where_nvlinks_hide_them():
     found = imported(matrix(pairs(4, "NV18"), ["0", "0", "8", "8"]))
     assert [device.socket for device in found.topology.devices] == [0, 0, 8, 8]
 
 
-def test_sockets_of_some_gpus_are_not_told() -> None:
+def test_sockets_of_some_gpus_are_not_told():
     found = imported(matrix(pairs(4, "NV18"), ["0", "", "-1", "0"]))
     assert [device.socket for device in found.topology.devices] == [0, 1, 1, 0]
     assert "NUMA nodes of gpu1, gpu2 are not told: they were put on socket 1" in found.notes
 
 
-def test_unknown_sockets_are_told() -> None:
+def test_unknown_sockets_are_told():
     found = imported(matrix(pairs(4, "NV18")))
     assert {device.socket for device in found.topology.devices} == {0}
     assert "NUMA nodes of gpu0, gpu1, gpu2, gpu3 are not told: they were put on socket 0" in found.notes
@@ -166,12 +166,12 @@ def test_unknown_sockets_are_told() -> None:
     assert not any("PCIe" in note for note in imported(matrix([["X"]])).notes)
 
 
-def test_more_than_two_nodes_meet_in_the_middle() -> None:
+def test_more_than_two_nodes_meet_in_the_middle():
     topology = imported(matrix(pairs(3, "SYS"), ["0", "1", "3"])).topology
     assert {("cpu0", "smp", "SYS"), ("cpu1", "smp", "SYS"), ("cpu3", "smp", "SYS")} <= wires(topology)
 
 
-def test_host_bridges_of_a_numa_node_are_told_apart() -> None:
+def test_host_bridges_of_a_numa_node_are_told_apart():
     """PHB: one host bridge. NODE: two of them. A GPU that has one for itself hangs on the processor."""
     found = imported(matrix(pairs(5, "NODE", _01="PHB", _23="PHB")))
     assert wires(found.topology) == {
@@ -188,12 +188,12 @@ def test_host_bridges_of_a_numa_node_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("word", ["PHB", "NODE"])
-def test_one_host_bridge_or_one_for_each_gpu_is_the_processor(word: str) -> None:
+def test_one_host_bridge_or_one_for_each_gpu_is_the_processor(word: str):
     ends = {b for _, b, _ in wires(imported(matrix(pairs(4, word))).topology)}
     assert ends == {"cpu0"}
 
 
-def test_switches_hang_on_their_host_bridge() -> None:
+def test_switches_hang_on_their_host_bridge():
     words = pairs(6, "NODE", _01="PIX", _02="PHB", _12="PHB", _34="PXB", _35="PHB", _45="PHB")
     found = wires(imported(matrix(words)).topology)
     assert {("pcie0", "bridge0", "PCIe"), ("gpu2", "bridge0", "PCIe"), ("gpu5", "bridge1", "PCIe")} <= found
@@ -211,9 +211,7 @@ def test_switches_hang_on_their_host_bridge() -> None:
         ("SYS", ["N/A", "N/A", "N/A", "N/A"], None),
     ],
 )
-def test_affinities_that_contradict_the_words_are_told(
-    word: str, affinity: list[str], odd: str | None
-) -> None:
+def test_affinities_that_contradict_the_words_are_told(word: str, affinity: list[str], odd: str | None):
     notes = [note for note in imported(matrix(pairs(4, word), affinity)).notes if "affinities" in note]
     assert notes == (
         [f"affinities of {odd} do not go with the words between them, which decided their NUMA nodes"]
@@ -222,14 +220,14 @@ def test_affinities_that_contradict_the_words_are_told(
     )
 
 
-def test_hidden_switches_are_told() -> None:
+def test_hidden_switches_are_told():
     text = "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tNV4\tNODE\nGPU1\tNV4\tX\tNODE\nNIC0\tNODE\tNODE\tX\n"
     found = imported(text)
     assert any("whether gpu0, gpu1 share PCIe switches is hidden" in note for note in found.notes)
     assert {("gpu0", "cpu0", "PCIe"), ("gpu1", "cpu0", "PCIe")} <= wires(found.topology)
 
 
-def test_a_nic_that_is_far_from_every_gpu() -> None:
+def test_a_nic_that_is_far_from_every_gpu():
     text = "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tPIX\tSYS\nGPU1\tPIX\tX\tSYS\n"
     found = imported(text)
     assert any("NIC0: SYS from every GPU, and without a row: left out" in note for note in found.notes)
@@ -237,7 +235,7 @@ def test_a_nic_that_is_far_from_every_gpu() -> None:
     assert ("NIC0", "cpu1", "PCIe") in wires(whole.topology)
 
 
-def test_names_of_the_legend() -> None:
+def test_names_of_the_legend():
     text = "\tGPU0\tNIC0\nGPU0\tX\tPIX\nNIC0\tPIX\tX\n\nNIC Legend:\n\n  NIC0: mlx5_3\n"
     assert ("mlx5_3", "pcie0", "PCIe") in wires(imported(text).topology)
     with pytest.raises(ValueError, match="line 3: 2 devices have the name 'gpu0'"):

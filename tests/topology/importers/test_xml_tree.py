@@ -6,7 +6,7 @@ from dgcl.topology.importers.xml_tree import parse_xml
 from tests.samples import named
 
 
-def test_elements_attributes_and_lines() -> None:
+def test_elements_attributes_and_lines():
     root = parse_xml(b'<?xml version="1.0"?>\n<!-- why -->\n<a x="1">\n <b/><c y="&lt;2"/>\n</a>\n')
     assert (root.tag, root.attributes, root.line) == ("a", {"x": "1"}, 3)
     assert [(child.tag, child.attributes, child.line) for child in root.children] == [
@@ -16,7 +16,7 @@ def test_elements_attributes_and_lines() -> None:
     assert [element.tag for element in root.walk()] == ["a", "b", "c"]
 
 
-def test_comments_of_dashes_are_let_pass_and_count_as_lines() -> None:
+def test_comments_of_dashes_are_let_pass_and_count_as_lines():
     root = parse_xml(b"<!------\n - Copyright\n ------>\n<a>\n<!-- b -->\n<b/></a>")
     assert [(element.tag, element.line) for element in root.walk()] == [("a", 4), ("b", 6)]
     with pytest.raises(ValueError, match="line 2: is not well-formed"):
@@ -47,6 +47,6 @@ OUTSIDE = b"<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>\n<a>&b;</a>"
         "too deep": (b"<a>" * 101 + b"</a>" * 101, "nested more than 100 deep"),
     },
 )
-def test_refused(data: bytes, message: str) -> None:
+def test_refused(data: bytes, message: str):
     with pytest.raises(ValueError, match=message):
         parse_xml(data)
