@@ -1,10 +1,12 @@
 """dgcl: planned communication for full-graph training of graph neural networks on many devices.
 
     >>> import dgcl
-    >>> dgcl.init()                                       # join the ranks
-    >>> comm = dgcl.build_comm_info(graph)                # partition, plan, connect; the graph on rank 0 only
-    >>> x = dgcl.dispatch_features(features)              # this rank's owned rows
-    >>> h = dgcl.graph_allgather(x)                       # owned and halo rows, differentiable
+    >>> dgcl.init()                          # joins the process group, or makes one
+    >>> data = dgcl.dispatch(data)           # partition, plan, connect; this rank's part
+    >>> model = dgcl.distribute(model)       # each layer exchanges before it aggregates
+    >>> out = model(data.x, data.edge_index) # the script's own line
+    >>> loss = dgcl.nn.loss(F.cross_entropy)(out, data.y, data.train_mask)
+    >>> loss.backward(); dgcl.nn.sync_gradients(model); optimizer.step()
 
 Names load on first use (PEP 562): ``dgcl.planner`` and ``dgcl.topology`` work without torch, and quickly.
 """

@@ -85,6 +85,14 @@ def test_an_entry_is_documented(name: str):
             assert not [p for p in parameters if not re.search(rf"\b{p}\b", arguments)]
 
 
+def test_the_members_of_a_communicator_are_all_in_the_reference():
+    """In the order of the page, which names each."""
+    page = (ROOT / "docs/reference/communicator.md").read_text()
+    listed = re.findall(r"^        - (\w+)$", page, re.MULTILINE)
+    members = [name for name in dir(importlib.import_module("dgcl").Communicator) if name[0] != "_"]
+    assert sorted(listed) == members
+
+
 def test_editors_see_the_names_that_load_on_first_use():
     """``dgcl/__init__.pyi`` has what ``dgcl.__all__`` has; the pages are made from it."""
     stub = ast.parse((ROOT / "dgcl" / "__init__.pyi").read_text())
