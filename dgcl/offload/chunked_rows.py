@@ -17,7 +17,8 @@ an error instead.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn
 
 import torch
@@ -48,16 +49,18 @@ class RowOrder:
 
     Attributes:
         rows: (n,) int64, for each place of host memory the row of ``comm.owned_ids`` that is there.
-        places: (n,) int64, for each of those rows its place.
+        stretches: Places that are in the process's memory at a time: those of a chunk.
+        host: Host memory.
     """
 
     rows: Tensor
-    places: Tensor
+    stretches: Sequence[slice] = ()
+    host: HostStore = field(default_factory=HostStore)
 
-    @classmethod
-    def of(cls, rows: Tensor) -> RowOrder:
-        """The order with these rows at places 0, 1, 2, ..."""
-        return cls(rows, rows.argsort())
+    @cached_property
+    def places(self) -> Tensor:
+        """(n,) int64, for each row of ``comm.owned_ids`` its place."""
+        return self.rows.argsort()
 
     def stored(self, rows: Tensor) -> Tensor:
         """The memory of rows, chunk by chunk: their own, or a copy of those that are stored otherwise."""
@@ -65,13 +68,8 @@ class RowOrder:
             return rows.checked()
         return rows.detach().index_select(0, self.rows)
 
-    def store(self, rows: Tensor, stretches: Sequence[slice], store: HostStore) -> ChunkedRows:
-        """The rows in host memory, differentiably: themselves, if that is where they are.
-
-        Args:
-            rows: ``(n, *F)``.
-            stretches: Places that are copied at a time.
-            store: Host memory.
+    def store(self, rows: Tensor) -> ChunkedRows:
+        """The rows ``(n, *F)`` in host memory, differentiably: themselves, if that is where they are.
 
         Raises:
             TypeError: No tensor.
@@ -86,7 +84,7 @@ class RowOrder:
             raise ValueError(
                 f"rows must be those of this rank's {len(self.rows)} vertices (got shape {tuple(rows.shape)})"
             )
-        stored: ChunkedRows = _Store.apply(rows, self, stretches, store)
+        stored: ChunkedRows = _Store.apply(rows, self)
         return stored
 
 
@@ -299,14 +297,12 @@ class _Store(torch.autograd.Function):
     """The same rows; a gradient that is as ordinary as they are."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, order: RowOrder, stretches: Sequence[slice], store: HostStore
-    ) -> ChunkedRows:
-        memory = store.empty(tuple(rows.shape), rows.dtype, "inputs")
-        for stretch in stretches:
-            store.write(memory, stretch, rows.index_select(0, order.rows[stretch]))
+    def forward(ctx: Any, rows: Tensor, order: RowOrder) -> ChunkedRows:
+        memory = order.host.empty(tuple(rows.shape), rows.dtype, "inputs")
+        for stretch in order.stretches:
+            order.host.write(memory, stretch, rows.index_select(0, order.rows[stretch]))
         return ChunkedRows(memory, order)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return (grad.in_owned_order() if isinstance(grad, ChunkedRows) else grad), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return (grad.in_owned_order() if isinstance(grad, ChunkedRows) else grad), None

@@ -18,7 +18,7 @@ import os
 import stat
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -184,8 +184,8 @@ class HostStore:
         file, at, row_bytes = self._file_of(rows), self._offset(rows), bytes_of_row(rows)
 
         def ask() -> None:
-            if file is not None:
-                for first, end in _near(_stretches(which), max(1, _BRIDGED // max(1, row_bytes))):
+            if file is not None and len(which):
+                for first, end in _near(which.numpy(), max(1, _BRIDGED // max(1, row_bytes))):
                     file.will_need(at + first * row_bytes, (end - first) * row_bytes)
 
         return ask
@@ -305,27 +305,10 @@ def _allocate(descriptor: int, num_bytes: int, folder: Path) -> None:
         ) from None
 
 
-def _near(stretches: list[tuple[int, int, int]], gap: int) -> list[tuple[int, int]]:
-    """(first row, end) of stretches joined where at most ``gap`` rows lie between."""
-    joined: list[tuple[int, int]] = []
-    for first, count, _ in stretches:
-        if joined and first - joined[-1][1] <= gap:
-            joined[-1] = (joined[-1][0], first + count)
-        else:
-            joined.append((first, first + count))
-    return joined
-
-
-def _stretches(which: Rows) -> list[tuple[int, int, int]]:
-    """Runs of consecutive rows: (first row, how many, how many rows before it)."""
-    if isinstance(which, slice):
-        return [(which.start, which.stop - which.start, 0)] if which.start < which.stop else []
-    rows = which.numpy()
-    if not len(rows):
-        return []
-    starts = np.flatnonzero(np.append(True, np.diff(rows) != 1))
-    counts = np.diff(np.append(starts, len(rows)))
-    return list(zip(rows[starts].tolist(), counts.tolist(), starts.tolist(), strict=True))
+def _near(rows: np.ndarray, gap: int) -> Iterator[tuple[int, int]]:
+    """(first row, end) of ascending rows, drawn together where at most ``gap`` rows lie between."""
+    ends = np.flatnonzero(np.diff(rows, append=np.iinfo(np.int64).max) > gap + 1)
+    return zip(rows[np.append(0, ends[:-1] + 1)].tolist(), (rows[ends] + 1).tolist(), strict=True)
 
 
 def _write(descriptor: int, piece: np.ndarray, offset: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from dgcl.aggregation.once import once_differentiable
 from dgcl.communicator import Communicator
 from dgcl.nn.arguments import require_dense, require_floats
 from dgcl.offload.chunked_rows import ChunkedRows
-from dgcl.offload.host_store import HostStore
 from dgcl.ranks.tensors import require_tensors
 
 __all__ = ["chunked_accuracy", "chunked_cross_entropy"]
@@ -27,8 +25,6 @@ def chunked_cross_entropy(
     logits: ChunkedRows,
     labels: Tensor,
     mask: Tensor | None,
-    stretches: Sequence[slice],
-    store: HostStore,
     comm: Communicator,
 ) -> Tensor:
     """The mean over the whole graph's vertices that count, the same on every rank. Collective.
@@ -37,8 +33,6 @@ def chunked_cross_entropy(
         logits: ``(num_owned, num_classes)`` in host memory.
         labels: ``(num_owned,)`` int64.
         mask: ``(num_owned,)`` bool; None: all rows count.
-        stretches: Of host memory, that are in memory at a time.
-        store: Where they are.
         comm: The communicator.
 
     Raises:
@@ -53,7 +47,7 @@ def chunked_cross_entropy(
             f" {len(wrong)} such labels on this rank); give the model more"
             f" columns, or leave rows out with mask= or labels of {IGNORED}"
         )
-    out: Tensor = _CrossEntropy.apply(logits, labels, mask, stretches, store, comm)
+    out: Tensor = _CrossEntropy.apply(logits, labels, mask, comm)
     return out
 
 
@@ -64,59 +58,54 @@ class _CrossEntropy(torch.autograd.Function):
         logits: ChunkedRows,
         labels: Tensor,
         mask: Tensor,
-        stretches: Sequence[slice],
-        store: HostStore,
         comm: Communicator,
     ) -> Tensor:
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        total = torch.zeros(2, dtype=torch.float64, device="cpu")
-        for rows in stretches:
+        total, host = torch.zeros(2, dtype=torch.float64, device="cpu"), logits.order.host
+        for rows in logits.order.stretches:
             counts = mask[rows]
             which = slice(None) if counts.all() else counts
-            some = store.look_at(logits.checked(), rows)[which].to(wide)
+            some = host.look_at(logits.checked(), rows)[which].to(wide)
             total[0] += F.cross_entropy(some, labels[rows][which], reduction="sum").double()
             total[1] += counts.sum()
         value, count = comm.all_reduce_sum(total, "cross_entropy").unbind()
         ctx.save_for_backward(logits, labels, mask)
-        ctx.stretches, ctx.store, ctx.count = stretches, store, float(count)
+        ctx.count = float(count)
         # As torch's: of 16 bits where the logits are, but not in mixed precision.
         return (value / count).to(wide if torch.is_autocast_enabled("cpu") else logits.dtype)
 
     @staticmethod
     @once_differentiable("Offload.cross_entropy")
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         logits, labels, mask = ctx.saved_tensors
-        store: HostStore = ctx.store
-        memory = logits.checked()
-        out = store.empty(tuple(logits.shape), logits.dtype, "gradients")
+        memory, host = logits.checked(), logits.order.host
+        out = host.empty(tuple(logits.shape), logits.dtype, "gradients")
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        for rows in ctx.stretches:
+        for rows in logits.order.stretches:
             counts = mask[rows]
             which = slice(None) if counts.all() else counts.nonzero().squeeze(1)
-            some = store.look_at(memory, rows)[which].to(wide).softmax(1)
+            some = host.look_at(memory, rows)[which].to(wide).softmax(1)
             some[torch.arange(len(some), device="cpu"), labels[rows][which]] -= 1
             result = some.mul_(grad.to(wide) / ctx.count)
             if len(some) < len(counts):
                 result = torch.zeros(len(counts), logits.shape[1], dtype=wide, device="cpu")
                 result[which] = some
-            store.write(out, rows, result.to(out.dtype))
-        return ChunkedRows(out, logits.order), None, None, None, None, None
+            host.write(out, rows, result.to(out.dtype))
+        return ChunkedRows(out, logits.order), None, None, None
 
 
 def chunked_accuracy(
     logits: ChunkedRows,
     labels: Tensor,
     mask: Tensor | None,
-    stretches: Sequence[slice],
-    store: HostStore,
     comm: Communicator,
 ) -> Tensor:
     """The fraction of vertices whose largest logit is that of their label; NaN if none counts. Collective."""
     labels, mask = _checked(logits, labels, mask)
-    memory = logits.checked()
+    memory, host = logits.checked(), logits.order.host
     total = torch.zeros(2, dtype=torch.int64, device="cpu")
-    for rows in stretches:
-        right = store.look_at(memory, rows).argmax(1) == labels[rows]
+    for rows in logits.order.stretches:
+        right = host.look_at(memory, rows).argmax(1) == labels[rows]
         total += torch.stack([(right & mask[rows]).sum(), mask[rows].sum()])
     right, count = comm.all_reduce_sum(total, "accuracy").unbind()
     return right.double() / count.double()

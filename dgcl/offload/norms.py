@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from dgcl.aggregation.once import once_differentiable
 from dgcl.communicator import Communicator
 from dgcl.nn.batch_norm import update_running
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
-from dgcl.offload.host_store import HostStore
 
 __all__ = ["chunked_batch_norm"]
 
@@ -20,8 +18,6 @@ __all__ = ["chunked_batch_norm"]
 def chunked_batch_norm(
     norm: torch.nn.BatchNorm1d,
     x: ChunkedRows,
-    stretches: Sequence[slice],
-    store: HostStore,
     comm: Communicator,
 ) -> Tensor:
     """Normalise rows as ``norm`` would those of the whole graph at once. Collective.
@@ -29,8 +25,6 @@ def chunked_batch_norm(
     Args:
         norm: ``torch.nn.BatchNorm1d`` or :class:`dgcl.nn.BatchNorm`; its running statistics are updated in training.
         x: ``(num_owned, C)`` in host memory.
-        stretches: Of host memory, that are in memory at a time.
-        store: Where they are.
         comm: The communicator.
 
     Raises:
@@ -50,11 +44,11 @@ def chunked_batch_norm(
     elif comm.num_nodes == 1:
         raise ValueError("x must have more than one row over all ranks (got 1)")
     else:
-        mean, variance = _statistics(x.checked(), stretches, store, comm)
+        mean, variance = _statistics(x, comm)
         if norm.training and norm.track_running_stats:
             update_running(norm, mean, variance * (comm.num_nodes / (comm.num_nodes - 1)))
     inverse = torch.rsqrt(variance + norm.eps)
-    out: Tensor = _Normalise.apply(x, norm.weight, norm.bias, mean, inverse, learns, (stretches, store, comm))
+    out: Tensor = _Normalise.apply(x, norm.weight, norm.bias, mean, inverse, learns, comm)
     return out
 
 
@@ -62,17 +56,20 @@ def _wide(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _statistics(
-    x: Tensor, stretches: Sequence[slice], store: HostStore, comm: Communicator
-) -> tuple[Tensor, Tensor]:
+def _some(x: ChunkedRows, rows: slice) -> Tensor:
+    """A stretch of rows, in the type that sums have."""
+    return x.order.host.look_at(x.checked(), rows).to(_wide(x))
+
+
+def _statistics(x: ChunkedRows, comm: Communicator) -> tuple[Tensor, Tensor]:
     """Mean and biased variance; squared deviations are summed after the means are known, which loses no digits."""
     total = torch.zeros(x.shape[1], dtype=_wide(x), device="cpu")
-    for rows in stretches:
-        total += store.look_at(x, rows).to(total.dtype).sum(0)
+    for rows in x.order.stretches:
+        total += _some(x, rows).sum(0)
     mean = comm.all_reduce_sum(total, "batch_norm") / comm.num_nodes
     squares = torch.zeros_like(total)
-    for rows in stretches:
-        squares += (store.look_at(x, rows).to(total.dtype) - mean).square().sum(0)
+    for rows in x.order.stretches:
+        squares += (_some(x, rows) - mean).square().sum(0)
     return mean, comm.all_reduce_sum(squares, "batch_norm") / comm.num_nodes
 
 
@@ -86,31 +83,28 @@ class _Normalise(torch.autograd.Function):
         mean: Tensor,
         inverse: Tensor,
         learns: bool,
-        where: tuple[Sequence[slice], HostStore, Communicator],
+        comm: Communicator,
     ) -> Tensor:
-        stretches, store, _ = where
         ctx.save_for_backward(x, weight, mean.clone(), inverse)
-        ctx.learns, ctx.where = learns, where
-        out = store.empty(tuple(x.shape), x.dtype)
-        for rows in stretches:
-            some = (store.look_at(x.checked(), rows).to(_wide(x)) - mean) * inverse
+        ctx.learns, ctx.comm = learns, comm
+        out = x.order.host.empty(tuple(x.shape), x.dtype)
+        for rows in x.order.stretches:
+            some = (_some(x, rows) - mean) * inverse
             some = some if weight is None or bias is None else some * weight + bias
-            store.write(out, rows, some.to(x.dtype))
+            x.order.host.write(out, rows, some.to(x.dtype))
         return ChunkedRows(out, x.order)
 
     @staticmethod
     @once_differentiable("Offload.batch_norm")
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        rows_of_x, weight, mean, inverse = ctx.saved_tensors
-        order: RowOrder = rows_of_x.order
-        x, grad = rows_of_x.checked(), order.stored(grad)
-        stretches, store, comm = ctx.where
-        sums = torch.zeros(
-            2, x.shape[1], dtype=_wide(x), device="cpu"
-        )  # of gradients, and of gradients times normalised rows
-        for rows in stretches:
-            some, normal = _pair(store, x, grad, rows, mean, inverse)
-            sums += torch.stack([some.sum(0), (some * normal).sum(0)])
+        x, weight, mean, inverse = ctx.saved_tensors
+        order: RowOrder = x.order
+        grad = ChunkedRows(order.stored(grad), order)
+        # of gradients, and of gradients times normalised rows
+        sums = torch.zeros(2, x.shape[1], dtype=_wide(x), device="cpu")
+        for rows in order.stretches:
+            some = _some(grad, rows)
+            sums += torch.stack([some.sum(0), (some * ((_some(x, rows) - mean) * inverse)).sum(0)])
         of_weight, of_bias = (
             (None, None) if weight is None else (sums[1].to(weight.dtype), sums[0].to(weight.dtype))
         )
@@ -118,18 +112,12 @@ class _Normalise(torch.autograd.Function):
             return None, of_weight, of_bias, None, None, None, None
         means = torch.zeros_like(sums)
         if ctx.learns:
-            means = comm.all_reduce_sum(sums, "batch_norm") / comm.num_nodes
+            means = ctx.comm.all_reduce_sum(sums, "batch_norm") / ctx.comm.num_nodes
         scale = inverse if weight is None else inverse * weight
-        out = store.empty(tuple(x.shape), x.dtype, "gradients")
-        for rows in stretches:
-            some, normal = _pair(store, x, grad, rows, mean, inverse)
-            store.write(out, rows, ((some - means[0] - normal * means[1]) * scale).to(x.dtype))
+        out = order.host.empty(tuple(x.shape), x.dtype, "gradients")
+        for rows in order.stretches:
+            normal = (_some(x, rows) - mean) * inverse
+            order.host.write(
+                out, rows, ((_some(grad, rows) - means[0] - normal * means[1]) * scale).to(x.dtype)
+            )
         return ChunkedRows(out, order), of_weight, of_bias, None, None, None, None
-
-
-def _pair(
-    store: HostStore, x: Tensor, grad: Tensor, rows: slice, mean: Tensor, inverse: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradients of some rows, and the rows normalised."""
-    wide = _wide(x)
-    return store.look_at(grad, rows).to(wide), (store.look_at(x, rows).to(wide) - mean) * inverse

@@ -151,8 +151,8 @@ class Offload(Handle):
             arrangement = arrange(comm.control, comm.local, comm.plan.topology, request, options)
         self.num_chunks = len(arrangement.rows)
         self.account = Account()
-        self._stretches = [batch.rows for batch in arrangement.tables.batches]
-        self._order = RowOrder.of(torch.from_numpy(np.concatenate(arrangement.rows)))
+        rows = torch.from_numpy(np.concatenate(arrangement.rows))
+        self._order = RowOrder(rows, [batch.rows for batch in arrangement.tables.batches], self.store)
         self._transport = None
         if arrangement.tables.programs:
             self._transport = connect_transport(arrangement.tables.programs, comm.control, comm.timeout)
@@ -201,7 +201,7 @@ class Offload(Handle):
             OSError: The store has no room.
         """
         out: Tensor | None = None
-        for stretch in self._stretches:
+        for stretch in self._order.stretches:
             ids = self.comm.local.owned_ids[self._order.rows[stretch].numpy()]
             with self.comm.collective("dispatch_features"):
                 piece = dispatch_rows(
@@ -292,7 +292,7 @@ class Offload(Handle):
             bool(keep),
             keeps=constant,
         )
-        out = run_layer(call, [self._stored(rows) for rows in inputs], learned)
+        out = run_layer(call, [self._order.store(rows) for rows in inputs], learned)
         if constant and kept is None:
             self._constants.put(inputs[0], aggregate, edge_weight, call.aggregate)
         return out
@@ -308,7 +308,7 @@ class Offload(Handle):
             norm: ``torch.nn.BatchNorm1d`` or :class:`dgcl.nn.BatchNorm`.
             x: ``(num_owned, C)``.
         """
-        return chunked_batch_norm(norm, self._stored(x), self._stretches, self.store, self.comm)
+        return chunked_batch_norm(norm, self._order.store(x), self.comm)
 
     # Losses and metrics
 
@@ -320,12 +320,11 @@ class Offload(Handle):
             labels: ``(num_owned,)`` int64.
             mask: ``(num_owned,)`` bool, the rows that count; default all.
         """
-        rows = self._stored(logits)
-        return chunked_cross_entropy(rows, labels, mask, self._stretches, self.store, self.comm)
+        return chunked_cross_entropy(self._order.store(logits), labels, mask, self.comm)
 
     def accuracy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         """The fraction of vertices whose largest logit is that of their label; arguments as :meth:`cross_entropy`'s."""
-        return chunked_accuracy(self._stored(logits), labels, mask, self._stretches, self.store, self.comm)
+        return chunked_accuracy(self._order.store(logits), labels, mask, self.comm)
 
     # Looking after it
 
@@ -375,9 +374,6 @@ class Offload(Handle):
             self._transport.fail(CommError(f"rank {self.comm.rank}: {reason}"))
         else:
             self._transport.close()
-
-    def _stored(self, rows: Tensor) -> ChunkedRows:
-        return self._order.store(rows, self._stretches, self.store)
 
     def _room(self, piece: Tensor) -> Tensor:
         """Host memory for all rows of the kind of these; every rank hears where there is none. Collective."""
