@@ -1,7 +1,8 @@
 """From edge lists and CSR arrays to the CSR of in-edges, checking every id on the way.
 
 Memory at the peak, for E edges of N vertices: the result (4 E + 8 N bytes, and 8 E for edge ids unless the
-edges came grouped by destination) plus 2 E, and a scratch copy of the densest 1/256 of the vertices' edges.
+edges came grouped by destination) plus 2 E, and a scratch copy of the densest 1/256 of the vertices' edges. CSR of
+out-neighbours takes 4 E more, for sources.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
     np.cumsum(indptr, out=indptr)
     if ascending:
         return Graph(num_nodes, indptr, src.astype(index_dtype(num_nodes), copy=False))
-    indices, edge_ids, bits, cursor, place = _buffers(indptr, len(dst))
-    csr_kernels.scatter_edges(src, dst, bits, cursor, place, indices, edge_ids)
+    indices, edge_ids = np.empty(len(dst), index_dtype(num_nodes)), np.empty(len(dst), np.int64)
+    place, bits = np.empty(len(dst), np.uint16), csr_kernels.bucket_bits(num_nodes)
+    csr_kernels.scatter_edges(src, dst, bits, indptr[: -1 : 1 << bits].copy(), place, indices, edge_ids)
     csr_kernels.sort_buckets(indptr, bits, place, indices, edge_ids)
     return Graph(num_nodes, indptr, indices, edge_ids)
 
@@ -73,23 +75,9 @@ def graph_from_out_csr(
         ValueError: `indptr` is no row pointer for `indices`, or an id is out of range.
     """
     out_indptr, dst = _check_csr(indptr, indices, num_nodes, name)
-    num_nodes = len(out_indptr) - 1
-
-    from dgcl.graph import csr_kernels
-
-    in_indptr = np.zeros(num_nodes + 1, np.int64)
-    bad, ascending = csr_kernels.count_ids(dst, num_nodes, in_indptr)
-    if bad >= 0:
-        row = int(np.searchsorted(out_indptr, bad, side="right")) - 1
-        raise _out_of_range(name, int(bad), row, int(dst[bad]), num_nodes)
-    np.cumsum(in_indptr, out=in_indptr)
-    if ascending:
-        heads = np.arange(num_nodes, dtype=index_dtype(num_nodes))
-        return Graph(num_nodes, in_indptr, np.repeat(heads, np.diff(out_indptr)))
-    in_indices, edge_ids, bits, cursor, place = _buffers(in_indptr, len(dst))
-    csr_kernels.scatter_csr(out_indptr, dst, bits, cursor, place, in_indices, edge_ids)
-    csr_kernels.sort_buckets(in_indptr, bits, place, in_indices, edge_ids)
-    return Graph(num_nodes, in_indptr, in_indices, edge_ids)
+    count = len(out_indptr) - 1
+    src = np.repeat(np.arange(count, dtype=index_dtype(count)), np.diff(out_indptr))
+    return graph_from_edges(src, dst, count, name=name)
 
 
 def graph_from_in_csr(indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSC") -> Graph:
@@ -137,23 +125,6 @@ def _check_csr(
             f"{name}: indptr is for {len(ptr) - 1} vertices, but num_nodes is {num_nodes}; leave num_nodes out"
         )
     return ptr.astype(np.int64, copy=False), ids
-
-
-def _buffers(
-    indptr: NDArray[np.int64], num_edges: int
-) -> tuple[NDArray[Any], NDArray[np.int64], int, NDArray[np.int64], NDArray[np.uint16]]:
-    """What the two passes of csr_kernels write to: indices, edge ids, bits, cursors, places in buckets."""
-    from dgcl.graph.csr_kernels import bucket_bits
-
-    num_nodes = len(indptr) - 1
-    bits = bucket_bits(num_nodes)
-    return (
-        np.empty(num_edges, index_dtype(num_nodes)),
-        np.empty(num_edges, np.int64),
-        bits,
-        indptr[: -1 : 1 << bits].copy(),
-        np.empty(num_edges, np.uint16),
-    )
 
 
 def guess_num_nodes(

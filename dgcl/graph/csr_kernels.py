@@ -84,7 +84,7 @@ def scatter_edges(
     indices: NDArray[Any],
     edge_ids: NDArray[np.int64],
 ) -> None:
-    """First pass over edges given as (src, dst): write each edge to the bucket of its destination."""
+    """First pass: write each edge to the bucket of its destination."""
     low = (1 << bits) - 1
     for e in range(dst.size):
         v = dst[e]
@@ -93,28 +93,6 @@ def scatter_edges(
         indices[k] = src[e]
         edge_ids[k] = e
         place[k] = v & low
-
-
-@compiled
-def scatter_csr(
-    out_indptr: NDArray[np.int64],
-    dst: NDArray[Any],
-    bits: int,
-    cursor: NDArray[np.int64],
-    place: NDArray[np.uint16],
-    indices: NDArray[Any],
-    edge_ids: NDArray[np.int64],
-) -> None:
-    """First pass over edges given as CSR of out-neighbours."""
-    low = (1 << bits) - 1
-    for u in range(out_indptr.size - 1):
-        for e in range(out_indptr[u], out_indptr[u + 1]):
-            v = dst[e]
-            k = cursor[v >> bits]
-            cursor[v >> bits] = k + 1
-            indices[k] = u
-            edge_ids[k] = e
-            place[k] = v & low
 
 
 @compiled
