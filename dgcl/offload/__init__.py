@@ -20,7 +20,6 @@ Files in the order of the data's way; those that plan are numpy alone::
     residency.py    which rows stay in which slot, for one rank
     schedule.py     all ranks together: loads, rows between devices; the order of batches
     prediction.py   bytes and rows by formula
-    offline.py      all of it for a graph without ranks
     tables.py       a schedule compiled for each rank, with plans and programs of every exchange
     proof.py        the tables of all ranks, proved on symbols
 

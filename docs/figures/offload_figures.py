@@ -19,8 +19,6 @@ from torch import Tensor, nn
 import dgcl
 import dgcl.nn
 from dgcl.graph import as_graph
-from dgcl.offload.offline import OfflineRanks
-from dgcl.partition import partition_graph
 from docs.figures.framework import Figure, Run, machine, on_ranks, turns
 
 PAGE = "offload_figures.md"
@@ -30,18 +28,23 @@ WAYS = {"in memory": 0, "computed again, 8 chunks": 3, "kept aggregates, 8 chunk
 """Times that an epoch loads each row of a layer, by way."""
 
 
+def rows_on_rank(path: Path, by: str) -> tuple[list[int], int]:
+    """V_ori, V_p2p, V_ru and the rows that a forward loads, over all ranks; and the slots of this one."""
+    comm = dgcl.build_comm_info(as_graph(path), "uniform")
+    arrangement = dgcl.Offload(comm, chunks=CHUNKS, chunk_by=by)._arrangement
+    return [*arrangement.volumes, arrangement.delivered[0]], arrangement.tables.num_slots
+
+
 def rows(run: Run) -> Figure:
     """Rows over vertices of two ranks with 16 chunks each."""
     columns = dict.fromkeys(("V_ori", "V_p2p", "V_ru", "loaded, optimal"), ".3f")
 
     def counted() -> Iterator[list[Any]]:
         for name in run.some(GRAPHS):
-            graph = run.graph(name)
-            part = partition_graph(graph, RANKS)
+            num_nodes = run.graph(name).num_nodes
             for by in CHUNK_BY:
-                ranks = OfflineRanks(graph, part, RANKS, chunk_by=by).arrange(CHUNKS)
-                loaded = [*ranks.volumes, ranks.schedule.host_rows.sum()]
-                yield [name, by, *(rows / graph.num_nodes for rows in loaded), max(ranks.schedule.num_slots)]
+                counts, slots = zip(*dgcl.launch(rows_on_rank, RANKS, run.path(name), by), strict=True)
+                yield [name, by, *(rows / num_nodes for rows in counts[0]), max(slots)]
 
     return Figure({"graph": "", "chunks by": "", **columns, "slots": ""}, counted())
 
