@@ -64,7 +64,10 @@ class CollectiveTransport:
         names, end = self.agreement.names, first + len(programs)
         self.agreement.names = (*names[:first], *programs, *names[end:])
         self.agreement.failure_detector.exchanges = self.agreement.names
-        self._tables[first:end] = [(Tables(program, self._device), counted) for program in programs.values()]
+        in_pool = bool(self.wire.near)
+        self._tables[first:end] = [
+            (Tables(program, self._device, in_pool), counted) for program in programs.values()
+        ]
         self.agreement.concern(tables.program for tables, _ in self._tables)
 
     def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
@@ -149,6 +152,7 @@ class CollectiveTransport:
             flat[:-1],
             flat[-1],
             self.bytes_sent[counted, verb],
+            self.wire,
         )
         self.agreement.begin(call)
         return call
@@ -178,7 +182,12 @@ class CollectiveTransport:
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
-        return [f"collective, {self.wire.name}: {self._why}"] * self.agreement.control.world_size
+        return [
+            "collective, shared memory: each maps the other's"
+            if peer in self.wire.near
+            else f"collective, {self.wire.name}: {self._why}"
+            for peer in range(self.agreement.control.world_size)
+        ]
 
     def memory(
         self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any

@@ -2,8 +2,8 @@
 
 ``post(arrived, packed, receives, sends)`` begins to send ``(sum(sends), B)`` bytes and to receive ``(sum(receives),
 B)``. ``wait(work, seconds)`` says whether that is over, within so long, or raises :class:`ConnectionBroken`.
-``pending(work)`` are the ranks of messages that may not be over; the first one is not. ``abort()`` ends all that is
-under way, here and at the peers; ``close()`` also gives the connections up.
+``pending(work)`` are the ranks of messages that may not be over; the first one is not, nor are those in ``near``.
+``abort()`` ends all that is under way, here and at the peers; ``close()`` also gives the connections up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from itertools import zip_longest
@@ -23,8 +23,6 @@ import torch
 from torch import Tensor
 
 from dgcl.ranks.connections import Connection
-from dgcl.ranks.control import Control
-from dgcl.ranks.group_control import GroupControl
 
 _ROWS, _NEVER = 2, 3  # tags, of which the second is never sent
 _PAUSE: Final = 20e-6  # seconds between two looks at a device
@@ -43,21 +41,7 @@ class ConnectionBroken(Exception):
         self.peer = peer
 
 
-def open_wire(control: Control, device: torch.device, timeout: float, backend: Any = None) -> Wire:
-    """The wire between the ranks of a control plane. Collective.
-
-    Args:
-        control: The control plane.
-        device: Where rows are.
-        timeout: Seconds that a rank waits for another inside a call.
-        backend: A group of the device's backend that carries nothing else; None: there is none.
-    """
-    if backend is not None:
-        return BackendWire(backend)
-    if not isinstance(control, GroupControl):
-        return ThreadWire(control.rank, control.exchange(Mailbox())[0])
-    kind = GlooWire if device.type == "cpu" else PinnedWire
-    return kind(*control.new_group(), timeout)
+_NOBODY: Final[Collection[int]] = ()
 
 
 class BackendWire:
@@ -66,6 +50,8 @@ class BackendWire:
     The host waits for each stage, too, and so keeps deadlines: what waits on the device for a rank that is gone would
     otherwise wait for ever.
     """
+
+    near = _NOBODY
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -123,6 +109,7 @@ class GlooWire:
     """
 
     name = "messages of gloo"
+    near = _NOBODY
 
     def __init__(self, group: Any, connections: Mapping[int, Connection], timeout: float) -> None:
         self._group, self._connections, self._process = group, connections, os.getpid()
@@ -143,7 +130,10 @@ class GlooWire:
                 messages.works.append((self._group.send([part], peer, _ROWS), peer))
         except RuntimeError as error:
             messages.broken = ConnectionBroken(str(error), peer)
-        self._posted.put(messages)
+        if messages.works:
+            self._posted.put(messages)
+        else:
+            messages.over.set()
         return messages
 
     def _slices(self, rows: Tensor, counts: list[int], way: int) -> Iterator[tuple[int, Tensor]]:
@@ -151,7 +141,8 @@ class GlooWire:
         size, rank, parts = len(counts), self._group.rank(), rows.split(counts)
         peers = [(rank + way * k) % size for k in range(1, size)]
         step = max(_MESSAGE // max(rows.shape[1], 1), 1)
-        for turn in zip_longest(*(parts[peer].split(step) if counts[peer] else () for peer in peers)):
+        peers = [peer for peer in peers if counts[peer] and peer not in self.near]
+        for turn in zip_longest(*(parts[peer].split(step) for peer in peers)):
             yield from ((peer, part) for peer, part in zip(peers, turn, strict=True) if part is not None)
 
     def _await_all(self) -> None:
@@ -244,7 +235,7 @@ class Mailbox:
 class ThreadWire:
     """Slices of tensors between threads of one process, through a mailbox of theirs."""
 
-    name = "slices of tensors between threads"
+    name, near = "slices of tensors between threads", _NOBODY
 
     def __init__(self, rank: int, mailbox: Mailbox) -> None:
         self._rank, self._mailbox, self._number = rank, mailbox, 0

@@ -185,7 +185,7 @@ def test_threads(channel: str, world: str, case: str):
     "before, channel, case",
     [
         *sampled([()], CHANNELS, CASES, keep=lambda *places: sum(places) % 4 == 0),
-        *sampled([(apart,)], ["collective"], IN_CALLS, keep=lambda *places: sum(places) % 4 == 0),
+        *sampled([(apart, 1)], ["collective"], IN_CALLS, keep=lambda *places: sum(places) % 4 == 0),
     ],
 )
 def test_processes(before: tuple[Any, ...], channel: str, case: str, rank_pool: Callable[[int], RankPool]):

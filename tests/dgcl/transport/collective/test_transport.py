@@ -90,19 +90,37 @@ def test_processes(name: str, rank_pool: Callable[[int], RankPool]) -> None:
     assert rank_pool(WORLDS[name].world_size).run(compare, name) == [[]] * WORLDS[name].world_size
 
 
-def apart(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function where ranks share no memory, as on several machines."""
+def apart(ranks_a_host: int, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function where ranks share memory in groups of so many, as on several machines."""
+    connect = peers.Peers._connect
 
-    def refuse(handle: object) -> None:
-        raise OSError(2, "on another machine")
+    def refuse(mine: peers.Peers, peer: int, handle: tuple[Any, ...], page: Any) -> str | None:
+        far = peer // ranks_a_host != mine.rank // ranks_a_host
+        return connect(mine, peer, (-1, *handle[1:]) if far else handle, page)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peers, "PeerFile", refuse)
+        patch.setattr(peers.Peers, "_connect", refuse)
         return function(*args)
 
 
-def test_ranks_that_share_no_memory(rank_pool: Callable[[int], RankPool]) -> None:
-    assert rank_pool(4).run(apart, compare, "random-1 of 4") == [[]] * 4
+def ways(name: str) -> list[bool]:
+    """Which ranks this one shares memory with, by the description."""
+    with contextlib.closing(join(WORLDS[name].shares(), 60.0)) as comm:
+        return ["memory" in line.split(";")[0].split(": ")[1] for line in comm.describe().splitlines()[1:]]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    "size, ranks_a_host, trees", [(4, 1, "random-1"), (3, 2, "random-1"), (4, 2, "line")]
+)
+def test_ranks_on_several_hosts(
+    size: int, ranks_a_host: int, trees: str, rank_pool: Callable[[int], RankPool]
+) -> None:
+    name, pool = f"{trees} of {size}", rank_pool(size)
+    assert pool.run(apart, ranks_a_host, compare, name) == [[]] * size
+    for rank, near in enumerate(pool.run(apart, ranks_a_host, ways, name)):
+        others = [peer for peer in range(size) if peer != rank]
+        assert near == [peer // ranks_a_host == rank // ranks_a_host for peer in others]
 
 
 @pytest.mark.parametrize("name", ["line of 4", "random-1 of 4"])
