@@ -37,9 +37,15 @@ class Distributed:
             raise ValueError(
                 f"the model was distributed in evaluation, and cannot be trained: {self.dgcl_refused}"
             )
-        seen = not torch.compiler.is_compiling() or self.training  # type: ignore[attr-defined]
-        intercept = self.dgcl_calls_dropout or (self.dgcl_root and seen)
+        at_root = not torch.compiler.is_compiling() or self.training  # type: ignore[attr-defined]
+        intercept = (self.dgcl_calls_dropout and self.dgcl_may_drop) or (self.dgcl_root and at_root)
         return self.dgcl_home.run(super().forward, intercept, *args, **kwargs)  # type: ignore[misc]
+
+    @property
+    def dgcl_may_drop(self) -> bool:
+        """Whether its functions that call dropout may drop something; of classes of the user's it is not known."""
+        known = self.dgcl_base.__module__.startswith("torch_geometric.")
+        return not known or bool(self.training and getattr(self, "dropout", 1) != 0)  # type: ignore[attr-defined]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         kind = type(self)
@@ -65,7 +71,7 @@ def subclass(kind: Callable[[type], type], base: type) -> type:
 def _intercepted(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(self: Distributed, *args: Any, **kwargs: Any) -> Any:
-        return self.dgcl_home.run(function, True, self, *args, **kwargs)
+        return self.dgcl_home.run(function, self.dgcl_may_drop, self, *args, **kwargs)
 
     return run
 

@@ -28,6 +28,8 @@ _WRITING = {
     "scatter_add_", "scatter_reduce", "scatter_reduce_"
 }  # fmt: skip
 
+_SEEN = _KEPT_BY | _WRITING | {"arange", "embedding", "max"}
+
 #: Of tensors made of edges their set, and "edges", "sources" or "heads".
 _roles = WeakTensorKeyDictionary()
 #: What arange gave: numbers of rows.
@@ -37,6 +39,8 @@ _numbers = WeakTensorKeyDictionary()
 def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a function of torch in a distributed model. Collective where sources index this rank's rows."""
     name = getattr(func, "__name__", "")
+    if name not in _SEEN:
+        return func(*args, **kwargs)
     integers = [each for each in _tensors([*args, *kwargs.values()]) if each.dtype == torch.int64]
     if name == "embedding" and integers and integers[0] in _numbers:
         return func(ids_of_rows(context.communicator, len(args[0]), len(args[1])), *args[1:], **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -23,7 +24,8 @@ class Home:
     """What the modules of one :func:`dgcl.distribute` share; copies of a model share it, too."""
 
     def __init__(self, comm: Communicator | None = None) -> None:
-        self._comm, self._intercepts, self._running = comm, False, 0
+        self._comm, self._running = comm, 0
+        self._mode: AsOneDevice | None = None  # that is entered
 
     @property
     def comm(self) -> Communicator | None:
@@ -57,10 +59,10 @@ class Home:
             intercept: Whether its calls of torch must be seen: of dropout as a function, of its own.
             args, kwargs: Its arguments.
         """
-        intercept = intercept and not self._intercepts
+        intercept = intercept and self._mode is None
         if torch.compiler.is_compiling() and not intercept:
             return forward(*args, **kwargs)
-        before, self._intercepts = context.communicator, self._intercepts or intercept
+        before = context.communicator
         if not torch.compiler.is_compiling():
             inner = before if self._running else self.comm  # within a model that runs, that of its edges
             context.communicator = _communicator_of([*args, *kwargs.values()]) or inner or before
@@ -68,14 +70,28 @@ class Home:
         try:
             if not intercept:
                 return forward(*args, **kwargs)
-            with AsOneDevice():
+            with AsOneDevice() as self._mode:
                 return forward(*args, **kwargs)
         finally:
             if intercept:
-                self._intercepts = False
+                self._mode = None
             if not torch.compiler.is_compiling():
                 self._running -= 1
                 context.communicator = before
+
+    @contextmanager
+    def unseen(self, whether: bool) -> Iterator[None]:
+        """While a layer that is known to be right makes messages, its calls need not be seen; this saves their time."""
+        mode = self._mode
+        if not whether or mode is None or torch.compiler.is_compiling() or not mode.is_innermost():
+            yield
+            return
+        mode.__exit__(None, None, None)
+        self._mode = None
+        try:
+            yield
+        finally:
+            self._mode = mode.__enter__()
 
 
 def _communicator_of(arguments: list[Any]) -> Communicator | None:

@@ -12,6 +12,7 @@ from dgcl.autograd.operators import transparent
 from dgcl.distributed.edge_ends import call
 from dgcl.distributed.functional_dropout import replaced
 from dgcl.nn.guards import see_rows
+from dgcl.ranks.torch_private import num_function_modes
 
 __all__ = ["AsOneDevice"]
 
@@ -22,7 +23,13 @@ class AsOneDevice(TorchFunctionMode):
     def __enter__(self) -> Any:
         if not torch.compiler.is_compiling():
             transparent.count += 1
-        return super().__enter__()
+        super().__enter__()
+        self._depth = num_function_modes()
+        return self
+
+    def is_innermost(self) -> bool:
+        """Whether no other mode was entered inside it."""
+        return num_function_modes() == self._depth
 
     def __exit__(self, *error: Any) -> None:
         if not torch.compiler.is_compiling():

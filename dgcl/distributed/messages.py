@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dgcl.distributed.classes import Distributed
 from dgcl.distributed.degrees import by_whole_degrees
+from dgcl.distributed.functional_dropout import dropping
 from dgcl.frameworks.edge_sets import EdgeSet
 
 __all__ = ["message_passing"]
@@ -74,8 +75,9 @@ def message_passing(base: type) -> type:
         sources = frozenset(
             name[:-2] for name in reads if name.endswith("_j") and name not in ("edge_index_j", "size_j")
         )
+        drops = bool(dropping(base).keys() & {*functions})
         for name in (verb, f"_orig_{verb}", f"_jinja_{verb}"):
-            members[name] = _exchanging(getattr(base, name, getattr(base, verb)), sources)
+            members[name] = _exchanging(getattr(base, name, getattr(base, verb)), sources, drops)
         for name in functions:
             function = getattr(base, name)
             pairs = sources & inspect.signature(function).parameters.keys()
@@ -84,7 +86,7 @@ def message_passing(base: type) -> type:
     return type(f"Distributed{base.__name__}", (Messages, base), members)
 
 
-def _exchanging(verb: Callable[..., Any], sources: frozenset[str]) -> Callable[..., Any]:
+def _exchanging(verb: Callable[..., Any], sources: frozenset[str], drops: bool) -> Callable[..., Any]:
     def exchanged(self: Any, edge_index: Tensor, size: Any = None, **kwargs: Any) -> Any:
         edges = self._dgcl_edges(edge_index)
         sizes = (edges.num_sources, edges.num_heads)
@@ -95,9 +97,12 @@ def _exchanging(verb: Callable[..., Any], sources: frozenset[str]) -> Callable[.
             )
         if size is not None and sizes[1] is None:
             sizes = sizes[0], size[1]
+        known = self.dgcl_base.__module__.startswith("torch_geometric.") and not (
+            drops and self.dgcl_may_drop
+        )
         for name in sources & kwargs.keys():
             kwargs[name] = _exchange(kwargs[name], edges, self.node_dim)
-        with edges.messages(edge_index):
+        with edges.messages(edge_index), self.dgcl_home.unseen(known):
             return verb(self, edge_index, size=sizes, **kwargs)
 
     return exchanged

@@ -34,6 +34,9 @@ _ALONG = {
     "normalize": (2, 1),
     "multi_head_attention_forward": (99, 0),
 }
+_SEEN = {
+    *_REDUCTIONS, *_SCATTERS, *_ALONG, "__getitem__", "batch_norm", "matmul", "mm", "scaled_dot_product_attention"
+}  # fmt: skip
 _SYNC = "sync_gradients"
 
 _warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
@@ -45,7 +48,7 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     Reductions are marked, as a sum over ranks may complete them; the rest is warned of.
     """
     name, comm = getattr(func, "__name__", ""), context.communicator
-    if comm is None or comm.world_size == 1:
+    if name not in _SEEN or comm is None or comm.world_size == 1:
         return
     rows, other = (*args, None, None)[:2]
     if name in _SCATTERS:

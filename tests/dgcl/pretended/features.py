@@ -55,11 +55,6 @@ def csr(comm: Communicator) -> list[Tensor]:
     return _differentiated(graph.sum(dgcl.graph_allgather(x)), x)
 
 
-def split(comm: Communicator) -> list[Tensor]:
-    x = _leaf(comm)
-    return _differentiated(comm.aggregator()(x), x)
-
-
 def aggregate(reduce: Any, weight: str = "", **options: Any) -> Feature:
     def run(comm: Communicator) -> list[Tensor]:
         x = _leaf(comm)
@@ -119,7 +114,6 @@ FEATURES_BY_NAME: dict[str, tuple[Feature, dict[str, Any]]] = {
     "started": (started, {}),
     "halo fold": (halo_fold, {}),
     "csr": (csr, {}),
-    "split": (split, {}),
     **{
         f"{reduce}, {edges}": (aggregate(reduce), {"edges": edges})
         for edges in ("head", "tail", "cover")
