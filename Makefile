@@ -3,6 +3,7 @@
 #   make demo    train a small GCN on 4 CPU ranks and compare with 1 rank
 #   make test    the test suite, without the slow tests, by one worker more than there are cores (WORKERS=0: in one process);
 #                make test-all: with them, but for most cases of big tables; make test-matrix: those, too
+#   make test-oldest    make test with the lowest versions of constraints-oldest.txt, in an environment of its own
 #   make smoke   half a minute for whoever changes the code: a plan, 2 ranks, the losses of 1 rank
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
@@ -16,6 +17,7 @@
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3.11 python3 python; do $$p -c $(AT_LEAST_311) 2>/dev/null && echo $$p && break; done)
 PIP_FLAGS ?= -qq
+CONSTRAINTS ?= constraints.txt
 # One more than the cores: tests of faults and hosts wait for deadlines much of their time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST_FLAGS ?=
@@ -24,7 +26,7 @@ GPU_CHECK_FLAGS ?=
 AT_LEAST_311 := 'import sys; sys.exit(sys.version_info < (3, 11))'
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_FLAGS) -c constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_FLAGS) -c $(CONSTRAINTS)
 READY := $(VENV)/.dgcl-ready
 DOCS_READY := $(VENV)/.dgcl-docs-ready
 
@@ -34,7 +36,7 @@ export DGLBACKEND := pytorch
 # Ranks that are processes import our files some hundred times: their bytecode is kept, whatever the caller's shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo smoke test test-all test-matrix lint types docs kernels cuda-tools gpu-check format clean
+.PHONY: demo smoke test test-all test-oldest test-matrix lint types docs kernels cuda-tools gpu-check format clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -51,6 +53,9 @@ test: $(READY)
 test-all: $(READY)
 	@$(BIN)/dgcl warmup
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not matrix" $(PYTEST_FLAGS)
+
+test-oldest:
+	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
 
 test-matrix: $(READY)
 	@$(BIN)/dgcl warmup
@@ -83,7 +88,7 @@ gpu-check:
 	$(GPU_PYTHON) -m dgcl bench --device cuda
 
 # A virtual environment whose interpreter is gone (moved folder, upgraded Python) is made anew.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml $(CONSTRAINTS)
 	@$(or $(PYTHON),false) -c $(AT_LEAST_311) || \
 	  { echo "no Python 3.11 or later found; name one with: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)

@@ -64,6 +64,9 @@ def test_ranks_give_what_one_device_gives(name) -> None:
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_cannot_be_exact_is_refused_by_name(name) -> None:
+    if not hasattr(torch_geometric.nn, name.split()[0]):
+        pytest.skip(f"this PyG has no {name}")
+
     def refused() -> None:
         dgcl.build_comm_info(graph(), "uniform", part=torch.arange(NUM_NODES) % 3)
         module = ZOO[name][0]()

@@ -6,7 +6,6 @@ import torch
 pytest.importorskip("torch_geometric")
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import dgcl
@@ -47,6 +46,8 @@ def wrapped(kind) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     if kind == "ddp":
         model = DistributedDataParallel(model, process_group=alone)
         return expected, step(model, x, edge_index)
+    from torch.distributed.fsdp import fully_shard
+
     fully_shard(model, mesh=DeviceMesh.from_group(alone, "cpu"))
     out = model(x, edge_index)
     (out * torch.arange(out.shape[1]).cos()).sum().backward()
