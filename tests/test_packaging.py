@@ -32,7 +32,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("tree") / "dgcl"
     copy.mkdir()
     pages = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-    for name in ("pyproject.toml", "constraints.txt", "MANIFEST.in", *pages):
+    for name in ("pyproject.toml", "constraints.txt", "constraints-oldest.txt", "MANIFEST.in", *pages):
         shutil.copy2(ROOT / name, copy)
     for name in ("dgcl", "docs", "examples", "tests", *PARTS):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

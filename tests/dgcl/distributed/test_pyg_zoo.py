@@ -8,7 +8,7 @@ import torch
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.distributed.pyg_zoo import NUM_NODES, OF_VERTICES, REFUSED, ZOO, graph
+from tests.dgcl.distributed.pyg_zoo import NUM_NODES, OF_VERTICES, REFUSED, ZOO, graph, pyg
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -64,7 +64,7 @@ def test_ranks_give_what_one_device_gives(name) -> None:
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_cannot_be_exact_is_refused_by_name(name) -> None:
-    if not hasattr(torch_geometric.nn, name.split()[0]):
+    if not hasattr(pyg, name.split()[0]):
         pytest.skip(f"this PyG has no {name}")
 
     def refused() -> None:
