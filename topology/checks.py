@@ -60,16 +60,17 @@ def check_between(value: float, field: str, least: float, most: float) -> float:
     return value
 
 
-def check_index(value: object, field: str) -> int:
-    """An integer >= 0. Booleans are not integers here."""
+def check_index(value: object, field: str, least: int = 0, most: int | None = None) -> int:
+    """An integer from ``least`` on, up to ``most``. Booleans are not integers here."""
+    expected = f"an integer >= {least}" if most is None else f"an integer from {least} to {most}"
     try:
         if isinstance(value, bool):
             raise TypeError
         index = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{field} must be an integer >= 0 (got {shown(value)})") from None
-    if index < 0:
-        raise ValueError(f"{field} must be an integer >= 0 (got {index})")
+        raise TypeError(f"{field} must be {expected} (got {shown(value)})") from None
+    if index < least or (most is not None and index > most):
+        raise ValueError(f"{field} must be {expected} (got {shown(index)})")
     return index
 
 

@@ -69,9 +69,10 @@ def cluster(
     Raises:
         ValueError: No NICs, one at an unknown endpoint, or a count below 1.
     """
-    if check_index(num_machines, "num_machines") < 1:
-        raise ValueError(f"num_machines must be at least 1 (got {num_machines})")
-    check_num_devices(num_machines * node.num_devices, f"num_machines: {num_machines} times {node.name!r}")
+    check_num_devices(
+        check_index(num_machines, "num_machines", 1) * node.num_devices,
+        f"num_machines: {num_machines} times {node.name!r}",
+    )
     if spine is not None:
         check_number(spine, "spine", positive=True)
     if num_machines == 1:

@@ -29,9 +29,7 @@ def measure_host(num_ranks: int, *, anew: bool = True) -> Topology:
         num_ranks: Devices of the topology.
         anew: Measure now, in a quarter of a second; False: only if no measurement of this machine is stored.
     """
-    if check_index(num_ranks, "num_ranks") < 1:
-        raise ValueError(f"num_ranks must be at least 1 (got {num_ranks})")
-    check_num_devices(num_ranks, f"'host:{num_ranks}'")
+    check_num_devices(check_index(num_ranks, "num_ranks", 1), f"'host:{num_ranks}'")
     if num_ranks == 1:
         return Topology("host1", (Device("rank0"),), ())
     return host_topology(num_ranks, copy_rates(num_copiers(num_ranks), anew=anew))

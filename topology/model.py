@@ -92,10 +92,7 @@ class Topology:
 
         Links stay as they are: a route passes through no device, so none of them loses a connection.
         """
-        if not 1 <= check_index(num_devices, "num_devices") <= self.num_devices:
-            raise ValueError(
-                f"num_devices must be 1 to {self.num_devices}, the size of {shown(self.name)} (got {num_devices})"
-            )
+        check_index(num_devices, f"num_devices of {shown(self.name)}", 1, self.num_devices)
         if num_devices == self.num_devices:
             return self
         gone = {device.name for device in self.devices[num_devices:]}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dgcl.topology.checks import check_index
 
 __all__ = ["as_ids", "as_num_nodes", "is_tensor"]
 
@@ -66,16 +67,6 @@ def as_num_nodes(num_nodes: Any) -> int:
 
     Raises:
         TypeError: not an integer.
-        ValueError: not positive.
+        ValueError: not positive, or too large.
     """
-    if isinstance(num_nodes, (bool, np.bool_)):
-        raise TypeError("num_nodes must be an integer (got a boolean)")
-    try:
-        count = operator.index(num_nodes)
-    except TypeError:
-        raise TypeError(f"num_nodes must be an integer (got {type(num_nodes).__name__})") from None
-    if count < 1:
-        raise ValueError(f"num_nodes must be at least 1: a graph needs a vertex (got {count})")
-    if count >= 1 << 48:  # no memory holds as many degrees
-        raise ValueError(f"num_nodes must be below 2**48 (got {count})")
-    return count
+    return check_index(num_nodes, "num_nodes", 1, (1 << 48) - 1)  # no memory holds more degrees

@@ -187,9 +187,7 @@ def _check_settings(
     if store is not None:
         check_path(store, "store")
     if slots is not None:
-        check_index(slots, "slots")
-        if not slots:
-            raise ValueError("slots must be at least 1, or None (got 0)")
+        check_index(slots, "slots", 1)
     if not (plan is None or isinstance(plan, PlanOptions)):
         raise TypeError(f"plan must be a dgcl.PlanOptions, or None (got {shown(plan)})")
     check_index(seed, "seed")
@@ -229,10 +227,8 @@ def check_offload(
         raise ValueError(
             f"one of chunks and memory_limit must be given (got chunks={chunks!r} and memory_limit={memory_limit!r})"
         )
-    if chunks is not None and not (_is_positive(chunks) and chunks <= MOST_CHUNKS):
-        raise ValueError(
-            f"chunks must be a whole number from 1 to {MOST_CHUNKS}, of each rank (got {chunks!r})"
-        )
+    if chunks is not None:
+        check_index(chunks, "chunks", 1, MOST_CHUNKS)
     if memory_limit is not None or widths is not None:
         check_widths(widths, " with memory_limit")
     check_choice(kind, "kind", ("csr", "pyg", "dgl"))

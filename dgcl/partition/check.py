@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from typing import Any
 
@@ -61,12 +60,4 @@ def as_num_parts(num_parts: Any, name: str = "num_parts") -> int:
         TypeError: not an integer.
         ValueError: out of range.
     """
-    if isinstance(num_parts, (bool, np.bool_)):
-        raise TypeError(f"{name} must be an integer (got a boolean)")
-    try:
-        count = operator.index(num_parts)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer (got {type(num_parts).__name__})") from None
-    if not 1 <= count <= MAX_PARTS:
-        raise ValueError(f"{name} must be from 1 to {MAX_PARTS} (got {count})")
-    return count
+    return check_index(num_parts, name, 1, MAX_PARTS)

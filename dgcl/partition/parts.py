@@ -9,7 +9,6 @@ array([0, 0, 1, 1], dtype=int32)
 from __future__ import annotations
 
 import logging
-import operator
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from dgcl.graph.csr import require_graph
 from dgcl.graph.id_arrays import as_ids
 from dgcl.partition.check import as_num_parts
 from dgcl.topology import Topology
-from dgcl.topology.checks import check_choice, check_number, shown
+from dgcl.topology.checks import check_choice, check_index, check_number, shown
 
 __all__ = ["BALANCES", "METHODS", "balance_weights", "partition_graph"]
 
@@ -75,7 +74,7 @@ def partition_graph(
         ValueError, TypeError: an argument is out of range, or does not fit the others.
     """
     num_parts = as_num_parts(num_parts)
-    seed = _check_seed(seed)
+    seed = check_index(seed, "seed", 0, 2**63 - 1)
     check_choice(method, "method", METHODS)
     require_graph(graph)
     if not (topology is None or isinstance(topology, Topology)):
@@ -150,17 +149,6 @@ def _metis(
     return metis_partition(
         xadj, adjncy, levels, weights=weights, options=MetisOptions(seed, balance_tolerance)
     )
-
-
-def _check_seed(seed: Any) -> int:
-    """A seed that both METIS and numpy take."""
-    try:
-        value = operator.index(seed)
-    except TypeError:
-        raise TypeError(f"seed must be an integer (got {type(seed).__name__})") from None
-    if not 0 <= value < 2**63:
-        raise ValueError(f"seed must be >= 0 and < 2**63 (got {value})")
-    return value
 
 
 def _check_weights(vertex_weights: Any, num_nodes: int, method: str) -> NDArray[np.int64] | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.graph.csr import require_graph
 from dgcl.partition.check import as_num_parts, check_part
+from dgcl.topology.checks import check_index
 
 __all__ = ["check_hops", "holders_by_hop", "replication_factors"]
 
@@ -69,8 +70,6 @@ def check_hops(hops: Any) -> int:
     """Return a number of hops as an int.
 
     Raises:
-        ValueError: not an integer from 1 to 1000.
+        TypeError, ValueError: not an integer from 1 to 1000.
     """
-    if isinstance(hops, bool) or not isinstance(hops, (int, np.integer)) or not 1 <= hops <= 1000:
-        raise ValueError(f"hops must be an integer >= 1 (got {hops!r})")
-    return int(hops)
+    return check_index(hops, "hops", 1, 1000)

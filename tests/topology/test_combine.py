@@ -115,7 +115,7 @@ def test_one_machine_is_the_node():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"num_machines": 0}, "num_machines must be at least 1"),
+        ({"num_machines": 0}, "num_machines must be an integer >= 1"),
         ({"num_machines": 2}, "nics must be given, because 'node' has no network ports"),
         ({"num_machines": 2, "nics": []}, "nics must name at least one card"),
         ({"num_machines": 2, "nics": [Nic("plx7", 1.0)]}, r"nics\[0\].at must be a device or switch.*'plx7'"),

@@ -78,7 +78,7 @@ def test_a_preset_wins_over_a_file_of_its_name(tmp_path, monkeypatch):
         ("uniform:0", None, ValueError, "must have at least 1 device"),
         ("dgx1", 9, ValueError, "'dgx1' has 8 devices, too few for 9; use at most 8 ranks or .* 'uniform:9'"),
         ("uniform:4", 5, ValueError, "'uniform4' has 4 devices, too few for 5"),
-        ("dgx1", 0, ValueError, "num_devices must be 1 to 8"),
+        ("dgx1", 0, ValueError, "must be an integer from 1 to 8"),
         ("uniform", 0, ValueError, "must have at least 1 device"),
         ("uniform", -2, ValueError, "num_devices must be an integer >= 0"),
         ("dgx1", True, TypeError, "num_devices must be an integer"),

@@ -9,7 +9,7 @@ from dgcl.topology.model import Topology
 from dgcl.topology.presets.nvidia import A100_PORT, H100_PORT
 from dgcl.topology.presets.other import mi300x
 from dgcl.topology.presets.pcie import without_peer_access
-from dgcl.topology.presets.wires import called, check_count, nic_per_gpu, nvswitch_node, wire
+from dgcl.topology.presets.wires import called, nic_per_gpu, nvswitch_node, wire
 from dgcl.topology.rates import pcie_rate
 
 
@@ -21,7 +21,7 @@ def aws_p4d(num_machines: int = 1) -> Topology:
     ``dgx_a100``.
     """
     node = nvswitch_node("aws_p4d", 8, "NV12", A100_PORT, per_socket=4)
-    if check_count(num_machines, "num_machines") == 1:
+    if num_machines == 1:
         return node
     tree = [wire(f"gpu{g}", f"plx{g // 2}", "PCIe", pcie_rate(8.0)) for g in range(8)]
     with_tree = replace(node, connections=(*node.connections, *tree))

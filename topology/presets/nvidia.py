@@ -10,7 +10,6 @@ from dgcl.topology.parts import Device
 from dgcl.topology.presets.wires import (
     bridged,
     called,
-    check_count,
     gpus,
     nic_per_gpu,
     nvswitch_node,
@@ -61,7 +60,7 @@ def dgx1(num_machines: int = 1) -> Topology:
     ]
     tree = pcie_tree(8, PCIE, wire("cpu0", "cpu1", "QPI", QPI))
     node = Topology("dgx1", gpus(8, 4), (*nvlinks, *tree))
-    return cluster(node, check_count(num_machines, "num_machines"), nics=[Nic("plx0", IB, PCIE)])
+    return cluster(node, num_machines, nics=[Nic("plx0", IB, PCIE)])
 
 
 def dgx1_edr(num_machines: int = 1) -> Topology:
@@ -71,7 +70,7 @@ def dgx1_edr(num_machines: int = 1) -> Topology:
     section 3.3 (four EDR ports); a card's 12.5 GB/s (peak) are more than its PCIe 3.0 x16 lets through.
     """
     nics = [Nic(f"plx{p}", 12.5, PCIE) for p in range(4)]
-    joined = cluster(dgx1(), check_count(num_machines, "num_machines"), nics=nics)
+    joined = cluster(dgx1(), num_machines, nics=nics)
     return called("dgx1_edr", joined, num_machines)
 
 
@@ -200,7 +199,7 @@ def _behind_switches(
     node: Topology, num_machines: int, *, per_switch: int, pcie: float, nic: float
 ) -> Topology:
     """Nodes whose GPUs share NICs behind PCIe switches; alone, a node needs neither."""
-    if check_count(num_machines, "num_machines") == 1:
+    if num_machines == 1:
         return node
     tree = [
         wire(device.name, f"plx{rank // per_switch}", "PCIe", pcie)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from dgcl.topology.checks import check_num_devices, check_number
+from dgcl.topology.checks import check_index, check_num_devices, check_number
 from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Device
-from dgcl.topology.presets.wires import bridged, check_count, gpus, nic_per_gpu, wire
+from dgcl.topology.presets.wires import bridged, gpus, nic_per_gpu, wire
 from dgcl.topology.rates import xgmi_rate
 
 # Pairs of dies of a node of four MI250X by the Infinity Fabric links between them.
@@ -37,7 +37,7 @@ def summit(num_machines: int = 1) -> Topology:
         bricks += [wire(a, b, "NV2", 50.0) for a, b in itertools.combinations(ends, 2)]
     node = Topology("summit", gpus(6, 3), (*bricks, wire("cpu0", "cpu1", "X-bus", 64.0)))
     nics = [Nic(f"cpu{socket}", 11.5, 16.0) for socket in range(2)]
-    return cluster(node, check_count(num_machines, "num_machines"), nics=nics)
+    return cluster(node, num_machines, nics=nics)
 
 
 def mi250x(num_machines: int = 1) -> Topology:
@@ -60,7 +60,7 @@ def mi250x(num_machines: int = 1) -> Topology:
     ]
     hosts = [wire(f"gpu{g}", "cpu0", "IF", 36.0) for g in range(8)]
     node = Topology("mi250x", gpus(8, 2), (*fabric, *hosts))
-    if check_count(num_machines, "num_machines") == 1:
+    if num_machines == 1:
         return node
     ports = [
         wire(f"gpu{2 * p + die}", f"package{p}", *way)
@@ -91,7 +91,7 @@ def uniform(num_devices: int, *, bandwidth: float = 10.0, latency: float = 0.0) 
     """
     check_number(bandwidth, "bandwidth", positive=True)
     check_number(latency, "latency", positive=False)
-    check_num_devices(check_count(num_devices, "num_devices"), f"'uniform:{num_devices}'")
+    check_num_devices(check_index(num_devices, "num_devices", 1), f"'uniform:{num_devices}'")
     names = [f"device{rank}" for rank in range(num_devices)]
     return Topology(
         name=f"uniform{num_devices}",

@@ -13,7 +13,7 @@ from dgcl.topology.host_memory import stage_in_host_memory
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection
 from dgcl.topology.presets.nvidia import A100_PORT, IB, PCIE, QPI
-from dgcl.topology.presets.wires import bridged, called, check_count, gpus, pcie_tree, wire
+from dgcl.topology.presets.wires import bridged, called, gpus, pcie_tree, wire
 from dgcl.topology.rates import nvlink_rate, pcie_rate
 
 # PCIe 4.0 x16 as p2pBandwidthLatencyTest measures it between RTX 6000 Ada, within a socket and across two
@@ -162,7 +162,7 @@ def without_peer_access(
     ports = [wire(f"gpu{g}", f"cpu{g // per_socket}", "PCIe", pcie) for g in range(count)]
     buses = [] if bus is None else [wire("cpu0", "cpu1", "IF", bus)]
     node = Topology(name, gpus(count, per_socket), (*ports, *buses))
-    joined = cluster(node, check_count(num_machines, "num_machines"), nics=[Nic("cpu0", CARD, kind=network)])
+    joined = cluster(node, num_machines, nics=[Nic("cpu0", CARD, kind=network)])
     return stage_in_host_memory(joined, memory)
 
 
@@ -170,7 +170,7 @@ def _box(name: str, count: int, bus: Connection | None, num_machines: int) -> To
     """GPUs in pairs behind PCIe 3.0 switches."""
     per_socket = count if bus is None else count // 2
     node = Topology(name, gpus(count, per_socket), tuple(pcie_tree(count, PCIE, bus)))
-    return cluster(node, check_count(num_machines, "num_machines"), nics=[Nic("plx0", IB, PCIE)])
+    return cluster(node, num_machines, nics=[Nic("plx0", IB, PCIE)])
 
 
 def _root_ports(name: str, count: int) -> Topology:
@@ -190,7 +190,7 @@ def _with_card(node: Topology, num_machines: int, pcie: float | None = None) -> 
 
     ``pcie``: GB/s each way of the GPUs' wires to it, where the box alone needs none.
     """
-    if check_count(num_machines, "num_machines") == 1:
+    if num_machines == 1:
         return node
     ports = [] if pcie is None else [wire(device.name, "cpu0", "PCIe", pcie) for device in node.devices]
     whole = replace(node, connections=(*node.connections, *ports))

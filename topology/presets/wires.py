@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations
 
-from dgcl.topology.checks import check_index
 from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device
@@ -53,16 +52,9 @@ def bridged(name: str, count: int, kind: str, bandwidth: float) -> Topology:
 def nic_per_gpu(node: Topology, num_machines: int, bandwidth: float, kind: str = "IB") -> Topology:
     """Nodes joined by NICs, one for each GPU, over a network that never blocks."""
     nics = [Nic(device.name, bandwidth, kind=kind) for device in node.devices]
-    return cluster(node, check_count(num_machines, "num_machines"), nics=nics)
+    return cluster(node, num_machines, nics=nics)
 
 
 def called(name: str, topology: Topology, num_machines: int) -> Topology:
     """The topology of so many machines, under the name of another preset."""
     return replace(topology, name=f"{name}x{num_machines}" if num_machines > 1 else name)
-
-
-def check_count(value: int, field: str) -> int:
-    """A number of machines or devices, at least 1."""
-    if check_index(value, field) < 1:
-        raise ValueError(f"{field} must be at least 1 (got {value})")
-    return value

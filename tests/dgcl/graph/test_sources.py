@@ -266,7 +266,7 @@ class TestPyg:
 
     def test_what_is_no_homogeneous_graph(self):
         data = pytest.importorskip("torch_geometric.data")
-        with pytest.raises(ValueError, match="must be at least 1"):
+        with pytest.raises(ValueError, match="must be an integer from 1"):
             as_graph(data.HeteroData())
         with pytest.raises(ValueError, match=r"edge_index or adj_t \(got the keys \['x'\]\)"):
             as_graph(data.Data(x=torch.zeros(2, 2)))

@@ -233,15 +233,15 @@ class Sums(torch.nn.Module):
     [
         ({}, r"one of chunks and memory_limit must be given \(got chunks=None and memory_limit=None\)"),
         ({"chunks": 2, "memory_limit": 5}, r"must be given \(got chunks=2 and memory_limit=5\)"),
-        ({"chunks": 0}, r"chunks must be a whole number from 1 to 1024, of each rank \(got 0\)"),
-        ({"chunks": 10**6}, r"chunks must be a whole number from 1 to 1024, of each rank \(got 1000000\)"),
-        ({"chunks": "8"}, r"chunks must be a whole number from 1 to 1024, of each rank \(got '8'\)"),
+        ({"chunks": 0}, r"chunks must be an integer from 1 to 1024 \(got 0\)"),
+        ({"chunks": 10**6}, r"chunks must be an integer from 1 to 1024 \(got 1000000\)"),
+        ({"chunks": "8"}, r"chunks must be an integer from 1 to 1024 \(got '8'\)"),
         ({"chunks": True}, r"chunks must be .* \(got True\)"),
         (
             {"chunks": 2, "slots": 2.5},
-            r"slots must be an integer >= 0 \(got 2.5\)",
+            r"slots must be an integer >= 1 \(got 2.5\)",
         ),
-        ({"chunks": 2, "slots": 0}, r"slots must be at least 1, or None \(got 0\)"),
+        ({"chunks": 2, "slots": 0}, r"slots must be an integer >= 1 \(got 0\)"),
         ({"chunks": 2, "seed": "x"}, r"seed must be an integer >= 0 \(got 'x'\)"),
         ({"chunks": 2, "widths": (2, "x")}, r"widths must be given .* as integers.* \(got \(2, 'x'\)\)"),
         (

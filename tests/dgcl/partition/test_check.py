@@ -36,8 +36,8 @@ def test_integers_of_any_kind_become_int32(part: Any):
         "float": ([0.0, 1.0, 1.0], 3, 2, TypeError, "integers.*float64"),
         "bool": ([True, False, True], 3, 2, TypeError, "integers.*booleans"),
         "empty-part": ([0, 0, 2], 3, 3, ValueError, "1 of 3 parts have none.*part 1"),
-        "parts-float": ([0, 0, 0], 3, 1.0, TypeError, "num_parts must be an integer.*float"),
-        "parts-bool": ([0, 0, 0], 3, True, TypeError, "num_parts must be an integer.*boolean"),
+        "parts-float": ([0, 0, 0], 3, 1.0, TypeError, "num_parts must be an integer.*1.0"),
+        "parts-bool": ([0, 0, 0], 3, True, TypeError, "num_parts must be an integer.*True"),
         "parts-zero": ([0, 0, 0], 3, 0, ValueError, r"from 1 to .*got 0"),
     },
 )

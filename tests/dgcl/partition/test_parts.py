@@ -157,9 +157,9 @@ def test_graphs_that_metis_dislikes(edges: np.ndarray, num_parts: int):
     "options, error, message",
     {
         "method": ({"method": "spectral"}, ValueError, "metis, random, range.*'spectral'"),
-        "no-parts": ({"num_parts": 0}, ValueError, "num_parts must be from 1"),
+        "no-parts": ({"num_parts": 0}, ValueError, "num_parts must be an integer from 1"),
         "float-parts": ({"num_parts": 2.0}, TypeError, "num_parts must be an integer"),
-        "seed": ({"seed": -1}, ValueError, "seed must be >= 0"),
+        "seed": ({"seed": -1}, ValueError, "seed must be an integer from 0"),
         "float-seed": ({"seed": 0.5}, TypeError, "seed must be an integer"),
         "topology": ({"topology": machine([(0, 0)] * 3)}, ValueError, "3 devices, but num_parts is 2"),
         "weights": ({"vertex_weights": [1, 2]}, ValueError, r"one entry per vertex, 9 \(got 2\)"),
