@@ -251,5 +251,5 @@ def test_restrict_to_all_devices_is_the_topology_itself():
     [(0, ValueError), (4, ValueError), (-1, ValueError), (True, TypeError), (2.0, TypeError)],
 )
 def test_restrict_refuses_other_sizes(size: Any, error: type[Exception]):
-    with pytest.raises(error, match="num_devices of .* must be"):
+    with pytest.raises(error, match=r"num_devices of .* must be"):
         make().restrict(size)
