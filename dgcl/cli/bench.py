@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -107,7 +108,7 @@ def _started(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measur
     kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
     with tempfile.TemporaryDirectory(prefix="dgcl-bench-") as folder:
         settings, cases = _prepare(args, _topology(args, num_ranks), num_ranks, folder, kind)
-        emit = Printer(settings, quiet=args.json)
+        emit = partial(_print, settings, args.json)
         results = launch(measure, num_ranks, cases, settings, emit, ranks=kind)
     return settings, results[0]
 
@@ -140,7 +141,7 @@ def _in_job(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measure
         failure, settings, cases = control.broadcast((failure, settings, cases))
         if failure is not None or settings is None:
             raise CliError(failure if control.rank == 0 and failure else "rank 0 could not begin")
-        emit = Printer(settings, quiet=args.json)
+        emit = partial(_print, settings, args.json)
         result = measure(cases, settings, emit)
     return None if result is None else (settings, result)
 
@@ -234,29 +235,18 @@ def _preamble(args: argparse.Namespace, problem: Problem | None, settings: Setti
     return "\n".join([*lines, "#", "# Using ranks"])
 
 
-class Printer:
-    """Prints what rank 0 reports, as it comes.
+def _print(settings: Settings, quiet: bool, record: list[RankInfo] | Line) -> None:
+    """Print what rank 0 reports, as it comes: where the ranks run, or a line; nothing before a JSON object."""
+    from dgcl.bench.report import header, row
 
-    Args:
-        settings: What is measured.
-        quiet: Print nothing: the JSON object comes at the end.
-    """
-
-    def __init__(self, settings: Settings, *, quiet: bool) -> None:
-        self._settings, self._quiet = settings, quiet
-
-    def __call__(self, record: list[RankInfo] | Line) -> None:
-        """Print where the ranks run, or a line."""
-        from dgcl.bench.report import header, row
-
-        if self._quiet:
-            return
-        if not isinstance(record, list):
-            print(row(record, self._settings), flush=True)
-            return
-        for rank in record:
-            print(
-                f"#   rank {rank.rank:>2}  pid {rank.process:>7}  {rank.host}  {rank.device}, {rank.threads}"
-                f" threads: {rank.num_owned} owned rows, {rank.num_halo} halo rows"
-            )
-        print(f"#\n{header(self._settings)}", flush=True)
+    if quiet:
+        return
+    if not isinstance(record, list):
+        print(row(record, settings), flush=True)
+        return
+    for rank in record:
+        print(
+            f"#   rank {rank.rank:>2}  pid {rank.process:>7}  {rank.host}  {rank.device}, {rank.threads}"
+            f" threads: {rank.num_owned} owned rows, {rank.num_halo} halo rows"
+        )
+    print(f"#\n{header(settings)}", flush=True)
