@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def check_exchange(comm: dgcl.Communicator) -> None:
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_every_method_moves_the_planned_bytes(topology: Any, method: str) -> None:
+def test_every_method_moves_the_planned_bytes(topology: Any, method: str):
     def run() -> None:
         comm = build(topology=topology, part=PARTS, method=method)
         check_exchange(comm)
@@ -70,7 +69,7 @@ def test_every_method_moves_the_planned_bytes(topology: Any, method: str) -> Non
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("partition", ["metis", "random", "range"])
-def test_every_partition_covers_the_graph(world_size: int, partition: str) -> None:
+def test_every_partition_covers_the_graph(world_size: int, partition: str):
     def run() -> list[int]:
         comm = build(partition=partition)
         check_exchange(comm)
@@ -80,7 +79,7 @@ def test_every_partition_covers_the_graph(world_size: int, partition: str) -> No
     assert sorted(vertex for part in parts for vertex in part) == list(range(40))
 
 
-def test_a_given_part_is_kept() -> None:
+def test_a_given_part_is_kept():
     def run() -> None:
         comm = build(part=torch.from_numpy(PARTS))
         assert comm.owned_ids.tolist() == np.flatnonzero(comm.rank == PARTS).tolist()
@@ -88,7 +87,7 @@ def test_a_given_part_is_kept() -> None:
     dgcl.launch(run, 3)
 
 
-def test_building_twice_gives_the_same() -> None:
+def test_building_twice_gives_the_same():
     def run() -> list[Any]:
         comm = build(topology="dgx1")
         trees = comm.plan.trees
@@ -98,7 +97,7 @@ def test_building_twice_gives_the_same() -> None:
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_preparing_needs_no_ranks() -> None:
+def test_preparing_needs_no_ranks():
     shares = prepare(EDGES, 3, LINE, part=PARTS)
     assert [share.program.rank for share in shares] == [0, 1, 2]
     assert all(share.sizes == (40, 160) for share in shares)
@@ -134,7 +133,7 @@ SEEN_BY_ALL = {"seed of the wrong type", "no such partition"}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_on_rank_0_are_heard_on_all(mistake: str) -> None:
+def test_mistakes_on_rank_0_are_heard_on_all(mistake: str):
     options, kind, text = MISTAKES[mistake]
 
     def run() -> None:
@@ -147,7 +146,7 @@ def test_mistakes_on_rank_0_are_heard_on_all(mistake: str) -> None:
     dgcl.launch(run, 3)
 
 
-def test_no_timeout_is_an_error_on_the_rank_that_gives_it() -> None:
+def test_no_timeout_is_an_error_on_the_rank_that_gives_it():
     def run() -> None:
         with pytest.raises(ValueError, match=r"timeout must be a positive number of seconds \(got 0\)"):
             build(timeout=0)
@@ -163,11 +162,11 @@ def test_no_timeout_is_an_error_on_the_rank_that_gives_it() -> None:
         "csr": (np.array([0, 2, 3, 3]), np.array([1, 2, 0])),
     },
 )
-def test_graphs_of_several_kinds(graph: Any) -> None:
+def test_graphs_of_several_kinds(graph: Any):
     dgcl.launch(lambda: check_exchange(build(graph)), 2)
 
 
-def test_fewer_vertices_than_ranks() -> None:
+def test_fewer_vertices_than_ranks():
     def run() -> int:
         comm = build(np.array([[0, 1], [1, 0]]))
         check_exchange(comm)
@@ -209,7 +208,7 @@ def on_part_of_the_group() -> list[int] | None:
     return owned
 
 
-def test_a_group_within_a_larger_world(rank_pool: Callable[[int], RankPool]) -> None:
+def test_a_group_within_a_larger_world(rank_pool: Callable[[int], RankPool]):
     zero, one, two, three = rank_pool(4).run(on_part_of_the_group)
     assert zero is None
     assert two is None
@@ -225,24 +224,24 @@ def mistake_in_a_process() -> None:
     dgcl.current_communicator().close()
 
 
-def test_mistakes_on_rank_0_cross_processes(rank_pool: Callable[[int], RankPool]) -> None:
+def test_mistakes_on_rank_0_cross_processes(rank_pool: Callable[[int], RankPool]):
     rank_pool(3).run(mistake_in_a_process)
 
 
-def test_the_log_says_what_was_built(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_what_was_built(caplog):
     with caplog.at_level("INFO", logger="dgcl"):
         prepare(EDGES, 3, LINE, part=PARTS)
     (line,) = [record.getMessage() for record in caplog.records]
     assert "40 vertices, 160 edges on 3 ranks of line: plan 'auto' with" in line
 
 
-def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     dgcl.launch(lambda: check_exchange(build()), 2)
     assert not list(tmp_path.iterdir())
 
 
-def test_parts_are_placed_where_the_plan_is_fastest(caplog: pytest.LogCaptureFixture) -> None:
+def test_parts_are_placed_where_the_plan_is_fastest(caplog):
     """Parts 0 and 2 need each other's rows, and the line has its ends there: one of them moves to the middle."""
     ends = np.array([[0, 1, 2, 3, 4, 5, 9], [3, 4, 5, 0, 1, 2, 6]])
     owners = np.array([0, 0, 0, 2, 2, 2, 1, 1, 1, 1])
@@ -257,14 +256,14 @@ def test_parts_are_placed_where_the_plan_is_fastest(caplog: pytest.LogCaptureFix
     assert sorted(owned.tolist()) == list(range(10))
 
 
-def test_an_exchange_with_placed_parts_is_right() -> None:
+def test_an_exchange_with_placed_parts_is_right():
     def run() -> None:
         check_exchange(build(topology=LINE, part=PARTS, partition=dgcl.PartitionOptions(place=True)))
 
     dgcl.launch(run, 3)
 
 
-def test_ctrl_c_while_rank_0_plans_is_not_waited_for() -> None:
+def test_ctrl_c_while_rank_0_plans_is_not_waited_for():
     left: list[str] = []
 
     class Recorder(SingleControl):
@@ -284,8 +283,8 @@ def test_ctrl_c_while_rank_0_plans_is_not_waited_for() -> None:
 
 
 def test_ranks_that_cannot_be_joined_leave_though_their_errors_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Errors keep frames alive, and these the communicator that was being made, with its threads and connections."""
     left: list[Peers] = []
 

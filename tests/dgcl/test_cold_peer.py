@@ -26,7 +26,7 @@ print("done")
 @pytest.mark.slow
 @pytest.mark.xdist_group("alone")
 @pytest.mark.parametrize("cold", [matrix(0), 1])
-def test_a_rank_that_compiles_costs_its_peer_no_deadline(tmp_path: Path, cold: int) -> None:
+def test_a_rank_that_compiles_costs_its_peer_no_deadline(tmp_path, cold: int):
     common = os.environ | {
         "PYTHONPATH": str(ROOT),
         "MASTER_ADDR": "127.0.0.1",

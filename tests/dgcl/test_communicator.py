@@ -26,7 +26,7 @@ worlds = named("world", {"line": WORLD, "empty parts": EMPTY})
 
 
 @worlds
-def test_ids_and_sizes_are_those_of_the_partition(world: Any) -> None:
+def test_ids_and_sizes_are_those_of_the_partition(world: Any):
     def run(comm: Communicator) -> tuple[list[int], list[int]]:
         assert (comm.num_nodes, comm.num_edges) == (20, 70)
         assert comm.world_size == world.world_size
@@ -141,7 +141,7 @@ MISTAKES: dict[str, tuple[Callable[[Communicator], Any], type[Exception], str]] 
 @named("mistake, kind, text", MISTAKES)
 def test_mistakes_are_named_with_what_was_given(
     mistake: Callable[[Communicator], Any], kind: type[Exception], text: str
-) -> None:
+):
     def run(comm: Communicator) -> None:
         with pytest.raises(kind, match=text) if comm.rank == 0 else pytest.raises(kind):
             mistake(comm)
@@ -167,7 +167,7 @@ def test_mistakes_are_named_with_what_was_given(
         ),
     },
 )
-def test_a_mistake_of_one_rank_is_an_error_on_all(mistake: Callable[[Communicator, int], Any]) -> None:
+def test_a_mistake_of_one_rank_is_an_error_on_all(mistake: Callable[[Communicator, int], Any]):
     def run(comm: Communicator) -> None:
         with pytest.raises(ValueError, match=r"on rank 1|on every rank"):
             mistake(comm, int(comm.rank == 1))
@@ -197,9 +197,7 @@ GIVEN: dict[str, Callable[[], Any]] = {
 @named("everywhere", {"rank 0": False, "every rank": True})
 @named("given", GIVEN)
 @worlds
-def test_dispatched_features_are_the_owners_rows(
-    world: Any, given: Callable[[], Any], everywhere: bool
-) -> None:
+def test_dispatched_features_are_the_owners_rows(world: Any, given: Callable[[], Any], everywhere: bool):
     torch.manual_seed(0)
     features = given()
     full = torch.as_tensor(
@@ -216,7 +214,7 @@ def test_dispatched_features_are_the_owners_rows(
     on_threads(world, run)
 
 
-def test_dispatched_rows_are_copies() -> None:
+def test_dispatched_rows_are_copies():
     def run(comm: Communicator) -> None:
         rows = comm.dispatch_features(features)
         comm.control.barrier()
@@ -230,7 +228,7 @@ def test_dispatched_rows_are_copies() -> None:
 
 @named("everywhere", {"rank 0": False, "every rank": True})
 @worlds
-def test_dispatched_edge_values_belong_to_the_local_edges(world: Any, everywhere: bool) -> None:
+def test_dispatched_edge_values_belong_to_the_local_edges(world: Any, everywhere: bool):
     """Each edge's value encodes its ends."""
     sources, heads = edges_of(world)
     values = sources * 100 + heads
@@ -256,7 +254,7 @@ def edges_of(world: Any) -> tuple[torch.Tensor, torch.Tensor]:
 @named("dst", {"rank 0": 0, "rank 2": 2, "everywhere": None})
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2), (0,)], ids=str)
 @worlds
-def test_collected_rows_are_in_global_order(world: Any, shape: tuple[int, ...], dst: int | None) -> None:
+def test_collected_rows_are_in_global_order(world: Any, shape: tuple[int, ...], dst: int | None):
     full = random_bits((20, *shape), torch.int32)
 
     def run(comm: Communicator) -> None:
@@ -270,7 +268,7 @@ def test_collected_rows_are_in_global_order(world: Any, shape: tuple[int, ...], 
     on_threads(world, run)
 
 
-def test_collected_rows_are_those_of_the_call() -> None:
+def test_collected_rows_are_those_of_the_call():
     """A rank may write to its rows as soon as its call has returned."""
 
     def run(comm: Communicator) -> None:
@@ -285,7 +283,7 @@ def test_collected_rows_are_those_of_the_call() -> None:
 
 
 @pytest.mark.parametrize("dst", [0, 1, None])
-def test_rows_are_collected_into_a_file(tmp_path: Path, dst: int | None) -> None:
+def test_rows_are_collected_into_a_file(tmp_path, dst: int | None):
     full = torch.randn(20, 3)
     file = tmp_path / "out.npy"
 
@@ -305,8 +303,8 @@ def test_rows_are_collected_into_a_file(tmp_path: Path, dst: int | None) -> None
     },
 )
 def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(
-    tmp_path: Path, rows: torch.Tensor, name: str, text: str
-) -> None:
+    tmp_path, rows: torch.Tensor, name: str, text: str
+):
     def run(comm: Communicator) -> None:
         with pytest.raises(ValueError, match=f"file: cannot write .*{text}"):
             comm.collect(rows[comm.owned_ids], file=tmp_path / name)
@@ -335,14 +333,14 @@ def through_processes() -> None:
     comm.close()
 
 
-def test_rows_in_and_out_among_processes(rank_pool: Callable[[int], RankPool]) -> None:
+def test_rows_in_and_out_among_processes(rank_pool: Callable[[int], RankPool]):
     rank_pool(3).run(through_processes)
 
 
 # Life and death.
 
 
-def test_close_may_be_called_twice_and_later_calls_say_so() -> None:
+def test_close_may_be_called_twice_and_later_calls_say_so():
     def run(comm: Communicator) -> None:
         comm.expand(comm.owned_ids)
         comm.close()
@@ -357,7 +355,7 @@ def test_close_may_be_called_twice_and_later_calls_say_so() -> None:
     on_threads(WORLD, run)
 
 
-def test_close_gives_the_memory_of_rows_back_but_for_that_of_results_in_use() -> None:
+def test_close_gives_the_memory_of_rows_back_but_for_that_of_results_in_use():
     def mapped(inode: int) -> int:
         lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
         spans = [line[0].split("-") for line in lines if line[4] == str(inode)]
@@ -377,7 +375,7 @@ def test_close_gives_the_memory_of_rows_back_but_for_that_of_results_in_use() ->
     on_threads(WORLD, run)
 
 
-def test_a_forgotten_communicator_closes_itself() -> None:
+def test_a_forgotten_communicator_closes_itself():
     def run() -> None:
         comm = join(shares)
         descriptor = comm.transport.runtime.pool._file.handle[1]
@@ -395,7 +393,7 @@ def test_a_forgotten_communicator_closes_itself() -> None:
     dgcl.launch(run, 3)
 
 
-def test_a_fork_neither_uses_nor_closes_the_communicator() -> None:
+def test_a_fork_neither_uses_nor_closes_the_communicator():
     """Data loaders fork; what dies with a worker must not be taken for the rank."""
 
     def run(comm: Communicator) -> None:
@@ -415,7 +413,7 @@ def test_a_fork_neither_uses_nor_closes_the_communicator() -> None:
     on_threads(WORLD, run)
 
 
-def test_nothing_stays_open_or_mapped() -> None:
+def test_nothing_stays_open_or_mapped():
     def run(comm: Communicator) -> None:
         x = torch.ones(comm.num_owned, 50, requires_grad=True)
         dgcl.graph_allgather(x).sum().backward()
@@ -436,7 +434,7 @@ def resources() -> tuple[int, int]:
     return len(list(Path("/proc/self/fd").iterdir())), mapped
 
 
-def test_verbs_use_the_communicator_built_last_in_this_thread() -> None:
+def test_verbs_use_the_communicator_built_last_in_this_thread():
     shares = WORLD.shares()
 
     def run() -> None:
@@ -453,7 +451,7 @@ def test_verbs_use_the_communicator_built_last_in_this_thread() -> None:
     dgcl.launch(run, 3)
 
 
-def test_verbs_before_init_say_what_to_call() -> None:
+def test_verbs_before_init_say_what_to_call():
     assert context.control is None
     with pytest.raises(ValueError, match=r"call dgcl\.init\(\) first"):
         dgcl.build_comm_info(None)

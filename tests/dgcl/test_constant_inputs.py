@@ -29,9 +29,7 @@ def _bits_arrive(case: Case, dtype: torch.dtype, shape: tuple[int, ...], everywh
         (torch.complex128, (3,), False),
     ],
 )
-def test_owned_and_halo_rows(
-    case: Case, dtype: torch.dtype, shape: tuple[int, ...], everywhere: bool
-) -> None:
+def test_owned_and_halo_rows(case: Case, dtype: torch.dtype, shape: tuple[int, ...], everywhere: bool):
     assert all(dgcl.launch(_bits_arrive, 4, case, dtype, shape, everywhere))
 
 
@@ -60,7 +58,7 @@ def _train(case: Case, once: bool) -> tuple[list[Tensor], int]:
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[7]], ids=str)
-def test_training_is_the_same_and_sends_less(case: Case) -> None:
+def test_training_is_the_same_and_sends_less(case: Case):
     once, each_step = (dgcl.launch(_train, 4, case, how) for how in (True, False))
     for (losses, _), (expected, _) in zip(once, each_step, strict=True):
         assert all(same_bits(a, b) for a, b in zip(losses, expected, strict=True))
@@ -69,7 +67,7 @@ def test_training_is_the_same_and_sends_less(case: Case) -> None:
     assert sent_each_step * (3 * 4 + 5) == sent * (3 * 4 + 3 * 5)
 
 
-def test_a_wrong_number_of_rows_is_refused() -> None:
+def test_a_wrong_number_of_rows_is_refused():
     def refuse() -> None:
         comm = dgcl.build_comm_info(CASES[0].graph, "uniform", part=CASES[0].part(2))
         comm.dispatch_features(torch.zeros(3, 2), halo=True)

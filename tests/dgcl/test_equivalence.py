@@ -29,7 +29,7 @@ def _framework_is_installed(request: pytest.FixtureRequest) -> None:
         ARCHITECTURES, NAMES, WORLD_SIZES, keep=lambda row, column, size: (row + column) % 25 == 5 * size
     ),
 )
-def test_threads(architecture, case, world_size) -> None:
+def test_threads(architecture, case, world_size):
     expected = reference(architecture, case)
     runs = dgcl.launch(on_rank, world_size, architecture, case, world_size, SHAPES[world_size])
     for run in runs:
@@ -41,14 +41,14 @@ def test_threads(architecture, case, world_size) -> None:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("case", ["directed", "multi-edges"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_float32_with_sgd(architecture, case) -> None:
+def test_float32_with_sgd(architecture, case):
     expected = reference(architecture, case, "float32")
     for run in dgcl.launch(on_rank, 4, architecture, case, 4, "uniform", "float32"):
         assert_equal_runs(run, expected, PRECISIONS["float32"].tolerance)
 
 
 @pytest.mark.parametrize("architecture", sampled(ARCHITECTURES, keep=lambda row: row % 5 == 0))
-def test_the_same_run_twice_is_bitwise_the_same(architecture) -> None:
+def test_the_same_run_twice_is_bitwise_the_same(architecture):
     first, second = (dgcl.launch(on_rank, 3, architecture, "multi-edges", 3, "chain") for _ in range(2))
     for one, other in zip(first, second, strict=True):
         for step, again in zip(one.steps, other.steps, strict=True):
@@ -67,7 +67,7 @@ def test_the_same_run_twice_is_bitwise_the_same(architecture) -> None:
         if (row - column) % 3 == 0
     ],
 )
-def test_processes(architecture, case, rank_pool) -> None:
+def test_processes(architecture, case, rank_pool):
     """Every world size for every model and for every graph."""
     world_size = [2, 3, 4, 8][(list(ARCHITECTURES).index(architecture) + NAMES.index(case)) % 4]
     runs = rank_pool(world_size).run(on_rank, architecture, case, world_size, SHAPES[world_size])

@@ -38,7 +38,7 @@ ALL_BUT_PYG = "; ".join(end for name, end in ENDS.items() if name != "pyg")  # w
         "pyg": ENDS["pyg"],
     },
 )
-def test_nothing_is_printed_at_exit(end: str) -> None:
+def test_nothing_is_printed_at_exit(end: str):
     if "torch_geometric" in end:
         pytest.importorskip("torch_geometric")
     ended = subprocess.run(

@@ -46,7 +46,7 @@ def train(channel: Connection, shares: list[Any], timeout: float) -> None:
 
 
 @pytest.mark.parametrize("victim", [1, 3])
-def test_kill_of_a_rank_is_noticed_by_all_others(victim: int) -> None:
+def test_kill_of_a_rank_is_noticed_by_all_others(victim: int):
     """On a line, where most ranks exchange nothing with the victim and hear of it by their neighbours."""
     with Ranks(4, train, LINE.shares(), 60.0) as ranks:
         ranks.told()
@@ -57,7 +57,7 @@ def test_kill_of_a_rank_is_noticed_by_all_others(victim: int) -> None:
             assert f"rank {rank}" in text
 
 
-def test_killing_every_rank_leaves_nothing() -> None:
+def test_killing_every_rank_leaves_nothing():
     before = named_memory()
     with Ranks(3, train, TRIANGLE.shares(), 60.0) as ranks:
         ranks.told()
@@ -87,7 +87,7 @@ def wait_here_and_there(channel: Connection) -> None:
     channel.recv()
 
 
-def test_who_waits_for_rows_of_a_rank_that_lost_another_elsewhere_hears_of_that_one() -> None:
+def test_who_waits_for_rows_of_a_rank_that_lost_another_elsewhere_hears_of_that_one():
     with Ranks(3, wait_here_and_there) as ranks:
         ranks.told()
         ranks.signal(0, signal.SIGKILL)
@@ -112,7 +112,7 @@ def end_because_of_another(channel: Connection) -> None:
     channel.recv()
 
 
-def test_who_waits_elsewhere_for_a_rank_that_ended_because_of_another_hears_of_that_one() -> None:
+def test_who_waits_elsewhere_for_a_rank_that_ended_because_of_another_hears_of_that_one():
     with Ranks(3, end_because_of_another) as ranks:
         ranks.told()
         ranks.signal(2, signal.SIGKILL)
@@ -137,7 +137,7 @@ def wait_for_others(channel: Connection, shares: list[Any]) -> None:
         channel.recv()
 
 
-def test_an_interrupt_is_heard_while_waiting() -> None:
+def test_an_interrupt_is_heard_while_waiting():
     with Ranks(2, wait_for_others, PAIR.shares()) as ranks:
         ranks.told()
         time.sleep(0.3)  # until rank 0 is deep in its call; earlier would be right, too
@@ -180,7 +180,7 @@ def leave_in_the_set_up(channel: Connection, how: str) -> None:
         slow("late", r"rank 0 has not come \(.*\)"),
     ],
 )
-def test_who_left_first_is_named_by_those_who_saw_another_leave(how: str, clause: str) -> None:
+def test_who_left_first_is_named_by_those_who_saw_another_leave(how: str, clause: str):
     with Ranks(3, leave_in_the_set_up, how) as ranks:
         ranks.told()
         ranks.tell("go", [0])
@@ -223,7 +223,7 @@ channels = pytest.mark.parametrize("channel", ["auto", "collective"])
 
 
 @channels
-def test_a_rank_that_leaves_early_is_named(channel: str) -> None:
+def test_a_rank_that_leaves_early_is_named(channel: str):
     def run(comm: Communicator) -> None:
         comm.expand(comm.owned_ids)
         if comm.rank == 1:
@@ -237,7 +237,7 @@ def test_a_rank_that_leaves_early_is_named(channel: str) -> None:
     assert "rank 1 has closed its communicator, and stage" in str(first)
 
 
-def test_a_rank_that_did_its_part_and_left_is_not_missed() -> None:
+def test_a_rank_that_did_its_part_and_left_is_not_missed():
     """It sends its rows and closes between this rank's last look at its rows and that at its state."""
     looks, left = threading.Event(), threading.Event()
 
@@ -260,7 +260,7 @@ def test_a_rank_that_did_its_part_and_left_is_not_missed() -> None:
     assert caught(make_world([(1, 0)], [0, 1], 2), run) == [None, None]
 
 
-def test_a_rank_whose_layer_raises_stops_the_others() -> None:
+def test_a_rank_whose_layer_raises_stops_the_others():
     """The error of the layer is what the caller of launch gets; the other ranks' consequences are notes."""
 
     def run(comm: Communicator) -> None:
@@ -278,7 +278,7 @@ def test_a_rank_whose_layer_raises_stops_the_others() -> None:
 
 
 @channels
-def test_a_rank_that_is_late_is_named_with_stage_and_rows(channel: str) -> None:
+def test_a_rank_that_is_late_is_named_with_stage_and_rows(channel: str):
     late = threading.Event()
 
     def run(comm: Communicator) -> None:
@@ -303,7 +303,7 @@ def test_a_rank_that_is_late_is_named_with_stage_and_rows(channel: str) -> None:
     assert "rank 1 stops because rank 0 reports: rank 0, expand (call 1): waited" in str(errors[1])
 
 
-def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_as_well() -> None:
+def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_as_well():
     """On the line 0-1-2-3, rank 0 gets the rows of the late rank 3 from rank 1, which waits for rank 2, and so on."""
     late = threading.Event()
 
@@ -325,7 +325,7 @@ def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_as_well() -> 
 
 
 @pytest.mark.slow
-def test_progress_puts_the_deadline_off() -> None:
+def test_progress_puts_the_deadline_off():
     """Rank 0 gets rows of ranks 1 to 4 one after the other; each is in time, all together take longer."""
     world = make_world([(rank, 0) for rank in range(1, 5)], range(5), 5)
     done = [threading.Event() for _ in range(5)]
@@ -342,7 +342,7 @@ def test_progress_puts_the_deadline_off() -> None:
     assert caught(world, run, timeout=5.5) == [None] * 5
 
 
-def test_memory_that_is_not_there_stops_the_others_at_once() -> None:
+def test_memory_that_is_not_there_stops_the_others_at_once():
     def run(comm: Communicator) -> None:
         if comm.rank == 1:
             comm.transport.runtime.pool._file.grow = no_memory  # type: ignore[method-assign]
@@ -357,7 +357,7 @@ def test_memory_that_is_not_there_stops_the_others_at_once() -> None:
     assert "rank 0 stops because rank 1 reports: rank 1 is out of memory: cannot allocate" in str(errors[0])
 
 
-def test_a_failed_call_gives_no_block_back_to_a_peer() -> None:
+def test_a_failed_call_gives_no_block_back_to_a_peer():
     """A late writer still has the failed call's address: nobody may be given that memory again."""
 
     def run(comm: Communicator) -> None:

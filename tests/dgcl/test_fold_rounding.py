@@ -20,9 +20,7 @@ def mixed_rows(shape: tuple[int, int], dtype: torch.dtype, seed: int) -> torch.T
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("trees, world_size", [("direct", 4), ("line", 5), ("chain", 4), ("random-2", 6)])
-def test_folds_of_mixed_numbers_stay_within_the_bound(
-    trees: str, world_size: int, dtype: torch.dtype
-) -> None:
+def test_folds_of_mixed_numbers_stay_within_the_bound(trees: str, world_size: int, dtype: torch.dtype):
     def run(comm: Communicator) -> float:
         rows = mixed_rows((comm.num_local, 9), dtype, comm.rank)
         exact, sizes = folded(comm, rows.double()), folded(comm, rows.double().abs())
@@ -35,7 +33,7 @@ def test_folds_of_mixed_numbers_stay_within_the_bound(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_adding_in_16_bits_would_miss_the_bound(dtype: torch.dtype) -> None:
+def test_adding_in_16_bits_would_miss_the_bound(dtype: torch.dtype):
     """A 1 and fifteen contributions that each are too small to change it: not what was promised."""
     rows = torch.full((16, 3), 0.45 * torch.finfo(dtype).eps, dtype=dtype)
     rows[0] = 1
@@ -48,13 +46,13 @@ def test_adding_in_16_bits_would_miss_the_bound(dtype: torch.dtype) -> None:
     assert bound.share(wide.to(dtype), exact, exact.abs()) <= 1.0
 
 
-def test_one_more_stage_is_one_more_rounding() -> None:
+def test_one_more_stage_is_one_more_rounding():
     one, two = (fold_bound(torch.bfloat16, stages, 2).relative for stages in (1, 2))
     assert two - one == pytest.approx(2.0**-8, rel=0.02)
     assert fold_bound(torch.float32, 1, 4) == fold_bound(torch.float32, 1, 4)
     assert fold_bound(torch.float32, 1, 4).relative == fold_bound(torch.float32, 3, 4).relative
 
 
-def test_integers_have_no_bound() -> None:
+def test_integers_have_no_bound():
     with pytest.raises(TypeError, match=r"dtype: expected a floating-point type, got torch.int32"):
         fold_bound(torch.int32, 1, 2)

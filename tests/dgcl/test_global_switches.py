@@ -46,7 +46,7 @@ SWITCHES = {
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_a_step_under_each_switch(switch: str) -> None:
+def test_a_step_under_each_switch(switch: str):
     lines = {"process": "", "thread": "", "inference": ""} | SWITCHES[switch]
     program = PROGRAM.format(**lines)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)

@@ -57,6 +57,6 @@ def problems(dtype: torch.dtype) -> list[str]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_results_may_be_changed_in_place(dtype: torch.dtype) -> None:
+def test_results_may_be_changed_in_place(dtype: torch.dtype):
     for found in dgcl.launch(problems, 2, dtype):
         assert not found, "\n".join(found)

@@ -40,18 +40,18 @@ def programs():
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_it_is_short(path) -> None:
+def test_it_is_short(path):
     assert len(path.read_text().splitlines()) < 120
 
 
-def test_custom_layer(programs, capsys) -> None:
+def test_custom_layer(programs, capsys):
     programs["custom_layer"].main(3)
     assert "equal on 1 and 3 ranks" in capsys.readouterr().out
     with pytest.raises(AssertionError, match="step 1: 0 differs"):
         programs["custom_layer"].main(3, exchange=False)
 
 
-def test_inference(programs, tmp_path) -> None:
+def test_inference(programs, tmp_path):
     """From one checkpoint, on one rank and on three: the same class for each vertex."""
     module, width = programs["inference"], programs["inference"].WIDTHS[0]
     data = sys.modules["graphs"].planted_communities(num_nodes=150, num_classes=3, width=width)
@@ -112,7 +112,7 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_has_the_losses_of_one_device(programs, name) -> None:
+def test_a_recipe_has_the_losses_of_one_device(programs, name):
     """In three steps of Adam, on 1, 3 and 4 ranks, from data on rank 0 alone."""
     graph, make, loss_alone = RECIPES[name]
     module = programs[name]
@@ -151,7 +151,7 @@ def test_a_recipe_has_the_losses_of_one_device(programs, name) -> None:
 
 
 @pytest.mark.slow
-def test_notebook(tmp_path, monkeypatch) -> None:
+def test_notebook(tmp_path, monkeypatch):
     """Its code cells, one after the other; of IPython it needs what shows a picture."""
     matplotlib = pytest.importorskip("matplotlib")
     display = types.ModuleType("IPython.display")
@@ -171,7 +171,7 @@ def test_notebook(tmp_path, monkeypatch) -> None:
     assert len(pictures) == 2, "keep the notebook as it was run, with its pictures"
 
 
-def test_moving_atoms(programs) -> None:
+def test_moving_atoms(programs):
     """The same on one rank and three, atoms that change their rank included; wrong forces would not keep the energy."""
     run = programs["moving_atoms"].simulate
     ((totals, places),) = dgcl.launch(run, 1, 4, 12)
@@ -182,7 +182,7 @@ def test_moving_atoms(programs) -> None:
     assert (places - programs["moving_atoms"].box(4)).abs().max() > 1e-4
 
 
-def test_plan_offline(programs, tmp_path) -> None:
+def test_plan_offline(programs, tmp_path):
     """Four devices; the file is a plan that the checker accepts, and the report's numbers are the plan's."""
     from dgcl.planner import check_plan_file
 

@@ -116,7 +116,7 @@ def loops(edges: np.ndarray) -> int:
         "ogb": ("## OGB: node property prediction", Ogb, lambda e: 2 * e.shape[1] - loops(e)),
     },
 )
-def test_a_recipe_hands_out_all_rows(heading: str, dataset: Any, num_edges: Any) -> None:
+def test_a_recipe_hands_out_all_rows(heading: str, dataset: Any, num_edges: Any):
     _, code = blocks("data.md", heading)
     made = arrays()
     for found in dgcl.launch(run_recipe, 2, code, {"dataset": dataset()}):
@@ -126,7 +126,7 @@ def test_a_recipe_hands_out_all_rows(heading: str, dataset: Any, num_edges: Any)
         }
 
 
-def test_data_on_rank_0_alone() -> None:
+def test_data_on_rank_0_alone():
     (code,) = blocks("data.md", "## On rank 0 alone")
     data = pyg_data()
 
@@ -138,7 +138,7 @@ def test_data_on_rank_0_alone() -> None:
         assert found["x"].equal(data.x)
 
 
-def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files(tmp_path, monkeypatch):
     (code,) = blocks("data.md", "## Files")
     monkeypatch.chdir(tmp_path)
     scope = {"data": pyg_data()}
@@ -162,7 +162,7 @@ def script(framework: str, after: bool) -> tuple[float, Any]:
 
 
 @pytest.mark.parametrize("framework", ["PyG", "DGL"])
-def test_the_script_after_gives_what_the_script_before_gave(framework: str, rank_pool: Any) -> None:
+def test_the_script_after_gives_what_the_script_before_gave(framework: str, rank_pool: Any):
     pytest.importorskip({"PyG": "torch_geometric", "DGL": "dgl"}[framework])
     loss, predictions = script(framework, after=False)
     (first, found), (second, nothing), _ = rank_pool(3).run(script, framework, True)
@@ -180,7 +180,7 @@ def quickstart() -> list[float]:
     return [float(line.split()[1]) for line in printed.getvalue().splitlines()]
 
 
-def test_the_program_of_the_quickstart(rank_pool: Any) -> None:
+def test_the_program_of_the_quickstart(rank_pool: Any):
     alone, (several, *others) = quickstart(), rank_pool(3).run(quickstart)
     assert several == pytest.approx(alone, abs=2e-4)
     assert len(alone) == 5
@@ -224,7 +224,7 @@ def lightning_steps(code: str, data: Any, distributed: bool) -> list[float]:
     return losses
 
 
-def test_the_lightning_module_trains_as_on_one_device(rank_pool: Any) -> None:
+def test_the_lightning_module_trains_as_on_one_device(rank_pool: Any):
     code, data = blocks("lightning.md", "")[0], pyg_data()
     (alone,) = dgcl.launch(lightning_steps, 1, code, data, False)
     for losses in rank_pool(3).run(lightning_steps, code, data, True):

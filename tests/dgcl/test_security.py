@@ -28,7 +28,7 @@ MAY_UNPICKLE = {"dgcl/ranks/messages.py", "dgcl/ranks/launcher.py", "kernels/ker
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be somebody else")
-def test_another_user_cannot_open_a_ranks_memory() -> None:
+def test_another_user_cannot_open_a_ranks_memory():
     file = SegmentFile()
     file.grow(4096)
     path = "/proc/{}/fd/{}".format(*file.handle)
@@ -38,7 +38,7 @@ def test_another_user_cannot_open_a_ranks_memory() -> None:
     assert "Permission denied" in other.stderr
 
 
-def test_memory_has_no_name_and_is_not_inherited() -> None:
+def test_memory_has_no_name_and_is_not_inherited():
     before = set(os.listdir("/dev/shm"))
     file = SegmentFile()
     file.grow(4096)
@@ -68,7 +68,7 @@ def _unpicklings(path: Path) -> list[str]:
     return found
 
 
-def test_nothing_is_unpickled_that_came_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_unpickled_that_came_from_a_file(tmp_path, monkeypatch):
     assert len(SOURCES) > 100
     assert [line for path in SOURCES for line in _unpicklings(path)] == []
     (tmp_path / "bad.py").write_text("pickle.loads(b)\ntorch.load(f)\nnp.load(f)\njson.loads(t)\n")
@@ -96,7 +96,7 @@ class Evil:
     },
 )
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
-def test_a_pickle_in_a_file_is_refused_and_not_run(read: object, suffix: str, tmp_path: Path) -> None:
+def test_a_pickle_in_a_file_is_refused_and_not_run(read: object, suffix: str, tmp_path):
     harmed = tmp_path / "harmed"
     path = tmp_path / f"evil{suffix}"
     evil = np.array([Evil(harmed)], dtype=object)
@@ -109,7 +109,7 @@ def test_a_pickle_in_a_file_is_refused_and_not_run(read: object, suffix: str, tm
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_the_store_of_rank_0_listens_on_the_loopback_alone_where_that_is_its_address(host: str) -> None:
+def test_the_store_of_rank_0_listens_on_the_loopback_alone_where_that_is_its_address(host: str):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     store = groups._connect_store(host, port, 0, time.monotonic() + 30, Waiting())

@@ -19,7 +19,7 @@ NAME = re.compile(
 )
 
 
-def test_private_names_stand_in_one_module() -> None:
+def test_private_names_stand_in_one_module():
     private = {path for path in sources("dgcl") if NAME.search(path.read_text())}
     assert {path.name for path in private} == {
         "torch_private.py",
@@ -29,10 +29,10 @@ def test_private_names_stand_in_one_module() -> None:
 
 
 @pytest.mark.parametrize("owner, name", [(owner, name) for owner, names in METHODS.items() for name in names])
-def test_methods_exist(owner: type, name: str) -> None:
+def test_methods_exist(owner: type, name: str):
     target = torch.ops.aten.add.Tensor if name == "_schema" else owner
     assert hasattr(target, name)
 
 
-def test_forward_mode_has_no_level_outside() -> None:
+def test_forward_mode_has_no_level_outside():
     assert torch.autograd.forward_ad._current_level == -1

@@ -16,7 +16,7 @@ from tests.samples import named
 GB = 10**9  # one vertex per GB/s and second
 
 
-def test_the_known_answer() -> None:
+def test_the_known_answer():
     topology = known_answer_topology()
     relation = Relation.from_classes(3, [(0, {2}, 8)])
     assert integer_optimum(relation, topology, GB) == 3.0
@@ -25,7 +25,7 @@ def test_the_known_answer() -> None:
     assert fractional_optimum(relation, topology, GB) == pytest.approx(8 / 3)
 
 
-def test_all_trees_of_three_devices() -> None:
+def test_all_trees_of_three_devices():
     """From 0 to {1, 2} in two stages: two stars of 4 labellings in all, and two chains of one each."""
     topology = small_topology(3, [(0, 1, 1.0), (0, 2, 1.0), (1, 2, 1.0)])
     assert len(stage_trees(topology, 0, frozenset({1, 2}), 2)) == 6
@@ -61,7 +61,7 @@ def test_search_and_integer_program_agree(
     wires: list[tuple[int, int, float]],
     duplex: str,
     classes: list[tuple[int, set[int], int]],
-) -> None:
+):
     topology = small_topology(num_devices, wires, duplex)
     relation = Relation.from_classes(num_devices, classes)
     best = integer_optimum(relation, topology, GB)
@@ -70,7 +70,7 @@ def test_search_and_integer_program_agree(
     assert integer_optimum(relation, topology, GB, at_most=best) == float("inf")
 
 
-def test_latency_is_paid_once_per_stage() -> None:
+def test_latency_is_paid_once_per_stage():
     """Two vertices 0 -> 2 over a line: two stages of 1 s latency each, whatever the split."""
     topology = Topology(
         "line",

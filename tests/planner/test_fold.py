@@ -45,7 +45,7 @@ def two_way(case: tuple[Relation, Topology]) -> bool:
 # Not shrunk: most smaller machines have a link that leads one way only, and looking for others takes minutes.
 @settings(phases=[phase for phase in Phase if phase is not Phase.shrink])
 @given(instances().filter(two_way))
-def test_the_fold_of_every_plan_adds_each_contribution_once(case: tuple[Relation, Topology]) -> None:
+def test_the_fold_of_every_plan_adds_each_contribution_once(case: tuple[Relation, Topology]):
     plan = make_plan(*case, "spst", PlanOptions(row_bytes=64))
     fold = reverse_plan(plan)
     assert folds(fold)
@@ -62,7 +62,7 @@ def test_the_fold_of_every_plan_adds_each_contribution_once(case: tuple[Relation
 
 @named("latency", {"": 0.0, "with latency": 3e-7})
 @pytest.mark.parametrize("thin", [0.25, 1.0, 4.0])
-def test_no_fold_is_below_its_bound(thin: float, latency: float) -> None:
+def test_no_fold_is_below_its_bound(thin: float, latency: float):
     """Three devices in a ring, one way over wires of 1 GB/s and the other over `thin` ones; by exhaustive search."""
     names = ("a", "b", "c")
     wires, links = [], []
@@ -81,14 +81,14 @@ def test_no_fold_is_below_its_bound(thin: float, latency: float) -> None:
     assert best <= fold.predicted_seconds * (1 + 1e-6)
 
 
-def test_on_symmetric_links_the_fold_takes_as_long_as_the_plan() -> None:
+def test_on_symmetric_links_the_fold_takes_as_long_as_the_plan():
     plan = make_plan(Relation.from_classes(4, [(0, {1, 3}, 5), (2, {0}, 3), (1, {3}, 2)]), line(4), "spst")
     fold = reverse_plan(plan)
     assert fold.stage_seconds == tuple(plan.stage_seconds[::-1])
     assert fold.bound.seconds == pytest.approx(plan.lower_bound_seconds)
 
 
-def test_where_links_are_symmetric_the_bound_is_the_plan_s_own() -> None:
+def test_where_links_are_symmetric_the_bound_is_the_plan_s_own():
     """The fold is as certain as the plan, though cuts alone say less: 1.6 here, prices 8/3."""
     relation = Relation.from_classes(3, [(0, {2}, 8)])
     plan = make_plan(relation, known_answer_topology(), options=PlanOptions(row_bytes=10**9))
@@ -98,7 +98,7 @@ def test_where_links_are_symmetric_the_bound_is_the_plan_s_own() -> None:
     assert fold.predicted_seconds == pytest.approx(3.0)
 
 
-def test_relays_that_serve_nobody_have_nothing_to_send_back() -> None:
+def test_relays_that_serve_nobody_have_nothing_to_send_back():
     """Rank 0 to rank 1, and on to 2 and 3, of which nobody needs the row."""
     topology = line(4)
     relation = Relation.from_classes(4, [(0, {1}, 8)])
@@ -111,14 +111,14 @@ def test_relays_that_serve_nobody_have_nothing_to_send_back() -> None:
     assert reverse_plan(plan).stage_seconds == (8.0,)
 
 
-def test_twice_turned_round_is_the_same() -> None:
+def test_twice_turned_round_is_the_same():
     trees = make_plan(Relation.from_classes(4, [(0, {1, 3}, 5), (2, {0}, 3)]), line(4), "spst").trees
     again = reverse_trees(reverse_trees(trees))
     for name in ARRAYS:
         np.testing.assert_array_equal(getattr(again, name), getattr(trees, name))
 
 
-def test_the_way_back_may_use_other_connections() -> None:
+def test_the_way_back_may_use_other_connections():
     """Out over a wire of 4 GB/s, back over one of 1 GB/s."""
     wires = (Connection("out", "w", "a", "b", 4.0), Connection("back", "w", "a", "b", 1.0))
     links = (Link("a", "b", ("out",)), Link("b", "a", ("back",)))
@@ -132,7 +132,7 @@ def test_the_way_back_may_use_other_connections() -> None:
     assert transpose(transpose(topology)) == topology
 
 
-def test_a_one_way_link_cannot_be_folded_over() -> None:
+def test_a_one_way_link_cannot_be_folded_over():
     topology = Topology(
         "one way",
         (Device("a"), Device("b")),
@@ -159,7 +159,7 @@ def changed(trees: Trees, **arrays: list[int]) -> Trees:
         "a row left out": ({"tree_count": [3]}, "trees take 3"),
     },
 )
-def test_a_broken_fold_is_found(arrays: dict[str, list[int]], message: str) -> None:
+def test_a_broken_fold_is_found(arrays: dict[str, list[int]], message: str):
     fold = reverse_plan(make_plan(Relation.from_classes(3, [(0, {1, 2}, 4)]), line(3), "spst"))
     assert tree_edges(fold.trees, 0) == [(2, 1, 0), (1, 0, 1)]
     verify_fold(fold)
@@ -167,6 +167,6 @@ def test_a_broken_fold_is_found(arrays: dict[str, list[int]], message: str) -> N
         verify_fold(dataclasses.replace(fold, trees=changed(fold.trees, **arrays)))
 
 
-def test_nothing_to_fold() -> None:
+def test_nothing_to_fold():
     fold = reverse_plan(make_plan(Relation.from_classes(2, []), switched(2)))
     assert (fold.predicted_seconds, fold.trees.num_edges) == (0.0, 0)

@@ -39,7 +39,7 @@ def best_by_planning(relation: Relation, topology: Topology) -> float:
         ),
     },
 )
-def test_the_best_placement_is_found(topology: Topology, classes: list[tuple[int, set[int], int]]) -> None:
+def test_the_best_placement_is_found(topology: Topology, classes: list[tuple[int, set[int], int]]):
     relation = Relation.from_classes(topology.num_devices, classes)
     found = place(relation, topology, PlanOptions(row_bytes=GB))
     plan = make_plan(found.relation, topology, "auto", PlanOptions(row_bytes=GB))
@@ -48,7 +48,7 @@ def test_the_best_placement_is_found(topology: Topology, classes: list[tuple[int
 
 
 @given(st.permutations(range(5)), st.integers(0, 2**32 - 1))
-def test_a_placed_relation_is_the_same_with_other_names(order: list[int], seed: int) -> None:
+def test_a_placed_relation_is_the_same_with_other_names(order: list[int], seed: int):
     rng = np.random.default_rng(seed)
     classes = []
     for _ in range(6):
@@ -60,7 +60,7 @@ def test_a_placed_relation_is_the_same_with_other_names(order: list[int], seed: 
     assert {(s, frozenset(dests)): n for s, dests, n in classes_of(placed)} == expected
 
 
-def test_among_equal_devices_the_present_placement_stays() -> None:
+def test_among_equal_devices_the_present_placement_stays():
     relation = synthetic_relation("web-google", 6, scale=0.005)
     found = place(relation, switched(6))
     assert found.device_of_part.tolist() == list(range(6))
@@ -70,7 +70,7 @@ def test_among_equal_devices_the_present_placement_stays() -> None:
 @pytest.mark.slow
 @settings(max_examples=6)
 @given(st.permutations(range(16)))
-def test_parts_that_belong_together_find_their_machine_again(order: list[int]) -> None:
+def test_parts_that_belong_together_find_their_machine_again(order: list[int]):
     """Neighbouring parts on a two-machine topology, dealt out at random: swaps must undo most of the harm."""
     relation = synthetic_relation("com-orkut", 16, scale=0.002)
     topology = preset("dgx1x2")
@@ -82,7 +82,7 @@ def test_parts_that_belong_together_find_their_machine_again(order: list[int]) -
     assert found.seconds_after <= 1.15 * unmoved
 
 
-def test_a_placement_never_cuts_off_what_was_reachable() -> None:
+def test_a_placement_never_cuts_off_what_was_reachable():
     one_way = line(4, two_way=False)
     relation = Relation.from_classes(4, [(0, {1, 3}, 5), (1, {2}, 900)])
     found = place(relation, one_way)

@@ -85,13 +85,13 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("topology, trees, seconds", CASES)
-def test_cost_worked_out_by_hand(topology: Topology, trees: list, seconds: list[float]) -> None:
+def test_cost_worked_out_by_hand(topology: Topology, trees: list, seconds: list[float]):
     made = trees_of(*trees)
     assert stage_seconds(made, topology.arrays(), GB).tolist() == pytest.approx(seconds)
     assert predicted_seconds(made, topology.arrays(), GB) == pytest.approx(sum(seconds))
 
 
-def test_loads_are_bytes_per_stage_and_direction() -> None:
+def test_loads_are_bytes_per_stage_and_direction():
     topology = machine(("a", "b", 4, 0, "full"), ("b", "c", 4, 0, "half"))
     arrays = topology.arrays()
     loads = stage_loads(trees_of((0, 5, [(0, 1, 0), (1, 2, 1)]), (1, 2, [(2, 1, 1)])), arrays, 8)
@@ -103,7 +103,7 @@ def test_loads_are_bytes_per_stage_and_direction() -> None:
     }
 
 
-def test_no_trees_cost_nothing() -> None:
+def test_no_trees_cost_nothing():
     topology = machine(("a", "b", 4, 0, "full"), ("b", "c", 4, 0, "full"))
     assert stage_seconds(trees_of(), topology.arrays(), 1).shape == (0,)
     assert predicted_seconds(trees_of(), topology.arrays(), 1) == 0.0
@@ -111,7 +111,7 @@ def test_no_trees_cost_nothing() -> None:
 
 
 @pytest.mark.usefixtures("either_way")
-def test_a_missing_link_is_named() -> None:
+def test_a_missing_link_is_named():
     topology = machine(("a", "b", 4, 0, "full"), ("b", "c", 4, 0, "full"))
     with pytest.raises(ValueError, match="edge 0 goes from rank 0 to rank 2"):
         stage_seconds(trees_of((0, 1, [(0, 2, 0)])), topology.arrays(), 1)
@@ -119,7 +119,7 @@ def test_a_missing_link_is_named() -> None:
 
 
 @given(instances(), st.integers(1, 4096))
-def test_cost_is_the_literal_reading_of_the_format(case: tuple[Relation, Topology], row_bytes: int) -> None:
+def test_cost_is_the_literal_reading_of_the_format(case: tuple[Relation, Topology], row_bytes: int):
     relation, topology = case
     trees = get_planner("spst")(relation, topology, PlanOptions(row_bytes=row_bytes))
     rows = [(edge, int(trees.tree_count[t])) for t in range(trees.num_trees) for edge in tree_edges(trees, t)]
@@ -128,7 +128,7 @@ def test_cost_is_the_literal_reading_of_the_format(case: tuple[Relation, Topolog
 
 
 @given(instances())
-def test_direct_seconds_is_the_cost_of_the_stars(case: tuple[Relation, Topology]) -> None:
+def test_direct_seconds_is_the_cost_of_the_stars(case: tuple[Relation, Topology]):
     relation, topology = case
     pairs = {(link.src, link.dst) for link in topology.links}
     names = [d.name for d in topology.devices]

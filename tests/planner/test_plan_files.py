@@ -36,9 +36,7 @@ def plan() -> Plan:
 
 
 @given(instances())
-def test_saved_and_loaded_is_the_same(
-    tmp_path_factory: pytest.TempPathFactory, case: tuple[Relation, Topology]
-) -> None:
+def test_saved_and_loaded_is_the_same(tmp_path_factory, case: tuple[Relation, Topology]):
     plan = make_plan(*case)
     path = tmp_path_factory.mktemp("p") / "plan"  # the name is taken as it is
     plan.save(path)
@@ -51,7 +49,7 @@ def test_saved_and_loaded_is_the_same(
     verify_plan(again)
 
 
-def test_the_file_is_read_with_numpy_and_json_alone(plan: Plan, tmp_path: Path) -> None:
+def test_the_file_is_read_with_numpy_and_json_alone(plan: Plan, tmp_path):
     plan.save(tmp_path / "plan.npz")
     with np.load(tmp_path / "plan.npz", allow_pickle=False) as file:
         assert {name: str(file[name].dtype) for name in file.files if name != "meta"} == DTYPES
@@ -60,7 +58,7 @@ def test_the_file_is_read_with_numpy_and_json_alone(plan: Plan, tmp_path: Path) 
     assert meta["predicted_seconds"] == sum(meta["stage_seconds"])
 
 
-def test_the_same_plan_is_the_same_file(plan: Plan, tmp_path: Path) -> None:
+def test_the_same_plan_is_the_same_file(plan: Plan, tmp_path):
     plan.save(tmp_path / "a.npz")
     plan.save(tmp_path / "b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
@@ -101,7 +99,7 @@ def broken(plan: Plan, path: Path, changes: dict[str, Any], meta_changes: dict[s
         "meta pickled": ({"meta": np.array({}, object)}, "not a valid plan file"),
     },
 )
-def test_broken_arrays(plan: Plan, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_broken_arrays(plan: Plan, tmp_path, changes: dict[str, Any], message: str):
     path = broken(plan, tmp_path / "plan.npz", changes, {})
     with pytest.raises(ValueError, match=message) as caught:
         Plan.load(path)
@@ -136,7 +134,7 @@ def test_broken_arrays(plan: Plan, tmp_path: Path, changes: dict[str, Any], mess
         "no fingerprint": ({"fingerprint": None}, "meta.fingerprint must be a string"),
     },
 )
-def test_broken_meta(plan: Plan, tmp_path: Path, changes: dict[str, Any] | str, message: str) -> None:
+def test_broken_meta(plan: Plan, tmp_path, changes: dict[str, Any] | str, message: str):
     path = broken(plan, tmp_path / "plan.npz", {}, changes)
     with pytest.raises(ValueError, match=message) as caught:
         Plan.load(path)
@@ -144,26 +142,26 @@ def test_broken_meta(plan: Plan, tmp_path: Path, changes: dict[str, Any] | str, 
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_whole_numbers_of_seconds_are_read(plan: Plan, tmp_path: Path) -> None:
+def test_whole_numbers_of_seconds_are_read(plan: Plan, tmp_path):
     """JSON of other writers has 0 where ours has 0.0: there is no bound."""
     path = broken(plan, tmp_path / "plan.npz", {}, {"lower_bound_seconds": 0, "gap": 0})
     assert Plan.load(path).meta["lower_bound_seconds"] == 0
 
 
-def test_a_topology_without_links_in_the_file_is_refused(plan: Plan, tmp_path: Path) -> None:
+def test_a_topology_without_links_in_the_file_is_refused(plan: Plan, tmp_path):
     topology = {k: v for k, v in plan.meta["topology"].items() if k != "links"}
     with pytest.raises(ValueError, match="lists its links explicitly"):
         Plan.load(broken(plan, tmp_path / "plan.npz", {}, {"topology": topology}))
 
 
-def test_a_topology_with_a_fault_is_refused_with_the_place(plan: Plan, tmp_path: Path) -> None:
+def test_a_topology_with_a_fault_is_refused_with_the_place(plan: Plan, tmp_path):
     topology = copy.deepcopy(plan.meta["topology"])
     topology["connections"][0]["bandwidth"] = -1
     with pytest.raises(ValueError, match=r"not a valid plan file: .*bandwidth"):
         Plan.load(broken(plan, tmp_path / "plan.npz", {}, {"topology": topology}))
 
 
-def test_what_a_broken_file_holds_is_not_in_the_message(plan: Plan, tmp_path: Path) -> None:
+def test_what_a_broken_file_holds_is_not_in_the_message(plan: Plan, tmp_path):
     """The first entry's name is said to be 2048 bytes longer than it is, and zipfile quotes all of it."""
     path = tmp_path / "plan.npz"
     plan.save(path)
@@ -176,7 +174,7 @@ def test_what_a_broken_file_holds_is_not_in_the_message(plan: Plan, tmp_path: Pa
 
 
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
-def test_a_file_cut_off_is_refused(plan: Plan, tmp_path: Path, keep: float) -> None:
+def test_a_file_cut_off_is_refused(plan: Plan, tmp_path, keep: float):
     path = tmp_path / "plan.npz"
     plan.save(path)
     data = path.read_bytes()
@@ -186,7 +184,7 @@ def test_a_file_cut_off_is_refused(plan: Plan, tmp_path: Path, keep: float) -> N
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_flipped_byte_is_refused_or_harmless(plan: Plan, tmp_path: Path, seed: int) -> None:
+def test_a_flipped_byte_is_refused_or_harmless(plan: Plan, tmp_path, seed: int):
     """Any single byte: refused with one clear ValueError, unless it does not bear on the content (a date)."""
     path = tmp_path / "plan.npz"
     plan.save(path)
@@ -203,7 +201,7 @@ def test_a_flipped_byte_is_refused_or_harmless(plan: Plan, tmp_path: Path, seed:
         assert found == plan.fingerprint
 
 
-def test_text_is_deflated_and_numbers_are_not(tmp_path: Path) -> None:
+def test_text_is_deflated_and_numbers_are_not(tmp_path):
     plan = make_plan(Relation.from_classes(8, [(0, {1}, 5)]), preset("dgx1"))
     plan.save(tmp_path / "plan.npz")
     with zipfile.ZipFile(tmp_path / "plan.npz") as archive:

@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ def relation(**changes: Any) -> Relation:
     return Relation(**{**arrays, **changes})
 
 
-def test_a_relation_holds_what_was_said() -> None:
+def test_a_relation_holds_what_was_said():
     r = relation()
     assert (r.num_classes, r.num_vertices, r.deliveries) == (3, 9, 2 + 6 + 4)
     assert [r.dest_ranks(c) for c in range(3)] == [[1], [1, 2], [0]]
@@ -30,7 +29,7 @@ def test_a_relation_holds_what_was_said() -> None:
     assert (r.source.dtype, r.dests.dtype, r.count.dtype) == (np.int32, np.uint64, np.int64)
 
 
-def test_arrays_cannot_be_written_through_the_relation_but_stay_the_callers() -> None:
+def test_arrays_cannot_be_written_through_the_relation_but_stay_the_callers():
     count = np.array([2, 3, 4])
     r = relation(count=count)
     with pytest.raises(ValueError, match="read-only"):
@@ -58,7 +57,7 @@ def test_arrays_cannot_be_written_through_the_relation_but_stay_the_callers() ->
         "more vertices than exist": ({"count": [1 << 61, 1 << 61, 1 << 61]}, r"more than 2\*\*62"),
     },
 )
-def test_what_is_no_relation_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_what_is_no_relation_is_refused(changes: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         relation(**changes)
 
@@ -71,12 +70,12 @@ def test_what_is_no_relation_is_refused(changes: dict[str, Any], message: str) -
         "float world size": ({"world_size": 3.0}, "world_size must be an integer"),
     },
 )
-def test_wrong_types_are_type_errors(changes: dict[str, Any], message: str) -> None:
+def test_wrong_types_are_type_errors(changes: dict[str, Any], message: str):
     with pytest.raises(TypeError, match=message):
         relation(**changes)
 
 
-def test_masks_of_many_ranks_sort_by_their_value_as_one_integer() -> None:
+def test_masks_of_many_ranks_sort_by_their_value_as_one_integer():
     r = Relation.from_classes(130, [(5, [0], 1), (5, [129], 2), (5, [64, 63], 3), (5, [64], 4)])
     assert [r.dest_ranks(c) for c in range(4)] == [[0], [64], [63, 64], [129]]
     assert r.dests.shape == (4, 3)
@@ -95,7 +94,7 @@ def class_lists(draw: st.DrawFn) -> tuple[int, list[tuple[int, set[int], int]]]:
 
 
 @given(class_lists())
-def test_from_classes_sorts_and_merges(case: tuple[int, list[tuple[int, set[int], int]]]) -> None:
+def test_from_classes_sorts_and_merges(case: tuple[int, list[tuple[int, set[int], int]]]):
     world, classes = case
     r = Relation.from_classes(world, classes)
     want: dict[tuple[int, frozenset[int]], int] = {}
@@ -107,9 +106,7 @@ def test_from_classes_sorts_and_merges(case: tuple[int, list[tuple[int, set[int]
 
 
 @given(class_lists())
-def test_saved_and_loaded_is_the_same(
-    tmp_path_factory: pytest.TempPathFactory, case: tuple[int, list[Any]]
-) -> None:
+def test_saved_and_loaded_is_the_same(tmp_path_factory, case: tuple[int, list[Any]]):
     r = Relation.from_classes(*case)
     path = tmp_path_factory.mktemp("r") / "relation"  # no suffix: the name is taken as it is
     r.save(path)
@@ -135,7 +132,7 @@ def test_saved_and_loaded_is_the_same(
         "pickled array": ({"count": np.array([1, 2, 3], object)}, "not a valid relation file"),
     },
 )
-def test_files_that_are_no_relation(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_files_that_are_no_relation(tmp_path, changes: dict[str, Any], message: str):
     r = relation()
     arrays = {"world_size": np.array(3), "source": r.source, "dests": r.dests, "count": r.count, **changes}
     path = tmp_path / "r.npz"
@@ -146,14 +143,14 @@ def test_files_that_are_no_relation(tmp_path: Path, changes: dict[str, Any], mes
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"\x93NUMPY\x01\x00", b"{}", bytes(1000)])
-def test_files_that_are_no_archive(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_no_archive(tmp_path, content: bytes):
     path = tmp_path / "r.npz"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="not an npz archive"):
         Relation.load(path)
 
 
-def test_a_header_that_promises_terabytes_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_header_that_promises_terabytes_is_refused_before_anything_is_read(tmp_path):
     import io
     import zipfile
 
@@ -173,7 +170,7 @@ def test_a_header_that_promises_terabytes_is_refused_before_anything_is_read(tmp
         Relation.load(path)
 
 
-def test_reading_needs_no_python_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_needs_no_python_parser(tmp_path, monkeypatch):
     """CPython 3.11's fails by chance where several threads parse: "AST constructor recursion depth mismatch"."""
 
     def parse(*args: object, **options: object) -> None:
@@ -184,6 +181,6 @@ def test_reading_needs_no_python_parser(tmp_path: Path, monkeypatch: pytest.Monk
     assert Relation.load(tmp_path / "r.npz").num_classes == relation().num_classes
 
 
-def test_a_file_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         Relation.load(tmp_path / "none.npz")

@@ -37,7 +37,7 @@ def machines(bandwidth: float) -> Topology:
     return Topology("two", devices, (*inside, *up, net))
 
 
-def test_rows_are_those_of_communicators() -> None:
+def test_rows_are_those_of_communicators():
     """Of every strategy that changes what is exchanged."""
     rows = {row.strategy.spec: row for row in advice().rows if row.counted is not None}
     specs = ["halo", "cover", "tail", "grid:2,2,1", "grid:2,1,2", "grid:1,1,4"]
@@ -61,7 +61,7 @@ def test_rows_are_those_of_communicators() -> None:
         assert [owned for _, _, owned in of_ranks] == counted.owned.tolist(), spec
 
 
-def test_the_simplest_of_the_fastest_is_chosen() -> None:
+def test_the_simplest_of_the_fastest_is_chosen():
     found = advice()
     first, *others = [row for row in found.rows if not row.refusal]
     fastest = min(row.seconds.total for row in (first, *others))
@@ -75,7 +75,7 @@ def test_the_simplest_of_the_fastest_is_chosen() -> None:
     assert json.dumps(found.to_json()) == json.dumps(again.to_json())
 
 
-def test_a_slow_network_makes_replicas_pay() -> None:
+def test_a_slow_network_makes_replicas_pay():
     slow, fast = (advice(topology=machines(gbps)) for gbps in (0.001, 1000.0))
     replicas = slow.row("replicas")
     assert slow.best.spec == "replicas:2"
@@ -85,7 +85,7 @@ def test_a_slow_network_makes_replicas_pay() -> None:
     assert replicas.counted.owned.sum() > 400  # copies are computed, too
 
 
-def test_less_memory_walks_to_offloading_and_out() -> None:
+def test_less_memory_walks_to_offloading_and_out():
     """Each verdict keeps the limit; what does not fit is a row with its bytes."""
     halo = advice().row("halo").device
     verdicts = []
@@ -121,7 +121,7 @@ def test_less_memory_walks_to_offloading_and_out() -> None:
         ("gcn:32,8", "replicas:1", "all ranks are on one machine"),
     ],
 )
-def test_refusals_are_rows(model: str, strategy: str, why: str) -> None:
+def test_refusals_are_rows(model: str, strategy: str, why: str):
     import re
 
     found = advice(model)
@@ -129,7 +129,7 @@ def test_refusals_are_rows(model: str, strategy: str, why: str) -> None:
     assert why_not(found, found.row(strategy)).startswith(strategy)
 
 
-def test_what_cannot_be_asked() -> None:
+def test_what_cannot_be_asked():
     with pytest.raises(
         ValueError, match=r"memory_limit must be above the model's parameters, 5\.28 kB \(got 100 B\)"
     ):
@@ -140,7 +140,7 @@ def test_what_cannot_be_asked() -> None:
         advise(EDGES, model="gcn:4,2", topology="dgx1", ranks=9)
 
 
-def test_the_screen() -> None:
+def test_the_screen():
     text = advice(memory_limit="4MB").table()
     lines = text.splitlines()
     assert max(map(len, lines)) <= 110
@@ -153,7 +153,7 @@ def test_the_screen() -> None:
     assert lines[-2].startswith("Left out: the loss")
 
 
-def test_the_working_and_comparisons() -> None:
+def test_the_working_and_comparisons():
     found = advice()
     halo, cover = found.row("halo"), found.row("cover")
     text = explained(found, halo)
@@ -168,7 +168,7 @@ def test_the_working_and_comparisons() -> None:
     assert len(text.splitlines()) >= 4
 
 
-def test_papers_sizes_on_four_cards_of_80_gb() -> None:
+def test_papers_sizes_on_four_cards_of_80_gb():
     """HongTu (SIGMOD 2023): ogbn-papers goes to host memory; it-2004 stays on the devices."""
     papers = GraphShape(111_059_956, 1_615_685_872, inside=0.7)
     it_2004 = GraphShape(41_291_594, 1_150_725_436, inside=0.97)
@@ -179,7 +179,7 @@ def test_papers_sizes_on_four_cards_of_80_gb() -> None:
     assert chosen == ["offload", "halo"]
 
 
-def test_a_rank_alone() -> None:
+def test_a_rank_alone():
     found = advise(EDGES, model="gcn:32,8", topology="uniform1", rates=RATES)
     assert found.best.spec == "halo"
     assert "It is alone" in found.table()

@@ -36,13 +36,13 @@ def layers_of(model: Model) -> nn.ModuleList:
 
 
 @pytest.mark.parametrize("text", ["gcn:7,5,5,3", "sage:7,5,5,3", "gin:7,5,5,3", "gat:7,2x3,4"])
-def test_parameters_are_those_of_the_layers(text: str) -> None:
+def test_parameters_are_those_of_the_layers(text: str):
     model = read_model(text)
     assert model.parameters == sum(each.numel() for each in layers_of(model).parameters())
 
 
 @pytest.mark.parametrize("text", ["gcn:7,5,6,3", "sage:7,5,6,3", "gin:7,5,6,3"])
-def test_rows_that_autograd_keeps(text: str) -> None:
+def test_rows_that_autograd_keeps(text: str):
     """Storages of rows that a forward saves, the features and parameters left out."""
     model = read_model(text)
 
@@ -74,7 +74,7 @@ def test_rows_that_autograd_keeps(text: str) -> None:
     ("gcn:7,5,6", [5, 5]), ("sage:7,5,6", [5, 5]), ("gin:7,5,6", [7, 5]), ("gat:602,8x32,41", [264, 42]),
     ("mgn:64,64/16", [64]),
 ])  # fmt: skip
-def test_elements_that_are_exchanged(text: str, exchanged: list[int]) -> None:
+def test_elements_that_are_exchanged(text: str, exchanged: list[int]):
     model = read_model(text)
     assert [layer.exchanged for layer in model.layers] == exchanged
     assert model.widths == [model.layers[0].width, *(after.out for after in model.layers)]
@@ -92,6 +92,6 @@ def test_elements_that_are_exchanged(text: str, exchanged: list[int]) -> None:
         ("gcn:4,4/2", "rows of edges"),
     ],
 )
-def test_models_that_are_not_understood(text: str, message: str) -> None:
+def test_models_that_are_not_understood(text: str, message: str):
     with pytest.raises(ValueError, match=message):
         read_model(text)

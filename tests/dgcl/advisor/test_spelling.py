@@ -29,7 +29,7 @@ CASES: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize("spec, layout, line", CASES, ids=[case[0] for case in CASES])
-def test_what_is_written_is_laid_out(spec: str, layout: Any, line: str) -> None:
+def test_what_is_written_is_laid_out(spec: str, layout: Any, line: str):
     described = read_strategy(spec)
     assert described.spec == spec == str(described)
     assert described.layout(4) == layout
@@ -49,14 +49,14 @@ def test_what_is_written_is_laid_out(spec: str, layout: Any, line: str) -> None:
         ("offload:-1", "a whole number of at least 1"),
     ],
 )
-def test_what_cannot_be_read_is_refused(wrong: str, message: str) -> None:
+def test_what_cannot_be_read_is_refused(wrong: str, message: str):
     with pytest.raises(ValueError, match=message):
         read_strategy(wrong)
     with pytest.raises(TypeError, match=r"strategy must be text such as 'cover' .*got 3"):
         read_strategy(3)  # type: ignore[arg-type]
 
 
-def test_a_communicator_is_built_as_its_strategy_says() -> None:
+def test_a_communicator_is_built_as_its_strategy_says():
     edges = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 
     def run() -> None:

@@ -61,6 +61,6 @@ def differentiated(what: str) -> tuple[bool, str]:
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_a_second_derivative_is_refused(what: str) -> None:
+def test_a_second_derivative_is_refused(what: str):
     said = f"{what} can be differentiated once (a second derivative was asked for)"
     assert dgcl.launch(differentiated, 2, what) == [(True, said)] * 2

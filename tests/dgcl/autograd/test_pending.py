@@ -41,7 +41,7 @@ def expands(case: str, world_size: int) -> list[bool]:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_halo_rows_are_the_owners_rows(case: Case, world_size: int) -> None:
+def test_halo_rows_are_the_owners_rows(case: Case, world_size: int):
     assert all(all(right) for right in dgcl.launch(expands, world_size, case.name, world_size))
 
 
@@ -65,7 +65,7 @@ def folds(case: str, world_size: int, dtype: torch.dtype) -> bool:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
-def test_gradients_are_added_in_place(case: Case, dtype: torch.dtype) -> None:
+def test_gradients_are_added_in_place(case: Case, dtype: torch.dtype):
     assert all(dgcl.launch(folds, 3, case.name, 3, dtype))
 
 
@@ -85,7 +85,7 @@ def complex_gradients(how: str) -> tuple[torch.Tensor | None, torch.Tensor | Non
 
 
 @pytest.mark.parametrize("how", ["plain", "conjugate"])
-def test_complex_rows_have_gradients(how: str) -> None:
+def test_complex_rows_have_gradients(how: str):
     for found, expected in dgcl.launch(complex_gradients, 3, how):
         assert expected.abs().max() > 0
         torch.testing.assert_close(found, expected)
@@ -100,7 +100,7 @@ def in_inference_mode() -> bool:
         return same_bits(found, (whole + 0)[comm.halo_ids])
 
 
-def test_inference_mode() -> None:
+def test_inference_mode():
     assert all(dgcl.launch(in_inference_mode, 3))
 
 
@@ -111,12 +111,12 @@ def abandons_a_fold() -> None:
     comm.fold(torch.ones(comm.num_local, 4))
 
 
-def test_a_fold_that_is_dropped_is_an_error_on_peers() -> None:
+def test_a_fold_that_is_dropped_is_an_error_on_peers():
     with pytest.raises(dgcl.CommError, match="dropped and nobody waited"):
         dgcl.launch(abandons_a_fold, 3)
 
 
-def test_autograd_knows_what_was_added() -> None:
+def test_autograd_knows_what_was_added():
     def act() -> None:
         comm = build("directed", 1)
         z = torch.ones(comm.num_owned, 2, requires_grad=True)
@@ -155,19 +155,19 @@ def layers(case: str, world_size: int, how: str, weighted: bool) -> tuple[torch.
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_layers_of_halo_rows_are_whole_layers(case: Case, weighted: bool) -> None:
+def test_layers_of_halo_rows_are_whole_layers(case: Case, weighted: bool):
     expected = dgcl.launch(layers, 3, case.name, 3, "whole", weighted)[0]
     for found in dgcl.launch(layers, 3, case.name, 3, "halo", weighted):
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_the_same_bits_every_time() -> None:
+def test_the_same_bits_every_time():
     one, two = (dgcl.launch(layers, 4, "directed", 4, "halo", True)[0] for _ in range(2))
     assert all(same_bits(a, b) for a, b in zip(one, two, strict=True))
 
 
-def test_baselines_exchange_halo_rows_too() -> None:
+def test_baselines_exchange_halo_rows_too():
     from dgcl.bench.transports import Baseline
 
     def run() -> bool:
@@ -198,7 +198,7 @@ def _changed(channel: str) -> None:
 
 
 @pytest.mark.parametrize("channel", ["auto", "collective"])
-def test_rows_that_change_are_noticed(channel: str) -> None:
+def test_rows_that_change_are_noticed(channel: str):
     with pytest.raises(RuntimeError, match="rows were changed in place between the start"):
         dgcl.launch(_changed, 2, channel)
 
@@ -223,7 +223,7 @@ def _second_call(what: str) -> str:
 
 
 @pytest.mark.parametrize("what", ["expand", "start"])
-def test_one_call_at_a_time(what: str) -> None:
+def test_one_call_at_a_time(what: str):
     late.clear()
     message, _ = dgcl.launch(_second_call, 2, what)
     assert "expand 1 was started and is not finished; call wait() on its result first" in message
@@ -258,7 +258,7 @@ def added_twice(comm: dgcl.Communicator) -> None:
         (lambda c: added_twice(c), ValueError, "has added its rows already"),
     ],
 )
-def test_bad_arguments(act: Any, error: type[Exception], message: str) -> None:
+def test_bad_arguments(act: Any, error: type[Exception], message: str):
     with pytest.raises(error, match=message):
         dgcl.launch(lambda: act(build("directed", 1)), 1)
 
@@ -277,7 +277,7 @@ def in_a_fork(carry_on: Any) -> int:
 
 
 @pytest.mark.parametrize("world_size", [1, 2])  # alone: nothing was left to be done when the process forked
-def test_a_fork_does_not_carry_on_what_its_rank_has_started(world_size: int) -> None:
+def test_a_fork_does_not_carry_on_what_its_rank_has_started(world_size: int):
     def act() -> None:
         comm = build("directed", world_size)
         rows = random_bits((comm.num_nodes, 4), torch.int64)
@@ -305,7 +305,7 @@ def test_a_fork_does_not_carry_on_what_its_rank_has_started(world_size: int) -> 
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_rows_are_not_waited_for_once_the_communicator_is_closed(world_size: int) -> None:
+def test_rows_are_not_waited_for_once_the_communicator_is_closed(world_size: int):
     def act() -> None:
         comm = build("directed", world_size)
         whole = random_bits((comm.num_nodes, 4), torch.int64)

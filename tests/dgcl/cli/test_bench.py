@@ -12,7 +12,7 @@ from tests.dgcl.cli.support import Run
 QUICK = ["bench", "--threads", "-n", "3", "-w", "1"]
 
 
-def test_a_pattern(run: Run, folder: Path) -> None:
+def test_a_pattern(run: Run, folder: Path):
     argv = "--ranks 3 --topology uniform -b 64 -e 4K -f 8 --width 16 --method direct,chain -J out.json"
     outcome = run(*QUICK, *argv.split())
     assert (outcome.status, outcome.err) == (0, "")
@@ -45,20 +45,20 @@ def test_a_pattern(run: Run, folder: Path) -> None:
         ("-b 5 -e 100 -f 3", [5, 15, 45]),
     ],
 )
-def test_the_sizes_of_a_sweep(options: str, sizes: list[int]) -> None:
+def test_the_sizes_of_a_sweep(options: str, sizes: list[int]):
     from dgcl.cli import _parser, bench_cases
 
     assert bench_cases.sizes(_parser().parse_args(["bench", *options.split()])) == sizes
 
 
-def test_a_ring_has_one_block(run: Run) -> None:
+def test_a_ring_has_one_block(run: Run):
     argv = "--ranks 3 --topology uniform --pattern ring -b 64 --json"
     outcome = run(*QUICK, *argv.split())
     (line,) = outcome.json["lines"]
     assert (line["size"], line["busiest"], line["messages"]) == (64, 64, 3)
 
 
-def test_a_graph_in_json(run: Run, folder: Path) -> None:
+def test_a_graph_in_json(run: Run, folder: Path):
     argv = "graph.npz --part part.npy --ranks 3 --topology line.json --width 4,32 --json"
     outcome = run(*QUICK, *argv.split(), "--method", "spst,optimal")
     assert outcome.status == 0
@@ -74,14 +74,14 @@ def test_a_graph_in_json(run: Run, folder: Path) -> None:
     assert lines[0]["bound_seconds"] <= lines[0]["model_seconds"]
 
 
-def test_sizes_of_a_graph_are_reached_by_the_width(run: Run, folder: Path) -> None:
+def test_sizes_of_a_graph_are_reached_by_the_width(run: Run, folder: Path):
     argv = "graph.npz --part part.npy --ranks 3 --topology uniform -b 1 -e 1K -f 16 --json"
     outcome = run(*QUICK, *argv.split())
     # 6 halo rows over 3 ranks: 8 bytes for each element of a row.
     assert [line["width"] for line in outcome.json["lines"]] == [1, 2, 32]
 
 
-def test_a_relation_in_fractions(run: Run, plan_file: Path) -> None:
+def test_a_relation_in_fractions(run: Run, plan_file: Path):
     argv = "--relation relation.npz --ranks 3 --topology line.json --fraction 1,0.2,0.6"
     outcome = run(*QUICK, *argv.split())
     assert outcome.status == 0
@@ -90,7 +90,7 @@ def test_a_relation_in_fractions(run: Run, plan_file: Path) -> None:
     assert "%bound" in outcome.out
 
 
-def test_a_wrong_element_is_exit_status_1(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_element_is_exit_status_1(run: Run, folder: Path, monkeypatch):
     from dgcl.bench import measure
     from dgcl.bench.transports import Baseline
 
@@ -108,14 +108,14 @@ def test_a_wrong_element_is_exit_status_1(run: Run, folder: Path, monkeypatch: p
     assert backward[16] == "0"
 
 
-def test_plans_by_collectives(run: Run) -> None:
+def test_plans_by_collectives(run: Run):
     result = run(*QUICK, *["--ranks", "3", "--topology", "uniform", "-b", "4K", "--channel", "collective"])
     assert result.status == 0
     assert "# Out of bounds values : 0 OK" in result.out.splitlines()
 
 
 @pytest.mark.slow
-def test_ranks_that_are_processes(folder: Path) -> None:
+def test_ranks_that_are_processes(folder: Path):
     methods = ["auto", "gloo", "gloo-kept", "gloo-halo"]
     argv = [
         "-m",

@@ -10,7 +10,7 @@ from tests.dgcl.cli.support import Run
 from tests.samples import named
 
 
-def test_good_plan(run: Run, plan_file: Path) -> None:
+def test_good_plan(run: Run, plan_file: Path):
     report = run("check", plan_file, "--json").json
     with np.load(plan_file) as file:
         meta = json.loads(str(file["meta"]))
@@ -34,7 +34,7 @@ LIES = [
 
 
 @named("changes, reason", {lie[0]: lie[1:] for lie in LIES})
-def test_lie_in_the_meta(run: Run, plan_file: Path, changes: dict[str, object], reason: str) -> None:
+def test_lie_in_the_meta(run: Run, plan_file: Path, changes: dict[str, object], reason: str):
     with np.load(plan_file) as file:
         arrays = dict(file)
     meta = {**json.loads(str(arrays["meta"])), **changes}
@@ -42,7 +42,7 @@ def test_lie_in_the_meta(run: Run, plan_file: Path, changes: dict[str, object], 
     assert_rejected(run, plan_file, reason)
 
 
-def test_row_that_does_not_arrive(run: Run, plan_file: Path) -> None:
+def test_row_that_does_not_arrive(run: Run, plan_file: Path):
     """A tree sends to the wrong rank, so that one destination goes without."""
     with np.load(plan_file) as file:
         arrays = dict(file)

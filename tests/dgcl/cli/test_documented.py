@@ -28,7 +28,7 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 
 
 @pytest.mark.parametrize("command", [pytest.param(c, id=c.prog) for c in commands(_parser())])
-def test_manual_has_it(command: argparse.ArgumentParser) -> None:
+def test_manual_has_it(command: argparse.ArgumentParser):
     headings = MANUAL.read_text().split("\n## ")
     page = [
         text
@@ -49,6 +49,6 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", [pytest.param(call, id=f"{page}: {call}") for call, page in CALLS.items()])
-def test_what_pages_call_is_understood(call: str) -> None:
+def test_what_pages_call_is_understood(call: str):
     args = _parser().parse_args(shlex.split(call))
     assert callable(args.run)

@@ -18,7 +18,7 @@ def write(path: Path, text: str) -> None:
         temporary.write_text(text)
 
 
-def test_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
+def test_new_file_has_the_usual_permissions(tmp_path):
     write(tmp_path / "a.npz", "new")
     usual = tmp_path / "usual"
     usual.touch()
@@ -26,7 +26,7 @@ def test_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "a.npz").stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
 
 
-def test_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_old_file_stays_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "a.npz"
     path.write_text("old")
     with replacing(str(path)) as temporary:
@@ -37,7 +37,7 @@ def test_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError(28, "No space left on device"), KeyboardInterrupt])
-def test_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: type | OSError) -> None:
+def test_failure_leaves_the_old_file_and_nothing_else(tmp_path, error: type | OSError):
     path = tmp_path / "a.npz"
     path.write_text("old")
 
@@ -52,7 +52,7 @@ def test_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: typ
     assert os.listdir(tmp_path) == ["a.npz"]
 
 
-def test_system_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+def test_system_error_names_the_file_that_was_asked_for(tmp_path):
     with (
         pytest.raises(CliError, match=r"cannot write .*a\.npz: No space left on device"),
         replacing(str(tmp_path / "a.npz")),
@@ -60,7 +60,7 @@ def test_system_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
 
-def test_symlink_is_written_through(tmp_path: Path) -> None:
+def test_symlink_is_written_through(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there/a.npz")
     write(tmp_path / "link", "new")
@@ -68,7 +68,7 @@ def test_symlink_is_written_through(tmp_path: Path) -> None:
     assert (tmp_path / "there" / "a.npz").read_text() == "new"
 
 
-def test_pipe_is_not_replaced(tmp_path: Path) -> None:
+def test_pipe_is_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -79,7 +79,7 @@ def test_pipe_is_not_replaced(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_whole_archive_goes_through_a_pipe(tmp_path: Path) -> None:
+def test_whole_archive_goes_through_a_pipe(tmp_path):
     """As with ``--out /dev/stdout | ...``: by its own name, as what the link leads to has none."""
     reader, writer = os.pipe()
     name = f"/proc/self/fd/{writer}"
@@ -102,7 +102,7 @@ def test_whole_archive_goes_through_a_pipe(tmp_path: Path) -> None:
         ("link-to-input", "is also GRAPH"),
     ],
 )
-def test_output_that_cannot_work_is_refused_at_once(tmp_path: Path, path: str, message: str) -> None:
+def test_output_that_cannot_work_is_refused_at_once(tmp_path, path: str, message: str):
     (tmp_path / "file").touch()
     (tmp_path / "input").touch()
     (tmp_path / "link-to-input").symlink_to("input")
@@ -111,7 +111,7 @@ def test_output_that_cannot_work_is_refused_at_once(tmp_path: Path, path: str, m
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_closed_folder_is_refused_at_once(tmp_path: Path) -> None:
+def test_closed_folder_is_refused_at_once(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(CliError, match="no permission"):
         check_output("--out", str(tmp_path / "a.npz"), {})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 import dgcl
 from tests.dgcl.cli.support import Run
 
 
-def test_json(run: Run) -> None:
+def test_json(run: Run):
     found = run("info", "--json").json
     assert found["dgcl"] == dgcl.__version__
     assert found["packages"]["numpy"] == np.__version__
@@ -18,7 +17,7 @@ def test_json(run: Run) -> None:
     assert found["machine"]["memory_bytes"] > 10**8
 
 
-def test_text_names_missing_packages(run: Run, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_text_names_missing_packages(run: Run, monkeypatch):  # type: ignore[no-untyped-def]
     import importlib.metadata as metadata
 
     def version(package: str) -> str:
@@ -32,7 +31,7 @@ def test_text_names_missing_packages(run: Run, monkeypatch) -> None:  # type: ig
     assert ["torch", "9.9", "required"] in lines
 
 
-def test_a_report_has_settings_and_no_other_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_has_settings_and_no_other_variable(run: Run, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
     monkeypatch.setenv("API_TOKEN", "s3cret")
     outcome = run("info", "--json")
@@ -40,7 +39,7 @@ def test_a_report_has_settings_and_no_other_variable(run: Run, monkeypatch: pyte
     assert "s3cret" not in outcome.out + run("info").out
 
 
-def test_the_check_finds_wrong_rows_and_errors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_finds_wrong_rows_and_errors(run: Run, monkeypatch):
     from dgcl.communicator import Communicator
 
     outcome = run("info", "--check", "--json")

@@ -11,18 +11,18 @@ import pytest
 from dgcl.cli.output import print_json, print_legend, print_table, print_written, step
 
 
-def test_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_is_aligned(capsys):
     print_table(("part", "vertices"), [("0", "10"), ("total", "1000")])
     assert capsys.readouterr().out == "part   vertices\n0            10\ntotal      1000\n"
 
 
-def test_json_takes_numpy_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_takes_numpy_values(capsys):
     print_json({"a": np.int64(3), "b": np.array([1.5, 2.5]), "c": np.bool_(True), "d": None})
     assert json.loads(capsys.readouterr().out) == {"a": 3, "b": [1.5, 2.5], "c": True, "d": None}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), np.float64("nan"), object()])
-def test_json_refuses_what_json_has_not(value: object) -> None:
+def test_json_refuses_what_json_has_not(value: object):
     with pytest.raises((ValueError, TypeError)):
         print_json({"a": value})
 
@@ -33,7 +33,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_steps_are_shown_on_terminals_alone(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_shown_on_terminals_alone(terminal: bool, monkeypatch):
     stream = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     with step("planning"):
@@ -43,7 +43,7 @@ def test_steps_are_shown_on_terminals_alone(terminal: bool, monkeypatch: pytest.
     assert not [thread for thread in threading.enumerate() if thread.name == "dgcl progress"]
 
 
-def test_a_legend_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_legend_is_wrapped(capsys):
     print_legend({"halo": "rows " * 30})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == ""
@@ -51,6 +51,6 @@ def test_a_legend_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(line.startswith("    rows") and len(line) <= 100 for line in lines[2:])
 
 
-def test_files_that_were_written_are_confirmed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_were_written_are_confirmed(capsys):
     print_written(("plan", "p.npz"), ("relation", None))
     assert capsys.readouterr().out == "plan written to p.npz\n"

@@ -25,7 +25,7 @@ def held(part: np.ndarray, hops: int) -> int:
 
 
 @pytest.mark.parametrize("method", ["metis", "random", "range"])
-def test_figures(run: Run, folder: Path, method: str) -> None:
+def test_figures(run: Run, folder: Path, method: str):
     report = run(
         "partition", "graph.npz", "--ranks", 3, "--partition", method, "--out", "out.npy", "--json"
     ).json
@@ -41,7 +41,7 @@ def test_figures(run: Run, folder: Path, method: str) -> None:
     assert report["replication"] == pytest.approx([held(part, hops) / 6 for hops in (1, 2, 3)])
 
 
-def test_text_has_the_figures(run: Run, folder: Path) -> None:
+def test_text_has_the_figures(run: Run, folder: Path):
     outcome = run("partition", "graph.npz", "--ranks", 3, "--partition", "range", "--out", "out.npy")
     assert outcome.status == 0
     assert outcome.err == ""
@@ -49,7 +49,7 @@ def test_text_has_the_figures(run: Run, folder: Path) -> None:
     assert f"{held(np.array([0, 0, 1, 1, 2, 2]), 2) / 6:.3f} copies" in outcome.out
 
 
-def test_same_seed_same_parts_in_any_format(run: Run, folder: Path) -> None:
+def test_same_seed_same_parts_in_any_format(run: Run, folder: Path):
     files = []
     for name, graph in itertools.product("ab", ("graph.npz", "graph.txt")):
         out = f"{name}-{graph}.npy"
@@ -58,7 +58,7 @@ def test_same_seed_same_parts_in_any_format(run: Run, folder: Path) -> None:
     assert len(set(files)) == 1
 
 
-def test_parts_follow_the_machines_of_a_topology(run: Run, folder: Path) -> None:
+def test_parts_follow_the_machines_of_a_topology(run: Run, folder: Path):
     """Two dense halves, one bridge: each half must end up on one of two machines."""
     half = [(u, v) for u in range(48) for v in range(48) if u != v]
     shuffled = np.random.default_rng(1).permutation(96)
@@ -71,7 +71,7 @@ def test_parts_follow_the_machines_of_a_topology(run: Run, folder: Path) -> None
     assert machine[0] != machine[48]
 
 
-def test_parts_are_numbered_for_a_machine(run: Run, folder: Path) -> None:
+def test_parts_are_numbered_for_a_machine(run: Run, folder: Path):
     argv = ["partition", "graph.npz", "--ranks", 3, "--partition", "range"]
     run(*argv, "--out", "plain.npy")
     report = run(*argv, "--topology", "line.json", "--place", "--out", "placed.npy", "--json").json
@@ -82,7 +82,7 @@ def test_parts_are_numbered_for_a_machine(run: Run, folder: Path) -> None:
     assert report["placement"]["seconds_after"] == pytest.approx(placed["predicted_seconds"])
 
 
-def test_how_an_edge_list_was_read_is_logged(run: Run, folder: Path) -> None:
+def test_how_an_edge_list_was_read_is_logged(run: Run, folder: Path):
     (folder / "snap.txt").write_text("# Undirected graph: x\n0 1\n1 2\n2 3\n0 3\n")
     argv = ("--ranks", 2, "--out", "out.npy", "--json")
     outcome = run("partition", "snap.txt", *argv)
@@ -92,7 +92,7 @@ def test_how_an_edge_list_was_read_is_logged(run: Run, folder: Path) -> None:
     assert run("partition", "graph.txt", "--undirected", *argv).json["num_edges"] == 2 * len(EDGES)
 
 
-def test_json_stands_alone_where_compiled_code_prints() -> None:
+def test_json_stands_alone_where_compiled_code_prints():
     """METIS prints on the standard output of its process."""
     command = (
         "import ctypes; from dgcl.cli.output import step\n"

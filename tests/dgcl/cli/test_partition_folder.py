@@ -13,7 +13,7 @@ def sizes(folder: Path) -> tuple[int, int, int]:
     return comm.num_owned, comm.num_nodes, comm.num_edges
 
 
-def test_ranks_load_what_was_written(run: Run, folder: Path) -> None:
+def test_ranks_load_what_was_written(run: Run, folder: Path):
     arguments = ["partition", "graph.npz", "--ranks", 3, "--partition", "range", "--json", "--out"]
     report = run(*arguments, "parts/").json
     assert sorted(path.name for path in (folder / "parts").iterdir()) == [
@@ -26,7 +26,7 @@ def test_ranks_load_what_was_written(run: Run, folder: Path) -> None:
     run(*arguments, "parts/")  # written anew
 
 
-def test_a_folder_of_something_else_is_refused(run: Run, folder: Path) -> None:
+def test_a_folder_of_something_else_is_refused(run: Run, folder: Path):
     (folder / "mine").mkdir()
     np.save(folder / "mine" / "a.npy", np.zeros(1))
     failed = run("partition", "graph.npz", "--ranks", 3, "--out", "mine/")

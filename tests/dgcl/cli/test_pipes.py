@@ -23,7 +23,7 @@ from tests.dgcl.cli.support import Run
     ],
     ids=" ".join,
 )
-def test_refused(run: Run, folder: Path, command: tuple[str, ...], kind: str) -> None:
+def test_refused(run: Run, folder: Path, command: tuple[str, ...], kind: str):
     path = "/dev/zero"
     if kind == "pipe":
         path = "./pipe"

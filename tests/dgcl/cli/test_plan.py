@@ -28,13 +28,13 @@ def needed(relation: Path) -> dict[tuple[int, int], int]:
     return pairs
 
 
-def test_relation_of_the_hand_made_graph(run: Run, folder: Path) -> None:
+def test_relation_of_the_hand_made_graph(run: Run, folder: Path):
     assert run(*PLAN, "--relation-out", "r.npz").status == 0
     assert needed(folder / "r.npz") == {(0, 1): 1, (0, 2): 1, (1, 0): 1, (1, 2): 1, (2, 1): 2}
 
 
 @pytest.mark.parametrize("method", ["auto", "spst"])
-def test_printed_json_is_the_meta_of_the_file(run: Run, folder: Path, method: str) -> None:
+def test_printed_json_is_the_meta_of_the_file(run: Run, folder: Path, method: str):
     argv = [*PLAN, "--method", method, "--row-bytes", 100, "--seed", 7, "--out", "plan.npz", "--json"]
     printed = run(*argv).json
     assert set(printed) >= PRINTED
@@ -56,7 +56,7 @@ def test_printed_json_is_the_meta_of_the_file(run: Run, folder: Path, method: st
     assert printed["bytes_total"] == 100 * (edges_per_tree * arrays["tree_count"]).sum() == 700
 
 
-def test_graph_and_its_relation_give_one_plan(run: Run, folder: Path) -> None:
+def test_graph_and_its_relation_give_one_plan(run: Run, folder: Path):
     run(*PLAN, "--relation-out", "r.npz", "--out", "a.npz")
     run("plan", "--relation", "r.npz", "--topology", "line.json", "--out", "b.npz")
     with np.load(folder / "a.npz") as a, np.load(folder / "b.npz") as b:
@@ -67,18 +67,18 @@ def test_graph_and_its_relation_give_one_plan(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [None, 2, 3])
-def test_ranks_take_the_first_devices(run: Run, folder: Path, ranks: int | None) -> None:
+def test_ranks_take_the_first_devices(run: Run, folder: Path, ranks: int | None):
     argv = ["plan", "graph.npz", "--topology", "line.json", *(["--ranks", ranks] if ranks else []), "--json"]
     assert run(*argv).json["world_size"] == (ranks or 3)
 
 
-def test_one_rank_sends_nothing(run: Run, folder: Path) -> None:
+def test_one_rank_sends_nothing(run: Run, folder: Path):
     printed = run("plan", "graph.npz", "--topology", "uniform:1", "--json").json
     assert (printed["bytes_total"], printed["predicted_seconds"], printed["gap"]) == (0, 0, 0)
     assert run("plan", "graph.npz", "--topology", "uniform:1").status == 0
 
 
-def test_screen_names_machine_relation_methods_and_bound(run: Run, folder: Path) -> None:
+def test_screen_names_machine_relation_methods_and_bound(run: Run, folder: Path):
     lines = run(*PLAN, "--compare", "direct,spst").out.splitlines()
     assert lines[0].startswith("machine   line: 3 devices")
     assert "6 boundary vertices" in lines[1]
@@ -91,14 +91,14 @@ def test_screen_names_machine_relation_methods_and_bound(run: Run, folder: Path)
     assert "impossible" in methods["direct"]  # 0 and 2 have no link
 
 
-def test_compared_methods(run: Run, folder: Path) -> None:
+def test_compared_methods(run: Run, folder: Path):
     assert len(run(*PLAN, "--json").json["report"]["methods"]) == 1
     printed = run(*PLAN, "--compare", "spst,direct,auto", "--json").json
     assert [method["method"] for method in printed["report"]["methods"]] == ["spst", "direct", "auto"]
     assert printed["method"] == "auto"
 
 
-def test_explained_class(run: Run, folder: Path) -> None:
+def test_explained_class(run: Run, folder: Path):
     """Vertex 0 is owned by 0 and read by 2 alone, which it reaches through 1."""
     told = run(*PLAN, "--explain", "0>2", "--json").json["explain"]
     assert told["vertices"] == 1
@@ -110,13 +110,13 @@ def test_explained_class(run: Run, folder: Path) -> None:
     assert "relay" in run(*PLAN, "--explain", "0>2").out
 
 
-def test_picture(run: Run, folder: Path) -> None:
+def test_picture(run: Run, folder: Path):
     pytest.importorskip("matplotlib")
     assert run(*PLAN, "--plot", "p.svg").status == 0
     assert "<svg" in (folder / "p.svg").read_text()
 
 
-def test_synthetic_relation(run: Run, folder: Path) -> None:
+def test_synthetic_relation(run: Run, folder: Path):
     argv = ["plan", "--synthetic", "web-google", "--scale", 0.01, "--topology", "dgx1", "--ranks", 4]
     first = run(*argv, "--relation-out", "r.npz", "--json").json
     assert first["world_size"] == 4
@@ -124,13 +124,13 @@ def test_synthetic_relation(run: Run, folder: Path) -> None:
     assert run(*argv, "--seed", 1, "--json").json["boundary_vertices"] != first["boundary_vertices"]
 
 
-def test_without_out_nothing_is_written(run: Run, folder: Path) -> None:
+def test_without_out_nothing_is_written(run: Run, folder: Path):
     before = set(folder.iterdir())
     assert run(*PLAN).status == 0
     assert set(folder.iterdir()) == before
 
 
-def test_parts_are_placed_where_they_serve_best(run: Run, folder: Path) -> None:
+def test_parts_are_placed_where_they_serve_best(run: Run, folder: Path):
     """On the line 0 - 1 - 2, parts that need each other's rows should not be at its ends."""
     from dgcl.planner import Relation
 
@@ -152,7 +152,7 @@ def test_parts_are_placed_where_they_serve_best(run: Run, folder: Path) -> None:
     assert "every part stays" in again.out
 
 
-def test_files_are_confirmed_and_columns_explained(run: Run, folder: Path) -> None:
+def test_files_are_confirmed_and_columns_explained(run: Run, folder: Path):
     out = run(*PLAN, "--out", "plan.npz", "--relation-out", "r.npz").out
     assert out.endswith("\nplan written to plan.npz\nrelation written to r.npz\n")
     assert "  takes, / bound: predicted time" in out

@@ -7,7 +7,7 @@ import pytest
 from tests.dgcl.cli.support import Run
 
 
-def test_picture(run: Run, folder: Path, plan_file: Path) -> None:
+def test_picture(run: Run, folder: Path, plan_file: Path):
     pytest.importorskip("matplotlib")
     argv = ("plan", "--relation", "relation.npz", "--topology", "line.json", "--plot", "l.svg")
     assert run(*argv).status == 0

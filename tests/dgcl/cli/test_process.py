@@ -14,7 +14,7 @@ from dgcl.cli import main
 COMMAND = [sys.executable, "-m", "dgcl"]
 
 
-def test_module_and_status(folder: Path) -> None:
+def test_module_and_status(folder: Path):
     good = subprocess.run([*COMMAND, "topo", "show", "line.json"], capture_output=True, text=True)
     assert (good.returncode, good.stderr) == (0, "")
     bad = subprocess.run([*COMMAND, "topo", "show", "nothing.json"], capture_output=True, text=True)
@@ -25,7 +25,7 @@ def test_module_and_status(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("argv", [["topo", "show", "dgx1"], ["info"], ["--help"], ["plan", "--help"]])
-def test_verb_loads_only_what_it_needs(argv: list[str]) -> None:
+def test_verb_loads_only_what_it_needs(argv: list[str]):
     code = (
         "import sys\nfrom dgcl.cli import main\n"
         f"try: main({argv!r})\nexcept SystemExit: pass\n"
@@ -36,7 +36,7 @@ def test_verb_loads_only_what_it_needs(argv: list[str]) -> None:
     assert run.stderr.split() == []
 
 
-def test_reader_that_leaves(folder: Path) -> None:
+def test_reader_that_leaves(folder: Path):
     """`dgcl ... | head -1`: the pipe is closed before anything is written to it."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -46,7 +46,7 @@ def test_reader_that_leaves(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_full_disk_behind_standard_output() -> None:
+def test_full_disk_behind_standard_output():
     with open("/dev/full", "w") as full:
         run = subprocess.run(
             [*COMMAND, "topo", "show", "dgx1"], stdout=full, stderr=subprocess.PIPE, text=True
@@ -55,7 +55,7 @@ def test_full_disk_behind_standard_output() -> None:
     assert run.stderr == "dgcl topo show: No space left on device\n"
 
 
-def test_interrupt_of_a_process(folder: Path) -> None:
+def test_interrupt_of_a_process(folder: Path):
     """Ctrl-C ends a command that reads a pipe that nobody fills."""
     os.mkfifo(folder / "pipe.json")
     slow = (
@@ -89,9 +89,7 @@ def test_interrupt_of_a_process(folder: Path) -> None:
     assert (process.returncode, err) == (130, "dgcl topo show: interrupted\n")
 
 
-def test_interrupt_leaves_no_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupt_leaves_no_file(folder: Path, monkeypatch, capsys):
     before = set(folder.iterdir())
 
     def interrupt(*_: object) -> None:

@@ -47,7 +47,7 @@ def star(folder: Path) -> list[str]:
         },
     },
 )
-def test_rows_of_both_exchanges(run: Run, folder: Path, strategy: str, rows: int, sums: int | None) -> None:
+def test_rows_of_both_exchanges(run: Run, folder: Path, strategy: str, rows: int, sums: int | None):
     """Both are planned, proved, written and reported, alike for every strategy."""
     name, _, sizes = strategy.partition(":")
     argv = toy(folder, int(np.prod([int(size) for size in sizes.split(",")]))) if sizes else star(folder)
@@ -73,7 +73,7 @@ def test_rows_of_both_exchanges(run: Run, folder: Path, strategy: str, rows: int
         "one": ([0, 0, 0], "nothing is replicated", False),
     },
 )
-def test_replicas(run: Run, folder: Path, network: list[int], says: str, replicated: bool) -> None:
+def test_replicas(run: Run, folder: Path, network: list[int], says: str, replicated: bool):
     """Ranks 0 and 1 on one machine, rank 2 on another: no row crosses between them."""
     save_topology(machines(network, network=0.001), folder / "two.json")
     argv = ["plan", "graph.npz", "--topology", "two.json", "--part", "part.npy", "--strategy", "replicas:2"]
@@ -97,7 +97,7 @@ def aggregate(folder: str, grid: str | None) -> torch.Tensor | str:
 
 
 @pytest.mark.parametrize("strategy", ["cover", "grid:2,1,2", "grid:1,1,4", "grid:2,2,1", "grid:4,1,1"])
-def test_ranks_load_what_was_written(run: Run, folder: Path, strategy: str) -> None:
+def test_ranks_load_what_was_written(run: Run, folder: Path, strategy: str):
     toy(folder, 4)
     assert run("partition", "toy.txt", "--ranks", 4, "--strategy", strategy, "--out", "parts/").status == 0
     graph = toy_24()

@@ -29,7 +29,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick", "folder")
-def test_text_and_file(run: Run) -> None:
+def test_text_and_file(run: Run):
     outcome = run(*COMMAND.split(), "--check", "1", "--out", "t.json")
     assert outcome.status == 0
     assert outcome.out.startswith("host2, CPU ranks, rows of 512 bytes; the fit is within ")
@@ -48,7 +48,7 @@ def test_text_and_file(run: Run) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick", "folder")
-def test_json_is_the_file(run: Run) -> None:
+def test_json_is_the_file(run: Run):
     outcome = run(*COMMAND.split(), "--ranks", "3", "--row-bytes", "64", "--out", "t.json", "--json")
     assert outcome.json["about"]["calibration"]["ranks"] == 3
     assert outcome.json == json.loads(Path("t.json").read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ def test_json_is_the_file(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_lost_rank_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_rank_is_one_line(run: Run, monkeypatch):
     def lost(*args: object) -> None:
         raise dgcl.CommError("rank 1 died (exit code -9)")
 
@@ -67,7 +67,7 @@ def test_a_lost_rank_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     assert not Path("t.json").exists()
 
 
-def test_the_job_has_its_ranks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_has_its_ranks(run: Run, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     outcome = run("topo", "calibrate", "--ranks", "2")
@@ -89,7 +89,7 @@ def calibrated_in_a_job(out: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_in_a_job(tmp_path: Path, rank_pool: Callable[[int], RankPool]) -> None:
+def test_in_a_job(tmp_path, rank_pool: Callable[[int], RankPool]):
     """Only rank 0 writes."""
     out = tmp_path / "t.json"
     (status, printed), others = rank_pool(2).run(calibrated_in_a_job, str(out))

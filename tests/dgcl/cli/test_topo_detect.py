@@ -37,7 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_without_gpus_the_host_is_described(run: Run, folder: Path) -> None:
+def test_without_gpus_the_host_is_described(run: Run, folder: Path):
     outcome = run("topo", "detect", "--ranks", "3", "--name", "here", "--out", "t.json")
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.startswith("here: 3 devices")
@@ -50,7 +50,7 @@ def test_without_gpus_the_host_is_described(run: Run, folder: Path) -> None:
     assert "the best that was measured on this machine, now or before" in about["notes"][1]
 
 
-def test_gpus_are_described_unless_the_cpu_is_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_described_unless_the_cpu_is_asked_for(run: Run, monkeypatch):
     monkeypatch.setattr(detect_package, "detect_gpus", lambda name: Imported(GPUS, ("one remark",)))
     shown = run("topo", "detect", "--json").json
     assert [device["name"] for device in shown["devices"]] == ["gpu0", "gpu1"]
@@ -58,7 +58,7 @@ def test_gpus_are_described_unless_the_cpu_is_asked_for(run: Run, monkeypatch: p
     assert run("topo", "detect", "--cpu", "--ranks", "2", "--json").json["devices"][0]["name"] == "rank0"
 
 
-def test_parts_of_gpus_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_gpus_are_refused(run: Run, monkeypatch):
     def mig(name: str) -> Imported:
         raise ValueError("CUDA_VISIBLE_DEVICES names MIG-1, a part of a GPU")
 

@@ -10,7 +10,7 @@ from tests.dgcl.cli.support import Run
 
 
 @pytest.mark.parametrize("name", ["topo.txt", "nccl.xml"])
-def test_json_is_a_topology_file_with_notes(run: Run, folder: Path, name: str) -> None:
+def test_json_is_a_topology_file_with_notes(run: Run, folder: Path, name: str):
     shown = run("topo", "import", name, "--json").json
     assert [device["name"] for device in shown["devices"]] == ["gpu0", "gpu1", "gpu2"]
     assert shown["about"]["source"] == name
@@ -19,7 +19,7 @@ def test_json_is_a_topology_file_with_notes(run: Run, folder: Path, name: str) -
     assert again == {key: value for key, value in shown.items() if key != "about"}
 
 
-def test_text_tells_what_was_assumed(run: Run, folder: Path) -> None:
+def test_text_tells_what_was_assumed(run: Run, folder: Path):
     outcome = run("topo", "import", "topo.txt", "--out", "t.json", "--name", "mine")
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.startswith("mine: 3 devices")
@@ -30,14 +30,14 @@ def test_text_tells_what_was_assumed(run: Run, folder: Path) -> None:
     assert run("topo", "import", "topo.txt").out.count("\n") > 20
 
 
-def test_measurements_and_models(run: Run, folder: Path) -> None:
+def test_measurements_and_models(run: Run, folder: Path):
     assert run("topo", "import", "topo.txt", "--p2p", "p2p.txt", "--out", "t.json").status == 0
     assert {c.kind: c.bandwidth for c in load_topology(folder / "t.json").connections}["NV2"] == 48.1
     assert run("topo", "import", "topo.txt", "--gpu", "A100", "--out", "t.json").status == 0
     assert {c.kind: c.bandwidth for c in load_topology(folder / "t.json").connections}["NV2"] == 45.6
 
 
-def test_several_machines(run: Run, folder: Path) -> None:
+def test_several_machines(run: Run, folder: Path):
     outcome = run("topo", "import", "topo.txt", "nccl.xml", "--nic", "10", "--out", "t.json")
     assert (outcome.status, outcome.err) == (0, "")
     topology, about = load_topology_and_about(folder / "t.json")
@@ -52,7 +52,7 @@ def test_several_machines(run: Run, folder: Path) -> None:
     assert load_topology(folder / "t.json").name == "ncclx2"
 
 
-def test_a_card_gets_its_speed(run: Run, folder: Path) -> None:
+def test_a_card_gets_its_speed(run: Run, folder: Path):
     run("topo", "import", "topo.txt", "--nic", "10", "--out", "t.json")
     wires = {c.name: c.bandwidth for c in load_topology(folder / "t.json").connections}
     assert wires["mlx5_0-mlx5_0.port"] == 10.0

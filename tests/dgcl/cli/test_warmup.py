@@ -27,9 +27,7 @@ print(*(len(kernel.signatures) for kernel in (exchange, grow_trees, first_fault,
 
 
 @pytest.mark.parametrize("on_disk, cores, starts", [(False, 2, 1), (True, 2, 0), (False, 1, 0)])
-def test_another_process_compiles_where_that_helps(
-    monkeypatch: pytest.MonkeyPatch, on_disk: bool, cores: int, starts: int
-) -> None:
+def test_another_process_compiles_where_that_helps(monkeypatch, on_disk: bool, cores: int, starts: int):
     started: list[list[str]] = []
     monkeypatch.setattr("dgcl.kernels.compiled.is_on_disk", lambda function: on_disk)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
@@ -40,6 +38,6 @@ def test_another_process_compiles_where_that_helps(
 
 
 @pytest.mark.slow
-def test_it_compiles_what_plans_call() -> None:
+def test_it_compiles_what_plans_call():
     run = subprocess.run([sys.executable, "-c", TYPES], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["1"] * 4

@@ -41,7 +41,7 @@ def rank(module, names):
 
 
 @pytest.mark.parametrize("name", sorted(ZOO.keys() - REFUSED))
-def test_ranks_give_what_one_device_gives(name) -> None:
+def test_ranks_give_what_one_device_gives(name):
     make, names = ZOO[name]
     module = seeded(make)
     expected = results(copy.deepcopy(module), graph(), names, lambda module: None)
@@ -54,7 +54,7 @@ def test_ranks_give_what_one_device_gives(name) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_cannot_be_exact_is_refused_by_name(name) -> None:
+def test_what_cannot_be_exact_is_refused_by_name(name):
     def refused() -> None:
         dgcl.build_comm_info(graph(), "uniform", part=torch.arange(NUM_NODES) % 3)
         with pytest.raises(ValueError, match=r"cannot be distributed as it is:\n.*\(dgl\.nn\.\w+\) .*; "):
@@ -63,7 +63,7 @@ def test_what_cannot_be_exact_is_refused_by_name(name) -> None:
     dgcl.launch(refused, 3)
 
 
-def test_what_a_graph_of_a_rank_refuses() -> None:
+def test_what_a_graph_of_a_rank_refuses():
     def rank() -> None:
         g = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 2)
         rows = torch.ones(g.num_nodes() + 1, 2)
@@ -79,12 +79,12 @@ def test_what_a_graph_of_a_rank_refuses() -> None:
     dgcl.launch(rank, 2)
 
 
-def test_the_page_has_the_table() -> None:
+def test_the_page_has_the_table():
     page = (ROOT / "docs" / "distribute.md").read_text().splitlines()
     assert all(row in page for row in table("DGL", ZOO, REFUSED))
 
 
-def test_attention_drops_by_edge_and_sums_over_out_edges_are_refused() -> None:
+def test_attention_drops_by_edge_and_sums_over_out_edges_are_refused():
     columns = graph().ndata["x"].shape[1]
     attention = seeded(lambda: dgl.nn.GATConv(columns, 4, 2, 0.3, 0.5, allow_zero_in_degree=True))
 

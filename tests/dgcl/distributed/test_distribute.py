@@ -139,7 +139,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_what_a_model_goes_through(way) -> None:
+def test_what_a_model_goes_through(way):
     model = Model().double()
 
     def rank():
@@ -150,7 +150,7 @@ def test_what_a_model_goes_through(way) -> None:
     check(dgcl.launch(rank, 3)[0][0], expected)
 
 
-def test_an_optimizer_made_before_and_a_checkpoint_fit() -> None:
+def test_an_optimizer_made_before_and_a_checkpoint_fit():
     def rank():
         rank_data()
         plain = Model().double()
@@ -166,7 +166,7 @@ def test_an_optimizer_made_before_and_a_checkpoint_fit() -> None:
     dgcl.launch(rank, 2)
 
 
-def test_dropout_of_every_kind_is_that_of_any_number_of_ranks() -> None:
+def test_dropout_of_every_kind_is_that_of_any_number_of_ranks():
     model = Model(0.4).double()
 
     def rank():
@@ -180,7 +180,7 @@ def test_dropout_of_every_kind_is_that_of_any_number_of_ranks() -> None:
 
 
 @pytest.mark.parametrize("kind", [Checkpointed, Reentrant])
-def test_a_recomputed_layer_drops_what_it_dropped(kind, rank_pool) -> None:
+def test_a_recomputed_layer_drops_what_it_dropped(kind, rank_pool):
     torch.manual_seed(7)
     state = Model(0.4).double().state_dict()
     plain, recomputed = (rank_pool(2).run(steps_of, each, state) for each in (Model, kind))
@@ -195,7 +195,7 @@ def steps_of(kind, state):
     return [*step(model, x, edge_index), *step(model, x, edge_index)]
 
 
-def test_lazy_parameters_are_those_of_rank_0() -> None:
+def test_lazy_parameters_are_those_of_rank_0():
     def rank():
         x, edge_index, _comm = rank_data()
         model = dgcl.distribute(Model(width=-1).double())
@@ -205,7 +205,7 @@ def test_lazy_parameters_are_those_of_rank_0() -> None:
     dgcl.launch(rank, 3)
 
 
-def test_one_model_with_two_graphs() -> None:
+def test_one_model_with_two_graphs():
     """The edges say which communicator it is, whichever was built last."""
     model = Model().double()
 
@@ -224,7 +224,7 @@ def test_one_model_with_two_graphs() -> None:
     check(dgcl.launch(rank, 3)[0], [expected] * 3)
 
 
-def test_a_model_goes_on_when_its_graph_is_rewired() -> None:
+def test_a_model_goes_on_when_its_graph_is_rewired():
     """Also by edges that are made of the new ones, and of which nothing is remembered."""
     model = Model().double()
 
@@ -243,7 +243,7 @@ def test_a_model_goes_on_when_its_graph_is_rewired() -> None:
     )
 
 
-def test_a_message_that_numbers_sources_is_refused() -> None:
+def test_a_message_that_numbers_sources_is_refused():
     class Counts(pyg.MessagePassing):
         def forward(self, x, edge_index):
             return self.propagate(edge_index, x=x)
@@ -261,7 +261,7 @@ def test_a_message_that_numbers_sources_is_refused() -> None:
     dgcl.launch(rank, 1)
 
 
-def test_dropout_in_a_traced_model_is_refused() -> None:
+def test_dropout_in_a_traced_model_is_refused():
     class Drops(nn.Module):
         def forward(self, x):
             return functional.dropout(x, 0.5, self.training)
@@ -277,7 +277,7 @@ def test_dropout_in_a_traced_model_is_refused() -> None:
     dgcl.launch(rank, 1)
 
 
-def test_norms_of_ones_own_are_refused() -> None:
+def test_norms_of_ones_own_are_refused():
     class Mine(nn.BatchNorm1d):
         pass
 
@@ -328,7 +328,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("call, message", REFUSED.items(), ids=lambda each: getattr(each, "__name__", ""))
-def test_what_would_be_wrong_is_refused(call, message) -> None:
+def test_what_would_be_wrong_is_refused(call, message):
     def rank():
         x, edge_index, comm = rank_data()
         conv = dgcl.distribute(pyg.SAGEConv(WIDTH, 3).double())

@@ -68,7 +68,7 @@ def numbers(model, data):
 
 
 @pytest.mark.parametrize("make", [ByType, translated])
-def test_types_on_ranks_are_those_of_one_device(make) -> None:
+def test_types_on_ranks_are_those_of_one_device(make):
     torch.manual_seed(0)
     model = make().double()
     part = torch.arange(sum(SIZES.values())) % 5 % 3

@@ -84,7 +84,7 @@ class AlongOthers(Own):
 
 
 @pytest.mark.parametrize("kind", [Tutorial, Ids, Norm, Scattered, AlongOthers])
-def test_it_is_that_of_one_device(kind) -> None:
+def test_it_is_that_of_one_device(kind):
     torch.manual_seed(0)
     model = kind().double()
 
@@ -128,7 +128,7 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("words, act", [*WARNED.items(), *REFUSED.items()])
-def test_it_is_said(words, act) -> None:
+def test_it_is_said(words, act):
     def forward(self, x, edge_index):
         return act(self.conv(x, edge_index), edge_index, self)
 
@@ -151,7 +151,7 @@ def test_it_is_said(words, act) -> None:
     assert all(f"takes {words} along this rank's rows" in each for each in said)
 
 
-def test_what_cannot_be_trained_is_refused_when_it_is() -> None:
+def test_what_cannot_be_trained_is_refused_when_it_is():
     def rank() -> None:
         data = dgcl.dispatch(graph(), topology="uniform")
         own = dgcl.distribute(nn.Sequential(nn.Linear(WIDTH, 4), nn.AlphaDropout(0.5)).double().eval())

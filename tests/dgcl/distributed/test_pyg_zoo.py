@@ -51,7 +51,7 @@ def rank(module, names):
 
 
 @pytest.mark.parametrize("name", sorted(ZOO.keys() - REFUSED))
-def test_ranks_give_what_one_device_gives(name) -> None:
+def test_ranks_give_what_one_device_gives(name):
     make, names = ZOO[name]
     module = seeded(make)
     measured = dgcl.launch(rank, 3, module, names)[0]
@@ -63,7 +63,7 @@ def test_ranks_give_what_one_device_gives(name) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_cannot_be_exact_is_refused_by_name(name) -> None:
+def test_what_cannot_be_exact_is_refused_by_name(name):
     if not hasattr(pyg, name.split()[0]):
         pytest.skip(f"this PyG has no {name}")
 
@@ -90,6 +90,6 @@ def table(framework, zoo, refused) -> list[str]:
     ]
 
 
-def test_the_page_has_the_table() -> None:
+def test_the_page_has_the_table():
     page = (ROOT / "docs" / "distribute.md").read_text().splitlines()
     assert all(row in page for row in table("PyG", ZOO, REFUSED))

@@ -24,7 +24,7 @@ def compiled() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 @pytest.mark.slow
-def test_a_compiled_model_gives_what_the_eager_one_gives(rank_pool) -> None:
+def test_a_compiled_model_gives_what_the_eager_one_gives(rank_pool):
     expected, measured = rank_pool(2).run(compiled)[0]
     for one, other in zip(measured, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
@@ -57,7 +57,7 @@ def wrapped(kind) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_wrapped_models_give_what_the_model_gives(kind, rank_pool) -> None:
+def test_wrapped_models_give_what_the_model_gives(kind, rank_pool):
     expected, measured = rank_pool(2).run(wrapped, kind)[0]
     for one, other in zip(measured, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)

@@ -84,7 +84,7 @@ def whole(case: Case):
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_layers_are_those_of_the_whole_graph(case, layer, world_size) -> None:
+def test_layers_are_those_of_the_whole_graph(case, layer, world_size):
     torch.manual_seed(0)
     conv = LAYERS[layer]().double()
     x = torch.randn(case.num_nodes, 5, dtype=torch.float64)
@@ -113,7 +113,7 @@ def test_layers_are_those_of_the_whole_graph(case, layer, world_size) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)  # DGL has other kernels for each
-def test_edge_weights_in_the_order_of_the_block(case, dtype) -> None:
+def test_edge_weights_in_the_order_of_the_block(case, dtype):
     torch.manual_seed(0)
     conv = dgl.nn.GraphConv(5, 3, norm="both", allow_zero_in_degree=True).to(dtype)
     x = torch.randn(case.num_nodes, 5, dtype=dtype)
@@ -125,7 +125,7 @@ def test_edge_weights_in_the_order_of_the_block(case, dtype) -> None:
         torch.testing.assert_close(rows, expected[block.dstdata[dgl.NID]])
 
 
-def test_ids_are_global(case) -> None:
+def test_ids_are_global(case):
     for local in case.local_graphs(3):
         block = local_graph("dgl", local)
         sources, heads = block.edges()
@@ -155,7 +155,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_degrees_survive(way) -> None:
+def test_degrees_survive(way):
     case = CASES[1]
     full = whole(case)
     for local in case.local_graphs(3):
@@ -171,7 +171,7 @@ def test_degrees_survive(way) -> None:
                 assert degrees.device == block.device
 
 
-def test_degrees_of_some_vertices() -> None:
+def test_degrees_of_some_vertices():
     local = CASES[0].local_graphs(2)[0]
     block = local_graph("dgl", local)
     some = [3, 0, local.num_local - 1]
@@ -183,7 +183,7 @@ def test_degrees_of_some_vertices() -> None:
     assert block.in_degrees(etype="_E").tolist() == local.in_degrees[: local.num_owned].tolist()
 
 
-def test_writing_to_degrees_changes_no_later_answer() -> None:
+def test_writing_to_degrees_changes_no_later_answer():
     block = local_graph("dgl", CASES[0].local_graphs(2)[0])
     expected = block.out_degrees().tolist()
     block.out_degrees().zero_()
@@ -204,20 +204,20 @@ def test_writing_to_degrees_changes_no_later_answer() -> None:
         "dgl.remove_edges": (lambda block: dgl.remove_edges(block, [0]), "cannot gain or lose"),
     },
 )
-def test_refuses(change, message) -> None:
+def test_refuses(change, message):
     with pytest.raises(dgl.DGLError, match=message):
         change(local_graph("dgl", CASES[0].local_graphs(2)[0]))
 
 
 @pytest.mark.parametrize("layer", ["GraphConv-right", "SAGEConv-mean", "GINConv-sum", "GATConv"])
-def test_rows_that_were_not_exchanged_are_refused(layer) -> None:
+def test_rows_that_were_not_exchanged_are_refused(layer):
     local = CASES[1].local_graphs(3)[0]
     assert local.num_owned < local.num_local
     with pytest.raises(dgl.DGLError, match=r"\[owned \| halo\] .* apply dgcl\.graph_allgather first"):
         LAYERS[layer]()(local_graph("dgl", local), torch.ones(local.num_owned, 5))
 
 
-def test_an_ordinary_block_would_be_wrong() -> None:
+def test_an_ordinary_block_would_be_wrong():
     """What this module is for: the same layer on DGL's own block divides by the wrong out-degrees."""
     case = CASES[0]
     conv = dgl.nn.GraphConv(5, 3, norm="both", allow_zero_in_degree=True).double()

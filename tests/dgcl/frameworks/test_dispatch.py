@@ -51,9 +51,7 @@ def current() -> Communicator:
 
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 @pytest.mark.parametrize("given_on", ["rank 0", "all"])
-def test_data_is_divided_by_vertices_and_edges(
-    world_size: int, given_on: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_data_is_divided_by_vertices_and_edges(world_size: int, given_on: str, caplog):
     whole = homogeneous()
 
     def run(rank: int) -> Any:
@@ -80,7 +78,7 @@ def test_data_is_divided_by_vertices_and_edges(
 
 
 @pytest.mark.parametrize("world_size", [1, 3, 4])
-def test_every_type_of_edges_has_an_exchange_of_its_own(world_size: int) -> None:
+def test_every_type_of_edges_has_an_exchange_of_its_own(world_size: int):
     whole = heterogeneous()
 
     def run(rank: int) -> None:
@@ -140,7 +138,7 @@ def fetch_a_paper(x: Any) -> Any:
         ),
     ],
 )
-def test_a_wrong_type_on_one_rank_is_an_error_on_all(right: Any, wrong: Any, words: str) -> None:
+def test_a_wrong_type_on_one_rank_is_an_error_on_all(right: Any, wrong: Any, words: str):
     def run(rank: int) -> None:
         x = dgcl.dispatch(heterogeneous())["paper"].x
         call = wrong if rank == 1 else right
@@ -177,7 +175,7 @@ WRONG = {
 
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_divided_is_an_error_on_every_rank(case: str) -> None:
+def test_what_cannot_be_divided_is_an_error_on_every_rank(case: str):
     make, options, words = WRONG[case]
 
     def run(rank: int) -> None:
@@ -187,7 +185,7 @@ def test_what_cannot_be_divided_is_an_error_on_every_rank(case: str) -> None:
     dgcl.launch(_on_rank, 2, run)
 
 
-def test_what_is_open_is_what_it_is_named() -> None:
+def test_what_is_open_is_what_it_is_named():
     def run(rank: int) -> list[int]:
         data = dgcl.dispatch(square(y=torch.arange(6), w=torch.arange(6)), vertices=["y"], edges=["w"])
         return [len(data.y), len(data.w), current().num_owned, data.edge_index.shape[1]]
@@ -195,7 +193,7 @@ def test_what_is_open_is_what_it_is_named() -> None:
     assert all(a == c and b == d for a, b, c, d in dgcl.launch(_on_rank, 2, run))
 
 
-def test_rows_of_edges_that_are_given_as_those_of_vertices() -> None:
+def test_rows_of_edges_that_are_given_as_those_of_vertices():
     def run(rank: int) -> None:
         data = homogeneous()
         dgcl.dispatch(data)

@@ -34,7 +34,7 @@ def printed(program: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_program_has_the_same_losses_on_any_number_of_ranks(rank_pool: Callable[[int], RankPool]) -> None:
+def test_the_program_has_the_same_losses_on_any_number_of_ranks(rank_pool: Callable[[int], RankPool]):
     program = block("quickstart.md", "edge_index = ")
     alone, together = (rank_pool(ranks).run(printed, program) for ranks in (1, 3))
     lines = [line.split() for line in alone[0].splitlines()]
@@ -90,7 +90,7 @@ BLOCKS: dict[str, tuple[str, Callable[..., Tensor], Callable[[Case], dict[str, A
 
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.parametrize("case", CASES[:4], ids=str)
-def test_blocks_are_what_they_say(case: Case, name: str) -> None:
+def test_blocks_are_what_they_say(case: Case, name: str):
     word, whole, make = BLOCKS[name]
     names, code = make(case), block("frameworks.md", word)
     generator = torch.Generator().manual_seed(0)

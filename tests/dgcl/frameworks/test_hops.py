@@ -10,7 +10,7 @@ HOPS = 3
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_dgl_sgc(case) -> None:
+def test_dgl_sgc(case):
     dgl = pytest.importorskip("dgl")
     x = torch.randn(case.num_nodes, 4, dtype=torch.float64)
     hop = dgl.nn.GraphConv(4, 4, weight=False, bias=False, norm="both", allow_zero_in_degree=True)
@@ -31,7 +31,7 @@ def test_dgl_sgc(case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_pyg_appnp(case) -> None:
+def test_pyg_appnp(case):
     pyg = pytest.importorskip("torch_geometric.nn")
     from dgcl.distributed.degrees import gcn_norm
 

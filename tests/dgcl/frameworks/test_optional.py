@@ -12,7 +12,7 @@ from tests.dgcl.awkward import CASES
     "kind, package, module",
     [("dgl", "dgl", "dgcl.frameworks.dgl_block"), ("pyg", "torch_geometric", "dgcl.frameworks.pyg")],
 )
-def test_a_missing_framework_is_named(kind, package, module, monkeypatch) -> None:
+def test_a_missing_framework_is_named(kind, package, module, monkeypatch):
     monkeypatch.delitem(sys.modules, module, raising=False)
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)

@@ -43,7 +43,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("layer", PAIR_LAYERS)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_pair_layers_are_those_of_the_whole_graph(case, layer, world_size) -> None:
+def test_pair_layers_are_those_of_the_whole_graph(case, layer, world_size):
     torch.manual_seed(0)
     conv = PAIR_LAYERS[layer]().double()
     x = torch.randn(case.num_nodes, 5, dtype=torch.float64)
@@ -55,7 +55,7 @@ def test_pair_layers_are_those_of_the_whole_graph(case, layer, world_size) -> No
 
 
 @pytest.mark.parametrize("layer", ["SAGEConv-mean", "GINConv", "GATConv"])
-def test_layers_may_be_told_the_size(case, layer) -> None:
+def test_layers_may_be_told_the_size(case, layer):
     conv = PAIR_LAYERS[layer]().double()
     for local in case.local_graphs(2):
         graph = local_graph("pyg", local)
@@ -63,7 +63,7 @@ def test_layers_may_be_told_the_size(case, layer) -> None:
         assert conv(pair, graph.edge_index, size=graph.size).equal(conv(pair, graph.edge_index))
 
 
-def test_edge_weights_in_local_order(case) -> None:
+def test_edge_weights_in_local_order(case):
     torch.manual_seed(0)
     conv = pyg.GraphConv(5, 3).double()
     x = torch.randn(case.num_nodes, 5, dtype=torch.float64)
@@ -76,7 +76,7 @@ def test_edge_weights_in_local_order(case) -> None:
         torch.testing.assert_close(rows, expected[torch.from_numpy(local.owned_ids)], rtol=1e-12, atol=1e-12)
 
 
-def test_tensors(case) -> None:
+def test_tensors(case):
     for local in case.local_graphs(3):
         graph = local_graph("pyg", local, device="cpu")
         assert graph.size == (graph.num_local, graph.num_owned) == (local.num_local, local.num_owned)
@@ -112,7 +112,7 @@ def distinct_loops(case: Case) -> None:
     "options",
     {"plain": {}, "improved": {"improved": True}, "no-loops": {"add_self_loops": False}},
 )
-def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options) -> None:
+def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options):
     weight = weights_of(case, kind)
     if weight is not None:
         distinct_loops(case)
@@ -137,7 +137,7 @@ def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options) -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_a_distributed_gcn_and_its_gradients(case, kind) -> None:
+def test_a_distributed_gcn_and_its_gradients(case, kind):
     if kind == "weighted":
         distinct_loops(case)
     torch.manual_seed(0)
@@ -185,6 +185,6 @@ def test_a_distributed_gcn_and_its_gradients(case, kind) -> None:
         "pair": (lambda graph: graph.pair(torch.zeros(2, 3)), r"x_all must hold the \d+ rows"),
     },
 )
-def test_refuses(call, message) -> None:
+def test_refuses(call, message):
     with pytest.raises(ValueError, match=message):
         call(local_graph("pyg", CASES[0].local_graphs(2)[0]))

@@ -31,7 +31,7 @@ def set_up(norm: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 @pytest.mark.parametrize("trailing", [(4,), (4, 3)], ids=str)
 @pytest.mark.parametrize("name", OPTIONS)
-def test_three_steps_and_an_evaluation(name, trailing, world_size) -> None:
+def test_three_steps_and_an_evaluation(name, trailing, world_size):
     options = OPTIONS[name]
     steps = [
         1e3 + 5 * rows(*trailing, seed=seed) for seed in range(3)
@@ -79,7 +79,7 @@ def test_three_steps_and_an_evaluation(name, trailing, world_size) -> None:
             torch.testing.assert_close(gradient, parameter.grad, rtol=1e-10, atol=1e-10)
 
 
-def test_second_derivatives() -> None:
+def test_second_derivatives():
     x, upstream = rows(4), rows(4, seed=9)
 
     def penalty(norm, x, upstream):
@@ -101,7 +101,7 @@ def test_second_derivatives() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_sixteen_bit_rows_have_statistics_in_float32(dtype) -> None:
+def test_sixteen_bit_rows_have_statistics_in_float32(dtype):
     x = (100 + rows(4)).to(dtype)
     expected = torch.nn.functional.batch_norm(x.float(), None, None, training=True).to(dtype)
     found = on_ranks(3, lambda comm: (comm.owned_ids, dgcl.nn.BatchNorm(4)(x[comm.owned_ids]).detach()))
@@ -110,13 +110,13 @@ def test_sixteen_bit_rows_have_statistics_in_float32(dtype) -> None:
         torch.testing.assert_close(y, expected[own], rtol=2e-2, atol=2e-2)
 
 
-def test_checkpoints_load_either_way() -> None:
+def test_checkpoints_load_either_way():
     one, other = nn.BatchNorm1d(4), dgcl.nn.BatchNorm(4)
     one.load_state_dict(other.state_dict())
     other.load_state_dict(one.state_dict())
 
 
-def test_halo_rows_are_refused_in_training_only() -> None:
+def test_halo_rows_are_refused_in_training_only():
     def rank(comm):
         norm = dgcl.nn.BatchNorm(4)
         everything = torch.zeros(comm.num_owned + comm.num_halo, 4)
@@ -149,7 +149,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_that_make_their_own_are_distributed(name) -> None:
+def test_models_that_make_their_own_are_distributed(name):
     torch.manual_seed(0)
     alone, x = set_up_all(MODELS[name]()), rows(4)
     models = [copy.deepcopy(alone) for _ in range(3)]

@@ -33,7 +33,7 @@ class Model(nn.Module):
 
 
 @pytest.mark.slow
-def test_one_graph_with_the_numbers_of_the_eager_model() -> None:
+def test_one_graph_with_the_numbers_of_the_eager_model():
     case = CASES[2]
 
     def rank(compiled: bool) -> list[Tensor]:
@@ -64,7 +64,7 @@ def compiled_layer(aggr: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("aggr", ["mean", "max"])
-def test_layers_that_connect_ranks_in_a_compiled_call(aggr, rank_pool) -> None:
+def test_layers_that_connect_ranks_in_a_compiled_call(aggr, rank_pool):
     assert all(rank_pool(2).run(compiled_layer, aggr))
 
 
@@ -110,7 +110,7 @@ def transformed_collectives() -> list[tuple[str, Tensor, Tensor]]:
     return results
 
 
-def test_each_collective_under_torch_func(rank_pool) -> None:
+def test_each_collective_under_torch_func(rank_pool):
     for results in rank_pool(2).run(transformed_collectives):
         for name, expected, gradient in results:
             torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12, msg=name)
@@ -136,7 +136,7 @@ def compiled_collectives() -> dict[str, tuple[list[Tensor], list[Tensor]]]:
 
 
 @pytest.mark.slow
-def test_each_collective_in_a_compiled_function_of_two_ranks(rank_pool) -> None:
+def test_each_collective_in_a_compiled_function_of_two_ranks(rank_pool):
     for results in rank_pool(2).run(compiled_collectives):
         for name, (eager, compiled) in results.items():
             torch.testing.assert_close(

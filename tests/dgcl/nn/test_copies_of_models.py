@@ -21,9 +21,7 @@ def model_of(comm: dgcl.Communicator) -> nn.Module:
 
 @pytest.mark.parametrize("ranks", ["threads", "processes"])
 @named("how", {"copy": copy.copy, "deepcopy": copy.deepcopy})
-def test_a_copy_shares_the_communicator_and_its_end_is_not_that_of_the_original(
-    how, ranks, rank_pool
-) -> None:
+def test_a_copy_shares_the_communicator_and_its_end_is_not_that_of_the_original(how, ranks, rank_pool):
     results = on_ranks(2, copied, how) if ranks == "threads" else rank_pool(2).run(copied_in_a_process, how)
     assert results == [True, True]
 
@@ -45,7 +43,7 @@ def copied_in_a_process(how) -> bool:
     return copied(dgcl.build_comm_info(CYCLE, "uniform", part=part(2)), how)
 
 
-def test_a_model_with_a_communicator_is_saved_as_its_state() -> None:
+def test_a_model_with_a_communicator_is_saved_as_its_state():
     def rank(comm) -> bool:
         model = model_of(comm)
         with pytest.raises(

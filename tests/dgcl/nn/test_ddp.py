@@ -54,7 +54,7 @@ def train(case: Case, world_size: int, ddp: bool) -> tuple[list[Tensor], list[Te
     return losses, [p.detach() for p in model.parameters()]
 
 
-def test_ddp_gives_the_run_of_one_rank(rank_pool) -> None:
+def test_ddp_gives_the_run_of_one_rank(rank_pool):
     ((losses, parameters),) = dgcl.launch(train, 1, CASE, 1, False)
     assert losses[0] != losses[-1]
     for ddp in (False, True):
@@ -63,7 +63,7 @@ def test_ddp_gives_the_run_of_one_rank(rank_pool) -> None:
             torch.testing.assert_close(found, parameters, rtol=1e-11, atol=1e-11)
 
 
-def test_the_loss_of_one_rank_is_torchs(rank_pool) -> None:
+def test_the_loss_of_one_rank_is_torchs(rank_pool):
     logits = torch.randn(CASE.num_nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     expected = F.cross_entropy(logits[CASE.train], torch.arange(CASE.num_nodes)[CASE.train] % 3)
     for found in rank_pool(4).run(one_loss, CASE, logits):

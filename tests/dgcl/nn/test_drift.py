@@ -45,17 +45,17 @@ def train(broadcast: bool, sync: bool, steps: int = 5, frozen_rows: bool = False
 
 
 @named("rows_too", {"plain": False, "rows-of-vertices-too": True})
-def test_nothing_is_said_of_ranks_that_agree(rows_too) -> None:
+def test_nothing_is_said_of_ranks_that_agree(rows_too):
     assert train(True, True, frozen_rows=rows_too) == []
 
 
-def test_no_broadcast() -> None:
+def test_no_broadcast():
     (told,) = train(False, True)
     assert "shape (4, 3) is not the same on all ranks: rank 1 differs from rank 0, at call 1" in told
     assert "dgcl.nn.broadcast_parameters(model)" in told
 
 
-def test_no_sync() -> None:
+def test_no_sync():
     (told,) = train(True, False)
     assert told.startswith(
         "0.weight of shape (4, 3) is not the same on all ranks: rank 1 differs from rank 0, at call 2"
@@ -63,13 +63,13 @@ def test_no_sync() -> None:
     assert "dgcl.nn.sync_gradients(model)" in told
 
 
-def test_a_loss_without_gradients_compares_what_the_last_one_had() -> None:
+def test_a_loss_without_gradients_compares_what_the_last_one_had():
     """Call 2 is the validation loss."""
     (told,) = train(True, False, steps=1)
     assert "at call 2 of a loss" in told
 
 
-def test_only_calls_that_are_powers_of_two_compare(monkeypatch) -> None:
+def test_only_calls_that_are_powers_of_two_compare(monkeypatch):
     """By the checksums that are taken: two of a linear layer."""
     counts = []
     monkeypatch.setattr("dgcl.nn.drift.zlib.crc32", lambda octets: counts.append(get_ident()) or 0)
@@ -88,7 +88,7 @@ def test_only_calls_that_are_powers_of_two_compare(monkeypatch) -> None:
     assert on_ranks(1, rank)[0] == [0] * 9
 
 
-def test_parameters_of_a_result() -> None:
+def test_parameters_of_a_result():
     first, second, unused = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
     found = parameters_of(second(first(torch.ones(1, 2))))
     assert {id(each) for each in found} == {id(each) for each in (*first.parameters(), *second.parameters())}
@@ -96,7 +96,7 @@ def test_parameters_of_a_result() -> None:
     assert parameters_of(torch.ones(1)) == []
 
 
-def test_check_equal_names_the_first_tensor() -> None:
+def test_check_equal_names_the_first_tensor():
     def rank(comm, what):
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2 + (what == "shape") * comm.rank))
         dgcl.nn.broadcast_parameters(model) if what != "shape" else None
@@ -122,7 +122,7 @@ def test_check_equal_names_the_first_tensor() -> None:
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.complex64], ids=str
 )
-def test_features_that_ranks_make_themselves_must_be_the_same(shape, dtype) -> None:
+def test_features_that_ranks_make_themselves_must_be_the_same(shape, dtype):
     def rank(comm, same):
         features = rows(*shape, seed=0 if same else comm.rank).to(dtype)
         return dgcl.dispatch_features(features).equal(features[comm.owned_ids])

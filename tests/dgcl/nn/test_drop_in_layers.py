@@ -54,13 +54,13 @@ def compare(case, world_size, pyg_layer, make, *edges):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_graph_norm(case, world_size) -> None:
+def test_graph_norm(case, world_size):
     pyg = pytest.importorskip("torch_geometric.nn")
     make = lambda: with_parameters(dgcl.nn.GraphNorm(WIDTH, eps=0.1))  # noqa: E731
     compare(case, world_size, with_parameters(pyg.GraphNorm(WIDTH, eps=0.1)), make)
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused():
     def rank():
         dgcl.build_comm_info(CASES[0].graph, "uniform")
         for call, words in (
@@ -90,7 +90,7 @@ def test_what_is_refused() -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_the_same_edges_are_dropped_on_any_number_of_ranks(world_size) -> None:
+def test_the_same_edges_are_dropped_on_any_number_of_ranks(world_size):
     case = CASES[2]  # with edges that occur twice
 
     def rank(size):
@@ -158,7 +158,7 @@ def run(world_size, steps, saved=None):
     return dgcl.launch(rank, world_size)[0]
 
 
-def test_a_run_is_resumed_on_another_number_of_ranks() -> None:
+def test_a_run_is_resumed_on_another_number_of_ranks():
     """Two steps on two ranks, two on three, two on one: the losses of six on one rank, dropout included."""
     expected, _ = run(1, 6)
     losses, saved = run(2, 2)

@@ -17,7 +17,7 @@ def model(seed: int = 0) -> nn.Module:
     return net
 
 
-def test_gradients_are_summed_in_rank_order() -> None:
+def test_gradients_are_summed_in_rank_order():
     def rank(comm):
         net = model()
         for number, parameter in enumerate(net.parameters()):
@@ -35,7 +35,7 @@ def test_gradients_are_summed_in_rank_order() -> None:
         assert summed.equal(expected)
 
 
-def test_parameters_without_a_gradient() -> None:
+def test_parameters_without_a_gradient():
     """One that some rank has goes to all; one that no rank has stays None; a frozen one is left alone."""
 
     def rank(comm):
@@ -56,7 +56,7 @@ def test_parameters_without_a_gradient() -> None:
         assert frozen is None
 
 
-def test_dtypes_keep_to_themselves() -> None:
+def test_dtypes_keep_to_themselves():
     def rank(comm):
         parameters = [
             nn.Parameter(torch.zeros(3, dtype=d)) for d in (torch.float16, torch.float64, torch.float32)
@@ -72,11 +72,11 @@ def test_dtypes_keep_to_themselves() -> None:
         assert (half == torch.tensor(8.0 + 7 * 2.0**-10).half()).all()  # rounded once
 
 
-def test_no_parameters_at_all() -> None:
+def test_no_parameters_at_all():
     assert on_ranks(2, lambda comm: dgcl.nn.sync_gradients([])) == [None, None]
 
 
-def test_sparse_gradients_are_refused() -> None:
+def test_sparse_gradients_are_refused():
     def rank(comm):
         embedding = nn.Embedding(4, 2, sparse=True)
         embedding(torch.tensor([1])).sum().backward()
@@ -87,7 +87,7 @@ def test_sparse_gradients_are_refused() -> None:
 
 
 @pytest.mark.parametrize("src", [0, 2])
-def test_every_rank_gets_the_model_of_one(src) -> None:
+def test_every_rank_gets_the_model_of_one(src):
     def rank(comm):
         net = model(seed=comm.rank)
         net[1].running_mean.fill_(comm.rank)
@@ -105,7 +105,7 @@ def test_every_rank_gets_the_model_of_one(src) -> None:
         assert all(given[name].equal(expected[name]) for name in expected)
 
 
-def test_other_models_are_refused() -> None:
+def test_other_models_are_refused():
     def other_shape(comm):
         dgcl.nn.broadcast_parameters(nn.Linear(3, 2 + comm.rank))
 

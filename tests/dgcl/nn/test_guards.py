@@ -112,7 +112,7 @@ GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
 
 
 @pytest.mark.parametrize("name", GUARDS)
-def test_it_is_said_once(name: str) -> None:
+def test_it_is_said_once(name: str):
     run, words = GUARDS[name]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -128,7 +128,7 @@ def on_rank(run: Callable[[Any], Any]) -> Any:
     return run(dgcl.dispatch(Data(x=rows(3), edge_index=torch.cat([edges, edges.flip(0)], 1))))
 
 
-def test_collected_rows_carry_no_gradient_silently() -> None:
+def test_collected_rows_carry_no_gradient_silently():
     def run(data: Any) -> None:
         x = data.x.requires_grad_()
         for dst in (0, None):

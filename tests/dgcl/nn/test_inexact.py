@@ -105,7 +105,7 @@ def outcomes():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_what_is_found_is_what_is_wrong(name, outcomes) -> None:
+def test_what_is_found_is_what_is_wrong(name, outcomes):
     found, distances = outcomes
     assert (distances[name] > 1e-9) == bool(found[name]), (distances[name], found[name])
 
@@ -126,7 +126,7 @@ def test_what_is_found_is_what_is_wrong(name, outcomes) -> None:
     },
 )
 @pytest.mark.parametrize("how", ["warn", "raise", "ignore"])
-def test_broadcast_parameters_says_so(make, words, how) -> None:
+def test_broadcast_parameters_says_so(make, words, how):
     """One warning, on rank 0; or an error on every rank; or nothing."""
     models = [make() for _ in range(2)]
 
@@ -147,7 +147,7 @@ def test_broadcast_parameters_says_so(make, words, how) -> None:
         assert "inexact='ignore'" in mine[0]
 
 
-def test_random_is_told_apart_and_subclasses_count() -> None:
+def test_random_is_told_apart_and_subclasses_count():
     class Mine(nn.BatchNorm1d):
         pass
 
@@ -174,7 +174,7 @@ def test_random_is_told_apart_and_subclasses_count() -> None:
         "dropout": lambda p: nn.Dropout(p),
     },
 )
-def test_dropout_inside_a_layer_is_random_where_it_draws(make) -> None:
+def test_dropout_inside_a_layer_is_random_where_it_draws(make):
     def rank(comm):
         results = [dgcl.check_model(model) for model in (make(0.5), make(0.0), make(0.5).eval())]
         return [[each.random for each in found] for found in results]

@@ -99,7 +99,7 @@ LOSSES = {
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("mask_name", MASKS)
 @pytest.mark.parametrize("name", LOSSES)
-def test_value_and_gradient_of_one_device(name, mask_name, reduction, world_size) -> None:
+def test_value_and_gradient_of_one_device(name, mask_name, reduction, world_size):
     loss, mask = LOSSES[name], MASKS[mask_name]
     outputs = rows(*loss.shape)
     alone = outputs.clone().requires_grad_()
@@ -123,7 +123,7 @@ def test_value_and_gradient_of_one_device(name, mask_name, reduction, world_size
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_averaging_gradients_is_made_up_for(name) -> None:
+def test_averaging_gradients_is_made_up_for(name):
     """With ddp=True the value stays, and the gradient is multiplied by what averaging divides by."""
     loss = LOSSES[name]
 
@@ -143,7 +143,7 @@ def test_averaging_gradients_is_made_up_for(name) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_masked_rows_may_hold_anything(name) -> None:
+def test_masked_rows_may_hold_anything(name):
     loss = LOSSES[name]
     mask = torch.arange(NUM_NODES) % 2 == 0
     outputs = torch.where(mask.view(-1, *[1] * len(loss.shape)), rows(*loss.shape), torch.nan)
@@ -164,7 +164,7 @@ def test_masked_rows_may_hold_anything(name) -> None:
         assert (gradient[~counts] == 0).all()
 
 
-def test_a_rank_without_training_vertices_is_connected() -> None:
+def test_a_rank_without_training_vertices_is_connected():
     """Its backward runs through its outputs, with zeros: its peers wait for the exchanges there."""
 
     def rank(comm):
@@ -183,7 +183,7 @@ def test_a_rank_without_training_vertices_is_connected() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_dtype_is_that_of_the_outputs(dtype) -> None:
+def test_dtype_is_that_of_the_outputs(dtype):
     def rank(comm):
         own = rows(4).to(dtype)[comm.owned_ids].requires_grad_()
         value = dgcl.nn.loss(F.cross_entropy)(own, LABELS[comm.owned_ids])
@@ -220,7 +220,7 @@ def test_dtype_is_that_of_the_outputs(dtype) -> None:
         ),
     },
 )
-def test_refuses(call, message) -> None:
+def test_refuses(call, message):
     def rank(comm):
         with pytest.raises(ValueError, match=message):
             call(rows(4))

@@ -15,7 +15,7 @@ LABELS = torch.arange(NUM_NODES) % 4
     "mask",
     {"all": None, "some": torch.arange(NUM_NODES) % 3 == 0, "rank-0": torch.arange(NUM_NODES) < 4},
 )
-def test_counts_all_ranks(world_size, mask) -> None:
+def test_counts_all_ranks(world_size, mask):
     logits = rows(4)
     right = logits.argmax(1) == LABELS
     expected = right.double().mean() if mask is None else right[mask].double().mean()
@@ -28,7 +28,7 @@ def test_counts_all_ranks(world_size, mask) -> None:
         assert found == expected
 
 
-def test_nothing_to_count_is_nan() -> None:
+def test_nothing_to_count_is_nan():
     nothing = on_ranks(
         2,
         lambda comm: dgcl.nn.accuracy(
@@ -46,6 +46,6 @@ def test_nothing_to_count_is_nan() -> None:
         "mask": ((rows(4), LABELS, LABELS), "mask must be bool"),
     },
 )
-def test_refuses(args, message) -> None:
+def test_refuses(args, message):
     with pytest.raises(ValueError, match=message):
         dgcl.nn.accuracy(*args)

@@ -34,7 +34,7 @@ def train(comm):
     return comm.num_owned, numbers, [p.detach() for p in model.parameters()]
 
 
-def test_everything_takes_part() -> None:
+def test_everything_takes_part():
     ((_, numbers, parameters),) = on_ranks(1, train)
     results = on_ranks(NUM_NODES + 3, train)
     assert min(num_owned for num_owned, _, _ in results) == 0

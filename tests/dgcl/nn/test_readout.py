@@ -22,7 +22,7 @@ def pooled_by_torch(kind: str, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("kind", POOLS)
-def test_pools(kind: str, world_size: int) -> None:
+def test_pools(kind: str, world_size: int):
     features = (rows(3) * 2).round()  # with maxima that several rows share
     whole = features.clone().requires_grad_()
     expected = pooled_by_torch(kind, whole)
@@ -75,7 +75,7 @@ def plain_energy(model: Potential, mine: Tensor) -> Tensor:
     },
 )
 @pytest.mark.parametrize("world_size", [1, 3, 4])
-def test_energy_and_forces(energy: Any, of_rows: Any, world_size: int) -> None:
+def test_energy_and_forces(energy: Any, of_rows: Any, world_size: int):
     """Double backward through exchanges and readout; the loss is of the energy and of the forces."""
     places, model = rows(3).requires_grad_(), Potential()
     sources, heads = torch.from_numpy(CYCLE)
@@ -106,7 +106,7 @@ def test_energy_and_forces(energy: Any, of_rows: Any, world_size: int) -> None:
     on_ranks(world_size, rank)
 
 
-def test_a_batch_of_another_length_is_refused() -> None:
+def test_a_batch_of_another_length_is_refused():
     def rank(comm: dgcl.Communicator) -> None:
         with pytest.raises(ValueError, match=r"batch must be int64 with shape \(23,\)"):
             dgcl.nn.global_mean_pool(rows(2), torch.zeros(3).long())

@@ -8,7 +8,7 @@ from tests.dgcl.nn.ranks import WORLD_SIZES, on_ranks, rows
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_readout_and_its_gradients(world_size) -> None:
+def test_readout_and_its_gradients(world_size):
     """A loss of the mean row, of which every rank takes the share of its own rows."""
     x, upstream = rows(3), rows(3, seed=1)
     alone = x.clone().requires_grad_()
@@ -28,7 +28,7 @@ def test_readout_and_its_gradients(world_size) -> None:
         torch.testing.assert_close(gradient, alone.grad[owned])
 
 
-def test_the_input_may_be_written_to_at_once() -> None:
+def test_the_input_may_be_written_to_at_once():
     def rank(comm):
         x = torch.full((1000,), float(comm.rank))
         total = dgcl.nn.global_sum(x)
@@ -38,7 +38,7 @@ def test_the_input_may_be_written_to_at_once() -> None:
     assert all((total == 28.0).all() for total in on_ranks(8, rank))
 
 
-def test_sixteen_bit_floats_are_rounded_once() -> None:
+def test_sixteen_bit_floats_are_rounded_once():
     x = torch.tensor([1.0 + 2.0**-10]).half()
     for total in on_ranks(8, lambda comm: dgcl.nn.global_sum(x)):
         assert total.equal(torch.tensor([8.0 + 2.0**-7]).half())

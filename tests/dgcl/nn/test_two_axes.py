@@ -67,7 +67,7 @@ def one_device() -> tuple[list[list[float]], list[torch.Tensor]]:
     return losses, [parameter.detach() for parameter in model.parameters()]
 
 
-def test_the_numbers_of_one_device(rank_pool) -> None:
+def test_the_numbers_of_one_device(rank_pool):
     losses, parameters = one_device()
     for rank, ((found, own), texts) in enumerate(rank_pool(4).run(train, True)):
         assert not texts
@@ -76,7 +76,7 @@ def test_the_numbers_of_one_device(rank_pool) -> None:
             torch.testing.assert_close(parameter, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_what_is_forgotten_is_noticed(rank_pool) -> None:
+def test_what_is_forgotten_is_noticed(rank_pool):
     """Each graph begins with parameters of its own; some graph's first rank says so, and how to mend it."""
     texts = [text for _, texts in rank_pool(4).run(train, False) for text in texts]
     assert any('data_parallel=mesh["data"]' in text for text in texts)
@@ -103,7 +103,7 @@ def wrong(rank_of_pool: int) -> list[str]:
     return [*said, float(model.weight.grad)]
 
 
-def test_refusals_and_ddp_over_the_other_axis(rank_pool) -> None:
+def test_refusals_and_ddp_over_the_other_axis(rank_pool):
     """Inputs are 1 to 4: the sum over graphs' ranks of the means over the samples is (1 + 2 + 3 + 4) / 2."""
     for (mesh, word, gradient), _ in rank_pool(4).run(on_mesh, wrong, 0):
         assert "2 dimensions" in mesh

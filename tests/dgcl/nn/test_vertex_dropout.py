@@ -15,7 +15,7 @@ def one_rank(*args, **kwargs):
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 @pytest.mark.parametrize("trailing", [(), (1,), (7,), (3, 5), (0,)], ids=str)
-def test_the_same_for_any_number_of_ranks(world_size, trailing) -> None:
+def test_the_same_for_any_number_of_ranks(world_size, trailing):
     x = rows(*trailing)
 
     def rank(comm):
@@ -33,7 +33,7 @@ def test_the_same_for_any_number_of_ranks(world_size, trailing) -> None:
             assert found.equal(alone[ids])
 
 
-def test_a_known_mask() -> None:
+def test_a_known_mask():
     """By hand: SplitMix64 in arbitrary-precision integers. Changing it would change the users' runs."""
 
     def mix(z: int) -> int:
@@ -52,7 +52,7 @@ def test_a_known_mask() -> None:
     assert found.tolist() == expected
 
 
-def test_blocks_make_no_difference(monkeypatch) -> None:
+def test_blocks_make_no_difference(monkeypatch):
     ids = torch.arange(50)
     expected = keep_mask(ids, 9, 0.5, seed=1, call=2)
     monkeypatch.setattr("dgcl.nn.vertex_dropout.BLOCK", 12)
@@ -60,7 +60,7 @@ def test_blocks_make_no_difference(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_statistics(p) -> None:
+def test_statistics(p):
     """Shares and correlations within 4.5 standard deviations of independent coins; the seeds are fixed."""
     kept = torch.stack([keep_mask(torch.arange(512), 128, p, seed=3, call=call) for call in range(4)])
     coins = (kept.double() - (1 - p)) / (p * (1 - p)) ** 0.5  # mean 0, variance 1
@@ -83,7 +83,7 @@ def test_statistics(p) -> None:
         assert abs(normal.square().sum() - len(normal)) < 4.5 * (2 * len(normal)) ** 0.5
 
 
-def test_scale_and_gradient() -> None:
+def test_scale_and_gradient():
     x = rows(6).requires_grad_()
     y = one_rank(x, 0.25)
     kept = y != 0
@@ -93,20 +93,20 @@ def test_scale_and_gradient() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_dtype_does_not_change_the_mask(dtype) -> None:
+def test_dtype_does_not_change_the_mask(dtype):
     y = one_rank(torch.ones(NUM_NODES, 6, dtype=dtype), 0.5)
     assert y.dtype == dtype
     assert (y != 0).equal(one_rank(torch.ones(NUM_NODES, 6), 0.5) != 0)
 
 
-def test_nothing_dropped_or_everything() -> None:
+def test_nothing_dropped_or_everything():
     x = rows(3)
     assert one_rank(x, 0.0) is x
     assert one_rank(x, 0.5, False) is x
     assert (one_rank(x, 1.0) == 0).all()
 
 
-def test_calls_differ_and_can_be_named() -> None:
+def test_calls_differ_and_can_be_named():
     def rank(comm):
         drop = dgcl.nn.Dropout()
         x = torch.ones(comm.num_owned, 40)
@@ -119,7 +119,7 @@ def test_calls_differ_and_can_be_named() -> None:
     assert third_again.equal(third)  # evaluation is not counted
 
 
-def test_activation_checkpointing_drops_what_the_forward_dropped() -> None:
+def test_activation_checkpointing_drops_what_the_forward_dropped():
     def rank(comm, **call):
         x = rows(4)[comm.owned_ids].requires_grad_()
         y = checkpoint(lambda x: dgcl.nn.dropout(x, 0.5, **call).square(), x, use_reentrant=False)
@@ -133,19 +133,19 @@ def test_activation_checkpointing_drops_what_the_forward_dropped() -> None:
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
-def test_refuses_what_is_no_probability(p) -> None:
+def test_refuses_what_is_no_probability(p):
     with pytest.raises(ValueError, match="p must be a probability"):
         dgcl.nn.Dropout(p)
     with pytest.raises(ValueError, match="p must be a probability"):
         dgcl.nn.dropout(torch.zeros(1), p)
 
 
-def test_refuses_other_rows() -> None:
+def test_refuses_other_rows():
     with pytest.raises(ValueError, match=r"x must have 23 rows \(owned\)"):
         one_rank(torch.zeros(5, 2))
 
 
-def test_all_bits_of_a_seed_count() -> None:
+def test_all_bits_of_a_seed_count():
     ids = torch.arange(200)
     masks = [keep_mask(ids, 4, 0.5, seed=seed, call=0) for seed in (5, 2**32 + 5, 2**63 + 5, -5)]
     assert len({mask.numpy().tobytes() for mask in masks}) == len(masks)

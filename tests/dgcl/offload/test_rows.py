@@ -106,7 +106,7 @@ def _seeded(function: Callable[[], Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operations_mean_those_of_ordinary_rows(name: str) -> None:
+def test_operations_mean_those_of_ordinary_rows(name: str):
     operation, stays = OPERATIONS[name]
     other = VALUES.flip(0) + 0.5
     x, y = chunked().requires_grad_(), VALUES.clone().requires_grad_()
@@ -122,7 +122,7 @@ def test_operations_mean_those_of_ordinary_rows(name: str) -> None:
         torch.testing.assert_close(plain(operation(chunked(), other)), expected.detach())
 
 
-def test_rows_stored_in_two_orders_mix() -> None:
+def test_rows_stored_in_two_orders_mix():
     x, y = chunked().requires_grad_(), chunked(VALUES.flip(0), OTHER).requires_grad_()
     (x * y).square().sum().backward()
     of_x, of_y = torch.autograd.grad((x * y).square().sum(), [x, y])
@@ -131,7 +131,7 @@ def test_rows_stored_in_two_orders_mix() -> None:
     assert plain(of_y).equal(plain(y.grad))
 
 
-def test_hooks_get_gradients_in_the_usual_order() -> None:
+def test_hooks_get_gradients_in_the_usual_order():
     seen: list[Tensor] = []
     x = chunked().requires_grad_()
     h = 2 * x
@@ -158,13 +158,13 @@ def changed(y: Tensor) -> Tensor:
     return y
 
 
-def test_changes_in_place() -> None:
+def test_changes_in_place():
     assert plain(changed(chunked())).equal(changed(VALUES.clone()))
 
 
 @pytest.mark.parametrize("foreach", [True, False])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
-def test_rows_that_are_learned(kind: Any, foreach: bool) -> None:
+def test_rows_that_are_learned(kind: Any, foreach: bool):
     one, other = nn.Parameter(chunked()), nn.Parameter(VALUES.clone())
     for parameter in (one, other):
         optimizer = kind([parameter], lr=0.1, foreach=foreach)
@@ -176,7 +176,7 @@ def test_rows_that_are_learned(kind: Any, foreach: bool) -> None:
     torch.testing.assert_close(plain(one.detach()), other.detach())
 
 
-def test_copies_and_conversions() -> None:
+def test_copies_and_conversions():
     x, memory = chunked(), io.BytesIO()
     torch.save({"rows": x}, memory)
     memory.seek(0)
@@ -203,13 +203,13 @@ def test_copies_and_conversions() -> None:
         lambda x: setattr(x, "data", VALUES),
     ],
 )
-def test_memory_is_refused(use: Callable[[Tensor], Any]) -> None:
+def test_memory_is_refused(use: Callable[[Tensor], Any]):
     with pytest.raises(TypeError, match=r"stored chunk by chunk .* pass rows.in_owned_order\(\)"):
         use(chunked())
 
 
 @pytest.mark.parametrize("view", [lambda x: x[1:3], lambda x: x.T, lambda x: x.view(-1), lambda x: x[2]])
-def test_a_change_through_a_copy_is_told(view: Callable[[Tensor], Tensor]) -> None:
+def test_a_change_through_a_copy_is_told(view: Callable[[Tensor], Tensor]):
     x = chunked()
     view(x).zero_()
     with pytest.raises(RuntimeError, match=r"changed through a view of some rows.* write rows\[1:3\] = "):
@@ -357,7 +357,7 @@ def expected() -> dict[str, Any]:
         ),
     ],
 )
-def test_every_way_that_takes_rows(tmp_path: Path, world_size: int, empty: bool, chunk_by: str) -> None:
+def test_every_way_that_takes_rows(tmp_path, world_size: int, empty: bool, chunk_by: str):
     def run() -> dict[str, Any]:
         comm = dgcl.build_comm_info(GRAPH, "uniform", part=part(world_size, empty), method="direct")
         found = _results(comm, chunk_by, tmp_path)

@@ -37,7 +37,7 @@ def train(folder: Path | None, features: Any) -> tuple[torch.Tensor, torch.Tenso
     return torch.cat([comm.owned_ids, comm.halo_ids]), held, comm.local_graph("csr").sum(held)
 
 
-def test_ranks_that_load_train_as_ranks_that_are_given(folder: Path, tmp_path: Path) -> None:
+def test_ranks_that_load_train_as_ranks_that_are_given(folder: Path, tmp_path):
     np.save(tmp_path / "x.npy", np.arange(150, dtype=np.float32).reshape(50, 3))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     given, loaded = dgcl.launch(train, 3, None, mapped), dgcl.launch(train, 3, folder, mapped)
@@ -45,7 +45,7 @@ def test_ranks_that_load_train_as_ranks_that_are_given(folder: Path, tmp_path: P
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def test_a_file_is_mapped_and_never_written(folder: Path) -> None:
+def test_a_file_is_mapped_and_never_written(folder: Path):
     before = part_path(folder, 1).read_bytes()
     share, _ = load_share(folder, 1, 3)
     base = share.local.indices
@@ -57,7 +57,7 @@ def test_a_file_is_mapped_and_never_written(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 9, 40, 2000, -40, -1])
-def test_a_changed_byte_is_noticed(folder: Path, place: int) -> None:
+def test_a_changed_byte_is_noticed(folder: Path, place: int):
     content = bytearray(part_path(folder, 0).read_bytes())
     content[place] ^= 1
     part_path(folder, 0).write_bytes(content)
@@ -66,7 +66,7 @@ def test_a_changed_byte_is_noticed(folder: Path, place: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5, 100, 1000])
-def test_a_truncated_file_is_refused(folder: Path, length: int) -> None:
+def test_a_truncated_file_is_refused(folder: Path, length: int):
     part_path(folder, 0).write_bytes(part_path(folder, 0).read_bytes()[:length])
     with pytest.raises(ValueError, match=r"parts: .*rank-00000.part"):
         load_share(folder, 0, 3)
@@ -118,7 +118,7 @@ def spoil_plan(folder: Path) -> None:
         "no plan": (spoil_plan, "plan.npz"),
     },
 )
-def test_every_rank_hears_what_is_wrong(folder: Path, spoil: Any, words: str) -> None:
+def test_every_rank_hears_what_is_wrong(folder: Path, spoil: Any, words: str):
     before = set(threading.enumerate())
     spoil(folder)
     said = dgcl.launch(outcome, 3, folder)
@@ -126,7 +126,7 @@ def test_every_rank_hears_what_is_wrong(folder: Path, spoil: Any, words: str) ->
     assert not {each.name for each in threading.enumerate() if each not in before}
 
 
-def test_each_plan_in_a_folder_is_compared_with_what_parts_were_made_for(tmp_path: Path) -> None:
+def test_each_plan_in_a_folder_is_compared_with_what_parts_were_made_for(tmp_path):
     save_shares(tmp_path, prepare(EDGES, 3, "uniform", part=PARTS, strategy=EdgePlacement("cover")))
     (tmp_path / "plan-1.npz").write_bytes((tmp_path / PLAN).read_bytes())
     said = dgcl.launch(outcome, 3, tmp_path)
@@ -140,7 +140,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("renames", [0, 1, 3])
-def test_a_writer_that_is_stopped(folder: Path, renames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_is_stopped(folder: Path, renames: int, monkeypatch):
     """Before the first rename nothing has changed; later a mix is refused; the next writer puts all right."""
     before, done = contents(folder), 0
 
@@ -165,7 +165,7 @@ def test_a_writer_that_is_stopped(folder: Path, renames: int, monkeypatch: pytes
     assert dgcl.launch(outcome, 3, folder) == ["connected"] * 3
 
 
-def test_what_a_killed_writer_left_and_parts_of_more_ranks_are_removed(folder: Path) -> None:
+def test_what_a_killed_writer_left_and_parts_of_more_ranks_are_removed(folder: Path):
     (folder / ".new-0123").mkdir()
     (folder / ".new-0123" / "rank-00000.part").write_bytes(b"half of it")
     save_shares(folder, prepare(EDGES, 2, "uniform", part=PARTS // 2))
@@ -173,7 +173,7 @@ def test_what_a_killed_writer_left_and_parts_of_more_ranks_are_removed(folder: P
 
 
 @pytest.mark.parametrize("world_size", [2, 5])
-def test_another_number_of_ranks(folder: Path, world_size: int) -> None:
+def test_another_number_of_ranks(folder: Path, world_size: int):
     """Every rank names both numbers and the ways out, whether it has a file or not."""
     for text in dgcl.launch(outcome, world_size, folder):
         assert f"for 3 ranks, and this job has {world_size}; start it on 3 ranks, or write parts for" in text
@@ -184,26 +184,26 @@ def test_another_number_of_ranks(folder: Path, world_size: int) -> None:
     "name, words",
     [("nowhere", "there is no folder"), ("parts/plan.npz", "is a file, not a folder")],
 )
-def test_a_folder_that_is_not_there(folder: Path, name: str, words: str) -> None:
+def test_a_folder_that_is_not_there(folder: Path, name: str, words: str):
     for text in dgcl.launch(outcome, 3, folder.parent / name):
         assert words in text
         assert "Errno" not in text
         assert "dgcl partition GRAPH --ranks 3 --out DIR/ writes one" in text
 
 
-def test_a_part_in_the_middle_that_is_missing(folder: Path) -> None:
+def test_a_part_in_the_middle_that_is_missing(folder: Path):
     part_path(folder, 1).unlink()
     for text in dgcl.launch(outcome, 3, folder):
         assert "rank-00001.part is missing; write all parts again: dgcl partition GRAPH --ranks 3" in text
 
 
-def test_parts_of_the_version_before_load_or_name_the_command_that_makes_them_again() -> None:
+def test_parts_of_the_version_before_load_or_name_the_command_that_makes_them_again():
     stored = Path(__file__).parent / "version_0_1_0" / "parts"
     for text in dgcl.launch(outcome, 2, stored):
         assert text == "connected" or "dgcl partition GRAPH" in text
 
 
-def test_plans_of_the_version_before_load() -> None:
+def test_plans_of_the_version_before_load():
     plan = Plan.load(Path(__file__).parent / "version_0_1_0" / "parts" / PLAN)
     assert plan.fingerprint == "7e47d1c8be2a7e90d9bffcdaa4ae077d5751fed655ef543621ee3804e238cadb"
     edges, part = np.array([[0, 1, 2, 3, 4, 5, 0, 3], [1, 2, 3, 4, 5, 0, 3, 0]]), np.array([0, 0, 0, 1, 1, 1])
@@ -214,9 +214,7 @@ def test_plans_of_the_version_before_load() -> None:
         np.testing.assert_array_equal(array, made[name])
 
 
-def test_a_cache_of_the_version_before_is_left_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cache_of_the_version_before_is_left_alone(tmp_path, caplog):
     """Its entries have other names, as the sources that made them count: what is asked for is made again."""
     stored = Path(__file__).parent / "version_0_1_0" / "cache"
     shutil.copytree(stored, tmp_path / "cache")

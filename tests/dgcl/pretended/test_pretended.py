@@ -25,13 +25,13 @@ def ranks() -> Iterator[RankPool]:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [name for name in FEATURES_BY_NAME if name not in REFUSED])
-def test_a_device_computes_what_the_cpu_computes(name: str, ranks: RankPool) -> None:
+def test_a_device_computes_what_the_cpu_computes(name: str, ranks: RankPool):
     results = ranks.run(compare, name)
     assert {waits for _, waits in results} == {tuple(WAITS.get(name, ()))}
     assert {how for how, _ in results} <= ({"same bits"} if name in SAME_BITS else {"same bits", "close"})
 
 
 @pytest.mark.parametrize("name", REFUSED[:1])
-def test_what_a_device_cannot_do_is_refused(name: str, ranks: RankPool) -> None:
+def test_what_a_device_cannot_do_is_refused(name: str, ranks: RankPool):
     with pytest.raises(AssertionError, match="runs on the CPU"):
         ranks.run(compare, name)

@@ -116,14 +116,14 @@ def wrong_at_some_pace(programs: list[Program], verb: str) -> Iterator[Send | No
 @pytest.mark.parametrize(
     "seed, verb", sampled(SEEDS, ["expand", "fold"], keep=lambda seed, verb: seed == verb == 0)
 )
-def test_any_transfer_may_be_as_late_as_it_likes(seed: int, verb: str) -> None:
+def test_any_transfer_may_be_as_late_as_it_likes(seed: int, verb: str):
     assert not list(wrong_at_some_pace(many_stages(seed).programs, verb))
 
 
 @pytest.mark.slow
 @examples(10, 25)
 @given(seed=st.integers(0, 2**20), num_edges=st.integers(10, 60), wander=st.booleans())
-def test_at_any_pace_for_any_plan(seed: int, num_edges: int, wander: bool) -> None:
+def test_at_any_pace_for_any_plan(seed: int, num_edges: int, wander: bool):
     maker = wandering(seed) if wander else at_random(seed)
     world = random_world(seed, 7, maker, num_nodes=24, num_edges=num_edges)
     for verb in ("expand", "fold"):
@@ -131,7 +131,7 @@ def test_at_any_pace_for_any_plan(seed: int, num_edges: int, wander: bool) -> No
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_plans_of_many_stages_carried_out(seed: int) -> None:
+def test_plans_of_many_stages_carried_out(seed: int):
     world = many_stages(seed)
 
     def run(comm: Communicator) -> None:

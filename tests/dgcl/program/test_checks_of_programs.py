@@ -103,13 +103,13 @@ def meaning(program: Program) -> list[Any]:
 @pytest.mark.parametrize(
     "trees", sampled(["random-1", "direct", "line", "hub", "random-2"], keep=lambda trees: trees == 0)
 )
-def test_every_change_of_a_table_is_rejected(trees: str) -> None:
+def test_every_change_of_a_table_is_rejected(trees: str):
     """Or makes no difference: then it is accepted."""
     assert_every_change_is_rejected(random_world(3, 4, trees, num_nodes=24, num_edges=60))
 
 
 @pytest.mark.slow
-def test_every_change_is_rejected_in_plans_of_many_stages() -> None:
+def test_every_change_is_rejected_in_plans_of_many_stages():
     assert_every_change_is_rejected(random_world(5, 6, wandering(5), num_nodes=30, num_edges=25))
 
 
@@ -134,7 +134,7 @@ def assert_every_change_is_rejected(world: World) -> None:
     assert num_rejected > 500
 
 
-def test_waiting_for_a_later_stage_is_rejected() -> None:
+def test_waiting_for_a_later_stage_is_rejected():
     """A send that also waits for what comes after it might wait for itself."""
     world = make_world([(0, 1), (0, 2), (2, 0)], [0, 1, 2], 3, "line")
     middle = world.programs[1].expand

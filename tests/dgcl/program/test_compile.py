@@ -123,7 +123,7 @@ def check_program(world: World, program: Program, expected: Expected) -> None:
 
 @pytest.mark.parametrize("trees", TREES)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
-def test_programs_follow_the_rules_of_numbering(trees: str, world_size: int) -> None:
+def test_programs_follow_the_rules_of_numbering(trees: str, world_size: int):
     world = random_world(world_size, world_size, trees)
     expected = expected_of(world)
     for program in world.programs:
@@ -139,7 +139,7 @@ def test_programs_follow_the_rules_of_numbering(trees: str, world_size: int) -> 
 )
 def test_every_plan_compiles_as_the_rules_say(
     seed: int, world_size: int, num_nodes: int, density: int, empty: set[int]
-) -> None:
+):
     """Compiles and is proved (by make_world), and is what a vertex-by-vertex reading of the rules gives."""
     world = random_world(
         seed,
@@ -155,7 +155,7 @@ def test_every_plan_compiles_as_the_rules_say(
         check_program(world, program, expected)
 
 
-def test_random_trees_cover_what_planners_might_make() -> None:
+def test_random_trees_cover_what_planners_might_make():
     """The random plans have relays, unused stages, several trees per class, and late departures."""
     worlds = [random_world(seed, 6, at_random(seed)) for seed in range(5)]
     trees = [world.plan.trees for world in worlds]
@@ -184,18 +184,18 @@ def sent(world: World) -> dict[tuple[int, int], set[int]]:
     return found
 
 
-def test_needed_rows_of_the_seven_edges_on_three_ranks() -> None:
+def test_needed_rows_of_the_seven_edges_on_three_ranks():
     world = make_world(CYCLE, [0, 0, 1, 1, 2, 2], 3)
     assert sent(world) == {(0, 1): {1}, (0, 2): {0}, (1, 0): {3}, (1, 2): {2}, (2, 1): {4, 5}}
 
 
-def test_halo_rows_of_the_binary_tree_on_three_ranks() -> None:
+def test_halo_rows_of_the_binary_tree_on_three_ranks():
     world = make_world(BINARY, np.arange(7) % 3, 3)
     assert [program.owned_ids.tolist() for program in world.programs] == [[0, 3, 6], [1, 4], [2, 5]]
     assert [program.halo_ids.tolist() for program in world.programs] == [[1, 2], [0], [0]]
 
 
-def test_halo_rows_are_ordered_by_stage_before_sender() -> None:
+def test_halo_rows_are_ordered_by_stage_before_sender():
     """On the line 0-1-2, rows of rank 1 reach rank 0 in stage 0, those of rank 2, over rank 1, in stage 1."""
     world = make_world([(4, 0), (1, 0), (5, 0), (2, 0)], [0, 1, 1, 0, 2, 2], 3, "line")
     assert world.programs[0].halo_ids.tolist() == [1, 2, 4, 5]
@@ -204,14 +204,14 @@ def test_halo_rows_are_ordered_by_stage_before_sender() -> None:
     assert world.programs[0].expand.recv_peer.tolist() == [1, 1]
 
 
-def test_a_world_without_exchange_has_empty_programs() -> None:
+def test_a_world_without_exchange_has_empty_programs():
     world = make_world([(0, 1), (2, 3)], [0, 0, 1, 1], 2)
     for program in world.programs:
         assert (program.num_halo, program.num_relay, program.num_stages) == (0, 0, 0)
         assert program.expand.rows_sent == program.fold.rows_sent == program.expand.recv_count.size == 0
 
 
-def test_table_bytes_counts_every_array() -> None:
+def test_table_bytes_counts_every_array():
     program = random_world(0, 3).programs[0]
     schedules = [*vars(program.expand).values(), *vars(program.fold).values()]
     own = (
@@ -225,7 +225,7 @@ def test_table_bytes_counts_every_array() -> None:
     assert program.table_bytes == sum(array.nbytes for array in [*own, *schedules])
 
 
-def test_more_rows_than_an_index_can_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_an_index_can_name_is_an_error(monkeypatch):
     monkeypatch.setattr("dgcl.program.compile._MAX_ROWS", 20)
     with pytest.raises(ValueError, match="part: a rank would hold more than 20 rows; use more ranks"):
         random_world(0, 2)
@@ -240,7 +240,7 @@ def with_idle_relays(source: int, dests: list[int], count: int, world_size: int)
     ]
 
 
-def test_relays_that_serve_nobody_are_left_out_of_the_programs() -> None:
+def test_relays_that_serve_nobody_are_left_out_of_the_programs():
     """The plan is one (docs/plan-format.md allows it); its programs are those of the plan without them."""
     graph = np.random.default_rng(2).integers(0, 30, (2, 60))
     part = np.arange(30) % 5
@@ -256,7 +256,7 @@ def test_relays_that_serve_nobody_are_left_out_of_the_programs() -> None:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 127, 130, 300, 40_000])
-def test_items_are_numbered_by_owner_for_any_number_of_ranks(num_ranks: int) -> None:
+def test_items_are_numbered_by_owner_for_any_number_of_ranks(num_ranks: int):
     owner = np.random.default_rng(0).permutation(np.arange(2 * num_ranks) % num_ranks)
     owned_ids = ids_by_owner(owner, np.full(num_ranks, 2))
     pairs = sorted((int(rank), item) for item, rank in enumerate(owner))

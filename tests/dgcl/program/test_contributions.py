@@ -21,7 +21,7 @@ WORLDS = [(world_size, trees, seed) for world_size in (1, 2, 5) for trees in TRE
 
 
 @pytest.mark.parametrize("world_size, trees, seed", WORLDS)
-def test_contributions_are_proved_and_stand_for_their_rows(world_size, trees, seed) -> None:
+def test_contributions_are_proved_and_stand_for_their_rows(world_size, trees, seed):
     world = random_world(seed, world_size, trees, empty=(1,) if world_size > 2 else ())
     items = world.classes.items.tolist()  # in the order of their places
     pairs = [
@@ -43,7 +43,7 @@ def test_contributions_are_proved_and_stand_for_their_rows(world_size, trees, se
         assert [pairs[item][1] for item in program.halo_ids] == folded.owned_ids[owned_rows].tolist()
 
 
-def test_places_of_another_plan_are_refused() -> None:
+def test_places_of_another_plan_are_refused():
     world, other = random_world(0, 3), random_world(1, 3)
     programs = [contribution_program(world.plan, rank) for rank in range(3)]
     for program, mine, theirs in zip(programs, world.programs, other.programs, strict=True):

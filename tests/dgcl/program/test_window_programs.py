@@ -57,7 +57,7 @@ def same(a: object, b: object, leaving_out: tuple[str, ...] = ()) -> bool:
 @pytest.mark.parametrize(
     "world, by", sampled(WORLDS, ["mixed", "owner"], keep=lambda world, by: (world + by) % 5 == 0)
 )
-def test_windows_are_proved_and_divide_the_rows(world, by) -> None:
+def test_windows_are_proved_and_divide_the_rows(world, by):
     world_size, trees, seed = world
     world = random_world(seed, world_size, trees)
     relation = world.plan.relation
@@ -92,7 +92,7 @@ def test_windows_are_proved_and_divide_the_rows(world, by) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_mixed_windows_have_items_of_each_class_evenly(seed) -> None:
+def test_mixed_windows_have_items_of_each_class_evenly(seed):
     world = random_world(seed, 5, "random-1")
     relation, number = world.plan.relation, 3
     counts = np.zeros((number, relation.num_classes), np.int64)

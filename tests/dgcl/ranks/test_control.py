@@ -39,15 +39,15 @@ def collectives() -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_collectives_among_threads(world_size: int) -> None:
+def test_collectives_among_threads(world_size: int):
     dgcl.launch(collectives, world_size)
 
 
-def test_collectives_among_processes(rank_pool: Callable[[int], RankPool]) -> None:
+def test_collectives_among_processes(rank_pool: Callable[[int], RankPool]):
     rank_pool(3).run(collectives)
 
 
-def test_one_rank_alone_needs_nobody() -> None:
+def test_one_rank_alone_needs_nobody():
     control: Control = SingleControl()
     assert (control.rank, control.world_size) == (0, 1)
     assert control.exchange(5) == control.gather(5) == [5]
@@ -87,14 +87,14 @@ def leaves(control: ThreadControl, rendezvous: ThreadRendezvous) -> None:
     rendezvous.leave(control.rank, "has returned")
 
 
-def test_a_thread_that_has_left_is_named_at_once() -> None:
+def test_a_thread_that_has_left_is_named_at_once():
     results = meet(3, 60.0, comes, leaves, comes)
     for rank in (0, 2):
         assert isinstance(results[rank], PeerLostError)
         assert str(results[rank]) == f"rank {rank}: the ranks cannot meet: rank 1 has returned"
 
 
-def test_threads_that_do_not_come_are_named_after_the_deadline() -> None:
+def test_threads_that_do_not_come_are_named_after_the_deadline():
     gave_up = threading.Semaphore(0)
 
     def waits(control: ThreadControl, rendezvous: ThreadRendezvous) -> list[Any]:
@@ -113,7 +113,7 @@ def test_threads_that_do_not_come_are_named_after_the_deadline() -> None:
     assert "ranks [1] have not come to exchange within 0.2 s" in str(late)
 
 
-def test_who_comes_after_the_others_gave_up_is_told() -> None:
+def test_who_comes_after_the_others_gave_up_is_told():
     gave_up = threading.Event()
 
     def waits(control: ThreadControl, rendezvous: ThreadRendezvous) -> list[Any]:
@@ -132,7 +132,7 @@ def test_who_comes_after_the_others_gave_up_is_told() -> None:
     assert "rank 0 has given up waiting" in str(results[1])
 
 
-def test_leaving_after_a_round_does_not_disturb_it() -> None:
+def test_leaving_after_a_round_does_not_disturb_it():
     """A thread may leave while others are still on their way out of the last round."""
 
     def comes_and_leaves(control: ThreadControl, rendezvous: ThreadRendezvous) -> list[Any]:
@@ -146,7 +146,7 @@ def test_leaving_after_a_round_does_not_disturb_it() -> None:
         assert meet(4, 20.0, *[comes_and_leaves] * 4) == [[0, 1, 2, 3]] * 4
 
 
-def test_rounds_of_hurried_and_slow_threads_keep_their_values_apart() -> None:
+def test_rounds_of_hurried_and_slow_threads_keep_their_values_apart():
     def run() -> None:
         control = context.require_control()
         chance = random.Random(control.rank)
@@ -158,7 +158,7 @@ def test_rounds_of_hurried_and_slow_threads_keep_their_values_apart() -> None:
     dgcl.launch(run, 4)
 
 
-def test_scatter_wants_one_entry_per_rank() -> None:
+def test_scatter_wants_one_entry_per_rank():
     def run() -> None:
         with pytest.raises(ValueError, match="rank 0 must give one entry per rank"):
             context.require_control().scatter([1, 2, 3])
@@ -166,7 +166,7 @@ def test_scatter_wants_one_entry_per_rank() -> None:
     dgcl.launch(run, 2)
 
 
-def test_a_control_group_that_was_closed_says_why_and_what_to_do() -> None:
+def test_a_control_group_that_was_closed_says_why_and_what_to_do():
     class Group:
         pass
 
@@ -182,7 +182,7 @@ def test_a_control_group_that_was_closed_says_why_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["value", "error", "never"])
-def test_a_step_that_is_given_up(outcome: str) -> None:
+def test_a_step_that_is_given_up(outcome: str):
     release = threading.Event()
 
     def step() -> int:
@@ -206,7 +206,7 @@ def test_a_step_that_is_given_up(outcome: str) -> None:
 # What ranks say when they leave.
 
 
-def test_a_reason_is_read_by_others_and_belongs_to_its_group() -> None:
+def test_a_reason_is_read_by_others_and_belongs_to_its_group():
     store = dist.HashStore()
     one, other = (AbortReasons(dist.PrefixStore(name, store)) for name in ("one", "other"))
     assert one.read(2) is None
@@ -237,7 +237,7 @@ def dies() -> None:
 
 
 @pytest.mark.parametrize("how", ["dies", "hangs"])
-def test_a_store_that_is_gone_is_said_and_not_waited_for(how: str) -> None:
+def test_a_store_that_is_gone_is_said_and_not_waited_for(how: str):
     is_over, answered = threading.Event(), []
 
     def hangs() -> None:

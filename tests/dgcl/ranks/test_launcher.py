@@ -34,23 +34,23 @@ def rank_and_size() -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 7])
-def test_results_come_in_rank_order(num_ranks: int) -> None:
+def test_results_come_in_rank_order(num_ranks: int):
     assert dgcl.launch(rank_and_size, num_ranks) == [(rank, num_ranks) for rank in range(num_ranks)]
 
 
-def test_threads_share_the_arguments() -> None:
+def test_threads_share_the_arguments():
     given = torch.zeros(3)
     results = dgcl.launch(lambda *args: args, 2, given, "text")
     assert all(tensor is given and text == "text" for tensor, text in results)
 
 
-def test_the_callers_thread_is_not_a_rank() -> None:
+def test_the_callers_thread_is_not_a_rank():
     dgcl.launch(rank_and_size, 2)
     assert context.control is None
     assert context.communicator is None
 
 
-def test_init_in_a_rank_changes_nothing() -> None:
+def test_init_in_a_rank_changes_nothing():
     def run() -> bool:
         control = context.control
         dgcl.init()
@@ -59,7 +59,7 @@ def test_init_in_a_rank_changes_nothing() -> None:
     assert dgcl.launch(run, 2) == [True, True]
 
 
-def test_ranks_share_the_cores() -> None:
+def test_ranks_share_the_cores():
     """torch has as many threads in each rank as are asked for, or the rank's share; here they stay as they
     were."""
     with threads_restored():
@@ -73,14 +73,12 @@ def test_ranks_share_the_cores() -> None:
 
 
 @pytest.mark.slow
-def test_processes_share_the_cores() -> None:
+def test_processes_share_the_cores():
     assert dgcl.launch(torch.get_num_threads, 2, ranks="processes", threads_per_rank=3) == [3, 3]
 
 
 @pytest.mark.parametrize("threads, ranks, crowded", [(64, 64, True), (1, 64, False), (64, 1, False)])
-def test_more_threads_than_cores_are_reported(
-    threads: int, ranks: int, crowded: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_more_threads_than_cores_are_reported(threads: int, ranks: int, crowded: bool, caplog):
     with threads_restored(), caplog.at_level("INFO", "dgcl"):
         torch.set_num_threads(threads)
         report_crowding(ranks)
@@ -103,17 +101,17 @@ def test_more_threads_than_cores_are_reported(
         ),
     },
 )
-def test_mistakes(options: dict[str, Any], kind: type[Exception], text: str) -> None:
+def test_mistakes(options: dict[str, Any], kind: type[Exception], text: str):
     with pytest.raises(kind, match=text):
         dgcl.launch(rank_and_size, **options)
 
 
-def test_functions_for_processes_must_be_importable() -> None:
+def test_functions_for_processes_must_be_importable():
     with pytest.raises(TypeError, match=r"function and args must be picklable .* top level of a module"):
         dgcl.launch(lambda: None, 2, ranks="processes")
 
 
-def test_a_ranks_own_error_is_raised_before_what_followed_from_it() -> None:
+def test_a_ranks_own_error_is_raised_before_what_followed_from_it():
     """Rank 2 alone is at fault; the others wait for it in the control plane."""
 
     def run() -> None:
@@ -133,7 +131,7 @@ def test_a_ranks_own_error_is_raised_before_what_followed_from_it() -> None:
         assert any(note.startswith(consequence) for note in notes)
 
 
-def test_a_thread_that_returns_early_is_not_waited_for() -> None:
+def test_a_thread_that_returns_early_is_not_waited_for():
     def run() -> None:
         control = context.require_control()
         if control.rank == 1:
@@ -144,7 +142,7 @@ def test_a_thread_that_returns_early_is_not_waited_for() -> None:
         dgcl.launch(run, 3)
 
 
-def test_communicators_that_a_rank_leaves_open_are_closed() -> None:
+def test_communicators_that_a_rank_leaves_open_are_closed():
     shares = WORLD.shares()
     results = dgcl.launch(lambda: join(shares), 3)
     for comm in results:
@@ -153,7 +151,7 @@ def test_communicators_that_a_rank_leaves_open_are_closed() -> None:
 
 
 @pytest.mark.parametrize("where", ["a call", "the control plane"])
-def test_an_interrupt_of_the_caller_stops_threads(where: str) -> None:
+def test_an_interrupt_of_the_caller_stops_threads(where: str):
     """Ctrl-C reaches the thread that called launch, not the ranks."""
     shares = WORLD.shares()
     started = threading.Barrier(3)
@@ -196,7 +194,7 @@ def work(given: torch.Tensor, shares: list[Any]) -> tuple[int, float, torch.Tens
 
 
 @pytest.mark.slow
-def test_processes_work_on_copies_and_send_back_copies() -> None:
+def test_processes_work_on_copies_and_send_back_copies():
     given = torch.zeros(1000)
     results = dgcl.launch(work, 2, given, PAIR.shares(), ranks="processes")
     assert len({pid for pid, _, _ in results} | {os.getpid()}) == 3
@@ -221,7 +219,7 @@ def fail_somehow(how: str, shares: list[Any]) -> Any:
     return comm.expand(comm.owned_ids)
 
 
-def test_a_process_that_dies_alone() -> None:
+def test_a_process_that_dies_alone():
     with pytest.raises(CommError, match=r"rank 0 died \(exit code -6\)"):
         dgcl.launch(os.abort, 1, ranks="processes")
 
@@ -236,7 +234,7 @@ def test_a_process_that_dies_alone() -> None:
         ("exit", SystemExit, "3"),
     ],
 )
-def test_processes_that_fail(how: str, kind: type[BaseException], text: str, forked_ranks: None) -> None:
+def test_processes_that_fail(how: str, kind: type[BaseException], text: str, forked_ranks: None):
     with pytest.raises(kind, match=text) as raised:
         dgcl.launch(fail_somehow, 2, how, PAIR.shares(), ranks="processes")
     assert "rank 1" in "\n".join([str(raised.value), *raised.value.__notes__])
@@ -249,7 +247,7 @@ def report_and_sleep(folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_end_with_the_process_that_launched_them(tmp_path: Path) -> None:
+def test_ranks_end_with_the_process_that_launched_them(tmp_path):
     script = f"""
         import dgcl
         from tests.dgcl.ranks.test_launcher import report_and_sleep
@@ -289,7 +287,7 @@ LISTING = """
 
 
 @pytest.mark.matrix
-def test_listing_1_under_torchrun(tmp_path: Path) -> None:
+def test_listing_1_under_torchrun(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(LISTING))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -305,7 +303,7 @@ def test_listing_1_under_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_listing_1_without_any_launcher(tmp_path: Path) -> None:
+def test_listing_1_without_any_launcher(tmp_path):
     """One process alone is one rank."""
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(LISTING.replace(" if dist.get_rank() == 0 else None", "")))
@@ -316,7 +314,7 @@ def test_listing_1_without_any_launcher(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_notebook_defines_is_not_known_to_processes() -> None:
+def test_what_a_notebook_defines_is_not_known_to_processes():
     code = "import dgcl\ndef work(): pass\ndgcl.launch(work, 2, ranks='processes')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
@@ -325,7 +323,7 @@ def test_what_a_notebook_defines_is_not_known_to_processes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["dgcl.launch(work, 2, ranks='processes')", "raise SystemExit(5)"])
-def test_a_script_that_launches_again_when_it_is_imported_is_told(tmp_path: Path, line: str) -> None:
+def test_a_script_that_launches_again_when_it_is_imported_is_told(tmp_path, line: str):
     """New processes import the script, under another name than ``__main__``."""
     guarded = "if __name__ == '__main__': dgcl.launch(work, 2, ranks='processes')"
     script = tmp_path / "script.py"

@@ -53,7 +53,7 @@ def routes(topology: Topology) -> dict[tuple[str, str], tuple[str, ...]]:
     return {(link.src, link.dst): link.route for link in topology.links}
 
 
-def test_cpu_ranks_on_two_hosts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cpu_ranks_on_two_hosts(tmp_path, caplog):
     kernels = {"id0": kernel(tmp_path / "0"), "id1": kernel(tmp_path / "1", speed="-1")}
     with caplog.at_level(logging.INFO, logger="dgcl"):
         found = on_threads(TWO_HOSTS, kernels)
@@ -72,7 +72,7 @@ def test_cpu_ranks_on_two_hosts(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert caplog.text.count("machine 1: node1") == 1
 
 
-def test_the_ports_that_gloo_was_told_to_use(tmp_path: Path) -> None:
+def test_the_ports_that_gloo_was_told_to_use(tmp_path):
     """Not the fastest of a host; each rank its own, where ranks of a host were told different ones."""
     kernels = {f"id{m}": kernel(tmp_path / str(m), speed="100000") for m in (0, 1)}
     kernels["id0"].ethernet("ib0", None, speed="40000")
@@ -90,7 +90,7 @@ def test_the_ports_that_gloo_was_told_to_use(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
-def test_a_port_that_is_not_there_has_no_speed(tmp_path: Path) -> None:
+def test_a_port_that_is_not_there_has_no_speed(tmp_path):
     places = [RankPlace("id0", "node0", interface="eth9"), RankPlace("id1", "node1")]
     found = on_threads(places, {f"id{m}": kernel(tmp_path / str(m)) for m in (0, 1)})[0]
     rates = {c.name: c.bandwidth for c in found.topology.connections if "wire" in c.name}
@@ -116,7 +116,7 @@ def gpu_places(*machines_and_gpus: tuple[int, int]) -> list[RankPlace]:
     return [RankPlace(f"id{m}", f"node{m}", f"GPU-{g:04d}-abcd") for m, g in machines_and_gpus]
 
 
-def test_gpus_on_two_machines_in_the_order_of_ranks(tmp_path: Path) -> None:
+def test_gpus_on_two_machines_in_the_order_of_ranks(tmp_path):
     places = gpu_places((0, 3), (1, 0), (0, 1), (1, 2))
     kernels = {f"id{m}": gpu_kernel(tmp_path / str(m)) for m in (0, 1)}
     drivers = {f"id{m}": FakeDriver(gpus_of(4)) for m in (0, 1)}
@@ -130,7 +130,7 @@ def test_gpus_on_two_machines_in_the_order_of_ranks(tmp_path: Path) -> None:
     assert len(topology.links) == 12
 
 
-def test_an_nvlink_domain_over_two_machines(tmp_path: Path) -> None:
+def test_an_nvlink_domain_over_two_machines(tmp_path):
     places = gpu_places((0, 0), (0, 1), (1, 0), (1, 1))
     kernels = {f"id{m}": gpu_kernel(tmp_path / str(m), nics=0) for m in (0, 1)}
     drivers = {f"id{m}": FakeDriver(gpus_of(2, fabric="abc.1")) for m in (0, 1)}
@@ -139,7 +139,7 @@ def test_an_nvlink_domain_over_two_machines(tmp_path: Path) -> None:
     assert len(routes(topology)["m0.gpu1", "m1.gpu0"]) == 2
 
 
-def test_machines_that_nothing_joins_have_no_links_between_them(tmp_path: Path) -> None:
+def test_machines_that_nothing_joins_have_no_links_between_them(tmp_path):
     places = gpu_places((0, 0), (1, 0))
     kernels = {f"id{m}": gpu_kernel(tmp_path / str(m), nics=0) for m in (0, 1)}
     found = on_threads(places, kernels, {f"id{m}": FakeDriver(gpus_of(1)) for m in (0, 1)})[0]
@@ -147,7 +147,7 @@ def test_machines_that_nothing_joins_have_no_links_between_them(tmp_path: Path) 
     assert "2 ordered pairs of ranks have no link" in found.notes[-1]
 
 
-def test_gpus_of_one_machine_keep_their_plain_names(tmp_path: Path) -> None:
+def test_gpus_of_one_machine_keep_their_plain_names(tmp_path):
     kernels = {"id0": gpu_kernel(tmp_path)}
     found = on_threads(gpu_places((0, 2), (0, 0)), kernels, {"id0": FakeDriver(gpus_of(3))})[0]
     assert [device.name for device in found.topology.devices] == ["gpu2", "gpu0"]
@@ -161,12 +161,12 @@ def test_gpus_of_one_machine_keep_their_plain_names(tmp_path: Path) -> None:
         "unknown": (gpu_places((0, 7)), "machine 'node0' .*GPU-0007.*does not know it"),
     },
 )
-def test_what_cannot_be_described(places: list[RankPlace], message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_described(places: list[RankPlace], message: str, tmp_path):
     with pytest.raises(ValueError, match=message):
         on_threads(places, {"id0": gpu_kernel(tmp_path)}, {"id0": FakeDriver(gpus_of(2))})
 
 
-def test_a_failure_reaches_every_rank(tmp_path: Path) -> None:
+def test_a_failure_reaches_every_rank(tmp_path):
     places = gpu_places((0, 0), (1, 7))
     kernels = {f"id{m}": gpu_kernel(tmp_path / str(m)) for m in (0, 1)}
     drivers = {f"id{m}": FakeDriver(gpus_of(2)) for m in (0, 1)}
@@ -185,12 +185,12 @@ def test_a_failure_reaches_every_rank(tmp_path: Path) -> None:
     assert caught[0] == caught[1]
 
 
-def test_no_driver(tmp_path: Path) -> None:
+def test_no_driver(tmp_path):
     with pytest.raises(ValueError, match="machine 'node0' cannot be described: libnvidia-ml"):
         find_topology(SingleControl(), gpu_places((0, 0)), sysfs=gpu_kernel(tmp_path).sysfs)
 
 
-def test_this_rank_and_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_rank_and_its_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0,ib1")
     assert place_of_this_rank().interface == "ib0"
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
@@ -206,7 +206,7 @@ def graph() -> tuple[np.ndarray, np.ndarray]:
     return np.arange(0, 401, 4), rng.integers(0, 100, 400)
 
 
-def test_auto_tells_what_it_found_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_auto_tells_what_it_found_in_one_line(caplog):
     def rank() -> str:
         return dgcl.build_comm_info(graph()).plan.topology.name
 
@@ -215,7 +215,7 @@ def test_auto_tells_what_it_found_in_one_line(caplog: pytest.LogCaptureFixture) 
     assert sum(record.getMessage().startswith("this host: ") for record in caplog.records) == 1
 
 
-def test_auto_over_several_machines_is_asked_of_rank_0_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_over_several_machines_is_asked_of_rank_0_alone(monkeypatch):
     """The other ranks need not say what rank 0 says."""
 
     monkeypatch.setattr("dgcl.build.places_of_ranks", lambda control, gpu: TWO_HOSTS)

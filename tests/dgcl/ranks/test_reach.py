@@ -15,7 +15,7 @@ from dgcl.transport.shared_memory.segments import SegmentFile
 from tests.samples import named
 
 
-def test_threads_share_memory() -> None:
+def test_threads_share_memory():
     def run() -> tuple[list[int], bool]:
         control = context.require_control()
         return ranks_that_share_memory(control), several_machines(places_of_ranks(control))
@@ -24,7 +24,7 @@ def test_threads_share_memory() -> None:
 
 
 @named("process, token", {"another's": (None, b"somebody"), "no process": (2**22 + 1, b"expected")})
-def test_what_is_found_must_be_what_was_put_there(process: int | None, token: bytes) -> None:
+def test_what_is_found_must_be_what_was_put_there(process: int | None, token: bytes):
     file = SegmentFile()
     file.grow(8).memory[:8] = np.frombuffer(b"expected", np.uint8)
     own, descriptor = file.handle
@@ -38,7 +38,7 @@ def test_what_is_found_must_be_what_was_put_there(process: int | None, token: by
         lambda n: st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=n, max_size=n)
     )
 )
-def test_ranks_are_together_that_open_each_other(can_open: list[list[bool]]) -> None:
+def test_ranks_are_together_that_open_each_other(can_open: list[list[bool]]):
     graph = networkx.Graph()
     graph.add_nodes_from(range(len(can_open)))
     pairs = itertools.combinations(range(len(can_open)), 2)

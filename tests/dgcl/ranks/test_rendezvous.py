@@ -36,7 +36,7 @@ def come(store: dist.Store, place: int, size: int, timeout: float, purpose: str 
         return error
 
 
-def test_ranks_that_retry_at_different_times_meet() -> None:
+def test_ranks_that_retry_at_different_times_meet():
     store = dist.HashStore()
     with ThreadPoolExecutor(2) as pool:
         failed = list(pool.map(lambda place: come(store, place, 3, 0.2 + place), (0, 1)))
@@ -54,7 +54,7 @@ def test_ranks_that_retry_at_different_times_meet() -> None:
         assert numbers[0] not in pool.map(lambda place: come(store, place, 3, 60.0), (1, 2, 0))
 
 
-def test_different_purposes_are_named_on_all() -> None:
+def test_different_purposes_are_named_on_all():
     store = dist.HashStore()
     with ThreadPoolExecutor(2) as pool:
         errors = list(pool.map(lambda place: come(store, place, 2, 60.0, ("init", "network")[place]), (0, 1)))
@@ -62,7 +62,7 @@ def test_different_purposes_are_named_on_all() -> None:
     assert {str(error) for error in errors} == {"rank 0 is at init and rank 1 at network"}
 
 
-def test_a_rendezvous_that_nobody_waits_for_is_left() -> None:
+def test_a_rendezvous_that_nobody_waits_for_is_left():
     store, waiting = dist.HashStore(), Waiting()
     waiting.set()
     with pytest.raises(CommError, match="nobody waits"):
@@ -77,7 +77,7 @@ def test_a_rendezvous_that_nobody_waits_for_is_left() -> None:
         "caller": (0, (1, 2), "rank 0 had come, but did not call the others"),
     },
 )
-def test_who_came_and_died_is_named_and_replaced(dead: int, places: tuple[int, int], clause: str) -> None:
+def test_who_came_and_died_is_named_and_replaced(dead: int, places: tuple[int, int], clause: str):
     store = dist.HashStore()
     Attempt(store, dead, 3, "init")
     with ThreadPoolExecutor(2) as pool:
@@ -88,7 +88,7 @@ def test_who_came_and_died_is_named_and_replaced(dead: int, places: tuple[int, i
         assert len(set(pool.map(lambda place: come(store, place, 3, 60.0), (0, 1, 2)))) == 1
 
 
-def test_who_gave_up_by_itself_is_named_before_who_gave_up_because_of_it() -> None:
+def test_who_gave_up_by_itself_is_named_before_who_gave_up_because_of_it():
     store = dist.HashStore()
     first, second, third = (Attempt(store, place, 3, "init") for place in range(3))
     second.give_up()
@@ -96,7 +96,7 @@ def test_who_gave_up_by_itself_is_named_before_who_gave_up_because_of_it() -> No
     assert third.describe_absent() == "rank 1 has given up waiting, rank 0 has given up waiting"
 
 
-def test_a_rank_that_meets_twice_at_once_is_told() -> None:
+def test_a_rank_that_meets_twice_at_once_is_told():
     store = dist.HashStore()
     first = Attempt(store, 1, 2, "init")
     assert first.step() is None
@@ -109,7 +109,7 @@ def test_a_rank_that_meets_twice_at_once_is_told() -> None:
     assert second.step() == number
 
 
-def test_a_token_that_an_older_attempt_publishes_late_changes_nothing() -> None:
+def test_a_token_that_an_older_attempt_publishes_late_changes_nothing():
     store = dist.HashStore()
     older, newer = (Attempt(store, 1, 2, "init") for _ in range(2))
     older._publish("init")
@@ -146,7 +146,7 @@ def retry(members: list[int]) -> None:
 
 @pytest.mark.slow
 @named("members", {"all": [0, 1, 2], "some": [2, 1]})
-def test_processes_that_retry_meet(rank_pool: Callable[[int], RankPool], members: list[int]) -> None:
+def test_processes_that_retry_meet(rank_pool: Callable[[int], RankPool], members: list[int]):
     rank_pool(3).run(retry, members)
 
 
@@ -165,7 +165,7 @@ def crossed() -> None:
         assert messages.swap(TEST, {other: (me, pair)}, [other]) == {other: (pair[other], pair)}
 
 
-def test_groups_of_other_ranks_do_not_mix(rank_pool: Callable[[int], RankPool]) -> None:
+def test_groups_of_other_ranks_do_not_mix(rank_pool: Callable[[int], RankPool]):
     rank_pool(3).run(crossed)
 
 
@@ -261,7 +261,7 @@ def many_times() -> None:
 
 
 @pytest.mark.parametrize("scenario", [in_other_orders, after_a_failure, interrupted, in_threads, many_times])
-def test_processes_meet(rank_pool: Callable[[int], RankPool], scenario: Callable[[], None]) -> None:
+def test_processes_meet(rank_pool: Callable[[int], RankPool], scenario: Callable[[], None]):
     rank_pool(3).run(scenario)
 
 
@@ -271,7 +271,7 @@ def test_processes_meet(rank_pool: Callable[[int], RankPool], scenario: Callable
         st.tuples(st.integers(0, 3), st.sampled_from(("step", "step", "give up", "vanish"))), max_size=60
     ),
 )
-def test_whatever_the_order_all_have_met_the_same_attempts(size: int, events: list[tuple[int, str]]) -> None:
+def test_whatever_the_order_all_have_met_the_same_attempts(size: int, events: list[tuple[int, str]]):
     """Ranks step, give up and come again, or vanish and come again, in any order; in the end all come and stay."""
     store = dist.HashStore()
     attempts: list[Attempt | None] = [None] * size

@@ -83,7 +83,7 @@ dgcl.init(timeout=4)
         "one dies on the way": slow({0: INIT, 1: INIT, 2: DIES_ON_THE_WAY}, "the 3 ranks cannot connect"),
     },
 )
-def test_init_ends_within_its_timeout(programs: dict[int, str], words: str, tmp_path: Path) -> None:
+def test_init_ends_within_its_timeout(programs: dict[int, str], words: str, tmp_path):
     """Half an hour, torch's own limit, is far beyond that of this test. Those that come begin together."""
     together = list(programs.values()).count(INIT)
     for rank, (status, printed) in run_ranks(3, programs, str(tmp_path), str(together)).items():
@@ -118,7 +118,7 @@ def stopped_in_set_up() -> str:
     return told
 
 
-def test_an_interrupt_in_set_up_is_told(rank_pool: Callable[[int], RankPool]) -> None:
+def test_an_interrupt_in_set_up_is_told(rank_pool: Callable[[int], RankPool]):
     told = rank_pool(2).run(stopped_in_set_up)
     assert "rank 1 was stopped by KeyboardInterrupt in build_comm_info" in told[0]
     assert told[1] == "stopped"
@@ -151,7 +151,7 @@ open(sys.argv[1], "w").close()
 
 
 @pytest.mark.slow
-def test_a_program_that_ends_tells_its_peers_first(tmp_path: Path) -> None:
+def test_a_program_that_ends_tells_its_peers_first(tmp_path):
     found = run_ranks(2, {0: WAITS, 1: ENDS}, str(tmp_path / "heard"))
     assert found[0][0] == 0, found[0][1]
     assert "told: PeerLostError" in found[0][1]
@@ -175,7 +175,7 @@ print("rows:", out.tolist())
 
 
 @pytest.mark.slow
-def test_a_fork_that_ends_is_not_the_rank() -> None:
+def test_a_fork_that_ends_is_not_the_rank():
     found = run_ranks(2, dict.fromkeys(range(2), FORKS))
     for rank, (status, printed) in found.items():
         assert status == 0, printed
@@ -211,7 +211,7 @@ def fail_once(kept: list[BaseException]) -> None:
 
 
 @pytest.mark.parametrize("times", [5, slow(100)])
-def test_failed_communicators_are_freed(times: int) -> None:
+def test_failed_communicators_are_freed(times: int):
     dgcl.launch(fail_once, 2, [])
     gc.collect()
     before = resources()

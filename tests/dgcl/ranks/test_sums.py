@@ -43,13 +43,13 @@ SHAPES = [(50, 3), (5000, 3), (1, 20_001), (0, 3)]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 7])
-def test_sums_have_the_same_bits_on_every_rank(world_size: int) -> None:
+def test_sums_have_the_same_bits_on_every_rank(world_size: int):
     first, *others = dgcl.launch(sums, world_size, SHAPES)
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_sums_among_processes(rank_pool: Callable[[int], RankPool]) -> None:
+def test_sums_among_processes(rank_pool: Callable[[int], RankPool]):
     first, *others = rank_pool(3).run(sums, SHAPES)
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
@@ -64,9 +64,7 @@ def bytes_of_a_sum(num_bytes: int) -> int:
 
 
 @pytest.mark.parametrize("num_bytes", [DIRECT_BYTES, DIRECT_BYTES + 4, 4 << 20])
-def test_no_more_is_received_than_by_an_all_reduce(
-    rank_pool: Callable[[int], RankPool], num_bytes: int
-) -> None:
+def test_no_more_is_received_than_by_an_all_reduce(rank_pool: Callable[[int], RankPool], num_bytes: int):
     """2 (P - 1) / P of the tensor, and a few hundred bytes with each message; small ones from each rank whole."""
     size, most_with_a_message = 4, 400
     for received in rank_pool(size).run(bytes_of_a_sum, num_bytes):
@@ -78,7 +76,7 @@ def test_no_more_is_received_than_by_an_all_reduce(
 
 
 @pytest.mark.parametrize("length", [10, 5000])
-def test_a_sum_is_of_the_values_at_the_call(length: int) -> None:
+def test_a_sum_is_of_the_values_at_the_call(length: int):
     """Threads read each other's memory: a rank that returns first may write to its tensor, and to the sum, at once."""
 
     def run() -> None:
@@ -94,7 +92,7 @@ def test_a_sum_is_of_the_values_at_the_call(length: int) -> None:
 
 
 @pytest.mark.parametrize("lengths", [(1, 2), (5000, 5001), (1, 5000)])
-def test_sums_of_different_tensors_are_an_error(lengths: tuple[int, int]) -> None:
+def test_sums_of_different_tensors_are_an_error(lengths: tuple[int, int]):
     def run() -> None:
         control = context.require_control()
         said = rf"ranks disagree: \({lengths[0]},\) torch.float32 on rank 0, \({lengths[1]},\) torch.float32 on rank 1"
@@ -163,7 +161,7 @@ def sums_on_devices(way: str) -> tuple[list[str], int, list[torch.Tensor]]:
     return (list(made[0].calls) if made else []), received, results
 
 
-def test_devices_sum_in_the_same_order(rank_pool: Callable[[int], RankPool]) -> None:
+def test_devices_sum_in_the_same_order(rank_pool: Callable[[int], RankPool]):
     by_host, by_device = (rank_pool(3).run(sums_on_devices, way) for way in ("host", "device"))
     for (_, _, expected), (calls, received, found) in zip(by_host, by_device, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
@@ -172,9 +170,7 @@ def test_devices_sum_in_the_same_order(rank_pool: Callable[[int], RankPool]) -> 
 
 
 @pytest.mark.parametrize("way", ["shared", "one cannot", "wrong"])
-def test_where_nccl_does_not_work_sums_go_through_the_hosts(
-    rank_pool: Callable[[int], RankPool], way: str
-) -> None:
+def test_where_nccl_does_not_work_sums_go_through_the_hosts(rank_pool: Callable[[int], RankPool], way: str):
     by_host, found = (rank_pool(3).run(sums_on_devices, each) for each in ("host", way))
     for (_, _, expected), (_, received, sums) in zip(by_host, found, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, sums, strict=True))
@@ -196,11 +192,11 @@ def lose_a_rank() -> str:
     return type(caught.value).__name__
 
 
-def test_a_rank_that_is_lost_in_a_sum_on_devices_is_named(rank_pool: Callable[[int], RankPool]) -> None:
+def test_a_rank_that_is_lost_in_a_sum_on_devices_is_named(rank_pool: Callable[[int], RankPool]):
     assert rank_pool(3).run(lose_a_rank) == ["PeerLostError", "", "PeerLostError"]
 
 
-def test_a_sum_on_devices_that_does_not_end_is_given_up(rank_pool: Callable[[int], RankPool]) -> None:
+def test_a_sum_on_devices_that_does_not_end_is_given_up(rank_pool: Callable[[int], RankPool]):
     rank_pool(2).run(wait_in_vain)
 
 

@@ -68,7 +68,7 @@ def ranks() -> Iterator[Ranks]:
         yield made
 
 
-def test_a_death_is_noticed_while_rank_0_partitions() -> None:
+def test_a_death_is_noticed_while_rank_0_partitions():
     """By the rank that waits for rank 0, and by rank 0 itself; although a child of the dead rank lives."""
     with Ranks(3, play) as ranks:
         dies_while_rank_0_partitions(ranks)
@@ -113,7 +113,7 @@ ALL = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
         "one waits for another that waits": [{2: [0]}, {**ALL, 2: [1]}, {1: [0]}],
     },
 )
-def test_who_is_late_is_named_and_not_who_waits_for_it(rounds: list[Any], ranks: Ranks) -> None:
+def test_who_is_late_is_named_and_not_who_waits_for_it(rounds: list[Any], ranks: Ranks):
     """Rank 2 takes part in all rounds but those after the first."""
     ranks.tell((swap, rounds), [0, 1])
     ranks.tell((swap, rounds[:1]), [2])
@@ -181,7 +181,7 @@ LEFT = {
         ),
     ],
 )
-def test_who_leaves_is_named_in_every_collective(call: str, edges: str, how: str, ranks: Ranks) -> None:
+def test_who_leaves_is_named_in_every_collective(call: str, edges: str, how: str, ranks: Ranks):
     """Within the communicator's timeout where it is stopped, else at once; init's timeout is half an hour."""
     ranks.tell((leaves, call, how, edges))
     told = ranks.told([0, 1])
@@ -218,12 +218,12 @@ def children(channel: Connection) -> dict[str, list[str]]:
     }
 
 
-def test_children_have_none_of_the_connections(ranks: Ranks) -> None:
+def test_children_have_none_of_the_connections(ranks: Ranks):
     ranks.tell((children,))
     assert list(ranks.told().values()) == [{"fork": [], "program": []}] * 3
 
 
-def test_a_watch_interrupts_only_what_it_is_told_to() -> None:
+def test_a_watch_interrupts_only_what_it_is_told_to():
     """A connection that breaks: what is called is left; what comes afterwards is not."""
     import socket
 

@@ -43,7 +43,7 @@ def assert_consistent(classes: ItemClasses) -> None:
 
 
 @pytest.mark.parametrize("world_size", [3, 8, 9, 64, 65, 1024])
-def test_worked_example(world_size: int) -> None:
+def test_worked_example(world_size: int):
     classes = halo_classes(as_graph(HAND_EDGES), HAND_PART, world_size)
     needs: dict[tuple[int, int], set[int]] = {}
     for (source, dests), vertices in as_dict(classes).items():
@@ -59,9 +59,7 @@ def test_worked_example(world_size: int) -> None:
     st.sampled_from([1, 2, 3, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128, 200, 1024]),
     st.integers(0, 1000),
 )
-def test_classes_are_those_of_the_definition(
-    drawn: tuple[int, np.ndarray], world_size: int, seed: int
-) -> None:
+def test_classes_are_those_of_the_definition(drawn: tuple[int, np.ndarray], world_size: int, seed: int):
     num_nodes, edges = drawn
     part = random_parts(num_nodes, world_size, seed)
     classes = halo_classes(as_graph(edges, num_nodes=num_nodes), part, world_size)
@@ -71,7 +69,7 @@ def test_classes_are_those_of_the_definition(
 
 
 @pytest.mark.parametrize("world_size", [5, 40, 100, 1000])
-def test_many_classes(world_size: int) -> None:
+def test_many_classes(world_size: int):
     """Tables grow and are refilled; masks that share their highest bits are told apart."""
     num_nodes = 6000
     rng = np.random.default_rng(world_size)
@@ -85,12 +83,12 @@ def test_many_classes(world_size: int) -> None:
     assert_consistent(classes)
 
 
-def test_without_boundary() -> None:
+def test_without_boundary():
     classes = halo_classes(as_graph([[0, 1, 2], [1, 0, 2]]), [0, 0, 1], 2)
     assert (classes.relation.num_classes, classes.num_boundary, classes.class_ptr.tolist()) == (0, 0, [0])
 
 
-def test_parts_without_vertices() -> None:
+def test_parts_without_vertices():
     classes = halo_classes(as_graph([[0], [1]]), [4, 1], 6)
     assert as_dict(classes) == {(4, 1 << 1): [0]}
 
@@ -104,14 +102,14 @@ def test_parts_without_vertices() -> None:
         "world-size": ([0, 0, 0], 0, ValueError, "must be from 1 to"),
     },
 )
-def test_bad_part_is_named(part: Any, world_size: int, error: type[Exception], message: str) -> None:
+def test_bad_part_is_named(part: Any, world_size: int, error: type[Exception], message: str):
     with pytest.raises(error, match=message):
         halo_classes(as_graph([[0], [1]], num_nodes=3), part, world_size)
 
 
 @pytest.mark.parametrize("name", ["cora", "uk_2007_05_100k"])
 @pytest.mark.parametrize("world_size", [8, 100])
-def test_real_graph(name: str, world_size: int) -> None:
+def test_real_graph(name: str, world_size: int):
     graph = read_graph(real_graph(name)).graph
     part = np.arange(graph.num_nodes) * world_size // graph.num_nodes
     sources, destinations = (array.astype(np.int64) for array in graph.edges())

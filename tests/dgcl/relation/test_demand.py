@@ -29,7 +29,7 @@ def wants(demand: Any) -> set[tuple[int, int]]:
 )
 def test_a_graph_and_its_pairs_make_the_same_demand(
     drawn: tuple[int, np.ndarray], world_size: int, seed: int
-) -> None:
+):
     num_nodes, edges = drawn
     part = random_parts(num_nodes, world_size, seed)
     found = halo_demand(as_graph(edges, num_nodes=num_nodes), part, world_size)
@@ -40,7 +40,7 @@ def test_a_graph_and_its_pairs_make_the_same_demand(
     np.testing.assert_array_equal(paired.owner, found.owner)
 
 
-def test_items_that_are_no_vertices() -> None:
+def test_items_that_are_no_vertices():
     """Two slices of four rows on a grid of two parts and two slices: slice s of a row goes to slice s of each part."""
     part_of, num_slices, ranks = np.array([0, 0, 1, 1]), 2, 4
     owner = np.repeat(part_of * num_slices, num_slices)  # slice 0 of its part owns both slices of a row
@@ -65,6 +65,6 @@ def test_items_that_are_no_vertices() -> None:
         "length": ([0, 1], [0], r"must be as many \(got 2 and 1\)"),
     },
 )
-def test_bad_pairs_are_named(items: list[int], ranks: list[int], message: str) -> None:
+def test_bad_pairs_are_named(items: list[int], ranks: list[int], message: str):
     with pytest.raises(ValueError, match=message):
         demand_of_pairs([0, 1, 1], items, ranks, 2)

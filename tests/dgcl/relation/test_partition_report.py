@@ -15,7 +15,7 @@ from dgcl.relation.partition_report import partition_report
 from tests.dgcl.graphs import HAND_EDGES, HAND_PART, edge_indices, random_parts
 
 
-def test_worked_example() -> None:
+def test_worked_example():
     report = partition_report(as_graph(HAND_EDGES), HAND_PART, 4)
     assert report.to_json() == {
         "num_parts": 4,
@@ -34,9 +34,7 @@ def test_worked_example() -> None:
 
 
 @given(edge_indices(), st.sampled_from([1, 2, 3, 8, 70]), st.integers(0, 1000))
-def test_figures_are_those_of_the_definition(
-    drawn: tuple[int, np.ndarray], num_parts: int, seed: int
-) -> None:
+def test_figures_are_those_of_the_definition(drawn: tuple[int, np.ndarray], num_parts: int, seed: int):
     num_nodes, edges = drawn
     part = random_parts(num_nodes, num_parts, seed)
     report = partition_report(as_graph(edges, num_nodes=num_nodes), part, num_parts)
@@ -53,7 +51,7 @@ def test_figures_are_those_of_the_definition(
     assert report.boundary_vertices == sum(map(len, boundary))
 
 
-def test_graph_without_edges_is_balanced() -> None:
+def test_graph_without_edges_is_balanced():
     report = partition_report(as_graph(np.zeros((2, 0), int), 4), [0, 0, 0, 1], 2)
     assert (report.balance, report.edge_balance) == (1.5, 1.0)
 
@@ -61,7 +59,7 @@ def test_graph_without_edges_is_balanced() -> None:
 @given(edge_indices(), st.sampled_from([1, 2, 5, 64, 65, 130]), st.integers(1, 4), st.integers(0, 1000))
 def test_replication_counts_what_each_part_can_be_reached_from(
     drawn: tuple[int, np.ndarray], num_parts: int, hops: int, seed: int
-) -> None:
+):
     num_nodes, edges = drawn
     part = random_parts(num_nodes, num_parts, seed)
     backwards = nx.DiGraph()
@@ -79,6 +77,6 @@ def test_replication_counts_what_each_part_can_be_reached_from(
 
 
 @pytest.mark.parametrize("hops", [0, -1, 1.5, True])
-def test_hops_must_be_a_positive_integer(hops: object) -> None:
+def test_hops_must_be_a_positive_integer(hops: object):
     with pytest.raises((TypeError, ValueError), match="hops must be an integer from 1 to 1000"):
         replication_factors(as_graph([[0], [1]]), [0, 1], 2, hops)  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ NAMES = list(CASE_BY_NAME)
     "architecture, layout",
     sampled(ARCHITECTURES, LAYOUTS, keep=lambda row, column: row % len(LAYOUTS) == column),
 )
-def test_threads(architecture: str, layout: str) -> None:
+def test_threads(architecture: str, layout: str):
     """Every kind of layer on every layout, and every graph on every layout; all triples would take minutes."""
     row, column = list(ARCHITECTURES).index(architecture), list(LAYOUTS).index(layout)
     case = NAMES[(row + 4 * column) % len(NAMES)]
@@ -55,7 +55,7 @@ def test_threads(architecture: str, layout: str) -> None:
 
 
 @pytest.mark.slow
-def test_processes(rank_pool) -> None:
+def test_processes(rank_pool):
     expected = reference("torch-sage", "directed")
     topology = machines(LAYOUTS["two-of-two"])
     for run in rank_pool(4).run(on_rank, "torch-sage", "directed", topology, 4, LAYERS):
@@ -64,14 +64,14 @@ def test_processes(rank_pool) -> None:
 
 @pytest.mark.parametrize("poison", [1e6, -1e150])
 @pytest.mark.parametrize("architecture", ["torch-gcn", "torch-sage"])
-def test_what_the_last_ring_computes_reaches_nobody(architecture: str, poison: float) -> None:
+def test_what_the_last_ring_computes_reaches_nobody(architecture: str, poison: float):
     """Not losses, logits, gradients or parameters, however wrong it is, as long as it is finite."""
     expected = reference(architecture, "directed")
     for run in train(architecture, "directed", "two-of-two", LAYERS, poison):
         assert_equal_runs(run, expected)
 
 
-def test_not_even_a_nan_reaches_a_logit_or_a_loss() -> None:
+def test_not_even_a_nan_reaches_a_logit_or_a_loss():
     """It does reach gradients, as 0 * NaN: why layers must be finite on copies without in-edges."""
     expected = reference("torch-sage", "directed").steps[0]
     for run in train("torch-sage", "directed", "two-of-two", LAYERS, float("nan")):
@@ -81,7 +81,7 @@ def test_not_even_a_nan_reaches_a_logit_or_a_loss() -> None:
         assert any(gradient.isnan().any() for gradient in gradients)
 
 
-def test_too_few_hops_are_felt() -> None:
+def test_too_few_hops_are_felt():
     """So the tests above would see a ring that is missing."""
     expected = reference("torch-sage", "directed")
     run = train("torch-sage", "directed", "two-of-two", LAYERS - 1)[0]
@@ -89,7 +89,7 @@ def test_too_few_hops_are_felt() -> None:
         assert_equal_runs(run, expected)
 
 
-def test_more_hops_than_layers_are_right_too() -> None:
+def test_more_hops_than_layers_are_right_too():
     expected = reference("torch-gcn", "multi-edges")
     for run in train("torch-gcn", "multi-edges", "in-turns", LAYERS + 2):
         assert_equal_runs(run, expected)

@@ -42,7 +42,7 @@ def count_looks(comm: Communicator, number: int, done: threading.Event) -> None:
 
 
 @named("used", {"in use": True, "new": slow(False)})
-def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool) -> None:
+def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool):
     def run() -> str:
         one, two = both(600.0)
         if used:
@@ -65,7 +65,7 @@ def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool
     assert f"where rank 1 has begun {'1' if used else 'none'}" in one
 
 
-def test_a_rank_that_looked_just_before_the_other_left_is_told_of_the_order() -> None:
+def test_a_rank_that_looked_just_before_the_other_left_is_told_of_the_order():
     """Rank 1 sees no crossing yet; before it looks on, rank 0 has found it, and has closed both communicators."""
     left = threading.Event()
 
@@ -97,7 +97,7 @@ def test_a_rank_that_looked_just_before_the_other_left_is_told_of_the_order() ->
 
 
 @named("used", {"in use": True, "new": False})
-def test_where_other_threads_may_come_the_deadline_tells_the_order(used: bool) -> None:
+def test_where_other_threads_may_come_the_deadline_tells_the_order(used: bool):
     def run() -> str:
         one, two = join(PAIR.shares(), 2.0), join(OTHER.shares(), 2.0)
         if used:
@@ -116,7 +116,7 @@ def test_where_other_threads_may_come_the_deadline_tells_the_order(used: bool) -
     assert any(re.search(pattern, text) for text in said), said
 
 
-def test_threads_may_make_the_calls_of_a_communicator_each() -> None:
+def test_threads_may_make_the_calls_of_a_communicator_each():
     """Rank 0 waits in the first, whose call rank 1 has not begun; rank 1 waits in the second in another thread."""
     waiting = [threading.Event(), threading.Event()]
 
@@ -143,7 +143,7 @@ def test_threads_may_make_the_calls_of_a_communicator_each() -> None:
     dgcl.launch(run, 2)
 
 
-def test_communicators_built_and_used_by_one_thread_may_then_go_to_a_thread_each() -> None:
+def test_communicators_built_and_used_by_one_thread_may_then_go_to_a_thread_each():
     """Rank 0 waits in call 2 of the first; rank 1's helper has begun call 2 of the second, its main thread waits until
     rank 0 has looked around several times; rank 0's helper comes after that."""
     looked = threading.Event()
@@ -175,7 +175,7 @@ def test_communicators_built_and_used_by_one_thread_may_then_go_to_a_thread_each
     dgcl.launch(run, 2)
 
 
-def test_a_failed_communicator_that_is_still_held_says_nothing_about_its_successor() -> None:
+def test_a_failed_communicator_that_is_still_held_says_nothing_about_its_successor():
     """Rank 1 began a call of it that rank 0 did not; rank 0 then waits in the next one for a late rank 1."""
     looked = threading.Event()
 
@@ -200,7 +200,7 @@ def test_a_failed_communicator_that_is_still_held_says_nothing_about_its_success
     dgcl.launch(run, 2)
 
 
-def test_one_communicator_may_be_used_while_an_exchange_of_another_is_under_way() -> None:
+def test_one_communicator_may_be_used_while_an_exchange_of_another_is_under_way():
     def run() -> None:
         one, two = both(60.0)
         for _ in range(50):

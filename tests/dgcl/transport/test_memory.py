@@ -50,14 +50,14 @@ def _train(
         slow([500], False, 0, torch.float32),
     ],
 )
-def test_within_two_percent(widths, input_grad, constants, dtype) -> None:
+def test_within_two_percent(widths, input_grad, constants, dtype):
     for found, predicted in dgcl.launch(_train, 3, widths, input_grad, constants, dtype, 3):
         assert abs(predicted.pool - found) <= 0.02 * found
         assert predicted.total == predicted.pool + predicted.tables + predicted.control_page
 
 
 @pytest.mark.slow
-def test_no_growth() -> None:
+def test_no_growth():
     few, many = (dgcl.launch(_train, 3, [200, 120], False, 0, torch.float32, n) for n in (2, 40))
     assert [held for held, _ in few] == [held for held, _ in many]
 
@@ -75,7 +75,7 @@ def _parts() -> tuple[MemoryReport, dict[str, int]]:
     return comm.memory([100, 50], torch.float16), sizes
 
 
-def test_the_parts_are_rows_times_bytes() -> None:
+def test_the_parts_are_rows_times_bytes():
     reports = dgcl.launch(_parts, 3)
     assert any(rows["relay"] > 0 for _, rows in reports)
     for report, rows in reports:
@@ -86,7 +86,7 @@ def test_the_parts_are_rows_times_bytes() -> None:
         assert report.constants == 0
 
 
-def test_inference_takes_less() -> None:
+def test_inference_takes_less():
     def reports() -> tuple[int, int]:
         comm = dgcl.build_comm_info(_graph(), "uniform", part=np.arange(6000) % 2)
         return comm.memory([500, 500], training=False).pool, comm.memory([500, 500]).pool
@@ -96,7 +96,7 @@ def test_inference_takes_less() -> None:
 
 
 @pytest.mark.parametrize("widths", [[-1], [2.5], ["a"]])
-def test_bad_widths(widths) -> None:
+def test_bad_widths(widths):
     def ask() -> None:
         dgcl.build_comm_info(_graph(), "uniform", part=np.zeros(6000, int)).memory(widths)
 

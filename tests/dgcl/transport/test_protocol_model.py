@@ -39,21 +39,21 @@ def check(folder: Path, model: str = "exchange.pml", **parameters: int) -> tuple
 
 
 @pytest.mark.parametrize("ranks, stages, states", [(2, 1, 6195), (3, 2, 498383)])
-def test_the_protocol_holds(ranks: int, stages: int, states: int, tmp_path: Path) -> None:
+def test_the_protocol_holds(ranks: int, stages: int, states: int, tmp_path):
     """The numbers of states are those of docs/runtime.md: all of them were visited."""
     errors, visited, said = check(tmp_path, N=ranks, K=stages, CALLS=3, B=2)
     assert errors == 0, said
     assert visited == states
 
 
-def test_two_programs_of_different_numbers_of_stages_hold(tmp_path: Path) -> None:
+def test_two_programs_of_different_numbers_of_stages_hold(tmp_path):
     """Calls of two stages and of one take turns; done flags count two in both."""
     errors, visited, said = check(tmp_path, N=3, K=2, K2=1, CALLS=3, B=2)
     assert errors == 0, said
     assert visited == 472787
 
 
-def test_flags_that_count_the_stages_of_their_own_program_are_found(tmp_path: Path) -> None:
+def test_flags_that_count_the_stages_of_their_own_program_are_found(tmp_path):
     errors, _, said = check(tmp_path, N=3, K=2, K2=1, CALLS=3, B=2, MUTANT=5)
     assert errors > 0, said
     assert re.search(r"assertion violated .*rows", said), said
@@ -68,26 +68,26 @@ def test_flags_that_count_the_stages_of_their_own_program_are_found(tmp_path: Pa
         "returns too early": (4, "rows|end state|owner"),
     },
 )
-def test_a_broken_protocol_is_found(mutant: int, assertion: str, tmp_path: Path) -> None:
+def test_a_broken_protocol_is_found(mutant: int, assertion: str, tmp_path):
     errors, _, said = check(tmp_path, N=3, K=2, CALLS=3, B=2, MUTANT=mutant)
     assert errors > 0, said
     assert re.search(rf"assertion violated .*({assertion})|invalid end state", said), said
 
 
-def test_no_wake_up_is_lost(tmp_path: Path) -> None:
+def test_no_wake_up_is_lost(tmp_path):
     errors, visited, said = check(tmp_path, "futex.pml", R=2, CALLS=3)
     assert errors == 0, said
     assert visited == 129021
 
 
 @named("mutant", {"waker's fence": 1, "sleeper's fence": 2, "second look": 3, "word not cleared": 4})
-def test_a_broken_wake_up_is_found(mutant: int, tmp_path: Path) -> None:
+def test_a_broken_wake_up_is_found(mutant: int, tmp_path):
     errors, _, said = check(tmp_path, "futex.pml", R=2, CALLS=2, MUTANT=mutant)
     assert errors > 0, said
     assert "invalid end state" in said
 
 
-def test_started_exchanges_end_or_cross(tmp_path: Path) -> None:
+def test_started_exchanges_end_or_cross(tmp_path):
     errors, visited, said = check(tmp_path, "started.pml", N=2)
     assert errors == 0, said
     assert visited == 34927
@@ -102,7 +102,7 @@ def test_started_exchanges_end_or_cross(tmp_path: Path) -> None:
         "begun is read first": (3, "assertion violated .*first"),
     },
 )
-def test_broken_started_exchanges_are_found(mutant: int, violation: str, ranks: int, tmp_path: Path) -> None:
+def test_broken_started_exchanges_are_found(mutant: int, violation: str, ranks: int, tmp_path):
     errors, _, said = check(tmp_path, "started.pml", N=ranks, MUTANT=mutant)
     assert errors > 0, said
     assert re.search(violation + r".*at depth", said), said

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -37,13 +36,13 @@ def run_everywhere(
     return [text for texts in told for text in texts]
 
 
-def test_the_numbers_of_stages_differ() -> None:
+def test_the_numbers_of_stages_differ():
     stages = [world.plan.num_stages for world in worlds("line", "direct", "random-1").values()]
     assert len(set(stages)) > 1
 
 
 @named("trees", TREES)
-def test_between_threads(trees: tuple[str, ...]) -> None:
+def test_between_threads(trees: tuple[str, ...]):
     assert run_everywhere(trees, "auto") == []
 
 
@@ -51,15 +50,15 @@ def test_between_threads(trees: tuple[str, ...]) -> None:
     "channel",
     {"one host": slow("memory"), "simulated hosts": "collective"},
 )
-def test_between_processes(channel: str, rank_pool: Callable[[int], RankPool]) -> None:
+def test_between_processes(channel: str, rank_pool: Callable[[int], RankPool]):
     assert run_everywhere(("line", "direct", "random-1"), channel, pool=rank_pool(RANKS)) == []
 
 
-def test_a_baseline(rank_pool: Callable[[int], RankPool]) -> None:
+def test_a_baseline(rank_pool: Callable[[int], RankPool]):
     assert run_everywhere(("direct", "direct"), "auto", True, rank_pool(RANKS)) == []
 
 
-def test_ranks_that_call_different_exchanges_disagree_at_once() -> None:
+def test_ranks_that_call_different_exchanges_disagree_at_once():
     shares = shares_of(worlds("direct", "direct"))
 
     def run() -> str:
@@ -73,7 +72,7 @@ def test_ranks_that_call_different_exchanges_disagree_at_once() -> None:
     assert all("expand of exchange 'partials' of rows of 8 bytes" in text for text in told), told
 
 
-def test_exchanges_that_ranks_do_not_share_are_refused() -> None:
+def test_exchanges_that_ranks_do_not_share_are_refused():
     some, others = worlds("direct", "direct"), worlds("direct")
     shares = [*shares_of(some)[:3], shares_of(others)[3]]
 
@@ -84,7 +83,7 @@ def test_exchanges_that_ranks_do_not_share_are_refused() -> None:
     dgcl.launch(run, RANKS)
 
 
-def test_an_exchange_that_is_not_there() -> None:
+def test_an_exchange_that_is_not_there():
     shares = shares_of(worlds("direct", "line"))
 
     def run() -> None:
@@ -98,7 +97,7 @@ def test_an_exchange_that_is_not_there() -> None:
     dgcl.launch(run, RANKS)
 
 
-def test_memory_and_description_of_all() -> None:
+def test_memory_and_description_of_all():
     shares = shares_of(worlds("direct", "line"))
 
     def run() -> None:
@@ -117,7 +116,7 @@ def planned(world: World, method: str) -> World:
     return replace(world, plan=plan, programs=compile_programs(plan, world.classes))
 
 
-def test_part_files_hold_all(tmp_path: Path) -> None:
+def test_part_files_hold_all(tmp_path):
     methods = {"halo": "chain", "partials": "direct", "third": "spst"}
     given = {
         name: planned(world, methods[name]) for name, world in worlds("direct", "direct", "direct").items()
@@ -131,9 +130,7 @@ def test_part_files_hold_all(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("plan*")) == ["plan.npz"]
 
 
-def test_parts_of_the_version_before_are_refused_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_the_version_before_are_refused_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setattr(part_files, "SCHEMA", "dgcl-part/2")
     save_shares(tmp_path, planned(worlds("direct")["halo"], "direct").shares())
     monkeypatch.undo()

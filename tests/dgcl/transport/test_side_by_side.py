@@ -18,7 +18,7 @@ LINE = random_world(81, 3, "line")
 OTHER = random_world(82, 3, "random-1", num_nodes=45)
 
 
-def test_a_second_thread_is_refused_and_the_first_not_disturbed() -> None:
+def test_a_second_thread_is_refused_and_the_first_not_disturbed():
     under_way, refused = threading.Event(), threading.Event()
 
     def run(comm: Communicator) -> None:
@@ -58,7 +58,7 @@ def test_a_second_thread_is_refused_and_the_first_not_disturbed() -> None:
     on_threads(PAIR, run)
 
 
-def test_threads_one_after_the_other_may_share_a_communicator() -> None:
+def test_threads_one_after_the_other_may_share_a_communicator():
     def run(comm: Communicator) -> None:
         for _ in range(3):
             results: list[torch.Tensor] = []
@@ -73,7 +73,7 @@ def test_threads_one_after_the_other_may_share_a_communicator() -> None:
     on_threads(PAIR, run)
 
 
-def test_ids_are_copies() -> None:
+def test_ids_are_copies():
     def run(comm: Communicator) -> None:
         owned, halo = comm.owned_ids.clone(), comm.halo_ids.clone()
         rows = comm.owned_ids.double()
@@ -87,7 +87,7 @@ def test_ids_are_copies() -> None:
     on_threads(LINE, run)
 
 
-def test_two_communicators_train_and_infer_side_by_side() -> None:
+def test_two_communicators_train_and_infer_side_by_side():
     """Calls of one between forward and backward of the other, some without gradients."""
     shares, others = LINE.shares(), OTHER.shares()
 
@@ -117,7 +117,7 @@ def test_two_communicators_train_and_infer_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, slow(1)])
-def test_a_thousand_calls_of_any_width_hold_no_more_memory_than_the_first_hundreds(seed: int) -> None:
+def test_a_thousand_calls_of_any_width_hold_no_more_memory_than_the_first_hundreds(seed: int):
     """Peers of small segments would do for all; mappings and buffers must stop growing."""
 
     def run(comm: Communicator) -> tuple[int, int, int]:

@@ -43,14 +43,14 @@ def check(case: tuple[Relation, Topology], best: float) -> None:
 
 @given(st.sampled_from([(1, 1), (2, 1), (1, 2), (1, 1, 1)]).flatmap(clusters))
 @examples(60, 400)
-def test_no_plan_of_three_devices_beats_the_bound(case: tuple[Relation, Topology]) -> None:
+def test_no_plan_of_three_devices_beats_the_bound(case: tuple[Relation, Topology]):
     check(case, integer_optimum(*case, GB))
 
 
 @pytest.mark.slow
 @given(st.sampled_from([(2, 2), (3, 1), (2, 1, 1)]).flatmap(clusters))
 @examples(5, 12)
-def test_no_plan_of_four_devices_beats_the_bound(case: tuple[Relation, Topology]) -> None:
+def test_no_plan_of_four_devices_beats_the_bound(case: tuple[Relation, Topology]):
     check(case, milp_optimum(*case, GB) if case[0].num_classes else 0.0)
 
 
@@ -75,6 +75,6 @@ def two_machines(near: float, far: float) -> Topology:
         "one row after the other": (1.0, 2.0, [(0, {2}, 3)], 2 + 3),
     },
 )
-def test_bounds_worked_out_by_hand(near: float, far: float, classes: list, seconds: float) -> None:
+def test_bounds_worked_out_by_hand(near: float, far: float, classes: list, seconds: float):
     bound = stage_times(Relation.from_classes(4, classes), two_machines(near, far), GB).bound()
     assert bound.seconds == pytest.approx(seconds)

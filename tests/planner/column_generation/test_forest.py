@@ -49,7 +49,7 @@ def listed(forest: Forest) -> Drawn:
         max_size=30,
     )
 )
-def test_equal_trees_become_one_where_the_first_stood(drawn: Drawn) -> None:
+def test_equal_trees_become_one_where_the_first_stood(drawn: Drawn):
     merged: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
     for c, rows, tree in drawn:
         if rows:

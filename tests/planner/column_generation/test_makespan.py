@@ -46,7 +46,7 @@ def smooth_time(rows: np.ndarray, arrays: TopologyArrays, beta: np.ndarray) -> f
 
 @pytest.mark.parametrize("seed", range(12))
 @named("topology", {"wires": small_topology(4, WIRES), "ports": switched(4, 1.0)})
-def test_the_best_amount_is_the_best_of_the_halves(topology: Topology, seed: int) -> None:
+def test_the_best_amount_is_the_best_of_the_halves(topology: Topology, seed: int):
     """Through ports, the first rows of a move into an idle stage cost more than the later ones: not convex."""
     arrays, (relation, problem) = topology.arrays(), problem_of(topology)
     rng = np.random.default_rng(seed)

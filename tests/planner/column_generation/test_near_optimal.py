@@ -25,7 +25,7 @@ GB = 10**9
 
 
 @pytest.mark.parametrize("method", ["auto", "optimal"])
-def test_the_known_answer(method: str) -> None:
+def test_the_known_answer(method: str):
     plan = make_plan(
         Relation.from_classes(3, [(0, {2}, 8)]), known_answer_topology(), method, PlanOptions(row_bytes=GB)
     )
@@ -61,7 +61,7 @@ def test_the_known_answer(method: str) -> None:
 @pytest.mark.parametrize("row_bytes", [GB, 4 * 10**6])
 def test_small_instances_are_solved_exactly(
     topology: Topology, classes: list[tuple[int, set[int], int]], row_bytes: int
-) -> None:
+):
     relation = Relation.from_classes(topology.num_devices, classes)
     best = milp_optimum(relation, topology, row_bytes)
     for method in ("auto", "optimal"):
@@ -74,9 +74,7 @@ def test_small_instances_are_solved_exactly(
     case=instances(min_devices=2, max_devices=4, max_classes=4, max_total=40),
     row_bytes=st.sampled_from([1, 512, 10**6]),
 )
-def test_small_instances_are_solved_to_within_the_gap(
-    case: tuple[Relation, Topology], row_bytes: int
-) -> None:
+def test_small_instances_are_solved_to_within_the_gap(case: tuple[Relation, Topology], row_bytes: int):
     relation, topology = case
     best = milp_optimum(relation, topology, row_bytes)
     options = PlanOptions(row_bytes=row_bytes)
@@ -91,7 +89,7 @@ def test_small_instances_are_solved_to_within_the_gap(
 )
 def test_plans_deliver_and_are_never_worse_than_direct_or_the_greedy(
     case: tuple[Relation, Topology], method: str
-) -> None:
+):
     relation, topology = case
     plan = make_plan(relation, topology, method)
     verify_plan(plan)
@@ -104,7 +102,7 @@ def test_plans_deliver_and_are_never_worse_than_direct_or_the_greedy(
 
 @pytest.mark.parametrize("machine", ["dgx1", "pcie8", "summit", "dgx_a100", "hgx_h100"])
 @pytest.mark.parametrize("shape", ["reddit", "wiki-talk"])
-def test_eight_devices_within_a_percent_of_the_bound_in_two_to_four_stages(machine: str, shape: str) -> None:
+def test_eight_devices_within_a_percent_of_the_bound_in_two_to_four_stages(machine: str, shape: str):
     topology = without_latencies(preset(machine))
     relation = synthetic_relation(shape, topology.num_devices, scale=0.05)
     plan = make_plan(relation, topology)
@@ -114,7 +112,7 @@ def test_eight_devices_within_a_percent_of_the_bound_in_two_to_four_stages(machi
 
 
 @pytest.mark.slow
-def test_optimal_goes_on_where_auto_ends_above_the_gap() -> None:
+def test_optimal_goes_on_where_auto_ends_above_the_gap():
     topology, options = without_latencies(preset("dgx1")), PlanOptions(gap=0.002)
     gained = []
     for seed in (0, 1):  # which solutions round best is chance
@@ -127,7 +125,7 @@ def test_optimal_goes_on_where_auto_ends_above_the_gap() -> None:
     assert max(gained) > 0.0
 
 
-def test_optimal_is_auto_where_that_reaches_the_gap() -> None:
+def test_optimal_is_auto_where_that_reaches_the_gap():
     topology = preset("summit")
     relation = synthetic_relation("com-orkut", 6, scale=0.05)
     auto, optimal = (make_plan(relation, topology, method) for method in ("auto", "optimal"))
@@ -135,7 +133,7 @@ def test_optimal_is_auto_where_that_reaches_the_gap() -> None:
     assert optimal.predicted_seconds == auto.predicted_seconds
 
 
-def test_where_every_device_has_one_port_peer_to_peer_is_returned_with_the_proof() -> None:
+def test_where_every_device_has_one_port_peer_to_peer_is_returned_with_the_proof():
     rng = np.random.default_rng(0)
     classes = [(s, {int(d)}, int(rng.integers(1, 50))) for s in range(8) for d in range(8) if d != s]
     plan = make_plan(Relation.from_classes(8, classes), switched(8))
@@ -164,14 +162,14 @@ def machines_on_rails(num_machines: int, per_machine: int) -> Topology:
         "a line of 14, one machine": slow(line(14), 0.01, 0.2),
     },
 )
-def test_many_devices_are_planned_by_groups(topology: Topology, scale: float, gap: float) -> None:
+def test_many_devices_are_planned_by_groups(topology: Topology, scale: float, gap: float):
     relation = synthetic_relation("com-orkut", topology.num_devices, scale=scale)
     plan = make_plan(relation, topology)
     verify_plan(plan)
     assert plan.gap <= gap
 
 
-def test_a_group_whose_devices_meet_only_outside_it() -> None:
+def test_a_group_whose_devices_meet_only_outside_it():
     """Machine 0's devices have no way to each other but through machine 1; 16 devices, so sets are per group."""
     names = [f"d{r}" for r in range(16)]
     devices = tuple(Device(name, machine=r % 2) for r, name in enumerate(names))
@@ -184,7 +182,7 @@ def test_a_group_whose_devices_meet_only_outside_it() -> None:
     assert plan.direct_seconds is None
 
 
-def test_counts_of_any_size() -> None:
+def test_counts_of_any_size():
     relation = Relation.from_classes(4, [(0, {1, 3}, 2**55 + 1), (2, {0}, 1), (1, {2, 3}, 2**40 + 7)])
     plan = make_plan(relation, small_topology(4, [(0, 1, 1.0), (1, 2, 3.0), (2, 3, 1.0), (3, 0, 2.0)]))
     verify_plan(plan)
@@ -192,7 +190,7 @@ def test_counts_of_any_size() -> None:
 
 
 @pytest.mark.parametrize("limit", [1e-6, 0.05])
-def test_a_time_limit_returns_a_plan_with_its_own_gap(limit: float) -> None:
+def test_a_time_limit_returns_a_plan_with_its_own_gap(limit: float):
     topology = preset("dgx1")
     relation = synthetic_relation("web-google", 8, scale=0.05)
     plan = make_plan(relation, topology, options=PlanOptions(time_limit=limit))
@@ -204,14 +202,14 @@ def test_a_time_limit_returns_a_plan_with_its_own_gap(limit: float) -> None:
     assert plan.predicted_seconds <= make_plan(relation, topology, "spst").predicted_seconds
 
 
-def test_a_time_limit_without_peer_to_peer_still_returns_a_plan() -> None:
+def test_a_time_limit_without_peer_to_peer_still_returns_a_plan():
     relation = Relation.from_classes(5, [(0, {4}, 9), (4, {0, 2}, 9)])
     plan = make_plan(relation, line(5), options=PlanOptions(time_limit=1e-9))
     verify_plan(plan)
     assert plan.num_stages == 4
 
 
-def test_a_wide_gap_ends_the_search_early() -> None:
+def test_a_wide_gap_ends_the_search_early():
     topology = preset("dgx1")
     relation = synthetic_relation("reddit", 8, scale=0.05)
     wide, narrow = (make_plan(relation, topology, options=PlanOptions(gap=gap)) for gap in (0.5, 0.001))
@@ -220,7 +218,7 @@ def test_a_wide_gap_ends_the_search_early() -> None:
     assert narrow.gap <= 0.01
 
 
-def test_narrow_rows_take_fewer_stages_where_links_have_latency() -> None:
+def test_narrow_rows_take_fewer_stages_where_links_have_latency():
     """Relays pay for wide rows, but not where a second stage costs more than they save."""
     topology = Topology(
         "t",
@@ -236,14 +234,14 @@ def test_narrow_rows_take_fewer_stages_where_links_have_latency() -> None:
     assert make_plan(relation, topology, options=PlanOptions(row_bytes=4096)).num_stages == 2
 
 
-def test_equal_plans_move_less() -> None:
+def test_equal_plans_move_less():
     """Everyone sends to everyone over one switch: relays would be free of charge where ports idle, and useless."""
     relation = Relation.from_classes(6, [(s, {(s + 1) % 6}, 10 * (s + 1)) for s in range(6)])
     plan = make_plan(relation, switched(6))
     assert plan.trees.rows_moved() == relation.deliveries
 
 
-def test_importing_the_planner_loads_neither_numba_nor_scipy() -> None:
+def test_importing_the_planner_loads_neither_numba_nor_scipy():
     code = "import sys, dgcl.planner.methods; print([m for m in ('numba', 'scipy', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

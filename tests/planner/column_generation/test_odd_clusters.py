@@ -60,7 +60,7 @@ def from_first_to_last(rows: int) -> Classes:
 
 @pytest.mark.parametrize("method", ["auto", "optimal"])
 @pytest.mark.parametrize("latency", [0.0, 1e-6])
-def test_machines_that_send_each_other_nothing(method: str, latency: float) -> None:
+def test_machines_that_send_each_other_nothing(method: str, latency: float):
     topology = cluster(latency, lambda a, b: None)
     relation = Relation.from_classes(NUM_DEVICES, inside_only())
     plan = make_plan(relation, topology, method, PlanOptions(row_bytes=512))
@@ -68,7 +68,7 @@ def test_machines_that_send_each_other_nothing(method: str, latency: float) -> N
     assert plan.lower_bound_seconds <= plan.predicted_seconds <= plan.direct_seconds
 
 
-def test_a_pair_that_is_slow_to_begin_with() -> None:
+def test_a_pair_that_is_slow_to_begin_with():
     """The cable between the first and the last machine takes longer to begin than all rows take on the others."""
     topology = cluster(4e-6, lambda a, b: (10.0, 50e-6 if (a, b) == (0, MACHINES - 1) else 2e-6))
     classes = [*from_first_to_last(3), (0, [NUM_DEVICES - 1], 1)]
@@ -79,7 +79,7 @@ def test_a_pair_that_is_slow_to_begin_with() -> None:
     assert plan.predicted_seconds <= plan.direct_seconds
 
 
-def test_rows_go_round_a_thin_pair() -> None:
+def test_rows_go_round_a_thin_pair():
     """0.1 GB/s between two machines and 10 GB/s by way of a third: by the third it takes less than a tenth."""
     topology = cluster(0.0, lambda a, b: (0.1 if (a, b) == (0, MACHINES - 1) else 10.0, 0.0))
     relation = Relation.from_classes(NUM_DEVICES, from_first_to_last(1000))
@@ -92,9 +92,7 @@ def test_rows_go_round_a_thin_pair() -> None:
     "machines, each, neighbours_only, gap",
     [(6, 4, False, 0.22), (2, 8, True, 0.02), (3, 8, True, 0.02)],
 )
-def test_machines_in_a_ring_of_slow_cables(
-    machines: int, each: int, neighbours_only: bool, gap: float
-) -> None:
+def test_machines_in_a_ring_of_slow_cables(machines: int, each: int, neighbours_only: bool, gap: float):
     """Rows take many stages to the other side; ways that are longer than they must be leave cables less busy."""
     devices = [Device(f"g{m}_{d}", m) for m in range(machines) for d in range(each)]
     inside = [(d, e) for e in range(each) for d in range(e) if not neighbours_only or e == d + 1]
@@ -115,7 +113,7 @@ def test_machines_in_a_ring_of_slow_cables(
     assert plan.predicted_seconds <= (1.0 + gap) * plan.lower_bound_seconds
 
 
-def test_a_search_that_finds_nothing_leaves_it_to_the_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_finds_nothing_leaves_it_to_the_greedy(monkeypatch):
     monkeypatch.setattr(StageSearch, "run", lambda self: None)
     monkeypatch.setattr(auto, "GREEDY_STEPS", 0)
     topology = line(12)

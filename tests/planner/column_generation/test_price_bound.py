@@ -38,7 +38,7 @@ def free_bound(relation: Relation, topology: Topology, node_of: list[int] | None
     ).value
 
 
-def test_the_known_answer() -> None:
+def test_the_known_answer():
     relation = Relation.from_classes(3, [(0, {2}, 8)])
     assert free_bound(relation, known_answer_topology()) == pytest.approx(1.6, rel=1e-5)
     plan = make_plan(relation, known_answer_topology(), "optimal", PlanOptions(row_bytes=GB))
@@ -59,7 +59,7 @@ def test_the_known_answer() -> None:
         ),
     },
 )
-def test_bounds_worked_out_by_hand(topology: Topology, classes: list, expected: float) -> None:
+def test_bounds_worked_out_by_hand(topology: Topology, classes: list, expected: float):
     relation = Relation.from_classes(topology.num_devices, classes)
     assert free_bound(relation, topology) == pytest.approx(expected, rel=1e-5)
 
@@ -69,9 +69,7 @@ def test_bounds_worked_out_by_hand(topology: Topology, classes: list, expected: 
     case=instances(min_devices=2, max_devices=4, latency=False, max_total=30),
     nodes=st.lists(st.integers(0, 3), min_size=4, max_size=4),
 )
-def test_no_contraction_is_above_the_fractional_optimum(
-    case: tuple[Relation, Topology], nodes: list[int]
-) -> None:
+def test_no_contraction_is_above_the_fractional_optimum(case: tuple[Relation, Topology], nodes: list[int]):
     relation, topology = case
     best = fractional_optimum(relation, topology, GB)
     names = sorted(set(nodes[: relation.world_size]))
@@ -86,9 +84,7 @@ def test_no_contraction_is_above_the_fractional_optimum(
     row_bytes=st.sampled_from([1, 1000, 10**6]),
     gap=st.sampled_from([0.0, 0.3]),
 )
-def test_no_published_bound_is_above_the_optimum(
-    case: tuple[Relation, Topology], row_bytes: int, gap: float
-) -> None:
+def test_no_published_bound_is_above_the_optimum(case: tuple[Relation, Topology], row_bytes: int, gap: float):
     relation, topology = case
     best = milp_optimum(relation, topology, row_bytes)
     for method in ("auto", "optimal"):
@@ -99,7 +95,7 @@ def test_no_published_bound_is_above_the_optimum(
 
 @examples(10, 30)
 @given(case=instances(min_devices=3, max_devices=4, max_classes=4, latency=False, max_total=24))
-def test_the_bound_is_the_linear_program_of_all_trees(case: tuple[Relation, Topology]) -> None:
+def test_the_bound_is_the_linear_program_of_all_trees(case: tuple[Relation, Topology]):
     relation, topology = case
     if relation.num_classes == 0:
         return
@@ -118,7 +114,7 @@ def test_the_bound_is_the_linear_program_of_all_trees(case: tuple[Relation, Topo
         assert plan.lower_bound_seconds >= best * (1 - 2e-3)
 
 
-def test_latencies_are_counted_for_every_stage_that_must_be() -> None:
+def test_latencies_are_counted_for_every_stage_that_must_be():
     """A line of three with 1 s of latency per link: two rows need two stages of 3 s each."""
     topology = Topology.from_json(
         {
@@ -137,7 +133,7 @@ def test_latencies_are_counted_for_every_stage_that_must_be() -> None:
     assert plan.lower_bound_seconds == pytest.approx(6.0, rel=1e-3)
 
 
-def test_factors_follow_from_what_a_stage_has_left() -> None:
+def test_factors_follow_from_what_a_stage_has_left():
     topology = Topology.from_json(
         {
             "schema": "dgcl-topology/1",
@@ -165,7 +161,7 @@ def test_factors_follow_from_what_a_stage_has_left() -> None:
     assert GIGA == GB
 
 
-def test_a_deadline_cuts_the_rounds_short_and_changes_nothing_else() -> None:
+def test_a_deadline_cuts_the_rounds_short_and_changes_nothing_else():
     relation = Relation.from_classes(4, [(0, {1, 2, 3}, 9), (1, {0, 3}, 5), (2, {0}, 7)])
     arrays = small_topology(4, [(0, 1, 2.0), (1, 2, 1.0), (2, 3, 3.0), (3, 0, 1.0)]).arrays()
 

@@ -24,14 +24,14 @@ def one_to_all(rows: int) -> Relation:
     return Relation.from_classes(32, [*classes, *((8 + r, {r}, 1) for r in range(24))])
 
 
-def test_groups_alone_need_as_long_as_all_copies_take_to_leave() -> None:
+def test_groups_alone_need_as_long_as_all_copies_take_to_leave():
     """Each machine of the cluster has one NIC; the rows of 8 devices leave over it three times."""
     topology, relation = resolve_topology(FOUR), one_to_all(1000)
     nic = max(c.bandwidth for c in topology.connections if c.kind == "IB")
     assert grouped_bound(plan_states(relation, topology), topology) == pytest.approx(8 * 3 * 1000 / nic)
 
 
-def test_copies_go_on_from_the_machines_that_have_the_row() -> None:
+def test_copies_go_on_from_the_machines_that_have_the_row():
     topology, relation = resolve_topology(FOUR), one_to_all(1000)
     plan = make_plan(relation, topology, options=PlanOptions(row_bytes=100))  # proves delivery
     group_bound = grouped_bound(plan_states(relation, topology), topology) * 100 / GIGA
@@ -45,7 +45,7 @@ def test_copies_go_on_from_the_machines_that_have_the_row() -> None:
 @pytest.mark.slow
 @settings(max_examples=8)
 @given(st.integers(0, 2**32 - 1))
-def test_plans_deliver_and_are_never_slower_than_direct(seed: int) -> None:
+def test_plans_deliver_and_are_never_slower_than_direct(seed: int):
     """Uneven relations between four machines; make_plan proves every plan."""
     rng = np.random.default_rng(seed)
     busy = rng.integers(0, 32)

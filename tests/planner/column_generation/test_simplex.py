@@ -91,14 +91,14 @@ def check(solution: MasterSolution, columns: Columns, num_blocks: int, hop_cost:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("size", SIZES)
-def test_it_is_the_best(size: tuple[int, int, int, int], seed: int) -> None:
+def test_it_is_the_best(size: tuple[int, int, int, int], seed: int):
     columns = drawn(*size, seed=seed)
     check(solve_master(columns, size[3], 0.0), columns, size[3])
     check(solve_master(columns, size[3], 1e-4), columns, size[3], 1e-4)
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1.0, 1e12])
-def test_units_do_not_matter(unit: float) -> None:
+def test_units_do_not_matter(unit: float):
     columns = drawn(40, 3, 12, 4, seed=5)
     scaled = replace(columns, times=columns.times * unit)
     shares = solve_master(columns, 4, 0.0).share
@@ -106,7 +106,7 @@ def test_units_do_not_matter(unit: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["equal", "zeros", "whole numbers", "one direction"])
-def test_degenerate_columns(kind: str) -> None:
+def test_degenerate_columns(kind: str):
     columns = drawn(60, 2, 10, 5, seed=1)
     times = {
         "equal": np.repeat(columns.times[:1], 60, axis=0),
@@ -120,7 +120,7 @@ def test_degenerate_columns(kind: str) -> None:
 
 @pytest.mark.parametrize("dropping", [False, True])
 @pytest.mark.parametrize("size", SIZES[2:])
-def test_columns_added_step_by_step(size: tuple[int, int, int, int], dropping: bool) -> None:
+def test_columns_added_step_by_step(size: tuple[int, int, int, int], dropping: bool):
     blocks = size[3]
     columns, solution = drawn(*size, seed=10), None
     for iteration in range(6):
@@ -135,7 +135,7 @@ def test_columns_added_step_by_step(size: tuple[int, int, int, int], dropping: b
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_columns_far_apart_in_size(seed: int) -> None:
+def test_columns_far_apart_in_size(seed: int):
     small, large = drawn(60, 3, 12, 5, seed=seed), drawn(60, 3, 12, 5, seed=seed + 50)
     spread = 10.0 ** np.random.default_rng(seed).uniform(0.0, 10.0, 60)
     large = replace(large, times=large.times * spread[:, None, None])
@@ -147,7 +147,7 @@ def test_columns_far_apart_in_size(seed: int) -> None:
         check_time(solve_master(both, 5, 0.0, solution), both, 5, tolerance=1e-5)
 
 
-def test_the_last_basis_saves_pivots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_basis_saves_pivots(monkeypatch):
     pivots: list[int] = []
 
     def counted(*args: Any) -> int:
@@ -167,7 +167,7 @@ def test_the_last_basis_saves_pivots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("num", [0, 1, 25])
-def test_basic_columns_are_kept(num: int) -> None:
+def test_basic_columns_are_kept(num: int):
     columns = drawn(20, 3, 12, 4, seed=8)
     columns = columns.joined(columns).joined(columns)
     solution = solve_master(columns, 4, 0.0)
@@ -178,7 +178,7 @@ def test_basic_columns_are_kept(num: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [1e-7, 1.0, np.nan])
-def test_a_wrong_inverse_is_noticed(wrong: float) -> None:
+def test_a_wrong_inverse_is_noticed(wrong: float):
     columns = drawn(150, 4, 30, 8, seed=2)
     solution = solve_master(columns, 8, 0.0)
     wrong_inverse = solution.basis.inverse + wrong * np.random.default_rng(0).random(
@@ -189,7 +189,7 @@ def test_a_wrong_inverse_is_noticed(wrong: float) -> None:
     check(solve_master(more, 8, 0.0, last), more, 8)
 
 
-def test_what_is_given_is_left_as_it_was() -> None:
+def test_what_is_given_is_left_as_it_was():
     columns = drawn(40, 3, 12, 4, seed=3)
     solution = solve_master(columns, 4, 0.0)
     names, inverse = solution.basis.names.copy(), solution.basis.inverse.copy()
@@ -198,7 +198,7 @@ def test_what_is_given_is_left_as_it_was() -> None:
     np.testing.assert_array_equal(solution.basis.inverse, inverse)
 
 
-def test_among_equals_the_one_that_moves_less() -> None:
+def test_among_equals_the_one_that_moves_less():
     times = np.ones((2, 1, 3))
     columns = Columns(times, np.array([5.0, 4.0]), np.zeros(2, np.int64), np.arange(2))
     np.testing.assert_allclose(solve_master(columns, 1, 1e-6).share, [0.0, 1.0])

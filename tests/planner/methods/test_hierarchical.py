@@ -78,7 +78,7 @@ def walk(relation: Relation, trees: Trees, topology: Topology) -> None:
 )
 def test_every_row_arrives_and_the_time_is_near_the_bound(
     topology: Topology, graph: str, scale: float, most: float
-) -> None:
+):
     relation = synthetic_relation(graph, topology.num_devices, scale=scale)
     trees, gap = planned(relation, topology)
     walk(relation, trees, topology)
@@ -86,7 +86,7 @@ def test_every_row_arrives_and_the_time_is_near_the_bound(
 
 
 @pytest.mark.parametrize("row_bytes, stages", [(4, 1), (512, 1), (2048, 2), (16384, 2)])
-def test_latencies_decide_how_many_stages_there_are(row_bytes: int, stages: int) -> None:
+def test_latencies_decide_how_many_stages_there_are(row_bytes: int, stages: int):
     topology = resolve_topology("dgx_a100x9")
     relation = synthetic_relation("web-google", 72, scale=0.2)
     plan = make_plan(relation, topology, "auto", PlanOptions(row_bytes=row_bytes))
@@ -94,7 +94,7 @@ def test_latencies_decide_how_many_stages_there_are(row_bytes: int, stages: int)
     assert plan.gap <= 0.05
 
 
-def test_much_is_planned_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_is_planned_by_a_sample(monkeypatch):
     monkeypatch.setattr(hierarchical, "MANY", 10_000)
     monkeypatch.setattr(hierarchical, "SAMPLE", 5_000)
     topology = resolve_topology("dgx_a100x4")
@@ -106,8 +106,8 @@ def test_much_is_planned_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_links_of_large_latency_stay_open_while_stages_follow_a_sample(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Two of four machines are far from each other: what stages turn out to take must not shut their links out."""
     monkeypatch.setattr(hierarchical, "MANY", 4000)
     monkeypatch.setattr(hierarchical, "SAMPLE", 3000)
@@ -133,7 +133,7 @@ def test_links_of_large_latency_stay_open_while_stages_follow_a_sample(
     assert gap <= 0.4
 
 
-def test_rows_leave_a_busy_machine_once_and_go_on_from_others() -> None:
+def test_rows_leave_a_busy_machine_once_and_go_on_from_others():
     """Machine 0 owns all, every machine needs all: straight from it would take seven times as long as entering does."""
     topology = without_latency("dgx_a100x8")
     relation = Relation.from_classes(
@@ -147,7 +147,7 @@ def test_rows_leave_a_busy_machine_once_and_go_on_from_others() -> None:
     assert first.sum() < many.deliveries
 
 
-def test_rows_take_the_wide_way_inside_a_machine() -> None:
+def test_rows_take_the_wide_way_inside_a_machine():
     """All rows enter the second machine at d6; from there to d8 the wires by way of d7 are ten times as wide."""
     devices = tuple(Device(f"d{i}", machine=int(i > 5)) for i in range(9))
     wires = [(i, 6, 1.0) for i in range(6)] + [(6, 8, 1.0), (6, 7, 10.0), (7, 8, 10.0)]
@@ -162,7 +162,7 @@ def test_rows_take_the_wide_way_inside_a_machine() -> None:
 
 
 @pytest.mark.parametrize("name", ["dgx1x4", "hgx_h100x4"])
-def test_what_time_does_not_allow_is_planned_blindly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_time_does_not_allow_is_planned_blindly(name: str, monkeypatch):
     monkeypatch.setattr(hierarchical, "_must_hurry", lambda rest, left: True)
     monkeypatch.setattr(hierarchical, "MAX_PASSES", 1)
     topology = resolve_topology(name)
@@ -175,7 +175,7 @@ def test_what_time_does_not_allow_is_planned_blindly(name: str, monkeypatch: pyt
     assert seconds < 0.75 * times.direct
 
 
-def test_links_that_are_missing_and_time_that_is_over_give_no_trees() -> None:
+def test_links_that_are_missing_and_time_that_is_over_give_no_trees():
     devices = tuple(Device(f"d{i}", machine=i // 2) for i in range(4))
     wires = tuple(Connection(f"{a}{b}", "IB", f"d{a}", f"d{b}", 1.0) for a, b in ((0, 1), (2, 3), (1, 2)))
     apart = Topology("apart", devices, wires)
@@ -190,7 +190,7 @@ def test_links_that_are_missing_and_time_that_is_over_give_no_trees() -> None:
     walk(near, trees, apart)
 
 
-def test_auto_plans_by_machines_on_many_ranks_and_where_few_rows_travel() -> None:
+def test_auto_plans_by_machines_on_many_ranks_and_where_few_rows_travel():
     many = make_plan(synthetic_relation("web-google", 128, scale=0.5), without_latency("dgx_a100x16"))
     assert many.meta["made_by"] == "hierarchical"
     assert many.gap <= 0.05

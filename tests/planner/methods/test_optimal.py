@@ -25,7 +25,7 @@ def require_order(relation: Relation, topology: Topology, options: PlanOptions) 
 
 @examples(20, 60)
 @given(instances(), st.sampled_from([4, 512, 1 << 20]))
-def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int) -> None:
+def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int):
     relation, topology = instance
     require_order(relation, topology, PlanOptions(row_bytes=row_bytes))
 
@@ -39,13 +39,13 @@ def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int)
         matrix("dgx1x2", "wiki-talk", 0.001),
     ],
 )
-def test_on_machines_of_the_table(machine: str, shape: str, scale: float, gap: float) -> None:
+def test_on_machines_of_the_table(machine: str, shape: str, scale: float, gap: float):
     topology = resolve_topology(machine)
     relation = synthetic_relation(shape, topology.num_devices, scale=scale)
     require_order(relation, topology, PlanOptions(gap=gap))
 
 
-def test_where_the_greedy_is_asked() -> None:
+def test_where_the_greedy_is_asked():
     """Latencies leave the bound far below, so `auto` asks SPST, and `optimal` may not do without."""
     devices = tuple(Device(f"d{r}") for r in range(5))
     wires = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3)]

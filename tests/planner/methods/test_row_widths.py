@@ -45,7 +45,7 @@ def with_latency(topology: Topology, *seconds: float) -> Topology:
 )
 def test_the_best_plan_of_any_number_of_stages_is_found(
     topology: Topology, classes: list[tuple[int, set[int], int]], stages: list[int]
-) -> None:
+):
     relation = Relation.from_classes(topology.num_devices, classes)
     chosen = []
     for row_bytes in WIDTHS:
@@ -61,7 +61,7 @@ def test_the_best_plan_of_any_number_of_stages_is_found(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", ["dgx1", "pcie8"])
-def test_no_plan_of_more_stages_where_one_of_fewer_is_faster(machine: str) -> None:
+def test_no_plan_of_more_stages_where_one_of_fewer_is_faster(machine: str):
     """With a preset's own latencies: the plans made for other widths are other numbers of stages, priced here."""
     topology = preset(machine)
     relation = synthetic_relation("web-google", topology.num_devices, scale=0.02)

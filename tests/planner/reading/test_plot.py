@@ -1,5 +1,4 @@
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ def plan() -> Plan:
 
 
 @pytest.mark.parametrize("suffix", START)
-def test_a_picture_of_each_format(plan: Plan, tmp_path: Path, suffix: str) -> None:
+def test_a_picture_of_each_format(plan: Plan, tmp_path, suffix: str):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"plan{suffix}"
     plot_plan(plan, path)
@@ -28,7 +27,7 @@ def test_a_picture_of_each_format(plan: Plan, tmp_path: Path, suffix: str) -> No
     assert path.stat().st_size > 5000
 
 
-def test_the_picture_names_what_it_shows(plan: Plan, tmp_path: Path) -> None:
+def test_the_picture_names_what_it_shows(plan: Plan, tmp_path):
     pytest.importorskip("matplotlib")
     plot_plan(plan, tmp_path / "plan.svg")
     text = (tmp_path / "plan.svg").read_text()
@@ -46,26 +45,24 @@ def test_the_picture_names_what_it_shows(plan: Plan, tmp_path: Path) -> None:
         ),
     },
 )
-def test_odd_plans_have_a_picture_too(plan_: Plan, tmp_path: Path) -> None:
+def test_odd_plans_have_a_picture_too(plan_: Plan, tmp_path):
     pytest.importorskip("matplotlib")
     plot_plan(plan_, tmp_path / "plan.png")
     assert (tmp_path / "plan.png").stat().st_size > 1000
 
 
-def test_another_suffix_is_refused(plan: Plan, tmp_path: Path) -> None:
+def test_another_suffix_is_refused(plan: Plan, tmp_path):
     with pytest.raises(ValueError, match=r"must end in \.png, \.svg, \.pdf"):
         plot_plan(plan, tmp_path / "plan.gif")
 
 
-def test_without_matplotlib_the_way_out_is_named(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_the_way_out_is_named(plan: Plan, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'dgcl\[viz\]'"):
         plot_plan(plan, tmp_path / "plan.png")
 
 
-def test_a_line_of_the_timeline_names_the_ends_of_its_connection() -> None:
+def test_a_line_of_the_timeline_names_the_ends_of_its_connection():
     two_wires = small_topology(3, [(0, 1, 1.0), (0, 1, 2.0), (1, 2, 1.0)])
     names = lane_names(two_wires, list(range(two_wires.arrays().num_directions)))
     wires = [c.name for c in two_wires.connections]
@@ -73,7 +70,7 @@ def test_a_line_of_the_timeline_names_the_ends_of_its_connection() -> None:
     assert names[4:] == ["d1 → d2", "d2 → d1"]
 
 
-def test_the_busiest_are_shown_and_idle_ones_left_out() -> None:
+def test_the_busiest_are_shown_and_idle_ones_left_out():
     busy = np.zeros((2, 40))
     busy[0, :30] = np.arange(30)
     busy[1, 3] = 100.0
@@ -81,7 +78,7 @@ def test_the_busiest_are_shown_and_idle_ones_left_out() -> None:
     assert busiest(busy[:, :2]) == [1]
 
 
-def test_the_title_has_the_times_of_the_report(plan: Plan) -> None:
+def test_the_title_has_the_times_of_the_report(plan: Plan):
     what, outcome = headline(plan, "cora.npz")
     assert what == "cora.npz on line: spst plan for 4 ranks, rows of 512 bytes"
     assert seconds(plan.predicted_seconds) in outcome

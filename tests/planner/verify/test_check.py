@@ -33,7 +33,7 @@ GOOD = [
 ]
 
 
-def test_a_good_plan_passes() -> None:
+def test_a_good_plan_passes():
     verify_trees(RELATION, trees_of(*GOOD), FULL)
     assert delivers(RELATION, trees_of(*GOOD), FULL)
 
@@ -60,14 +60,14 @@ def test_a_good_plan_passes() -> None:
         "to itself": (0, (0, 3, [(0, 1, 0), (1, 1, 1), (1, 2, 1)]), "no such link"),
     },
 )
-def test_a_fault_is_found_and_named(tree: int, new: tuple[int, int, list], message: str) -> None:
+def test_a_fault_is_found_and_named(tree: int, new: tuple[int, int, list], message: str):
     trees = trees_of(*(new if t == tree else good for t, good in enumerate(GOOD)))
     assert not delivers(RELATION, trees, FULL)
     with pytest.raises(PlanError, match=message):
         verify_trees(RELATION, trees, FULL)
 
 
-def test_a_missing_link_and_a_wrong_size_are_found() -> None:
+def test_a_missing_link_and_a_wrong_size_are_found():
     relation = Relation.from_classes(3, [(0, {2}, 1)])
     with pytest.raises(
         PlanError, match=r"edge 0 \(rank 0 -> rank 2, stage 0\): topology 'line' has no such link"
@@ -77,14 +77,14 @@ def test_a_missing_link_and_a_wrong_size_are_found() -> None:
         verify_trees(relation, trees_of((0, 1, [(0, 2, 0)])), line(4))
 
 
-def test_counts_that_wrap_around_are_not_taken_for_right() -> None:
+def test_counts_that_wrap_around_are_not_taken_for_right():
     relation = Relation.from_classes(2, [(0, {1}, 4)])
     many = [(0, 1 << 61, [(0, 1, 0)])] * 8 + [(0, 4, [(0, 1, 0)])]  # 2**64 + 4
     with pytest.raises(PlanError, match=f"trees take {2**64 + 4}"):
         verify_trees(relation, trees_of(*many), line(2))
 
 
-def test_faults_in_any_tree_are_found() -> None:
+def test_faults_in_any_tree_are_found():
     for t, (c, n, edges) in enumerate(GOOD):
         bad = [*GOOD[:t], (c, n, edges[:-1]), *GOOD[t + 1 :]]
         with pytest.raises(PlanError, match=f"tree {t} of class {c} never delivers"):
@@ -183,8 +183,8 @@ def write(path: Path, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Pa
 
 @given(mutated())
 def test_every_mutated_file_is_refused(
-    tmp_path_factory: pytest.TempPathFactory, case: tuple[Plan, dict[str, np.ndarray], dict[str, Any]]
-) -> None:
+    tmp_path_factory, case: tuple[Plan, dict[str, np.ndarray], dict[str, Any]]
+):
     plan, arrays, meta = case
     before = plan_arrays(plan.relation, plan.trees)
     if meta == plan.meta and all(np.array_equal(before[name], arrays[name]) for name in before):
@@ -197,7 +197,7 @@ def test_every_mutated_file_is_refused(
 @given(mutated())
 def test_trees_pass_exactly_when_the_oracle_agrees(
     case: tuple[Plan, dict[str, np.ndarray], dict[str, Any]],
-) -> None:
+):
     """Without the fingerprint's help: mutated trees for the relation as it was."""
     plan, arrays, _ = case
     try:
@@ -242,14 +242,14 @@ def signed(plan: Plan, **changes: Any) -> Plan:
         "other ranks": ({"world_size": 4}, "world_size is 4 but"),
     },
 )
-def test_false_figures_are_found_even_when_signed(changes: dict[str, Any], message: str) -> None:
+def test_false_figures_are_found_even_when_signed(changes: dict[str, Any], message: str):
     plan = make_plan(Relation.from_classes(3, [(0, {2}, 8)]), line(3), "spst", PlanOptions(row_bytes=100))
     verify_plan(signed(plan))
     with pytest.raises(PlanError, match=message):
         verify_plan(signed(plan, **changes))
 
 
-def test_a_bound_that_another_plan_beats_is_found() -> None:
+def test_a_bound_that_another_plan_beats_is_found():
     """Rows go round where peer-to-peer takes half; and on to a rank that nobody needs them at."""
     full = small_topology(3, [(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)])
     options = PlanOptions(row_bytes=10**9)
@@ -267,14 +267,14 @@ def test_a_bound_that_another_plan_beats_is_found() -> None:
             verify_plan(signed(other, **about, lower_bound_seconds=sum(seconds), gap=0.0))
 
 
-def test_another_topology_than_the_one_signed_is_found() -> None:
+def test_another_topology_than_the_one_signed_is_found():
     plan = make_plan(Relation.from_classes(3, [(0, {2}, 8)]), switched(3))
     other = Plan(plan.relation, plan.trees, switched(3, 20.0), plan.meta)
     with pytest.raises(PlanError, match=r"meta.topology is not the topology"):
         verify_plan(other)
 
 
-def test_the_fingerprint_is_the_documented_recipe() -> None:
+def test_the_fingerprint_is_the_documented_recipe():
     """Spelled out again from the docstring, with nothing of ours."""
     plan = make_plan(Relation.from_classes(3, [(0, {2}, 8), (1, {0, 2}, 3)]), line(3), "spst")
     digest = hashlib.sha256()
@@ -316,7 +316,7 @@ LINK = {"src": "a", "dst": "b", "route": ["c", "d"]}
     ],
     ids=lambda links: f"{len(links)} {str(links)[-40:]}",
 )
-def test_the_fingerprint_of_any_links_is_that_of_their_json(links: Any) -> None:
+def test_the_fingerprint_of_any_links_is_that_of_their_json(links: Any):
     """Ordinary links are written by a faster way than json's."""
     arrays = plan_arrays(Relation.from_classes(2, []), trees_of())
     for meta in (
@@ -333,7 +333,7 @@ def test_the_fingerprint_of_any_links_is_that_of_their_json(links: Any) -> None:
         assert fingerprint(arrays, meta) == digest.hexdigest()
 
 
-def test_the_report_repeats_what_was_proved(tmp_path: Path) -> None:
+def test_the_report_repeats_what_was_proved(tmp_path):
     relation = Relation.from_classes(3, [(0, {2}, 8)])
     plan = make_plan(relation, line(3), "spst", PlanOptions(row_bytes=100))
     plan.save(tmp_path / "plan.npz")
@@ -355,8 +355,8 @@ def test_the_report_repeats_what_was_proved(tmp_path: Path) -> None:
     },
 )
 def test_the_fold_of_a_file_is_proved_and_priced(
-    back: float | None, fold: tuple[float | None, float | None], tmp_path: Path
-) -> None:
+    back: float | None, fold: tuple[float | None, float | None], tmp_path
+):
     """8 GB over 4 GB/s; contributions return over a wire of their own."""
     wires = [Connection("out", "w", "a", "b", 4.0), Connection("back", "w", "a", "b", back or 1.0)]
     links = [Link("a", "b", ("out",)), Link("b", "a", ("back",))][: 2 if back else 1]
@@ -368,7 +368,7 @@ def test_the_fold_of_a_file_is_proved_and_priced(
     assert (report.fold_seconds, report.fold_bound_seconds) == fold
 
 
-def test_a_signed_plan_of_other_trees_is_a_plan_of_its_own(tmp_path: Path) -> None:
+def test_a_signed_plan_of_other_trees_is_a_plan_of_its_own(tmp_path):
     """Mutated into another valid plan and honestly signed, a file passes, with another fingerprint."""
     topology: Topology = FULL
     one = make_plan(Relation.from_classes(4, [(0, {3}, 8)]), topology, "direct")

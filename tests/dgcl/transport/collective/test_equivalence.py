@@ -15,7 +15,7 @@ PLAIN = [name for name in ARCHITECTURES if name.startswith("torch-")]
 # On a chain rows are relayed, and their gradients added up on the way.
 @pytest.mark.parametrize("shape", ["uniform", "chain"])
 @pytest.mark.parametrize("case", [case.name for case in CASES])
-def test_every_awkward_graph(case: str, shape: str, rank_pool: Callable[[int], RankPool]) -> None:
+def test_every_awkward_graph(case: str, shape: str, rank_pool: Callable[[int], RankPool]):
     number = [each.name for each in CASES].index(case)
     architecture = PLAIN[number % len(PLAIN)]
     runs = rank_pool(3).run(on_rank, architecture, case, 3, shape, "float64", "collective")

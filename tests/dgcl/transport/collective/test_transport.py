@@ -80,13 +80,13 @@ def compare(name: str) -> list[str]:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WORLDS)
-def test_threads(name: str) -> None:
+def test_threads(name: str):
     assert dgcl.launch(compare, WORLDS[name].world_size, name) == [[]] * WORLDS[name].world_size
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [name for name in WORLDS if WORLDS[name].world_size in (2, 4)])
-def test_processes(name: str, rank_pool: Callable[[int], RankPool]) -> None:
+def test_processes(name: str, rank_pool: Callable[[int], RankPool]):
     assert rank_pool(WORLDS[name].world_size).run(compare, name) == [[]] * WORLDS[name].world_size
 
 
@@ -115,7 +115,7 @@ def ways(name: str) -> list[bool]:
 )
 def test_ranks_on_several_hosts(
     size: int, ranks_a_host: int, trees: str, rank_pool: Callable[[int], RankPool]
-) -> None:
+):
     name, pool = f"{trees} of {size}", rank_pool(size)
     assert pool.run(apart, ranks_a_host, compare, name) == [[]] * size
     for rank, near in enumerate(pool.run(apart, ranks_a_host, ways, name)):
@@ -124,7 +124,7 @@ def test_ranks_on_several_hosts(
 
 
 @pytest.mark.parametrize("name", ["line of 4", "random-1 of 4"])
-def test_bytes_sent_are_those_planned(name: str) -> None:
+def test_bytes_sent_are_those_planned(name: str):
     world: World = WORLDS[name]
 
     def run() -> tuple[list[int], list[int]]:
@@ -153,14 +153,14 @@ def kept(widths: list[int], epochs: int) -> tuple[int, int]:
     return comm.transport.agreement.pool.bytes_allocated, comm.memory(widths, input_grad=True).pool
 
 
-def test_memory_is_kept_and_predicted() -> None:
+def test_memory_is_kept_and_predicted():
     few, many = (dgcl.launch(kept, 3, [200, 120, 300], epochs) for epochs in (2, 5))
     assert [held for held, _ in few] == [held for held, _ in many]
     for held, predicted in many:
         assert abs(predicted - held) <= 0.02 * held
 
 
-def test_a_started_call_without_stages_may_be_dropped() -> None:
+def test_a_started_call_without_stages_may_be_dropped():
     def run(comm: dgcl.Communicator) -> None:
         rows = torch.ones(comm.num_owned, 2)
         started = comm.expand_async(rows)
@@ -170,7 +170,7 @@ def test_a_started_call_without_stages_may_be_dropped() -> None:
     on_threads(make_world([(0, 0)], [0], 1), run, channel="collective")
 
 
-def test_a_captured_call_is_refused_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captured_call_is_refused_and_the_next_one_works(monkeypatch):
     def run(comm: dgcl.Communicator) -> None:
         rows = torch.ones(comm.num_owned, 2)
         with monkeypatch.context() as patch:

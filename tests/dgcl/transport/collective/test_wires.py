@@ -44,24 +44,24 @@ def wait(work: Work) -> bool:
     return wire.wait(wire.post(rows, rows, [1, 1], [1, 1]), 0.05)
 
 
-def test_the_host_waits_until_the_device_is_done_and_orders_what_follows() -> None:
+def test_the_host_waits_until_the_device_is_done_and_orders_what_follows():
     work = Work(3)
     assert wait(work)
     assert work.waited == 1
 
 
-def test_a_stage_that_does_not_end_is_not_waited_for_longer() -> None:
+def test_a_stage_that_does_not_end_is_not_waited_for_longer():
     work = Work(float("inf"))
     assert not wait(work)
     assert work.waited == 0
 
 
-def test_what_went_wrong_is_raised() -> None:
+def test_what_went_wrong_is_raised():
     with pytest.raises(RuntimeError, match="a connection"):
         wait(Work(0, "a connection broke"))
 
 
-def test_an_abort_does_not_make_the_caller_wait() -> None:
+def test_an_abort_does_not_make_the_caller_wait():
     group = Group(Work(0))
     BackendWire(group).abort()
     assert group.aborted.wait(60)

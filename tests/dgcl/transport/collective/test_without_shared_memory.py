@@ -50,7 +50,7 @@ def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float, ra
 
 
 @pytest.mark.parametrize("victim, ranks_a_host", [(1, 1), (1, 2), slow(3, 1), slow(3, 2)])
-def test_a_killed_rank_is_noticed_by_all_others(victim: int, ranks_a_host: int) -> None:
+def test_a_killed_rank_is_noticed_by_all_others(victim: int, ranks_a_host: int):
     """On a line, where most ranks have no connection with the victim and hear of it by their neighbours."""
     others = [rank for rank in range(4) if rank != victim]
     with Ranks(4, exchange_for_ever, LINE.shares(), 60.0, ranks_a_host) as ranks:
@@ -65,7 +65,7 @@ def test_a_killed_rank_is_noticed_by_all_others(victim: int, ranks_a_host: int) 
 
 
 @pytest.mark.parametrize("ranks_a_host", [1, slow(2)])
-def test_who_waits_for_rows_of_a_third_rank_names_that_one(ranks_a_host: int) -> None:
+def test_who_waits_for_rows_of_a_third_rank_names_that_one(ranks_a_host: int):
     """On the line 0-1-2-3 rank 0 gets the rows of rank 3 from rank 1, who waits for rank 2, who waits for rank 3."""
     with Ranks(4, exchange_for_ever, LINE.shares(), 4.0, ranks_a_host) as ranks:
         ranks.told()
@@ -76,7 +76,7 @@ def test_who_waits_for_rows_of_a_third_rank_names_that_one(ranks_a_host: int) ->
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_is_given_up_at_the_deadline() -> None:
+def test_a_stopped_rank_is_given_up_at_the_deadline():
     with Ranks(3, exchange_for_ever, WORLD.shares(), 1.5, 2) as ranks:
         ranks.told()
         stopped = ranks.signal(1, signal.SIGSTOP)
@@ -125,9 +125,7 @@ def differ(channel: Connection, shares: list[Any], change: str, ranks_a_host: in
         ("fails", "CommError", "the user's loss is not a number", 1),
     ],
 )
-def test_all_hear_of_a_rank_that_does_something_else(
-    change: str, kind: str, words: str, ranks_a_host: int
-) -> None:
+def test_all_hear_of_a_rank_that_does_something_else(change: str, kind: str, words: str, ranks_a_host: int):
     with Ranks(3, differ, WORLD.shares(), change, ranks_a_host) as ranks:
         said = ranks.told()
         for rank in (0, 2):

@@ -2,7 +2,6 @@
 
 import threading
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -97,13 +96,13 @@ def train(comm: Communicator) -> list[Tensor]:
     return seen
 
 
-def test_training_is_that_of_the_cpu_to_the_bit() -> None:
+def test_training_is_that_of_the_cpu_to_the_bit():
     wanted = on_threads(WORLD, train)
     for mine, theirs in zip(on_device(WORLD, train), wanted, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-def test_bytes_are_those_of_the_plan_and_memory_goes_back() -> None:
+def test_bytes_are_those_of_the_plan_and_memory_goes_back():
     def body(comm: Communicator) -> Any:
         comm.expand(torch.ones(comm.num_owned, 2))
         comm.fold(torch.ones(comm.num_local, 2))
@@ -116,7 +115,7 @@ def test_bytes_are_those_of_the_plan_and_memory_goes_back() -> None:
         assert sent["fold"].tolist() == (8 * WORLD.planned_rows[:, rank]).tolist()
 
 
-def test_rows_that_are_handed_out_are_on_the_device() -> None:
+def test_rows_that_are_handed_out_are_on_the_device():
     """Meta stands for a device that is not the CPU."""
 
     def body(comm: Communicator) -> list[str]:
@@ -129,9 +128,7 @@ def test_rows_that_are_handed_out_are_on_the_device() -> None:
     assert on_device(PAIR, body) == [["meta", "meta"]] * 2
 
 
-def test_parts_from_files_are_joined_on_devices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_parts_from_files_are_joined_on_devices(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO", "dgcl")
     shares = prepare(WORLD.graph, 3, "uniform", part=WORLD.part)
     save_shares(tmp_path / "parts", shares)
@@ -159,7 +156,7 @@ def test_parts_from_files_are_joined_on_devices(
             fake.stop()
 
 
-def test_parts_ask_for_a_device_that_is_there(tmp_path: Path) -> None:
+def test_parts_ask_for_a_device_that_is_there(tmp_path):
     def run() -> None:
         with pytest.raises(ValueError, match="device: expected 'cpu' or a CUDA device, got meta"):
             dgcl.load_comm_info(tmp_path, device="meta")
@@ -167,7 +164,7 @@ def test_parts_ask_for_a_device_that_is_there(tmp_path: Path) -> None:
     dgcl.launch(run, 2)
 
 
-def test_a_baseline_may_take_over_and_give_back() -> None:
+def test_a_baseline_may_take_over_and_give_back():
     def body(comm: Communicator) -> bool:
         baseline = comm.transport
         assert isinstance(baseline, InStep)
@@ -176,7 +173,7 @@ def test_a_baseline_may_take_over_and_give_back() -> None:
     assert on_device(PAIR, body) == [True, True]
 
 
-def test_rows_elsewhere_are_refused() -> None:
+def test_rows_elsewhere_are_refused():
     def body(comm: Communicator) -> None:
         with pytest.raises(ValueError, match=r"rows must be on the CPU, .*got meta.*; move them"):
             comm.expand(torch.ones(comm.num_owned, 2, device="meta"))
@@ -184,7 +181,7 @@ def test_rows_elsewhere_are_refused() -> None:
     on_threads(PAIR, body)
 
 
-def test_a_driver_that_cannot_lock_memory_is_an_error_of_all() -> None:
+def test_a_driver_that_cannot_lock_memory_is_an_error_of_all():
     memory = Memory()
     fakes = [FakeCuda(memory, seed) for seed in range(2)]
     fakes[1].refused["cuMemHostAlloc"] = 801
@@ -201,9 +198,7 @@ def test_a_driver_that_cannot_lock_memory_is_an_error_of_all() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["compute-mode", "no-driver", "wrong-sums"])
-def test_what_does_not_prove_itself_gives_way_to_collectives(
-    trouble: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_does_not_prove_itself_gives_way_to_collectives(trouble: str, monkeypatch, caplog):
     """One warning with the reason; the rows are right."""
     reason = "rank 1: the compute mode of its GPU is exclusive to a process"
     memory = Memory()
@@ -237,7 +232,7 @@ def test_what_does_not_prove_itself_gives_way_to_collectives(
     assert sum(reason in line for line in warnings) == 1
 
 
-def test_a_channel_that_cannot_be_had_is_an_error() -> None:
+def test_a_channel_that_cannot_be_had_is_an_error():
     fake = FakeCuda(Memory())
     fake.mode = 3
 
@@ -259,7 +254,7 @@ def test_a_channel_that_cannot_be_had_is_an_error() -> None:
     fake.stop()
 
 
-def test_a_device_whose_driver_cannot_be_used_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_whose_driver_cannot_be_used_is_torchs(monkeypatch):
     cuda = SimpleNamespace(
         is_available=lambda: True,
         device_count=lambda: 1,
@@ -280,9 +275,7 @@ def test_a_device_whose_driver_cannot_be_used_is_torchs(monkeypatch: pytest.Monk
     assert device.tensors.device == torch.device("cuda", 0)
 
 
-def test_ranks_that_share_a_gpu_are_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ranks_that_share_a_gpu_are_named(monkeypatch, caplog):
     fake = FakeCuda(Memory(), uuid=1)
     monkeypatch.setattr("dgcl.transport.cuda.gpu.open_device", lambda device: open_fake(fake))
     dgcl.launch(lambda: open_devices(context.require_control(), "cuda"), 2)
@@ -301,8 +294,8 @@ def test_ranks_that_share_a_gpu_are_named(
     ],
 )
 def test_a_rank_takes_the_device_that_was_set_or_its_own(
-    device: str, local: str, current: int, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    device: str, local: str, current: int, number: int, monkeypatch
+):
     monkeypatch.setenv("LOCAL_RANK", local)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
@@ -321,7 +314,7 @@ def test_a_rank_takes_the_device_that_was_set_or_its_own(
         ),
     ],
 )
-def test_no_such_device(device: str, message: str) -> None:
+def test_no_such_device(device: str, message: str):
     def run() -> None:
         rank = context.require_control().rank
         with pytest.raises(ValueError, match=message) as caught:
@@ -331,7 +324,7 @@ def test_no_such_device(device: str, message: str) -> None:
     dgcl.launch(run, 2)
 
 
-def test_the_cpu_needs_no_device() -> None:
+def test_the_cpu_needs_no_device():
     def run() -> bool:
         return open_devices(context.require_control(), "cpu") is None
 
@@ -339,7 +332,7 @@ def test_the_cpu_needs_no_device() -> None:
 
 
 @named("shared", {"one-gpu": True, "a-gpu-each": False})
-def test_an_automatic_topology_is_that_of_the_gpus(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_automatic_topology_is_that_of_the_gpus(shared: bool, monkeypatch):
     asked: list[list[str]] = []
 
     def find_topology(control: object, places: list[RankPlace]) -> SimpleNamespace:

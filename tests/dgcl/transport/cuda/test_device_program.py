@@ -36,7 +36,7 @@ def outcome() -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", CASES)
-def test_exchange_in_the_simulator(outcome: dict[str, str], name: str, order: str) -> None:
+def test_exchange_in_the_simulator(outcome: dict[str, str], name: str, order: str):
     assert outcome[f"{name}-{order}"] == "", outcome[f"{name}-{order}"]
 
 
@@ -81,7 +81,7 @@ def steps(launches: list[Launch]) -> list[str]:
 
 
 @named("verb", {"expand": EXPAND, "fold": FOLD})
-def test_a_call_is_announced_first_and_waited_for_last(verb: int) -> None:
+def test_a_call_is_announced_first_and_waited_for_last(verb: int):
     launches, _ = laid_out(verb)
     assert launches[0].kernel == "begin"
     assert steps(launches)[-1] == ("awaited" if verb == EXPAND else "sum_float32_16")
@@ -89,7 +89,7 @@ def test_a_call_is_announced_first_and_waited_for_last(verb: int) -> None:
 
 
 @named("verb", {"expand": EXPAND, "fold": FOLD})
-def test_every_stage_waits_moves_and_signals_in_this_order(verb: int) -> None:
+def test_every_stage_waits_moves_and_signals_in_this_order(verb: int):
     launches, _ = laid_out(verb)
     program = random_world(3, 4, "line").programs[1]
     mover = "gather_16" if verb == EXPAND else "sum_float32_16"
@@ -102,7 +102,7 @@ def test_every_stage_waits_moves_and_signals_in_this_order(verb: int) -> None:
 
 @named("verb", {"expand": EXPAND, "fold": FOLD})
 @pytest.mark.parametrize("trees", ["direct", "line", "random-1"])
-def test_fused_launches_do_the_same_in_the_same_order(trees: str, verb: int) -> None:
+def test_fused_launches_do_the_same_in_the_same_order(trees: str, verb: int):
     launches, upload = laid_out(verb, trees)
 
     def done(launches: list[Launch]) -> list[tuple[str, int]]:
@@ -123,7 +123,7 @@ def test_fused_launches_do_the_same_in_the_same_order(trees: str, verb: int) -> 
 
 
 @pytest.mark.parametrize("mark", [BEGUN, PACKED, JOINED])
-def test_nothing_is_fused_across_a_mark(mark: str) -> None:
+def test_nothing_is_fused_across_a_mark(mark: str):
     """There other streams are given work, which stands between the two."""
     launches, _ = laid_out(EXPAND)
     apart = [each for launch in launches for each in (launch, Launch(launch.stage, mark, 0, 0, ()))]
@@ -131,7 +131,7 @@ def test_nothing_is_fused_across_a_mark(mark: str) -> None:
 
 
 @named("verb", {"expand": EXPAND, "fold": FOLD})
-def test_a_stage_begins_when_all_of_earlier_stages_has_arrived(verb: int) -> None:
+def test_a_stage_begins_when_all_of_earlier_stages_has_arrived(verb: int):
     """Also what it does not pass on: the last stage of each peer that sends here before."""
     begun = 0
     for rank in range(4):
@@ -156,7 +156,7 @@ def test_a_stage_begins_when_all_of_earlier_stages_has_arrived(verb: int) -> Non
     assert begun > 0
 
 
-def test_all_rows_and_receivers_are_in_the_tasks() -> None:
+def test_all_rows_and_receivers_are_in_the_tasks():
     launches, upload = laid_out(EXPAND)
     schedule = random_world(3, 4, "line").programs[1].expand
     tasks = np.concatenate(
@@ -167,7 +167,7 @@ def test_all_rows_and_receivers_are_in_the_tasks() -> None:
     assert set(tasks["target"] // 2 * 2) == {peer_slot(int(peer)) for peer in schedule.send_peer}
 
 
-def test_flags_are_those_of_the_peers() -> None:
+def test_flags_are_those_of_the_peers():
     launches, upload = laid_out(EXPAND, "direct")
     assert steps(launches) == ["begin", "awaited", "gather_16", "raised", "awaited"]
     assert [launch.kernel for launch in fuse(launches)] == ["begin", "gather_16", "signal_wait"]
@@ -199,7 +199,7 @@ class TestOnGpu:
         torch.cuda.synchronize()
 
     @pytest.mark.parametrize("name", CASES)
-    def test_exchange_of_streams(self, gpu, name: str) -> None:  # type: ignore[no-untyped-def]
+    def test_exchange_of_streams(self, gpu, name: str):  # type: ignore[no-untyped-def]
         from tests.dgcl.transport.cuda.loopback import Loopback
         from tests.dgcl.transport.cuda.streams import Streams
 

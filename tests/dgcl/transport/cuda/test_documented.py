@@ -10,7 +10,7 @@ ONE_STAGE = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "gpu.md"
 
 
-def test_operations_per_call() -> None:
+def test_operations_per_call():
     """Counted by the driver: what a call's stream is given between its begin and its end."""
 
     def body(rank: Rank) -> dict[str, list[str]]:

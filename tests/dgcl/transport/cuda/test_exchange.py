@@ -42,7 +42,7 @@ def both_verbs(rank: Rank, width: int, dtype: torch.dtype, rounds: int = 3) -> N
         "random-1",
     ],
 )
-def test_rows_arrive_and_sums_are_right(trees: str, shared: bool) -> None:
+def test_rows_arrive_and_sums_are_right(trees: str, shared: bool):
     world = random_world(3, 4, trees)
     counted, _ = on_devices(
         world,
@@ -55,7 +55,7 @@ def test_rows_arrive_and_sums_are_right(trees: str, shared: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_any_order_of_streams_will_do(seed: int) -> None:
+def test_any_order_of_streams_will_do(seed: int):
     on_devices(random_world(5, 4, "random-1"), lambda rank: both_verbs(rank, 2, torch.int32), seed=seed)
 
 
@@ -63,7 +63,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.int16,
 
 
 @pytest.mark.parametrize("width", [1, 7, slow(8)])
-def test_element_types_and_widths(width: int) -> None:
+def test_element_types_and_widths(width: int):
     def body(rank: Rank) -> None:
         for dtype in DTYPES:
             both_verbs(rank, width, dtype, 1)
@@ -71,7 +71,7 @@ def test_element_types_and_widths(width: int) -> None:
     on_devices(LINE, body)
 
 
-def test_expand_moves_bits() -> None:
+def test_expand_moves_bits():
     every = random_bits((60, 2, 3), torch.bfloat16)
 
     def body(rank: Rank) -> None:
@@ -83,7 +83,7 @@ def test_expand_moves_bits() -> None:
 
 
 @pytest.mark.parametrize("empty, world_size", [((0,), 3), ((1, 2), 3), ((), 1)], ids=str)
-def test_ranks_with_nothing(empty: tuple[int, ...], world_size: int) -> None:
+def test_ranks_with_nothing(empty: tuple[int, ...], world_size: int):
     world = random_world(4, world_size, "direct", empty=empty)
 
     def body(rank: Rank) -> None:
@@ -97,7 +97,7 @@ def test_ranks_with_nothing(empty: tuple[int, ...], world_size: int) -> None:
     on_devices(world, body)
 
 
-def test_strided_and_expanded_gradients() -> None:
+def test_strided_and_expanded_gradients():
     def body(rank: Rank) -> None:
         wide = rank.local(6)
         strided = rank.exchange.fold(wide[:, ::2])
@@ -112,7 +112,7 @@ def test_strided_and_expanded_gradients() -> None:
     on_devices(LINE, body)
 
 
-def test_rows_that_are_not_aligned_are_summed_in_smaller_units() -> None:
+def test_rows_that_are_not_aligned_are_summed_in_smaller_units():
     def body(rank: Rank) -> None:
         memory = torch.zeros(rank.program.num_local * 4 + 1)
         rows = memory[1:].view(-1, 4)
@@ -124,7 +124,7 @@ def test_rows_that_are_not_aligned_are_summed_in_smaller_units() -> None:
     on_devices(LINE, body)
 
 
-def test_no_call_waits_for_the_device() -> None:
+def test_no_call_waits_for_the_device():
     """All calls return while nothing at all runs; then all of it is right."""
     frozen: list[FakeCuda] = []
 
@@ -152,7 +152,7 @@ def test_no_call_waits_for_the_device() -> None:
     on_devices(LINE, body, prepare=frozen.extend)
 
 
-def test_results_that_die_while_they_are_written_are_not_handed_out_again() -> None:
+def test_results_that_die_while_they_are_written_are_not_handed_out_again():
     """The host is far ahead of the device, on which ranks run in any order."""
 
     def body(rank: Rank) -> None:
@@ -170,7 +170,7 @@ def test_results_that_die_while_they_are_written_are_not_handed_out_again() -> N
     on_devices(random_world(5, 4, "random-2"), body, seed=3)
 
 
-def test_steps_reuse_their_memory() -> None:
+def test_steps_reuse_their_memory():
     def body(rank: Rank) -> None:
         for step in range(3):
             rank.exchange.fold(rank.exchange.expand(rank.owned(40, seed=step)))
@@ -183,7 +183,7 @@ def test_steps_reuse_their_memory() -> None:
     on_devices(LINE, body)
 
 
-def test_calls_on_other_streams_come_in_order() -> None:
+def test_calls_on_other_streams_come_in_order():
     def body(rank: Rank) -> None:
         streams = [rank.stream, rank.device.driver.create_stream()]
         rank.fake.slow.add(rank.stream)  # what was enqueued first runs last, unless something makes it wait
@@ -201,7 +201,7 @@ def test_calls_on_other_streams_come_in_order() -> None:
 
 
 @pytest.mark.parametrize("told", ["dies-there", "named", "not-told"])
-def test_a_block_that_another_stream_reads_is_not_handed_out(told: str) -> None:
+def test_a_block_that_another_stream_reads_is_not_handed_out(told: str):
     """Where nobody is told of the reader, the block is given out: so the test can see it."""
 
     def body(rank: Rank) -> bool:
@@ -238,7 +238,7 @@ def test_a_block_that_another_stream_reads_is_not_handed_out(told: str) -> None:
     assert right == [told != "not-told"] * 2
 
 
-def test_memory_that_is_short_is_waited_for_on_the_device() -> None:
+def test_memory_that_is_short_is_waited_for_on_the_device():
     def body(rank: Rank) -> None:
         side = rank.device.driver.create_stream()
         out = rank.exchange.expand(rank.owned(100_000))
@@ -259,7 +259,7 @@ def test_memory_that_is_short_is_waited_for_on_the_device() -> None:
     on_devices(PAIR, body, shared=False)
 
 
-def test_too_little_memory_is_an_error_with_sizes() -> None:
+def test_too_little_memory_is_an_error_with_sizes():
     def body(rank: Rank) -> str:
         rank.exchange.expand(rank.owned(3))
         rank.wait()
@@ -276,7 +276,7 @@ def test_too_little_memory_is_an_error_with_sizes() -> None:
     assert "rank 0 reports: out of memory: cannot allocate 12.6 MB" in texts[1]
 
 
-def test_segments_stay_few() -> None:
+def test_segments_stay_few():
     class Driver:
         def allocate(self, size: int) -> int:
             return size
@@ -292,7 +292,7 @@ def test_segments_stay_few() -> None:
     assert grown == [segment.address for segment in file.segments]
 
 
-def test_everything_is_given_back() -> None:
+def test_everything_is_given_back():
     def body(rank: Rank) -> torch.Tensor:
         both_verbs(rank, 50, torch.float32)
         return rank.exchange.expand(rank.owned(3))
@@ -308,7 +308,7 @@ def test_everything_is_given_back() -> None:
         time.sleep(0.01)
 
 
-def test_threads_that_share_a_device_must_not_share_a_stream() -> None:
+def test_threads_that_share_a_device_must_not_share_a_stream():
     def body(rank: Rank) -> None:
         with on_stream(0), pytest.raises(ValueError, match="let every such rank run under"):
             rank.exchange.expand(rank.owned(3))
@@ -318,14 +318,14 @@ def test_threads_that_share_a_device_must_not_share_a_stream() -> None:
 
 
 @pytest.mark.parametrize("name, kind", [("NVIDIA A100-SXM4-40GB", "GPU"), ("NVIDIA A100 MIG 1g.5gb", "MIG")])
-def test_parts_of_gpus_are_named_as_such(name: str, kind: str) -> None:
+def test_parts_of_gpus_are_named_as_such(name: str, kind: str):
     fake = FakeCuda(Memory(), uuid=1)
     fake.name = name
     assert open_fake(fake).name == f"{kind}-01000000-0000-0000-0000-000000000000"
     fake.stop()
 
 
-def test_alone_on_its_device_a_rank_may_use_the_default_stream() -> None:
+def test_alone_on_its_device_a_rank_may_use_the_default_stream():
     def body(rank: Rank) -> None:
         with on_stream(0):
             both_verbs(rank, 3, torch.float32)
@@ -335,7 +335,7 @@ def test_alone_on_its_device_a_rank_may_use_the_default_stream() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("trees", ["direct", "line"])
-def test_folds_of_16_bit_floats_stay_within_the_bound(trees: str, dtype: torch.dtype) -> None:
+def test_folds_of_16_bit_floats_stay_within_the_bound(trees: str, dtype: torch.dtype):
     world = random_world(4, 3, trees)
 
     def body(rank: Rank) -> float:
@@ -355,7 +355,7 @@ def test_folds_of_16_bit_floats_stay_within_the_bound(trees: str, dtype: torch.d
     assert 0.0 < max(shares) <= 1.0
 
 
-def test_a_call_is_not_captured_and_the_next_one_is_right() -> None:
+def test_a_call_is_not_captured_and_the_next_one_is_right():
     """A replay would take place without the other hosts, whatever it is ordered behind."""
 
     def body(rank: Rank) -> None:
@@ -372,7 +372,7 @@ def test_a_call_is_not_captured_and_the_next_one_is_right() -> None:
 
 
 @named("shared", {"one-device": True, "a-device-each": False})
-def test_a_driver_may_wait_for_kernels_wherever_it_likes(shared: bool) -> None:
+def test_a_driver_may_wait_for_kernels_wherever_it_likes(shared: bool):
     """To load, to allocate and to open: kernels that run then need no host, so they end."""
 
     def prepare(fakes: list[FakeCuda]) -> None:

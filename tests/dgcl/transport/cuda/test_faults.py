@@ -51,7 +51,7 @@ paths = named("path", {"peer memory": {}, "through the host": {"shared": False, 
 
 
 @paths
-def test_a_rank_that_makes_no_call_is_named(path: dict[str, Any]) -> None:
+def test_a_rank_that_makes_no_call_is_named(path: dict[str, Any]):
     told = threading.Semaphore(0)
 
     def body(rank: Rank) -> Any:
@@ -72,7 +72,7 @@ def test_a_rank_that_makes_no_call_is_named(path: dict[str, Any]) -> None:
     assert all("missing from rank 2 (it has not begun this call)" in text for text in texts)
 
 
-def test_a_device_that_does_not_get_on_is_named_with_what_is_missing() -> None:
+def test_a_device_that_does_not_get_on_is_named_with_what_is_missing():
     """All hosts have made the call, but one device never begins it: the other waits in a kernel."""
 
     def body(rank: Rank) -> Any:
@@ -98,7 +98,7 @@ def test_a_device_that_does_not_get_on_is_named_with_what_is_missing() -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_rank_is_no_failure() -> None:
+def test_a_slow_rank_is_no_failure():
     """Every stage takes less than the timeout, the whole more."""
 
     def body(rank: Rank) -> None:
@@ -115,7 +115,7 @@ def test_a_slow_rank_is_no_failure() -> None:
 
 @paths
 @pytest.mark.parametrize("different", ["verb", "width", "dtype"])
-def test_different_calls_are_told_from_each_other(different: str, path: dict[str, Any]) -> None:
+def test_different_calls_are_told_from_each_other(different: str, path: dict[str, Any]):
     def body(rank: Rank) -> Any:
         warm(rank)
         if rank.rank == 0:
@@ -132,7 +132,7 @@ def test_different_calls_are_told_from_each_other(different: str, path: dict[str
     assert all("expand of rows of 12 bytes, torch.float32" in text for _, text in results)
 
 
-def test_a_rank_that_leaves_is_named() -> None:
+def test_a_rank_that_leaves_is_named():
     def body(rank: Rank) -> Any:
         warm(rank)
         if rank.rank == 1:
@@ -146,7 +146,7 @@ def test_a_rank_that_leaves_is_named() -> None:
 
 
 @paths
-def test_a_rank_may_leave_when_its_part_is_enqueued(path: dict[str, Any]) -> None:
+def test_a_rank_may_leave_when_its_part_is_enqueued(path: dict[str, Any]):
     def body(rank: Rank) -> Any:
         warm(rank)
         if rank.rank == 0:
@@ -164,7 +164,7 @@ def test_a_rank_may_leave_when_its_part_is_enqueued(path: dict[str, Any]) -> Non
     assert results == [True, True]
 
 
-def test_an_error_of_one_rank_stops_the_others() -> None:
+def test_an_error_of_one_rank_stops_the_others():
     def body(rank: Rank) -> Any:
         warm(rank)
         if rank.rank == 2:
@@ -179,7 +179,7 @@ def test_an_error_of_one_rank_stops_the_others() -> None:
         assert "the loss is not finite" in text
 
 
-def test_a_driver_that_refuses_a_launch_is_an_error_of_all() -> None:
+def test_a_driver_that_refuses_a_launch_is_an_error_of_all():
     def body(rank: Rank) -> Any:
         warm(rank)
         if rank.rank == 1:
@@ -193,7 +193,7 @@ def test_a_driver_that_refuses_a_launch_is_an_error_of_all() -> None:
     assert "rank 1: a call could not be enqueued: operation 1 (begin)" in results[0][1]
 
 
-def test_a_call_that_is_interrupted_after_all_agreed_is_an_error_of_all() -> None:
+def test_a_call_that_is_interrupted_after_all_agreed_is_an_error_of_all():
     def body(rank: Rank) -> Any:
         warm(rank)
         if rank.rank == 1:
@@ -210,7 +210,7 @@ def test_a_call_that_is_interrupted_after_all_agreed_is_an_error_of_all() -> Non
     assert "rank 1: a call could not be enqueued: KeyboardInterrupt" in results[0][1]
 
 
-def test_a_closed_communicator_says_so() -> None:
+def test_a_closed_communicator_says_so():
     def body(rank: Rank) -> None:
         rank.exchange.close()
         rank.exchange.close()
@@ -221,7 +221,7 @@ def test_a_closed_communicator_says_so() -> None:
 
 
 @pytest.mark.parametrize("what", ["leaves", "fails", "makes-no-call"])
-def test_a_host_that_is_far_ahead_hears_of_a_peer(what: str) -> None:
+def test_a_host_that_is_far_ahead_hears_of_a_peer(what: str):
     """2,000 calls in a row: no more than 32 are ever in the driver's queue, and the error comes all the same."""
     told = threading.Event()
 
@@ -256,7 +256,7 @@ def test_a_host_that_is_far_ahead_hears_of_a_peer(what: str) -> None:
     assert most_work <= 512
 
 
-def test_the_queue_of_a_fast_host_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_of_a_fast_host_stays_short(monkeypatch):
     monkeypatch.setattr("dgcl.transport.cuda.exchange.MOST_CALLS", 4)
 
     def body(rank: Rank) -> int:
@@ -271,7 +271,7 @@ def test_the_queue_of_a_fast_host_stays_short(monkeypatch: pytest.MonkeyPatch) -
     assert max(results) <= 5 * 12
 
 
-def test_the_end_of_a_process_waits_until_peers_have_unmapped_its_memory() -> None:
+def test_the_end_of_a_process_waits_until_peers_have_unmapped_its_memory():
     unmapped = threading.Event()
 
     def body(rank: Rank) -> None:
@@ -302,7 +302,7 @@ FACTS = {
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_what_set_up_cannot_use_is_named_on_every_rank(fact: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_set_up_cannot_use_is_named_on_every_rank(fact: str, monkeypatch):
     if fact == "frozen":
         monkeypatch.setattr("dgcl.transport.cuda.tables.SECONDS", 2.0)
 
@@ -321,13 +321,13 @@ def test_what_set_up_cannot_use_is_named_on_every_rank(fact: str, monkeypatch: p
     assert "CommError: rank 1: " in notes[1]
 
 
-def test_launches_that_block_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_that_block_are_named(monkeypatch):
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     with pytest.raises(CommError, match="CUDA_LAUNCH_BLOCKING=1 lets launches return only when"):
         on_devices(PAIR, warm, shared=False)
 
 
-def test_a_process_with_the_same_number_is_another_one() -> None:
+def test_a_process_with_the_same_number_is_another_one():
     """As in containers, each with process numbers of its own."""
     here = Descriptor((os.getpid(), _TOKEN), (0, 0), "", 0)
     assert here.is_here
@@ -360,7 +360,7 @@ def train(channel: Connection, world: World, timeout: float) -> None:
 
 
 @pytest.mark.slow
-def test_processes_exchange_by_handles_and_notice_a_death() -> None:
+def test_processes_exchange_by_handles_and_notice_a_death():
     with Ranks(3, train, LINE, 60.0) as ranks:
         assert set(ranks.told().values()) == {"under way"}
         ranks.signal(2, signal.SIGKILL)

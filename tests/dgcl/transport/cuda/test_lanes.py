@@ -37,7 +37,7 @@ def slice_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("trees", ["direct", "line", slow("random-1")])
-def test_rows_arrive_all_the_same(trees: str, slice_bytes: int) -> None:
+def test_rows_arrive_all_the_same(trees: str, slice_bytes: int):
     """Rank 1 reaches nobody, the others reach each other: both ways in one call."""
     world = random_world(3, 3, trees, num_nodes=30, num_edges=90)
 
@@ -58,9 +58,7 @@ def test_rows_arrive_all_the_same(trees: str, slice_bytes: int) -> None:
     "queues, trees",
     sampled(["one", "levels"], ["random-1", "direct"], keep=lambda queues, trees: queues == trees),
 )
-def test_streams_that_share_a_hardware_queue_do_not_wait_for_each_other(
-    trees: str, queues: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streams_that_share_a_hardware_queue_do_not_wait_for_each_other(trees: str, queues: Any, monkeypatch):
     """Every rank is laid out like its peers: with one queue the wait of one must not stand before its own sends.
 
     Every transfer has many more slices than there are slots.
@@ -79,7 +77,7 @@ def test_streams_that_share_a_hardware_queue_do_not_wait_for_each_other(
 @pytest.mark.parametrize(
     "highest, levels", [(-5, [0, 1, 2, 4]), (-2, [0, 1, 2, 2]), (0, [0, 0, 0, 0])], ids=str
 )
-def test_roles_have_levels_of_priority(highest: int, levels: list[int]) -> None:
+def test_roles_have_levels_of_priority(highest: int, levels: list[int]):
     def prepare(fakes: list[FakeCuda]) -> None:
         losing(0)(fakes)
         for fake in fakes:
@@ -94,7 +92,7 @@ def test_roles_have_levels_of_priority(highest: int, levels: list[int]) -> None:
     assert results == [levels] * 2
 
 
-def test_a_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_says_so(caplog):
     with caplog.at_level(logging.INFO, logger="dgcl"):
         on_devices(PAIR, lambda rank: None, shared=False, prepare=losing(0, 1))
     said = [record.getMessage() for record in caplog.records]
@@ -102,7 +100,7 @@ def test_a_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("slice_bytes")
-def test_no_call_waits_for_the_device_here_either() -> None:
+def test_no_call_waits_for_the_device_here_either():
     frozen: list[FakeCuda] = []
 
     def prepare(fakes: list[FakeCuda]) -> None:
@@ -136,7 +134,7 @@ def test_no_call_waits_for_the_device_here_either() -> None:
         ("sight", "one does not see the other's GPU (CUDA_VISIBLE_DEVICES)"),
     ],
 )
-def test_what_a_driver_does_not_give_leaves_the_host(what: str, why: str) -> None:
+def test_what_a_driver_does_not_give_leaves_the_host(what: str, why: str):
     def prepare(fakes: list[FakeCuda]) -> None:
         for fake in fakes:
             fake.access, fake.atomics = what != "access", what != "atomics"
@@ -152,7 +150,7 @@ def test_what_a_driver_does_not_give_leaves_the_host(what: str, why: str) -> Non
     assert all(why in text for text in results)
 
 
-def test_devices_that_are_kept_closed_use_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_are_kept_closed_use_the_host(monkeypatch):
     made = Device.__init__
 
     def closed(self: Device, *arguments: Any) -> None:
@@ -169,7 +167,7 @@ def test_devices_that_are_kept_closed_use_the_host(monkeypatch: pytest.MonkeyPat
     assert results == [1, 1]
 
 
-def test_rows_without_bytes_come_too() -> None:
+def test_rows_without_bytes_come_too():
     def body(rank: Rank) -> None:
         out = rank.exchange.expand(torch.zeros(rank.program.num_owned, 0))
         assert out.shape == (rank.program.num_local, 0)
@@ -179,9 +177,7 @@ def test_rows_without_bytes_come_too() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
-def test_slices_cover_every_byte_once_in_the_same_order_at_both_ends(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slices_cover_every_byte_once_in_the_same_order_at_both_ends(size: int, monkeypatch):
     monkeypatch.setattr("dgcl.transport.cuda.lanes.SLICE_BYTES", size)
     world = random_world(3, 4, "random-1")
     every = frozenset(range(4))

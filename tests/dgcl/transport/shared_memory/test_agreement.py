@@ -30,7 +30,7 @@ def heard(programs: list[Any]) -> list[str | None]:
 
 
 @pytest.mark.parametrize("trees", TREES)
-def test_programs_of_one_plan_agree(trees: str) -> None:
+def test_programs_of_one_plan_agree(trees: str):
     assert heard(random_world(70, 4, trees).programs) == [None] * 4
 
 
@@ -59,14 +59,14 @@ def swapped(rank: int, world: World) -> list[Any]:
         ),
     },
 )
-def test_programs_of_different_plans_are_refused_on_every_rank(programs: list[Any], text: str) -> None:
+def test_programs_of_different_plans_are_refused_on_every_rank(programs: list[Any], text: str):
     said = heard(programs)
     assert len(set(said)) == 1
     assert said[0] is not None
     assert re.search(text, said[0])
 
 
-def test_one_row_elsewhere_is_a_difference() -> None:
+def test_one_row_elsewhere_is_a_difference():
     program = LINE.programs[1]
     schedule = dataclasses.replace(program.expand, send_to=program.expand.send_to + 1)
     programs = [*LINE.programs]
@@ -76,7 +76,7 @@ def test_one_row_elsewhere_is_a_difference() -> None:
     assert said.startswith("ranks run different plans: what rank 1 sends is not what rank 0 expects; build")
 
 
-def test_a_communicator_checks_it() -> None:
+def test_a_communicator_checks_it():
     other = random_world(73, 4, "line").shares()
     mixed = [*LINE.shares()[:3], other[3]]
 

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 from dgcl.transport.shared_memory.caches import last_level_cache
 from tests.samples import named
 
@@ -15,7 +13,7 @@ from tests.samples import named
         "none": ([], 32 << 20),
     },
 )
-def test_the_largest_cache_is_found(sizes: list[str], expected: int, tmp_path: Path) -> None:
+def test_the_largest_cache_is_found(sizes: list[str], expected: int, tmp_path):
     for number, size in enumerate(sizes):
         folder = tmp_path / f"index{number}"
         folder.mkdir()
@@ -23,5 +21,5 @@ def test_the_largest_cache_is_found(sizes: list[str], expected: int, tmp_path: P
     assert last_level_cache(tmp_path) == expected
 
 
-def test_this_machine_has_some() -> None:
+def test_this_machine_has_some():
     assert last_level_cache() > 0

@@ -26,7 +26,7 @@ def in_another_thread(function: Callable[[], object]) -> str:
     return said[0]
 
 
-def test_an_assisting_thread_is_waited_for() -> None:
+def test_an_assisting_thread_is_waited_for():
     lock = CallLock(0, 20.0)
     assert lock.try_assist()
     threading.Timer(0.05, lock.release).start()
@@ -37,7 +37,7 @@ def test_an_assisting_thread_is_waited_for() -> None:
         lock.acquire()
 
 
-def test_an_interrupted_assist_blocks_nobody_for_ever() -> None:
+def test_an_interrupted_assist_blocks_nobody_for_ever():
     lock = CallLock(0, 0.1)
     assert lock.try_assist()
     assert "another thread is in a call" in in_another_thread(lock.acquire)

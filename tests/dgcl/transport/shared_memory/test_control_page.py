@@ -26,7 +26,7 @@ def control_pages() -> tuple[ControlPage, ControlPage]:
     return own, ControlPage(segment, 4)
 
 
-def test_a_peer_sees_the_same_board(control_pages: tuple[ControlPage, ControlPage]) -> None:
+def test_a_peer_sees_the_same_board(control_pages: tuple[ControlPage, ControlPage]):
     own, theirs = control_pages
     assert own.token == theirs.token > 0
     assert theirs.state == ALIVE
@@ -34,11 +34,11 @@ def test_a_peer_sees_the_same_board(control_pages: tuple[ControlPage, ControlPag
     assert theirs.state == CLOSED
 
 
-def test_tokens_differ() -> None:
+def test_tokens_differ():
     assert len({ControlPage.create(SegmentFile(), 2).token for _ in range(20)}) == 20
 
 
-def test_lines_lie_apart_and_within_the_board(control_pages: tuple[ControlPage, ControlPage]) -> None:
+def test_lines_lie_apart_and_within_the_board(control_pages: tuple[ControlPage, ControlPage]):
     own, _ = control_pages
     places = sorted(
         [own.ready_address(peer) for peer in range(4)] + [own.done_address(peer) for peer in range(4)]
@@ -66,7 +66,7 @@ def test_lines_lie_apart_and_within_the_board(control_pages: tuple[ControlPage, 
 )
 def test_a_failure_crosses_with_its_kind_and_words(
     control_pages: tuple[ControlPage, ControlPage], kind: type[CommError], text: str
-) -> None:
+):
     own, theirs = control_pages
     own.post_failure(kind(text))
     assert theirs.state == FAILED
@@ -76,7 +76,7 @@ def test_a_failure_crosses_with_its_kind_and_words(
     assert str(error) == text or len(str(error).encode()) > 890
 
 
-def test_the_first_failure_stands(control_pages: tuple[ControlPage, ControlPage]) -> None:
+def test_the_first_failure_stands(control_pages: tuple[ControlPage, ControlPage]):
     own, theirs = control_pages
     own.post_failure(PeerLostError("first"))
     own.post_failure(CommTimeoutError("second"))
@@ -85,7 +85,7 @@ def test_the_first_failure_stands(control_pages: tuple[ControlPage, ControlPage]
     assert str(theirs.failure()) == "first"
 
 
-def test_a_damaged_failure_is_still_an_error(control_pages: tuple[ControlPage, ControlPage]) -> None:
+def test_a_damaged_failure_is_still_an_error(control_pages: tuple[ControlPage, ControlPage]):
     """What a peer wrote is not trusted: codes and lengths are brought into range."""
     own, theirs = control_pages
     own.post_failure(PeerLostError("words"))
@@ -96,7 +96,7 @@ def test_a_damaged_failure_is_still_an_error(control_pages: tuple[ControlPage, C
     assert str(theirs.failure()) == ""
 
 
-def test_the_current_call_is_read_whole(control_pages: tuple[ControlPage, ControlPage]) -> None:
+def test_the_current_call_is_read_whole(control_pages: tuple[ControlPage, ControlPage]):
     """Its tag changes with its number; a reader never gets the one without the other."""
     own, theirs = control_pages
     last = 200_000
@@ -121,7 +121,7 @@ def test_the_current_call_is_read_whole(control_pages: tuple[ControlPage, Contro
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_collective_is_seen_by_its_peers_until_it_is_over(
     control_pages: tuple[ControlPage, ControlPage], name: str, alone: bool
-) -> None:
+):
     own, theirs = control_pages
     assert theirs.current_collective() == (0, False, "")
     own.post_collective(12, alone, name)

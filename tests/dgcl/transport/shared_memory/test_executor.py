@@ -74,7 +74,7 @@ some_worlds = named("world", {"line": WORLDS["three in a line"], "random": WORLD
 
 
 @worlds
-def test_expand_copies_every_bit_of_every_type_and_shape(world: World) -> None:
+def test_expand_copies_every_bit_of_every_type_and_shape(world: World):
     def run(comm: Communicator) -> None:
         ids = local_ids(comm)
         for dtype in DTYPES:
@@ -86,7 +86,7 @@ def test_expand_copies_every_bit_of_every_type_and_shape(world: World) -> None:
 
 
 @worlds
-def test_fold_of_small_integers_is_exact_in_every_type(world: World) -> None:
+def test_fold_of_small_integers_is_exact_in_every_type(world: World):
     def run(comm: Communicator) -> None:
         generator = torch.Generator().manual_seed(comm.rank)
         for dtype in SUMMABLE:
@@ -101,7 +101,7 @@ def test_fold_of_small_integers_is_exact_in_every_type(world: World) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64], ids=str)
-def test_integers_wrap_around_as_in_torch(dtype: torch.dtype) -> None:
+def test_integers_wrap_around_as_in_torch(dtype: torch.dtype):
     def run(comm: Communicator) -> None:
         rows = random_bits((comm.num_local, 5), dtype, seed=comm.rank)
         assert torch.equal(comm.fold(rows), folded(comm, rows))
@@ -121,9 +121,7 @@ def test_integers_wrap_around_as_in_torch(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "name", ["three in a line", "four in chains", "eight at random", "sixteen in a line"]
 )
-def test_fold_of_floats_is_within_its_bound(
-    name: str, dtype: torch.dtype, unit: float, per_hop: bool
-) -> None:
+def test_fold_of_floats_is_within_its_bound(name: str, dtype: torch.dtype, unit: float, per_hop: bool):
     """16-bit floats: one rounding per hop and one at the owner; wider ones: one per addition."""
 
     def run(comm: Communicator) -> None:
@@ -139,7 +137,7 @@ def test_fold_of_floats_is_within_its_bound(
 
 
 @worlds
-def test_bytes_executed_are_bytes_planned(world: World) -> None:
+def test_bytes_executed_are_bytes_planned(world: World):
     shapes = [(torch.float32, (7,)), (torch.int8, ()), (torch.float64, (2, 3)), (torch.float16, (0,))]
     row_bytes = 28 + 1 + 48
 
@@ -155,7 +153,7 @@ def test_bytes_executed_are_bytes_planned(world: World) -> None:
     assert np.array_equal(torch.stack([fold for _, fold in results]), planned.T)
 
 
-def test_bytes_are_counted_once_when_memory_is_new() -> None:
+def test_bytes_are_counted_once_when_memory_is_new():
     """Halo and relay rows of one send lie in two new segments, which the sender maps one by one."""
 
     def run(comm: Communicator) -> None:
@@ -173,7 +171,7 @@ def test_bytes_are_counted_once_when_memory_is_new() -> None:
 
 
 @worlds
-def test_forward_backward_forward_again_is_exact(world: World) -> None:
+def test_forward_backward_forward_again_is_exact(world: World):
     """Nothing is carried over from call to call, neither in relay rows nor in arrivals."""
 
     def run(comm: Communicator) -> None:
@@ -189,7 +187,7 @@ def test_forward_backward_forward_again_is_exact(world: World) -> None:
 
 @some_worlds
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_two_runs_give_the_same_bits(world: World, dtype: torch.dtype) -> None:
+def test_two_runs_give_the_same_bits(world: World, dtype: torch.dtype):
     def run(comm: Communicator) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(comm.rank)
         rows = torch.randn(comm.num_local, 17, generator=generator).to(dtype)
@@ -205,7 +203,7 @@ def test_two_runs_give_the_same_bits(world: World, dtype: torch.dtype) -> None:
             assert same_bits(a, b)
 
 
-def test_binary_tree_on_three_ranks() -> None:
+def test_binary_tree_on_three_ranks():
     edges = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6)]
 
     def run(comm: Communicator) -> tuple[list[int], list[float]]:
@@ -223,7 +221,7 @@ def test_binary_tree_on_three_ranks() -> None:
 # Whose memory a result lives in.
 
 
-def test_a_thousand_live_results_keep_their_values() -> None:
+def test_a_thousand_live_results_keep_their_values():
     def run(comm: Communicator) -> None:
         ids = local_ids(comm)
         results = [comm.expand(comm.owned_ids * 1000 + step) for step in range(500)]
@@ -237,7 +235,7 @@ def test_a_thousand_live_results_keep_their_values() -> None:
     on_threads(WORLDS["three in a line"], run)
 
 
-def test_results_outlive_the_communicator() -> None:
+def test_results_outlive_the_communicator():
     def run(comm: Communicator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         result = comm.expand(comm.owned_ids)
         total = comm.fold(torch.ones(comm.num_local, 2))
@@ -254,7 +252,7 @@ def test_results_outlive_the_communicator() -> None:
         assert (total >= 1).all()
 
 
-def test_memory_does_not_grow_when_results_die() -> None:
+def test_memory_does_not_grow_when_results_die():
     def run(comm: Communicator) -> None:
         pool = comm.transport.runtime.pool
         x = torch.zeros(comm.num_owned, 64, requires_grad=True)
@@ -279,7 +277,7 @@ def test_memory_does_not_grow_when_results_die() -> None:
         "saved for backward": lambda result: result.clone().requires_grad_() * result,  # saved by autograd
     },
 )
-def test_whatever_shows_a_result_keeps_its_memory(keep) -> None:  # type: ignore[no-untyped-def]
+def test_whatever_shows_a_result_keeps_its_memory(keep):  # type: ignore[no-untyped-def]
     def run(comm: Communicator) -> None:
         full = torch.arange(comm.num_nodes * 2.0).view(-1, 2)
         result = comm.expand(full[comm.owned_ids])
@@ -294,7 +292,7 @@ def test_whatever_shows_a_result_keeps_its_memory(keep) -> None:  # type: ignore
     on_threads(WORLDS["three in a line"], run)
 
 
-def test_results_may_be_written_to() -> None:
+def test_results_may_be_written_to():
     """A result is the caller's: writing to it touches neither the owner's rows nor another rank's result."""
 
     def run(comm: Communicator) -> None:
@@ -323,7 +321,7 @@ def test_results_may_be_written_to() -> None:
         "negative view": lambda grad: torch._neg_view(grad),
     },
 )
-def test_gradients_of_any_strides_are_only_read(shape_up) -> None:  # type: ignore[no-untyped-def]
+def test_gradients_of_any_strides_are_only_read(shape_up):  # type: ignore[no-untyped-def]
     def run(comm: Communicator) -> None:
         x = torch.ones(comm.num_owned, 6, dtype=torch.float64, requires_grad=True)
         base = torch.arange(comm.num_local * 6.0, dtype=torch.float64).view(-1, 6)
@@ -345,7 +343,7 @@ def test_gradients_of_any_strides_are_only_read(shape_up) -> None:  # type: igno
         "flipped": lambda rows: rows.flip(1),
     },
 )
-def test_rows_of_any_strides_are_sent(strided) -> None:  # type: ignore[no-untyped-def]
+def test_rows_of_any_strides_are_sent(strided):  # type: ignore[no-untyped-def]
     def run(comm: Communicator) -> None:
         full = torch.arange(comm.num_nodes * 6).view(-1, 6)
         assert torch.equal(comm.expand(strided(full[comm.owned_ids])), strided(full)[local_ids(comm)])
@@ -356,7 +354,7 @@ def test_rows_of_any_strides_are_sent(strided) -> None:  # type: ignore[no-untyp
 # Several communicators, and modes of torch.
 
 
-def test_two_communicators_interleave() -> None:
+def test_two_communicators_interleave():
     """Over other graphs, plans and call numbers, in the same threads."""
     first, second = random_world(11, 4, "random-1"), random_world(12, 4, "line", num_nodes=33)
     shares = (first.shares(), second.shares())
@@ -384,7 +382,7 @@ def test_two_communicators_interleave() -> None:
 
 
 @named("mode", {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode})
-def test_without_autograd(mode) -> None:  # type: ignore[no-untyped-def]
+def test_without_autograd(mode):  # type: ignore[no-untyped-def]
     def run(comm: Communicator) -> None:
         x = torch.randn(comm.num_owned, 3, requires_grad=True)
         with mode():
@@ -419,13 +417,13 @@ def between_processes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["three in a line", "four over a hub", "four at random"])
-def test_rows_between_processes(rank_pool: Callable[[int], RankPool], name: str) -> None:
+def test_rows_between_processes(rank_pool: Callable[[int], RankPool], name: str):
     rank_pool(WORLDS[name].world_size).run(between_processes, name)
 
 
 def test_an_interrupt_between_a_start_and_its_result_is_an_error_on_peers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Nobody could wait for the call any more."""
     run_steps = StepList.run
 

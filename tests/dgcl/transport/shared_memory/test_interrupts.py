@@ -79,7 +79,7 @@ def fold_halo(comm: Communicator) -> None:
 )
 def test_an_interrupt_at_any_step_is_told_or_leaves_nothing_to_tell(
     call: Callable[[Communicator], None], one_step: bool, stride: int
-) -> None:
+):
     """Daily every eighth step, of another remainder in each call."""
     least = 100 if not one_step else 50  # steps of Python
     shares = ALONE.shares()
@@ -116,7 +116,7 @@ def test_an_interrupt_at_any_step_is_told_or_leaves_nothing_to_tell(
 
 
 @pytest.mark.slow
-def test_an_interrupt_while_a_hand_is_lent_leaves_what_was_started_as_it_was() -> None:
+def test_an_interrupt_while_a_hand_is_lent_leaves_what_was_started_as_it_was():
     shares = ALONE.shares()
 
     def run() -> int:
@@ -147,7 +147,7 @@ def test_an_interrupt_while_a_hand_is_lent_leaves_what_was_started_as_it_was() -
 
 
 @pytest.mark.parametrize("calls_before", [0, 2])
-def test_who_is_interrupted_before_a_call_begins_names_that_call(calls_before: int) -> None:
+def test_who_is_interrupted_before_a_call_begins_names_that_call(calls_before: int):
     def run() -> str:
         comm = join(ALONE.shares())
         for _ in range(calls_before):

@@ -36,7 +36,7 @@ def connect(change: Any) -> list[str | None]:
     return said
 
 
-def test_ranks_that_share_memory_connect() -> None:
+def test_ranks_that_share_memory_connect():
     assert connect(lambda *card: card) == [None, None]
 
 
@@ -50,7 +50,7 @@ def test_ranks_that_share_memory_connect() -> None:
         "outside the file": (lambda *card: (*card[:2], 1 << 40, *card[3:]), "no segment of"),
     },
 )
-def test_ranks_that_share_none_are_told_on_both_sides(change: Any, why: str) -> None:
+def test_ranks_that_share_none_are_told_on_both_sides(change: Any, why: str):
     """A rank of another host looks like this: its process id means nothing here, or somebody else."""
     said = connect(change)
     assert said[0] == said[1]

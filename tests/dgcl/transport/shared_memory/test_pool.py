@@ -73,7 +73,7 @@ def pool() -> BufferPool:
     return BufferPool(SegmentFile())
 
 
-def test_blocks_that_are_free_are_reused_before_memory_grows(pool: BufferPool) -> None:
+def test_blocks_that_are_free_are_reused_before_memory_grows(pool: BufferPool):
     for _ in range(100):
         blocks = [pool.allocate(200_000) for _ in range(5)]
         for block in blocks:
@@ -81,7 +81,7 @@ def test_blocks_that_are_free_are_reused_before_memory_grows(pool: BufferPool) -
     assert pool.bytes_allocated == SEGMENT
 
 
-def test_the_best_fit_is_taken(pool: BufferPool) -> None:
+def test_the_best_fit_is_taken(pool: BufferPool):
     large, _, small, _ = (pool.allocate(size) for size in (10 * UNIT, UNIT, 4 * UNIT, UNIT))
     pool.release(large)
     pool.release(small)
@@ -98,7 +98,7 @@ def test_the_best_fit_is_taken(pool: BufferPool) -> None:
         "reshaped": lambda array: array[::2].reshape(2, -1),
     },
 )
-def test_a_lent_block_is_free_when_nothing_shows_it(pool: BufferPool, show: Any) -> None:
+def test_a_lent_block_is_free_when_nothing_shows_it(pool: BufferPool, show: Any):
     block = pool.allocate(64)
     shown = show(pool.array(block, 64))
     assert place(pool.allocate(64)) != place(block)
@@ -106,7 +106,7 @@ def test_a_lent_block_is_free_when_nothing_shows_it(pool: BufferPool, show: Any)
     assert place(pool.allocate(64)) == place(block)
 
 
-def test_arrays_outlive_the_pool(pool: BufferPool) -> None:
+def test_arrays_outlive_the_pool(pool: BufferPool):
     array = pool.array(pool.allocate(100), 100)
     array[:] = 9
     pool._file.close()
@@ -114,7 +114,7 @@ def test_arrays_outlive_the_pool(pool: BufferPool) -> None:
     assert (array == 9).all()
 
 
-def test_memory_in_use_is_counted(pool: BufferPool) -> None:
+def test_memory_in_use_is_counted(pool: BufferPool):
     array = pool.array(pool.allocate(1000), 1000)
     block = pool.allocate(1)
     assert pool.bytes_in_use == 4 * UNIT + UNIT
@@ -125,7 +125,7 @@ def test_memory_in_use_is_counted(pool: BufferPool) -> None:
     assert pool.bytes_in_use == UNIT
 
 
-def test_arrays_may_die_in_any_thread(pool: BufferPool) -> None:
+def test_arrays_may_die_in_any_thread(pool: BufferPool):
     """Autograd frees what it saved wherever it runs; the pool takes it back in its own thread."""
     stop = threading.Event()
     arrays: list[np.ndarray] = []
@@ -152,7 +152,7 @@ def test_arrays_may_die_in_any_thread(pool: BufferPool) -> None:
     assert pool.bytes_in_use == UNIT
 
 
-def test_no_memory_leaves_the_pool_as_it_was(pool: BufferPool) -> None:
+def test_no_memory_leaves_the_pool_as_it_was(pool: BufferPool):
     kept = pool.allocate(100)
     with pytest.raises(MemoryError, match="use narrower layers or fewer results"):
         pool.allocate(10**15)

@@ -35,7 +35,7 @@ def profiled(world_size: int) -> tuple[set[str], set[str]]:
     return {event.key for event in profiler.key_averages()}, due
 
 
-def test_a_profiler_sees_calls_sends_and_waits(rank_pool: Callable[[int], RankPool]) -> None:
+def test_a_profiler_sees_calls_sends_and_waits(rank_pool: Callable[[int], RankPool]):
     """Each send is a range with its stage and its peer; the rows are those of a call that nobody profiles."""
     for rank, (names, due) in enumerate(rank_pool(3).run(profiled, 3)):
         ranges = {name for name in names if name.startswith("dgcl.") and ": stage " in name}
@@ -47,7 +47,7 @@ def test_a_profiler_sees_calls_sends_and_waits(rank_pool: Callable[[int], RankPo
             assert len(calls) == 1
 
 
-def test_a_profiler_sees_the_calls_of_one_rank() -> None:
+def test_a_profiler_sees_the_calls_of_one_rank():
     ((names, due),) = dgcl.launch(profiled, 1, 1)
     assert not due
     assert "dgcl.expand rank 0: 0 bytes to 0 peer(s) in 0 stage(s)" in names

@@ -10,7 +10,7 @@ from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
 from tests.samples import named
 
 
-def test_a_peer_sees_what_the_owner_writes_and_the_other_way_round() -> None:
+def test_a_peer_sees_what_the_owner_writes_and_the_other_way_round():
     file = SegmentFile()
     first, second = file.grow(1), file.grow(3 * mmap.PAGESIZE)
     peer = PeerFile(file.handle)
@@ -23,7 +23,7 @@ def test_a_peer_sees_what_the_owner_writes_and_the_other_way_round() -> None:
     assert not first.memory.any()
 
 
-def test_segments_are_whole_pages_of_zeros_one_behind_the_other() -> None:
+def test_segments_are_whole_pages_of_zeros_one_behind_the_other():
     file = SegmentFile()
     sizes = [1, mmap.PAGESIZE, mmap.PAGESIZE + 1, 0]
     segments = [file.grow(size) for size in sizes]
@@ -33,7 +33,7 @@ def test_segments_are_whole_pages_of_zeros_one_behind_the_other() -> None:
     assert not any(segment.memory.any() for segment in segments)
 
 
-def test_mappings_outlive_both_files() -> None:
+def test_mappings_outlive_both_files():
     file = SegmentFile()
     mine = file.grow(100)
     peer = PeerFile(file.handle)
@@ -44,7 +44,7 @@ def test_mappings_outlive_both_files() -> None:
     assert (mine.memory == 3).all()
 
 
-def test_closing_twice_closes_nobody_elses_file() -> None:
+def test_closing_twice_closes_nobody_elses_file():
     file = SegmentFile()
     peer = PeerFile(file.handle)
     file.close()
@@ -56,7 +56,7 @@ def test_closing_twice_closes_nobody_elses_file() -> None:
         os.close(descriptor)  # raises if it had been closed
 
 
-def test_files_of_a_set_up_that_failed_are_closed_with_their_objects() -> None:
+def test_files_of_a_set_up_that_failed_are_closed_with_their_objects():
     file = SegmentFile()
     peer = PeerFile(file.handle)
     descriptors = [file.handle[1], peer._descriptor]
@@ -66,7 +66,7 @@ def test_files_of_a_set_up_that_failed_are_closed_with_their_objects() -> None:
             os.fstat(descriptor)
 
 
-def test_memory_is_backed_and_private() -> None:
+def test_memory_is_backed_and_private():
     file = SegmentFile()
     segment = file.grow(1 << 20)
     status = os.stat(f"/proc/self/fd/{file.handle[1]}")
@@ -75,7 +75,7 @@ def test_memory_is_backed_and_private() -> None:
     assert status.st_nlink == 0, "it has a name that somebody would have to delete"
 
 
-def test_no_peer_can_shrink_it() -> None:
+def test_no_peer_can_shrink_it():
     file = SegmentFile()
     file.grow(1 << 16)
     descriptor = os.open(f"/proc/self/fd/{file.handle[1]}", os.O_RDWR)
@@ -84,7 +84,7 @@ def test_no_peer_can_shrink_it() -> None:
     os.close(descriptor)
 
 
-def test_too_much_memory_is_an_error_with_the_sizes() -> None:
+def test_too_much_memory_is_an_error_with_the_sizes():
     file = SegmentFile()
     kept = file.grow(2_000_000)
     with pytest.raises(
@@ -95,7 +95,7 @@ def test_too_much_memory_is_an_error_with_the_sizes() -> None:
     assert file.grow(10).base == kept.size
 
 
-def test_a_refusal_of_the_kernel_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_kernel_is_an_error_with_its_reason(monkeypatch):
     def refuse(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -119,19 +119,19 @@ def test_a_refusal_of_the_kernel_is_an_error_with_its_reason(monkeypatch: pytest
         "far away": (1 << 62, 4096),
     },
 )
-def test_a_peer_maps_only_what_is_there(base: int, size: int) -> None:
+def test_a_peer_maps_only_what_is_there(base: int, size: int):
     file = SegmentFile()
     file.grow(4 * 4096)
     with pytest.raises(ValueError, match=f"no segment of {size} bytes at offset {base}"):
         PeerFile(file.handle).map(base, size)
 
 
-def test_a_file_of_a_process_that_is_not_there() -> None:
+def test_a_file_of_a_process_that_is_not_there():
     with pytest.raises(OSError, match="No such file"):
         PeerFile((2**22 + 1, 3))
 
 
-def test_dropped_mappings_give_their_addresses_back() -> None:
+def test_dropped_mappings_give_their_addresses_back():
     file = SegmentFile()
     before = _mappings()
     segments = [file.grow(4096) for _ in range(20)]

@@ -56,7 +56,7 @@ def entered(call: Callable[[], object]) -> list[str]:
 
 @named("world", {"one rank": WORLDS["one rank"], "two": WORLDS["two"]})
 @pytest.mark.parametrize("verb", MOST_CALLS)
-def test_a_call_enters_few_python_functions(world: World, verb: str) -> None:
+def test_a_call_enters_few_python_functions(world: World, verb: str):
     def run(comm: Communicator) -> list[str]:
         rows = torch.randn(comm.num_local if verb == "fold" else comm.num_owned, 4)
         halo = torch.zeros(comm.num_halo, 4)
@@ -76,7 +76,7 @@ def test_a_call_enters_few_python_functions(world: World, verb: str) -> None:
 
 
 @named("world", WORLDS)
-def test_plain_and_attended_calls_in_turns_give_the_same(world: World) -> None:
+def test_plain_and_attended_calls_in_turns_give_the_same(world: World):
     def run(comm: Communicator) -> None:
         generator = torch.Generator().manual_seed(comm.rank)
         kept = []
@@ -97,7 +97,7 @@ def test_plain_and_attended_calls_in_turns_give_the_same(world: World) -> None:
     on_threads(world, run)
 
 
-def test_a_call_that_cannot_be_made_is_an_error() -> None:
+def test_a_call_that_cannot_be_made_is_an_error():
     def run(comm: Communicator) -> None:
         rows = torch.randn(comm.num_owned, 4)
         for _ in range(3):
@@ -127,7 +127,7 @@ def test_a_call_that_cannot_be_made_is_an_error() -> None:
     on_threads(WORLDS["one rank"], run)
 
 
-def test_kinds_of_calls_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kinds_of_calls_without_end_are_not_remembered(monkeypatch):
     made = []
     prepare = StepList.__init__
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("alone")
 @pytest.mark.parametrize(
     "policy", [AT_ONCE, (2_000, 50_000, 200_000, 4, 5_000_000), (50_000, 0, 0, 200, 50_000)]
 )
-def test_with_more_under_way_nobody_sleeps_longer_than_a_millisecond(policy: WaitPolicy) -> None:
+def test_with_more_under_way_nobody_sleeps_longer_than_a_millisecond(policy: WaitPolicy):
     *awake, sleeps, sleep = among_others(policy)
     assert tuple(awake) == policy[:3]
     assert sleeps * sleep <= min(1_000_000, policy[3] * policy[4])
@@ -62,7 +62,7 @@ def on_two_ranks(body: Callable[[Communicator], Any]) -> Any:
     return dgcl.launch(run, 2)[0]
 
 
-def test_an_expensive_yield_is_the_last_for_many_waits_and_twice_as_many_after_the_next() -> None:
+def test_an_expensive_yield_is_the_last_for_many_waits_and_twice_as_many_after_the_next():
     history, _ = on_two_ranks(lambda comm: waits_in_vain(comm, EVERY_YIELD_IS_EXPENSIVE, 18 + 33))
     assert history[0] == [16, 16]
     assert history[1:17] == [[left, 16] for left in range(15, -1, -1)]  # none of them yields
@@ -71,7 +71,7 @@ def test_an_expensive_yield_is_the_last_for_many_waits_and_twice_as_many_after_t
     assert history[50] == [64, 64]
 
 
-def test_waits_without_yields_do_not_grow_for_ever() -> None:
+def test_waits_without_yields_do_not_grow_for_ever():
     def body(comm: Communicator) -> Any:
         comm.transport.runtime.tasks[EXPAND].yields[1] = 1000
         return waits_in_vain(comm, EVERY_YIELD_IS_EXPENSIVE, 1)
@@ -79,15 +79,15 @@ def test_waits_without_yields_do_not_grow_for_ever() -> None:
     assert on_two_ranks(body)[0] == [[1024, 1024]]
 
 
-def test_cheap_yields_that_were_of_no_use_change_nothing() -> None:
+def test_cheap_yields_that_were_of_no_use_change_nothing():
     assert on_two_ranks(lambda comm: waits_in_vain(comm, NO_YIELD_IS_EXPENSIVE, 3))[0] == [[0, 0]] * 3
 
 
-def test_a_policy_without_yields_does_not_yield() -> None:
+def test_a_policy_without_yields_does_not_yield():
     assert on_two_ranks(lambda comm: waits_in_vain(comm, (1_000, 0, -1, 1, 1), 3))[0] == [[0, 0]] * 3
 
 
-def test_a_wait_that_ends_by_cheap_yields_halves_the_number() -> None:
+def test_a_wait_that_ends_by_cheap_yields_halves_the_number():
     def body(comm: Communicator) -> None:
         comm.transport.runtime.tasks[EXPAND].yields[1] = 64
         comm.transport.runtime.wait_policy = (1, 60_000_000_000, 10**15, 1, 1)  # until the other rank comes
