@@ -117,22 +117,8 @@ def test_plans_by_collectives(run: Run):
 @pytest.mark.slow
 def test_ranks_that_are_processes(folder: Path):
     methods = ["auto", "gloo", "gloo-kept", "gloo-halo"]
-    argv = [
-        "-m",
-        "dgcl",
-        "bench",
-        "--ranks",
-        "2",
-        "-n",
-        "3",
-        "-w",
-        "1",
-        "-b",
-        "4K",
-        "--method",
-        ",".join(methods),
-    ]
-    outcome = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=True)
+    argv = f"-m dgcl bench --ranks 2 -n 3 -w 1 -b 4K --method {','.join(methods)}"
+    outcome = subprocess.run([sys.executable, *argv.split()], capture_output=True, text=True, check=True)
     assert "# Out of bounds values : 0 OK" in outcome.stdout.splitlines()
     rows = [line for line in outcome.stdout.splitlines() if not line.startswith("#")]
     assert [line.split()[4] for line in rows] == [method for method in methods for _ in range(2)]

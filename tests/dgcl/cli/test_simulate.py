@@ -19,18 +19,8 @@ def two_hops(run: Run, folder: Path) -> Path:
     """One row of rank 0 for rank 2, which must pass through rank 1: a millisecond on each of two wires."""
     classes = {"source": np.int32([0]), "dests": np.uint64([[4]]), "count": np.int64([1])}
     np.savez(folder / "r.npz", world_size=3, **classes)
-    argv = [
-        "plan",
-        "--relation",
-        "r.npz",
-        "--topology",
-        "line.json",
-        "--row-bytes",
-        int(ROW),
-        "--out",
-        "p.npz",
-    ]
-    assert run(*argv).status == 0
+    argv = f"plan --relation r.npz --topology line.json --row-bytes {int(ROW)} --out p.npz"
+    assert run(*argv.split()).status == 0
     return folder / "p.npz"
 
 
