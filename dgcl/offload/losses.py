@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dgcl.aggregation.once import once_differentiable
+from dgcl.aggregation.sparse import sum_dtype
 from dgcl.communicator import Communicator
 from dgcl.nn.arguments import require_dense, require_floats
 from dgcl.offload.chunked_rows import ChunkedRows
@@ -60,7 +61,7 @@ class _CrossEntropy(torch.autograd.Function):
         mask: Tensor,
         comm: Communicator,
     ) -> Tensor:
-        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        wide = sum_dtype(logits.dtype)
         total, host = torch.zeros(2, dtype=torch.float64, device="cpu"), logits.order.host
         for rows in logits.order.stretches:
             counts = mask[rows]
@@ -80,7 +81,7 @@ class _CrossEntropy(torch.autograd.Function):
         logits, labels, mask = ctx.saved_tensors
         memory, host = logits.checked(), logits.order.host
         out = host.empty(tuple(logits.shape), logits.dtype, "gradients")
-        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        wide = sum_dtype(logits.dtype)
         for rows in logits.order.stretches:
             counts = mask[rows]
             which = slice(None) if counts.all() else counts.nonzero().squeeze(1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.once import once_differentiable
+from dgcl.aggregation.sparse import sum_dtype
 from dgcl.communicator import Communicator
 from dgcl.nn.batch_norm import update_running
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
@@ -52,18 +53,14 @@ def chunked_batch_norm(
     return out
 
 
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
 def _some(x: ChunkedRows, rows: slice) -> Tensor:
     """A stretch of rows, in the type that sums have."""
-    return x.order.host.look_at(x.checked(), rows).to(_wide(x))
+    return x.order.host.look_at(x.checked(), rows).to(sum_dtype(x.dtype))
 
 
 def _statistics(x: ChunkedRows, comm: Communicator) -> tuple[Tensor, Tensor]:
     """Mean and biased variance; squared deviations are summed after the means are known, which loses no digits."""
-    total = torch.zeros(x.shape[1], dtype=_wide(x), device="cpu")
+    total = torch.zeros(x.shape[1], dtype=sum_dtype(x.dtype), device="cpu")
     for rows in x.order.stretches:
         total += _some(x, rows).sum(0)
     mean = comm.all_reduce_sum(total, "batch_norm") / comm.num_nodes
@@ -101,7 +98,7 @@ class _Normalise(torch.autograd.Function):
         order: RowOrder = x.order
         grad = ChunkedRows(order.stored(grad), order)
         # of gradients, and of gradients times normalised rows
-        sums = torch.zeros(2, x.shape[1], dtype=_wide(x), device="cpu")
+        sums = torch.zeros(2, x.shape[1], dtype=sum_dtype(x.dtype), device="cpu")
         for rows in order.stretches:
             some = _some(grad, rows)
             sums += torch.stack([some.sum(0), (some * ((_some(x, rows) - mean) * inverse)).sum(0)])

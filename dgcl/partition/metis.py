@@ -94,20 +94,12 @@ def device_levels(topology: Topology) -> list[NDArray[np.int64]]:
 
 def with_blocks(levels: Sequence[NDArray[np.int64]], block_of: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Return the levels with one more, of blocks of devices (P,), where these fit between two of them."""
-    for place, level in enumerate(levels):
-        if _is_within(level, block_of):
-            coarser = list(levels[:place])
-            return (
-                [*coarser, block_of, *levels[place:]] if _splits(coarser, block_of, level) else list(levels)
-            )
-    return list(levels)
-
-
-def _splits(coarser: list[NDArray[np.int64]], block_of: NDArray[np.int64], finer: NDArray[np.int64]) -> bool:
-    """Whether blocks lie within the groups of the level before, and are more than these and fewer than the next."""
-    before = coarser[-1] if coarser else np.zeros_like(block_of)
-    counts = [len(np.unique(level)) for level in (before, block_of, finer)]
-    return _is_within(block_of, before) and counts[0] < counts[1] < counts[2]
+    whole = np.zeros_like(block_of)
+    place = next((place for place, level in enumerate(levels) if _is_within(level, block_of)), len(levels))
+    chain = [whole, *levels[:place], block_of, *levels[place:]]
+    counts = [len(np.unique(level)) for level in chain]
+    fits = _is_within(block_of, chain[place]) and counts == sorted(set(counts))
+    return chain[1:] if fits else list(levels)
 
 
 def _is_within(fine: NDArray[np.int64], coarse: NDArray[np.int64]) -> bool:
