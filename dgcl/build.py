@@ -1,7 +1,7 @@
 """``build_comm_info``: from a graph to a communicator on every rank.
 
-Rank 0 has the graph, partitions and plans once (:func:`dgcl.prepare.shares.prepare`). The others receive their share,
-and all connect to each other.
+Rank 0 has the graph, partitions and plans (:func:`dgcl.prepare.shares.prepare_inputs`). Every rank gets its edges and
+items, makes its share, and all connect to each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from dgcl.options import (
 )
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import ANEW, load_share
-from dgcl.prepare.shares import Share, prepare
+from dgcl.prepare.share import RankInputs, Share, share_of
+from dgcl.prepare.shares import prepare, prepare_inputs
 from dgcl.program.strategy import Strategy
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from dgcl.transport.cuda.gpu import Device
 
 __all__ = [
-    "Share",
     "build_comm_info",
     "connect",
     "connect_shares",
@@ -137,11 +137,11 @@ def build_comm_info(
     topology = topology_of_job(control, topology, places)
     layout = _strategy(control, settings, topology, method, places, opened)
 
-    def shares() -> list[Share]:
+    def inputs() -> list[RankInputs]:
         if graph is None:
             raise ValueError("graph must be given on rank 0 (got None)")
         assert isinstance(settings, Settings)
-        return prepare(
+        return prepare_inputs(
             graph,
             control.world_size,
             topology,
@@ -156,7 +156,7 @@ def build_comm_info(
             block=layout.block if isinstance(layout, GridPlacement) else 1,
         )
 
-    return connect(shares, Communicator, timeout, channel, opened)
+    return connect(inputs, Communicator, timeout, channel, opened)
 
 
 def check_timeout(timeout: Any) -> None:
@@ -335,16 +335,16 @@ def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) 
 
 @set_up_call
 def connect(
-    shares: Callable[[], Sequence[Share]],
+    inputs: Callable[[], Sequence[RankInputs]],
     kind: type[AnyCommunicator],
     timeout: float,
     channel: str = "auto",
     device: Device | None = None,
 ) -> AnyCommunicator:
-    """Let rank 0 make every rank's share, hand them out, and connect the ranks. Collective.
+    """Let rank 0 hand out what each rank makes its share from, and connect the ranks. Collective.
 
     Args:
-        shares: Called on rank 0 alone; what it raises is raised on every rank.
+        inputs: Called on rank 0 alone; what it raises is raised on every rank.
         kind: The class of communicator to make.
         timeout, channel: As in :func:`build_comm_info`.
         device: This rank's, opened.
@@ -354,7 +354,14 @@ def connect(
     """
     from dgcl.ranks.context import context
 
-    share = from_rank_0(context.require_control(), shares, kernels.prepare)
+    control = context.require_control()
+    mine = from_rank_0(control, inputs, kernels.prepare)
+    problem = None
+    try:
+        share = share_of(mine)
+    except Exception as error:  # every rank must hear of it, whatever it is
+        problem = error
+    agree(control, problem)
     return connect_shares(share, kind, timeout, channel, device)
 
 

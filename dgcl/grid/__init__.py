@@ -7,7 +7,7 @@ edges, and a fold of what they summed:
 - :mod:`~dgcl.grid.needs`: who reads and who sums which vertex, by one pass over the edges;
 - :mod:`~dgcl.grid.items`: slices of rows as items, and both demands of an aggregation over them;
 - :mod:`~dgcl.grid.counts`: rows that travel and edges that are held, counted, and by closed formulas;
-- :mod:`~dgcl.grid.local_graphs`: each rank's edges;
+- :mod:`~dgcl.grid.edges`: each rank's edges;
 - :mod:`~dgcl.grid.plans`: plans of both exchanges, and what an aggregation is predicted to take;
 - :mod:`~dgcl.grid.strategy`, :mod:`~dgcl.grid.choice`: one grid as a strategy, and the fastest of all;
 - :mod:`~dgcl.grid.published`: what the algorithms as published receive, for comparison.

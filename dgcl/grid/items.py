@@ -13,7 +13,6 @@ slice are those of any other, but for its owners: there the own bit of a mask is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,28 +41,6 @@ class ItemDemand:
     vertex_owner: NDArray[np.int32]
     masks: NDArray[Any]
     over_parts: bool
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self.grid.size
-
-    @cached_property
-    def owner(self) -> NDArray[np.int32]:
-        """(N * slices,) int32, the rank that owns each item."""
-        return np.repeat(self.vertex_owner, self.grid.slices)
-
-    def wanted_by(self, rank: int) -> NDArray[np.int64]:
-        """The items that a rank wants, ascending: of its own slice, by the bit of its part, or of its depth."""
-        grid, owner = self.grid, self.vertex_owner
-        bit, same = grid.part_of(rank), grid.depth_of(owner) == grid.depth_of(rank)
-        if not self.over_parts:
-            bit, same = grid.depth_of(rank), grid.part_of(owner) == grid.part_of(rank)
-        words = self.masks[bit // 64]
-        is_needed = (words & words.dtype.type(1 << bit % 64)) != 0
-        vertices = np.flatnonzero(is_needed & same & (owner != rank))
-        items: NDArray[np.int64] = vertices * grid.slices + grid.slice_of(rank)
-        return items
 
     def own_bits(self) -> NDArray[np.int32]:
         """(N,) of each vertex the bit that stands for its owner, in its owner's slice."""
@@ -117,7 +94,7 @@ class ItemDemand:
             items[places + np.repeat(shift, size[groups])] = grouped.items[places] * self.grid.slices + s
             first += len(groups)
         relation = Relation(self.grid.size, owner[order], dests[order], count[order])
-        return ItemClasses(relation, class_ptr, items, self.owner)
+        return ItemClasses(relation, class_ptr, items, np.repeat(self.vertex_owner, self.grid.slices))
 
     def _dests(self, grouped: Grouped, groups: NDArray[np.int64], s: int) -> NDArray[np.uint64]:
         """(C, words) the ranks that want slice s of each of some groups of vertices."""

@@ -122,7 +122,7 @@ def plan_items(
     def make() -> Plan:
         return make_plan(classes.relation, topology, method, of_slices)
 
-    return Planned(demand, classes, make() if source is None else source(classes, exchange, make))
+    return Planned(classes, make() if source is None else source(classes, exchange, make))
 
 
 def bound_of_grid(needs: Needs, topology: Topology, options: PlanOptions) -> float:

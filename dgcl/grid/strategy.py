@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from dgcl.graph import Graph
+from dgcl.grid.edges import edges_on_grid
 from dgcl.grid.grid import Grid
 from dgcl.grid.items import expand_demand, fold_demand
-from dgcl.grid.local_graphs import build_grid_graphs
 from dgcl.grid.needs import Needs, find_needs, with_own
 from dgcl.grid.plans import GridPlan, PlanOfClasses, plan_grid, plan_items
 from dgcl.planner.plan import Plan
 from dgcl.planner.reading.render import seconds, size
 from dgcl.program.exchange import HALO, ROWS, SLICES
-from dgcl.program.strategy import Arrangement, PartialSums, Planned, Problem
+from dgcl.program.strategy import Arrangement, Planned, Problem
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 
@@ -77,15 +77,13 @@ class GridPlacement:
             )
         needs, why = plan.needs, self._summary(plan, problem.graph)
         _log.info("%s", why)  # before the edges are held
-        local_graphs = functools.partial(build_grid_graphs, problem.graph, problem.part, self.grid)
-        folded = plan.folded
         return Arrangement(
-            plan.expand.demand,
             plan.expand.classes,
             plan.expand.plan,
-            problem.graph,
+            functools.partial(edges_on_grid, problem.graph, problem.part, self.grid),
             why,
-            partial=PartialSums(folded.demand, folded.classes, folded.plan, GRID, local_graphs),
+            placement=GRID,
+            partial=plan.folded,
             more=self._of_whole_slices(problem, needs),
             grid=(self.grid.parts, self.grid.depth, self.grid.slices),
         )

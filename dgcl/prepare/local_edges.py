@@ -8,7 +8,6 @@ its own program, from the places that the owners send along the plan's ways.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,76 +19,55 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.planner.relays import without_idle_relays
-from dgcl.prepare.shares import Share, machine_of
-from dgcl.program.compile import Frame, compile_program
-from dgcl.program.exchange import HALO, Exchange
-from dgcl.program.model import Program
+from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
+from dgcl.prepare.shares import machine_of
+from dgcl.program.compile import Frame
+from dgcl.program.exchange import HALO
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
 from dgcl.ranks.whole_rows import agree
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import demand_of_pairs
-from dgcl.relation.local_graph import MAX_LOCAL_ROWS, LocalGraph
+from dgcl.relation.local_graph import MAX_LOCAL_ROWS, RankEdges, pointer
 from dgcl.topology import Topology
 
-__all__ = ["OwnEdges", "plan_together", "share_of_edges"]
+__all__ = ["plan_together", "share_of_edges"]
 
 Ids = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class OwnEdges:
-    """A rank's vertices and their in-edges, sorted by head; rows of sources are those of ``owned_ids`` and ``lacking``.
+def own_edges(
+    rank: int, num_nodes: int, first_edge: int, owned_ids: Ids, sources: Ids, heads: Ids
+) -> tuple[RankEdges, Ids, Ids]:
+    """A rank's edges, sorted by head; the ids of the sources that it lacks; how many edges read each of 0 to N - 1.
 
-    Attributes:
-        owned_ids: (n,) as the rank gave them.
-        lacking: (h,) ids of the sources that it does not own, ascending.
-        indptr: (n + 1,) in-edges of each owned vertex.
-        sources: (E,) int32, the row in [0, n + h) of each edge's source.
-        order: (E,) where each edge was in the rank's own order; None: they were sorted already.
+    Time and memory: linear in its edges, and 12 bytes for each vertex of the whole graph.
+
+    Raises:
+        ValueError: An id is out of range, or a head is not owned.
     """
-
-    owned_ids: Ids
-    lacking: Ids
-    indptr: Ids
-    sources: NDArray[np.int32]
-    order: Ids | None
-
-    @staticmethod
-    def of(rank: int, num_nodes: int, owned_ids: Ids, sources: Ids, heads: Ids) -> OwnEdges:
-        """Sort a rank's edges.
-
-        Time and memory: linear in its edges, and 4 bytes for each vertex of the whole graph.
-
-        Raises:
-            ValueError: An id is out of range, or a head is not owned.
-        """
-        for name, ids in (("sources", sources), ("heads", heads)):
-            check_range(name, ids, rank, num_nodes)
-        row_of = np.full(num_nodes, -1, np.int32)
-        row_of[owned_ids] = rows = np.arange(len(owned_ids), dtype=np.int32)
-        head_rows = row_of[heads]
-        if (head_rows < 0).any():
-            raise ValueError(
-                f"heads of rank {rank} must be vertices that it owns: each rank gives the in-edges of its own (got"
-                f" vertex {heads[np.argmin(head_rows)]})"
-            )
-        order = None
-        if (np.diff(head_rows) < 0).any():
-            order = np.argsort(head_rows, kind="stable")
-            sources = sources[order]
-        indptr = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(np.bincount(head_rows, minlength=len(rows)), out=indptr[1:])
-        lacks = np.zeros(num_nodes, bool)
-        lacks[sources] = True
-        lacks[owned_ids] = False
-        lacking = np.flatnonzero(lacks)
-        if len(rows) + len(lacking) > MAX_LOCAL_ROWS:
-            raise ValueError(
-                f"owned_ids: rank {rank} would hold more than {MAX_LOCAL_ROWS} rows; use more ranks"
-            )
-        row_of[lacking] = np.arange(len(rows), len(rows) + len(lacking), dtype=np.int32)
-        return OwnEdges(owned_ids, lacking, indptr, row_of[sources], order)
+    for name, ids in (("sources", sources), ("heads", heads)):
+        check_range(name, ids, rank, num_nodes)
+    row_of = np.full(num_nodes, -1, np.int32)
+    row_of[owned_ids] = np.arange(len(owned_ids), dtype=np.int32)
+    head_rows = row_of[heads]
+    if (head_rows < 0).any():
+        raise ValueError(
+            f"heads of rank {rank} must be vertices that it owns: each rank gives the in-edges of its own (got"
+            f" vertex {heads[np.argmin(head_rows)]})"
+        )
+    order = None
+    if (np.diff(head_rows) < 0).any():
+        order = np.argsort(head_rows, kind="stable")
+        sources = sources[order]
+        order += first_edge
+    degrees = np.bincount(head_rows, minlength=len(owned_ids))
+    reads = np.bincount(sources, minlength=num_nodes)
+    lacking = np.flatnonzero((reads > 0) & (row_of < 0))
+    if len(owned_ids) + len(lacking) > MAX_LOCAL_ROWS:
+        raise ValueError(f"owned_ids: rank {rank} would hold more than {MAX_LOCAL_ROWS} rows; use more ranks")
+    first = first_edge + pointer(degrees)[:-1]
+    return RankEdges(num_nodes, owned_ids, degrees, first, sources, order), lacking, reads
 
 
 def share_of_edges(
@@ -144,48 +122,39 @@ def share_of_edges(
     if part is None:
         part = _owners(ids_of_ranks)
     num_owned = np.bincount(part, minlength=control.world_size)
+    first_edge = sum(num_edges[: control.rank])
     own, text = None, None
     try:
-        own = OwnEdges.of(control.rank, len(part), *arrays)
+        own = own_edges(control.rank, len(part), first_edge, *arrays)
     except Exception as error:
         text = str(error) or type(error).__name__
     requests: list[Ids] = [np.zeros((0, 2), np.int64)] * control.world_size
     if own is not None:
-        reads = np.bincount(own.sources, minlength=len(ids) + len(own.lacking))
-        table, owners = np.column_stack([own.lacking, reads[len(ids) :]]), part[own.lacking]
+        rank_edges, lacking, reads = own
+        table, owners = np.column_stack([lacking, reads[lacking]]), part[lacking]
         requests = [table[owners == peer] for peer in range(control.world_size)]
     received = control.all_to_all([(text, asked) for asked in requests])
     for text, _ in received:
         if text is not None:
             raise ValueError(text)
-    assert own is not None
     row_of = np.empty(len(part), np.int32)
     row_of[ids] = np.arange(len(ids), dtype=np.int32)
     readers = np.repeat(np.arange(control.world_size), [len(asked) for _, asked in received])
     asked = np.concatenate([asked for _, asked in received])
-    rows = row_of[asked[:, 0]]
-    in_degrees, out_degrees = np.diff(own.indptr), reads[: len(ids)]
-    np.add.at(out_degrees, rows, asked[:, 1])
-    relation, wanted_rows = _classes(control, ids, rows, readers)
+    np.add.at(reads, asked[:, 0], asked[:, 1])
+    relation, wanted = _classes(control, ids, row_of[asked[:, 0]], readers)
     plan = planned(relation)
     frame = Frame.of(relation, without_idle_relays(plan), num_owned)
-    program, halo = _compile(control, frame, ids, wanted_rows, np.column_stack([in_degrees, out_degrees]))
-    row_of[program.halo_ids] = np.arange(len(ids), program.num_local, dtype=np.int32)
-    renumbered = row_of[np.concatenate([ids, own.lacking])]
-    first_edge = sum(num_edges[: control.rank])
-    local = LocalGraph(
-        owned_ids=ids,
-        halo_ids=program.halo_ids,
-        indptr=own.indptr,
-        indices=renumbered[own.sources],
-        edge_first=first_edge + own.indptr[:-1],
-        edge_order=None if own.order is None else first_edge + own.order,
-        in_degrees=np.concatenate([in_degrees, halo[:, 0]]),
-        out_degrees=np.concatenate([out_degrees, halo[:, 1]]),
-        num_nodes_global=len(part),
-        first_edge=first_edge,
-    )
-    return Share((Exchange(HALO, plan, program),), local, (len(part), sum(num_edges))), part, reports
+    owned = np.stack([rank_edges.degrees, reads[ids], ids])
+    mine, outgoing = frame.places_of(control.rank), []
+    for peer in range(control.world_size):
+        here = np.isin(mine, frame.places_through(peer), assume_unique=True)
+        outgoing.append(owned[:, wanted[here]])
+    incoming = np.concatenate(control.all_to_all(outgoing), axis=1)
+    items = RankItems(HALO, plan, num_owned, (ids, owned), wanted, (incoming[2], incoming), frame)
+    sizes = (len(part), sum(num_edges))
+    inputs = RankInputs(control.rank, (items,), rank_edges, sizes, first_edge=first_edge)
+    return share_of(inputs), part, reports
 
 
 def plan_together(
@@ -255,25 +224,3 @@ def _classes(control: Control, owned_ids: Ids, rows: NDArray[np.int32], readers:
         np.concatenate([counts for _, counts in of_ranks]),
     )
     return relation, by_id[mine.items]
-
-
-def _compile(
-    control: Control, frame: Frame, owned_ids: Ids, wanted_rows: Ids, degrees: Ids
-) -> tuple[Program, Ids]:
-    """This rank's program, and what the owners say of each halo row. Collective.
-
-    Args:
-        control: The control plane.
-        frame: Of the plan.
-        owned_ids: (n,) of this rank's rows.
-        wanted_rows: Those that some rank reads, in the order of places.
-        degrees: (n, k), what owners say of each row.
-    """
-    mine, outgoing = frame.places_of(control.rank), []
-    for peer in range(control.world_size):
-        rows = wanted_rows[np.isin(mine, frame.places_through(peer), assume_unique=True)]
-        outgoing.append((owned_ids[rows], degrees[rows]))
-    ids, about = (np.concatenate(column) for column in zip(*control.all_to_all(outgoing), strict=True))
-    program = compile_program(frame, control.rank, owned_ids, wanted_rows, ids)
-    by_id = np.argsort(ids)
-    return program, about[by_id[np.searchsorted(ids, program.halo_ids, sorter=by_id)]]

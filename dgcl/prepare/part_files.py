@@ -40,8 +40,8 @@ import numpy as np
 from dgcl.grid.grid import Grid, as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
+from dgcl.prepare.share import Share
 from dgcl.prepare.share_checks import check_share
-from dgcl.prepare.shares import Share
 from dgcl.program.exchange import Exchange
 from dgcl.program.model import Program, Schedule
 from dgcl.relation.local_graph import LocalGraph

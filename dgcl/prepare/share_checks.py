@@ -12,7 +12,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.prepare.shares import Share
+from dgcl.prepare.share import Share
 from dgcl.program.checks import check_program
 from dgcl.program.exchange import PARTIAL
 from dgcl.relation.local_graph import LocalGraph

@@ -1,4 +1,4 @@
-"""From a graph to every rank's share: partition, relation, plan, proof, programs, local graphs.
+"""From a graph to what every rank makes its share from: partition, relation, plan.
 
 All that needs the graph and no ranks, as one pure function; :mod:`dgcl.build` runs it on rank 0. What is exchanged is
 decided by a :class:`~dgcl.program.strategy.Strategy`; nothing else here depends on which one it is.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,16 @@ from dgcl.partition import balance_weights, partition_graph
 from dgcl.partition.check import check_part
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import METHODS
-from dgcl.planner.plan import Plan
 from dgcl.prepare.cache import cache_key
 from dgcl.prepare.parts_choice import AUTO, explain_parts, fastest_parts, predict_parts
+from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
 from dgcl.prepare.stored_plans import StaleParts, StoredPlans
 from dgcl.prepare.typed_exchanges import plan_edge_types
-from dgcl.program import Program, compile_programs
-from dgcl.program.exchange import HALO, PARTIAL, Exchange
+from dgcl.program.compile import items_of_ranks
+from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.program.strategy import Arrangement, Planned, Problem, Strategy
 from dgcl.ranks.machines import host_of_ranks
-from dgcl.relation.local_graph import LocalGraph, build_local_graphs
+from dgcl.relation.local_graph import Rows
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication
 from dgcl.topology import Topology, resolve_topology
@@ -40,38 +40,6 @@ from dgcl.topology.checks import check_choice, check_path
 from dgcl.workers.strategy import EdgePlacement
 
 _log = logging.getLogger("dgcl")
-
-
-@dataclass(frozen=True, eq=False)
-class Share:
-    """What one rank needs to take part.
-
-    Attributes:
-        exchanges: The exchanges of the communicator; the first one is "halo".
-        local: Its edges and degrees.
-        sizes: (vertices, edges) of the whole graph.
-        choice: Why this plan, where there was a choice; for people.
-        edges: The placement of edges (:mod:`dgcl.workers`); "head": each rank has all in-edges of its vertices; "grid":
-            those of ``grid``.
-        grid: Where items are slices of rows; None: they are vertices.
-    """
-
-    exchanges: tuple[Exchange, ...]
-    local: LocalGraph
-    sizes: tuple[int, int]
-    choice: str = ""
-    edges: str = "head"
-    grid: Grid | None = None
-
-    @property
-    def program(self) -> Program:
-        """What the rank does in every call of "halo"."""
-        return self.exchanges[0].program
-
-    @property
-    def plan(self) -> Plan:
-        """The whole plan of "halo"."""
-        return self.exchanges[0].plan
 
 
 def check_method(method: str) -> None:
@@ -89,7 +57,12 @@ def check_method(method: str) -> None:
     check_choice(method, "method", known)
 
 
-def prepare(
+def prepare(*arguments: Any, **options: Any) -> list[Share]:
+    """The shares of all ranks, one after the other; arguments and errors of :func:`prepare_inputs`."""
+    return [share_of(inputs) for inputs in prepare_inputs(*arguments, **options)]
+
+
+def prepare_inputs(
     graph: Any,
     world_size: int,
     topology: str | Topology = "auto",
@@ -103,8 +76,8 @@ def prepare(
     cache: str | os.PathLike[str] | None = None,
     strategy: Strategy | None = None,
     block: int = 1,
-) -> list[Share]:
-    """Partition, plan, prove and compile; everything that needs the graph and no ranks.
+) -> list[RankInputs]:
+    """Partition and plan; what each rank makes its share from.
 
     Arguments and errors as in :func:`dgcl.build_comm_info`; ``strategy`` decides what is exchanged. The default
     knows the methods of the planner, and asks for its own settings where ``method`` is a strategy's. ``block``
@@ -178,13 +151,10 @@ def prepare(
     planned: dict[str, Planned] = {HALO: arrangement}
     if arrangement.partial is not None:
         planned[PARTIAL] = arrangement.partial
-    compiled = [_compiled(name, each) for name, each in (planned | dict(arrangement.more)).items()]
-    exchanges = list(zip(*compiled, strict=True))
-    steps.done("programs and proof")
     if plans.store(owners):
         steps.done("storing")
-    shares = _share_out(checked, arrangement, exchanges)
-    steps.done("local graphs")
+    inputs = _inputs(checked, arrangement, planned | dict(arrangement.more), world_size)
+    steps.done("edges and items of ranks")
     plan = arrangement.plan
     _log.info(
         "%d vertices, %d edges on %d ranks of %s: %s; predicted %.3g s per exchange of %d-byte rows (%.1f%% "
@@ -199,7 +169,7 @@ def prepare(
         100 * plan.gap,
         steps,
     )
-    return shares
+    return inputs
 
 
 def machine_of(topology: str | Topology, world_size: int) -> Topology:
@@ -209,34 +179,38 @@ def machine_of(topology: str | Topology, world_size: int) -> Topology:
     return resolve_topology(topology, world_size)
 
 
-def _compiled(name: str, planned: Planned) -> list[Exchange]:
-    """An exchange of every rank."""
-    programs = compile_programs(planned.plan, planned.classes)
-    return [Exchange(name, planned.plan, program) for program in programs]
+def _inputs(
+    graph: Graph, arrangement: Arrangement, planned: dict[str, Planned], world_size: int
+) -> list[RankInputs]:
+    """What each rank makes its share from."""
+    degrees = (graph.in_degrees(), graph.out_degrees())
+    grid = None if arrangement.grid is None else Grid(*arrangement.grid)
 
+    def rows(ids: NDArray[np.int64]) -> Rows:
+        names = ids if arrangement.origin is None else arrangement.origin[ids]
+        vertices = names if grid is None else names // grid.slices
+        return ids, np.stack([*(each[vertices] for each in degrees), names])
 
-def _share_out(graph: Graph, arrangement: Arrangement, exchanges: list[tuple[Exchange, ...]]) -> list[Share]:
-    """Every rank's share, with the ids of vertices."""
-    sizes = (graph.num_nodes, graph.num_edges)
-    halo = [of_rank[0].program for of_rank in exchanges]
-    if arrangement.partial is not None:
-        partial = [of_rank[1].program.halo_ids for of_rank in exchanges]
-        rows = [(each.owned_ids, each.halo_ids, more) for each, more in zip(halo, partial, strict=True)]
-        grid = None if arrangement.grid is None else Grid(*arrangement.grid)
-        return [
-            Share(of_rank, local, sizes, arrangement.why, arrangement.partial.edges, grid)
-            for of_rank, local in zip(exchanges, arrangement.partial.local_graphs(rows), strict=True)
-        ]
-    locals_ = build_local_graphs(
-        arrangement.graph, [(program.owned_ids, program.halo_ids) for program in halo]
-    )
-    pairs = zip(halo, locals_, strict=True)
-    if arrangement.named is not None:
-        pairs = (arrangement.named(program, local) for program, local in pairs)  # type: ignore[assignment]
-    plan, why = arrangement.plan, arrangement.why
+    exchanges: list[list[RankItems]] = [[] for _ in range(world_size)]
+    for name, each in planned.items():
+        frame, items = items_of_ranks(each.plan, each.classes)
+        for rank, (owned, wanted, incoming) in enumerate(items):
+            mine = RankItems(name, each.plan, frame.num_owned, rows(owned), wanted, rows(incoming))
+            exchanges[rank].append(mine)
     return [
-        Share((Exchange(HALO, plan, program), *of_rank[1:]), local, sizes, why)
-        for (program, local), of_rank in zip(pairs, exchanges, strict=True)
+        RankInputs(
+            rank,
+            tuple(exchanges[rank]),
+            arrangement.edges_of(rank),
+            (graph.num_nodes, graph.num_edges),
+            0
+            if arrangement.core is None
+            else int(exchanges[rank][0].num_owned[rank] - arrangement.core[rank]),
+            choice=arrangement.why,
+            placement=arrangement.placement,
+            grid=grid,
+        )
+        for rank in range(world_size)
     ]
 
 

@@ -17,7 +17,7 @@ def plan_edge_types(graph: TypedGraph, problem: Problem, arrangement: Arrangemen
     Raises:
         ValueError: Edges are not summed by the owners of their heads, or vertices have replicas.
     """
-    if arrangement.partial is not None or arrangement.named is not None:
+    if arrangement.partial is not None or arrangement.origin is not None:
         raise ValueError("a graph of several types goes with edges='head', without a grid or replicas")
     planned = {}
     for edge_type in graph.edge_types:
@@ -34,5 +34,5 @@ def plan_edge_types(graph: TypedGraph, problem: Problem, arrangement: Arrangemen
             ),
             {"exchange": name},
         )
-        planned[name] = Planned(demand, classes, plan)
+        planned[name] = Planned(classes, plan)
     return planned

@@ -1,4 +1,4 @@
-"""A plan compiled for each rank, and proved on symbols; what a strategy hands in for that.
+"""A plan compiled for each rank, and checked; what a strategy hands in for that.
 
 Imports :mod:`dgcl.graph`, :mod:`dgcl.relation` and :mod:`dgcl.planner`.
 """

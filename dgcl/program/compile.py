@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,18 +29,20 @@ def compile_programs(plan: Plan, classes: ItemClasses) -> list[Program]:
     Raises:
         ValueError: A rank would hold 2**31 rows or more.
     """
+    frame, items = items_of_ranks(plan, classes)
+    return [compile_program(frame, rank, *mine) for rank, mine in enumerate(items)]
+
+
+def items_of_ranks(
+    plan: Plan, classes: ItemClasses
+) -> tuple[Frame, Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    """What :func:`compile_program` takes: the frame of a plan, and of each rank its items."""
     items, num_owned = classes.items, np.bincount(classes.owner, minlength=plan.world_size)
     frame = Frame.of(plan.relation, without_idle_relays(plan), num_owned)
-    return [
-        compile_program(
-            frame,
-            rank,
-            ids,
-            np.searchsorted(ids, items[frame.places_of(rank)]),
-            items[frame.places_through(rank)],
-        )
+    return frame, (
+        (ids, np.searchsorted(ids, items[frame.places_of(rank)]), items[frame.places_through(rank)])
         for rank, ids in enumerate(ids_by_owner(classes.owner, num_owned))
-    ]
+    )
 
 
 def ids_by_owner(owner: np.ndarray, num_owned: np.ndarray) -> list[np.ndarray]:

@@ -1,12 +1,12 @@
 """What a strategy hands in: items, who owns and who wants them, and the plan that brings them.
 
 A *strategy* lays out an aggregation: it chooses the items, where they live, and who sums which edge. All that comes
-after it is the same for every strategy: programs are compiled from an :class:`Arrangement` and proved against it.
+after it is the same for every strategy: a rank's share is made from an :class:`Arrangement`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -19,14 +19,9 @@ from dgcl.planner import PlanOptions
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.program.model import Program
-from dgcl.relation.classes import ItemClasses, build_classes
-from dgcl.relation.demand import Demand, Wants, halo_demand
-from dgcl.relation.local_graph import LocalGraph
+from dgcl.relation.classes import ItemClasses, halo_classes
+from dgcl.relation.local_graph import RankEdges, edges_into
 from dgcl.topology import Topology
-
-#: Of a rank the ids of its owned rows, of its halo rows, and of the rows to which it contributes partial sums.
-Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,30 +29,12 @@ class Planned:
     """Items that some rank wants, and the plan that brings them.
 
     Attributes:
-        demand: Who owns, and who wants, each item.
-        classes: The same, grouped.
+        classes: Who owns, and who wants, each item.
         plan: For ``classes.relation``.
     """
 
-    demand: Wants
     classes: ItemClasses
     plan: Plan
-
-
-@dataclass(frozen=True, eq=False)
-class PartialSums(Planned):
-    """The second exchange of an arrangement in which edges are not all summed by the owners of their heads.
-
-    The demand is that of vertices by the ranks that contribute partial sums to them, which travel the plan's trees
-    backwards.
-
-    Attributes:
-        edges: The placement's name.
-        local_graphs: Makes the local graphs of ranks from their rows, one at a time.
-    """
-
-    edges: str
-    local_graphs: Callable[[Iterable[Rows]], Iterator[LocalGraph]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,19 +42,23 @@ class Arrangement(Planned):
     """What is exchanged, and how.
 
     Attributes:
-        graph: N vertices.
+        edges_of: The edges that a rank sums.
         why: Why this and nothing else, for people; "" where there was no choice.
-        named: Turns a rank's program and local graph into those with ids of vertices; None: items are vertices, or
-            local graphs have ids of items.
-        partial: Who sums which edge, and how partial sums travel; None: each owner sums the in-edges of its items.
+        origin: The vertex of each copy, where items are copies; None: they are vertices, or slices of their rows.
+        core: ``(P,)`` of each rank's copies those that are no replicas.
+        placement: What a communicator calls the placement of edges.
+        partial: The second exchange, where edges are not all summed by the owners of their heads: vertices by the ranks
+            that contribute partial sums to them, which travel the plan's trees backwards.
         more: Further exchanges by name.
         grid: (parts, depth, slices), where items are slices of rows (:mod:`dgcl.grid`); None: they are vertices.
     """
 
-    graph: Graph
+    edges_of: Callable[[int], RankEdges]
     why: str = ""
-    named: Callable[[Program, LocalGraph], tuple[Program, LocalGraph]] | None = None
-    partial: PartialSums | None = None
+    origin: NDArray[np.int64] | None = None
+    core: NDArray[np.int64] | None = None
+    placement: str = "head"
+    partial: Planned | None = None
     more: Mapping[str, Planned] = field(default_factory=dict)
     grid: tuple[int, int, int] | None = None
 
@@ -139,14 +120,13 @@ class Problem:
     plans: PlanSource = NoStore()  # noqa: RUF009 (it has no state)
 
     @cached_property
-    def demand(self) -> Demand:
-        """Who wants which vertex: the owners of the heads of its out-edges."""
-        return halo_demand(self.graph, self.part, self.topology.num_devices)
-
-    @cached_property
     def classes(self) -> ItemClasses:
-        """The vertices that are wanted, in classes."""
-        return build_classes(self.demand)
+        """The vertices that the owners of their out-edges' heads want, in classes."""
+        return halo_classes(self.graph, self.part, self.topology.num_devices)
+
+    def edges_of(self, rank: int) -> RankEdges:
+        """The in-edges of a rank's vertices."""
+        return edges_into(self.graph, np.flatnonzero(self.part == rank))
 
     def plan_vertices(self, method: str | None = None) -> Arrangement:
         """Exchange the rows of vertices by a planner's method: what DGCL does.
@@ -158,7 +138,7 @@ class Problem:
         plan = self.plans.plan(
             self.part, relation, lambda: make_plan(relation, self.topology, name, self.options), {}
         )
-        return Arrangement(self.demand, self.classes, plan, self.graph)
+        return Arrangement(self.classes, plan, self.edges_of)
 
 
 class Strategy(Protocol):

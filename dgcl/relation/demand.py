@@ -9,7 +9,7 @@ are a :class:`Demand`, and everything behind it is the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +19,7 @@ from dgcl.graph.csr import require_graph
 from dgcl.graph.id_arrays import as_ids
 from dgcl.partition.check import as_num_parts, check_part
 
-__all__ = ["Demand", "Wants", "demand_of_pairs", "empty_masks", "group_masks", "halo_demand"]
-
-
-class Wants(Protocol):
-    """What a proof of programs reads of a demand."""
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks P."""
-
-    @property
-    def owner(self) -> NDArray[np.int32]:
-        """(N,) int32, the rank that owns each item."""
-
-    def wanted_by(self, rank: int) -> NDArray[np.int64]:
-        """The items that a rank wants, ascending."""
+__all__ = ["Demand", "demand_of_pairs", "empty_masks", "group_masks", "halo_demand"]
 
 
 @dataclass(frozen=True, eq=False)

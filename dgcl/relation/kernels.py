@@ -28,7 +28,7 @@ def mark_readers(
 
     `mask` is one word, (N,). The owner's own bit is set as well: to test for it at every edge would cost another
     random read. Neighbouring readers of one part are one stretch of edges, and sources, which a graph has checked,
-    are read as unsigned: both as in :func:`dgcl.relation.local_graph_kernels.take_rows`.
+    are read as unsigned: a signed one might count from the end, which is looked at every time.
     """
     one = mask.dtype.type(1)
     i = 0

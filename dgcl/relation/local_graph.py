@@ -10,7 +10,6 @@ for a degree means the degree in the whole graph, so the degrees of the whole gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,7 +19,17 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 
-__all__ = ["LocalGraph", "build_local_graphs", "edge_places", "local_graph_bytes"]
+__all__ = [
+    "LocalGraph",
+    "RankEdges",
+    "Rows",
+    "build_local_graph",
+    "edge_places",
+    "edges_into",
+    "local_graph_bytes",
+    "local_graph_of",
+    "pointer",
+]
 
 MAX_LOCAL_ROWS = np.iinfo(np.int32).max
 """Local source ids are int32, as the frameworks' fastest kernels want them; global ids are int64."""
@@ -124,51 +133,105 @@ def local_graph_bytes(num_owned: Any, num_halo: Any, num_edges: Any, edge_order:
     )
 
 
-def build_local_graphs(
-    graph: Graph, rows: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
-) -> Iterator[LocalGraph]:
-    """The local graphs of ranks, one at a time.
+@dataclass(frozen=True, eq=False)
+class RankEdges:
+    """The edges that a rank sums, head by head, by ids of vertices.
 
-    What costs time or memory in proportion to the whole graph is done once for all ranks, and each graph can
-    be sent away before the next is built.
+    Attributes:
+        num_vertices: Ids are below that.
+        heads: (H,) each head once.
+        degrees: (H,) how many of these edges it has.
+        first: (H,) the place of the first of them in the whole CSR; without ``order`` the others follow there.
+        sources: (E,) of its edges, then of those of the next head.
+        order: (E,) as :attr:`LocalGraph.edge_order`.
+        slices, slice: Rows are items ``id * slices + slice`` (:mod:`dgcl.grid`).
+    """
+
+    num_vertices: int
+    heads: NDArray[np.int64]
+    degrees: NDArray[np.int64]
+    first: NDArray[np.int64]
+    sources: NDArray[Any]
+    order: NDArray[np.int64] | None
+    slices: int = 1
+    slice: int = 0
+
+
+def edges_into(graph: Graph, heads: NDArray[np.int64]) -> RankEdges:
+    """The in-edges of some vertices."""
+    first = graph.indptr[heads]
+    degrees = graph.indptr[heads + 1] - first
+    places = edge_places(first, pointer(degrees))
+    order = None if graph.edge_ids is None else graph.edge_ids[places]
+    return RankEdges(graph.num_nodes, heads, degrees, first, graph.indices[places], order)
+
+
+#: Of some rows of a rank their ids, and (3, n) what is known of each: in-degree, out-degree, the id that users see.
+Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def build_local_graph(
+    edges: RankEdges, owned: Rows, halo: Rows, partial: Rows, num_nodes: int, **more: int
+) -> LocalGraph:
+    """The local graph of a rank. Time: linear in its edges; memory: 4 bytes for each vertex of the whole graph.
 
     Args:
-        graph: the whole graph.
-        rows: of each rank ``(owned_ids, halo_ids)``: ascending global ids of the vertices that it owns, and those of
-            the rows that it receives, in the order in which they arrive. These must cover every source of the owned
-            vertices' in-edges that is not owned; they may hold more.
+        edges: What it sums.
+        owned, halo, partial: Its rows: those that it owns, those that it receives, in the order in which they arrive,
+            and those of others to which it contributes. A head is owned or partial, a source owned or in the halo.
+        num_nodes, more: Of the local graph.
 
     Raises:
-        ValueError: A source is neither owned nor in the halo.
+        ValueError: There is no row of a head or of a source.
     """
-    from dgcl.relation.local_graph_kernels import take_rows
+    row_of = np.full(edges.num_vertices, -1, np.int32)
 
-    in_degrees, out_degrees = graph.in_degrees(), graph.out_degrees()
-    local_of = np.full(graph.num_nodes, -1, np.int32)  # vertex -> local row; -1 again between ranks
-    for owned_ids, halo_ids in rows:
-        local_ids = np.concatenate([owned_ids, halo_ids])
-        local_of[local_ids] = np.arange(len(local_ids), dtype=np.int32)
-        first = graph.indptr[owned_ids]
-        indptr = np.zeros(len(owned_ids) + 1, np.int64)
-        np.cumsum(graph.indptr[owned_ids + 1] - first, out=indptr[1:])
-        indices = np.empty(indptr[-1], np.int32)
-        if not take_rows(graph.indptr, graph.indices, owned_ids, local_of, indices):
-            missing = graph.indices[edge_places(first, indptr)[indices < 0]].min()
-            raise ValueError(
-                f"halo_ids must hold every source of the owned vertices' in-edges: vertex {missing} is missing"
-            )
-        local_of[local_ids] = -1
-        yield LocalGraph(
-            owned_ids=owned_ids,
-            halo_ids=halo_ids,
-            indptr=indptr,
-            indices=indices,
-            edge_first=first,
-            edge_order=None if graph.edge_ids is None else graph.edge_ids[edge_places(first, indptr)],
-            in_degrees=in_degrees[local_ids],
-            out_degrees=out_degrees[local_ids],
-            num_nodes_global=graph.num_nodes,
-        )
+    def number(ids: NDArray[np.int64], first: int) -> None:
+        here = np.flatnonzero(ids % edges.slices == edges.slice)
+        row_of[ids[here] // edges.slices] = first + here
+
+    num_owned, num_rows = len(owned[0]), len(owned[0]) + len(partial[0])
+    number(owned[0], 0)
+    number(partial[0], num_owned)
+    heads = row_of[edges.heads]
+    row_of[partial[0] // edges.slices] = -1
+    number(halo[0], num_owned)
+    indices, order = row_of[edges.sources], edges.order
+    for ids, rows in ((edges.heads, heads), (edges.sources, indices)):
+        if len(rows) and rows.min() < 0:
+            raise ValueError(f"a rank sums an edge of vertex {ids[np.argmin(rows)]}, of which it has no row")
+    if (np.diff(heads) < 0).any():
+        by_row = np.argsort(heads)
+        starts = pointer(edges.degrees)[:-1]
+        places = edge_places(starts[by_row], pointer(edges.degrees[by_row]))
+        indices, order = indices[places], None if order is None else order[places]
+    degrees, first = np.zeros((2, num_rows), np.int64)
+    degrees[heads], first[heads] = edges.degrees, edges.first
+    in_degrees, out_degrees, _ = np.concatenate([owned[1], halo[1]], axis=1)
+    return LocalGraph(
+        owned_ids=owned[1][2],
+        halo_ids=halo[1][2],
+        indptr=pointer(degrees),
+        indices=indices,
+        edge_first=first,
+        edge_order=order,
+        in_degrees=in_degrees,
+        out_degrees=out_degrees,
+        num_nodes_global=num_nodes,
+        partial_ids=partial[1][2],
+        partial_in_degrees=partial[1][0],
+        **more,
+    )
+
+
+def local_graph_of(graph: Graph, owned_ids: NDArray[np.int64], halo_ids: NDArray[np.int64]) -> LocalGraph:
+    """The local graph of a rank that sums all in-edges of its vertices."""
+    degrees = (graph.in_degrees(), graph.out_degrees())
+    owned, halo, none = (
+        (ids, np.stack([*(each[ids] for each in degrees), ids]))
+        for ids in (owned_ids, halo_ids, owned_ids[:0])
+    )
+    return build_local_graph(edges_into(graph, owned_ids), owned, halo, none, graph.num_nodes)
 
 
 def edge_places(first: NDArray[np.int64], indptr: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -176,3 +239,8 @@ def edge_places(first: NDArray[np.int64], indptr: NDArray[np.int64]) -> NDArray[
     places = np.arange(indptr[-1], dtype=np.int64)
     places += np.repeat(first - indptr[:-1], np.diff(indptr))
     return places
+
+
+def pointer(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(n + 1,) where each of some counts begins in all of them together, and the end."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

@@ -8,6 +8,7 @@ that a hopeless or far too large case costs a few passes over the edges only; ha
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Mapping
@@ -24,10 +25,9 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.reading.render import seconds, size
 from dgcl.program.strategy import Arrangement, Problem
-from dgcl.relation.classes import build_classes
-from dgcl.relation.demand import halo_demand
+from dgcl.relation.classes import halo_classes
 from dgcl.replication import METHOD
-from dgcl.replication.copies import copy_graph, naming
+from dgcl.replication.copies import copy_graph, edges_of_copies
 from dgcl.replication.counts import CopyCounts, Holdings, count_copies, holdings, machine_numbers
 from dgcl.replication.work import Work
 from dgcl.topology import Topology
@@ -184,8 +184,7 @@ def _choose(
 def _carry_out(problem: Problem, counts: CopyCounts, method: str) -> tuple[Arrangement, Holdings]:
     """Copy and plan; ``method`` is what the plan calls itself."""
     copies = copy_graph(problem.graph, problem.part, counts)
-    demand = halo_demand(copies.graph, copies.part, len(counts.core))
-    classes = build_classes(demand)
+    classes = halo_classes(copies.graph, copies.part, len(counts.core))
 
     def make() -> Plan:
         plan = make_plan(classes.relation, inside_machines(problem.topology), "auto", problem.options)
@@ -195,7 +194,8 @@ def _carry_out(problem: Problem, counts: CopyCounts, method: str) -> tuple[Arran
         return Plan(plan.relation, plan.trees, plan.topology, meta)
 
     plan = problem.plans.plan(problem.part, classes.relation, make, {"hops": counts.hops})
-    arrangement = Arrangement(demand, classes, plan, copies.graph, named=naming(copies, problem.graph))
+    edges_of = functools.partial(edges_of_copies, copies, problem.graph)
+    arrangement = Arrangement(classes, plan, edges_of, origin=copies.origin, core=copies.core)
     return arrangement, holdings(copies.graph, copies.part, plan.relation)
 
 

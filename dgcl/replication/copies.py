@@ -1,4 +1,4 @@
-"""The graph of copies: what each machine holds, as one graph in parts, and the way back to the vertices.
+"""The graph of copies: what each machine holds, as one graph in parts.
 
 Copies are numbered machine by machine; within a machine core copies come first, then replicas, each in ascending
 order of their vertices. So ascending numbers, the order in which programs keep rows, put a rank's core rows
@@ -7,15 +7,13 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph.csr import Graph, index_dtype
-from dgcl.program.model import Program
-from dgcl.relation.local_graph import LocalGraph, edge_places
+from dgcl.relation.local_graph import RankEdges, edge_places, edges_into, pointer
 from dgcl.replication.counts import CopyCounts
 
 
@@ -58,8 +56,6 @@ def copy_graph(graph: Graph, part: NDArray[np.int32], counts: CopyCounts) -> Cop
         part: (N,) owner of each.
         counts: Of this graph in these parts.
     """
-    from dgcl.relation.local_graph_kernels import take_rows
-
     num_copies, num_edges = int(counts.rows.sum()), int(counts.edges.sum())
     origin = np.empty(num_copies, np.int64)
     keepers = np.empty(num_copies, np.int32)
@@ -77,7 +73,7 @@ def copy_graph(graph: Graph, part: NDArray[np.int32], counts: CopyCounts) -> Cop
         number[held] = np.arange(first, last, dtype=number.dtype)
         complete = held[hop_of[held] < counts.hops]
         last_edge = first_edge + int(degrees[complete].sum())
-        take_rows(graph.indptr, graph.indices, complete, number, indices[first_edge:last_edge])
+        indices[first_edge:last_edge] = number[edges_into(graph, complete).sources]
         indptr[first + 1 : last + 1] = np.where(hop_of[held] < counts.hops, degrees[held], 0)
         origin[first:last] = held
         keepers[first:last] = _share_out(graph, part, hop_of, ranks, counts, quota)[held]
@@ -115,46 +111,9 @@ def _share_out(
     return np.where(keeper >= 0, ranks.astype(np.int32)[keeper], np.int32(-1))
 
 
-def naming(copies: Copies, graph: Graph) -> Callable[[Program, LocalGraph], tuple[Program, LocalGraph]]:
-    """Return what turns programs and local graphs of copies into those with the ids of their vertices."""
-    degrees = (graph.in_degrees(), graph.out_degrees())
-
-    def named(program: Program, local: LocalGraph) -> tuple[Program, LocalGraph]:
-        return (
-            vertex_program(program, copies),
-            vertex_graph(local, program.rank, copies, graph, degrees),
-        )
-
-    return named
-
-
-def vertex_program(program: Program, copies: Copies) -> Program:
-    """A program for copies under the ids of their vertices."""
-    return replace(
-        program, owned_ids=copies.origin[program.owned_ids], halo_ids=copies.origin[program.halo_ids]
-    )
-
-
-def vertex_graph(
-    local: LocalGraph, rank: int, copies: Copies, graph: Graph, degrees: tuple[NDArray[np.int64], ...]
-) -> LocalGraph:
-    """A rank's local graph of copies under the ids of vertices and edges of ``graph``.
-
-    Args:
-        degrees: In- and out-degrees of ``graph``, (N,) each: layers ask for those of the whole graph.
-    """
-    owned, rows = copies.origin[local.owned_ids], copies.origin[local.local_ids]
-    edge_first = graph.indptr[owned]
-    order = None if graph.edge_ids is None else graph.edge_ids[edge_places(edge_first, local.indptr)]
-    return LocalGraph(
-        owned_ids=owned,
-        halo_ids=copies.origin[local.halo_ids],
-        indptr=local.indptr,
-        indices=local.indices,
-        edge_first=edge_first,
-        edge_order=order,
-        in_degrees=degrees[0][rows],
-        out_degrees=degrees[1][rows],
-        num_nodes_global=graph.num_nodes,
-        num_replicas=len(owned) - int(copies.core[rank]),
-    )
+def edges_of_copies(copies: Copies, graph: Graph, rank: int) -> RankEdges:
+    """The edges of a rank's copies, with the places that they have in ``graph``."""
+    mine = np.flatnonzero(copies.part == rank)
+    edges, first = edges_into(copies.graph, mine), graph.indptr[copies.origin[mine]]
+    order = None if graph.edge_ids is None else graph.edge_ids[edge_places(first, pointer(edges.degrees))]
+    return replace(edges, first=first, order=order)

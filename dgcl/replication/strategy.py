@@ -7,6 +7,7 @@ after.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Mapping
@@ -21,9 +22,8 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.reading.render import seconds, size
 from dgcl.program.strategy import Arrangement, Problem
-from dgcl.relation.classes import build_classes
-from dgcl.relation.demand import halo_demand
-from dgcl.replication.copies import copy_graph, naming
+from dgcl.relation.classes import halo_classes
+from dgcl.replication.copies import copy_graph, edges_of_copies
 from dgcl.replication.counts import CopyCounts, Holdings, count_copies, holdings, machine_numbers
 from dgcl.topology import Topology
 from dgcl.topology.free_memory import available_memory
@@ -116,8 +116,7 @@ def inside_machines(topology: Topology) -> Topology:
 def copied(problem: Problem, counts: CopyCounts) -> tuple[Arrangement, Holdings]:
     """Copy and plan, and what ranks hold then."""
     copies = copy_graph(problem.graph, problem.part, counts)
-    demand = halo_demand(copies.graph, copies.part, len(counts.core))
-    classes = build_classes(demand)
+    classes = halo_classes(copies.graph, copies.part, len(counts.core))
 
     def make() -> Plan:
         plan = make_plan(classes.relation, inside_machines(problem.topology), problem.method, problem.options)
@@ -127,7 +126,8 @@ def copied(problem: Problem, counts: CopyCounts) -> tuple[Arrangement, Holdings]
         return Plan(plan.relation, plan.trees, plan.topology, meta)
 
     plan = problem.plans.plan(problem.part, classes.relation, make, {"hops": counts.hops})
-    arrangement = Arrangement(demand, classes, plan, copies.graph, named=naming(copies, problem.graph))
+    edges_of = functools.partial(edges_of_copies, copies, problem.graph)
+    arrangement = Arrangement(classes, plan, edges_of, origin=copies.origin, core=copies.core)
     return arrangement, holdings(copies.graph, copies.part, plan.relation)
 
 

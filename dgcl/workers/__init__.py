@@ -9,6 +9,6 @@ each edge:
 - ``cover``: for each pair of ranks whatever moves the fewest rows, a minimum vertex cover (:mod:`~dgcl.workers.cover`).
 
 :mod:`~dgcl.workers.exchanges` makes the two demands that a choice of workers has, :mod:`~dgcl.workers.strategy` plans
-both, and :mod:`~dgcl.workers.local_graphs` gives each rank its edges. Imports ``graph``, ``relation``, ``program`` and
+both, and :mod:`~dgcl.workers.edges` gives each rank its edges. Imports ``graph``, ``relation``, ``program`` and
 the planner.
 """

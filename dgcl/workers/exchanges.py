@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.relation.classes import ItemClasses, build_classes
-from dgcl.relation.demand import Demand, demand_of_pairs
+from dgcl.relation.demand import demand_of_pairs
 from dgcl.workers.cover import cover
 
 __all__ = ["EDGES", "Exchanges", "exchanges_of", "workers_of"]
@@ -40,14 +40,12 @@ class Exchanges:
         expand: Vertices by the ranks that want their rows.
         fold: Vertices by the ranks that contribute partial sums to them.
         edges: (P,) int64 edges that each rank sums.
-        demands: Those of ``expand`` and ``fold``, not grouped.
     """
 
     worker: NDArray[np.int32]
     expand: ItemClasses
     fold: ItemClasses
     edges: NDArray[np.int64]
-    demands: tuple[Demand, Demand]
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -107,12 +105,9 @@ def exchanges_of(
             f"worker must have an entry for each of the graph's {graph.num_edges} edges (got {len(worker)})"
         )
     heads = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), graph.in_degrees())
-    demand_of_rows = demand_of_pairs(part, graph.indices, worker, num_parts)
-    summed = demand_of_pairs(part, heads, worker, num_parts)
     return Exchanges(
         worker,
-        build_classes(demand_of_rows),
-        build_classes(summed),
+        build_classes(demand_of_pairs(part, graph.indices, worker, num_parts)),
+        build_classes(demand_of_pairs(part, heads, worker, num_parts)),
         np.bincount(worker, minlength=num_parts),
-        (demand_of_rows, summed),
     )

@@ -16,12 +16,12 @@ from dgcl.planner.fold import NoWayBackError, reverse_plan
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.reading.render import seconds
-from dgcl.program.strategy import Arrangement, PartialSums, Problem
+from dgcl.program.strategy import Arrangement, Planned, Problem
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice, check_flag, shown
+from dgcl.workers.edges import edges_of_worker
 from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, workers_of
-from dgcl.workers.local_graphs import build_worker_graphs
 from dgcl.workers.plans import AggregationPlan, fastest
 
 __all__ = ["EdgePlacement"]
@@ -110,12 +110,15 @@ class EdgePlacement:
             raise ValueError(
                 f"edges: a rank would sum {most} edges, at most {2**31 - 1} are possible; use more ranks"
             )
-        partial = None
-        if edges != "head":
-            local_graphs = functools.partial(build_worker_graphs, problem.graph, exchanges.worker)
-            partial = PartialSums(exchanges.demands[1], exchanges.fold, plan.folded, edges, local_graphs)
+        if edges == "head":
+            return Arrangement(exchanges.expand, plan.expand, problem.edges_of, why)
         return Arrangement(
-            exchanges.demands[0], exchanges.expand, plan.expand, problem.graph, why, partial=partial
+            exchanges.expand,
+            plan.expand,
+            functools.partial(edges_of_worker, problem.graph, exchanges.worker),
+            why,
+            placement=edges,
+            partial=Planned(exchanges.fold, plan.folded),
         )
 
     def _planned(self, problem: Problem, edges: str) -> AggregationPlan:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgcl.graph import Graph, as_graph
-from dgcl.relation.local_graph import LocalGraph, build_local_graphs
+from dgcl.relation.local_graph import LocalGraph, local_graph_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Case:
             read = np.unique(self.edges[0][part[self.edges[1]] == rank])
             halo = np.random.default_rng(rank).permutation(read[part[read] != rank])
             rows.append((np.flatnonzero(part == rank), halo))
-        return list(build_local_graphs(self.graph, rows))
+        return [local_graph_of(self.graph, *each) for each in rows]
 
     def __str__(self) -> str:
         return self.name

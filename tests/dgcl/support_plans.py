@@ -11,11 +11,11 @@ import numpy as np
 
 from dgcl.graph import Graph, as_graph
 from dgcl.planner import Plan, Relation, Trees
-from dgcl.prepare.shares import Share
+from dgcl.prepare.share import Share
 from dgcl.program import Program, compile_programs
 from dgcl.program.exchange import Exchange
 from dgcl.relation import Demand, ItemClasses, build_classes, halo_demand
-from dgcl.relation.local_graph import build_local_graphs
+from dgcl.relation.local_graph import local_graph_of
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.support_proof import prove
 
@@ -179,12 +179,12 @@ class World:
 
     def shares(self, *others: tuple[str, World]) -> list[Share]:
         """What each rank needs of this world's exchange, and of those of ``others``, by their names."""
-        rows = [(program.owned_ids, program.halo_ids) for program in self.programs]
+        locals_ = [local_graph_of(self.graph, each.owned_ids, each.halo_ids) for each in self.programs]
         sizes = (self.graph.num_nodes, self.graph.num_edges)
         named = (("halo", self), *others)
         return [
             Share(tuple(Exchange(name, each.plan, each.programs[rank]) for name, each in named), local, sizes)
-            for rank, local in enumerate(build_local_graphs(self.graph, rows))
+            for rank, local in enumerate(locals_)
         ]
 
 

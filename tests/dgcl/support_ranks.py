@@ -9,7 +9,7 @@ from torch import Tensor
 import dgcl
 from dgcl.build import connect_shares
 from dgcl.communicator import Communicator
-from dgcl.prepare.shares import Share
+from dgcl.prepare.share import Share
 from dgcl.ranks.context import context
 from tests.dgcl.support_plans import World
 

@@ -5,7 +5,7 @@ import numpy as np
 from dgcl.graph import Graph, as_graph
 from dgcl.offload.chunks import Chunk, chunk_rows, cut_chunk
 from dgcl.relation.demand import halo_demand
-from dgcl.relation.local_graph import LocalGraph, build_local_graphs
+from dgcl.relation.local_graph import LocalGraph, local_graph_of
 
 Sets = list[list[set[int]]]
 
@@ -25,8 +25,10 @@ def random_graph(num_nodes: int, num_edges: int, seed: int) -> Graph:
 
 def local_graphs(graph: Graph, part: np.ndarray, num_ranks: int) -> list[LocalGraph]:
     wanted = halo_demand(graph, part, num_ranks)
-    rows = [(np.flatnonzero(part == rank), wanted.wanted_by(rank)) for rank in range(num_ranks)]
-    return list(build_local_graphs(graph, rows))
+    return [
+        local_graph_of(graph, np.flatnonzero(part == rank), wanted.wanted_by(rank))
+        for rank in range(num_ranks)
+    ]
 
 
 def chunks_of(

@@ -22,7 +22,8 @@ from dgcl.planner import PlanOptions
 from dgcl.prepare import cache
 from dgcl.prepare import shares as preparing
 from dgcl.prepare.cache import PlanCache, cache_key
-from dgcl.prepare.shares import Share, prepare
+from dgcl.prepare.share import Share
+from dgcl.prepare.shares import prepare
 from dgcl.ranks.context import context
 from dgcl.topology import resolve_topology
 from tests.dgcl.support_ranks import local_ids

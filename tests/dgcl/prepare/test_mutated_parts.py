@@ -17,7 +17,8 @@ import torch
 import dgcl
 from dgcl.prepare import part_files
 from dgcl.prepare.part_files import part_path, save_shares
-from dgcl.prepare.shares import Share, prepare
+from dgcl.prepare.share import Share
+from dgcl.prepare.shares import prepare
 from dgcl.program.strategy import Strategy
 from dgcl.workers.strategy import EdgePlacement
 from tests.planner.machines import line

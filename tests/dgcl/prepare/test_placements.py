@@ -15,9 +15,10 @@ from dgcl.graph import Graph
 from dgcl.graph.files import save_graph
 from dgcl.prepare.part_files import load_share, save_shares
 from dgcl.prepare.shares import prepare
+from dgcl.relation.local_graph import build_local_graph
 from dgcl.replication.work import Work
+from dgcl.workers.edges import edges_of_worker
 from dgcl.workers.exchanges import workers_of
-from dgcl.workers.local_graphs import build_worker_graphs
 from dgcl.workers.strategy import EdgePlacement
 from tests.dgcl.awkward import CASES
 
@@ -101,7 +102,9 @@ def test_every_edge_is_on_its_worker_once() -> None:
         )
     tails_in_order, heads_in_order = graph.edges()
     seen = []
-    for local, (owned, halo, partial) in zip(build_worker_graphs(graph, worker, rows), rows, strict=True):
+    for rank, (owned, halo, partial) in enumerate(rows):
+        named = [(ids, np.stack([ids] * 3)) for ids in (owned, halo, partial)]
+        local = build_local_graph(edges_of_worker(graph, worker, rank), *named, graph.num_nodes)
         tails = np.concatenate([owned, halo])[local.indices]
         ends = np.concatenate([owned, partial])[local.heads]
         assert (tails == tails_in_order[local.edge_ids]).all()
@@ -109,12 +112,3 @@ def test_every_edge_is_on_its_worker_once() -> None:
         assert (np.diff(local.heads) >= 0).all()
         seen += local.edge_ids.tolist()
     assert sorted(seen) == list(range(graph.num_edges))
-
-
-def test_an_edge_without_a_row_is_refused() -> None:
-    part = CASE.part(2).astype(np.int32)
-    worker = workers_of("head", CASE.graph, part, 2)
-    nothing = np.zeros(0, np.int64)
-    rows = [(np.flatnonzero(part == rank), nothing, nothing) for rank in range(2)]
-    with pytest.raises(ValueError, match="rank 0 sums an edge of vertex"):
-        list(build_worker_graphs(CASE.graph, worker, rows))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
-from dgcl.relation.local_graph import LocalGraph, build_local_graphs
+from dgcl.relation.local_graph import LocalGraph, local_graph_of
 from tests.samples import named
 
 # Edges u->v: vertex 2 has a self loop and two in-edges from 0, vertex 4 is isolated.
@@ -16,10 +16,6 @@ NUM_NODES = 5
 
 def ids(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
-
-
-def build_one(graph: Graph, owned: np.ndarray, halo: np.ndarray) -> LocalGraph:
-    return next(build_local_graphs(graph, [(owned, halo)]))
 
 
 def edge_list(local: LocalGraph) -> list[tuple[int, int, int]]:
@@ -48,7 +44,7 @@ def graph() -> Graph:
     },
 )
 def test_holds_exactly_the_in_edges(graph, owned, halo, edges) -> None:
-    local = build_one(graph, owned, halo)
+    local = local_graph_of(graph, owned, halo)
     if edges is None:
         edges = {(u, v, e) for e, (u, v) in enumerate(EDGES.T.tolist())}
     assert set(edge_list(local)) == edges
@@ -63,35 +59,27 @@ def test_holds_exactly_the_in_edges(graph, owned, halo, edges) -> None:
 
 
 def test_degrees_are_those_of_the_whole_graph(graph) -> None:
-    local = build_one(graph, ids(2, 3), ids(1, 0))
+    local = local_graph_of(graph, ids(2, 3), ids(1, 0))
     assert local.in_degrees.tolist() == [3, 2, 1, 1]  # of 2, 3, 1, 0
     assert local.out_degrees.tolist() == [1, 1, 2, 3]
 
 
 def test_dtypes(graph) -> None:
-    local = build_one(graph, ids(2, 3), ids(1, 0))
+    local = local_graph_of(graph, ids(2, 3), ids(1, 0))
     assert local.indices.dtype == np.int32
     wide = ("owned_ids", "halo_ids", "indptr", "edge_ids", "in_degrees", "out_degrees")
     assert {getattr(local, name).dtype for name in wide} == {np.dtype(np.int64)}
 
 
 def test_parallel_edges_keep_the_users_order(graph) -> None:
-    local = build_one(graph, ids(2), ids(0))
+    local = local_graph_of(graph, ids(2), ids(0))
     assert local.edge_ids.tolist() == [0, 1, 2]
     assert local.local_ids[local.indices].tolist() == [0, 2, 0]
 
 
-def test_several_ranks_at_once_equal_one_by_one(graph) -> None:
-    rows = [(ids(0, 4), ids(1)), (ids(1, 3), ids(0)), (ids(2), ids(0))]
-    for (owned, halo), local in zip(rows, build_local_graphs(graph, rows), strict=True):
-        alone = build_one(graph, owned, halo)
-        for name in ("indptr", "indices", "edge_ids", "in_degrees", "out_degrees"):
-            np.testing.assert_array_equal(getattr(local, name), getattr(alone, name))
-
-
 def test_a_source_without_a_row(graph) -> None:
-    with pytest.raises(ValueError, match="vertex 0 is missing"):
-        build_one(graph, ids(2), ids())
+    with pytest.raises(ValueError, match="vertex 0, of which it has no row"):
+        local_graph_of(graph, ids(2), ids())
 
 
 @st.composite
@@ -116,7 +104,8 @@ def test_ranks_share_out_the_edges(case, random) -> None:
         random.shuffle(halo)
         rows.append((np.flatnonzero(part == rank), np.array(halo, np.int64)))
     seen = []
-    for rank, local in enumerate(build_local_graphs(as_graph(edges, num_nodes=num_nodes), rows)):
+    for rank, mine in enumerate(rows):
+        local = local_graph_of(as_graph(edges, num_nodes=num_nodes), *mine)
         found = edge_list(local)
         assert all(part[head] == rank for _, head, _ in found)
         seen += found

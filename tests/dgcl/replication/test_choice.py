@@ -12,7 +12,8 @@ import pytest
 
 from dgcl.frameworks.layer_work import measure_work
 from dgcl.graph import as_graph
-from dgcl.prepare.shares import Share, prepare
+from dgcl.prepare.share import Share
+from dgcl.prepare.shares import prepare
 from dgcl.replication import METHOD, choice
 from dgcl.replication.choice import Replication
 from dgcl.replication.work import Work

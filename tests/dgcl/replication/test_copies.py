@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
-from dgcl.prepare.shares import Share, prepare
+from dgcl.prepare.share import Share
+from dgcl.prepare.shares import prepare
 from dgcl.relation.classes import halo_classes
 from dgcl.replication import METHOD
 from dgcl.replication.choice import Replication

@@ -1,0 +1,130 @@
+"""What one rank needs to take part, made from what concerns it: its edges and items, and the plans.
+
+The same on every way to a share: rank 0 hands such inputs out from a whole graph
+(:mod:`dgcl.prepare.shares`), or each rank has its own edges and asks others for the rest
+(:mod:`dgcl.prepare.local_edges`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.grid.grid import Grid
+from dgcl.planner.plan import Plan
+from dgcl.planner.relays import without_idle_relays
+from dgcl.program import Program
+from dgcl.program.compile import Frame, compile_program
+from dgcl.program.exchange import HALO, PARTIAL, Exchange
+from dgcl.relation.local_graph import LocalGraph, RankEdges, Rows, build_local_graph
+
+__all__ = ["RankInputs", "RankItems", "Share", "share_of"]
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """What one rank needs to take part.
+
+    Attributes:
+        exchanges: The exchanges of the communicator; the first one is "halo".
+        local: Its edges and degrees.
+        sizes: (vertices, edges) of the whole graph.
+        choice: Why this plan, where there was a choice; for people.
+        edges: The placement of edges (:mod:`dgcl.workers`); "head": each rank has all in-edges of its vertices; "grid":
+            those of ``grid``.
+        grid: Where items are slices of rows; None: they are vertices.
+    """
+
+    exchanges: tuple[Exchange, ...]
+    local: LocalGraph
+    sizes: tuple[int, int]
+    choice: str = ""
+    edges: str = "head"
+    grid: Grid | None = None
+
+    @property
+    def program(self) -> Program:
+        """What the rank does in every call of "halo"."""
+        return self.exchanges[0].program
+
+    @property
+    def plan(self) -> Plan:
+        """The whole plan of "halo"."""
+        return self.exchanges[0].plan
+
+
+@dataclass(frozen=True, eq=False)
+class RankItems:
+    """What one exchange has to do with one rank.
+
+    Attributes:
+        name, plan: Of the exchange.
+        num_owned: (P,) items that each rank owns.
+        owned, incoming: (n,) ids of the items that the rank owns, and (m,) of those that reach it, by their places;
+            what is known of them (:data:`~dgcl.relation.local_graph.Rows`).
+        wanted: The rows of owned items that some rank wants, by their places.
+        frame: Of the plan, where it is known already.
+    """
+
+    name: str
+    plan: Plan
+    num_owned: Ids
+    owned: Rows
+    wanted: Ids
+    incoming: Rows
+    frame: Frame | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RankInputs:
+    """What a rank makes its share from.
+
+    Attributes:
+        rank: The rank.
+        exchanges: Its items in each exchange.
+        edges: What it sums.
+        num_replicas, first_edge: Of its local graph.
+        sizes, choice, placement, grid: Of the share.
+    """
+
+    rank: int
+    exchanges: tuple[RankItems, ...]
+    edges: RankEdges
+    sizes: tuple[int, int]
+    num_replicas: int = 0
+    first_edge: int = -1
+    choice: str = ""
+    placement: str = "head"
+    grid: Grid | None = None
+
+
+def share_of(inputs: RankInputs) -> Share:
+    """A rank's share: its programs compiled, its edges numbered.
+
+    Raises:
+        ValueError: The rank would hold 2**31 rows or more, or has an edge of a vertex of which it has no row.
+    """
+    exchanges, halo = [], {PARTIAL: (np.zeros(0, np.int64), np.zeros((3, 0), np.int64))}
+    for each in inputs.exchanges:
+        frame = each.frame or Frame.of(each.plan.relation, without_idle_relays(each.plan), each.num_owned)
+        ids, about = each.incoming
+        program = compile_program(frame, inputs.rank, each.owned[0], each.wanted, ids)
+        by_id = np.argsort(ids)
+        about = about[:, by_id[np.searchsorted(ids, program.halo_ids, sorter=by_id)]]
+        halo[each.name] = program.halo_ids, about
+        named = replace(program, owned_ids=each.owned[1][2], halo_ids=about[2])
+        exchanges.append(Exchange(each.name, each.plan, named))
+    local = build_local_graph(
+        inputs.edges,
+        inputs.exchanges[0].owned,
+        halo[HALO],
+        halo[PARTIAL],
+        inputs.sizes[0],
+        num_replicas=inputs.num_replicas,
+        first_edge=inputs.first_edge,
+    )
+    return Share(tuple(exchanges), local, inputs.sizes, inputs.choice, inputs.placement, inputs.grid)
