@@ -26,7 +26,7 @@ from dgcl.aggregation.sparse import sum_dtype
 from dgcl.aggregation.steps import Aggregation
 from dgcl.aggregation.windows import HaloWindows, divide
 from dgcl.program.exchange import HALO, PARTIAL
-from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.tensors import mark_of, require_tensors
 from dgcl.topology.checks import check_choice
 from dgcl.transport.row_checks import as_memory, check_rows, version_of
 from dgcl.transport.steps import FOR_MEAN
@@ -315,6 +315,7 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Aggregation, Aggregating], output: Tensor) -> None:
         _, ctx.operation, ctx.comm = inputs
+        ctx.save_for_backward(mark_of(ctx.comm))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
@@ -328,14 +329,14 @@ class _WeightedAggregate(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, operation: Aggregation, comm: Aggregating) -> Tensor:
         out, halo = operation.weighted(weight).run(x, comm.transport, keep=True)
         ctx.operation, ctx.comm = operation, comm
-        ctx.save_for_backward(x, weight, *halo)
+        ctx.save_for_backward(mark_of(comm), x, weight, *halo)
         return out
 
     @staticmethod
     @once_differentiable("an aggregation with learned weights")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         operation: Aggregation = ctx.operation
-        x, weight, *halo = ctx.saved_tensors
+        _, x, weight, *halo = ctx.saved_tensors
         adjoint = operation.weighted(weight).transposed
         grad_x, (grad_partial,) = adjoint.run(grad, ctx.comm.transport, keep=True)
         grad_weight = operation.dots(grad, grad_partial, x, halo).to(weight.dtype)

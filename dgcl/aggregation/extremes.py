@@ -21,7 +21,7 @@ from dgcl.aggregation.aggregating import Aggregating
 from dgcl.aggregation.contributions import Contributions
 from dgcl.aggregation.once import once_differentiable
 from dgcl.kernels.edge_extremes import extremes, scatter_rows
-from dgcl.ranks.tensors import is_transformed
+from dgcl.ranks.tensors import is_transformed, mark_of
 from dgcl.transport.steps import FOR_MAX, FOR_MIN
 
 __all__ = ["prepare", "reduce_extremes"]
@@ -91,15 +91,15 @@ class _Extremes(torch.autograd.Function):
         ctx.comm, ctx.exchanges, ctx.num_rows = comm, exchanges, len(rows)
         if contributions is not None:
             out, won = _best(out, winner, comm, contributions, largest)
-            ctx.save_for_backward(winner, won)
+            ctx.save_for_backward(mark_of(comm), winner, won)
             return out
-        ctx.save_for_backward(winner)
+        ctx.save_for_backward(mark_of(comm), winner)
         return out if fold is None else comm.transport.fold(out, fold)
 
     @staticmethod
     @once_differentiable("a maximum or minimum over edges")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        winner, *won = ctx.saved_tensors
+        _, winner, *won = ctx.saved_tensors
         expand, fold, contributions = ctx.exchanges
         grad = grad.resolve_neg().contiguous()
         if contributions is not None:

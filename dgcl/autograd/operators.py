@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 
 from dgcl.ranks.control import Control
 from dgcl.ranks.sums import all_reduce_sum
-from dgcl.ranks.tensors import is_transformed
+from dgcl.ranks.tensors import is_transformed, mark_of
 from dgcl.ranks.torch_private import below_autograd, functorch_level, num_dispatch_modes, num_function_modes
 from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import check_summable_dtype
@@ -178,6 +178,7 @@ class _Expand(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, comm: Exchanging, number: int, exchange: int) -> Tensor:
         ctx.comm, ctx.number, ctx.exchange = comm, number, exchange
+        ctx.save_for_backward(mark_of(comm))
         with below_autograd():
             return comm.transport.expand(rows, exchange)
 
@@ -192,6 +193,7 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, comm: Exchanging, number: int, exchange: int) -> Tensor:
         ctx.comm, ctx.number, ctx.exchange = comm, number, exchange
+        ctx.save_for_backward(mark_of(comm))
         with below_autograd():
             return fold_now(comm, rows, exchange)
 

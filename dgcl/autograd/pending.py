@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dgcl.aggregation.once import once_differentiable
 from dgcl.autograd.operators import Exchanging
+from dgcl.ranks.tensors import mark_of
 from dgcl.transport.base import StartedExpand, StartedFold
 
 
@@ -115,6 +116,7 @@ class _HaloRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, halo: Tensor, comm: Exchanging, exchange: int) -> Tensor:
         ctx.comm, ctx.exchange, ctx.shape = comm, exchange, rows.shape
+        ctx.save_for_backward(mark_of(comm))
         return halo.detach()  # no view, which could not be changed in place
 
     @staticmethod

@@ -24,13 +24,22 @@ class Rewiring(Handle):
     """The part of a communicator that changes with its graph.
 
     Attributes:
-        successor: What took its place; it makes no more calls then but the backwards of earlier ones.
         was_rewired: Whether it took the place of another one.
     """
 
-    successor: Rewiring | None = None
     was_rewired = False
+    #: All wirings of a transport by their exchange number, the newest last, shared by them; they keep none alive.
     _wirings: dict[int, ref[Any]] | None = None
+
+    @property
+    def newest(self) -> Self | None:
+        """What took its place, or itself; None: that is gone. Older ones make no calls but backwards."""
+        return self if self._wirings is None else next(reversed(self._wirings.values()))()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no other wiring of the transport is in use."""
+        return all(wired() in (None, self) for wired in (self._wirings or {}).values())
 
     def rewire(self, edges: Any, *, owned_ids: Any = None, method: str = "direct") -> Self:
         """New in-edges of the vertices, and new owners, if they move, by a communicator in the place of this one.
@@ -96,8 +105,9 @@ class Rewiring(Handle):
         new.was_rewired = True
         new.load_state_dict(comm.state_dict())
         new.keep_part(part)
-        new._wirings = {**wirings, number: ref(new)}
-        comm.successor = new
+        wirings.pop(number, None)
+        wirings[number] = ref(new)
+        comm._wirings = new._wirings = wirings
         comm._numbers = {}
         add_communicator(new)
         return cast("Self", new)
@@ -120,7 +130,7 @@ class Rewiring(Handle):
 
     def require_current(self, what: str) -> None:
         """Raise where another communicator has taken the place of this one."""
-        if self.successor is not None:
+        if self.newest is not self:
             raise ValueError(
                 f"{what}: this communicator was rewired, and its edges are those of before; use the one that"
                 " comm.rewire() returned, and local graphs, aggregators and layers made of that"

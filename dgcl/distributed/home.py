@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -30,8 +30,8 @@ class Home:
     @property
     def comm(self) -> Communicator | None:
         """The communicator, or what was rewired from it; None, as in a model that was unpickled: the current one."""
-        while self._comm is not None and self._comm.successor is not None:
-            self._comm = cast("Communicator", self._comm.successor)
+        if self._comm is not None:
+            self._comm = self._comm.newest or self._comm
         return self._comm
 
     def __copy__(self) -> Home:

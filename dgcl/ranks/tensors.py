@@ -1,4 +1,4 @@
-"""Checks of tensor arguments: whether they are tensors, and whether a compiler or torch.func traces them."""
+"""Tensor arguments: whether they are tensors, traced by a compiler or torch.func, or of which communicator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dgcl.ranks.torch_private import functorch_level
 
-__all__ = ["is_transformed", "require_tensors"]
+__all__ = ["is_transformed", "mark_of", "require_tensors"]
 
 
 def require_tensors(**arguments: Any) -> None:
@@ -28,3 +28,11 @@ def require_tensors(**arguments: Any) -> None:
 def is_transformed() -> bool:
     """Whether the call runs in a compiler or under ``torch.func``, where tensors need not have values."""
     return torch.compiler.is_compiling() or functorch_level() is not None
+
+
+def mark_of(comm: Any) -> Tensor:
+    """An empty tensor whose shape says which communicator a call is made on, to be saved for its backward.
+
+    Where a checkpointed layer is computed again on another one, torch finds that the shape differs, and raises.
+    """
+    return torch.empty(0, comm._number, device="cpu")

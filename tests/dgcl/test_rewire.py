@@ -1,8 +1,12 @@
 """comm.rewire: random sequences of other edges and owners are the numbers of one device; what is stale raises."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import dgcl
 import dgcl.nn
@@ -105,6 +109,57 @@ def test_nothing_grows() -> None:
     for sizes in dgcl.launch(many, 3, 30):
         assert max(sizes[10:]) <= max(sizes[:10])
         assert sizes[-1][0] <= 4
+
+
+LAYERS = {
+    "by hand": lambda comm, x: comm.local_graph("csr").sum(comm.expand(x)),
+    "halo rows": lambda comm, x: comm.local_graph("csr").sum(torch.cat([x, comm.expand_async(x).wait()])),
+    "aggregator": lambda comm, x: comm.aggregator()(x),
+    "maximum": lambda comm, x: comm.aggregator("max")(x),
+}
+
+
+def checkpointed(name: str) -> None:
+    """A layer that is computed again after a rewire raises; so it does not on the wiring of its forward."""
+    rank, world_size = context.require_control().rank, context.require_control().world_size
+    part = np.arange(NUM_NODES) % world_size
+    comm = dgcl.build_from_local(np.flatnonzero(part == rank), wiring(0, part)[0], "uniform")
+
+    def loss() -> torch.Tensor:
+        x = torch.ones(comm.num_owned, 2, requires_grad=True)
+        layer = checkpoint(
+            lambda x: LAYERS[name](dgcl.current_communicator(), x).square(), x, use_reentrant=False
+        )
+        return layer.sum()
+
+    before = loss()
+    comm = comm.rewire(wiring(0, part)[0])  # nothing but the communicator differs
+    with pytest.raises(CheckpointError, match="different metadata"):
+        before.backward()
+    loss().backward()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_checkpointed_layer_of_another_wiring_is_refused(name: str) -> None:
+    dgcl.launch(checkpointed, 2, name)
+
+
+def held() -> None:
+    """The first communicator of many keeps no other alive but the newest, which the thread holds."""
+    rank, world_size = context.require_control().rank, context.require_control().world_size
+    part = np.arange(NUM_NODES) % world_size
+    first = comm = dgcl.build_from_local(np.flatnonzero(part == rank), wiring(0, part)[0], "uniform")
+    wirings = []
+    for seed in range(4):
+        comm = comm.rewire(wiring(seed, part)[0])
+        wirings.append(weakref.ref(comm))
+    gc.collect()
+    assert [each() is None for each in wirings] == [True, True, True, False]
+    assert first.newest is comm
+
+
+def test_an_early_communicator_keeps_no_other_alive() -> None:
+    dgcl.launch(held, 2)
 
 
 def distributed(state) -> None:
