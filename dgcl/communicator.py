@@ -380,7 +380,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         # No weakref.finalize: it would keep the transport, and a recorder of calls there may refer to this object.
-        if not exiting() and "transport" in self.__dict__ and self.is_last:
+        if not exiting() and "transport" in self.__dict__ and self._is_last:
             self.transport.close()
 
     def __repr__(self) -> str:

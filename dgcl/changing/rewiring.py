@@ -32,12 +32,12 @@ class Rewiring(Handle):
     _wirings: dict[int, ref[Any]] | None = None
 
     @property
-    def newest(self) -> Self | None:
+    def _newest(self) -> Self | None:
         """What took its place, or itself; None: that is gone. Older ones make no calls but backwards."""
         return self if self._wirings is None else next(reversed(self._wirings.values()))()
 
     @property
-    def is_last(self) -> bool:
+    def _is_last(self) -> bool:
         """Whether no other wiring of the transport is in use."""
         return all(wired() in (None, self) for wired in (self._wirings or {}).values())
 
@@ -130,7 +130,7 @@ class Rewiring(Handle):
 
     def require_current(self, what: str) -> None:
         """Raise where another communicator has taken the place of this one."""
-        if self.newest is not self:
+        if self._newest is not self:
             raise ValueError(
                 f"{what}: this communicator was rewired, and its edges are those of before; use the one that"
                 " comm.rewire() returned, and local graphs, aggregators and layers made of that"

@@ -31,7 +31,7 @@ class Home:
     def comm(self) -> Communicator | None:
         """The communicator, or what was rewired from it; None, as in a model that was unpickled: the current one."""
         if self._comm is not None:
-            self._comm = self._comm.newest or self._comm
+            self._comm = self._comm._newest or self._comm
         return self._comm
 
     def __copy__(self) -> Home:

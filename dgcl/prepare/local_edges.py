@@ -128,11 +128,12 @@ def share_of_edges(
         own = own_edges(control.rank, len(part), first_edge, *arrays)
     except Exception as error:
         text = str(error) or type(error).__name__
-    requests: list[Ids] = [np.zeros((0, 2), np.int64)] * control.world_size
+    ranks = range(control.world_size)
+    requests: list[Ids] = [np.zeros((0, 2), np.int64) for _ in ranks]
     if own is not None:
         rank_edges, lacking, reads = own
         table, owners = np.column_stack([lacking, reads[lacking]]), part[lacking]
-        requests = [table[owners == peer] for peer in range(control.world_size)]
+        requests = [table[owners == peer] for peer in ranks]
     received = control.all_to_all([(text, asked) for asked in requests])
     for text, _ in received:
         if text is not None:
@@ -142,15 +143,25 @@ def share_of_edges(
     readers = np.repeat(np.arange(control.world_size), [len(asked) for _, asked in received])
     asked = np.concatenate([asked for _, asked in received])
     np.add.at(reads, asked[:, 0], asked[:, 1])
-    relation, wanted = _classes(control, ids, row_of[asked[:, 0]], readers)
+    mine, wanted = _classes(control, ids, row_of[asked[:, 0]], readers)
+    owned, dests = np.stack([rank_edges.degrees, reads[ids], ids]), mine.dest_matrix()
+    straight = method == "direct"  # then whoever reads a row gets it from its owner, whatever the plan is
+    rows = [owned[:, wanted[np.repeat(dests[:, peer], mine.count)]] if straight else None for peer in ranks]
+    of_ranks = control.all_to_all([(mine.dests, mine.count, each) for each in rows])
+    relation = Relation(
+        control.world_size,
+        np.repeat(np.arange(control.world_size, dtype=np.int32), [len(counts) for _, counts, _ in of_ranks]),
+        np.concatenate([theirs for theirs, *_ in of_ranks]),
+        np.concatenate([counts for _, counts, _ in of_ranks]),
+    )
     plan = planned(relation)
     frame = Frame.of(relation, without_idle_relays(plan), num_owned)
-    owned = np.stack([rank_edges.degrees, reads[ids], ids])
-    mine, outgoing = frame.places_of(control.rank), []
-    for peer in range(control.world_size):
-        here = np.isin(mine, frame.places_through(peer), assume_unique=True)
-        outgoing.append(owned[:, wanted[here]])
-    incoming = np.concatenate(control.all_to_all(outgoing), axis=1)
+    received = [each for *_, each in of_ranks]
+    if not straight:
+        places = frame.places_of(control.rank)
+        here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
+        received = control.all_to_all([owned[:, wanted[each]] for each in here])
+    incoming = np.concatenate(received, axis=1)
     items = RankItems(HALO, plan, num_owned, (ids, owned), wanted, (incoming[2], incoming), frame)
     sizes = (len(part), sum(num_edges))
     inputs = RankInputs(control.rank, (items,), rank_edges, sizes, first_edge=first_edge)
@@ -204,7 +215,7 @@ def check_range(name: str, ids: Ids, rank: int, num_nodes: int) -> None:
 
 
 def _classes(control: Control, owned_ids: Ids, rows: NDArray[np.int32], readers: Ids) -> tuple[Relation, Ids]:
-    """The classes of all ranks' rows, and this rank's rows that some rank reads, in the order of places. Collective.
+    """The classes of this rank's rows, and those that some rank reads, in the order of places.
 
     Args:
         control: The control plane.
@@ -216,11 +227,4 @@ def _classes(control: Control, owned_ids: Ids, rows: NDArray[np.int32], readers:
     row_by_id[by_id] = np.arange(len(by_id))
     owner = np.full(len(owned_ids), control.rank)
     mine = build_classes(demand_of_pairs(owner, row_by_id[rows], readers, control.world_size))
-    of_ranks = control.exchange((mine.relation.dests, mine.relation.count))
-    relation = Relation(
-        control.world_size,
-        np.repeat(np.arange(control.world_size, dtype=np.int32), [len(counts) for _, counts in of_ranks]),
-        np.concatenate([theirs for theirs, _ in of_ranks]),
-        np.concatenate([counts for _, counts in of_ranks]),
-    )
-    return relation, by_id[mine.items]
+    return mine.relation, by_id[mine.items]

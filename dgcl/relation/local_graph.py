@@ -27,7 +27,6 @@ __all__ = [
     "edge_places",
     "edges_into",
     "local_graph_bytes",
-    "local_graph_of",
     "pointer",
 ]
 
@@ -222,16 +221,6 @@ def build_local_graph(
         partial_in_degrees=partial[1][0],
         **more,
     )
-
-
-def local_graph_of(graph: Graph, owned_ids: NDArray[np.int64], halo_ids: NDArray[np.int64]) -> LocalGraph:
-    """The local graph of a rank that sums all in-edges of its vertices."""
-    degrees = (graph.in_degrees(), graph.out_degrees())
-    owned, halo, none = (
-        (ids, np.stack([*(each[ids] for each in degrees), ids]))
-        for ids in (owned_ids, halo_ids, owned_ids[:0])
-    )
-    return build_local_graph(edges_into(graph, owned_ids), owned, halo, none, graph.num_nodes)
 
 
 def edge_places(first: NDArray[np.int64], indptr: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgcl.graph import Graph, as_graph
-from dgcl.relation.local_graph import LocalGraph, local_graph_of
+from dgcl.relation.local_graph import LocalGraph
+from tests.dgcl.support_local_graphs import local_graph_of
 
 
 @dataclass(frozen=True)

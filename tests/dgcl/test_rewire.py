@@ -155,7 +155,7 @@ def held() -> None:
         wirings.append(weakref.ref(comm))
     gc.collect()
     assert [each() is None for each in wirings] == [True, True, True, False]
-    assert first.newest is comm
+    assert first._newest is comm
 
 
 def test_an_early_communicator_keeps_no_other_alive() -> None:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from dgcl.errors import CommError
 from dgcl.program.model import Program
-from dgcl.ranks.whole_rows import agree
 from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.call import Call, add_layers, widened
 from dgcl.transport.collective.tables import Tables
@@ -78,9 +77,8 @@ class CollectiveTransport:
             self.agreement.lock.release()
         except (CommError, ValueError) as error:
             problem = error
-        agree(self.agreement.control, problem)
         first = len(self._tables) if first is None else first
-        check_agreement(self.agreement.control, programs, first)
+        check_agreement(self.agreement.control, programs, first, problem)
         self._add(programs, counted, first)
         return first
 

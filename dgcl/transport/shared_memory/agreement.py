@@ -16,6 +16,7 @@ from dgcl.errors import CommError, DisagreementError
 from dgcl.program.exchange import HALO
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
+from dgcl.ranks.whole_rows import agree
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.waits import MOST_EXCHANGES
 
@@ -37,23 +38,26 @@ def connect_peers(programs: Mapping[str, Program], control: Control, channel: st
         raise
 
 
-def check_agreement(control: Control, programs: Mapping[str, Program], num_before: int = 0) -> None:
+def check_agreement(
+    control: Control, programs: Mapping[str, Program], num_before: int = 0, problem: Exception | None = None
+) -> None:
     """Compare, for each exchange and pair of ranks, what one will send with what the other expects. Collective.
 
     Args:
         control: The control plane.
         programs: This rank's programs by the names of their exchanges.
         num_before: Exchanges that the communicator has already.
+        problem: Why this rank can add none.
 
     Raises:
         DisagreementError: An exchange and a pair of ranks do not match; on every rank, with both named.
-        ValueError: There are no exchanges, or too many.
+        ValueError: There are no exchanges, or too many; or a rank has a problem, which itself raises that.
     """
     if not 0 < len(programs) <= MOST_EXCHANGES - num_before:
         raise ValueError(
             f"exchanges: expected 1 to {MOST_EXCHANGES}, windows included (got {num_before + len(programs)})"
         )
-    found = control.exchange([(name, p.num_stages, digests_of(p)) for name, p in programs.items()])
+    found = agree(control, problem, [(name, p.num_stages, digests_of(p)) for name, p in programs.items()])
     names = [[name for name, _, _ in theirs] for theirs in found]
     if any(theirs != names[0] for theirs in names):
         odd = next(rank for rank, theirs in enumerate(names) if theirs != names[0])

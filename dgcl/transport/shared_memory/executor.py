@@ -24,7 +24,6 @@ import numpy as np
 from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.ranks.torch_private import profiler_enabled
-from dgcl.ranks.whole_rows import agree
 from dgcl.transport.shared_memory.agreement import check_agreement
 from dgcl.transport.shared_memory.engine import (
     ALL,
@@ -100,10 +99,9 @@ class Runtime(LifeCycle):
             self.lock.release()
         except (CommError, ValueError) as error:
             problem = error
-        agree(self.control, problem)
         first = len(self.programs) if first is None else first
         end = first + len(programs)
-        check_agreement(self.control, programs, first)
+        check_agreement(self.control, programs, first, problem)
         self.names = (*self.names[:first], *programs, *self.names[end:])
         self.programs = (*self.programs[:first], *programs.values(), *self.programs[end:])
         # Flags only grow, with this number too: all ranks are between the same two calls.

@@ -5,7 +5,8 @@ import numpy as np
 from dgcl.graph import Graph, as_graph
 from dgcl.offload.chunks import Chunk, chunk_rows, cut_chunk
 from dgcl.relation.demand import halo_demand
-from dgcl.relation.local_graph import LocalGraph, local_graph_of
+from dgcl.relation.local_graph import LocalGraph
+from tests.dgcl.support_local_graphs import local_graph_of
 
 Sets = list[list[set[int]]]
 

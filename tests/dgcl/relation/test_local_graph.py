@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
-from dgcl.relation.local_graph import LocalGraph, local_graph_of
+from dgcl.relation.local_graph import LocalGraph
+from tests.dgcl.support_local_graphs import local_graph_of
 from tests.samples import named
 
 # Edges u->v: vertex 2 has a self loop and two in-edges from 0, vertex 4 is isolated.
