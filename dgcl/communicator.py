@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dgcl.aggregation.grid_rows import GridRows
 from dgcl.autograd import operators as ops
-from dgcl.autograd.pending import PendingFold, PendingRows, fold_halo
+from dgcl.autograd.pending import PendingRows, fold_halo
 from dgcl.changing.rewiring import Rewiring
 from dgcl.errors import CommError
 from dgcl.grid.grid import Grid
@@ -197,18 +197,6 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self._check(into, self._programs[number].num_owned, "num_owned")
         check_summable(halo_rows)
         return fold_halo(self, halo_rows.detach(), into, number)
-
-    def fold_halo_async(self, halo_rows: Tensor, exchange: str = HALO) -> PendingFold:
-        """Start :meth:`fold_halo`; ``wait(into)`` of what it returns ends it.
-
-        Args:
-            halo_rows: ``(num_halo, *F)``; they must not change until then.
-            exchange: Name of the exchange.
-        """
-        number = self.number_of(exchange)
-        self._check(halo_rows, self._programs[number].num_halo, "num_halo")
-        check_summable(halo_rows)
-        return PendingFold(self, halo_rows.detach(), number)
 
     def rows_of(self, exchange: int) -> tuple[int, int]:
         """(num_owned, num_local) of the exchange with this number."""

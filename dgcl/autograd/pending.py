@@ -15,7 +15,7 @@ from torch import Tensor
 from dgcl.aggregation.once import once_differentiable
 from dgcl.autograd.operators import Exchanging
 from dgcl.ranks.tensors import mark_of
-from dgcl.transport.base import StartedExpand, StartedFold
+from dgcl.transport.base import StartedExpand
 
 
 class PendingRows:
@@ -48,43 +48,12 @@ class PendingRows:
         return self._rows
 
 
-class PendingFold:
-    """Halo rows on their way to their owners; :meth:`wait` adds the rows that arrive at this rank.
-
-    If it is dropped without a wait, the communicator fails, because peers would wait for this rank.
-    """
-
-    def __init__(self, comm: Exchanging, halo_rows: Tensor, exchange: int = 0) -> None:
-        self._halo_rows, self._num_owned = halo_rows, comm.rows_of(exchange)[0]
-        self._started: StartedFold | None = comm.transport.begin_fold(
-            _in_parts(halo_rows.resolve_conj()), exchange
-        )
-
-    def wait(self, into: Tensor) -> Tensor:
-        """Add to ``into`` ``(num_owned, *F)`` in place, in a fixed order; returns it.
-
-        Raises:
-            CommError: A peer is lost, late, or makes another call.
-            ValueError: ``into`` has rows of another shape or number, the communicator was closed meanwhile, or the
-                rows were added already.
-            TypeError: ``into`` is of another type than the halo rows.
-        """
-        if self._started is None:
-            raise ValueError(
-                "wait() of this fold has added its rows already; start another fold to add them again"
-            )
-        _check_into(into, self._halo_rows, self._num_owned)
-        self._started.wait(_in_parts(into))
-        self._started = None
-        return into
-
-
 def _in_parts(rows: Tensor) -> Tensor:
     """The same rows, of complex numbers as their parts, whose sums are those of the numbers."""
     return torch.view_as_real(rows) if rows.is_complex() else rows
 
 
-def _check_into(into: Tensor, halo_rows: Tensor, num_owned: int) -> None:
+def _check_into(into: Tensor, halo_rows: Tensor) -> None:
     """Raise unless rows can be added to ``into`` in place."""
     if into.dtype != halo_rows.dtype:
         raise TypeError(f"into must be of the type of halo_rows, {halo_rows.dtype} (got {into.dtype})")
@@ -97,15 +66,11 @@ def _check_into(into: Tensor, halo_rows: Tensor, num_owned: int) -> None:
             f"into must have rows of the shape of halo_rows, {tuple(halo_rows.shape[1:])}"
             f" (got {tuple(into.shape[1:])})"
         )
-    if into.shape[:1] != (num_owned,):
-        raise ValueError(
-            f"into must have the {num_owned} owned rows of this rank (got shape {tuple(into.shape)})"
-        )
 
 
 def fold_halo(comm: Exchanging, halo_rows: Tensor, into: Tensor, exchange: int = 0) -> Tensor:
     """Add rows ``(num_halo, *F)`` to their owners' rows ``into`` ``(num_owned, *F)``, in place. Collective."""
-    _check_into(into, halo_rows, comm.rows_of(exchange)[0])
+    _check_into(into, halo_rows)
     comm.transport.begin_fold(_in_parts(halo_rows.resolve_conj()), exchange, wait=True).wait(_in_parts(into))
     return into
 

@@ -79,8 +79,8 @@ def check_verbs(comm: Communicator, names: list[str], rounds: int = 3) -> list[s
             hold(same_bits(pending.wait(), whole[halo]), f"started expand of {name}")
             weights = _integers((layout.num_local, 2), turn + comm.rank)
             into = weights[: layout.num_owned].clone()
-            comm.fold_halo_async(weights[layout.num_owned :], exchange=name).wait(into)
-            hold(same_bits(into, _dense_fold(comm, name, weights)), f"started fold of {name}")
+            comm.fold_halo(weights[layout.num_owned :], into, exchange=name)
+            hold(same_bits(into, _dense_fold(comm, name, weights)), f"fold of halo rows of {name}")
     return wrong
 
 
