@@ -82,11 +82,11 @@ def sequence(seed: int, steps: int, factors, channel: str = "auto"):
 
 @pytest.mark.parametrize("channel", ["auto", "collective"])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_random_sequences_are_one_device(world_size: int, channel: str) -> None:
+def test_random_sequences_are_one_device(world_size: int, channel: str):
     dgcl.launch(sequence, world_size, world_size, 8, factors_of(8), channel)
 
 
-def test_processes(rank_pool) -> None:
+def test_processes(rank_pool):
     rank_pool(4).run(sequence, 9, 5, factors_of(5))
 
 
@@ -105,7 +105,7 @@ def many(times: int):
     return sizes
 
 
-def test_nothing_grows() -> None:
+def test_nothing_grows():
     for sizes in dgcl.launch(many, 3, 30):
         assert max(sizes[10:]) <= max(sizes[:10])
         assert sizes[-1][0] <= 4
@@ -140,7 +140,7 @@ def checkpointed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_checkpointed_layer_of_another_wiring_is_refused(name: str) -> None:
+def test_a_checkpointed_layer_of_another_wiring_is_refused(name: str):
     dgcl.launch(checkpointed, 2, name)
 
 
@@ -158,7 +158,7 @@ def held() -> None:
     assert first._newest is comm
 
 
-def test_an_early_communicator_keeps_no_other_alive() -> None:
+def test_an_early_communicator_keeps_no_other_alive():
     dgcl.launch(held, 2)
 
 
@@ -182,7 +182,7 @@ def distributed(state) -> None:
         torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_distributed_models_follow() -> None:
+def test_distributed_models_follow():
     nn = pytest.importorskip("torch_geometric.nn")
     dgcl.launch(distributed, 2, nn.GCNConv(3, 2).double().state_dict())
 
@@ -200,7 +200,7 @@ def bits():
     return comm.expand(rows).equal(fresh.expand(rows)), comm.fold(more).equal(fresh.fold(more))
 
 
-def test_the_bits_of_a_fresh_communicator() -> None:
+def test_the_bits_of_a_fresh_communicator():
     assert dgcl.launch(bits, 3) == [(True, True)] * 3
 
 
@@ -260,7 +260,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refusals(case: str) -> None:
+def test_refusals(case: str):
     assert all(dgcl.launch(refused, 2, case))
 
 
@@ -274,6 +274,6 @@ def alone() -> str:
     return f"{type(error.value).__name__}: {error.value}"
 
 
-def test_some_ranks_alone() -> None:
+def test_some_ranks_alone():
     said = dgcl.launch(alone, 2)
     assert any(text.startswith("DisagreementError") and "rewire" in text for text in said), said

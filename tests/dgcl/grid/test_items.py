@@ -92,13 +92,13 @@ def check_demand(demand: ItemDemand, wanted: Pairs) -> None:
 
 
 @given(problems())
-def test_equals_brute_force(problem: tuple[Graph, np.ndarray, Grid]) -> None:
+def test_equals_brute_force(problem: tuple[Graph, np.ndarray, Grid]):
     check(*problem)
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("sizes", [(96, 1, 1), (1, 96, 1), (1, 1, 96), (65, 1, 2), (2, 70, 1), (4, 4, 8)])
-def test_masks_of_several_words(sizes: tuple[int, int, int]) -> None:
+def test_masks_of_several_words(sizes: tuple[int, int, int]):
     rng, grid = np.random.default_rng(5), Grid(*sizes)
     graph = as_graph(rng.integers(0, 150, (2, 400)), 150)
     check(graph, rng.integers(0, grid.size, 150).astype(np.int32), grid)
@@ -109,7 +109,7 @@ def complete(num_nodes: int) -> Graph:
 
 
 @pytest.mark.parametrize("sizes", TOY)
-def test_the_toy_graph(sizes: tuple[int, int, int]) -> None:
+def test_the_toy_graph(sizes: tuple[int, int, int]):
     expanded, folded, dense, edges = TOY[sizes]
     grid, graph = Grid(*sizes), toy_24()
     counts = count_needs(find_needs(graph, in_ranges(24, grid.size), grid))
@@ -122,13 +122,13 @@ def test_the_toy_graph(sizes: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize(
     "sizes", [(2, 4, 1), (3, 2, 1), (2, 1, 3), (5, 1, 1), (2, 1, 4), (4, 1, 2), (1, 2, 2), (2, 3, 4)]
 )
-def test_other_grids_of_the_toy_graph(sizes: tuple[int, int, int]) -> None:
+def test_other_grids_of_the_toy_graph(sizes: tuple[int, int, int]):
     grid = Grid(*sizes)
     check(toy_24(), in_ranges(24, grid.size), grid)
 
 
 @pytest.mark.parametrize("world_size", range(1, 17))
-def test_closed_formula_where_everything_is_needed(world_size: int) -> None:
+def test_closed_formula_where_everything_is_needed(world_size: int):
     num_nodes, width = 2 * world_size, 3 * world_size
     graph = complete(num_nodes)
     for grid in legal_grids(world_size):
@@ -138,7 +138,7 @@ def test_closed_formula_where_everything_is_needed(world_size: int) -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 6, 7, 12, 16])
-def test_numbering_and_legal_grids(world_size: int) -> None:
+def test_numbering_and_legal_grids(world_size: int):
     grids = legal_grids(world_size)
     triples = itertools.product(range(1, world_size + 1), repeat=3)
     assert [(g.parts, g.depth, g.slices) for g in grids] == [t for t in triples if np.prod(t) == world_size]
@@ -164,7 +164,7 @@ def test_numbering_and_legal_grids(world_size: int) -> None:
         (Grid(1, 2, 3), 6, (1, 2, 3)),
     ],
 )
-def test_what_users_write(asked: object, world_size: int, sizes: tuple[int, int, int]) -> None:
+def test_what_users_write(asked: object, world_size: int, sizes: tuple[int, int, int]):
     assert as_grid(asked, world_size) == Grid(*sizes)
 
 
@@ -178,11 +178,11 @@ def test_what_users_write(asked: object, world_size: int, sizes: tuple[int, int,
         ((2, 1.0, 2), 4, "depth must be a positive integer"),
     ],
 )
-def test_what_is_no_grid(asked: object, world_size: int, text: str) -> None:
+def test_what_is_no_grid(asked: object, world_size: int, text: str):
     with pytest.raises(ValueError, match=text):
         as_grid(asked, world_size)
 
 
-def test_what_is_nothing_of_a_grid() -> None:
+def test_what_is_nothing_of_a_grid():
     with pytest.raises(TypeError, match="three integers"):
         as_grid(4, 4)

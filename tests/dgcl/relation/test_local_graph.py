@@ -44,7 +44,7 @@ def graph() -> Graph:
         "no-vertices-with-halo": (ids(), ids(3), set()),
     },
 )
-def test_holds_exactly_the_in_edges(graph, owned, halo, edges) -> None:
+def test_holds_exactly_the_in_edges(graph, owned, halo, edges):
     local = local_graph_of(graph, owned, halo)
     if edges is None:
         edges = {(u, v, e) for e, (u, v) in enumerate(EDGES.T.tolist())}
@@ -59,26 +59,26 @@ def test_holds_exactly_the_in_edges(graph, owned, halo, edges) -> None:
     assert local.num_nodes_global == NUM_NODES
 
 
-def test_degrees_are_those_of_the_whole_graph(graph) -> None:
+def test_degrees_are_those_of_the_whole_graph(graph):
     local = local_graph_of(graph, ids(2, 3), ids(1, 0))
     assert local.in_degrees.tolist() == [3, 2, 1, 1]  # of 2, 3, 1, 0
     assert local.out_degrees.tolist() == [1, 1, 2, 3]
 
 
-def test_dtypes(graph) -> None:
+def test_dtypes(graph):
     local = local_graph_of(graph, ids(2, 3), ids(1, 0))
     assert local.indices.dtype == np.int32
     wide = ("owned_ids", "halo_ids", "indptr", "edge_ids", "in_degrees", "out_degrees")
     assert {getattr(local, name).dtype for name in wide} == {np.dtype(np.int64)}
 
 
-def test_parallel_edges_keep_the_users_order(graph) -> None:
+def test_parallel_edges_keep_the_users_order(graph):
     local = local_graph_of(graph, ids(2), ids(0))
     assert local.edge_ids.tolist() == [0, 1, 2]
     assert local.local_ids[local.indices].tolist() == [0, 2, 0]
 
 
-def test_a_source_without_a_row(graph) -> None:
+def test_a_source_without_a_row(graph):
     with pytest.raises(ValueError, match="vertex 0, of which it has no row"):
         local_graph_of(graph, ids(2), ids())
 
@@ -94,7 +94,7 @@ def parted_graphs(draw: st.DrawFn) -> tuple[np.ndarray, int, np.ndarray, int]:
 
 
 @given(parted_graphs(), st.randoms(use_true_random=False))
-def test_ranks_share_out_the_edges(case, random) -> None:
+def test_ranks_share_out_the_edges(case, random):
     """Over all ranks every edge appears once, at its head's owner, whatever the order of the halo."""
     edges, num_nodes, part, world_size = case
     rows = []
