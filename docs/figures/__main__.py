@@ -28,8 +28,16 @@ def main() -> int:
     parser.add_argument(
         "--graphs", type=Path, default=HERE.parents[2] / "shared/data/graphs", help="graph files"
     )
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="a checkout that `peers` compares with",
+    )
     args = parser.parse_args()
-    run = Run(args.graphs.resolve(), args.quick)
+    peers = dict(peer.split("=", 1) for peer in args.peer)
+    run = Run(args.graphs.resolve(), args.quick, {name: Path(path).resolve() for name, path in peers.items()})
     for name in args.names or sorted(
         m.name for m in pkgutil.iter_modules([str(HERE)]) if m.name not in SHARED
     ):

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,12 @@ class Run:
     Attributes:
         graphs: Folder of graph files.
         quick: Show that it works, with the least that does.
+        peers: Checkouts to compare with, by name.
     """
 
     graphs: Path
     quick: bool
+    peers: dict[str, Path] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
