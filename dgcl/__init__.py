@@ -33,7 +33,6 @@ _NAMES = {
     "build_from_local": "dgcl.changing.local_build",
     "PlanOptions": "dgcl.planner",
     "EdgeOptions": "dgcl.options",
-    "GridOptions": "dgcl.options",
     "PartitionOptions": "dgcl.options",
     "ReplicaOptions": "dgcl.options",
     "Communicator": "dgcl.communicator",

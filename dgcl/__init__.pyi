@@ -27,7 +27,6 @@ from dgcl.frameworks.dispatch import dispatch as dispatch
 from dgcl.nn.inexact import check_model as check_model
 from dgcl.offload.offload import Offload as Offload
 from dgcl.options import EdgeOptions as EdgeOptions
-from dgcl.options import GridOptions as GridOptions
 from dgcl.options import PartitionOptions as PartitionOptions
 from dgcl.options import ReplicaOptions as ReplicaOptions
 from dgcl.planner import PlanOptions as PlanOptions

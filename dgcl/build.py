@@ -10,23 +10,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from dgcl.advisor.model import Model
 from dgcl.advisor.spelling import Description
-from dgcl.grid.choice import GridChoice
-from dgcl.grid.grid import Grid, as_grid
-from dgcl.grid.plans import EdgeSeconds
+from dgcl.grid.grid import Grid
 from dgcl.grid.strategy import GridPlacement
-from dgcl.options import (
-    EdgeOptions,
-    GridOptions,
-    PartitionOptions,
-    ReplicaOptions,
-    Settings,
-    is_auto,
-    settle,
-)
+from dgcl.options import EdgeOptions, PartitionOptions, ReplicaOptions, Settings, settle
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import ANEW, load_share
 from dgcl.prepare.share import RankInputs, Share, share_of
@@ -37,15 +28,12 @@ from dgcl.ranks.control import Control
 from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
-from dgcl.replication.choice import Replication
-from dgcl.replication.counts import spans_machines
 from dgcl.replication.strategy import Replicas
 from dgcl.topology import Topology
 from dgcl.topology.checks import shown
 from dgcl.topology.free_memory import available_memory
 from dgcl.transport import kernels
 from dgcl.transport.cuda import open_devices
-from dgcl.workers.strategy import EdgePlacement
 
 if TYPE_CHECKING:
     import torch
@@ -72,11 +60,13 @@ def build_comm_info(
     part: Any = None,
     partition: str | PartitionOptions = "metis",
     method: str = "auto",
+    strategy: str | Description | None = None,
+    model: str | Model | None = None,
+    memory_limit: int | str | None = None,
     edges: str | EdgeOptions = "head",
-    grid: str | tuple[int, int, int] | GridOptions | None = None,
+    grid: str | tuple[int, int, int] | Grid | None = None,
     plan: PlanOptions | None = None,
     replicas: ReplicaOptions | None = None,
-    strategy: str | Description | None = None,
     seed: int | None = None,
     cache: str | os.PathLike[str] | None = None,
     timeout: float = 300.0,
@@ -92,24 +82,21 @@ def build_comm_info(
         topology: The machine: "auto" (detected, and logged at INFO), a preset's name, a JSON file, or a
             :class:`~dgcl.topology.Topology`.
         part: ``(N,)`` the owner of every vertex, instead of partitioning.
-        partition: "metis", "random", "range" or "auto"; or :class:`dgcl.PartitionOptions`.
-        method: The planner, see ``dgcl plan --help``. "replicate-across-machines" copies vertices instead of
-            sending rows between machines (:mod:`dgcl.replication`); "auto" does so where the hops of ``replicas`` are
-            given, it is predicted to be faster, and it fits. The reason is logged and in ``comm.describe()``.
-        edges: Which rank sums which edge: "head" (the default), "tail", "cover" or "auto", or
-            :class:`dgcl.EdgeOptions`. With any but "head" aggregations go through :meth:`Communicator.aggregator`.
-        grid: (parts, depth, slices): slices of rows are summed where :class:`dgcl.grid.grid.Grid` says; "1d", "1.5d",
-            "2d", "3d", "auto", or :class:`dgcl.GridOptions`. ``part`` names ranks, as without.
+        partition: "metis", "random" or "range"; or :class:`dgcl.PartitionOptions`.
+        method: The planner, see ``dgcl plan --help``.
+        strategy: What is exchanged: "halo" (the default), "tail", "cover", "cover:machine", "grid:R,K,S", "replicas:K";
+            or "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W", "in-place" and "offload:N"
+            are built as "halo": they are called on the communicator.
+        model, memory_limit: For "auto": the layers, as "gcn:602,256,41", and bytes of a rank's device, or like "14GB".
+        edges, grid, replicas: Other ways to write a strategy, one at a time. Who sums which edge: "head", "tail",
+            "cover", or :class:`dgcl.EdgeOptions`; with any but "head" aggregations go through
+            :meth:`Communicator.aggregator`. (parts, depth, slices): slices of rows are summed where
+            :class:`dgcl.grid.grid.Grid` says; or "1d", "1.5d", "2d", "3d"; ``part`` names ranks, as without.
+            :class:`dgcl.ReplicaOptions`: vertices are copied instead of sending rows between machines.
         plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at).
-        replicas: Options of replicas: :class:`dgcl.ReplicaOptions`.
-        strategy: One of "halo", "tail", "cover", "cover:machine", "grid:R,K,S", "replicas:K", in the place of
-            ``edges``, ``grid`` and ``replicas``. "windows:W", "in-place" and "offload:N" are built as "halo": they
-            are called on the communicator.
         seed: For the partition and the planner; None: that of ``plan``.
         cache: A folder of rank 0 where partition and plan are kept for the next job that asks for the same
-            (:mod:`dgcl.prepare.cache`). An entry that is damaged, or cannot be written, is a warning, no more. With
-            replicas the ordinary plan and that of copies are kept apart, and the choice between them is not kept:
-            what a layer costs and what fits is found out in every job.
+            (:mod:`dgcl.prepare.cache`). An entry that is damaged, or cannot be written, is a warning, no more.
         timeout: Seconds that a rank waits for another inside a call before it gives up.
         channel: How rows travel between ranks: "auto" (through memory where all ranks share it, else by collectives),
             "memory", or "collective", by collectives of ``torch.distributed``; see ``comm.describe()``.
@@ -122,7 +109,7 @@ def build_comm_info(
 
     Raises:
         ValueError, TypeError: Bad arguments on rank 0, or bad options on any; raised on every rank.
-        MemoryError: Replicas that were asked for do not fit; raised on every rank.
+        MemoryError: Replicas do not fit, or with "auto" nothing does; raised on every rank.
         OSError: The graph's file is missing or cannot be read; raised on every rank.
         CommError: The ranks share no memory, or one of them is gone.
     """
@@ -131,11 +118,14 @@ def build_comm_info(
 
     control = context.require_control()
     check_timeout(timeout)
-    settings = _settled(control.world_size, plan, partition, replicas, edges, seed, grid, strategy)
+    settings = _settled(
+        control.world_size, plan=plan, partition=partition, seed=seed, strategy=strategy, edges=edges, grid=grid,
+        replicas=replicas, model=model, memory_limit=memory_limit,
+    )  # fmt: skip
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
     topology = topology_of_job(control, topology, places)
-    layout = _strategy(control, settings, topology, method, places, opened)
+    layout = _agreed(control, settings, places, opened)
 
     def inputs() -> list[RankInputs]:
         if graph is None:
@@ -165,100 +155,37 @@ def check_timeout(timeout: Any) -> None:
         raise ValueError(f"timeout must be a positive number of seconds (got {shown(timeout)})")
 
 
-def _settled(world_size: int, *arguments: Any) -> Settings | Exception:
+def _settled(world_size: int, **options: Any) -> Settings | Exception:
     """All options together, or what is wrong with them, of which every rank is to hear."""
     try:
-        settings = settle(*arguments)
-        if settings.grid is not None and not is_auto(settings.grid.sizes):
-            grid = as_grid(settings.grid.sizes, world_size)
-            settings = replace(settings, grid=replace(settings.grid, sizes=grid))
-        if settings.strategy is not None:
-            settings.strategy.layout(world_size).check()
-        return settings
+        return settle(world_size, **options)
     except (TypeError, ValueError) as error:
         return error
 
 
-def _strategy(
-    control: Control,
-    settings: Settings | Exception,
-    topology: str | Topology,
-    method: str,
-    places: Sequence[RankPlace],
-    device: Device | None,
+def _agreed(
+    control: Control, settings: Settings | Exception, places: Sequence[RankPlace], device: Device | None
 ) -> Strategy:
-    """How to lay out the exchange, as rank 0 asks for it; with what each rank can give. Collective.
+    """The strategy that all ranks ask for, with what each rank can give. Collective.
 
     Raises:
-        ValueError, TypeError: What is wrong with a rank's settings; or ranks ask for different ones; on every rank.
+        ValueError, TypeError: Ranks ask for different ones, naming two; or what is wrong with a rank's options, the
+            first one's that has such; on every rank.
     """
-    from dgcl.frameworks.layer_work import measure_together
-
-    request = settings if isinstance(settings, Exception) else _requested(settings)
+    request = settings if isinstance(settings, Exception) else settings.strategy
     reports = control.exchange((_free_memory(places, control.rank, device), request))
-    _agree_on_edges([theirs for _, theirs in reports])
-    assert isinstance(settings, Settings)
-    if settings.strategy is not None:
-        layout = settings.strategy.layout(control.world_size)
-        if isinstance(layout, Replicas):
-            return replace(layout, free=tuple(bytes_free for bytes_free, _ in reports))
-        return layout
-    weighing = control.rank == 0 and is_auto(method) and spans_machines(topology, control.world_size)
-    row_bytes = slice_bytes = None  # nothing needs to be measured
-    if control.rank == 0:
-        choosing_grid = settings.grid is not None and is_auto(settings.grid.sizes)
-        chosen = "auto" in (settings.edges.placement, settings.partition.method)
-        if (weighing and settings.replicas.hops is not None) or chosen:
-            row_bytes = settings.plan.row_bytes
-        if choosing_grid:
-            row_bytes = settings.plan.row_bytes
-            slice_bytes = -(-row_bytes // control.world_size)
-    where = "cpu" if device is None else device.tensors.device
-    work = measure_together(control, row_bytes, where)
-    narrow = measure_together(control, slice_bytes, where)
-    placement, edge_seconds = settings.edges, 0.0 if work is None else work.edge
-    whole = EdgePlacement(placement.placement, placement.imbalance, placement.per_machine, edge_seconds)
-    if settings.grid is not None and is_auto(settings.grid.sizes):
-        measured = EdgeSeconds()
-        if row_bytes is not None and slice_bytes is not None and work is not None and narrow is not None:
-            measured = EdgeSeconds.through((row_bytes, work.edge), (slice_bytes, narrow.edge))
-        limit = cast("int | None", settings.grid.memory_limit)
-        return GridChoice(whole, limit, measured)
-    rows = Grid(control.world_size)  # of whole rows, which is what there is without a grid
-    if settings.grid not in (None, GridOptions(rows)):
-        assert settings.grid is not None
-        assert isinstance(settings.grid.sizes, Grid)
-        return GridPlacement(settings.grid.sizes)
-    if placement.placement != "head":
-        return whole
-    free = tuple(bytes_free for bytes_free, _ in reports)
-    return Replication(settings.replicas.hops, cast("int | None", settings.replicas.memory_limit), free, work)
-
-
-_Request = tuple[EdgeOptions, GridOptions | None, Description | None]
-
-
-def _requested(settings: Settings) -> _Request:
-    return settings.edges, settings.grid, settings.strategy
-
-
-def _agree_on_edges(requests: Sequence[_Request | Exception]) -> None:
-    """Raise, on every rank, where ranks ask for different placements of edges, or one of them for what cannot be.
-
-    Raises:
-        ValueError, TypeError: Naming two ranks; or what is wrong with a rank's options, the first one's that has such.
-    """
-    valid: list[_Request] = []
-    for options in requests:
-        if isinstance(options, Exception):
-            raise type(options)(*options.args)  # ranks that are threads must not share one, and its traceback
-        valid.append(options)
-    for rank, options in enumerate(valid):
-        for name, ours, theirs in zip(("edges", "grid", "strategy"), valid[0], options, strict=True):
-            if ours != theirs:
-                raise ValueError(
-                    f"{name} must be the same on every rank: rank 0 asks for {ours}, rank {rank} for {theirs}"
-                )
+    for _, theirs in reports:
+        if isinstance(theirs, Exception):
+            raise type(theirs)(*theirs.args)  # ranks that are threads must not share one, and its traceback
+    first: Strategy = reports[0][1]
+    for rank, (_, theirs) in enumerate(reports):
+        if theirs != first:
+            raise ValueError(
+                f"strategy must be the same on every rank: rank 0 asks for {first}, rank {rank} for {theirs}"
+            )
+    if isinstance(first, Replicas):
+        return replace(first, free=tuple(free for free, _ in reports))
+    return first
 
 
 @set_up_call

@@ -20,6 +20,8 @@ def parse_arguments(about: str | None) -> argparse.Namespace:
     parser.add_argument(
         "--layers-from", choices=["dgl", "pyg", "torch"], default="torch", help="whose layers"
     )
+    # Replicas must last for all exchanges; PyG's GCN has one more than layers, for the degrees in its weights.
+    parser.add_argument("--strategy", help="what ranks exchange: cover, replicas:4, .. (default: halo rows)")
     parser.add_argument("--method", choices=dgcl.bench.METHODS, default="auto", help="what moves the rows")
     parser.add_argument("--topology", default="auto", help="a preset or a JSON file (default: found out)")
     parser.add_argument("--layers", type=int, default=2)
@@ -42,8 +44,5 @@ def parse_arguments(about: str | None) -> argparse.Namespace:
 
 def build(graph: object, args: argparse.Namespace) -> dgcl.Communicator:
     """The communicator: a planner's, or one whose rows a baseline moves."""
-    # Replicas must last for all exchanges; PyG's GCN has one more than layers, for the degrees in its weights.
-    exchanges = args.layers + (args.layers_from == "pyg" and args.model == "gcn")
     options = {"topology": args.topology, "method": args.method, "seed": args.seed}
-    replicas = dgcl.ReplicaOptions(hops=exchanges)
-    return dgcl.bench.build_comm_info(graph, replicas=replicas, cache=args.cache, **options)
+    return dgcl.bench.build_comm_info(graph, strategy=args.strategy, cache=args.cache, **options)

@@ -1,26 +1,19 @@
-"""Which strategy to take: the simplest of those that fit and are predicted as fast as the fastest."""
+"""``dgcl.advise``: what each way to train a model takes, and which to take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dgcl.advisor.counts import Candidates, Counted, Refused
-from dgcl.advisor.epoch import bounded, direct, epoch_layers, planned, total
-from dgcl.advisor.memory import MOST_CHUNKS, device_bytes, host_total, totals
+from dgcl.advisor.counts import Candidates
 from dgcl.advisor.model import Model, read_model
 from dgcl.advisor.rates import Rates, preset_rates
-from dgcl.advisor.rows import ERROR, Row, Weighed
+from dgcl.advisor.rows import Weighed
 from dgcl.advisor.screen import facts, screen
-from dgcl.advisor.spelling import Description
+from dgcl.advisor.weighing import weigh
 from dgcl.graph import Graph, as_graph
-from dgcl.offload.prediction import smallest_fitting
 from dgcl.partition import partition_graph
 from dgcl.partition.check import check_part
-from dgcl.planner.reading.render import seconds as in_seconds
 from dgcl.planner.reading.render import size
-from dgcl.planner.relation import Relation
 from dgcl.planner.synthetic import GraphShape
 from dgcl.prepare.sizes import as_bytes
 from dgcl.topology import Topology, resolve_topology
@@ -29,8 +22,6 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
 __all__ = ["Advice", "advise"]
-
-_PLANNED = 2  # by "auto"; the rest have direct plans and bounds
 
 
 class Advice(Weighed):
@@ -106,120 +97,5 @@ def advise(
             owners = partition_graph(whole, machine.num_devices, topology=machine, seed=seed)
         else:
             owners = check_part(part, whole.num_nodes, machine.num_devices, allow_empty=True)
-    return weigh(Candidates(whole, owners, described, machine, seed), limit, rates or preset_rates(machine))
-
-
-def weigh(candidates: Candidates, limit: int | None, rates: Rates) -> Advice:
-    """Count all, plan the two best, and choose."""
-    model = candidates.model
-    rows = [_row(candidates, strategy, limit, rates) for strategy in candidates.names()]
-    for row in rows:
-        if row.counted is not None and limit is not None and row.device > limit:
-            largest = max(row.bytes, key=lambda name: int(row.bytes[name].max()))
-            most = size(int(row.bytes[largest].max()))
-            row.refusal = f"{size(row.device)} on the fullest rank, of {size(limit)}; {largest} {most}"
-    fitting = [row for row in rows if not row.refusal]
-    way = planned(model.row_bytes)
-    shared = set()  # what is planned for one serves all that exchange the same rows
-    for row in () if candidates.part is None else _worth_planning(fitting):  # sizes alone are no plan's worth
-        assert row.counted is not None
-        shared.add((id(row.counted.expand), id(row.counted.fold)))
-        for other in fitting:
-            if other.counted and (id(other.counted.expand), id(other.counted.fold)) in shared:
-                other.layers, other.planner = epoch_layers(other.counted, model, rates, way), "auto"
-    order = {id(row): place for place, row in enumerate(rows)}
-    if fitting:
-        fastest = min(fitting, key=lambda row: row.seconds.total)
-        equal = [row for row in fitting if row.seconds.total <= fastest.seconds.total * (1 + ERROR)]
-        chosen = equal[0]  # candidates stand in the order of their simplicity
-        for row in fitting:
-            row.state = "*" if row is chosen else "=" if row in equal else ""
-            row.why = _reason(row, chosen, fastest, len(fitting), candidates)
-    for row in rows:
-        row.why = row.why or row.refusal
-    rows.sort(
-        key=lambda row: (
-            row.state != "*",
-            bool(row.refusal),
-            _total(row) if not row.refusal else order[id(row)],
-        )
-    )
-    return Advice(candidates, rates, limit, rows, _alone(candidates, rates))
-
-
-def _row(candidates: Candidates, strategy: Description, limit: int | None, rates: Rates) -> Row:
-    model = candidates.model
-    try:
-        counted = candidates.count(strategy)
-    except Refused as refusal:
-        return Row(strategy, str(refusal))
-    if strategy.name == "offload" and limit is not None:
-
-        def peak(chunks: int) -> int:
-            return int(totals(device_bytes(_in_chunks(counted, chunks), model)).max())
-
-        chunks, _ = smallest_fitting(peak, limit, MOST_CHUNKS)
-        counted = _in_chunks(counted, chunks or MOST_CHUNKS)
-    layers, least = (epoch_layers(counted, model, rates, way) for way in (direct, bounded))
-    return Row(
-        counted.strategy, "", counted, layers, total(least).total,
-        bytes=device_bytes(counted, model), host=host_total(counted, model),
-    )  # fmt: skip
-
-
-def _in_chunks(counted: Counted, chunks: int) -> Counted:
-    return replace(counted, strategy=Description("offload", chunks))
-
-
-def _total(row: Row) -> float:
-    return row.seconds.total
-
-
-def _worth_planning(fitting: list[Row]) -> Iterator[Row]:
-    """The two best by direct plans, then what could still be faster than they, by its bound."""
-    yield from sorted(fitting, key=_total)[:_PLANNED]
-    for row in sorted(fitting, key=lambda row: row.bound)[:_PLANNED]:
-        if row.planner == "direct" and row.bound < min(map(_total, fitting)):
-            yield row
-
-
-def _reason(row: Row, chosen: Row, fastest: Row, fitting: int, candidates: Candidates) -> str:
-    """Why a row is chosen, or is not: one number, and what binds."""
-    if row is chosen:
-        if fitting == 1:
-            return "the only one that fits"
-        return "the fastest" if row is fastest else "within the model's error of the fastest, and simpler"
-    if row.state == "=":
-        return f"as fast, within the model's error; {chosen.strategy} is simpler"
-    assert row.counted is not None
-    assert chosen.counted is not None
-    mine, theirs = row.seconds, chosen.seconds
-    excess = {
-        name: getattr(mine, name) - getattr(theirs, name) for name in ("exchange", "sums", "dense", "copies")
-    }
-    binds = max(excess, key=lambda name: excess[name])
-    if binds == "copies":
-        need = f", not needed: {size(chosen.device)} fit" if chosen.strategy.name != "offload" else ""
-        return f"{in_seconds(mine.copies)} of copies between host and device{need}"
-    if binds == "sums":
-        return f"sums bind: {mine.sums / max(theirs.sums, 1e-12):.2g}x the work of the fullest rank"
-    if binds == "dense":
-        return f"dense work binds: {mine.dense / max(theirs.dense, 1e-12):.2g}x that of the fullest rank"
-    times = row.counted.rows / row.counted.slices / max(chosen.counted.rows / chosen.counted.slices, 1)
-    if times > 1:
-        return f"the exchange binds: it moves {times:.2g}x the rows"
-    return f"the exchange binds: {in_seconds(mine.exchange)} with {times:.2g}x the rows"
-
-
-def _alone(candidates: Candidates, rates: Rates) -> Row:
-    """One rank with the whole graph."""
-    halo = candidates.halo
-    nothing = Relation.from_classes(1, [])
-    counted = replace(
-        halo, topology=halo.topology.restrict(1), expand=nothing, owned=halo.owned.sum(keepdims=True),
-        edges=halo.edges.sum(keepdims=True),
-    )  # fmt: skip
-    layers = epoch_layers(counted, candidates.model, rates, direct)
-    return Row(
-        halo.strategy, "", counted, layers, total(layers).total, bytes=device_bytes(counted, candidates.model)
-    )
+    found = weigh(Candidates(whole, owners, described, machine, seed), limit, rates or preset_rates(machine))
+    return Advice(found.candidates, found.rates, found.memory_limit, found.rows, found.alone)

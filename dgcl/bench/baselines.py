@@ -16,7 +16,6 @@ from dgcl.bench.patterns import POISON
 from dgcl.bench.transports import Baseline
 from dgcl.planner.methods import METHODS as PLANNERS
 from dgcl.program.layout import Layout
-from dgcl.replication import METHOD
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice
 
@@ -32,7 +31,7 @@ BASELINES: Mapping[str, str] = MappingProxyType(
 )
 
 #: All that ``method`` of :func:`build_comm_info` may be.
-METHODS = (*PLANNERS, METHOD, *BASELINES)
+METHODS = (*PLANNERS, *BASELINES)
 
 
 def build_comm_info(
@@ -44,7 +43,7 @@ def build_comm_info(
 
     Args:
         graph, topology, options: As there.
-        method: A planner, "replicate-across-machines", or one of :data:`BASELINES`.
+        method: A planner, or one of :data:`BASELINES`.
 
     Raises:
         ValueError, TypeError, CommError: As there; and for a baseline between ranks that are threads.

@@ -8,9 +8,8 @@ edges, and a fold of what they summed:
 - :mod:`~dgcl.grid.items`: slices of rows as items, and both demands of an aggregation over them;
 - :mod:`~dgcl.grid.counts`: rows that travel and edges that are held, counted, and by closed formulas;
 - :mod:`~dgcl.grid.edges`: each rank's edges;
-- :mod:`~dgcl.grid.plans`: plans of both exchanges, and what an aggregation is predicted to take;
-- :mod:`~dgcl.grid.strategy`, :mod:`~dgcl.grid.choice`: one grid as a strategy, and the fastest of all;
-- :mod:`~dgcl.grid.published`: what the algorithms as published receive, for comparison.
+- :mod:`~dgcl.grid.plans`: plans of both exchanges;
+- :mod:`~dgcl.grid.strategy`: a grid as a strategy.
 
 Imports ``graph``, ``relation``, ``program``, ``workers`` and the planner.
 """

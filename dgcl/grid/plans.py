@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from dgcl.grid.counts import Counts, count_needs
 from dgcl.grid.items import ItemDemand, expand_demand, fold_demand
 from dgcl.grid.needs import Needs
-from dgcl.planner.bounds.best import best_bound
-from dgcl.planner.fold import Fold, reverse_plan, transpose
+from dgcl.planner.fold import Fold, reverse_plan
 from dgcl.planner.methods import make_plan
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
@@ -18,32 +17,7 @@ from dgcl.program.strategy import Planned
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 
-__all__ = ["EdgeSeconds", "GridPlan", "PlanOfClasses", "bound_of_grid", "plan_grid", "plan_items"]
-
-
-@dataclass(frozen=True)
-class EdgeSeconds:
-    """Seconds of summing an edge: narrow slices are slower for each byte than whole rows.
-
-    Attributes:
-        fixed: Whatever the width is.
-        per_byte: Of the row, or of its slice.
-    """
-
-    fixed: float = 0.0
-    per_byte: float = 0.0
-
-    @classmethod
-    def through(cls, wide: tuple[int, float], narrow: tuple[int, float]) -> EdgeSeconds:
-        """The line through two measurements, (bytes of a row, seconds of an edge) each."""
-        if wide[0] == narrow[0]:
-            return cls(0.0, wide[1] / wide[0])
-        per_byte = max(0.0, (wide[1] - narrow[1]) / (wide[0] - narrow[0]))
-        return cls(max(0.0, narrow[1] - per_byte * narrow[0]), per_byte)
-
-    def at(self, row_bytes: int) -> float:
-        """For rows, or slices, of so many bytes."""
-        return self.fixed + self.per_byte * row_bytes
+__all__ = ["GridPlan", "PlanOfClasses", "plan_grid", "plan_items"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +47,6 @@ class GridPlan:
     def bound_seconds(self) -> float:
         """No exchanges of these items take less."""
         return self.expand.plan.lower_bound_seconds + self.fold.bound.seconds
-
-    def seconds(self, work: EdgeSeconds) -> float:
-        """Predicted seconds of an aggregation: both exchanges, and the sums of the fullest rank."""
-        return self.exchange_seconds + int(self.counts.edges.max()) * work.at(self.expand.plan.row_bytes)
 
 
 #: Gives the plan of classes by the name of their exchange, or makes it by what it is given.
@@ -123,11 +93,3 @@ def plan_items(
         return make_plan(classes.relation, topology, method, of_slices)
 
     return Planned(classes, make() if source is None else source(classes, exchange, make))
-
-
-def bound_of_grid(needs: Needs, topology: Topology, options: PlanOptions) -> float:
-    """Seconds that no plan of both exchanges can beat."""
-    row_bytes = needs.grid.slice_width(options.row_bytes)
-    expand, fold = (demand(needs).classes().relation for demand in (expand_demand, fold_demand))
-    turned = transpose(topology)
-    return best_bound(expand, topology, row_bytes).seconds + best_bound(fold, turned, row_bytes).seconds

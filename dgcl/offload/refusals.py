@@ -218,8 +218,7 @@ def check_offload(
     comm.require_neighbourhoods("Offload")
     if comm.local.num_replicas:
         raise ValueError(
-            "comm must have no replicas: chunks read rows of their owners; build it with another method than"
-            " 'replicate-across-machines'"
+            "comm must have no replicas: chunks read rows of their owners; build it without replicas="
         )
     if comm.device.type != "cpu":
         raise ValueError(f"comm must be on the CPU: chunks are computed there (got {comm.device})")

@@ -261,8 +261,8 @@ def _run_apart(task: list[NDArray[Any]], free: int, about: str) -> NDArray[np.in
         process.wait()
     raise MemoryError(
         f"{about} wants more memory than the {free} bytes that are free. Ways out: (1) partition='random' or 'range'"
-        " (on the command line --method; of an Offload chunk_by='range'), (2) partition='auto', which then leaves"
-        f" METIS out, (3) give part, (4) free memory. Its process: exit status {process.returncode}, {why}"
+        " (on the command line --method; of an Offload chunk_by='range'), (2) give part, (3) free memory."
+        f" Its process: exit status {process.returncode}, {why}"
     )
 
 

@@ -24,7 +24,6 @@ from dgcl.partition.check import check_part
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import METHODS
 from dgcl.prepare.cache import cache_key
-from dgcl.prepare.parts_choice import AUTO, explain_parts, fastest_parts, predict_parts
 from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
 from dgcl.prepare.stored_plans import StaleParts, StoredPlans
 from dgcl.prepare.typed_exchanges import plan_edge_types
@@ -33,8 +32,6 @@ from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.program.strategy import Arrangement, Planned, Problem, Strategy
 from dgcl.ranks.machines import host_of_ranks
 from dgcl.relation.local_graph import Rows
-from dgcl.replication import METHOD
-from dgcl.replication.choice import Replication
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.checks import check_choice, check_path
 from dgcl.workers.strategy import EdgePlacement
@@ -48,13 +45,12 @@ def check_method(method: str) -> None:
     Raises:
         ValueError: With all that there are.
     """
-    known = (*METHODS, METHOD)
-    if isinstance(method, str) and method not in known and method in PARTITIONS:
+    if isinstance(method, str) and method not in METHODS and method in PARTITIONS:
         raise ValueError(
-            f"method must be one of {', '.join(known)} (got {method!r}); {method!r} is a way to partition:"
+            f"method must be one of {', '.join(METHODS)} (got {method!r}); {method!r} is a way to partition:"
             f" partition={method!r}"
         )
-    check_choice(method, "method", known)
+    check_choice(method, "method", METHODS)
 
 
 def prepare(*arguments: Any, **options: Any) -> list[Share]:
@@ -80,24 +76,18 @@ def prepare_inputs(
     """Partition and plan; what each rank makes its share from.
 
     Arguments and errors as in :func:`dgcl.build_comm_info`; ``strategy`` decides what is exchanged. The default
-    knows the methods of the planner, and asks for its own settings where ``method`` is a strategy's. ``block``
-    consecutive ranks get vertices that are close to each other, where METIS decides.
+    exchanges halo rows. ``block`` consecutive ranks get vertices that are close to each other, where METIS decides.
     """
-    options, strategy = options or PlanOptions(), strategy or Replication()
+    options, strategy = options or PlanOptions(), strategy or EdgePlacement()
     strategy.check()
     check_method(method)
-    if method == METHOD and not isinstance(strategy, Replication):
-        raise ValueError(
-            f"method={METHOD!r} goes without a grid, and with edges='head': replicas hold complete rows and"
-            " neighbourhoods; leave one of them out"
-        )
-    check_choice(partition, "partition", (*PARTITIONS, AUTO))
+    check_choice(partition, "partition", PARTITIONS)
     if cache is not None:
         check_path(cache, "cache")
     steps = _Steps()
     checked = as_graph(graph)
     machine = machine_of(topology, world_size)
-    weights = balance_weights(checked, balance, "metis" if partition == AUTO else partition)
+    weights = balance_weights(checked, balance, partition)
     fixed_part = None if part is None else check_part(part, checked.num_nodes, world_size, allow_empty=True)
     steps.done("graph and topology")
     plans = StoredPlans()
@@ -116,15 +106,7 @@ def prepare_inputs(
             arrangement = None
         steps.done("plan")
     if arrangement is None:
-        owners, why = fixed_part, ""
-        if owners is None and partition == AUTO:
-            seconds = _edge_seconds(strategy)
-            planner = method if method in METHODS else "auto"  # or it is a strategy's own
-            candidates = predict_parts(
-                checked, machine, planner, options, balance=balance, edge_seconds=seconds, block=block
-            )
-            chosen = fastest_parts(candidates)
-            owners, why = chosen.part, explain_parts(candidates, chosen)
+        owners = fixed_part
         if owners is None:
             owners = partition_graph(
                 checked,
@@ -142,7 +124,6 @@ def prepare_inputs(
             owners = problem.part
             steps.done("placement")
         arrangement = strategy.arrange(problem)
-        arrangement = replace(arrangement, why="; ".join(filter(None, (why, arrangement.why))))
         steps.done("relation and plan")
     assert owners is not None
     if isinstance(checked, TypedGraph):
@@ -212,15 +193,6 @@ def _inputs(
         )
         for rank in range(world_size)
     ]
-
-
-def _edge_seconds(strategy: Strategy) -> float:
-    """What an edge takes that is summed, where a strategy knows it; else 0."""
-    if isinstance(strategy, EdgePlacement):
-        return strategy.edge_seconds
-    if isinstance(strategy, Replication) and strategy.work is not None:
-        return strategy.work.edge
-    return 0.0
 
 
 def _placed(problem: Problem) -> Problem:

@@ -32,12 +32,8 @@ over rows by itself it must sum over ``rows[:comm.num_core]``. The gradient of a
 for inputs that are learned, :func:`dgcl.nn.sum_copies` adds up those of a vertex.
 
 Modules: :mod:`~dgcl.replication.counts` says how much is copied before anything is;
-:mod:`~dgcl.replication.copies` copies; :mod:`~dgcl.replication.work` says what a layer costs a rank;
-:mod:`~dgcl.replication.choice` weighs that against the ordinary plan. Imports what comes before it on the way of the
-data, up to :mod:`dgcl.program` and :mod:`dgcl.ranks`; nothing imports it but what prepares or builds.
+:mod:`~dgcl.replication.copies` copies; :mod:`~dgcl.replication.strategy` plans inside machines. Imports what comes
+before it on the way of the data, up to :mod:`dgcl.program` and :mod:`dgcl.ranks`.
 """
 
 from __future__ import annotations
-
-METHOD = "replicate-across-machines"
-"""Its name, as a method beside those of the planner."""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from dgcl.partition.replication import holders_by_hop
 from dgcl.relation.local_graph import local_graph_bytes
-from dgcl.topology import resolve_topology
 
 if TYPE_CHECKING:
     from dgcl.graph import Graph
@@ -164,13 +163,3 @@ def level(low: NDArray[np.int64], total: int) -> NDArray[np.int64]:
         high[below] += step
         left -= step * count
     return high
-
-
-def spans_machines(topology: str | Topology, world_size: int) -> bool:
-    """Whether the topology is of several machines; what is wrong with it is said elsewhere."""
-    if isinstance(topology, str) and topology == "auto":  # which is one machine by now
-        return False
-    try:
-        return bool(machine_numbers(resolve_topology(topology, world_size)).any())
-    except (OSError, TypeError, ValueError):
-        return False

@@ -20,7 +20,6 @@ from dgcl.grid.counts import Counts, count_needs
 from dgcl.grid.grid import Grid
 from dgcl.grid.needs import find_needs
 from dgcl.grid.plans import plan_grid
-from dgcl.grid.published import published_words
 from dgcl.partition import partition_graph
 from dgcl.planner import PlanOptions
 from dgcl.topology import resolve_topology
@@ -60,10 +59,10 @@ def whole_rows(counts: Counts, graph: Graph) -> float:
 
 
 def dense(run: Run) -> Figure:
-    """The dense graph: what each grid moves and holds, and the words of the published algorithm beside it."""
+    """The dense graph: what each grid moves and holds."""
     graph = dense_graph(run)
     columns = {
-        "ranks": "", "grid": "", "rows/vertex": ".2f", "1D / this": ".2f", "published / this": ".2f",
+        "ranks": "", "grid": "", "rows/vertex": ".2f", "1D / this": ".2f",
         "copies of an edge": ".0f", "edges max/mean": ".3f", "predicted us": ".0f", "bound us": ".0f",
     }  # fmt: skip
 
@@ -76,9 +75,8 @@ def dense(run: Run) -> Figure:
                 mean = counts.received_bytes(WIDTH).mean()
                 halo = halo or mean
                 plan = plan_grid(find_needs(graph, part, grid), topology)
-                published = 4 * published_words(graph, part, grid, WIDTH).mean()
                 yield [
-                    f"{size}, {name}", f"({grid})", whole_rows(counts, graph), halo / mean, published / mean,
+                    f"{size}, {name}", f"({grid})", whole_rows(counts, graph), halo / mean,
                     counts.edges.sum() / graph.num_edges, counts.imbalance, 1e6 * plan.exchange_seconds,
                     1e6 * plan.bound_seconds,
                 ]  # fmt: skip

@@ -15,10 +15,12 @@ import torch
 import dgcl
 from dgcl.graph import Graph
 from dgcl.partition import BALANCES, balance_weights, partition_graph
+from dgcl.planner import PlanOptions
+from dgcl.program.strategy import Problem
 from dgcl.topology import resolve_topology
 from dgcl.topology.latencies import without_latencies
 from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, workers_of
-from dgcl.workers.plans import plan_exchanges
+from dgcl.workers.strategy import EdgePlacement
 from docs.figures.framework import Figure, Run, both_ways, sum_error
 
 PAGE = "placements.md"
@@ -51,12 +53,13 @@ def rows_of(name: str, graph: Graph) -> Iterator[list[Any]]:
         weights = balance_weights(graph, balance, "metis")
         part = partition_graph(graph, PARTS, topology=topology, vertex_weights=weights)
         every = {e: exchanges_of(graph, part, workers_of(e, graph, part, PARTS), PARTS) for e in EDGES}
+        problem = Problem(graph, part, topology, "auto", PlanOptions())
         moved = {edges: sum(one.rows) for edges, one in every.items()}
         x = torch.rand(graph.num_nodes, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         yield [
             name, balance, *(rows / graph.num_nodes for rows in moved.values()), moved["head"] / max(moved["cover"], 1),
             *(receipts(every[edges]) for edges in TWO), *(every[edges].imbalance for edges in TWO),
-            *(1e6 * plan_exchanges(every[edges], topology).exchange_seconds for edges in TWO),
+            *(1e6 * EdgePlacement(edges).planned(problem).exchange_seconds for edges in TWO),
             sum_error(graph, x, dgcl.launch(aggregate, PARTS, graph, part, x)[0]),
         ]  # fmt: skip
 

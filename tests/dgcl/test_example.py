@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.replication import METHOD
 from dgcl.topology import save_topology
 from tests.dgcl.replication.machines import machines
 from tests.samples import matrix, named, sampled
@@ -48,13 +47,16 @@ def arguments(model: str = "gcn", layers_from: str = "torch", **changed: object)
         "weight_decay": 5e-4,
         "seed": 0,
         "cache": None,
+        "strategy": None,
         "check": True,
         "dtype": torch.float64,
     }
     return argparse.Namespace(**{**given, **changed})
 
 
-def train_and_check(model: str, layers_from: str, method: str = "auto", topology: str = "auto") -> bool:
+def train_and_check(
+    model: str, layers_from: str, method: str = "auto", topology: str = "auto", strategy: str | None = None
+) -> bool:
     """One rank of the program, as a process: models are initialised by torch's one generator."""
     sys.path.insert(0, str(EXAMPLES))
     try:
@@ -63,7 +65,7 @@ def train_and_check(model: str, layers_from: str, method: str = "auto", topology
         if torch.distributed.get_rank() == 0:
             data = graphs.planted_communities(num_nodes=120, num_classes=3, width=5)
             data.graph = graphs.with_self_loops(data.graph)
-        args = arguments(model, layers_from, method=method, topology=topology)
+        args = arguments(model, layers_from, method=method, topology=topology, strategy=strategy)
         passed: bool = train.check(data, args, train.train(data, args, False))
         return passed
     finally:
@@ -104,7 +106,7 @@ def test_replicas_across_machines_go_with_the_program(
     pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
     path = str(tmp_path / "machines.json")
     save_topology(machines([0, 0, 1]), path)
-    assert rank_pool(3).run(train_and_check, model, layers_from, METHOD, path) == [True] * 3
+    assert rank_pool(3).run(train_and_check, model, layers_from, "auto", path, "replicas:4") == [True] * 3
 
 
 def test_a_difference_is_noticed(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

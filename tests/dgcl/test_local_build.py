@@ -117,7 +117,7 @@ REFUSALS = {
     ),
     "lengths": (HALVES, [[2, 3], []], [[1], []], r"sources and heads must be as many \(got 2 and 1\)"),
     "no-integers": (HALVES, [[0.5], []], [[1], []], "sources must hold integers"),
-    "method": (HALVES, NOTHING, NOTHING, "method must be one of .*replicate"),
+    "method": (HALVES, NOTHING, NOTHING, "method must be one of auto"),
     "nothing-at-all": (NOTHING, NOTHING, NOTHING, "owned_ids: all ranks together must own a vertex"),
 }
 
@@ -125,6 +125,6 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusals_are_raised_on_every_rank(name: str) -> None:
     *arguments, text = REFUSALS[name]
-    keywords = {"method": "replicate-across-machines"} if name == "method" else {}
+    keywords = {"method": "fastest"} if name == "method" else {}
     for said in dgcl.launch(refused, 2, *arguments, keywords):
         assert re.search(text, said), said

@@ -147,7 +147,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "a method's name": (
         lambda: build(method="derect"),
-        "auto, optimal, direct, .*, replicate-across-machines .got 'derect'.; did you mean 'direct'?",
+        "auto, optimal, direct, .* .got 'derect'.; did you mean 'direct'?",
         ValueError,
     ),
     "a partition as the method": (
@@ -451,8 +451,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         ValueError,
     ),
     "replicas on a grid": (
-        lambda: build(part=None, grid=(1, 1, 2), method="replicate-across-machines"),
-        "method='replicate-across-machines' goes without a grid, and with edges='head'",
+        lambda: build(part=None, grid=(1, 1, 2), replicas=dgcl.ReplicaOptions(2)),
+        r"grid=\(1, 1, 2\) goes without replicas=ReplicaOptions",
         ValueError,
     ),
     "a model for a communicator": (

@@ -29,8 +29,8 @@ def test_groups_set_what_the_plan_is_made_with() -> None:
 
 def test_a_seed_of_its_own_goes_before_that_of_the_plan() -> None:
     plan = PlanOptions(seed=3, gap=0.5)
-    assert settle(plan, "metis", None, "head", None).plan == plan
-    assert settle(plan, "metis", None, "head", 7).plan == PlanOptions(seed=7, gap=0.5)
+    assert settle(1, plan=plan).plan == plan
+    assert settle(1, plan=plan, seed=7).plan == PlanOptions(seed=7, gap=0.5)
 
 
 @pytest.mark.parametrize(
@@ -55,21 +55,23 @@ def test_bad_options_are_raised_on_every_rank(
     dgcl.launch(run, 2)
 
 
-@pytest.mark.parametrize("kind", [dgcl.GridOptions, dgcl.ReplicaOptions])
-def test_limits_of_memory_are_numbers_or_written_out(kind: Any) -> None:
-    assert kind(memory_limit="8GB").memory_limit == kind(memory_limit=8 << 30).memory_limit == 8 << 30
+def test_limits_of_memory_are_numbers_or_written_out() -> None:
+    def kind(memory_limit: Any = None) -> dgcl.ReplicaOptions:
+        return dgcl.ReplicaOptions(2, memory_limit)
+
+    assert kind("8GB").memory_limit == kind(8 << 30).memory_limit == 8 << 30
     assert kind().memory_limit is None
     for wrong in (-1, 0, "much", 1.5):
         with pytest.raises(
             ValueError, match=r"memory_limit must be a positive number of bytes, or like '8GB'"
         ):
-            kind(memory_limit=wrong)
+            kind(wrong)
 
 
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: dgcl.EdgeOptions("covers"), r"edges must be one of auto, .*got 'covers'\); .* 'cover'"),
+        (lambda: dgcl.EdgeOptions("covers"), r"edges must be one of head, .*got 'covers'\); .* 'cover'"),
         (lambda: dgcl.EdgeOptions("cover", imbalance=0.5), "imbalance must be at least 1, the mean"),
         (lambda: dgcl.EdgeOptions("cover", imbalance="1.2"), r"imbalance must be .*got '1.2'"),  # type: ignore[arg-type]
     ],
@@ -86,7 +88,7 @@ def test_bad_options_of_any_rank_are_raised_on_all() -> None:
         from dgcl.ranks.context import context
 
         edges = "covers" if context.require_control().rank == 1 else "cover"
-        with pytest.raises(ValueError, match="edges must be one of auto"):
+        with pytest.raises(ValueError, match="edges must be one of head"):
             dgcl.build_comm_info(EDGES, "uniform", edges=edges)
 
     dgcl.launch(run, 3)

@@ -91,9 +91,8 @@ def offload_loss(logits: Any, labels: Any, mask: Any = None) -> None:
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "PlanOptions": (dgcl.PlanOptions, ()),
     "EdgeOptions": (dgcl.EdgeOptions, ()),
-    "GridOptions": (dgcl.GridOptions, ()),
     "PartitionOptions": (dgcl.PartitionOptions, ()),
-    "ReplicaOptions": (dgcl.ReplicaOptions, ()),
+    "ReplicaOptions": (dgcl.ReplicaOptions, (2,)),
     "as_graph": (dgcl.graph.as_graph, (EDGES,)),
     "read_graph": (dgcl.graph.read_graph, ("graph.npz",)),
     "networkx_nodes": (dgcl.graph.networkx_nodes, ()),
@@ -134,7 +133,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 #: How an argument is called in messages, where by another name.
 CALLED = {
     ("EdgeOptions", "placement"): "edges",
-    ("GridOptions", "sizes"): "grid",
     ("PartitionOptions", "method"): "partition",
     ("as_graph", "obj"): "graph|edge_index|torch tensor",
     ("check_part", "num_nodes"): "num_nodes|one entry per vertex",

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import dgcl
-from dgcl.advisor.choice import ERROR, Advice, advise
+from dgcl.advisor.choice import Advice, advise
 from dgcl.advisor.rates import Rates
+from dgcl.advisor.rows import ERROR
 from dgcl.advisor.screen import compared, explained, scaled, why_not
 from dgcl.planner.synthetic import GraphShape
 from dgcl.topology import Connection, Device, Topology

@@ -88,9 +88,8 @@ def test_between_processes(grid: str, rank_pool: Any) -> None:
 
 
 def train_the_toy(grid: str) -> dict[str, float]:
-    options = dgcl.GridOptions(grid)
     part = in_ranges(24, size_of(grid))
-    return toy_figures(dgcl.build_comm_info(toy_24(), "uniform", part=part, grid=options))
+    return toy_figures(dgcl.build_comm_info(toy_24(), "uniform", part=part, grid=grid))
 
 
 @pytest.mark.parametrize("grid", [*some([*GRIDS, "2,5,3"], 3), "30,1,1"])
@@ -217,8 +216,7 @@ STEPS, DROPPED = 3, 0.4
 def train_with_dropout(grid: str) -> tuple[list[float], list[Tensor]]:
     """Two layers with dropout, batch normalisation and Adam, on a prime number of vertices."""
     graph = as_graph(np.random.default_rng(2).integers(0, 23, (2, 90)), 23)
-    options = dgcl.GridOptions(grid)
-    comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(23) % size_of(grid), grid=options)
+    comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(23) % size_of(grid), grid=grid)
     weights = initial()
     norm = dgcl.nn.BatchNorm(6).double()
     optimizer = torch.optim.Adam([*weights, *norm.parameters()], 0.01)

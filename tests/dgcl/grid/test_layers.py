@@ -11,8 +11,6 @@ from torch import nn
 
 import dgcl
 import dgcl.nn
-from dgcl.frameworks import layer_work
-from dgcl.replication.work import Work
 from tests.dgcl.grid.test_aggregation import GRIDS, connect, size_of, some
 
 pytest.importorskip("torch_geometric.nn")
@@ -78,12 +76,10 @@ def build_twice(folder: Path, grid: Any) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("grid", [(2, 1, 2), (1, 4, 1), "auto"])
+@pytest.mark.parametrize("grid", [(2, 1, 2), (1, 4, 1)])
 def test_plans_of_a_grid_come_from_the_cache(
-    grid: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    grid: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # "auto" chooses by what a sum takes here, which is another time in another moment.
-    monkeypatch.setattr(layer_work, "measure_work", lambda *_: Work(1e-9, 1e-9))
     with caplog.at_level("INFO", logger="dgcl"):
         for first, second in dgcl.launch(build_twice, 4, tmp_path / "cache", grid):
             assert first == second

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import dgcl
-from dgcl.frameworks.layer_work import measure_together
+from dgcl.advisor.rates import measure_rates
 from dgcl.graph import as_graph
 from dgcl.replication.counts import Holdings
 
@@ -17,21 +17,17 @@ NUM_VERTICES = 8000
 WIDTH, LAYERS, STEPS = 128, 2, 3
 
 
-def layers_on_rank(
-    edges: np.ndarray, topology: dgcl.Topology, method: str, hops: int | None
-) -> dict[str, Any]:
+def layers_on_rank(edges: np.ndarray, topology: dgcl.Topology, hops: int | None) -> dict[str, Any]:
     """Seconds of a layer, predicted and measured, and whether rows are replicated."""
     graph = as_graph(edges, num_nodes=NUM_VERTICES)
     comm = dgcl.build_comm_info(
         graph,
         topology,
-        method=method,
         plan=dgcl.PlanOptions(row_bytes=4 * WIDTH),
-        replicas=dgcl.ReplicaOptions(hops=hops),
+        replicas=None if hops is None else dgcl.ReplicaOptions(hops=hops),
         timeout=120.0,
     )
-    work = measure_together(comm.control, 4 * WIDTH)
-    assert work is not None
+    rates = measure_rates()
     counts = comm.control.exchange((comm.num_owned, comm.num_halo, comm.local.num_edges))
     held = Holdings(*(np.array(column) for column in zip(*counts, strict=True)))
     local = comm.local_graph("csr")
@@ -50,7 +46,12 @@ def layers_on_rank(
     measured = (time.perf_counter() - begin) / STEPS / LAYERS
     found = {
         "exchange": 2 * comm.plan.predicted_seconds,
-        "work": float(work.seconds(held).max()),
+        "work": float(
+            (
+                2 * held.edges * (rates.edge + 4 * WIDTH / rates.memory)
+                + 3 * held.owned * WIDTH**2 / rates.products
+            ).max()
+        ),
         "measured": measured,
         "replicated": "replication" in comm.plan.meta,
         "copies": sum(count[0] for count in counts) / NUM_VERTICES,

@@ -6,7 +6,6 @@ import torch
 
 import dgcl
 from dgcl.graph import as_graph
-from dgcl.replication import METHOD
 from tests.dgcl.equivalence import assert_equal_runs, reference
 from tests.dgcl.multihost.conftest import PoolMaker
 from tests.dgcl.multihost.hosts import read_counter
@@ -37,7 +36,7 @@ def test_training_on_hosts_that_are_found_out(ranks: list[int], architecture: st
 def exchange_and_count() -> tuple[int, int, str]:
     """Bytes that this rank sent, what its host's card counted meanwhile, and what the communicator says."""
     graph = as_graph(np.random.default_rng(0).integers(0, 400, (2, 1200)), num_nodes=400)
-    comm = dgcl.build_comm_info(graph, method=METHOD, replicas=dgcl.ReplicaOptions(hops=2), timeout=60.0)
+    comm = dgcl.build_comm_info(graph, replicas=dgcl.ReplicaOptions(hops=2), timeout=60.0)
     rows = dgcl.dispatch_features(torch.ones(400, WIDTH))
     comm.control.barrier()
     before = read_counter()

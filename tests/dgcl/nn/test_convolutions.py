@@ -228,7 +228,6 @@ def on_replicas() -> tuple[bool, Tensor]:
         case.graph,
         machines([0, 0, 1, 1], 0.001),
         part=case.part(4),
-        method="replicate-across-machines",
         replicas=dgcl.ReplicaOptions(hops=2),
     )
     model = nn.ModuleList(OURS["gcn"](*pair) for pair in itertools.pairwise(WIDTHS)).double()

@@ -12,9 +12,7 @@ from dgcl.graph import as_graph
 from dgcl.partition import metis, partition_graph
 from dgcl.partition.kernels import symmetric_adjacency
 from dgcl.partition.metis import _Adjacency, device_levels, ensure_minimum
-from dgcl.planner import PlanOptions
-from dgcl.prepare.parts_choice import predict_parts
-from dgcl.topology import Connection, Device, Topology, resolve_topology
+from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices
 from tests.samples import named
 
@@ -89,11 +87,6 @@ def test_metis_that_wants_more_than_is_free(monkeypatch, caplog):
         MemoryError, match=r"METIS on 30000 vertices and \d+ neighbours wants more memory than"
     ):
         partition_graph(graph, 4)
-    options = PlanOptions(row_bytes=4)
-    assert [
-        parts.method for parts in predict_parts(graph, resolve_topology("uniform", 4), "direct", options)
-    ] == ["random"]
-    assert "partition='auto' leaves metis out" in caplog.text
     free = 1 << 40
     monkeypatch.setattr(metis, "_BYTES", 1 << 30)
     assert np.array_equal(partition_graph(graph, 4), enough)  # the same, in a process of its own

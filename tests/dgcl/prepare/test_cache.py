@@ -61,7 +61,7 @@ def no_thinking(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "partition_graph", refuse)
-        patch.setattr("dgcl.replication.choice.make_plan", refuse)
+        patch.setattr("dgcl.program.strategy.make_plan", refuse)
         yield
 
 

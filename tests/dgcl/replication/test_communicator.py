@@ -12,16 +12,11 @@ from torch.nn import functional as F
 
 import dgcl
 import dgcl.nn
-from dgcl.frameworks import layer_work
 from dgcl.graph import as_graph
 from dgcl.prepare.part_files import load_share, save_shares
 from dgcl.prepare.shares import prepare
-from dgcl.ranks.context import context
-from dgcl.replication import METHOD
-from dgcl.replication.choice import Replication
-from dgcl.replication.work import Work
+from dgcl.replication.strategy import Replicas
 from tests.dgcl.replication.machines import LAYOUTS, machines
-from tests.samples import named
 
 NUM_NODES = 40
 EDGES = np.random.default_rng(2).integers(0, NUM_NODES, (2, 110))
@@ -36,7 +31,6 @@ def on_ranks(
     def run() -> Any:
         graph = as_graph(EDGES, num_nodes=NUM_NODES)
         given: dict[str, Any] = {
-            "method": METHOD,
             "replicas": dgcl.ReplicaOptions(hops=2),
             "timeout": 60.0,
             **options,
@@ -86,67 +80,19 @@ def test_describe_says_what_does_not_travel_and_why() -> None:
     for rank, text in enumerate(texts):
         assert "replicated across machines, for 2 exchange(s): no row travels between machines" in text
         assert re.search(r"keeps \d+ rows of its own and \d+ replicas", text)
-        assert f"{METHOD} was asked for" in text
+        assert "replicas of 2 hops make" in text
         for peer, machine in enumerate(MACHINE):
             line = next((line for line in text.splitlines() if f"rank {peer}: " in line), "")
             away = "nothing travels: it is on another machine; sends 0 rows, receives 0"
             assert (away in line) == (machine != MACHINE[rank])
 
 
-def test_auto_tells_every_rank_why() -> None:
-    """A network this slow loses, whatever a layer's work was measured to be."""
-    texts = on_ranks(lambda comm: (comm.choice, comm.describe()), network=1e-7, method="auto")
-    assert all(choice.startswith(f"auto chose {METHOD}: ") and choice in text for choice, text in texts)
-
-
 def test_memory_that_is_not_there_is_an_error_on_every_rank() -> None:
     def run() -> None:
-        with pytest.raises(MemoryError, match="does not fit"):
-            dgcl.build_comm_info(
-                as_graph(EDGES), machines(MACHINE), method=METHOD, replicas=dgcl.ReplicaOptions(2, 1000)
-            )
+        with pytest.raises(MemoryError, match="do not fit"):
+            dgcl.build_comm_info(as_graph(EDGES), machines(MACHINE), replicas=dgcl.ReplicaOptions(2, 1000))
 
     dgcl.launch(run, len(MACHINE))
-
-
-@named(
-    "topology, options, measures",
-    {
-        "two machines": (machines([0, 1]), {"replicas": dgcl.ReplicaOptions(1)}, True),
-        "one machine": (machines([0, 0]), {"replicas": dgcl.ReplicaOptions(1)}, False),
-        "no hops": (machines([0, 1]), {}, False),
-        "another method": (machines([0, 1]), {"replicas": dgcl.ReplicaOptions(1), "method": "direct"}, False),
-        "found out": ("auto", {"replicas": dgcl.ReplicaOptions(1)}, False),
-    },
-)
-def test_work_is_measured_where_it_decides(
-    topology: Any, options: dict[str, Any], measures: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-
-    def measured(row_bytes: int, device: Any) -> Work:
-        asked.append(row_bytes)
-        return Work(1e-9, 1e-9)
-
-    monkeypatch.setattr(layer_work, "measure_work", measured)
-    dgcl.launch(lambda: dgcl.build_comm_info(as_graph(EDGES), topology, **options).close(), 2)
-    assert asked == ([512, 512] if measures else [])
-
-
-def test_a_rank_that_cannot_measure_is_an_error_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(row_bytes: int, device: Any) -> Work:
-        if context.require_control().rank == 1:
-            raise OSError("no device")
-        return Work(1e-9, 1e-9)
-
-    def run() -> str:
-        with pytest.raises((OSError, RuntimeError)) as caught:
-            dgcl.build_comm_info(as_graph(EDGES), machines([0, 1]), replicas=dgcl.ReplicaOptions(1))
-        return str(caught.value)
-
-    monkeypatch.setattr(layer_work, "measure_work", measured)
-    why = "rank 1 cannot measure what a layer costs on cpu: OSError: no device"
-    assert dgcl.launch(run, 2) == [why, "no device"]
 
 
 LOSSES: dict[str, tuple[Callable[..., Any], bool]] = {
@@ -255,7 +201,7 @@ def test_sums_over_copies() -> None:
 
 def test_parts_prepared_offline_keep_their_replicas(tmp_path: Path) -> None:
     topology = machines(MACHINE)
-    shares = prepare(EDGES, len(MACHINE), topology, method=METHOD, strategy=Replication(2))
+    shares = prepare(EDGES, len(MACHINE), topology, strategy=Replicas(2))
     save_shares(tmp_path, shares)
     for rank, share in enumerate(shares):
         loaded, _ = load_share(tmp_path, rank, len(MACHINE))[:2]

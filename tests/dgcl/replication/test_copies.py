@@ -12,10 +12,9 @@ from dgcl.graph import Graph, as_graph
 from dgcl.prepare.share import Share
 from dgcl.prepare.shares import prepare
 from dgcl.relation.classes import halo_classes
-from dgcl.replication import METHOD
-from dgcl.replication.choice import Replication
 from dgcl.replication.copies import copy_graph, hop_distances
 from dgcl.replication.counts import count_copies, holdings, level
+from dgcl.replication.strategy import Replicas
 from tests.dgcl.awkward import CASES, Case
 from tests.dgcl.replication.machines import LAYOUTS, machines
 
@@ -103,7 +102,7 @@ def test_a_replica_goes_to_the_rank_that_reads_it_most() -> None:
 
 def shares_of(graph: Graph, layout: str, hops: int) -> list[Share]:
     topology = machines(LAYOUTS[layout])
-    return prepare(graph, topology.num_devices, topology, method=METHOD, strategy=Replication(hops))
+    return prepare(graph, topology.num_devices, topology, strategy=Replicas(hops))
 
 
 GRAPH = as_graph(np.random.default_rng(3).integers(0, 60, (2, 150)), num_nodes=60)
@@ -160,8 +159,8 @@ def test_network_cards_carry_nothing(name: str) -> None:
 
     topology = resolve_topology(name)
     graph = as_graph(np.random.default_rng(4).integers(0, 400, (2, 900)), num_nodes=400)
-    for method, crossing in ((METHOD, False), ("direct", True)):
-        shares = prepare(graph, topology.num_devices, topology, method=method, strategy=Replication(2))
+    for strategy, crossing in ((Replicas(2), False), (None, True)):
+        shares = prepare(graph, topology.num_devices, topology, method="direct", strategy=strategy)
         plan = shares[0].plan
         loads = stage_loads(plan.trees, plan.topology.arrays(), 512).sum(axis=0)
         assert bool(loads[_off_machine(topology)].any()) == crossing

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 import dgcl
-from dgcl.replication import METHOD
 from dgcl.topology import Topology
 from tests.dgcl.equivalence import ARCHITECTURES, CASE_BY_NAME, WIDTHS, Run, build_layers, train
 
@@ -32,7 +31,6 @@ def on_rank(
         case.graph,
         topology,
         part=case.part(world_size),
-        method=METHOD,
         replicas=dgcl.ReplicaOptions(hops=hops),
         timeout=60.0,
     )

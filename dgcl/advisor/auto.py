@@ -1,0 +1,59 @@
+"""``strategy="auto"``: a strategy that does what advice says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dgcl.advisor.counts import Candidates
+from dgcl.advisor.model import Model
+from dgcl.advisor.rates import preset_rates
+from dgcl.advisor.screen import screen
+from dgcl.advisor.weighing import weigh
+from dgcl.planner.reading.render import seconds
+from dgcl.program.strategy import Arrangement, Problem
+from dgcl.topology import Topology
+
+__all__ = ["Advised"]
+
+_log = logging.getLogger("dgcl")
+
+
+@dataclass(frozen=True)
+class Advised:
+    """Takes what :func:`~dgcl.advisor.choice.advise` says; a :class:`~dgcl.program.strategy.Strategy`.
+
+    Attributes:
+        model: What is trained.
+        memory_limit: Bytes of a rank's device; None: no bound.
+    """
+
+    model: Model
+    memory_limit: int | None = None
+
+    def check(self) -> None:
+        """A model was checked when it was read."""
+
+    def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
+        """What the plan depends on that is asked for first: that of halo rows is what most take."""
+        del topology, method
+        return {}
+
+    def arrange(self, problem: Problem) -> Arrangement:
+        """Count, choose, and arrange what is chosen.
+
+        Raises:
+            ValueError: Unknown method.
+            MemoryError: Nothing fits; with numbered ways out.
+        """
+        candidates = Candidates(problem.graph, problem.part, self.model, problem.topology)
+        advice = weigh(candidates, self.memory_limit, preset_rates(problem.topology))
+        chosen, (first, *others) = advice.best, advice.rows
+        _log.info("%s", screen(advice))
+        arrangement = chosen.layout(candidates.world_size, self.memory_limit).arrange(problem)
+        against = f"; {others[0].strategy}: {others[0].why}" if others else ""
+        call = f", with {chosen.line}" if chosen.name in ("windows", "in-place", "offload") else ""
+        why = f"auto chose {chosen}{call}: {first.why}, {seconds(first.seconds.total)} an epoch{against}"
+        return replace(arrangement, why="; ".join(filter(None, (why, arrangement.why))))
