@@ -64,7 +64,7 @@ def test_what_is_far_too_large_is_not_copied(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
 def test_hops_are_a_number_of_layers(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="hops must be an integer >= 1"):
+    with pytest.raises((TypeError, ValueError), match="hops must be an integer from 1 to 1000"):
         shares_with(wrong)
 
 
