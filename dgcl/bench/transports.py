@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
-import torch
 from torch import Tensor
 
 from dgcl.autograd.pending import fold_halo
 from dgcl.bench.patterns import POISON
 from dgcl.errors import CommError
 from dgcl.transport.base import Transport, WholeCalls
-from dgcl.transport.memory import MemoryReport
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -55,7 +53,14 @@ class Baseline(WholeCalls):
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
         self.planned = planned_transport(comm)
-        self.bytes_sent = self.planned.bytes_sent
+        planned = self.planned
+        self.bytes_sent, self.empty, self.memory = planned.bytes_sent, planned.empty, planned.memory
+        self.describe, self.synchronize, self.record_stream = (
+            planned.describe,
+            planned.synchronize,
+            planned.record_stream,
+        )
+        self.fail, self.close = planned.fail, planned.close
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Along the plan's trees."""
@@ -65,40 +70,10 @@ class Baseline(WholeCalls):
         """Back along the plan's trees."""
         return self.planned.fold(rows, exchange)
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """As the communicator's own transport."""
-        return self.planned.empty(shape, dtype)
-
-    def describe(self) -> list[str]:
-        """As the communicator's own transport."""
-        return self.planned.describe()
-
-    def memory(
-        self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
-    ) -> MemoryReport:
-        """What the plans would take."""
-        return self.planned.memory(widths, dtype, **kinds)
-
-    def synchronize(self) -> None:
-        """As the communicator's own transport."""
-        self.planned.synchronize()
-
-    def record_stream(self, rows: Tensor, stream: int) -> None:
-        """As the communicator's own transport."""
-        self.planned.record_stream(rows, stream)
-
     @property
     def failure(self) -> CommError | None:
         """Why the communicator's own transport is unusable."""
         return self.planned.failure
-
-    def fail(self, error: CommError) -> None:
-        """Send the peers the reason."""
-        self.planned.fail(error)
-
-    def close(self) -> None:
-        """Close the communicator's own transport. Idempotent, not collective."""
-        self.planned.close()
 
     def poison(self) -> None:
         """Overwrite the free blocks of the communicator's pool, where it has one on the host."""

@@ -18,7 +18,7 @@ from dgcl.transport.collective.mixed import MixedWire
 from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.collective.wires import BackendWire, GlooWire, Mailbox, PinnedWire, ThreadWire, Wire
 from dgcl.transport.cuda import connect_device
-from dgcl.transport.shared_memory.agreement import connect_peers
+from dgcl.transport.shared_memory.agreement import connect_peers, leaving
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.other_communicators import register
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
@@ -50,8 +50,16 @@ def connect_transport(
     Raises:
         ValueError, CommError: As :func:`dgcl.build_comm_info`.
     """
-    if device is not None:
-        return _connect_on_device(programs, control, timeout, channel, device)
+    with leaving(control):
+        if device is not None:
+            return _connect_on_device(programs, control, timeout, channel, device)
+        return _connect_on_host(programs, control, timeout, channel)
+
+
+def _connect_on_host(
+    programs: Mapping[str, Program], control: Control, timeout: float, channel: str
+) -> Transport:
+    """Connect ranks on CPUs: through memory where all share it, else by collectives."""
     peers = connect_peers(programs, control, channel)
     if channel == "collective" or peers.any_remote:
         why = "asked for" if channel == "collective" else peers.why_remote

@@ -1,4 +1,4 @@
-"""Check, by the first calls, that rows of programs read from files are those that their ids say.
+"""Check, by first calls, that rows are those that the ids of programs say: of programs read from files, and on devices.
 
 Programs that do not fit together are found out before anything moves
 (:mod:`dgcl.transport.shared_memory.agreement`); here what has moved is compared with the ids that they state.
@@ -26,12 +26,28 @@ _DIGITS = 4
 def check_rows(
     transport: Transport, programs: Mapping[str, Program], control: Control, device: torch.device
 ) -> None:
+    """Raise where :func:`try_rows` finds something wrong. Collective.
+
+    Raises:
+        ValueError: On every rank, naming the first that got other rows than its ids say.
+    """
+    told = control.exchange(try_rows(transport, programs, device))
+    problem = next((text for text, _ in told if text is not None), None)
+    if problem is None and sum(count for _, count in told):
+        problem = "a fold leaves rows out, or adds them twice"
+    if problem is not None:
+        raise ValueError(problem)
+
+
+def try_rows(
+    transport: Transport, programs: Mapping[str, Program], device: torch.device
+) -> tuple[str | None, int]:
     """Expand and fold the ids of this rank's rows, and compare. Collective; two small calls of each exchange.
 
     Ids travel as digits in float32, so that sums of them are exact for up to 1,024 ranks.
 
-    Raises:
-        ValueError: On every rank, naming the first that got other rows than its ids say.
+    Returns:
+        What is wrong; how many rows more than all ranks hold were added here: 0 over all ranks.
     """
     wrong, counted = None, 0
     for number, (name, program) in enumerate(programs.items()):
@@ -42,16 +58,11 @@ def check_rows(
         if not torch.equal(held[program.num_owned :], halo):
             wrong = wrong or f"exchange {name!r} brings rank {program.rank} other rows than its part says"
         copies = sums[:, -1:]
-        if not torch.equal(sums, owned * copies):
-            wrong = wrong or f"exchange {name!r} adds rows of others on rank {program.rank}"
+        if not torch.equal(sums, owned * copies) or (copies < 1).any():
+            wrong = wrong or f"exchange {name!r} adds other rows than a vertex's on rank {program.rank}"
         counted += int(copies.double().sum()) - program.num_local
-    told = control.exchange((wrong, counted))
     transport.bytes_sent[:] = 0  # these calls are nobody else's
-    problem = next((text for text, _ in told if text is not None), None)
-    if problem is None and sum(count for _, count in told):
-        problem = "a fold leaves rows out, or adds them twice"
-    if problem is not None:
-        raise ValueError(problem)
+    return wrong, counted
 
 
 def _digits(ids: NDArray[np.int64]) -> Tensor:

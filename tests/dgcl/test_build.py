@@ -14,6 +14,7 @@ from dgcl.planner.methods import METHODS
 from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
 from dgcl.topology import Connection, Device, Topology
+from dgcl.transport.connect import open_wire
 from dgcl.transport.shared_memory.peers import Peers
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_ranks import folded, local_ids
@@ -304,3 +305,20 @@ def test_ranks_that_cannot_be_joined_leave_though_their_errors_are_kept(
     monkeypatch.setattr(Peers, "close", close)
     errors = dgcl.launch(attempt, 3)
     assert len(errors) == len({id(peers) for peers in left}) == 3
+
+
+def test_a_rank_that_cannot_connect_is_named_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(peers: Peers, *arguments: Any) -> Any:
+        if peers.rank == 1:
+            raise RuntimeError("no descriptors are left")
+        return open_wire(peers, *arguments)
+
+    def attempt() -> BaseException:
+        with pytest.raises((RuntimeError, dgcl.CommError), match="no descriptors are left") as raised:
+            build(part=PARTS, channel="collective")
+        return raised.value
+
+    monkeypatch.setattr("dgcl.transport.connect.open_wire", connect)
+    mine, own, other = dgcl.launch(attempt, 3)
+    assert not isinstance(own, dgcl.CommError)
+    assert all("rank 1 was stopped by RuntimeError" in str(error) for error in (mine, other))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,9 +21,8 @@ from dgcl.transport.collective.tables import Tables
 from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.row_checks import version_of
-from dgcl.transport.shared_memory.agreement import check_agreement
-from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.shared_memory.life_cycle import Lives
 from dgcl.transport.shared_memory.results import as_tensor
 from dgcl.transport.shared_memory.waits import pack_tag
 from dgcl.transport.steps import EXPAND, FOLD, Step
@@ -31,7 +30,7 @@ from dgcl.transport.steps import EXPAND, FOLD, Step
 _VERBS = ("expand", "fold")
 
 
-class CollectiveTransport:
+class CollectiveTransport(Lives):
     """Moves rows by torch operations and collectives, on any device.
 
     Args:
@@ -53,33 +52,25 @@ class CollectiveTransport:
         device: torch.device,
         why: str,
     ) -> None:
+        super().__init__(agreement)
         self.agreement, self.wire, self._device, self._why = agreement, agreement.wire, device, why
         self._tables: list[tuple[Tables, int]] = []  # and as whose bytes an exchange's count
         self.bytes_sent = np.zeros((len(programs), 2, agreement.control.world_size), np.int64)
         for number, (name, program) in enumerate(programs.items()):
-            self._add({name: program}, number, number)
+            agreement.name_exchanges([name], number)
+            self._add([program], number, number)
 
-    def _add(self, programs: Mapping[str, Program], counted: int, first: int) -> None:
-        names, end = self.agreement.names, first + len(programs)
-        self.agreement.names = (*names[:first], *programs, *names[end:])
-        self.agreement.failure_detector.exchanges = self.agreement.names
+    def _add(self, programs: Collection[Program], counted: int, first: int) -> None:
+        end = first + len(programs)
         in_pool = bool(self.wire.near)
-        self._tables[first:end] = [
-            (Tables(program, self._device, in_pool), counted) for program in programs.values()
-        ]
+        self._tables[first:end] = [(Tables(program, self._device, in_pool), counted) for program in programs]
         self.agreement.concern(tables.program for tables, _ in self._tables)
 
     def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
         """As :meth:`dgcl.transport.base.Transport.add_exchanges`."""
-        problem: Exception | None = None
-        try:
-            self.agreement.check_usable()
-            self.agreement.lock.release()
-        except (CommError, ValueError) as error:
-            problem = error
         first = len(self._tables) if first is None else first
-        check_agreement(self.agreement.control, programs, first, problem)
-        self._add(programs, counted, first)
+        self.agreement.agree_to_add(programs, first)
+        self._add(programs.values(), counted, first)
         return first
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
@@ -205,24 +196,6 @@ class CollectiveTransport:
         """As :meth:`dgcl.transport.base.Transport.record_stream`."""
         if self._device.type == "cuda":
             rows.record_stream(torch.cuda.ExternalStream(stream))  # type: ignore[no-untyped-call]
-
-    @property
-    def control_calls(self) -> ControlCalls | None:
-        """As :attr:`dgcl.transport.base.Transport.control_calls`."""
-        return self.agreement.failure_detector.control_calls
-
-    @property
-    def failure(self) -> CommError | None:
-        """Why it is unusable; None if it is not, or was closed."""
-        return self.agreement.failure
-
-    def fail(self, error: CommError) -> None:
-        """Make the transport unusable and tell the peers why."""
-        self.agreement.fail(error)
-
-    def close(self) -> None:
-        """Close the transport. Idempotent, not collective; results of earlier calls stay valid."""
-        self.agreement.close()
 
     @contextmanager
     def guard(self, call: Call | None = None) -> Iterator[None]:

@@ -33,7 +33,7 @@ from dgcl.ranks.control import Control
 from dgcl.transport.base import WholeCalls
 from dgcl.transport.cuda.connect import connect
 from dgcl.transport.cuda.control_block import RING, in_time
-from dgcl.transport.cuda.gpu import DEFAULT_STREAMS, CudaError, Device
+from dgcl.transport.cuda.gpu import DEFAULT_STREAMS, Device
 from dgcl.transport.cuda.hosts import Hosts
 from dgcl.transport.cuda.lane_copies import IN, OUT
 from dgcl.transport.cuda.operations import Operations
@@ -42,10 +42,11 @@ from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND, FOLD
 from dgcl.transport.cuda.watchdog import Watchdog
 from dgcl.transport.describe import profiled
+from dgcl.transport.loaded_rows import try_rows
 from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.shared_memory.agreement import check_agreement
-from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.shared_memory.life_cycle import Lives
 from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.waits import pack_tag
 
@@ -60,7 +61,7 @@ _PROVING: Final = 15.0
 assert MOST_CALLS < RING
 
 
-class DeviceExchange(WholeCalls):
+class DeviceExchange(Lives, WholeCalls):
     """The transport of a rank whose rows are on a device. Construction is collective.
 
     Args:
@@ -90,10 +91,11 @@ class DeviceExchange(WholeCalls):
         # Done flags count the stages of the longest program (dgcl.transport.shared_memory.control_page).
         num_stages = max(program.num_stages for program in programs.values())
         programs = {name: replace(each, num_stages=num_stages) for name, each in programs.items()}
-        self._programs = tuple(programs.values())
+        self._named, self._programs = programs, tuple(programs.values())
         self._rank, self.device, self._timeout = control.rank, device, timeout
         self._hosts = Hosts(control, timeout, tuple(programs))
         self._runtime = self._hosts.runtime
+        super().__init__(self._runtime)
         try:
             with device.current():
                 self._connections = connect(device, control)
@@ -197,23 +199,13 @@ class DeviceExchange(WholeCalls):
 
     def prove(self) -> str:
         """Expand and fold known rows by every exchange; why this must not be used, "" if all is right. Collective."""
-        device = self.device.tensors.device
         self._watchdog.timeout = min(self._timeout, _PROVING)
         try:
-            for number, program in enumerate(self._programs):
-                ids = torch.from_numpy(np.concatenate([program.owned_ids, program.halo_ids])).to(device)
-                rows = torch.stack([torch.ones_like(ids), ids], 1)
-                expanded = self.expand(rows[: program.num_owned], number)
-                counts, sums = self.fold(rows, number).unbind(1)
-                self.synchronize()
-                right = torch.equal(expanded, rows) and torch.equal(sums, counts * ids[: program.num_owned])
-                if not right or (counts < 1).any():
-                    return "rows of a first call have not arrived as they were sent"
-        except (CommError, CudaError) as error:
+            wrong, _ = try_rows(self, self._named, self.device.tensors.device)
+        except Exception as error:  # whatever it is, the others wait for the result
             return f"a first call failed: {error}"
         self._watchdog.timeout = self._timeout
-        self.bytes_sent[:] = 0
-        return ""
+        return wrong or ""
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
@@ -240,16 +232,6 @@ class DeviceExchange(WholeCalls):
             self.device.driver.synchronize_stream(self.device.tensors.current_stream())
         self._watchdog.name_fault()
         self._check_failure()
-
-    @property
-    def control_calls(self) -> ControlCalls | None:
-        """As :attr:`dgcl.transport.base.Transport.control_calls`."""
-        return self._runtime.failure_detector.control_calls
-
-    @property
-    def failure(self) -> CommError | None:
-        """Why it is unusable; None if it is not, or was closed."""
-        return self._runtime.failure
 
     def fail(self, error: CommError) -> None:
         """Poison the communicator, report to the peers why, and let the device stop."""

@@ -8,7 +8,8 @@ write where their peers expect other rows, and no later check would notice. With
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -28,12 +29,19 @@ def connect_peers(programs: Mapping[str, Program], control: Control, channel: st
         CommError, ValueError: As of :class:`~dgcl.transport.shared_memory.peers.Peers` and of
             :func:`check_agreement`; on every rank.
     """
-    try:
+    with leaving(control):
         check_agreement(control, programs)
         return Peers(control, channel)
+
+
+@contextmanager
+def leaving(control: Control) -> Iterator[None]:
+    """Around steps of set-up: a rank that cannot go on says so, where the others would wait for it."""
+    try:
+        yield
     except (CommError, ValueError):  # all ranks raise it
         raise
-    except BaseException as error:  # the others would wait for this rank in their next exchange
+    except BaseException as error:
         control.leave(f"was stopped by {type(error).__name__}: {error}")
         raise
 

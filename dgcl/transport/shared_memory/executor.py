@@ -24,7 +24,6 @@ import numpy as np
 from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.ranks.torch_private import profiler_enabled
-from dgcl.transport.shared_memory.agreement import check_agreement
 from dgcl.transport.shared_memory.engine import (
     ALL,
     DISAGREES,
@@ -93,16 +92,9 @@ class Runtime(LifeCycle):
             ValueError: There would be too many exchanges, or a call is under way on some rank; on every rank.
             DisagreementError: The programs of two ranks do not match; on every rank.
         """
-        problem: Exception | None = None
-        try:
-            self.check_usable()
-            self.lock.release()
-        except (CommError, ValueError) as error:
-            problem = error
         first = len(self.programs) if first is None else first
         end = first + len(programs)
-        check_agreement(self.control, programs, first, problem)
-        self.names = (*self.names[:first], *programs, *self.names[end:])
+        self.agree_to_add(programs, first)
         self.programs = (*self.programs[:first], *programs.values(), *self.programs[end:])
         # Flags only grow, with this number too: all ranks are between the same two calls.
         self._num_stages = max(self._num_stages, *(program.num_stages for program in programs.values()))
@@ -113,7 +105,6 @@ class Runtime(LifeCycle):
         self.tasks = (*self.tasks[: 2 * first], *added, *self.tasks[2 * end :])
         for task in self.tasks:
             task.words[NUM_STAGES] = self._num_stages
-        self.failure_detector.exchanges = self.names
         return first
 
     def _task(self, exchange: int, verb: int, counted: int) -> Task:

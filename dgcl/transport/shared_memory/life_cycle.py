@@ -4,15 +4,54 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
+from torch import Tensor
 
 from dgcl.errors import CommError
+from dgcl.program.model import Program
+from dgcl.transport.shared_memory.agreement import check_agreement
 from dgcl.transport.shared_memory.call_lock import CallLock
+from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.engine import call_attention
 from dgcl.transport.shared_memory.failure_detector import FailureDetector, OtherCommunicator, UnderWay
 from dgcl.transport.shared_memory.peers import Peers
+
+
+class Lives:
+    """What transports take from their life cycle.
+
+    Args:
+        life: It.
+    """
+
+    def __init__(self, life: LifeCycle) -> None:
+        self._life = life
+
+    @property
+    def control_calls(self) -> ControlCalls | None:
+        """As :attr:`dgcl.transport.base.Transport.control_calls`."""
+        return self._life.failure_detector.control_calls
+
+    @property
+    def failure(self) -> CommError | None:
+        """Why it is unusable; None if it is not, or was closed."""
+        return self._life.failure
+
+    def fail(self, error: CommError) -> None:
+        """Make the transport unusable and tell the peers why."""
+        self._life.fail(error)
+
+    def close(self) -> None:
+        """Close the transport. Idempotent, not collective; results of earlier calls stay valid."""
+        self._life.close()
+
+    def synchronize(self) -> None:
+        """Do nothing: on the CPU calls return when they are done."""
+
+    def record_stream(self, rows: Tensor, stream: int) -> None:
+        """Do nothing: the CPU has no streams."""
 
 
 class LifeCycle:
@@ -114,6 +153,26 @@ class LifeCycle:
                 " is not finished; call wait() on its result first"
             )
         self.lock.acquire()
+
+    def agree_to_add(self, programs: Mapping[str, Program], first: int) -> None:
+        """Take exchanges that take the places from ``first`` on, if every rank can make calls and they match.
+
+        Collective; errors as of :meth:`dgcl.transport.base.Transport.add_exchanges`, on every rank.
+        """
+        problem: Exception | None = None
+        try:
+            self.check_usable()
+            self.lock.release()
+        except (CommError, ValueError) as error:
+            problem = error
+        check_agreement(self.control, programs, first, problem)
+        self.name_exchanges(programs, first)
+
+    def name_exchanges(self, programs: Iterable[str], first: int) -> None:
+        """Give the exchanges from ``first`` on their names."""
+        names = [*programs]
+        self.names = (*self.names[:first], *names, *self.names[first + len(names) :])
+        self.failure_detector.exchanges = self.names
 
     def give_up(self, error: BaseException, number: int) -> None:
         """Tell the peers that this rank goes on without call ``number``, or without its result."""

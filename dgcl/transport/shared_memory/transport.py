@@ -10,14 +10,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.transport.base import Expanded
 from dgcl.transport.describe import label_exchange
 from dgcl.transport.memory import MemoryReport, predict_memory
-from dgcl.transport.shared_memory.control_calls import ControlCalls
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 from dgcl.transport.shared_memory.executor import Runtime
+from dgcl.transport.shared_memory.life_cycle import Lives
 from dgcl.transport.shared_memory.results import as_tensor
 from dgcl.transport.shared_memory.started import StartedExpand, StartedFold, materialised
 from dgcl.transport.shared_memory.step_list import StepList
@@ -28,7 +27,7 @@ from dgcl.transport.steps import FIRST, FOLDED, GIVEN, RESULT, Begin, Step, Wait
 MOST_LISTS: Final = 256
 
 
-class SharedMemoryTransport:
+class SharedMemoryTransport(Lives):
     """Moves rows through memory that the ranks of a host share.
 
     Attributes:
@@ -39,6 +38,7 @@ class SharedMemoryTransport:
     fixed = ""
 
     def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
         self.runtime = runtime
         self.bytes_sent = runtime.bytes_sent
         self._lists: dict[object, StepList] = {}
@@ -134,30 +134,6 @@ class SharedMemoryTransport:
     ) -> MemoryReport:
         """Predict the bytes of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
         return predict_memory(self.runtime.programs, widths, dtype, **kinds)
-
-    def synchronize(self) -> None:
-        """Do nothing: calls return when they are done."""
-
-    def record_stream(self, rows: Tensor, stream: int) -> None:
-        """Do nothing: the CPU has no streams."""
-
-    @property
-    def control_calls(self) -> ControlCalls | None:
-        """As :attr:`dgcl.transport.base.Transport.control_calls`."""
-        return self.runtime.failure_detector.control_calls
-
-    @property
-    def failure(self) -> CommError | None:
-        """Why it is unusable; None if it is not, or was closed."""
-        return self.runtime.failure
-
-    def fail(self, error: CommError) -> None:
-        """Make the transport unusable and tell the peers why."""
-        self.runtime.fail(error)
-
-    def close(self) -> None:
-        """Close the communicator. Idempotent, not collective; results of earlier calls stay valid."""
-        self.runtime.close()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor from the pool; its memory returns to the pool when its storage dies."""
