@@ -143,10 +143,7 @@ def _bound(relation: Relation, topology: Topology, row_bytes: int) -> float:
 def _capacities(topology: Topology, cuts: list[Cut]) -> FloatArray:
     """Return the GB/s across each cut; 0 where no link crosses."""
     arrays = topology.arrays()
-    cover, _ = covers(
-        labels(cuts, topology.num_devices), arrays.link_of, arrays.link_ptr, arrays.link_directions,
-        arrays.link_latency, arrays.bandwidth,
-    )  # fmt: skip
+    cover, _ = covers(labels(cuts, topology.num_devices), arrays)
     return np.asarray(cover @ arrays.bandwidth, np.float64)
 
 

@@ -51,7 +51,6 @@ def add_parser(verbs: Any, name: str) -> None:
         " the machine's",
         ("equal", "bytes"),
     )
-    option(parser, "--slices K", "pass rows on in K slices", at_least(1), 1)
     option(
         parser,
         "--sends-at-once N",
@@ -60,7 +59,6 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     option(parser, "--slow RANK:FACTOR", "slow device", per_rank(number(1)), [], action="append")
     option(parser, "--late RANK:SECONDS", "late rank", per_rank(number(0)), [], action="append")
-    option(parser, "--what-if", "play the usual variants, one line each")
     option(parser, "--trace trace.json", "write every message, for ui.perfetto.dev")
     parser.runs(simulate)
 
@@ -71,7 +69,6 @@ def simulate(args: argparse.Namespace) -> int:
     from dgcl.planner.simulator.executed import protocol
     from dgcl.planner.simulator.simulate import simulate as play
     from dgcl.planner.simulator.trace import chrome_trace
-    from dgcl.planner.simulator.what_if import render_what_if, what_if
 
     check_output("--trace", args.trace, {"plan.npz": args.plan, "--topology": args.topology})
     plan = proved_plan(args.plan)
@@ -84,7 +81,6 @@ def simulate(args: argparse.Namespace) -> int:
             plan,
             topology=machine,
             row_bytes=row_bytes,
-            slices=args.slices,
             **settings,
             slow=_by_rank("--slow", args.slow, plan.world_size),
             start=_by_rank("--late", args.late, plan.world_size),
@@ -96,22 +92,14 @@ def simulate(args: argparse.Namespace) -> int:
     facts = {
         "topology": machine.name,
         "row_bytes": row_bytes,
-        "slices": args.slices,
         **settings,
         "predicted_seconds": predicted,
         **played.to_json(),
     }
-    variants = []
-    if args.what_if:
-        with step("playing the usual variants"):
-            variants = what_if(plan)
-        facts["what_if"] = [variant.to_json() for variant in variants]
     if args.json:
         print_json(facts)
         return 0
     _print(facts, plan.num_stages)
-    if args.what_if:
-        print(f"\n{render_what_if(variants)}")
     print_legend(_LEGEND)
     if args.trace is not None:
         print()

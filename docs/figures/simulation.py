@@ -1,4 +1,4 @@
-"""What the simulator says of plans: as they are executed, over a bound; and its variants, over the model's time.
+"""What the simulator says of plans: as they are executed, over a bound.
 
 All is computed, nothing measured: the tables are the same on every machine. Three minutes.
 """
@@ -19,7 +19,6 @@ from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.column_generation.dual_bound.price_bound import price_bound
 from dgcl.planner.simulator.executed import executed_seconds, protocol
 from dgcl.planner.simulator.simulate import simulate
-from dgcl.planner.simulator.what_if import what_if
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
@@ -87,20 +86,4 @@ def executed(run: Run) -> Figure:
     return Figure(columns, rows())
 
 
-def variants(run: Run) -> Figure:
-    """Simulated time over the model's, for the questions of `dgcl simulate --what-if`."""
-    cases = [(machine, graph, "auto") for machine in MACHINES[:4] for graph in ("com-orkut", "web-google")]
-    cases += [("dgx1", "com-orkut", "ring"), ("dgx1", "com-orkut", "spst")]
-    columns, rows = {"machine, graph, planner": "", "stages": ""}, []
-    for machine, graph, method in run.some(cases):
-        topology = without_latencies(resolve_topology(machine))
-        plan = make_plan(synthetic_relation(graph, topology.num_devices, scale=0.1), topology, method)
-        answers = what_if(plan)
-        columns |= {answer.question.partition(", device")[0]: ".3f" for answer in answers}
-        rows.append(
-            [f"{machine}, {graph}, {method}", plan.num_stages, *(answer.to_model for answer in answers)]
-        )
-    return Figure(columns, rows)
-
-
-FIGURES = {"executed": executed, "variants": variants}
+FIGURES = {"executed": executed}

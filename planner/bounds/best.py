@@ -101,14 +101,7 @@ def cut_times(relation: Relation, topology: Topology, row_bytes: int) -> CutTime
 
     cuts = candidate_cuts(topology)
     arrays = topology.arrays()
-    cover, latency = covers(
-        labels(cuts, relation.world_size),
-        arrays.link_of,
-        arrays.link_ptr,
-        arrays.link_directions,
-        arrays.link_latency,
-        arrays.bandwidth,
-    )
+    cover, latency = covers(labels(cuts, relation.world_size), arrays)
     capacity = cover @ arrays.bandwidth
     seconds = bytes_seconds(relation, row_bytes, cuts, capacity)
     if np.isinf(seconds).any():

@@ -5,7 +5,7 @@ Imported on first use, because importing numba takes longer than making a small 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -82,235 +82,85 @@ def _add_crossing(
             entered[i] += 0.0 if met[i] == np.uint64(0) else rows
 
 
-def covers(
-    label: Any, link_of: Any, link_ptr: Any, link_directions: Any, link_latency: Any, bandwidth: Any
-) -> Any:
+def covers(label: Any, arrays: Any) -> tuple[Any, Any]:
     """Return, for each cut, connection-directions that every crossing link uses at least one of.
 
     A link from rank u to rank v crosses cut n if ``label[n, v] >= 0`` and ``label[n, u] != label[n, v]``.
-    The cover is found by progressive filling: the load of all crossing links grows at the same pace; a direction
-    that fills up joins the cover and stops the links through it. Directions that the others make superfluous are
-    then dropped, the widest first (primal-dual with reverse delete). All first hops and all last hops are tried,
-    too, and the narrowest of the three is returned: any cover gives a valid bound, a narrow one a good bound.
+    Any cover gives a valid bound, a narrow one a good bound.
 
     Args:
         label: (N, P) int32, the cuts.
-        link_of, link_ptr, link_directions, link_latency, bandwidth: as in TopologyArrays.
+        arrays: TopologyArrays.
 
     Returns:
         cover (N, num_directions) bool, latency (N,) float64: the smallest latency of a crossing link (inf
         if none).
     """
-    num_cuts, num_links, num_directions = label.shape[0], link_latency.shape[0], bandwidth.shape[0]
-    cover = np.zeros((num_cuts, num_directions), np.bool_)
-    latency = np.full(num_cuts, np.inf)
-    level = np.unique(-bandwidth, return_inverse=True)[1].reshape(-1)
-    scratch = _Scratch(
-        np.empty(label.shape[1], np.int64),
-        np.empty(num_links, np.int64),
-        np.empty(num_links, np.int64),
-        np.empty(num_directions + 1, np.int64),
-        np.empty(link_directions.shape[0], np.int64),
-        np.empty(num_directions, np.int64),
-        np.empty(num_directions, np.int64),
-        np.empty(num_directions + 1, np.int64),
-        np.empty(num_directions, np.int64),
-        np.empty(num_directions),
-        np.empty(num_directions, np.bool_),
+    length = np.diff(arrays.link_ptr)
+    place = np.arange(int(length.max(initial=0)))
+    hops = np.full((length.shape[0], place.shape[0]), -1, np.int32)
+    hops[place < length[:, None]] = arrays.link_directions
+    widest_first = np.argsort(-arrays.bandwidth, kind="stable")
+    cover, latency = (
+        np.zeros((label.shape[0], arrays.num_directions), np.bool_),
+        np.full(label.shape[0], np.inf),
     )
-    machine = _Links(link_of, link_ptr, link_directions, link_latency, bandwidth, level)
-    for n in range(num_cuts):
-        latency[n] = _cover(label[n], machine, scratch, cover[n])
+    for n, group in enumerate(label):
+        inside = np.flatnonzero(group >= 0)
+        outside = np.flatnonzero(group < 0) if group.max() == 0 else np.arange(group.shape[0])
+        links = arrays.link_of[np.ix_(outside, inside)]
+        links = links[(links >= 0) & (group[outside, None] != group[inside])]
+        latency[n] = arrays.link_latency[links].min(initial=np.inf)
+        _fill(hops[links], arrays.bandwidth, widest_first, cover[n])
     return cover, latency
 
 
-class _Links(NamedTuple):
-    """L links and C connection-directions, as in TopologyArrays; `level`: 0 for the widest directions, and so on."""
-
-    link_of: Any
-    ptr: Any
-    directions: Any
-    latency: Any
-    bandwidth: Any
-    level: Any
-
-
-class _Scratch(NamedTuple):
-    """Of one cut.
-
-    Attributes:
-        sender: (P,) int64, ranks that links from cross.
-        link, hits: (L,) int64, the crossing links, and how many directions of the cover each uses.
-        user_ptr, user: (C+1,) and int64, by direction the positions in `link` of those that use it.
-        order, by_width: (C,) int64, the directions in the order in which they join the cover, and widest first.
-        at: (C+1,) int64.
-        through, left: (C,) int64 and float64, links still rising, and room, per direction.
-        trial: (C,) bool, the cover.
-    """
-
-    sender: Any
-    link: Any
-    hits: Any
-    user_ptr: Any
-    user: Any
-    order: Any
-    by_width: Any
-    at: Any
-    through: Any
-    left: Any
-    trial: Any
+@compiled(entry=False)
+def _uses(hops: Any, c: int) -> bool:
+    """Tell whether direction c is one of these hops."""
+    for hop in hops:
+        if hop == c:
+            return True
+    return False
 
 
 @compiled
-def _cover(label: Any, links: _Links, scratch: _Scratch, cover: Any) -> float:
-    """Set `cover` (C,) to the narrowest cover found of a cut; return the smallest latency of a crossing link."""
-    world = label.shape[0]
-    latency = np.inf
-    num, num_senders = 0, 0
-    alone = True  # only one group, which others alone send to
-    for u in range(world):
-        alone = alone and label[u] <= 0
-    for u in range(world):
-        if not alone or label[u] < 0:
-            scratch.sender[num_senders] = u
-            num_senders += 1
-    for v in range(world):
-        if label[v] < 0:
-            continue
-        for n in range(num_senders):
-            u = scratch.sender[n]
-            if label[u] == label[v]:
-                continue
-            link = links.link_of[u, v]
-            if link >= 0:
-                scratch.link[num] = link
-                num += 1
-                latency = min(latency, links.latency[link])
-    _find_users(links, scratch, num)
-    narrowest = np.inf
-    for way in range(3):
-        if way == 0:
-            num_order = _fill(links, scratch, num)
-        else:  # the senders' ports, and the receivers' ports
-            num_order = _ports(links, scratch, num, way == 1)
-        _drop_superfluous(links, scratch, num, num_order)
-        width = 0.0
-        for c in range(cover.shape[0]):
-            if scratch.trial[c]:
-                width += links.bandwidth[c]
-        if width < narrowest:
-            narrowest = width
-            for c in range(cover.shape[0]):
-                cover[c] = scratch.trial[c]
-    return latency
+def _fill(hops: Any, bandwidth: Any, widest_first: Any, cover: Any) -> None:
+    """Set `cover` (C,) to directions of which each link, with its `hops` and -1 behind them, uses at least one.
 
-
-@compiled(inline=False, entry=False)
-def _find_users(links: _Links, scratch: _Scratch, num: int) -> None:
-    """Fill `user_ptr` and `user` for the first `num` crossing links."""
-    ptr, at = scratch.user_ptr, scratch.at
-    for c in range(ptr.shape[0]):
-        ptr[c] = 0
-    for i in range(num):
-        link = scratch.link[i]
-        for h in range(links.ptr[link], links.ptr[link + 1]):
-            ptr[links.directions[h] + 1] += 1
-    for c in range(1, ptr.shape[0]):
-        ptr[c] += ptr[c - 1]
-        at[c - 1] = ptr[c - 1]
-    for i in range(num):
-        link = scratch.link[i]
-        for h in range(links.ptr[link], links.ptr[link + 1]):
-            c = links.directions[h]
-            scratch.user[at[c]] = i
-            at[c] += 1
-
-
-@compiled(inline=False, entry=False)
-def _ports(links: _Links, scratch: _Scratch, num: int, first: bool) -> int:
-    """Put the first or last directions of the crossing links into `order`, ascending; return how many there are."""
-    trial = scratch.trial
-    for c in range(trial.shape[0]):
-        trial[c] = False
-    for i in range(num):
-        link = scratch.link[i]
-        trial[links.directions[links.ptr[link] if first else links.ptr[link + 1] - 1]] = True
-    num_order = 0
-    for c in range(trial.shape[0]):
-        if trial[c]:
-            scratch.order[num_order] = c
-            num_order += 1
-    return num_order
-
-
-@compiled(inline=False, entry=False)
-def _fill(links: _Links, scratch: _Scratch, num: int) -> int:
-    """Put directions into `order` as they fill up while all links carry more at one pace; return how many do."""
-    through, left, user_ptr = scratch.through, scratch.left, scratch.user_ptr
-    touched, num_touched = scratch.by_width, 0
-    for c in range(through.shape[0]):
-        through[c] = user_ptr[c + 1] - user_ptr[c]
-        left[c] = links.bandwidth[c]
-        if through[c] != 0:
-            touched[num_touched] = c
-            num_touched += 1
-    rising = scratch.hits
-    for i in range(num):
-        rising[i] = 1
-    num_order = 0
-    remaining = num
-    while remaining:
-        full = touched[0]
-        step = np.inf
-        for i in range(num_touched):
-            c = touched[i]
+    By progressive filling: the load of all links grows at the same pace; a direction that fills up joins the cover and
+    stops the links through it. Directions that the others make superfluous are then dropped, the widest first
+    (primal-dual with reverse delete).
+    """
+    through, left = np.zeros(bandwidth.shape[0], np.int64), bandwidth.copy()
+    hits = np.zeros(hops.shape[0], np.int64)  # directions of the cover that each link uses
+    for c in hops.flat:
+        if c >= 0:
+            through[c] += 1
+    while through.any():
+        full, step = -1, np.inf
+        for c in range(left.shape[0]):
             if through[c] > 0 and left[c] < step * through[c]:
-                full = c
-                step = left[c] / through[c]
-        for i in range(num_touched):
-            c = touched[i]
+                full, step = c, left[c] / through[c]
+        for c in range(left.shape[0]):
             left[c] = max(0.0, left[c] - step * through[c])
-        scratch.order[num_order] = full
-        num_order += 1
-        for n in range(user_ptr[full], user_ptr[full + 1]):
-            i = scratch.user[n]
-            if rising[i]:
-                rising[i] = 0
-                remaining -= 1
-                link = scratch.link[i]
-                for h in range(links.ptr[link], links.ptr[link + 1]):
-                    through[links.directions[h]] -= 1
-    return num_order
-
-
-@compiled(inline=False, entry=False)
-def _drop_superfluous(links: _Links, scratch: _Scratch, num: int, num_order: int) -> None:
-    """Set `trial` to those of `order` that cover every link, after dropping what is not needed, the widest first."""
-    hits, trial, at, by_width = scratch.hits, scratch.trial, scratch.at, scratch.by_width
-    for i in range(num):
-        hits[i] = 0
-    for c in range(trial.shape[0]):
-        trial[c] = False
-        at[c + 1] = 0
-    at[0] = 0
-    for n in range(num_order):
-        c = scratch.order[n]
-        trial[c] = True
-        at[links.level[c] + 1] += 1
-        for i in range(scratch.user_ptr[c], scratch.user_ptr[c + 1]):
-            hits[scratch.user[i]] += 1
-    for c in range(trial.shape[0]):
-        at[c + 1] += at[c]
-    for n in range(num_order):  # a counting sort, stable
-        c = scratch.order[n]
-        by_width[at[links.level[c]]] = c
-        at[links.level[c]] += 1
-    for n in range(num_order):
-        c = by_width[n]
-        needed = False
-        for i in range(scratch.user_ptr[c], scratch.user_ptr[c + 1]):
-            needed = needed or hits[scratch.user[i]] == 1
-        if not needed:
-            trial[c] = False
-            for i in range(scratch.user_ptr[c], scratch.user_ptr[c + 1]):
-                hits[scratch.user[i]] -= 1
+        cover[full] = True
+        for i in range(hops.shape[0]):
+            if _uses(hops[i], full):
+                hits[i] += 1
+                if hits[i] == 1:
+                    for c in hops[i]:
+                        if c >= 0:
+                            through[c] -= 1
+    for c in widest_first:
+        if not cover[c]:
+            continue
+        least = np.int64(2)
+        for i in range(hops.shape[0]):
+            if _uses(hops[i], c):
+                least = min(least, hits[i])
+        if least > 1:
+            cover[c] = False
+            for i in range(hops.shape[0]):
+                if _uses(hops[i], c):
+                    hits[i] -= 1

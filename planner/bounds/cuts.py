@@ -49,9 +49,10 @@ def labels(cuts: list[Cut], world_size: int) -> Int32Array:
 def candidate_cuts(topology: Topology) -> list[Cut]:
     """Return the cuts to try, the most natural first, none twice.
 
-    These are: into and out of each device, socket and machine; between all devices, all sockets, all
-    machines; into and out of whatever lies behind each connection (the receivers, or the senders, of the
-    links that use it: a switch, a NIC, a riser); and, up to `ALL_SUBSETS_UP_TO` ranks, every set of ranks.
+    These are: into and out of each device, socket and machine; up to `BY_CONNECTION_UP_TO` ranks between all
+    devices, all sockets, all machines, and into and out of whatever lies behind each connection (the receivers,
+    or the senders, of the links that use it: a switch, a NIC, a riser); and, up to `ALL_SUBSETS_UP_TO` ranks,
+    every set of ranks.
     Where some connection is half duplex also both ways at once.
     """
     world = topology.num_devices
@@ -74,7 +75,7 @@ def candidate_cuts(topology: Topology) -> list[Cut]:
         if both_ways:
             pair = (group, rest) if min(group) < min(rest) else (rest, group)
             add(Cut(pair, name, "in and out"))
-    for kind in ("device", "socket", "machine"):
+    for kind in ("device", "socket", "machine") if world <= BY_CONNECTION_UP_TO else ():
         groups = tuple(group for group, name in named if name.split()[0] == kind)
         if len(groups) > 1 and frozenset().union(*groups) == everyone:
             add(Cut(groups, f"all {kind}s", "in and out"))

@@ -10,7 +10,7 @@ import the planner's plain data and :mod:`dgcl.planner.bounds`. A reader's tour:
 5. ``master/multiplicative_weights.py``: raises the prices of busy connections, again and again, and keeps columns.
 6. ``master/restricted_master.py``, ``simplex.py``: the best combination of the columns; its duals price the next ones.
 7. ``dual_bound/price_bound.py``: why no plan is faster than what the cheapest trees pay.
-8. ``rounding/assembly.py``: fractions to whole rows, rows to vertex intervals, intervals to trees.
+8. ``rounding/whole_trees.py``: each answer's trees for a whole number of rows; ``bundles.py`` gives them to classes.
 9. ``improvement/exchange.py``: exchanges whole trees while the exact time falls; ``reparent.py`` replaces single edges.
 10. ``search/grouped.py``: more than two dozen devices: aggregated prices, then coordinate descent over whole trees.
 """

@@ -59,9 +59,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             "optimal", "as auto, then further until the gap is reached or nothing helps any more"
         ),
         "direct": Method("direct", "peer to peer, one stage"),
-        "ring": Method("ring", "textbook allgather: every row goes round from rank to rank"),
         "chain": Method("chain", "every row goes from one rank that needs it to the next (NeuGraph)"),
-        "broadcast": Method("broadcast", "1D staged: one owner after the other sends to all that need it"),
         "spst": Method("spst", "the paper's greedy: shortest-path spanning trees"),
     }
 )

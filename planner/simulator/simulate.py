@@ -86,10 +86,8 @@ def simulate(
     *,
     topology: Topology | None = None,
     row_bytes: int | None = None,
-    row_cost: float = 0.0,
     order: Order = "eager",
     shares: Shares = "equal",
-    slices: int = 1,
     sends_at_once: int | None = None,
     slow: Mapping[int, float] | None = None,
     start: Mapping[int, float] | None = None,
@@ -101,14 +99,11 @@ def simulate(
         topology: another machine to replay it on, with as many devices and a link for every pair that the
             plan uses; None: the plan's own.
         row_bytes: bytes of a row; None: the plan's own.
-        row_cost: time that each row takes besides its own bytes, in bytes: to look up its place, and for the unused
-            parts of cache lines. It makes narrow rows slower.
         order: when a rank may send for a stage. "eager": as soon as the rows are present and the peer is in the
             call (CPU ranks); messages to one peer stay in order. "neighbours": not before it has sent and received
             everything of earlier stages (GPUs). "barrier": not before everyone has (what the cost model assumes).
         shares: how messages that meet share a connection: max-min fairly each as much as another ("equal"), or in
             proportion to their bytes ("bytes"), as thread blocks do that a kernel deals to its receivers by bytes.
-        slices: cut each transfer into so many slices, which are forwarded one by one.
         sends_at_once: how many messages a rank sends at a time, the earliest stages first: 1 is a rank that copies with
             one core or one copy engine; None: any number, as a kernel does that writes to all peers.
         slow: rank -> factor >= 1 by which everything that touches its device is slower.
@@ -120,17 +115,16 @@ def simulate(
     """
     machine = plan.topology if topology is None else topology
     width = plan.row_bytes if row_bytes is None else row_bytes
-    _check(plan, machine, width, row_cost, order, shares, slices, sends_at_once, slow or {}, start or {})
-    found = messages(plan.trees, plan.world_size, slices)
+    _check(plan, machine, width, order, shares, sends_at_once, slow or {}, start or {})
+    found = messages(plan.trees, plan.world_size)
     link = links_of(found, machine)
     capacity = capacities(machine, slow or {})
     late = np.zeros(plan.world_size)
     for rank, seconds in (start or {}).items():
         late[rank] = seconds
     size = transfer_bytes(found, width)
-    work = size + row_cost * found.rows
     release = np.maximum(late[found.src], late[found.dst])
-    times, busy = _run(found, link, machine, work, capacity, release, order, shares, sends_at_once or 0)
+    times, busy = _run(found, link, machine, size, capacity, release, order, shares, sends_at_once or 0)
     issued, flowing, arrived = times
     hops = np.diff(machine.arrays().link_ptr)[link]
     crossed = np.zeros(capacity.shape[0])
@@ -155,10 +149,8 @@ def _check(
     plan: Plan,
     machine: Topology,
     row_bytes: int,
-    row_cost: float,
     order: str,
     shares: str,
-    slices: int,
     sends_at_once: int | None,
     slow: Mapping[int, float],
     start: Mapping[int, float],
@@ -170,14 +162,10 @@ def _check(
         )
     if row_bytes < 1:
         raise ValueError(f"row_bytes must be >= 1 (got {row_bytes})")
-    if not 0.0 <= row_cost < float("inf"):
-        raise ValueError(f"row_cost must be a finite number >= 0 (got {row_cost})")
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)} (got {order!r})")
     if shares not in SHARES:
         raise ValueError(f"shares must be one of {', '.join(SHARES)} (got {shares!r})")
-    if not 1 <= slices <= 1024:
-        raise ValueError(f"slices must be from 1 to 1024 (got {slices})")
     if sends_at_once is not None and sends_at_once < 1:
         raise ValueError(f"sends_at_once must be >= 1, or None for any number (got {sends_at_once})")
     for name, values, low in (("slow", slow, 1.0), ("start", start, 0.0)):

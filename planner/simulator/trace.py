@@ -11,7 +11,7 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
     """Return a trace event object: one process per sending rank, one lane per receiver and stage; times in us.
 
     A message's bar runs from its first to its last byte. When its rows were present and the peer ready (before its
-    latency, or the slice ahead) is in its arguments.
+    latency) is in its arguments.
     """
     sent = simulation.messages
     events: list[dict[str, Any]] = [
@@ -37,7 +37,6 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
                 "ts": begin,
                 "dur": end - begin,
                 "args": {
-                    "slice": int(sent.index[m]),
                     "rows": int(sent.rows[m]),
                     "bytes": float(simulation.bytes[m]),
                     "issued_us": float(simulation.issued[m]) * 1e6,

@@ -36,7 +36,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array, IntArray
-from dgcl.planner.column_generation.dual_bound.steiner_trees import FreeLinks, free_answer, run_free_rounds
+from dgcl.planner.column_generation.dual_bound.steiner_trees import FreeLinks, free_answer
+from dgcl.planner.column_generation.master.multiplicative_weights import soft_weights
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
 from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
 from dgcl.planner.column_generation.pricing.groups import is_exact
@@ -119,26 +120,24 @@ def price_bound(
     assert (factor >= 1.0).all()
     if not quotient.start.any():
         return PriceBound(0.0, np.full(num_directions, 1.0 / max(1, num_directions)))
-    best_weight = np.full(num_directions, 1.0 / num_directions)
+    best, best_weight = 0.0, np.full(num_directions, 1.0 / num_directions)
     every = rounds // SAMPLES // 2 * 2 + 1  # odd: answers often alternate between two
-    kept = np.empty((rounds // every, nodes, num_directions))
-    score, best, first, num_kept = np.zeros(num_directions), 0.0, 0, 0
-    batch = rounds if deadline == np.inf else every
-    while first < rounds and (first == 0 or time.perf_counter() < deadline):
-        last = min(rounds, first + batch)
-        weight = np.empty(num_directions)
-        value = run_free_rounds(
-            quotient.family, quotient.links, quotient.routes, quotient.start, score, first, last, STEP / aim, every,
-            kept[num_kept:], weight,
-        )  # fmt: skip
-        if value > best:
+    score, samples = np.zeros((1, num_directions)), []
+    for t in range(rounds):
+        weight, times = soft_weights(score)[0], np.zeros((nodes, num_directions))
+        value = free_answer(quotient.family, quotient.links, quotient.routes, quotient.start, weight, times)
+        if best < value < np.inf:
             best, best_weight = value, weight
-        first, num_kept = last, num_kept + (last - first) // every
+        if t % every == every - 1:
+            samples.append(times)
+            if time.perf_counter() > deadline:
+                break
+        score += STEP / aim / np.sqrt(t + 1.0) * times.sum(axis=0)
     if (
         best == 0.0
     ):  # no prices make it finite: some destination is out of reach over links with finite factors
         return PriceBound(np.inf, best_weight)
-    columns, solution = _columns(kept[:num_kept]), None
+    columns, solution = _columns(np.array(samples)), None
     for _ in range(steps):
         if time.perf_counter() > deadline:
             break

@@ -11,11 +11,11 @@ expensive trees, as many as gain most by the exact change of the smoothed makesp
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
+from dgcl.planner.arrays import FloatArray, Int32Array
 from dgcl.planner.column_generation.improvement.makespan import (
     LinkUses,
     SmoothMakespan,
@@ -27,22 +27,24 @@ from dgcl.planner.column_generation.improvement.makespan import (
     shift,
     smooth_makespan,
 )
-from dgcl.planner.column_generation.pricing.flows import Routes, link_prices
-from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily
+from dgcl.planner.column_generation.pricing.flows import link_prices
 from dgcl.planner.column_generation.pricing.tree_program import (
     Choices,
     cheapest_trees,
     empty_choices,
-    trace,
+)
+from dgcl.planner.column_generation.rounding.cheapest import (
+    Instance,
+    TreeBuffer,
+    cheapest_tree,
+    class_instance,
+    empty_tree,
 )
 from dgcl.planner.column_generation.rounding.forest import (
     Forest,
-    LinkEnds,
     append_tree,
-    cleaned,
     compact,
     forest_from_trees,
-    sort_by_stage,
     trees_from_forest,
 )
 from dgcl.planner.compiled import compiled
@@ -54,87 +56,9 @@ if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays
 
 
-class Instance(NamedTuple):
-    """States, links, and the C classes (or bundles) whose rows travel; I items, W mask words.
-
-    Attributes:
-        family, moves: the states (`StateSpace`).
-        routes, ends: what links load, and the devices that they join.
-        item_ptr, item_set: (C+1,) int64 and (I,) int32, the sets to which the rows of each class must be brought.
-        source: (C,) int32, the owners.
-        dests: (C, W) uint64, the destinations.
-    """
-
-    family: SubsetFamily
-    moves: Moves
-    routes: Routes
-    ends: LinkEnds
-    item_ptr: Int64Array
-    item_set: Int32Array
-    source: Int32Array
-    dests: MaskArray
-
-
-def class_instance(problem: Problem, relation: Relation, arrays: TopologyArrays) -> Instance:
-    """Return the instance of all classes of a relation."""
-    space = problem.space
-    return Instance(
-        space.family,
-        space.moves,
-        problem.routes,
-        LinkEnds(arrays.link_src, arrays.link_dst),
-        space.items.ptr,
-        space.item_set,
-        relation.source,
-        relation.dests,
-    )
-
-
 EVERY_TREE = 1 << 62
 MIN_SAVING = 3e-3  # share of its price that another tree must save before rows are counted
 MIN_TOTAL = 1e-6  # of a stage's sum of powers: below, rounding errors would decide, and all is recomputed
-
-
-class TreeBuffer(NamedTuple):
-    """The edges of one tree, with scratch; P devices.
-
-    Attributes:
-        link, stage: int32, the edges.
-        stack: (n, 3) int64 scratch of `trace`.
-        entered, needed: (P,) int32 scratch of `cleaned`.
-    """
-
-    link: Int32Array
-    stage: Int32Array
-    stack: Int64Array
-    entered: Int32Array
-    needed: Int32Array
-
-
-@compiled(inline=False, entry=False)
-def empty_tree(world: int, room: int) -> TreeBuffer:
-    """Allocate a tree of up to `room` edges."""
-    return TreeBuffer(
-        np.empty(room, np.int32),
-        np.empty(room, np.int32),
-        np.empty((room, 3), np.int64),
-        np.empty(world, np.int32),
-        np.empty(world, np.int32),
-    )
-
-
-@compiled(inline=False, entry=False)
-def cheapest_tree(instance: Instance, choices: Choices, c: int, out: TreeBuffer) -> int:
-    """Put the cheapest tree of class c into `out`, clean and by stages; return the number of its edges."""
-    source, num = instance.source[c], 0
-    for i in range(instance.item_ptr[c], instance.item_ptr[c + 1]):
-        num = trace(
-            instance.family, instance.moves, choices, source, instance.item_set[i], out.link, out.stage, num, out.stack
-        )  # fmt: skip
-    sort_by_stage(out.link, out.stage, num)
-    return cleaned(
-        out.link, out.stage, num, source, instance.dests[c], instance.ends, out.entered, out.needed
-    )
 
 
 @compiled(entry=False)

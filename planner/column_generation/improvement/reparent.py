@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.improvement.exchange import (
-    EVERY_TREE,
-    MIN_TOTAL,
-    Instance,
-    class_instance,
-    exchange,
-)
+from dgcl.planner.column_generation.improvement.exchange import EVERY_TREE, MIN_TOTAL, exchange
 from dgcl.planner.column_generation.improvement.makespan import (
     LinkUses,
     SmoothMakespan,
@@ -37,6 +31,7 @@ from dgcl.planner.column_generation.improvement.makespan import (
 )
 from dgcl.planner.column_generation.pricing.flows import link_prices
 from dgcl.planner.column_generation.pricing.tree_program import empty_choices
+from dgcl.planner.column_generation.rounding.cheapest import Instance, class_instance
 from dgcl.planner.column_generation.rounding.forest import (
     Forest,
     append_tree,

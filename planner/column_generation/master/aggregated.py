@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, IntArray
-from dgcl.planner.column_generation.master.multiplicative_weights import answer_value
+from dgcl.planner.column_generation.master.multiplicative_weights import Pricing, soft_weights
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
-from dgcl.planner.column_generation.pricing.flows import add_busy_times, empty_flows, link_prices, push
-from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.master.fractional import Problem
@@ -85,8 +83,7 @@ def solve_aggregated(
     space, routes = problem.space, problem.routes
     size = np.bincount(kind)
     num_kinds = size.shape[0]
-    choices, nothing = empty_choices(num_stages, space.world_size, space.num_sets), empty_flows(space, 0)
-    price, rows = np.empty((2, num_stages, routes.base.shape[0]))
+    pricing, everyone = Pricing(space, routes, num_stages), np.array([0, space.world_size])
     priced: list[FloatArray] = []
     times: list[FloatArray] = []
     hops: list[float] = []
@@ -94,24 +91,18 @@ def solve_aggregated(
 
     def price_out(shared: FloatArray) -> FloatArray:
         """Answer prices per kind, (K, kinds) that add up to 1 in each stage; return the kinds' mean busy times."""
-        link_prices((shared / size)[:, kind], routes, price)
-        cheapest_trees(space.family, space.moves, price, choices)
-        push(space.family, space.moves, choices, space.start, 0, space.world_size, rows, False, nothing)
-        busy = np.zeros((num_stages, kind.shape[0]))
-        add_busy_times(rows, routes, busy)
-        mean = np.stack([np.bincount(kind, weights=stage, minlength=num_kinds) / size for stage in busy])
+        value, _ = pricing.answer((shared / size)[:, kind])
+        busy, moved = pricing.columns(everyone)
+        mean = np.stack([np.bincount(kind, weights=stage, minlength=num_kinds) / size for stage in busy[0]])
         priced.append(shared)
         times.append(mean)
-        hops.append(float(rows.sum()))
-        values.append(answer_value(choices, space.start))
+        hops.append(float(moved[0]))
+        values.append(value)
         return mean
 
     score = np.zeros((num_stages, num_kinds))
     for t in range(ROUNDS):
-        shared = np.exp(score - score.max(axis=1, keepdims=True))
-        score += (
-            STEP * num_stages / aim / np.sqrt(t + 1.0) * price_out(shared / shared.sum(axis=1, keepdims=True))
-        )
+        score += STEP * num_stages / aim / np.sqrt(t + 1.0) * price_out(soft_weights(score))
         if values[-1] == np.inf:
             return None
         if time.perf_counter() > deadline:

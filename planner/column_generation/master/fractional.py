@@ -6,17 +6,18 @@ Time is counted in rows per GB/s here: the seconds of a plan divided by row_byte
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
-from dgcl.planner.column_generation.master.multiplicative_weights import answer_value, run_rounds
+from dgcl.planner.column_generation.master.multiplicative_weights import Pricing, soft_weights
 from dgcl.planner.column_generation.master.restricted_master import Columns, MasterSolution, solve_master
-from dgcl.planner.column_generation.pricing.flows import Flows, Routes, empty_flows, link_prices, push
+from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.pricing.states import StateSpace
-from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices
 
+MIN_SHARE = 1e-9  # answers with a smaller share are left out
 MAX_BLOCKS = 16
 STEP = 3.0  # of the first round, relative to the time aimed at; found by trial on five machines
 BLENDS = (0.3, 0.8)  # shares of the best prices so far, blended with the program's duals, that are priced
@@ -45,22 +46,6 @@ def make_problem(space: StateSpace, routes: Routes) -> Problem:
     return Problem(space, routes, np.linspace(0, space.world_size, blocks + 1).astype(np.int64))
 
 
-@dataclass(frozen=True, eq=False)
-class Fractional:
-    """A fractional plan of K stages and what bounds it.
-
-    Attributes:
-        time: its time in rows per GB/s.
-        bound: no plan of at most K stages of this state space takes less.
-        flows: how many rows take each option, fractions allowed.
-    """
-
-    num_stages: int
-    time: float
-    bound: float
-    flows: Flows
-
-
 class StageProgram:
     """The search for the best fractional plan of `num_stages` stages; it can be paused and continued.
 
@@ -70,12 +55,8 @@ class StageProgram:
     """
 
     def __init__(self, problem: Problem, num_stages: int) -> None:
-        space = problem.space
         self.problem, self.num_stages = problem, num_stages
-        self._choices = empty_choices(num_stages, space.world_size, space.num_sets)
-        self._placeholder = empty_flows(space, 0)
-        self._num_directions = problem.routes.cost.shape[0]
-        self._num_links = problem.routes.base.shape[0]
+        self._pricing = Pricing(problem.space, problem.routes, num_stages)
         self._prices: list[FloatArray] = []
         self._columns: Columns | None = None
         self._center: FloatArray | None = None
@@ -85,8 +66,9 @@ class StageProgram:
 
     def is_feasible(self) -> bool:
         """Tell whether every row can arrive in this many stages over links with finite factors."""
-        self._answer(np.full((self.num_stages, self._num_directions), 1.0 / self._num_directions))
-        return answer_value(self._choices, self.problem.space.start) < np.inf
+        num_directions = self.problem.routes.cost.shape[0]
+        value, _ = self._pricing.answer(np.full((self.num_stages, num_directions), 1.0 / num_directions))
+        return value < np.inf
 
     def sample_columns(self, rounds: int, aim: float, samples: int, deadline: float = np.inf) -> None:
         """Run about `rounds` rounds of multiplicative weights and keep about `samples` answers as columns.
@@ -95,24 +77,19 @@ class StageProgram:
         the rest of the first half, and half from the second half, where answers are best. No round begins after the
         deadline.
         """
-        shape = (self.num_stages, self._num_directions)
-        score, mean = np.zeros(shape), np.zeros(shape)
-        first = 0
+        score, first = np.zeros((self.num_stages, self.problem.routes.cost.shape[0])), 0
         for last, wanted in (
             (rounds // 8, samples // 4),
             (rounds // 2, samples // 4),
             (rounds, samples // 2),
         ):
             every = (last - first) // max(1, wanted) // 2 * 2 + 1  # odd: answers often alternate between two
-            while first + every <= last:
-                batches = (last - first) // every if deadline == np.inf else 1
-                self._run_rounds(score, first, first + batches * every, STEP / aim, every, mean)
-                first += batches * every
-                if time.perf_counter() > deadline:
-                    return
-            if last < rounds:
-                mean[:] = 0.0
-        self._try_center(mean / mean.sum(axis=1, keepdims=True))
+            last = first + (last - first) // every * every
+            mean = self._run_rounds(score, first, last, STEP / aim, every, deadline)
+            first = last
+            if time.perf_counter() > deadline:
+                return
+        self._try_center(mean)
 
     def solve_master_program(self) -> None:
         """Solve the restricted master problem over the columns so far; drop the worst of too many."""
@@ -135,9 +112,7 @@ class StageProgram:
         center = self.solution.weight if self._center is None else self._center
         for blend in BLENDS:
             weight = blend * center + (1.0 - blend) * self.solution.weight
-            self._run_rounds(
-                np.log(weight + 1e-7), 0, ROUNDS_PER_BLEND, PRICING_STEP / aim, 1, np.zeros_like(weight)
-            )
+            self._run_rounds(np.log(weight + 1e-7), 0, ROUNDS_PER_BLEND, PRICING_STEP / aim, 1)
             self._try_center(weight)
 
     def solve(
@@ -179,67 +154,47 @@ class StageProgram:
                 return
             best = min(best, reached)
 
-    def result(self) -> Fractional:
-        """Return the solution of the master problem as flows."""
+    def answers(self) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Yield the answers that the solution uses: prices (K, L), and the share of each block (B,) that follows."""
         assert self.solution is not None
         assert self._columns is not None
-        space = self.problem.space
-        flows = empty_flows(space, self.num_stages)
-        rows = np.empty((self.num_stages, self._num_links))
-        owners = np.repeat(np.arange(self.problem.num_blocks), np.diff(self.problem.block_ptr))
-        used = np.flatnonzero(self.solution.share > 1e-9)
-        share = self.solution.share[used]
-        total = np.bincount(self._columns.block[used], weights=share, minlength=self.problem.num_blocks)
+        used = np.flatnonzero(self.solution.share > MIN_SHARE)
         for answer in np.unique(self._columns.answer[used]):
-            mine = self._columns.answer[used] == answer
-            part = np.zeros(self.problem.num_blocks)
-            part[self._columns.block[used][mine]] = share[mine]
-            part /= total
-            cheapest_trees(space.family, space.moves, self._prices[answer], self._choices)
-            start = space.start * part[owners][:, None]
-            push(space.family, space.moves, self._choices, start, 0, space.world_size, rows, True, flows)
-        return Fractional(self.num_stages, self.solution.time, self.bound, flows)
-
-    def _answer(self, weight: FloatArray) -> FloatArray:
-        """Solve the pricing problem for these weights, into `_choices`; return the link prices."""
-        price = np.empty((self.num_stages, self._num_links))
-        link_prices(weight, self.problem.routes, price)
-        cheapest_trees(self.problem.space.family, self.problem.space.moves, price, self._choices)
-        return price
+            mine = used[self._columns.answer[used] == answer]
+            share = np.zeros(self.problem.num_blocks)
+            share[self._columns.block[mine]] = self.solution.share[mine]
+            yield self._prices[answer], share
 
     def _run_rounds(
-        self, score: FloatArray, first: int, last: int, step: float, every: int, mean: FloatArray
-    ) -> None:
-        """Run rounds from `score` and keep every `every`-th answer; `score` and `mean` are updated."""
-        space, shape = self.problem.space, (self.num_stages, self._num_directions)
-        kept = (last - first) // every
-        prices = np.empty((kept, self.num_stages, self._num_links))
-        columns = np.empty((kept, self.problem.num_blocks, *shape))
-        traffic = np.empty((kept, self.problem.num_blocks))
-        run_rounds(
-            space.family, space.moves, self._choices, space.start, self.problem.block_ptr, self.problem.routes,
-            self._placeholder, score, first, last, step, every, prices, columns, traffic, mean,
-        )  # fmt: skip
-        self._add(prices, columns, traffic)
+        self, score: FloatArray, first: int, last: int, step: float, every: int, deadline: float = np.inf
+    ) -> FloatArray:
+        """Run rounds of multiplicative weights from `score`, in place; return the mean weight.
 
-    def _add(self, prices: FloatArray, columns: FloatArray, traffic: FloatArray) -> None:
-        """Keep answers: (n, K, L) prices with (n, B, K, C) columns and (n, B) hops."""
-        num, blocks = traffic.shape
-        answer = np.repeat(np.arange(len(self._prices), len(self._prices) + num), blocks)
-        times = columns.reshape(num * blocks, self.num_stages, self._num_directions)
-        fresh = Columns(times, traffic.reshape(-1), np.tile(np.arange(blocks), num), answer)
-        self._prices.extend(prices)
-        self._columns = fresh if self._columns is None else self._columns.joined(fresh)
+        The answer of every `every`-th round is kept. Round t takes a step of step / sqrt(t + 1). No round begins after
+        the deadline, once an answer is kept.
+        """
+        everyone, mean = np.array([0, self.problem.space.world_size]), np.zeros_like(score)
+        for t in range(first, last):
+            weight = soft_weights(score)
+            _, price = self._pricing.answer(weight)
+            kept = (t - first) % every == every - 1
+            times, hops = self._pricing.columns(self.problem.block_ptr if kept else everyone)
+            if kept:
+                block = np.arange(self.problem.num_blocks)
+                fresh = Columns(times, hops, block, np.full_like(block, len(self._prices)))
+                self._prices.append(price)
+                self._columns = fresh if self._columns is None else self._columns.joined(fresh)
+            score += step / np.sqrt(t + 1.0) * times.sum(axis=0)
+            mean += weight
+            if kept and time.perf_counter() > deadline:
+                break
+        return mean / mean.sum(axis=1, keepdims=True)
 
     def _try_center(self, weight: FloatArray) -> None:
         """Take `weight` as the best prices if its bound is the best so far."""
-        start = self.problem.space.start
-        self._answer(weight)
-        value = answer_value(self._choices, start)
+        routes = self.problem.routes
+        value, _ = self._pricing.answer(weight)
         if value > self._center_value:
             self._center, self._center_value = weight, value
-        price = np.empty((self.num_stages, self._num_links))
-        routes = self.problem.routes
-        link_prices(weight, routes._replace(base=np.zeros_like(routes.base)), price)
-        cheapest_trees(self.problem.space.family, self.problem.space.moves, price, self._choices)
-        self.bound = max(self.bound, answer_value(self._choices, start))
+        value, _ = self._pricing.answer(weight, routes._replace(base=np.zeros_like(routes.base)))
+        self.bound = max(self.bound, value)

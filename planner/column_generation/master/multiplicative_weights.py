@@ -15,59 +15,64 @@ program finds their best combination (restricted_master.py).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
-from dgcl.planner.column_generation.pricing.flows import Flows, Routes, add_busy_times, link_prices, push
+from dgcl.planner.column_generation.pricing.flows import Routes, add_busy_times, link_prices, push
 from dgcl.planner.column_generation.pricing.new_arrays import new_float_table
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily
-from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees
+from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees, empty_choices
 from dgcl.planner.compiled import compiled
 
-
-@compiled(inline=False, entry=False)
-def set_all(table: FloatArray, value: float) -> None:
-    """Set every entry of a (K, n) table."""
-    for k in range(table.shape[0]):
-        for c in range(table.shape[1]):
-            table[k, c] = value
+if TYPE_CHECKING:
+    from dgcl.planner.column_generation.pricing.states import StateSpace
 
 
-@compiled(inline=False, entry=False)
-def add_scaled(table: FloatArray, factor: float, other: FloatArray) -> None:
-    """Add ``factor * other`` to a (K, n) table."""
-    for k in range(table.shape[0]):
-        for c in range(table.shape[1]):
-            table[k, c] += factor * other[k, c]
+def soft_weights(score: FloatArray) -> FloatArray:
+    """Return the softmax of `score` (K, C) in each stage."""
+    weight = np.exp(score - score.max(axis=1, keepdims=True))
+    return np.asarray(weight / weight.sum(axis=1, keepdims=True), np.float64)
 
 
-@compiled(entry=False)
-def soft_weights(score: FloatArray, weight: FloatArray) -> None:
-    """Set `weight` to the softmax of `score` in each stage."""
-    for k in range(score.shape[0]):
-        top = score[k, 0]
-        for c in range(1, score.shape[1]):
-            top = max(top, score[k, c])
-        total = 0.0
-        for c in range(score.shape[1]):
-            weight[k, c] = np.exp(score[k, c] - top)
-            total += weight[k, c]
-        for c in range(score.shape[1]):
-            weight[k, c] /= total
+class Pricing:
+    """Answers weights of (stage, direction) pairs, K stages and C directions, with the cheapest trees of all rows."""
+
+    def __init__(self, space: StateSpace, routes: Routes, num_stages: int) -> None:
+        self._space, self._routes, self._shape = space, routes, (num_stages, routes.cost.shape[0])
+        self._choices = empty_choices(num_stages, space.world_size, space.num_sets)
+
+    def answer(self, weight: FloatArray, routes: Routes | None = None) -> tuple[float, FloatArray]:
+        """Find the cheapest trees; return their price, inf when some row cannot arrive, and the link prices (K, L).
+
+        Where `routes.base` is 0 the price bounds every plan of K stages, in time units.
+        """
+        space, routes = self._space, self._routes if routes is None else routes
+        price = np.empty((self._shape[0], routes.base.shape[0]))
+        link_prices(weight, routes, price)
+        cheapest_trees(space.family, space.moves, price, self._choices)
+        some = space.start > 0.0
+        return float(space.start[some] @ self._choices.value[0][some]), price
+
+    def columns(self, block_ptr: Int64Array) -> tuple[FloatArray, FloatArray]:
+        """Return the busy times (B, K, C) and hops (B,) that the trees cause for each block of owners."""
+        space, blocks = self._space, block_ptr.shape[0] - 1
+        columns, hops = np.zeros((blocks, *self._shape)), np.empty(blocks)
+        answer_columns(
+            space.family,
+            space.moves,
+            self._choices,
+            space.start,
+            block_ptr,
+            self._routes,
+            columns,
+            hops,
+        )
+        return columns, hops
 
 
-@compiled
-def answer_value(choices: Choices, start: FloatArray) -> float:
-    """Return the price of the cheapest trees of all rows; inf when some set cannot be reached."""
-    total = 0.0
-    for v in range(start.shape[0]):
-        for f in range(start.shape[1]):
-            if start[v, f] > 0.0:
-                total += start[v, f] * choices.value[0, v, f]
-    return total
-
-
-@compiled(inline=False, entry=False)
+@compiled(inline=False)
 def answer_columns(
     family: SubsetFamily,
     moves: Moves,
@@ -75,84 +80,15 @@ def answer_columns(
     start: FloatArray,
     block_ptr: Int64Array,
     routes: Routes,
-    flows: Flows,
     columns: FloatArray,
-    traffic: FloatArray,
+    hops: FloatArray,
 ) -> None:
-    """Set `columns` (B, K, C) to the busy times that each block's rows cause, `traffic` (B,) to their hops."""
+    """Add to `columns` (B, K, C) the busy times that each block's rows cause; set `hops` (B,)."""
     rows = new_float_table(choices.split.shape[0], routes.base.shape[0])
     for b in range(block_ptr.shape[0] - 1):
-        push(family, moves, choices, start, block_ptr[b], block_ptr[b + 1], rows, False, flows)
-        column = columns[b]
-        set_all(column, 0.0)
-        add_busy_times(rows, routes, column)
-        traffic[b] = 0.0
+        push(family, moves, choices, start, block_ptr[b], block_ptr[b + 1], rows)
+        add_busy_times(rows, routes, columns[b])
+        hops[b] = 0.0
         for k in range(rows.shape[0]):
             for link in range(rows.shape[1]):
-                traffic[b] += rows[k, link]
-
-
-@compiled(inline=False)
-def run_rounds(
-    family: SubsetFamily,
-    moves: Moves,
-    choices: Choices,
-    start: FloatArray,
-    block_ptr: Int64Array,
-    routes: Routes,
-    flows: Flows,
-    score: FloatArray,
-    first: int,
-    last: int,
-    step: float,
-    every: int,
-    prices: FloatArray,
-    columns: FloatArray,
-    traffic: FloatArray,
-    mean_weight: FloatArray,
-) -> float:
-    """Run rounds ``first:last`` of multiplicative weights, in place.
-
-    Args:
-        family, moves, choices, start: the states (StateSpace); `choices` is scratch.
-        block_ptr: (B+1,) int64, the owners of each block of a column.
-        routes, flows: what links load; into `flows` nothing is recorded.
-        score: (K, C) logarithms of the weights, updated.
-        first, last: numbers of the rounds, for the falling step.
-        step: step of round 0, relative to the time that is aimed at; round t takes step / sqrt(t + 1).
-        every: keep the answer of every `every`-th round (0: of none).
-        prices, columns, traffic: outputs for the kept answers: (n, K, L), (n, B, K, C) and (n, B).
-        mean_weight: (K, C), the weights of all rounds are added to it.
-
-    Returns:
-        The largest value of an answer: a bound on every plan of K stages, in time units, if `routes.base`
-        is 0.
-    """
-    num_stages, num_directions = score.shape
-    num_links = routes.base.shape[0]
-    weight, busy = new_float_table(num_stages, num_directions), new_float_table(num_stages, num_directions)
-    price, rows = new_float_table(num_stages, num_links), new_float_table(num_stages, num_links)
-    world = start.shape[0]
-    best = 0.0
-    kept = 0
-    for t in range(first, last):
-        soft_weights(score, weight)
-        link_prices(weight, routes, price)
-        cheapest_trees(family, moves, price, choices)
-        best = max(best, answer_value(choices, start))
-        set_all(busy, 0.0)
-        if every > 0 and (t - first) % every == every - 1:
-            set_all(prices[kept], 0.0)
-            add_scaled(prices[kept], 1.0, price)
-            answer_columns(
-                family, moves, choices, start, block_ptr, routes, flows, columns[kept], traffic[kept]
-            )
-            for b in range(columns.shape[1]):
-                add_scaled(busy, 1.0, columns[kept, b])
-            kept += 1
-        else:
-            push(family, moves, choices, start, 0, world, rows, False, flows)
-            add_busy_times(rows, routes, busy)
-        add_scaled(score, step / np.sqrt(t + 1.0), busy)
-        add_scaled(mean_weight, 1.0, weight)
-    return best
+                hops[b] += rows[k, link]

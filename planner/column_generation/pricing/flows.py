@@ -17,7 +17,7 @@ from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices
 from dgcl.planner.compiled import compiled
 
 if TYPE_CHECKING:
-    from dgcl.planner.column_generation.pricing.states import StateSpace
+    pass
 
 
 class Routes(NamedTuple):
@@ -77,46 +77,6 @@ def add_busy_times(link_rows: FloatArray, routes: Routes, out: FloatArray) -> No
                     out[k, c] += rows * routes.cost[c]
 
 
-class Flows(NamedTuple):
-    """How many rows take each option of each state; K stages, P devices, G groups, F sets.
-
-    Attributes:
-        wait: (K, P, F), rows of a set that wait.
-        pair: (K, A), rows that take a split: split q of a set of group g at device v is
-            ``pair_base[v*G+g] + q``.
-        move: (K, B), rows of a set that leave over a move: set f of group g over the j-th move of (v, g) is
-            ``move_base[v*G+g] + (f - set_ptr[g]) * number of moves + j``.
-        pair_base, move_base: (P*G,) int64.
-    """
-
-    wait: FloatArray
-    pair: FloatArray
-    move: FloatArray
-    pair_base: Int64Array
-    move_base: Int64Array
-
-
-def empty_flows(space: StateSpace, num_stages: int) -> Flows:
-    """Return zero flows; with 0 stages they are the placeholder for `push` without `record`."""
-    family, moves = space.family, space.moves
-    world, num_groups = space.world_size, len(space.groups)
-    pair_base, move_base = np.zeros(world * num_groups, np.int64), np.zeros(world * num_groups, np.int64)
-    num_pairs = num_moves = 0
-    for v in range(world):
-        for g in range(num_groups):
-            at = v * num_groups + g
-            low, high = family.set_ptr[g], family.set_ptr[g + 1]
-            move_base[at] = num_moves
-            num_moves += int((high - low) * (moves.ptr[at + 1] - moves.ptr[at]))
-            if moves.splits[at]:
-                pair_base[at] = num_pairs - family.pair_ptr[low]
-                num_pairs += int(family.pair_ptr[high] - family.pair_ptr[low])
-    wait = np.zeros((num_stages, world, space.num_sets))
-    return Flows(
-        wait, np.zeros((num_stages, num_pairs)), np.zeros((num_stages, num_moves)), pair_base, move_base
-    )
-
-
 @compiled(inline=False)
 def push(
     family: SubsetFamily,
@@ -126,8 +86,6 @@ def push(
     first: int,
     last: int,
     link_rows: FloatArray,
-    record: bool,
-    flows: Flows,
 ) -> None:
     """Send the start rows of devices ``first:last`` through their chosen options.
 
@@ -135,8 +93,6 @@ def push(
         family, moves, choices, start: the states (StateSpace) and what to do in each.
         first, last: the owners whose rows are sent.
         link_rows: (K, L) output, rows over each link in each stage.
-        record: whether to add the rows that take each option to `flows`.
-        flows: see `record`.
     """
     num_stages, world, num_sets = choices.split.shape
     num_groups = family.set_ptr.shape[0] - 1
@@ -174,9 +130,6 @@ def push(
                     rest = family.pair_rest[choice]
                     if rest != low:
                         here[v, rest] += rows
-                    if record:
-                        flows.pair[k, flows.pair_base[at] + choice] += rows
-                begin, end = moves.ptr[at], moves.ptr[at + 1]
                 for f in range(low + 1, high):
                     rows = leaving[f]
                     if rows == 0.0:
@@ -186,8 +139,6 @@ def push(
                     if j == WAIT:
                         later[v, f] += rows
                         busy_later[v, g] = True
-                        if record:
-                            flows.wait[k, v, f] += rows
                         continue
                     w = moves.dst[j]
                     link_rows[k, moves.link[j]] += rows
@@ -195,7 +146,5 @@ def push(
                     if left != low:
                         later[w, left] += rows
                         busy_later[w, g] = True
-                    if record:
-                        flows.move[k, flows.move_base[at] + (f - low) * (end - begin) + (j - begin)] += rows
         here, later = later, here
         busy, busy_later = busy_later, busy

@@ -150,10 +150,7 @@ def grouped_bound(space: StateSpace, topology: Topology) -> float:
     arrays = topology.arrays()
     everyone = frozenset(range(topology.num_devices))
     cuts = [Cut((everyone.difference(group.tolist()),), "", "out") for group in space.groups]
-    cover, _ = covers(
-        labels(cuts, topology.num_devices), arrays.link_of, arrays.link_ptr, arrays.link_directions,
-        arrays.link_latency, arrays.bandwidth,
-    )  # fmt: skip
+    cover, _ = covers(labels(cuts, topology.num_devices), arrays)
     capacity = cover @ arrays.bandwidth
     worst = 0.0
     for g, group in enumerate(space.groups):

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.pricing.new_arrays import filled_ints, new_float_table, new_floats
+from dgcl.planner.column_generation.pricing.new_arrays import new_float_table, new_floats
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
 from dgcl.planner.compiled import compiled
 
@@ -57,7 +57,7 @@ def empty_choices(num_stages: int, world: int, num_sets: int) -> Choices:
 @compiled(inline=False, entry=False)
 def _singles(family: SubsetFamily, world: int) -> Int64Array:
     """Return for each device the set of it alone, (P,); -1 where there is none."""
-    single = filled_ints(world, -1)
+    single = np.full(world, -1)
     for w in range(world):
         g = family.group_of[w]
         low, high = family.set_ptr[g], family.set_ptr[g + 1]

@@ -1,4 +1,4 @@
-"""From fractional flows to whole trees: rounding, flow decomposition, assembly.
+"""From fractional plans to whole trees: the trees of answers, in whole rows, and the vertices that take them.
 
-Imports :mod:`..pricing`.
+Imports :mod:`..pricing` and :mod:`..master`.
 """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dgcl.planner.arrays import BoolArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
@@ -141,6 +143,14 @@ def forest_from_trees(trees: Trees, arrays: TopologyArrays) -> Forest:
         link,
         trees.edge_stage,
     )
+
+
+def joined(parts: Sequence[tuple[npt.NDArray[Any], ...]], arrays: TopologyArrays) -> Forest:
+    """Return a compact forest of parts: (class, count, size) of trees, and (link, stage) of their edges."""
+    class_, count, size, link, stage = (np.concatenate(column) for column in zip(*parts, strict=True))
+    ptr = np.concatenate([[0], np.cumsum(size)])
+    ends = arrays.link_src[link], arrays.link_dst[link]
+    return compact(forest_from_trees(Trees(class_.astype(np.int32), count, ptr, *ends, stage), arrays))
 
 
 def _with_room(

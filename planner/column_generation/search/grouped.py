@@ -16,8 +16,8 @@ from dgcl.planner.column_generation.improvement.coordinate_descent import Coordi
 from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
 
 if TYPE_CHECKING:
-    from dgcl.planner.column_generation.improvement.coordinate_descent import Bundles
     from dgcl.planner.column_generation.master.fractional import Problem
+    from dgcl.planner.column_generation.rounding.bundles import Bundles
     from dgcl.topology.arrays import TopologyArrays
 
 NUMBERS = (2, 3, 4, 6)  # of stages

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.column_generation.dual_bound.price_bound import STEPS
-from dgcl.planner.column_generation.improvement.coordinate_descent import assign_vertices, make_bundles
 from dgcl.planner.column_generation.improvement.exchange import FEW_TREES
 from dgcl.planner.column_generation.master.fractional import Problem, StageProgram, make_problem
 from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
@@ -30,7 +29,8 @@ from dgcl.planner.column_generation.pricing.groups import (
     least_stages,
     plan_states,
 )
-from dgcl.planner.column_generation.rounding.assembly import whole_trees
+from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles
+from dgcl.planner.column_generation.rounding.whole_trees import whole_forest
 from dgcl.planner.column_generation.search.grouped import best_grouped_plan
 from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent
 from dgcl.planner.column_generation.search.integer_program import best_whole_plan, is_small
@@ -281,12 +281,15 @@ class StageSearch:
 
         Many trees of a `coarse` solution, which a finer one will follow, are improved only a little.
         """
-        found, problem, fractional = self.found, program.problem, program.result()
-        trees = whole_trees(fractional.flows, problem.space, found.relation, found.arrays)
+        found, problem, solution = self.found, program.problem, program.solution
+        assert solution is not None
+        bundles = make_bundles(problem.space)
+        forest = whole_forest(program.answers(), bundles, problem, found.arrays)
+        trees = assign_vertices(forest, bundles, problem.space, found.relation, found.arrays)
         slack = self.effort.tolerance
         enough = max((1.0 + slack) * self.proven.floor, (1.0 + 0.5 * slack) * program.bound)
         if not self.effort.thorough:
-            enough = max(enough, (1.0 + 0.5 * slack) * fractional.time)
+            enough = max(enough, (1.0 + 0.5 * slack) * solution.time)
         self._polish(trees, problem, program.num_stages, enough, coarse and trees.num_trees > FEW_TREES)
 
     def _polish(

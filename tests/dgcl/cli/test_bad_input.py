@@ -31,7 +31,6 @@ NO_VALUES = [
     f"{PLAN} --gap -0.1",
     "plan --synthetic reddit --topology line.json --scale 0",
     "plan --synthetic reddit --topology line.json --scale 1e300",
-    "simulate plan.npz --slices 0",
     "simulate plan.npz --slow 1",
     "simulate plan.npz --slow 1:0.5",
     "simulate plan.npz --slow x:2",

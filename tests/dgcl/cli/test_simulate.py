@@ -82,12 +82,6 @@ def test_text_and_trace(run: Run, folder: Path, two_hops: Path) -> None:
     assert [bar["dur"] for bar in bars] == pytest.approx([1000, 1000])
 
 
-def test_usual_variants(run: Run, two_hops: Path) -> None:
-    variants = run("simulate", two_hops, "--what-if", "--json").json["what_if"]
-    assert variants[0]["seconds"] == pytest.approx(0.002)
-    assert variants[0]["question"] in run("simulate", two_hops, "--what-if").out
-
-
 def test_plan_that_lies_is_not_played(run: Run, two_hops: Path) -> None:
     with np.load(two_hops) as file:
         arrays = dict(file)

@@ -166,9 +166,7 @@ def test_every_crossing_link_is_covered(topology: Topology) -> None:
     arrays = topology.arrays()
     cuts = candidate_cuts(topology)
     label = labels(cuts, topology.num_devices)
-    cover, latency = covers(
-        label, arrays.link_of, arrays.link_ptr, arrays.link_directions, arrays.link_latency, arrays.bandwidth
-    )
+    cover, latency = covers(label, arrays)
     for n in range(len(cuts)):
         crossing = [
             link

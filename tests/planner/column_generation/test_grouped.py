@@ -8,17 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
-from dgcl.planner.column_generation.improvement.coordinate_descent import (
-    CoordinateDescent,
-    _divide_rows,
-    assign_vertices,
-    make_bundles,
-)
+from dgcl.planner.column_generation.improvement.coordinate_descent import CoordinateDescent, _divide_rows
 from dgcl.planner.column_generation.improvement.makespan import load
 from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
 from dgcl.planner.column_generation.master.fractional import Problem, make_problem
 from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.pricing.groups import least_stages, plan_states
+from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles
 from dgcl.planner.cost import GIGA, predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation

@@ -124,9 +124,7 @@ def test_who_waits(change: dict[str, Any], wait: list[float]) -> None:
     assert result.rank_wait.tolist() == pytest.approx(wait)
 
 
-@pytest.mark.parametrize(
-    "change", [{}, {"order": "neighbours"}, {"sends_at_once": 1}, {"slices": 3}, {"start": {2: 0.1}}]
-)
+@pytest.mark.parametrize("change", [{}, {"order": "neighbours"}, {"sends_at_once": 1}, {"start": {2: 0.1}}])
 def test_a_rank_waits_while_it_sends_nothing(change: dict[str, Any]) -> None:
     """By looking at many instants: in the call, not done, and none of its messages flows."""
     relation = synthetic_relation("reddit", 8, scale=0.01)
@@ -143,24 +141,6 @@ def test_a_rank_waits_while_it_sends_nothing(change: dict[str, Any]) -> None:
         assert result.rank_wait[rank] == pytest.approx(
             waits.mean() * result.seconds, abs=20 / steps * result.seconds
         )
-
-
-@pytest.mark.parametrize("slices", [1, 2, 3, 6])
-def test_slices_are_passed_on_one_by_one(slices: int) -> None:
-    """6 GB over two links of 1 GB/s: the second starts when the first slice is there."""
-    plan = plan_of(line(3), [(0, {2}, 6)], [(0, 6, [(0, 1, 0), (1, 2, 1)])])
-    assert simulate(plan, slices=slices).seconds == pytest.approx(6 + 6 / slices)
-
-
-def test_a_slice_waits_only_for_the_slices_that_bring_its_rows() -> None:
-    """Rank 1 passes on the second half of what it gets: 3 of its 4 GB have come before that half is whole."""
-    edges = [(0, 1, 0), (1, 2, 1)]
-    plan = plan_of(line(3), [(0, {1}, 2), (0, {2}, 2)], [(0, 2, edges[:1]), (1, 2, edges)])
-    found = messages(plan.trees, 3, slices=2)
-    assert found.rows.tolist() == [2, 2, 1, 1]
-    assert list(zip(found.before.tolist(), found.after.tolist(), strict=True)) == [(1, 2), (1, 3)]
-    assert simulate(plan, slices=2).seconds == pytest.approx(6.0)
-    assert simulate(plan, slices=4).seconds == pytest.approx(4 + 1)
 
 
 def test_messages_to_one_peer_keep_their_order() -> None:
@@ -186,11 +166,6 @@ def test_latency_is_paid_per_message_before_its_bytes() -> None:
     assert result.issued.tolist() == [0.0, 4.5]
     assert result.flowing.tolist() == [0.5, 4.75]
     assert result.seconds == pytest.approx(6.75)
-    # Two slices: the second's latency runs while the first's bytes flow; 1's second slice waits for the
-    # first.
-    halves = simulate(plan, slices=2)
-    assert halves.flowing.tolist() == pytest.approx([0.5, 2.5, 2.75, 4.75])
-    assert halves.seconds == pytest.approx(5.75)
 
 
 def test_full_duplex_does_not_share_and_half_duplex_does() -> None:
@@ -231,15 +206,6 @@ def test_orders(options: dict[str, Any], arrived: list[float]) -> None:
     assert result.arrived.tolist() == pytest.approx(arrived)
 
 
-@named("row_bytes, seconds", {"wide": (GB, 8.0), "narrow": (GB // 4, 5.0)})
-def test_rows_cost_something_of_their_own(row_bytes: int, seconds: float) -> None:
-    """4 rows over 1 GB/s, each as if it were a GB longer; the bytes that are reported are theirs."""
-    plan = plan_of(line(2), [(0, {1}, 4)], [(0, 4, [(0, 1, 0)])])
-    simulation = simulate(plan, row_bytes=row_bytes, row_cost=float(GB))
-    assert simulation.seconds == seconds
-    assert simulation.bytes.sum() == simulation.direction_bytes.sum() == 4 * row_bytes
-
-
 def test_replay_on_another_machine() -> None:
     plan = make_plan(
         Relation.from_classes(3, [(0, {1, 2}, 4)]), switched(3, 1.0), "direct", PlanOptions(row_bytes=GB)
@@ -257,10 +223,8 @@ def test_replay_on_another_machine() -> None:
     [
         ({"order": "late"}, "order must be one of eager, neighbours, barrier"),
         ({"shares": "weight"}, "shares must be one of equal, bytes"),
-        ({"slices": 0}, "slices must be from 1 to 1024"),
         ({"sends_at_once": 0}, "sends_at_once must be >= 1"),
         ({"row_bytes": 0}, "row_bytes must be >= 1"),
-        ({"row_cost": -1.0}, "row_cost must be a finite number >= 0"),
         ({"slow": {0: 0.5}}, r"slow\[0\] must be a finite number >= 1"),
         ({"slow": {9: 2.0}}, "slow names rank 9"),
         ({"start": {1: -1.0}}, r"start\[1\] must be a finite number >= 0"),
@@ -300,12 +264,12 @@ def test_one_send_at_a_time_to_all_others(order: Any, seconds: float) -> None:
 # Random plans
 
 
-@given(instances(), st.sampled_from(ORDERS), st.integers(1, 4), st.sampled_from([None, 1, 2]))
+@given(instances(), st.sampled_from(ORDERS), st.sampled_from([None, 1, 2]))
 def test_every_plan_runs_to_its_end_and_moves_its_bytes(
-    case: tuple[Relation, Topology], order: Any, slices: int, at_once: int | None
+    case: tuple[Relation, Topology], order: Any, at_once: int | None
 ) -> None:
     plan = make_plan(*case, "spst", PlanOptions(row_bytes=10**6))
-    result = simulate(plan, order=order, slices=slices, sends_at_once=at_once)
+    result = simulate(plan, order=order, sends_at_once=at_once)
     assert result.bytes.sum() == plan.trees.rows_moved() * 10**6
     assert (result.issued <= result.flowing).all()
     assert (result.flowing < result.arrived).all()
@@ -320,28 +284,22 @@ def test_every_plan_runs_to_its_end_and_moves_its_bytes(
     assert result.seconds >= plan.lower_bound_seconds * (1 - 1e-9)
 
 
-@given(instances(), st.integers(1, 5))
-def test_dependences_are_those_of_single_rows(case: tuple[Relation, Topology], slices: int) -> None:
-    """Follow every row: the slice that carries it waits for the slice that brought it, and for no others."""
+@given(instances())
+def test_dependences_are_those_of_single_rows(case: tuple[Relation, Topology]) -> None:
+    """Follow every tree: the message that carries its rows waits for the one that brought them, and for no others."""
     plan = make_plan(*case, "spst")
-    found = messages(plan.trees, plan.world_size, slices)
-    where: dict[tuple[int, int, int], list[int]] = {}
-    for m in range(found.num):
-        where.setdefault((int(found.stage[m]), int(found.src[m]), int(found.dst[m])), []).extend(
-            [m] * int(found.rows[m])
-        )
-    filled = dict.fromkeys(where, 0)
-    want = set()
-    carried: dict[tuple[int, int, int], int] = {}
-    edges = [(t, edge) for t in range(plan.trees.num_trees) for edge in tree_edges(plan.trees, t)]
-    for t, (s, d, k) in edges:
-        for row in range(int(plan.trees.tree_count[t])):
-            carried[t, d, row] = where[k, s, d][filled[k, s, d] + row]
-        filled[k, s, d] += int(plan.trees.tree_count[t])
-    for t, (s, d, _) in edges:
-        for row in range(int(plan.trees.tree_count[t])):
-            if (t, s, row) in carried:
-                want.add((carried[t, s, row], carried[t, d, row]))
+    found = messages(plan.trees, plan.world_size)
+    ends = zip(found.stage.tolist(), found.src.tolist(), found.dst.tolist(), strict=True)
+    number = {end: m for m, end in enumerate(ends)}
+    want, rows = set(), dict.fromkeys(range(found.num), 0)
+    for t in range(plan.trees.num_trees):
+        brought: dict[int, int] = {}
+        for s, d, k in tree_edges(plan.trees, t):
+            brought[d] = number[k, s, d]
+            rows[brought[d]] += int(plan.trees.tree_count[t])
+            if s in brought:
+                want.add((brought[s], brought[d]))
+    assert found.rows.tolist() == [*rows.values()]
     got = list(zip(found.before.tolist(), found.after.tolist(), strict=True))
     assert set(got) == want
     assert len(got) == len(want)
@@ -364,7 +322,7 @@ def test_one_stage_on_one_shared_port_is_what_the_model_says(case: tuple[Relatio
 
 
 def test_the_trace_has_a_bar_per_message() -> None:
-    result = simulate(MIXED, slices=2)
+    result = simulate(MIXED)
     trace = json.loads(json.dumps(chrome_trace(result)))
     bars = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert len(bars) == result.messages.num

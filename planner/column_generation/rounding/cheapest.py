@@ -1,0 +1,122 @@
+"""The cheapest trees of classes or bundles at given prices, as edges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
+from dgcl.planner.column_generation.pricing.flows import Routes
+from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily
+from dgcl.planner.column_generation.pricing.tree_program import Choices, trace
+from dgcl.planner.column_generation.rounding.forest import LinkEnds, cleaned, sort_by_stage
+from dgcl.planner.compiled import compiled
+
+if TYPE_CHECKING:
+    from dgcl.planner.column_generation.master.fractional import Problem
+    from dgcl.planner.relation import Relation
+    from dgcl.topology.arrays import TopologyArrays
+
+
+class Instance(NamedTuple):
+    """States, links, and the C classes (or bundles) whose rows travel; I items, W mask words.
+
+    Attributes:
+        family, moves: the states (`StateSpace`).
+        routes, ends: what links load, and the devices that they join.
+        item_ptr, item_set: (C+1,) int64 and (I,) int32, the sets to which the rows of each class must be brought.
+        source: (C,) int32, the owners.
+        dests: (C, W) uint64, the destinations.
+    """
+
+    family: SubsetFamily
+    moves: Moves
+    routes: Routes
+    ends: LinkEnds
+    item_ptr: Int64Array
+    item_set: Int32Array
+    source: Int32Array
+    dests: MaskArray
+
+
+def class_instance(problem: Problem, relation: Relation, arrays: TopologyArrays) -> Instance:
+    """Return the instance of all classes of a relation."""
+    space = problem.space
+    return Instance(
+        space.family,
+        space.moves,
+        problem.routes,
+        LinkEnds(arrays.link_src, arrays.link_dst),
+        space.items.ptr,
+        space.item_set,
+        relation.source,
+        relation.dests,
+    )
+
+
+class TreeBuffer(NamedTuple):
+    """The edges of one tree, with scratch; P devices.
+
+    Attributes:
+        link, stage: int32, the edges.
+        stack: (n, 3) int64 scratch of `trace`.
+        entered, needed: (P,) int32 scratch of `cleaned`.
+    """
+
+    link: Int32Array
+    stage: Int32Array
+    stack: Int64Array
+    entered: Int32Array
+    needed: Int32Array
+
+
+@compiled(inline=False, entry=False)
+def empty_tree(world: int, room: int) -> TreeBuffer:
+    """Allocate a tree of up to `room` edges."""
+    return TreeBuffer(
+        np.empty(room, np.int32),
+        np.empty(room, np.int32),
+        np.empty((room, 3), np.int64),
+        np.empty(world, np.int32),
+        np.empty(world, np.int32),
+    )
+
+
+@compiled(inline=False, entry=False)
+def cheapest_tree(instance: Instance, choices: Choices, c: int, out: TreeBuffer) -> int:
+    """Put the cheapest tree of class c into `out`, clean and by stages; return the number of its edges."""
+    source, num = instance.source[c], 0
+    for i in range(instance.item_ptr[c], instance.item_ptr[c + 1]):
+        num = trace(
+            instance.family, instance.moves, choices, source, instance.item_set[i], out.link, out.stage, num, out.stack
+        )  # fmt: skip
+    sort_by_stage(out.link, out.stage, num)
+    return cleaned(
+        out.link, out.stage, num, source, instance.dests[c], instance.ends, out.entered, out.needed
+    )
+
+
+@compiled(inline=False)
+def cheapest_of(
+    instance: Instance, choices: Choices, which: Int64Array, count: Int64Array, link_rows: FloatArray
+) -> tuple[Int64Array, Int32Array, Int32Array]:
+    """Return sizes and edges of the cheapest trees of the bundles `which`, and add their rows to `link_rows`."""
+    num_stages, world, _ = choices.split.shape
+    longest = 4 * world * num_stages
+    size = np.empty(which.shape[0], np.int64)
+    room = 8 * which.shape[0] + longest
+    link, stage = np.empty(room, np.int32), np.empty(room, np.int32)
+    tree = empty_tree(world, longest)
+    edges = np.int64(0)
+    for n in range(which.shape[0]):
+        if edges + longest > link.shape[0]:
+            link = np.concatenate((link, np.empty_like(link)))
+            stage = np.concatenate((stage, np.empty_like(stage)))
+        num = cheapest_tree(instance, choices, which[n], tree)
+        for e in range(num):
+            link[edges + e], stage[edges + e] = tree.link[e], tree.stage[e]
+            link_rows[tree.stage[e], tree.link[e]] += count[n]
+        size[n] = num
+        edges += num
+    return size, link[:edges], stage[:edges]
