@@ -9,9 +9,8 @@ from torch import Tensor
 
 from dgcl.distributed.classes import Distributed
 from dgcl.nn.arguments import current
-from dgcl.nn.core_rows import first_rows
 from dgcl.nn.graph_norm import GraphNorm
-from dgcl.nn.reduce import named_sum
+from dgcl.nn.reduce import mean_of_rows
 
 __all__ = ["NORMS", "norm"]
 
@@ -21,7 +20,7 @@ def _mean(rows: Tensor, name: str) -> Tensor:
     comm = current(None)
     if len(rows) != comm.num_owned:
         raise ValueError(f"x must hold the {comm.num_owned} owned rows of this rank (got {len(rows)})")
-    return named_sum(first_rows(rows, comm.num_core).sum(0), comm, name) / comm.num_nodes
+    return mean_of_rows(rows, comm, name)
 
 
 def _pair_norm(norm: Any, x: Tensor) -> Tensor:

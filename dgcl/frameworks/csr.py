@@ -79,16 +79,6 @@ class CSRLocalGraph:
         """(E,): the row in [0, n) that each edge writes; ascending."""
         return self.edges.heads.rows
 
-    def adjacency(self, edge_weight: Tensor | None = None, *, dtype: torch.dtype | None = None) -> Tensor:
-        """The (n, L) sparse CSR tensor of the edges, for ``torch.sparse``; parallel edges are separate
-        entries.
-
-        Args:
-            edge_weight: (E,) the value of each edge, default 1.
-            dtype: of the values where ``edge_weight`` is None; default ``torch.get_default_dtype()``.
-        """
-        return self.edges.matrix(edge_weight, dtype or torch.get_default_dtype())
-
     def sum(self, x_all: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """(n, *F): the sum of the in-neighbours' rows of each owned vertex, weighted if weights are given.
 

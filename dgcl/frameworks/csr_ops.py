@@ -84,15 +84,6 @@ class Adjacency:
         """The same edges the other way round."""
         return Adjacency(self.heads, self.tails)
 
-    def matrix(self, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """The CSR matrix (heads, tails) of ``weight`` (E,), default ones; parallel edges stay apart."""
-        columns = self.heads.others
-        values = columns.new_ones(len(columns), dtype=dtype) if weight is None else self.heads.sort(weight)
-        shape = (self.heads.num_rows, self.tails.num_rows)
-        return torch.sparse_csr_tensor(
-            self.heads.indptr, columns, values, shape, check_invariants=False, device=values.device
-        )
-
     def to(self, device: torch.device | str) -> Adjacency:
         """The same on ``device``."""
         return Adjacency(self.tails.to(device), self.heads.to(device))

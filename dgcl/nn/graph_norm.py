@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from dgcl.nn.arguments import current, require_floats, require_numbers, require_widths
-from dgcl.nn.core_rows import first_rows
-from dgcl.nn.reduce import named_sum
+from dgcl.nn.reduce import mean_of_rows
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -51,10 +50,9 @@ class GraphNorm(Module):
                 " comm.slices or after comm.rows"
             )
         wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        mean = named_sum(first_rows(wide, comm.num_core).sum(0), comm, "GraphNorm") / comm.num_nodes
+        mean = mean_of_rows(wide, comm, "GraphNorm")
         centred = wide - mean * self.mean_scale
-        squares = first_rows(centred, comm.num_core).square().sum(0)
-        variance = named_sum(squares, comm, "GraphNorm") / comm.num_nodes
+        variance = mean_of_rows(centred.square(), comm, "GraphNorm")
         return (self.weight * centred / (variance + self.eps).sqrt() + self.bias).to(x.dtype)
 
     def extra_repr(self) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
@@ -29,19 +28,17 @@ from torch import Tensor
 from torch.nn import LeakyReLU, Module, ModuleList, ReLU
 
 from dgcl.aggregation.aggregator import Constant
-from dgcl.aggregation.windows import HaloWindows
 from dgcl.nn.arguments import current, require_integers
 from dgcl.nn.convolutions import GCNConv, Order
-from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions, partial_rows
+from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions
 from dgcl.nn.vertex_dropout import check_probability, next_call
 from dgcl.planner.windows import By, check_windows
-from dgcl.program.exchange import HALO
 from dgcl.transport.row_checks import as_memory, check_rows
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["InPlaceGCN", "StackMemory"]
+__all__ = ["InPlaceGCN"]
 
 
 class InPlaceGCN(Module):
@@ -136,28 +133,6 @@ class InPlaceGCN(Module):
             )
         return out
 
-    def memory(self, comm: Communicator | None = None, *, constant: bool = False) -> StackMemory:
-        """Predict the bytes of rows that a training step holds on this rank; collective the first time.
-
-        Args:
-            comm: The communicator; None for this thread's current one.
-            constant: Inputs are constant.
-        """
-        comm = current(comm)
-        weight = self._layers[0].lin.weight
-        n, bytes_of = comm.num_owned, weight.element_size()
-        widest = max(self._aggregated_widths(constant), default=0)
-        windows, program = _connected(self, comm).windows, comm.exchanges[HALO].program
-        room = 2 * max(program.num_halo + program.num_relay, program.num_arrivals)
-        if isinstance(windows, HaloWindows):
-            room = windows.room
-        return StackMemory(
-            inputs=n * self.options.channels[0] * bytes_of,
-            layers=n * sum(self.options.channels[1:]) * bytes_of,
-            product=n * widest * bytes_of,
-            windows=(room + sum(partial_rows(comm))) * comm.grid.slice_width(widest) * bytes_of,
-        )
-
     def _aggregated_widths(self, constant: bool) -> list[int]:
         """Of each layer that sums: the widest rows that it sums, in the forward and the backward."""
         return [
@@ -182,29 +157,6 @@ class InPlaceGCN(Module):
         return f"{list(self.options.channels)}, windows={self.options.windows}"
 
 
-@dataclass(frozen=True)
-class StackMemory:
-    """Bytes of rows on one rank.
-
-    Attributes:
-        inputs: The inputs, or the aggregate that is kept instead of them.
-        layers: The rows of each layer, the results included.
-        product: Products and aggregates, in turn.
-        windows: At most, halo rows, or gradients of them that are sent and that arrive: two buffers; and partial sums
-            that are sent and that arrive: two more.
-    """
-
-    inputs: int
-    layers: int
-    product: int
-    windows: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.inputs + self.layers + self.product + self.windows
-
-
 def _slope_of(activation: str | Module) -> float:
     """The factor of negative elements."""
     if activation == "relu" or type(activation) is ReLU:
@@ -222,17 +174,12 @@ def _slope_of(activation: str | Module) -> float:
 _stacks: WeakKeyDictionary[Module, WeakKeyDictionary[Any, KeptRows]] = WeakKeyDictionary()
 
 
-def _connected(stack: InPlaceGCN, comm: Communicator) -> KeptRows:
-    """What a stack keeps on a communicator; collective the first time."""
-    of_stack = _stacks.setdefault(stack, WeakKeyDictionary())
-    if comm not in of_stack:
-        of_stack[comm] = KeptRows(stack.options, comm)
-    return of_stack[comm]
-
-
 def _kept_by(stack: InPlaceGCN, comm: Communicator, x: Tensor, widest: int) -> KeptRows:
-    """The same, with buffers for rows like x."""
+    """What a stack keeps on a communicator, with buffers for rows like x; collective the first time."""
+    of_stack = _stacks.setdefault(stack, WeakKeyDictionary())
     with torch.inference_mode(False), torch.no_grad():
-        kept = _connected(stack, comm)
+        if comm not in of_stack:
+            of_stack[comm] = KeptRows(stack.options, comm)
+        kept = of_stack[comm]
         kept.take(x, stack.options.channels[1:-1], widest, comm)
     return kept

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dgcl.nn.arguments import current
+from dgcl.nn.core_rows import first_rows
 from dgcl.nn.guards import warn_of_terms
 from dgcl.ranks.tensors import require_tensors
 from dgcl.topology.checks import check_flag
@@ -78,6 +79,11 @@ class _WithValue(torch.autograd.Function):
         if ctx.comm is not None:
             warn_of_terms(ctx.comm)
         return grad * ctx.factor, None, None, None
+
+
+def mean_of_rows(rows: Tensor, comm: Communicator, name: str) -> Tensor:
+    """The mean of ``(num_owned, *F)`` over all vertices."""
+    return named_sum(first_rows(rows, comm.num_core).sum(0), comm, name) / comm.num_nodes
 
 
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:

@@ -101,16 +101,6 @@ def test_edges_and_their_ends(case) -> None:
         ]
 
 
-def test_adjacency_is_a_sparse_matrix(case) -> None:
-    weight = edge_values(case)
-    for graph, _, _, edges in each_rank(case):
-        dense = torch.zeros(graph.num_owned, graph.num_local, dtype=torch.float64)
-        dense.index_put_((graph.heads.long(), graph.sources.long()), weight[edges], accumulate=True)
-        matrix = graph.adjacency(weight[edges])
-        torch.testing.assert_close(matrix @ torch.eye(graph.num_local, dtype=torch.float64), dense)
-        assert graph.adjacency().dtype == torch.get_default_dtype()
-
-
 GRADIENTS = {
     "sum": lambda graph, x, w, scores: graph.sum(x),
     "weighted-sum": lambda graph, x, w, scores: graph.sum(x, w),
