@@ -12,6 +12,7 @@ from torch_geometric.data import HeteroData
 
 import dgcl
 import dgcl.nn
+from dgcl.ranks.context import context
 
 SIZES = {"author": 14, "paper": 23}
 TYPES = [("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "by", "author")]
@@ -94,3 +95,21 @@ def test_types_on_ranks_are_those_of_one_device(make):
             rows[ids[(ids >= first) & (ids < first + size)] - first] = own
         torch.testing.assert_close(rows, expected[name], rtol=1e-10, atol=1e-10)
         first += size
+
+
+def test_dropout_by_type_is_that_of_any_number_of_ranks() -> None:
+    class Drops(nn.Module):
+        def forward(self, x):
+            return {name: nn.functional.dropout(rows, 0.5, self.training) for name, rows in x.items()}
+
+    def rank():
+        world_size = context.require_control().world_size
+        part = torch.arange(sum(SIZES.values())) % 5 % 3 % world_size
+        data = dgcl.dispatch(graph(), topology="uniform", part=part)
+        out = dgcl.distribute(Drops())(data.x_dict)
+        return dgcl.collect(out)
+
+    one, many = dgcl.launch(rank, 1)[0], dgcl.launch(rank, 3)[0]
+    for name in SIZES:
+        assert torch.equal(one[name], many[name])
+        assert not torch.equal(one[name], graph()[name].x)
