@@ -6,14 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
-from dgcl.relation.local_graph import RankEdges
+from dgcl.relation.local_graph import RankEdges, pointer
 
 __all__ = ["edges_of_worker"]
 
 
 def edges_of_worker(graph: Graph, worker: NDArray[np.int32], rank: int) -> RankEdges:
     """The edges whose worker a rank is; ``worker``: ``(E,)``, in the order of ``graph.indices``."""
-    mine = np.flatnonzero(worker == rank)
-    heads, degrees = np.unique(np.searchsorted(graph.indptr, mine, side="right") - 1, return_counts=True)
+    here = worker == rank
+    degrees, mine = np.diff(pointer(here)[graph.indptr]), np.flatnonzero(here)
+    heads = np.flatnonzero(degrees)
     order = mine if graph.edge_ids is None else graph.edge_ids[mine]
-    return RankEdges(graph.num_nodes, heads, degrees, graph.indptr[heads], graph.indices[mine], order)
+    return RankEdges(graph.num_nodes, heads, degrees[heads], graph.indptr[heads], graph.indices[mine], order)
