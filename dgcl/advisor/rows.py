@@ -19,7 +19,7 @@ from dgcl.topology.checks import nearest
 __all__ = ["ERROR", "Row", "Weighed"]
 
 #: What predictions of two strategies' epochs may be wrong against each other (docs/advise.md).
-ERROR = 0.15
+ERROR = 0.3
 
 
 @dataclass(eq=False)
