@@ -19,7 +19,7 @@ from dgcl.topology.checks import shown
 
 __all__ = ["NAMES", "Grid", "as_grid", "dense_words", "legal_grids", "read_grid"]
 
-#: Grids that have a name, and "auto".
+#: Grids that have a name.
 NAMES = ("1d", "1.5d", "2d", "3d")
 
 
@@ -126,7 +126,7 @@ def read_grid(value: Any) -> Grid | str:
         sizes = value.split(",")
         if len(sizes) != 3 or not all(size.strip().isdecimal() for size in sizes):
             raise ValueError(
-                f"grid must be 'auto', {', '.join(map(repr, NAMES))} or parts,depth,slices such as '2,1,4'"
+                f"grid must be {', '.join(map(repr, NAMES))} or parts,depth,slices such as '2,1,4'"
                 f" (got {value!r})"
             )
         return Grid(*map(int, sizes))

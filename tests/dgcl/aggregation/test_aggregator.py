@@ -315,7 +315,7 @@ def toy_figures(comm: dgcl.Communicator, **options: Any) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
-@pytest.mark.parametrize("edges", [*PLACEMENTS, "auto"])
+@pytest.mark.parametrize("edges", PLACEMENTS)
 def test_the_toy_graph(edges, world_size) -> None:
     for found in dgcl.launch(train_the_toy, world_size, edges, world_size):
         assert found == pytest.approx(TOY, rel=1e-12)

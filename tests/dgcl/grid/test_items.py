@@ -173,7 +173,7 @@ def test_what_users_write(asked: object, world_size: int, sizes: tuple[int, int,
     [
         ((1, 4, 1), 6, r"1 x 4 x 1 = 4 ranks, and there are 6.*\(1,1,6\) .*\(3,2,1\) .*\(6,1,1\)"),
         ("2,2,2", 4, r"2 x 2 x 2 = 8 ranks, and there are 4.*\(4,1,1\)"),
-        ("2.5d", 4, r"grid must be 'auto', '1d', '1.5d', '2d', '3d' or parts,depth,slices.*got '2.5d'"),
+        ("2.5d", 4, r"grid must be '1d', '1.5d', '2d', '3d' or parts,depth,slices.*got '2.5d'"),
         ((4, 0, 1), 4, "depth must be a positive integer"),
         ((2, 1.0, 2), 4, "depth must be a positive integer"),
     ],
