@@ -387,7 +387,7 @@ def ask_differently() -> str:
 
 def test_ranks_that_ask_for_different_placements_are_named() -> None:
     for said in dgcl.launch(ask_differently, 2):
-        assert said.startswith("edges must be the same on every rank: rank 0 asks for")
+        assert said.startswith("strategy must be the same on every rank: rank 0 asks for")
         assert "tail" in said
         assert "cover" in said
 
