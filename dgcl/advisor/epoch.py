@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dgcl.advisor.counts import Counted
 from dgcl.advisor.memory import offload_rows
 from dgcl.advisor.model import Model
@@ -71,7 +74,7 @@ def planned(row_bytes: int) -> Way:
 def epoch_layers(counted: Counted, model: Model, rates: Rates, way: Way) -> list[Seconds]:
     """Seconds of each layer in an epoch, forward and backward."""
     item, slices, name = model.itemsize, counted.slices, counted.strategy.name
-    most_edges, most_rows = int(counted.edges.max(initial=0)), int(counted.owned.max(initial=0))
+    most_edges, most_rows = _slowest(counted.edges, rates), _slowest(counted.owned, rates)
     layers = []
     for number, layer in enumerate(model.layers):
         row_bytes = max(-(-layer.exchanged // slices) * item, 1)
@@ -96,6 +99,11 @@ def epoch_layers(counted: Counted, model: Model, rates: Rates, way: Way) -> list
             sums *= 1.1  # rows of results are read and written again in each window
         layers.append(Seconds(exchange * times, sums * times, dense, copies))
     return layers
+
+
+def _slowest(counts: NDArray[np.int64], rates: Rates) -> float:
+    """What the slowest rank does of what each rank has, while others share its device."""
+    return float(max(counts.max(initial=0), min(rates.sharing, len(counts)) * counts.mean()))
 
 
 def total(layers: list[Seconds]) -> Seconds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ class Rates:
         products: Multiplications (with their additions) a second.
         host: Bytes a second between host and device.
         origin: Where they come from, for people.
+        sharing: Ranks that compute on one device, at least 1. A rank that has more to do than others goes on alone,
+            so sums take what the fullest takes, or what all take together.
     """
 
     edge: float
@@ -30,13 +32,7 @@ class Rates:
     products: float
     host: float
     origin: str
-
-    def shared(self, sharing: float) -> Rates:
-        """Those of a device on which so many ranks compute."""
-        return replace(
-            self, edge=self.edge * sharing, memory=self.memory / sharing, products=self.products / sharing,
-            host=self.host / sharing,
-        )  # fmt: skip
+    sharing: float = 1.0
 
 
 #: Half the memory's data sheet for rows read at random, half the float32 peak; PCIe, or NVLink to the host.

@@ -117,7 +117,9 @@ def _rates(args: argparse.Namespace, topology: Topology) -> Rates | None:
         return None
     if args.rates == "here":
         with step("measuring a core of this host"):
-            return measure_rates().shared(max(1.0, topology.num_devices / len(os.sched_getaffinity(0))))
+            return replace(
+                measure_rates(), sharing=max(1.0, topology.num_devices / len(os.sched_getaffinity(0)))
+            )
     try:
         memory, products = (float(each) * 1e9 for each in args.rates.split(","))
     except ValueError:

@@ -184,4 +184,13 @@ def test_a_rank_alone():
     found = advise(EDGES, model="gcn:32,8", topology="uniform1", rates=RATES)
     assert found.best.spec == "halo"
     assert "It is alone" in found.table()
-    assert replace(RATES).shared(2).memory == RATES.memory / 2
+
+
+def test_ranks_that_share_a_core_take_what_one_rank_takes():
+    alone, shared, apart = (
+        advise(EDGES, model="gcn:32,8", topology=f"uniform{ranks}", rates=replace(RATES, sharing=sharing))
+        for ranks, sharing in ((1, 4), (4, 4), (4, 1))
+    )
+    sums = [each.row("halo").seconds.sums for each in (alone, shared, apart)]
+    assert sums[0] == pytest.approx(sums[1])
+    assert sums[2] < sums[1]
