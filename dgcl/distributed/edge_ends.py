@@ -42,8 +42,9 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if name not in _SEEN:
         return func(*args, **kwargs)
     integers = [each for each in _tensors([*args, *kwargs.values()]) if each.dtype == torch.int64]
-    if name == "embedding" and integers and integers[0] in _numbers:
-        return func(ids_of_rows(context.communicator, len(args[0]), len(args[1])), *args[1:], **kwargs)
+    if name == "embedding" and len(args) > 1 and args[0] in _numbers:
+        ids = ids_of_rows(context.communicator, len(args[0]), len(args[1]))
+        return func(args[0] if ids is None else ids, *args[1:], **kwargs)
     edges, end = next((role for each in integers if (role := _role(each))), (None, ""))
     if edges is None or edges.comm.message_edges is not None:
         out = func(*args, **kwargs)

@@ -47,8 +47,8 @@ def first_rows(rows: Rows, count: int) -> Rows:
     return rows if rows is None or len(rows) == count else rows[:count]
 
 
-def ids_of_rows(comm: Communicator, num_rows: int, num_vertices: int) -> Tensor:
-    """Ids of this rank's vertices, in a graph of several types of those of one, from 0.
+def ids_of_rows(comm: Communicator, num_rows: int, num_vertices: int) -> Tensor | None:
+    """Ids of this rank's vertices, in a graph of several types of those of one, from 0; None: rows are of others.
 
     Args:
         comm: The communicator.
@@ -56,22 +56,26 @@ def ids_of_rows(comm: Communicator, num_rows: int, num_vertices: int) -> Tensor:
         num_vertices: How many there are, or more where there is one type.
 
     Raises:
-        ValueError: No type has so many, or several have.
+        ValueError: It has so many of several types, or of one with fewer vertices.
     """
     ids = comm.owned_ids
-    types = comm.node_types.values() or [(0, num_vertices)]
+    types = comm.node_types.values() or [(0, comm.num_nodes)]
     each = [
-        ids[(ids >= first) & (ids < first + number)] - first
+        (ids[(ids >= first) & (ids < first + number)] - first, number)
         for first, number in types
-        if number == num_vertices
+        if number <= num_vertices
     ]
-    fitting = [ids for ids in each if len(ids) == num_rows]
+    fitting = [(own, number) for own, number in each if len(own) == num_rows]
+    if not fitting:
+        return None
+    if comm.node_types:
+        fitting = [(own, number) for own, number in fitting if number == num_vertices]
     if len(fitting) != 1:
         raise ValueError(
             f"numbers of {num_rows} rows of this rank, for {num_vertices} vertices, are of no type, or of several:"
             " dispatch numbers with the data, as in data[type].ids = torch.arange(...)"
         )
-    return fitting[0].to(comm.device)
+    return fitting[0][0].to(comm.device)
 
 
 def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:

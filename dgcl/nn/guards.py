@@ -50,7 +50,7 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     name, comm = getattr(func, "__name__", ""), context.communicator
     if name not in _SEEN or comm is None or comm.world_size == 1:
         return
-    rows, other = (*args, None, None)[:2]
+    rows, other = (*args, *kwargs.values(), None, None)[:2]
     if name in _SCATTERS:
         rows = args[-1] if args and isinstance(args[-1], Tensor) else kwargs.get("src", rows)
         if _counts_rows(rows, comm):
