@@ -28,6 +28,7 @@ _ROWS, _NEVER = 2, 3  # tags, of which the second is never sent
 _PAUSE: Final = 20e-6  # seconds between two looks at a device
 _DEADLINES: Final = 10  # of the transport in that of a wait of Gloo's: the transport's own must come first
 _JOIN_SECONDS: Final = 0.5
+_ARRIVING: Final = 0.1  # seconds without a message after which those of a closed connection do not come
 
 #: Bytes of a message, unless a row is longer: on a slow network each that arrives is progress, and ranks alternate.
 _MESSAGE: Final = 1 << 20
@@ -167,7 +168,7 @@ class GlooWire:
             closed = [
                 peer for peer in peers if peer in self._connections and not self._connections[peer].is_open
             ]
-            if closed and not work.over.wait(seconds) and work.num_over == num_over:
+            if closed and not work.over.wait(_ARRIVING) and work.num_over == num_over:
                 raise ConnectionBroken("its connection is closed", closed[0])
             return False
         if work.broken is not None:

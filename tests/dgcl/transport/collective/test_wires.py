@@ -1,11 +1,12 @@
 """A device's backend behind the wire: a stand-in of its group, which is over when the test says so."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from dgcl.transport.collective.wires import BackendWire
+from dgcl.transport.collective.wires import BackendWire, GlooWire
 
 
 class Work:
@@ -65,3 +66,10 @@ def test_an_abort_does_not_make_the_caller_wait():
     group = Group(Work(0))
     BackendWire(group).abort()
     assert group.aborted.wait(60)
+
+
+def test_messages_of_a_closed_connection_may_still_be_counted_when_a_look_takes_no_time():
+    wire = GlooWire.__new__(GlooWire)
+    wire._connections = {1: SimpleNamespace(is_open=False)}
+    over = SimpleNamespace(wait=lambda seconds: seconds > 0)
+    assert not wire.wait(SimpleNamespace(over=over, works=[(None, 1)], num_over=0, num_receives=1), 0)
