@@ -343,8 +343,11 @@ def test_rows_in_and_out_among_processes(rank_pool: Callable[[int], RankPool]):
 def test_close_may_be_called_twice_and_later_calls_say_so():
     def run(comm: Communicator) -> None:
         comm.expand(comm.owned_ids)
+        out = comm.expand_async(torch.zeros(comm.num_owned, requires_grad=True)).wait()
         comm.close()
         comm.close()
+        with pytest.raises(ValueError, match="this communicator is closed"):
+            out.sum().backward()
         for verb, rows in ((comm.expand, comm.num_owned), (comm.fold, comm.num_local)):
             with pytest.raises(
                 ValueError, match=f"rank {comm.rank}: this communicator is closed; build a new one"

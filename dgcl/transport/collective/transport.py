@@ -161,6 +161,7 @@ class CollectiveTransport(Lives):
         num_bytes = math.prod(shape) * dtype.itemsize
         if self._device.type != "cpu" or not num_bytes:
             return torch.empty(shape, dtype=dtype, device=self._device)
+        self.agreement.check_present()
         pool = self.agreement.pool
         return as_tensor(pool, pool.allocate(num_bytes), shape, dtype)
 

@@ -137,6 +137,7 @@ class SharedMemoryTransport(Lives):
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor from the pool; its memory returns to the pool when its storage dies."""
+        self.runtime.check_present()
         block = self.runtime.pool.allocate(math.prod(shape) * dtype.itemsize)
         return as_tensor(self.runtime.pool, block, shape, dtype)
 
