@@ -84,7 +84,7 @@ def advise(
         raise ValueError(
             f"memory_limit must be above the model's parameters, {size(least)} (got {size(limit)})"
         )
-    if isinstance(topology, str) and topology == "auto":
+    if topology == "auto":
         from dgcl.prepare.shares import machine_of
 
         machine = machine_of(topology, ranks or 1)

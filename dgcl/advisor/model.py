@@ -168,8 +168,8 @@ def read_model(
     )
     understood = re.fullmatch(r"(\d+x)?\d+(,(\d+x)?\d+)+(/\d+)?", rest.replace(" ", ""))
     if kind not in KINDS or understood is None:
-        examples = ", ".join(KINDS.values())
-        raise ValueError(f"model must be written like {examples} (got {shown(text)}){nearest(kind, KINDS)}")
+        examples, guess = ", ".join(KINDS.values()), "" if kind in KINDS else nearest(kind, KINDS)
+        raise ValueError(f"model must be written like {examples} (got {shown(text)}){guess}")
     widths, _, edge_width = rest.replace(" ", "").partition("/")
     sizes = [
         (int(heads or 1), int(size)) for heads, _, size in (w.rpartition("x") for w in widths.split(","))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dgcl.advisor.counts import Candidates, Counted
 from dgcl.advisor.epoch import Seconds, total
 from dgcl.advisor.memory import totals
+from dgcl.advisor.model import OPTIMIZERS
 from dgcl.advisor.rates import Rates
 from dgcl.advisor.spelling import Description
 from dgcl.planner.reading.render import size
@@ -97,23 +98,29 @@ class Weighed:
             ValueError: It was not among them.
         """
         asked = str(strategy)
-        for row in self.rows:
-            if asked in (row.strategy.spec, row.strategy.name):
-                return row
-        known = [row.strategy.spec for row in self.rows]
+        strategies = [row.strategy for row in self.rows]
+        names = [each.name for each in strategies]
+        for known in ([each.spec for each in strategies], names):
+            if asked in known:
+                return self.rows[known.index(asked)]
+        once = ", ".join(dict.fromkeys(names))
         raise ValueError(
-            f"strategy must be one that was counted: {', '.join(known)} (got {asked!r}){nearest(asked, known)}"
+            f"strategy must be one that was counted: {once} (got {asked!r}){nearest(asked, names)}"
         )
 
     def ways_out(self) -> str:
         """What to do where nothing fits."""
         counted = [row for row in self.rows if row.counted is not None]
         least = min(counted, key=lambda row: row.device)
-        limit, ranks = self.memory_limit or 0, self.candidates.world_size
-        more = math.ceil(ranks * least.device / max(limit, 1))
-        need = size(least.device)
-        return (
-            f"nothing fits in {size(limit)} of a rank; {least.strategy} takes least, {need}. (1) Give each {need}."
-            f" (2) Take {more} ranks or more. (3) Narrower layers, or dtype 'bfloat16' (half the"
-            " rows). (4) optimizer 'sgd', where parameters are most of it"
-        )
+        limit, model, need = self.memory_limit or 0, self.candidates.model, size(least.device)
+        kept = 2 + OPTIMIZERS[model.optimizer] if model.training else 1
+        fixed = kept * model.parameters * model.itemsize
+        ways = [f"Give each {need}"]
+        if limit > fixed:  # which no number of ranks divides
+            ranks = math.ceil(self.candidates.world_size * (least.device - fixed) / (limit - fixed))
+            ways.append(f"Take {ranks} ranks or more")
+        ways.append("Narrower layers" + ", or dtype 'bfloat16' (half the rows)" * (model.itemsize > 2))
+        if model.training and model.optimizer != "sgd":
+            ways.append("optimizer 'sgd', where parameters are most of it")
+        numbered = " ".join(f"({number}) {way}." for number, way in enumerate(ways, 1))
+        return f"nothing fits in {size(limit)} of a rank; {least.strategy} takes least, {need}. {numbered}"

@@ -11,7 +11,7 @@ from dgcl.advisor.memory import totals
 from dgcl.advisor.rows import ERROR, Row, Weighed
 from dgcl.planner.reading.render import seconds, size, table
 
-__all__ = ["LEFT_OUT", "compared", "explained", "facts", "scaled", "screen", "why_not"]
+__all__ = ["LEFT_OUT", "compared", "explained", "facts", "scaled", "screen"]
 
 _WIDTH = 110
 _TIMES = ("exchange", "sums", "dense", "copies")
@@ -35,14 +35,12 @@ def screen(advice: Weighed) -> str:
     )
     header = ["", "strategy", "epoch", "exchange", "sums", "dense", "device", "host"]
     fields = [_fields(row, rows[0], number, limit) for number, row in enumerate(rows)]
-    if not any(row[-1] for row in fields):
-        header, fields = header[:-1], [row[:-1] for row in fields]
     text = table(header, fields, range(2)).splitlines()
     room = _WIDTH - max(map(len, text)) - 2
     lines += ["", text[0].ljust(_WIDTH - room) + "why, or why not"]
     body = text[len(text) - len(rows) :]
     for row, start in zip(rows, body, strict=True):
-        paste = row.strategy.line if row.layers else ""
+        paste = row.strategy.line.replace("widths", str(advice.candidates.model.widths)) if row.layers else ""
         why = textwrap.wrap(row.why, room) + ([f"-> {paste}"] if paste else [])
         for number, part in enumerate(why):
             column = min(_WIDTH - room, _WIDTH - len(part))
@@ -97,11 +95,10 @@ def _alone(advice: Weighed) -> str:
     if ranks == 1:
         return "It is alone: nothing is exchanged."
     mine, theirs = alone.seconds.total, advice.rows[0].seconds.total
-    of = f" of {size(limit)}" if limit else ""
     if limit is not None and alone.device > limit:
-        return f"1 rank would hold {size(alone.device)}, which is more than {size(limit)}: {ranks} ranks are needed."
+        return f"1 rank would hold {size(alone.device)}, which is more than {size(limit)}."
     pays = f"{ranks} ranks pay" if mine > theirs * (1 + ERROR) else "1 rank suffices, take it"
-    return f"1 rank would hold {size(alone.device)}{of} and take {seconds(mine)}: {pays}."
+    return f"1 rank would hold {size(alone.device)} and take {seconds(mine)}: {pays}."
 
 
 def explained(advice: Weighed, row: Row) -> str:
@@ -137,28 +134,20 @@ def explained(advice: Weighed, row: Row) -> str:
     )
 
 
-def why_not(advice: Weighed, row: Row) -> str:
-    """Why a strategy is not chosen, and against which figures."""
-    first = advice.rows[0]
-    if row is first and row.state == "*":
-        return f"{row.strategy} is chosen: {row.why}"
-    return (
-        f"{row.strategy}: {row.why}\n\n{compared(row, first)}" if row.layers else f"{row.strategy}: {row.why}"
-    )
-
-
 def compared(*rows: Row) -> str:
-    """Rows side by side, part by part."""
-    parts = [["epoch", *(seconds(row.seconds.total) for row in rows)]]
-    parts += [[name, *(seconds(getattr(row.seconds, name)) for row in rows)] for name in _TIMES]
-    parts.append(["rows sent", *("" if row.counted is None else str(row.counted.rows) for row in rows)])
-    names = dict.fromkeys(name for row in rows for name in row.bytes)
+    """Why each is chosen or not, and side by side what is counted, part by part."""
+    counted = [row for row in rows if row.counted is not None]
+    lines = [f"{row.strategy}{' is chosen' * (row.state == '*')}: {row.why}" for row in rows]
+    parts = [["epoch", *(seconds(row.seconds.total) for row in counted)]]
+    parts += [[name, *(seconds(getattr(row.seconds, name)) for row in counted)] for name in _TIMES]
+    parts.append(["rows sent", *(str(row.counted.rows) for row in counted if row.counted)])
+    names = dict.fromkeys(name for row in counted for name in row.bytes)
     parts += [
-        [name, *(size(int(row.bytes[name].max())) if name in row.bytes else "" for row in rows)]
+        [name, *(size(int(row.bytes[name].max())) if name in row.bytes else "" for row in counted)]
         for name in names
     ]
-    parts.append(["device", *(size(row.device) for row in rows)])
-    return table(["", *(row.strategy.spec for row in rows)], parts, range(1))
+    parts.append(["device", *(size(row.device) for row in counted)])
+    return "\n".join([*lines, "", table(["", *(row.strategy.spec for row in counted)], parts, range(1))])
 
 
 def scaled(several: Sequence[Weighed]) -> str:

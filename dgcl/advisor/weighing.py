@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from dgcl.advisor.counts import Candidates, Counted, Refused
 from dgcl.advisor.epoch import bounded, direct, epoch_layers, planned, total
@@ -16,9 +15,6 @@ from dgcl.offload.prediction import smallest_fitting
 from dgcl.planner.reading.render import seconds as in_seconds
 from dgcl.planner.reading.render import size
 from dgcl.planner.relation import Relation
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["weigh"]
 
@@ -43,23 +39,16 @@ def weigh(candidates: Candidates, limit: int | None, rates: Rates) -> Weighed:
         for other in fitting:
             if other.counted and (id(other.counted.expand), id(other.counted.fold)) in shared:
                 other.layers, other.planner = epoch_layers(other.counted, model, rates, way), "auto"
-    order = {id(row): place for place, row in enumerate(rows)}
     if fitting:
-        fastest = min(fitting, key=lambda row: row.seconds.total)
-        equal = [row for row in fitting if row.seconds.total <= fastest.seconds.total * (1 + ERROR)]
+        fastest = min(fitting, key=_total)
+        equal = [row for row in fitting if _total(row) <= _total(fastest) * (1 + ERROR)]
         chosen = equal[0]  # candidates stand in the order of their simplicity
         for row in fitting:
             row.state = "*" if row is chosen else "=" if row in equal else ""
             row.why = _reason(row, chosen, fastest, len(fitting), candidates)
     for row in rows:
         row.why = row.why or row.refusal
-    rows.sort(
-        key=lambda row: (
-            row.state != "*",
-            bool(row.refusal),
-            _total(row) if not row.refusal else order[id(row)],
-        )
-    )
+    rows.sort(key=lambda row: (row.state != "*", bool(row.refusal), 0.0 if row.refusal else _total(row)))
     return Weighed(candidates, rates, limit, rows, _alone(candidates, rates))
 
 
@@ -69,12 +58,13 @@ def _row(candidates: Candidates, strategy: Description, limit: int | None, rates
         counted = candidates.count(strategy)
     except Refused as refusal:
         return Row(strategy, str(refusal))
-    if strategy.name == "offload" and limit is not None:
+    if strategy.name == "offload":  # in the fewest chunks that take no more than whole rows
+        whole = int(totals(device_bytes(candidates.halo, model)).max())
 
         def peak(chunks: int) -> int:
             return int(totals(device_bytes(_in_chunks(counted, chunks), model)).max())
 
-        chunks, _ = smallest_fitting(peak, limit, MOST_CHUNKS)
+        chunks, _ = smallest_fitting(peak, min(limit or whole, whole), MOST_CHUNKS)
         counted = _in_chunks(counted, chunks or MOST_CHUNKS)
     layers, least = (epoch_layers(counted, model, rates, way) for way in (direct, bounded))
     return Row(
@@ -117,10 +107,10 @@ def _reason(row: Row, chosen: Row, fastest: Row, fitting: int, candidates: Candi
     if binds == "copies":
         need = f", not needed: {size(chosen.device)} fit" if chosen.strategy.name != "offload" else ""
         return f"{in_seconds(mine.copies)} of copies between host and device{need}"
-    if binds == "sums":
-        return f"sums bind: {mine.sums / max(theirs.sums, 1e-12):.2g}x the work of the fullest rank"
-    if binds == "dense":
-        return f"dense work binds: {mine.dense / max(theirs.dense, 1e-12):.2g}x that of the fullest rank"
+    if binds != "exchange":
+        times = getattr(mine, binds) / max(getattr(theirs, binds), 1e-12)
+        what = "sums bind" if binds == "sums" else "dense work binds"
+        return f"{what}: {times:.2g}x the work of the fullest rank"
     times = row.counted.rows / row.counted.slices / max(chosen.counted.rows / chosen.counted.slices, 1)
     if times > 1:
         return f"the exchange binds: it moves {times:.2g}x the rows"

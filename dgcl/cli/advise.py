@@ -61,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     from dgcl.advisor.model import read_model
     from dgcl.planner.synthetic import SHAPES
 
+    if len(args.ranks or ()) > 1 and (args.explain or args.why_not or args.compare):
+        raise CliError("--explain, --why-not and --compare are of one number of ranks; give --ranks one")
     model = read_model(args.model, optimizer=args.optimizer, dtype=args.datatype, training=not args.inference)
     topologies = [resolve(args.topology, ranks) for ranks in args.ranks or [None]]
     if args.synthetic is None:
@@ -81,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.explain is not None:
         print(screen.explained(first, first.row(args.explain)))
     elif args.why_not is not None:
-        print(screen.why_not(first, first.row(args.why_not)))
+        print(screen.compared(*dict.fromkeys((first.row(args.why_not), first.rows[0]))))
     elif args.compare is not None:
         print(screen.compared(*(first.row(strategy) for strategy in args.compare)))
     else:

@@ -12,9 +12,10 @@ import pytest
 
 import dgcl
 from dgcl.advisor.choice import Advice, advise
+from dgcl.advisor.model import Model, read_model
 from dgcl.advisor.rates import Rates
 from dgcl.advisor.rows import ERROR
-from dgcl.advisor.screen import compared, explained, scaled, why_not
+from dgcl.advisor.screen import compared, explained, scaled
 from dgcl.planner.synthetic import GraphShape
 from dgcl.topology import Connection, Device, Topology
 
@@ -25,7 +26,7 @@ PART = np.sort(RNG.integers(0, 4, 400))
 RATES = Rates(0.0, 1e12, 1e13, 1e10, "given")
 
 
-def advice(model: str = "gcn:32,32,8", topology: Any = "uniform4", **options: Any) -> Advice:
+def advice(model: str | Model = "gcn:32,32,8", topology: Any = "uniform4", **options: Any) -> Advice:
     return advise(EDGES, model=model, topology=topology, part=PART, **{"rates": RATES, **options})
 
 
@@ -82,6 +83,7 @@ def test_a_slow_network_makes_replicas_pay():
     assert slow.best.spec == "replicas:2"
     assert replicas.seconds.exchange < slow.row("halo").seconds.exchange / 10
     assert fast.best.spec == "halo"
+    assert slow.row("cover").strategy.spec == "cover"  # not that between machines, though it is faster
     assert replicas.counted is not None
     assert replicas.counted.owned.sum() > 400  # copies are computed, too
 
@@ -89,6 +91,9 @@ def test_a_slow_network_makes_replicas_pay():
 def test_less_memory_walks_to_offloading_and_out():
     """Each verdict keeps the limit; what does not fit is a row with its bytes."""
     halo = advice().row("halo").device
+    assert advice().row("offload").device <= halo  # in as many chunks as that takes
+    spare = read_model("gcn:32,32,8", optimizer="sgd", dtype="float16")
+    assert advice(spare, memory_limit="3kB").ways_out().endswith("(2) Narrower layers.")
     verdicts = []
     for limit in np.geomspace(2 * halo, halo / 20, 24).astype(int).tolist():
         found = advice(memory_limit=limit)
@@ -127,7 +132,7 @@ def test_refusals_are_rows(model: str, strategy: str, why: str):
 
     found = advice(model)
     assert re.search(why, found.row(strategy).why)
-    assert why_not(found, found.row(strategy)).startswith(strategy)
+    assert compared(found.row(strategy), found.rows[0]).startswith(strategy)
 
 
 def test_what_cannot_be_asked():

@@ -19,6 +19,7 @@ ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
         ("--memory 400", 1, "nothing fits in 400 B of a rank"),
         ("--explain halo", 0, "exchange buffers"),
         ("--why-not cover", 0, "cover: "),
+        ("--compare halo,replicas", 0, "replicas:2: all ranks are on one machine"),
         ("--compare halo,tail", 0, "rows sent"),
         ("--inference -d float16 --optimizer sgd", 0, "inference, float16"),
     ],
@@ -42,7 +43,8 @@ def test_sizes_alone_and_several_ranks(run: Run, folder: Path):
         ("--model gcn:8", "model must be written like"),
         ("--ranks 9", "has 3 devices"),
         ("--memory 10", "memory_limit must be above the model's parameters"),
-        ("--explain windows:9", "strategy must be one that was counted"),
+        ("--explain windows:9", "(got 'windows:9'); did you mean 'windows'?"),
+        ("--explain halo --ranks 1,2", "are of one number of ranks"),
     ],
 )
 def test_bad_options(options: str, message: str, run: Run, folder: Path):
