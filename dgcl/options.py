@@ -153,7 +153,8 @@ def settle(
             f"{used[0]}={ways[used[0]]!r} goes without {used[1]}={ways[used[1]]!r}: each says who sums an edge, or on"
             " which rank; leave one of them out"
         )
-    if strategy != "auto" and (model is not None or memory_limit is not None):
+    is_auto = isinstance(strategy, str) and strategy == "auto"
+    if not is_auto and (model is not None or memory_limit is not None):
         raise ValueError(
             "model and memory_limit go with strategy='auto', which chooses by them; leave them out"
         )
@@ -162,7 +163,7 @@ def settle(
         chosen = Replicas(replicas.hops, _bytes(replicas.memory_limit))
     elif grid is not None:
         chosen = Description("grid", as_grid(grid, world_size)).layout(world_size)
-    elif isinstance(strategy, str) and strategy == "auto":
+    elif is_auto:
         if model is None:
             raise ValueError(
                 "strategy='auto' needs model=, such as 'gcn:602,256,41': rows, work and memory follow from its layers"

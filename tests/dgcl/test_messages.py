@@ -157,7 +157,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "a partition's name": (
         lambda: build(partition="metes", part=None),
-        "partition must be one of metis, random, range, auto .got 'metes'",
+        "partition must be one of metis, random, range .got 'metes'",
         ValueError,
     ),
     "a part vector of another graph": (
@@ -322,7 +322,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "a placement's name": (
         lambda: build(edges="heads"),
-        r"edges must be one of auto, head, tail, cover \(got 'heads'\); did you mean 'head'\?",
+        r"edges must be one of head, tail, cover \(got 'heads'\); did you mean 'head'\?",
         ValueError,
     ),
     "a graph as features": (

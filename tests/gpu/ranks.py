@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 import dgcl
-from dgcl.build import connect, prepare
+from dgcl.build import connect
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
+from dgcl.prepare.shares import prepare_inputs
 from dgcl.ranks.context import context
 from dgcl.transport.cuda import open_devices
 from tests.dgcl.fold_rounding import fold_bound
@@ -81,7 +82,7 @@ def join(
     opened = open_devices(control, device)
     if opened is not None:
         opened.is_open = not through_host
-    shares = partial(prepare, edges, control.world_size, TOPOLOGY, part=part, method=method)
+    shares = partial(prepare_inputs, edges, control.world_size, TOPOLOGY, part=part, method=method)
     return connect(shares, Communicator, timeout, device=opened)
 
 

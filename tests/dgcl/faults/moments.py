@@ -260,12 +260,8 @@ def loaded(load: int) -> Iterator[None]:
 
 def play_trials(trials: Sequence[Trial], at_once: int) -> list[Outcome]:
     """The trials, several at a time: they wait for deadlines and for processes to start."""
-    outcomes: list[Outcome] = []
-    with ThreadPoolExecutor(at_once) as pool, step(f"{len(trials)} faults") as progress:
-        for outcome in pool.map(play, trials):
-            outcomes.append(outcome)
-            progress.done(len(outcomes) / len(trials))
-    return outcomes
+    with ThreadPoolExecutor(at_once) as pool, step(f"{len(trials)} faults"):
+        return list(pool.map(play, trials))
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:

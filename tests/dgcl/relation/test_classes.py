@@ -99,7 +99,7 @@ def test_parts_without_vertices():
         "length": ([0, 1], 2, ValueError, r"one entry per vertex, 3 \(got 2\)"),
         "range": ([0, 2, 1], 2, ValueError, r"part\[1\] is 2: must be a part 0\.\.1"),
         "dtype": ([0.0, 1.0, 1.0], 2, TypeError, "part must hold integers"),
-        "world-size": ([0, 0, 0], 0, ValueError, "must be from 1 to"),
+        "world-size": ([0, 0, 0], 0, ValueError, "must be an integer from 1 to"),
     },
 )
 def test_bad_part_is_named(part: Any, world_size: int, error: type[Exception], message: str):
