@@ -20,7 +20,7 @@ from dgcl.topology.checks import nearest
 __all__ = ["ERROR", "Row", "Weighed"]
 
 #: What predictions of two strategies' epochs may be wrong against each other (docs/advise.md).
-ERROR = 0.3
+ERROR = 0.15
 
 
 @dataclass(eq=False)

@@ -25,7 +25,15 @@ from docs.figures.framework import Figure, Run, machine, turns
 PAGE = "advise.md"
 RANKS, HIDDEN = 4, (128, 128, 32)
 GRAPHS = {"coauthor_cs": "communities", "uk_2007_05_100k": "hubs", "amazon_computers": "dense"}
-LAYERS = {"gcn": dgcl.nn.GCNConv, "sage": dgcl.nn.SAGEConv, "gin": dgcl.nn.GINConv}
+
+
+def gin(width: int, out: int) -> torch.nn.Module:
+    """As the grammar means it: two products, and ReLU between them."""
+    linear = torch.nn.Linear
+    return dgcl.nn.GINConv(torch.nn.Sequential(linear(width, out), torch.nn.ReLU(), linear(out, out)))
+
+
+LAYERS: dict[str, Any] = {"gcn": dgcl.nn.GCNConv, "sage": dgcl.nn.SAGEConv, "gin": gin}
 APART = 1.15
 STRATEGIES = ("halo", "cover", "tail", "grid:2,2,1", "grid:2,1,2", "grid:1,1,4")
 
