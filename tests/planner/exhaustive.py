@@ -1,30 +1,22 @@
-"""Optimal plans of small instances, by trying everything: up to 4 devices (5 with patience) and a few
+"""Optimal plans of small instances, by an integer program over every tree: up to 4 devices (5 with patience) and a few
 vertices.
-
-`integer_optimum` searches all stage-labelled trees and all integer splits; `milp_optimum` hands the same
-choice to an integer program (another road to the same number, for instances that are too large for the
-search); `fractional_optimum` lets vertices be cut up. `num_stages` defaults to the format's limit,
-world_size - 1.
 """
 
 import itertools
-from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
 from dgcl.planner import Relation
 from dgcl.topology import Topology
-from tests.planner.oracle import Edge, classes_of, literal_stage_seconds
+from tests.planner.oracle import Edge, classes_of
 
 
 def stage_trees(
-    topology: Topology, source: int, dests: frozenset[int], num_stages: int, *, strict: bool = False
+    topology: Topology, source: int, dests: frozenset[int], num_stages: int
 ) -> list[tuple[Edge, ...]]:
     """All stage-labelled trees from `source` that reach `dests` and whose leaves are all destinations.
 
-    Trees with other leaves cost no less than what remains when these are cut off. `strict` allows only
-    trees whose edges run in the stage that is their sender's depth.
+    Trees with other leaves cost no less than what remains when these are cut off.
     """
     names = {d.name: r for r, d in enumerate(topology.devices)}
     into: dict[int, list[int]] = {}
@@ -38,112 +30,40 @@ def stage_trees(
             choices = [[(p, m, k) for p in into.get(m, []) for k in range(num_stages)] for m in members]
             for edges in itertools.product(*choices):
                 senders = {edge[0] for edge in edges}
-                if all(relay in senders for relay in relays) and _is_tree(source, edges, strict):
+                if all(relay in senders for relay in relays) and _is_tree(source, edges):
                     found.append(tuple(sorted(edges, key=lambda edge: edge[2])))
     return found
 
 
-def _is_tree(source: int, edges: tuple[Edge, ...], strict: bool) -> bool:
+def _is_tree(source: int, edges: tuple[Edge, ...]) -> bool:
     stage_in = {source: -1, **{receiver: stage for _, receiver, stage in edges}}
-    for sender, _, stage in edges:
-        if sender not in stage_in or stage_in[sender] >= stage:
-            return False
-        if strict and stage != stage_in[sender] + 1:
-            return False
-    return True  # stages rise along every way, so there is no circle, and every way ends at the source
+    # where stages rise along every way there is no circle, and every way ends at the source
+    return all(stage_in.get(sender, stage) < stage for sender, _, stage in edges)
 
 
-@dataclass(frozen=True)
-class Option:
-    """A tree as the rows it puts on each (stage, link): what its cost depends on."""
-
-    edges: tuple[Edge, ...]
-
-    @property
-    def uses(self) -> frozenset[tuple[int, int, int]]:
-        return frozenset(self.edges)
-
-
-def options(
-    topology: Topology, source: int, dests: frozenset[int], num_stages: int, strict: bool
-) -> list[Option]:
+def least_trees(
+    topology: Topology, source: int, dests: frozenset[int], num_stages: int
+) -> list[frozenset[Edge]]:
     """The trees of a class without those that use all of another one's edges and more."""
-    trees = sorted(
-        {frozenset(edges) for edges in stage_trees(topology, source, dests, num_stages, strict=strict)},
-        key=lambda uses: (len(uses), sorted(uses)),
-    )
+    trees = {frozenset(edges) for edges in stage_trees(topology, source, dests, num_stages)}
     kept: list[frozenset[Edge]] = []
-    for uses in trees:
+    for uses in sorted(trees, key=lambda uses: (len(uses), sorted(uses))):
         if not any(smaller <= uses for smaller in kept):
             kept.append(uses)
-    return [Option(tuple(sorted(uses, key=lambda edge: (edge[2], edge)))) for uses in kept]
+    return kept
 
 
-def _limit(topology: Topology, num_stages: int | None) -> int:
-    most = max(1, topology.num_devices - 1)
-    return most if num_stages is None else min(most, num_stages)
-
-
-def integer_optimum(
+def optimum(
     relation: Relation,
     topology: Topology,
     row_bytes: int = 1,
     *,
     num_stages: int | None = None,
-    strict: bool = False,
-    at_most: float = float("inf"),
-) -> float:
-    """Seconds of the best plan: all stage-labelled trees, all integer splits, exact arithmetic.
-
-    Args:
-        relation, topology, row_bytes: the instance; a handful of vertices in all.
-        num_stages: at most so many stages.
-        strict: stage = depth only.
-        at_most: a cost known to be reached; only cheaper plans are looked for (inf is returned if there is
-            none).
-    """
-    stages = _limit(topology, num_stages)
-    classes = sorted(classes_of(relation), key=lambda c: -c[2])
-    choices = [options(topology, s, dests, stages, strict) for s, dests, _ in classes]
-    best: list[Fraction] = []
-
-    def search(c: int, o: int, left: int, rows: dict[Edge, int]) -> None:
-        """Give the `left` vertices of class c to its options o, o+1, ...; then go on to the next class."""
-        cost = sum(literal_stage_seconds(topology, rows.items(), row_bytes), Fraction(0))
-        if cost >= (best[-1] if best else at_most * (1 - 1e-9)):  # more rows never make a plan cheaper
-            return
-        if left == 0:
-            if c + 1 == len(classes):
-                best.append(cost)
-            else:
-                search(c + 1, 0, classes[c + 1][2], rows)
-            return
-        if o == len(choices[c]):
-            return
-        for take in range(left, -1, -1):
-            more = dict(rows)
-            if take:
-                for edge in choices[c][o].edges:
-                    more[edge] = more.get(edge, 0) + take
-            search(c, o + 1, left - take, more)
-
-    if not classes:
-        return 0.0
-    search(0, 0, classes[0][2], {})
-    return float(best[-1]) if best else float("inf")
-
-
-def milp_optimum(
-    relation: Relation,
-    topology: Topology,
-    row_bytes: int = 1,
-    *,
-    num_stages: int | None = None,
-    strict: bool = False,
     whole: bool = True,
 ) -> float:
-    """Seconds of the best plan by an integer program over the same trees (HiGHS); `whole=False` allows
-    fractions.
+    """Seconds of the best plan by an integer program over all stage-labelled trees (HiGHS).
+
+    `num_stages` defaults to the format's limit, world_size - 1; `whole=False` lets vertices be cut up.
 
     Minimise the sum of t(k) such that each class's trees take all its vertices, and for each link l in
     stage k and each direction c on its route t(k) >= latency(l) * z(k, l) + load(k, c) / bandwidth(c),
@@ -151,7 +71,8 @@ def milp_optimum(
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    stages = _limit(topology, num_stages)
+    most = max(1, topology.num_devices - 1)
+    stages = min(most, num_stages or most)
     classes = classes_of(relation)
     if not classes:
         return 0.0
@@ -160,9 +81,9 @@ def milp_optimum(
         row_bytes / 1e9
     )  # seconds of one row at 1 GB/s: times are counted in it, since tolerances are absolute
     trees = [
-        (c, option)
+        (c, tree)
         for c, (s, dests, _) in enumerate(classes)
-        for option in options(topology, s, dests, stages, strict)
+        for tree in least_trees(topology, s, dests, stages)
     ]
     # Columns: rows of each tree, then whether each (stage, link) is used, then the time of each stage.
     num_links, num_trees = arrays.num_links, len(trees)
@@ -170,9 +91,9 @@ def milp_optimum(
     width = first_time + stages
     taken = np.zeros((len(classes), width))
     carried = np.zeros((stages, num_links, width))
-    for i, (c, option) in enumerate(trees):
+    for i, (c, tree) in enumerate(trees):
         taken[c, i] = 1
-        for s, d, k in option.edges:
+        for s, d, k in tree:
             carried[k, arrays.link_of[s, d], i] += 1
     route = [
         arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]].tolist()
@@ -211,10 +132,3 @@ def milp_optimum(
     )
     assert result.success, result.message
     return float(result.fun) * unit
-
-
-def fractional_optimum(
-    relation: Relation, topology: Topology, row_bytes: int = 1, *, num_stages: int | None = None
-) -> float:
-    """Seconds of the best plan if vertices could be cut up: the linear program over all trees."""
-    return milp_optimum(relation, topology, row_bytes, num_stages=num_stages, whole=False)

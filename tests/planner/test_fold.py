@@ -8,7 +8,7 @@ from dgcl.planner import PlanError, PlanOptions, Relation, Trees
 from dgcl.planner.fold import Fold, reverse_plan, reverse_trees, transpose, verify_fold
 from dgcl.planner.methods import make_plan
 from dgcl.topology import Connection, Device, Link, Topology
-from tests.planner.exhaustive import milp_optimum
+from tests.planner.exhaustive import optimum
 from tests.planner.machines import known_answer_topology, line, switched
 from tests.planner.oracle import classes_of, literal_stage_seconds, tree_edges
 from tests.planner.strategies import instances
@@ -76,7 +76,7 @@ def test_no_fold_is_below_its_bound(thin: float, latency: float):
     topology = Topology("ring", tuple(map(Device, names)), tuple(wires), tuple(links))
     relation = Relation.from_classes(3, [(0, {1, 2}, 4), (1, {0}, 3), (2, {0, 1}, 2)])
     fold = reverse_plan(make_plan(relation, topology, options=PlanOptions(row_bytes=1000)))
-    best = milp_optimum(relation, transpose(topology), 1000)
+    best = optimum(relation, transpose(topology), 1000)
     assert 0.0 < fold.bound.seconds <= best * (1 + 1e-9)
     assert best <= fold.predicted_seconds * (1 + 1e-6)
 

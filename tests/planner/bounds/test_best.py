@@ -10,7 +10,7 @@ from dgcl.planner.bounds.cut_kernels import covers
 from dgcl.planner.bounds.cuts import candidate_cuts, labels
 from dgcl.planner.methods import METHODS, make_plan
 from dgcl.topology import Connection, Device, Link, Topology
-from tests.planner.exhaustive import integer_optimum, milp_optimum
+from tests.planner.exhaustive import optimum
 from tests.planner.machines import known_answer_topology, line, small_topology, switched
 from tests.planner.methods.test_make_plan import has_the_links
 from tests.planner.strategies import instances, topologies
@@ -22,7 +22,7 @@ GB = 10**9
 @given(instances(min_devices=2, max_devices=3, max_classes=3, max_count=3, max_total=6))
 def test_no_plan_of_a_small_instance_beats_the_bound(case: tuple[Relation, Topology]) -> None:
     relation, topology = case
-    best = integer_optimum(relation, topology, GB)
+    best = optimum(relation, topology, GB)
     for bound in (cut_bound, distance_bound):
         assert bound(relation, topology, GB).seconds <= best * (1 + 1e-9)
 
@@ -31,7 +31,7 @@ def test_no_plan_of_a_small_instance_beats_the_bound(case: tuple[Relation, Topol
 def test_no_plan_of_four_devices_beats_the_bound(case: tuple[Relation, Topology]) -> None:
     relation, topology = case
     if relation.num_classes:
-        best = milp_optimum(relation, topology, GB)
+        best = optimum(relation, topology, GB)
         assert best_bound(relation, topology, GB).seconds <= best * (1 + 1e-6)
 
 

@@ -15,7 +15,7 @@ from dgcl.planner.verify.check import verify_plan
 from dgcl.topology import Connection, Device, Link, Topology, preset
 from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.latencies import without_latencies
-from tests.planner.exhaustive import milp_optimum
+from tests.planner.exhaustive import optimum
 from tests.planner.machines import line, small_topology, switched
 from tests.planner.oracle import delivers
 from tests.planner.strategies import instances
@@ -54,7 +54,7 @@ def test_small_instances_are_solved_exactly(
     topology: Topology, classes: list[tuple[int, set[int], int]], row_bytes: int
 ):
     relation = Relation.from_classes(topology.num_devices, classes)
-    best = milp_optimum(relation, topology, row_bytes)
+    best = optimum(relation, topology, row_bytes)
     for method in ("auto", "optimal"):
         plan = make_plan(relation, topology, method, PlanOptions(row_bytes=row_bytes))
         assert plan.predicted_seconds == pytest.approx(best, rel=1e-6)
@@ -67,7 +67,7 @@ def test_small_instances_are_solved_exactly(
 )
 def test_small_instances_are_solved_to_within_the_gap(case: tuple[Relation, Topology], row_bytes: int):
     relation, topology = case
-    best = milp_optimum(relation, topology, row_bytes)
+    best = optimum(relation, topology, row_bytes)
     options = PlanOptions(row_bytes=row_bytes)
     plan = make_plan(relation, topology, "auto", options)
     assert plan.predicted_seconds <= best * (1 + options.gap + 1e-6)

@@ -18,7 +18,7 @@ from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.cost import GIGA
 from dgcl.planner.methods import make_plan
 from dgcl.topology import Topology
-from tests.planner.exhaustive import fractional_optimum, milp_optimum
+from tests.planner.exhaustive import optimum
 from tests.planner.machines import known_answer_topology, line, small_topology
 from tests.planner.strategies import instances
 from tests.samples import examples, named
@@ -71,7 +71,7 @@ def test_bounds_worked_out_by_hand(topology: Topology, classes: list, expected: 
 )
 def test_no_contraction_is_above_the_fractional_optimum(case: tuple[Relation, Topology], nodes: list[int]):
     relation, topology = case
-    best = fractional_optimum(relation, topology, GB)
+    best = optimum(relation, topology, GB, whole=False)
     names = sorted(set(nodes[: relation.world_size]))
     node_of = [names.index(n) for n in nodes[: relation.world_size]]
     assert free_bound(relation, topology, node_of) <= best * (1 + 1e-7)
@@ -86,7 +86,7 @@ def test_no_contraction_is_above_the_fractional_optimum(case: tuple[Relation, To
 )
 def test_no_published_bound_is_above_the_optimum(case: tuple[Relation, Topology], row_bytes: int, gap: float):
     relation, topology = case
-    best = milp_optimum(relation, topology, row_bytes)
+    best = optimum(relation, topology, row_bytes)
     for method in ("auto", "optimal"):
         plan = make_plan(relation, topology, method, PlanOptions(row_bytes=row_bytes, gap=gap))
         assert plan.lower_bound_seconds <= best * (1 + 1e-6)
@@ -104,10 +104,10 @@ def test_the_bound_is_the_linear_program_of_all_trees(case: tuple[Relation, Topo
     if relation.world_size > 2 and not found.is_good():
         StageSearch(found).run()
     trees = found.trees()
-    best = fractional_optimum(relation, topology, GB)
+    best = optimum(relation, topology, GB, whole=False)
     assert isinstance(trees.bound, Bound)
     whole_row = trees.bound.where.startswith("the way of one row")  # a row that is not split
-    limit = milp_optimum(relation, topology, GB) if whole_row else best
+    limit = optimum(relation, topology, GB) if whole_row else best
     assert trees.bound.seconds <= limit * (1 + 1e-7)
     plan = make_plan(relation, topology, "optimal", PlanOptions(row_bytes=GB, gap=1e-5))
     if plan.gap > 1e-3:  # otherwise the search may stop early

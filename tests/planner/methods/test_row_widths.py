@@ -13,7 +13,7 @@ from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Topology, preset
-from tests.planner.exhaustive import milp_optimum
+from tests.planner.exhaustive import optimum
 from tests.planner.machines import known_answer_topology, small_topology
 from tests.samples import named, slow
 
@@ -50,9 +50,7 @@ def test_the_best_plan_of_any_number_of_stages_is_found(
     chosen = []
     for row_bytes in WIDTHS:
         plan = make_plan(relation, topology, "auto", PlanOptions(row_bytes=row_bytes))
-        best = [
-            milp_optimum(relation, topology, row_bytes, num_stages=k) for k in range(1, topology.num_devices)
-        ]
+        best = [optimum(relation, topology, row_bytes, num_stages=k) for k in range(1, topology.num_devices)]
         assert plan.predicted_seconds == pytest.approx(min(best), rel=1e-6)
         assert best[plan.num_stages - 1] == pytest.approx(min(best), rel=1e-6)
         chosen.append(plan.num_stages)
