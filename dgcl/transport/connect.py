@@ -14,7 +14,6 @@ from dgcl.ranks.control import Control
 from dgcl.ranks.device_sums import device_sums, make_backend
 from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.collective.agreement import Agreement
-from dgcl.transport.collective.mixed import MixedWire
 from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.collective.wires import BackendWire, GlooWire, Mailbox, PinnedWire, ThreadWire, Wire
 from dgcl.transport.cuda import connect_device
@@ -130,9 +129,9 @@ def connect_collective(
         backend: A group of the device's backend that carries nothing else; None: rows go through the host, by Gloo.
     """
     try:
-        wire = words = open_wire(peers, device, timeout, backend)
+        wire = words = open_wire(peers.control, device, timeout, backend)
         if device.type != "cpu" and peers.any_remote:
-            words = open_wire(peers, torch.device("cpu"), timeout)
+            words = open_wire(peers.control, torch.device("cpu"), timeout)
         agreement = Agreement(peers, timeout, wire, words if peers.any_remote else None)
         register(agreement)
         return CollectiveTransport(programs, agreement, device, why)
@@ -141,14 +140,11 @@ def connect_collective(
         raise
 
 
-def open_wire(peers: Peers, device: torch.device, timeout: float, backend: Any = None) -> Wire:
+def open_wire(control: Control, device: torch.device, timeout: float, backend: Any = None) -> Wire:
     """The wire between ranks; arguments as of :func:`connect_collective`. Collective."""
-    control = peers.control
     if backend is not None:
         return BackendWire(backend)
     if not isinstance(control, GroupControl):
         return ThreadWire(control.rank, control.exchange(Mailbox())[0])
-    group = *control.new_group(), timeout
-    if device.type != "cpu":
-        return PinnedWire(*group)
-    return MixedWire(peers, *group) if peers.near else GlooWire(*group)
+    kind = GlooWire if device.type == "cpu" else PinnedWire
+    return kind(*control.new_group(), timeout)

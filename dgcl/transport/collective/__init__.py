@@ -9,7 +9,6 @@ module                                        what
 :mod:`dgcl.transport.collective.tables`       a program as stages: rows to pack, places of arrivals, layers of sums
 :mod:`dgcl.transport.collective.wires`        how the bytes of a stage travel: a backend of torch's, pinned copies and
                                               Gloo, or slices of tensors between ranks that are threads
-:mod:`dgcl.transport.collective.mixed`        memory inside a host and messages between hosts
 :mod:`dgcl.transport.collective.call`         a call that is under way, stage by stage
 :mod:`dgcl.transport.collective.agreement`    which call each rank is in, and why one cannot go on
 :mod:`dgcl.transport.collective.transport`    expand and fold of tensors

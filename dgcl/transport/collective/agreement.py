@@ -93,7 +93,7 @@ class Agreement(LifeCycle):
         self._compare(call)
         call.agreed = True
         if not call.over:
-            call.post()
+            call.post(self.wire)
 
     def _exchange_words(self, call: Call, words_wire: Wire) -> None:
         """Send a call to those with which this rank exchanges rows, and note theirs on the stand-ins of their pages."""
@@ -111,7 +111,7 @@ class Agreement(LifeCycle):
             self._await(call, self.wire)
             call.end_stage()
             if not call.over:
-                call.post()
+                call.post(self.wire)
         deadline = time.monotonic() + self._timeout
         while not self._compare(call):
             self._check_failures(call, time.monotonic() > deadline)

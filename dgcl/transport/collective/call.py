@@ -28,7 +28,6 @@ class Call:
         buffers: Rows by the numbers that the stages have for them, ``(n, width)`` each.
         staging: ``(n, width)`` memory for rows to be packed, and for those that arrive for several places.
         sent: ``(P,)`` bytes so far, added to.
-        wire: What carries the rows.
         stage: The one that is under way.
         work: What the wire has of it.
         pending: The ranks whose messages are not over, the next one first.
@@ -43,7 +42,6 @@ class Call:
     buffers: Sequence[Tensor]
     staging: Tensor
     sent: np.ndarray
-    wire: Wire
     stage: int = 0
     work: Any = None
     pending: Sequence[int] = ()
@@ -82,11 +80,10 @@ class Call:
         return [(peer, what) for peer, what in self.stages[self.stage].waits if peer in certain]
 
     def lacks(self, peer: int) -> bool:
-        """Whether a peer has not begun the call, or has left memory unwritten; messages may be on their way."""
-        begun = self.pages[peer].current_call()[0] >= self.number
-        return not begun or (peer in self.wire.near and peer in self.wire.pending(self.work))
+        """Whether a peer has not begun the call; of one that has, rows may be on their way."""
+        return self.pages[peer].current_call()[0] < self.number
 
-    def post(self) -> None:
+    def post(self, wire: Wire) -> None:
         """Send a stage. Every rank takes part in each, also without rows."""
         stage = self.stages[self.stage]
         packed = self._pack(stage)
@@ -94,7 +91,7 @@ class Call:
         self._arrived = self._target(stage.slices[0]) if len(stage.slices) == 1 else arrived
         self.sent += np.array(stage.sends) * (packed.shape[1] * packed.element_size())
         byte = torch.uint8
-        self.work = self.wire.post(self._arrived.view(byte), packed.view(byte), stage.receives, stage.sends)
+        self.work = wire.post(self._arrived.view(byte), packed.view(byte), stage.receives, stage.sends)
 
     def end_stage(self) -> None:
         """Put what has arrived where it belongs, and go on to the next stage."""

@@ -76,10 +76,6 @@ class Tables:
     Buffers of an expand are the owned rows, the halo rows and the relay rows; those of a fold the rows that are not
     owned, and what arrives.
 
-    Args:
-        program, device: As it says.
-        in_pool: Whether no rows may be sent from where the caller has them.
-
     Attributes:
         expand, fold: The stages.
         own_layers: What is added to the owned rows at the end of a fold.
@@ -87,8 +83,8 @@ class Tables:
         nbytes: Of the indices.
     """
 
-    def __init__(self, program: Program, device: torch.device, in_pool: bool = False) -> None:
-        self.program, self._device, self._in_pool, self.nbytes = program, device, in_pool, 0
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self.program, self._device, self.nbytes = program, device, 0
         stages = range(program.num_stages)
         self.expand = [self._expand(stage) for stage in stages]
         self.fold = [self._fold(stage) for stage in stages]
@@ -118,7 +114,7 @@ class Tables:
         rows = _ranges(schedule.send_from[out], schedule.send_count[out])
         relayed = (rows >= p.num_local).astype(np.int64)  # which have no row of this rank's, only arrivals
         layers = self._layers(rows, relayed)
-        if not self._in_pool and not relayed.any() and not layers and (np.diff(rows) == 1).all():
+        if not relayed.any() and not layers and (np.diff(rows) == 1).all():
             begin = int(rows[0]) - p.num_owned if len(rows) else 0
             made.direct = (begin, begin + len(rows))
             return made

@@ -62,8 +62,7 @@ class CollectiveTransport(Lives):
 
     def _add(self, programs: Collection[Program], counted: int, first: int) -> None:
         end = first + len(programs)
-        in_pool = bool(self.wire.near)
-        self._tables[first:end] = [(Tables(program, self._device, in_pool), counted) for program in programs]
+        self._tables[first:end] = [(Tables(program, self._device), counted) for program in programs]
         self.agreement.concern(tables.program for tables, _ in self._tables)
 
     def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
@@ -141,7 +140,6 @@ class CollectiveTransport(Lives):
             flat[:-1],
             flat[-1],
             self.bytes_sent[counted, verb],
-            self.wire,
         )
         self.agreement.begin(call)
         return call
@@ -172,12 +170,7 @@ class CollectiveTransport(Lives):
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
-        return [
-            "collective, shared memory: each maps the other's"
-            if peer in self.wire.near
-            else f"collective, {self.wire.name}: {self._why}"
-            for peer in range(self.agreement.control.world_size)
-        ]
+        return [f"collective, {self.wire.name}: {self._why}"] * self.agreement.control.world_size
 
     def memory(
         self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any

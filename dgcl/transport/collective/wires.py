@@ -2,8 +2,8 @@
 
 ``post(arrived, packed, receives, sends)`` begins to send ``(sum(sends), B)`` bytes and to receive ``(sum(receives),
 B)``. ``wait(work, seconds)`` says whether that is over, within so long, or raises :class:`ConnectionBroken`.
-``pending(work)`` are the ranks of messages that may not be over; the first one is not, nor are those in ``near``.
-``abort()`` ends all that is under way, here and at the peers; ``close()`` also gives the connections up.
+``pending(work)`` are the ranks of messages that may not be over; the first one is not. ``abort()`` ends all that is
+under way, here and at the peers; ``close()`` also gives the connections up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from itertools import zip_longest
@@ -42,17 +42,12 @@ class ConnectionBroken(Exception):
         self.peer = peer
 
 
-_NOBODY: Final[Collection[int]] = ()
-
-
 class BackendWire:
     """A group of a device's backend: a stage is one ``all_to_all_single``.
 
     The host waits for each stage, too, and so keeps deadlines: what waits on the device for a rank that is gone would
     otherwise wait for ever.
     """
-
-    near = _NOBODY
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -110,7 +105,6 @@ class GlooWire:
     """
 
     name = "messages of gloo"
-    near = _NOBODY
 
     def __init__(self, group: Any, connections: Mapping[int, Connection], timeout: float) -> None:
         self._group, self._connections, self._process = group, connections, os.getpid()
@@ -142,7 +136,7 @@ class GlooWire:
         size, rank, parts = len(counts), self._group.rank(), rows.split(counts)
         peers = [(rank + way * k) % size for k in range(1, size)]
         step = max(_MESSAGE // max(rows.shape[1], 1), 1)
-        peers = [peer for peer in peers if counts[peer] and peer not in self.near]
+        peers = [peer for peer in peers if counts[peer]]
         for turn in zip_longest(*(parts[peer].split(step) for peer in peers)):
             yield from ((peer, part) for peer, part in zip(peers, turn, strict=True) if part is not None)
 
@@ -236,7 +230,7 @@ class Mailbox:
 class ThreadWire:
     """Slices of tensors between threads of one process, through a mailbox of theirs."""
 
-    name, near = "slices of tensors between threads", _NOBODY
+    name = "slices of tensors between threads"
 
     def __init__(self, rank: int, mailbox: Mailbox) -> None:
         self._rank, self._mailbox, self._number = rank, mailbox, 0

@@ -46,7 +46,6 @@ class Peers:
         pool: Allocates this rank's buffers.
         control_pages: Every rank's control page; a stand-in for each one that cannot be mapped.
         remote: The peers with which this rank shares no memory.
-        near: Where some ranks share none, the peers with which this one exchanges rows through memory.
         any_remote: Whether any two ranks of the job share none.
         reasons: Why each peer is reached the way it is.
 
@@ -143,8 +142,6 @@ class Peers:
                 remote.append(peer)
                 self._disconnect(peer)
         self.remote = frozenset(remote)
-        mixed = failures and channels[0] == "auto"
-        self.near = {*range(self.world_size)} - {self.rank, *remote} if mixed else set()
 
     def _disconnect(self, peer: int) -> None:
         """Replace a peer's control page by a stand-in, and close its file if it was opened."""
@@ -156,7 +153,7 @@ class Peers:
             os.close(watch)
         self._files[peer], self._watch[peer] = None, -1
 
-    def map_segment(self, peer: int, line: int) -> Segment:
+    def map_segment(self, peer: int, line: int) -> None:
         """Map the segment named by the buffer entry at address ``line`` of ``peer``'s control page."""
         words = self.control_pages[peer].segment
         place = (line - words.address) // 8
@@ -174,7 +171,6 @@ class Peers:
             self.maps = tuple(np.concatenate((table, np.zeros_like(table)), axis=1) for table in self.maps)
         for table, value in zip(self.maps, (segment.base, segment.size, segment.address), strict=True):
             table[peer, len(known) - 1] = value
-        return segment
 
     def buffer_line(self, peer: int, relay: bool) -> int:
         """Address of the buffer entry in ``peer``'s ready line for this rank; with ``relay``, of the relay entry."""

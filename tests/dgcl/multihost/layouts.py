@@ -85,7 +85,7 @@ def measure(
 
     Returns:
         ``edges`` and ``rows`` that cross hosts; seconds ``predicted`` on the links that were made, and
-        ``measured``; ``cards``: by (host, card) the bytes that its ranks sent to other hosts and what it counted.
+        ``measured``; ``cards``: by (host, card) the bytes that its ranks sent to others' and what it counted.
     """
     assert pool.megabytes is not None
     cards = cards_of_ranks(pool)
@@ -101,7 +101,7 @@ def measure(
     for one, place in zip(found, places, strict=True):
         entry = by_card.setdefault(place, {"sent": 0, "counted": 0})
         entry["sent"] += sum(
-            count for count, other in zip(one["moved"], places, strict=True) if other[0] != place[0]
+            count for count, other in zip(one["moved"], places, strict=True) if other != place
         )
         entry["counted"] = max(entry["counted"], one["counted"])
     return {

@@ -89,14 +89,11 @@ def test_the_same_run_twice_is_bitwise_the_same(architecture: str, host_pool: Po
 @world
 def test_channels_are_those_of_the_hosts(ranks: list[int], host_pool: PoolMaker):
     pool = host_pool(ranks)
-    hosts = pool.host_of_rank
     for rank, lines in enumerate(pool.run(verb_checks.describe_channels)):
         others = [peer for peer in range(sum(ranks)) if peer != rank]
         for peer, line in zip(others, lines, strict=True):
-            assert line.startswith(f"  rank {peer}: collective, "), line
-            near = "shared memory: each maps the other's" in line
-            assert near == (hosts[peer] == hosts[rank]), line
-            assert near != ("messages of gloo: rank " in line and " share no memory" in line), line
+            assert line.startswith(f"  rank {peer}: collective, messages of gloo: rank "), line
+            assert " share no memory" in line, line
 
 
 @world
