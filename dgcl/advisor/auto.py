@@ -10,7 +10,7 @@ from typing import Any
 from dgcl.advisor.counts import Candidates
 from dgcl.advisor.model import Model
 from dgcl.advisor.rates import preset_rates
-from dgcl.advisor.screen import screen
+from dgcl.advisor.spelling import CALLED
 from dgcl.advisor.weighing import weigh
 from dgcl.planner.reading.render import seconds
 from dgcl.program.strategy import Arrangement, Problem
@@ -51,9 +51,9 @@ class Advised:
         candidates = Candidates(problem.graph, problem.part, self.model, problem.topology)
         advice = weigh(candidates, self.memory_limit, preset_rates(problem.topology))
         chosen, (first, *others) = advice.best, advice.rows
-        _log.info("%s", screen(advice))
+        _log.info("%s", advice.table())
         arrangement = chosen.layout(candidates.world_size, self.memory_limit).arrange(problem)
         against = f"; {others[0].strategy}: {others[0].why}" if others else ""
-        call = f", with {chosen.line}" if chosen.name in ("windows", "in-place", "offload") else ""
+        call = f", with {first.line}" if chosen.name in CALLED else ""
         why = f"auto chose {chosen}{call}: {first.why}, {seconds(first.seconds.total)} an epoch{against}"
         return replace(arrangement, why="; ".join(filter(None, (why, arrangement.why))))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dgcl.advisor.advice import Advice
 from dgcl.advisor.counts import Candidates
 from dgcl.advisor.model import Model, read_model
-from dgcl.advisor.rates import Rates, preset_rates
-from dgcl.advisor.rows import Weighed
-from dgcl.advisor.screen import facts, screen
+from dgcl.advisor.rates import Rates, read_rates
 from dgcl.advisor.weighing import weigh
 from dgcl.graph import Graph, as_graph
 from dgcl.partition import partition_graph
@@ -18,31 +17,7 @@ from dgcl.planner.synthetic import GraphShape
 from dgcl.prepare.sizes import as_bytes
 from dgcl.topology import Topology, resolve_topology
 
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
-
-__all__ = ["Advice", "advise"]
-
-
-class Advice(Weighed):
-    """What each strategy takes, and which to take; made by :func:`advise`."""
-
-    def build(self, **options: Any) -> Communicator:
-        """Build a communicator with the strategy to take, for these parts; collective, on every rank."""
-        from dgcl.build import build_comm_info
-
-        chosen, topology = self.best, self.candidates.topology
-        return build_comm_info(
-            self.candidates.graph, topology, part=self.candidates.part, strategy=chosen, **options
-        )
-
-    def table(self) -> str:
-        """The screen of ``dgcl advise``."""
-        return screen(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """All numbers."""
-        return facts(self)
+__all__ = ["advise"]
 
 
 def advise(
@@ -53,7 +28,7 @@ def advise(
     ranks: int | None = None,
     part: Any = None,
     memory_limit: int | str | None = None,
-    rates: Rates | None = None,
+    rates: str | Rates | None = None,
     seed: int = 0,
 ) -> Advice:
     """Predict what each way to train a model takes, and say which to take. Local: nothing runs, and nothing is timed.
@@ -70,7 +45,8 @@ def advise(
         ranks: How many; None: one for each device.
         part: (N,) the owner of each vertex; None: METIS decides.
         memory_limit: Bytes of a rank's device, or like "14GB".
-        rates: Of devices; None: presets.
+        rates: Of devices: "here" (measured on a core of this host, shared by the ranks), or GB/s of sums and GFLOP/s of
+            products, as "900,14000"; None: by the topology's name.
         seed: Of METIS.
 
     Raises:
@@ -97,5 +73,4 @@ def advise(
             owners = partition_graph(whole, machine.num_devices, topology=machine, seed=seed)
         else:
             owners = check_part(part, whole.num_nodes, machine.num_devices, allow_empty=True)
-    found = weigh(Candidates(whole, owners, described, machine, seed), limit, rates or preset_rates(machine))
-    return Advice(found.candidates, found.rates, found.memory_limit, found.rows, found.alone)
+    return weigh(Candidates(whole, owners, described, machine, seed), limit, read_rates(rates, machine))

@@ -70,6 +70,11 @@ class Counted:
         """Rows, or slices of them, that all ranks receive in an aggregation."""
         return self.expand.deliveries + (0 if self.fold is None else self.fold.deliveries)
 
+    @property
+    def exchanges(self) -> tuple[int, int]:
+        """By which those are known that exchange the same."""
+        return id(self.expand), id(self.fold)
+
     @cached_property
     def received(self) -> NDArray[np.int64]:
         """(P,) rows that each rank receives before it sums, or sends back in the backward."""

@@ -24,8 +24,12 @@ from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 from dgcl.topology import Topology
 
-__all__ = ["Way", "Seconds", "bounded", "direct", "epoch_layers", "planned", "total"]
+__all__ = ["ERROR", "TIMES", "Seconds", "Way", "bounded", "direct", "epoch_layers", "planned", "total"]
 
+#: What predictions of two strategies' epochs may be wrong against each other (docs/advise.md).
+ERROR = 0.15
+#: What an epoch consists of.
+TIMES = ("exchange", "sums", "dense", "copies")
 #: Seconds in which a relation's rows of so many bytes travel; links are taken to be as fast both ways.
 Way = Callable[[Relation, Topology, int], float]
 
@@ -34,9 +38,9 @@ Way = Callable[[Relation, Topology, int], float]
 class Seconds:
     """Of an epoch, or of a layer in one, on the slowest rank."""
 
-    exchange: float
-    sums: float
-    dense: float
+    exchange: float = 0.0
+    sums: float = 0.0
+    dense: float = 0.0
     copies: float = 0.0
 
     @property

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from dgcl.topology.checks import shown
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-__all__ = ["Rates", "measure_rates", "preset_rates"]
+__all__ = ["Rates", "measure_rates", "preset_rates", "read_rates"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,31 @@ def preset_rates(topology: Topology) -> Rates:
     return Rates(
         10e-9 if "host" in names else 0.0, memory, products, host, f"preset ({what}), not measured here"
     )
+
+
+def read_rates(rates: str | Rates | None, topology: Topology) -> Rates:
+    """Rates as users write them; see :func:`dgcl.advise`.
+
+    Raises:
+        ValueError: They are not understood.
+    """
+    if isinstance(rates, Rates):
+        return rates
+    preset = preset_rates(topology)
+    if rates is None:
+        return preset
+    if rates == "here":
+        sharing = topology.num_devices / len(os.sched_getaffinity(0))
+        return replace(measure_rates(), sharing=max(1.0, sharing))
+    try:
+        memory, products = (float(each) * 1e9 for each in rates.split(","))
+    except (AttributeError, ValueError):
+        memory = products = math.nan
+    if not (0 < memory < math.inf and 0 < products < math.inf):
+        raise ValueError(
+            f"rates must be 'here', or GB/s of sums and GFLOP/s of products as 900,14000 (got {shown(rates)})"
+        )
+    return replace(preset, edge=0.0, memory=memory, products=products / 2, origin="as given")
 
 
 def measure_rates(device: str = "cpu") -> Rates:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,7 @@ from dgcl.cli.problem import load_graph, read_part
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
-    from dgcl.advisor.choice import Advice
-    from dgcl.advisor.rates import Rates
+    from dgcl.advisor.advice import Advice
     from dgcl.topology import Topology
 
 
@@ -57,7 +57,7 @@ def add_parser(verbs: Any, name: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Advise, and print; 1 where nothing fits."""
-    from dgcl.advisor import screen
+    from dgcl.advisor.advice import scaled, working
     from dgcl.advisor.model import read_model
     from dgcl.planner.synthetic import SHAPES
 
@@ -79,16 +79,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(first.to_json() if len(several) == 1 else {"ranks": [each.to_json() for each in several]})
     elif len(several) > 1:
-        print(screen.scaled(several))
+        print(scaled(several))
     elif args.explain is not None:
-        print(screen.explained(first, first.row(args.explain)))
+        print(working(first, [first.row(args.explain)]))
     elif args.why_not is not None:
-        print(screen.compared(*dict.fromkeys((first.row(args.why_not), first.rows[0]))))
+        print(working(first, list(dict.fromkeys((first.row(args.why_not), first.rows[0])))))
     elif args.compare is not None:
-        print(screen.compared(*(first.row(strategy) for strategy in args.compare)))
+        print(working(first, [first.row(strategy) for strategy in args.compare]))
     else:
         print(first.table())
-    return 0 if all(each.rows[0].state == "*" for each in several) else 1
+    return int(any(each.rows[0].refused for each in several))
 
 
 def _advice(args: argparse.Namespace, graph: Any, model: Any, topology: Topology) -> Advice:
@@ -97,35 +97,16 @@ def _advice(args: argparse.Namespace, graph: Any, model: Any, topology: Topology
     part = None
     if args.part is not None:
         part = read_part(args.part, graph.num_nodes, topology.num_devices)
-    rates = _rates(args, topology)
-    with step(f"counting strategies of {topology.num_devices} ranks"):
-        return advise(
-            graph,
-            model=model,
-            topology=topology,
-            part=part,
-            memory_limit=args.memory,
-            rates=rates,
-            seed=args.seed,
-        )
-
-
-def _rates(args: argparse.Namespace, topology: Topology) -> Rates | None:
-    import os
-
-    from dgcl.advisor.rates import measure_rates, preset_rates
-
-    if args.rates is None:
-        return None
-    if args.rates == "here":
-        with step("measuring a core of this host"):
-            return replace(
-                measure_rates(), sharing=max(1.0, topology.num_devices / len(os.sched_getaffinity(0)))
-            )
     try:
-        memory, products = (float(each) * 1e9 for each in args.rates.split(","))
-    except ValueError:
-        memory = products = 0.0
-    if not (memory > 0 and products > 0):
-        raise CliError(f"--rates must be 'here', or GB/s and GFLOP/s as 900,14000 (got {args.rates!r})")
-    return replace(preset_rates(topology), edge=0.0, memory=memory, products=products / 2, origin="as given")
+        with step(f"counting strategies of {topology.num_devices} ranks"):
+            return advise(
+                graph,
+                model=model,
+                topology=topology,
+                part=part,
+                memory_limit=args.memory,
+                rates=args.rates,
+                seed=args.seed,
+            )
+    except ValueError as error:  # of the options' names
+        raise CliError(re.sub("^(memory|rates)(_limit)?", r"--\1", str(error))) from None

@@ -140,7 +140,10 @@ def _edge_list(
     undirected = edges.symmetric if undirected is None else undirected
     node_ids = None
     if len(edges.src) == 0 and num_nodes is None:
-        raise ValueError(f"{name}: has no edges, which leaves the number of vertices open; pass num_nodes")
+        raise ValueError(
+            f"{name}: has no edges, which leaves the number of vertices open; an npz file says it"
+            " (dgcl.graph.save_graph)"
+        )
     if compact:
         node_ids, (src, dst) = np.unique(np.stack([edges.src, edges.dst]), return_inverse=True)
         edges = TextEdges(src, dst, len(node_ids), undirected)

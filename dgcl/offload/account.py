@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Account"]
 
-#: Kinds of moves: the fields of :class:`~dgcl.offload.prediction.LayerRows`.
+#: Kinds of moves: from host memory, and again in a backward that computes the layer again; between ranks, likewise;
+#: gradients of inputs to host memory, and of results from it; results to it; aggregates to it, and back in.
 KINDS = (
     "loaded",
     "loaded_again",

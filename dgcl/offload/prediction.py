@@ -30,11 +30,9 @@ __all__ = [
     "DeviceBytes",
     "DeviceRows",
     "HostBytes",
-    "LayerRows",
     "device_bytes",
     "device_rows",
     "host_bytes",
-    "layer_rows",
     "smallest_fitting",
 ]
 
@@ -102,54 +100,6 @@ class HostBytes:
     def total(self) -> int:
         """All of them."""
         return sum(getattr(self, each.name) for each in fields(self))
-
-
-@dataclass(frozen=True)
-class LayerRows:
-    """Rows that one layer moves, over all ranks, in a forward and in a backward.
-
-    Attributes:
-        loaded, loaded_again: From host memory; again in a backward that computes the layer again.
-        exchanged, exchanged_again: Between ranks; in the backward rows and gradients together.
-        gradients_out: Gradients of inputs, added to host memory.
-        gradients_in: Gradients of results, from host memory.
-        stored: Results, to host memory.
-        kept, kept_again: Aggregates, to host memory and back in.
-    """
-
-    loaded: int
-    loaded_again: int
-    exchanged: int
-    exchanged_again: int
-    gradients_out: int
-    gradients_in: int
-    stored: int
-    kept: int
-    kept_again: int
-
-
-def layer_rows(schedule: Schedule, *, needs_grad: bool, kept: bool = False) -> LayerRows:
-    """Count the rows of a layer.
-
-    Args:
-        schedule: Of all ranks.
-        needs_grad: The layer's input needs a gradient, as all but the first do.
-        kept: Its aggregate is kept, so that no neighbour is loaded again.
-    """
-    host, device = int(schedule.host_rows.sum()), int(schedule.device_rows.sum())
-    num_rows = len(schedule.owner)
-    again = 0 if kept else 1
-    return LayerRows(
-        loaded=host,
-        loaded_again=0 if kept else host,
-        exchanged=device,
-        exchanged_again=device * (again + needs_grad),
-        gradients_out=host if needs_grad else 0,
-        gradients_in=num_rows,
-        stored=num_rows,
-        kept=num_rows if kept else 0,
-        kept_again=num_rows if kept else 0,
-    )
 
 
 def device_bytes(

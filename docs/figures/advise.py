@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -14,12 +12,13 @@ import torch.nn.functional as F
 
 import dgcl
 import dgcl.nn
-from dgcl.advisor.choice import Advice, advise
-from dgcl.advisor.rates import Rates, measure_rates
-from dgcl.advisor.rows import ERROR
+from dgcl.advisor.advice import Advice
+from dgcl.advisor.choice import advise
+from dgcl.advisor.epoch import ERROR
+from dgcl.advisor.rates import Rates, read_rates
 from dgcl.graph import Graph
 from dgcl.partition import partition_graph
-from dgcl.topology import Topology
+from dgcl.topology import Topology, resolve_topology
 from docs.figures.framework import Figure, Run, machine, turns
 
 PAGE = "advise.md"
@@ -90,7 +89,7 @@ def accuracy(run: Run) -> Figure:
     }  # fmt: skip
 
     def rows() -> Iterator[list[Any]]:
-        rates = replace(measure_rates(), sharing=RANKS / len(os.sched_getaffinity(0)))
+        rates = read_rates("here", resolve_topology("uniform", RANKS))
         for name in run.some(list(GRAPHS)):
             graph = run.graph(name)
             part = partition_graph(graph, RANKS)

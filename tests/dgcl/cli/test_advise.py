@@ -18,6 +18,7 @@ ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
         ("--memory 1GB --rates 100,1000", 0, "rates: as given"),
         ("--memory 400", 1, "nothing fits in 400 B of a rank"),
         ("--explain halo", 0, "exchange buffers"),
+        ("--json", 0, "dgcl.nn.InPlaceGCN([8, 4, 2])"),
         ("--why-not cover", 0, "cover: "),
         ("--compare halo,replicas", 0, "replicas:2: all ranks are on one machine"),
         ("--compare halo,tail", 0, "rows sent"),
@@ -39,10 +40,10 @@ def test_sizes_alone_and_several_ranks(run: Run, folder: Path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ("--rates fast", "--rates must be 'here', or GB/s and GFLOP/s"),
+        ("--rates 900,inf", "--rates must be 'here', or GB/s of sums"),
         ("--model gcn:8", "model must be written like"),
         ("--ranks 9", "has 3 devices"),
-        ("--memory 10", "memory_limit must be above the model's parameters"),
+        ("--memory 10", "--memory must be above the model's parameters"),
         ("--explain windows:9", "(got 'windows:9'); did you mean 'windows'?"),
         ("--explain halo --ranks 1,2", "are of one number of ranks"),
     ],

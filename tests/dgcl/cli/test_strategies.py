@@ -108,3 +108,16 @@ def test_ranks_load_what_was_written(run: Run, folder: Path, strategy: str):
         torch.testing.assert_close(result, expected, rtol=EXACT, atol=EXACT)
     for error in dgcl.launch(aggregate, 4, "parts", "1,4,1"):
         assert "--strategy grid:1,4,1" in error
+
+
+@named(
+    "options, message",
+    {
+        "called": ("--strategy offload:4", "plan that, then call dgcl.Offload(comm, chunks=4)"),
+        "placed": ("--strategy grid:3,1,1 --place", "--place goes without a grid"),
+    },
+)
+def test_what_is_no_plan(run: Run, folder: Path, options: str, message: str):
+    outcome = run("plan", "graph.npz", "--topology", "line.json", *options.split())
+    assert outcome.status == 2
+    assert message in outcome.err

@@ -1,0 +1,229 @@
+"""Advice: a row for each strategy and the one to take; a screen of 110 columns, and the working behind the rows."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dgcl.advisor.counts import Candidates
+from dgcl.advisor.epoch import ERROR, TIMES
+from dgcl.advisor.model import OPTIMIZERS
+from dgcl.advisor.rates import Rates
+from dgcl.advisor.rows import Row
+from dgcl.advisor.spelling import Description
+from dgcl.planner.reading.render import seconds, size, table
+from dgcl.topology.checks import nearest
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
+__all__ = ["Advice", "scaled", "working"]
+
+_WIDTH = 110
+_LEFT_OUT = (
+    "Left out: the loss, the optimiser's time, ranks that are late, overlap; memory of the allocator, of temporary"
+    " results, of your own code."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What each strategy takes, and which to take; made by :func:`dgcl.advise`.
+
+    Attributes:
+        candidates: What was counted: graph, part, model and topology.
+        rates: Of devices.
+        memory_limit: Bytes of a device; None: no bound.
+        rows: The chosen one, then by seconds, then what cannot be taken.
+        alone: The same on one rank.
+    """
+
+    candidates: Candidates
+    rates: Rates
+    memory_limit: int | None
+    rows: list[Row]
+    alone: Row
+
+    @property
+    def best(self) -> Description:
+        """The strategy to take.
+
+        Raises:
+            MemoryError: None fits; with numbered ways out.
+        """
+        if self.rows[0].refused:
+            raise MemoryError(self.ways_out())
+        return self.rows[0].strategy
+
+    def row(self, strategy: str | Description) -> Row:
+        """What is said of one of the candidates; by a name alone the best of that name.
+
+        Raises:
+            ValueError: It was not among them.
+        """
+        name = str(strategy)
+        names = [row.strategy.name for row in self.rows]
+        for known in ([row.strategy.spec for row in self.rows], names):
+            if name in known:
+                return self.rows[known.index(name)]
+        once = ", ".join(dict.fromkeys(names))
+        raise ValueError(
+            f"strategy must be one that was counted: {once} (got {name!r}){nearest(name, names)}"
+        )
+
+    def build(self, **options: Any) -> Communicator:
+        """Build a communicator with the strategy to take, for these parts; collective, on every rank."""
+        import dgcl
+
+        of = self.candidates
+        return dgcl.build_comm_info(of.graph, of.topology, part=of.part, strategy=self.best, **options)
+
+    def table(self) -> str:
+        """The screen of ``dgcl advise``."""
+        return _screen(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers."""
+        return {
+            "topology": self.candidates.topology.name,
+            "ranks": self.candidates.world_size,
+            "model": self.candidates.model.text,
+            "memory_limit": self.memory_limit,
+            "rates": asdict(self.rates),
+            "error": ERROR,
+            "chosen": None if self.rows[0].refused else self.best.spec,
+            "rows": [row.to_json() for row in self.rows],
+            "alone": self.alone.to_json(),
+            "left_out": _LEFT_OUT,
+        }
+
+    def ways_out(self) -> str:
+        """What to do where nothing fits."""
+        least = min((row for row in self.rows if row.layers), key=lambda row: row.device)
+        limit, model, need = self.memory_limit or 0, self.candidates.model, size(least.device)
+        kept = 2 + OPTIMIZERS[model.optimizer] if model.training else 1
+        fixed = kept * model.parameters * model.itemsize
+        ways = [f"Give each {need}"]
+        if limit > fixed:  # which no number of ranks divides
+            ranks = math.ceil(self.candidates.world_size * (least.device - fixed) / (limit - fixed))
+            ways.append(f"Take {ranks} ranks or more")
+        ways.append("Narrower layers" + ", or dtype 'bfloat16' (half the rows)" * (model.itemsize > 2))
+        if model.training and model.optimizer != "sgd":
+            ways.append("optimizer 'sgd', where parameters are most of it")
+        numbered = " ".join(f"({number}) {way}." for number, way in enumerate(ways, 1))
+        return f"nothing fits in {size(limit)} of a rank; {least.strategy} takes least, {need}. {numbered}"
+
+
+def _screen(advice: Advice) -> str:
+    """The whole answer: the machine and its rates, the model, a row for each way, the verdict."""
+    grids = [row for row in advice.rows if row.strategy.name == "grid"]
+    rows = [row for row in advice.rows if row not in grids[1:]]
+    counted = [row for row in advice.rows if row.layers]
+    planned = sum(row.planner == "auto" for row in counted)
+    refused = sum(row.refused for row in advice.rows)
+    summary = (
+        f"{len(counted)} strategies counted: {planned} planned by auto, {len(counted) - planned} by direct plans and"
+        f" bounds; {refused} refused. Model error +-{ERROR:.0%} (docs/advise.md)"
+    )
+    header = ["", "strategy", "epoch", "exchange", "sums", "dense", "device", "host"]
+    cells = [_cells(row, rows[0] if number > 1 else None, advice) for number, row in enumerate(rows)]
+    first, *lines = table(header, cells, range(2)).splitlines()
+    text = [*_heading(advice), "", *textwrap.wrap(summary, _WIDTH), "", first]
+    for row, line in zip(rows, lines[-len(rows) :], strict=True):
+        why = textwrap.wrap(row.why, _WIDTH - 6) + [f"-> {row.line}"] * bool(row.line)
+        text += [line, *(f"      {each}" for each in why)]
+    if grids[1:]:
+        text.append(f"   and {len(grids) - 1} other grids, none of them better")
+    verdict = advice.ways_out() if rows[0].refused else f"{rows[0].strategy} is chosen. {_alone(advice)}"
+    for paragraph in (verdict, _LEFT_OUT):
+        text += ["", *textwrap.wrap(paragraph, _WIDTH)]
+    return "\n".join(text)
+
+
+def _heading(advice: Advice) -> list[str]:
+    candidates, limit = advice.candidates, advice.memory_limit
+    graph, model = candidates.graph, candidates.model
+    each = "" if limit is None else f", {size(limit)} each"
+    sizes = "" if candidates.part is not None else ", sizes alone"
+    optimizer = model.optimizer if model.training else "inference"
+    vertices = getattr(graph, "num_nodes", None) or getattr(graph, "num_vertices", 0)
+    return [
+        f"Machine  {candidates.topology.name}, ranks {candidates.world_size}{each}; rates: {advice.rates.origin}",
+        f"Model    {model.text}; {optimizer}, {model.dtype}; vertices {vertices:,}, edges {graph.num_edges:,}{sizes}",
+    ]
+
+
+def _cells(row: Row, first: Row | None, advice: Advice) -> list[str]:
+    """Absolute times, or the ratio to those of the first: this survives a wrong rate."""
+    mine, limit = row.seconds, advice.memory_limit
+    times = [seconds(getattr(mine, name)) for name in ("total", *TIMES[:3])]
+    if row.refused:
+        times = ["too big" if row.layers else "refused", "", "", ""]
+    elif first is not None:
+        times = [f"{mine.total / max(first.seconds.total, 1e-12):.2g}x", "", "", ""]
+    device = size(row.device) + (f" ({row.device / limit:.0%})" if limit else "") if row.layers else ""
+    return [row.state, row.strategy.spec, *times, device, size(row.host_bytes) if row.host_bytes else ""]
+
+
+def _alone(advice: Advice) -> str:
+    alone, limit, ranks = advice.alone, advice.memory_limit, advice.candidates.world_size
+    if ranks == 1:
+        return "It is alone: nothing is exchanged."
+    mine, theirs = alone.seconds.total, advice.rows[0].seconds.total
+    if limit is not None and alone.device > limit:
+        return f"1 rank would hold {size(alone.device)}, which is more than {size(limit)}."
+    pays = f"{ranks} ranks pay" if mine > theirs * (1 + ERROR) else "1 rank suffices, take it"
+    return f"1 rank would hold {size(alone.device)} and take {seconds(mine)}: {pays}."
+
+
+def working(advice: Advice, rows: Sequence[Row]) -> str:
+    """What is counted of some rows, side by side, part by part; of one alone also layer by layer."""
+    counted = [row for row in rows if row.layers]
+    lines = [f"{row.strategy}{' is chosen' * (row.state == '*')}: {row.why}" for row in rows]
+    parts = [
+        ["epoch", *(seconds(row.seconds.total) for row in counted)],
+        ["with plans by", *(row.planner for row in counted)],
+        ["no plan beats", *(seconds(row.bound_seconds) for row in counted)],
+        *([name, *(seconds(getattr(row.seconds, name)) for row in counted)] for name in TIMES),
+        ["rows sent", *(f"{row.rows}{f' / {row.slices}' * (row.slices > 1)}" for row in counted)],
+        ["most edges of a rank", *(str(max(row.edges)) for row in counted)],
+        ["over the mean", *(f"{max(row.edges) * len(row.edges) / max(sum(row.edges), 1):.2f}" for row in counted)],
+        *(
+            [name, *(size(max(row.device_bytes.get(name, [0]))) for row in counted)]
+            for name in dict.fromkeys(name for row in counted for name in row.device_bytes)
+        ),
+        ["device", *(size(row.device) for row in counted)],
+        ["host, of all ranks", *(size(row.host_bytes) for row in counted)],
+    ]  # fmt: skip
+    blocks = [*_heading(advice), *lines, "", table(["", *(row.strategy.spec for row in counted)], parts)]
+    if len(rows) == len(counted) == 1:
+        layers = [
+            [str(number), str(layer.exchanged), *(seconds(getattr(each, name)) for name in TIMES)]
+            for number, (layer, each) in enumerate(
+                zip(advice.candidates.model.layers, rows[0].layers, strict=True)
+            )
+        ]
+        blocks += ["", table(["layer", "elements sent", *TIMES], layers)]
+    return "\n".join([*blocks, "", *textwrap.wrap(_LEFT_OUT, _WIDTH)])
+
+
+def scaled(several: Sequence[Advice]) -> str:
+    """A line for each number of ranks: epoch, efficiency, and where more bring nothing."""
+    lines, shortest, last = [], float("inf"), 0
+    for advice in several:
+        ranks, first = advice.candidates.world_size, advice.rows[0]
+        mine = first.seconds
+        if first.refused:
+            lines.append([str(ranks), "nothing fits", "", "", size(first.device)])
+            continue
+        if mine.total < shortest * 0.95:
+            shortest, last = mine.total, ranks
+        efficiency = advice.alone.seconds.total / (ranks * mine.total)
+        spent = f"{efficiency:.0%}, exchange {mine.exchange / max(mine.total, 1e-12):.0%}"
+        lines.append([str(ranks), first.strategy.spec, seconds(mine.total), spent, size(first.device)])
+    text = table(["ranks", "strategy", "epoch", "efficiency", "device"], lines, range(2))
+    more = last and last < several[-1].candidates.world_size
+    return f"{text}\n\nno gain beyond {last} ranks" if more else text
