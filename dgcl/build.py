@@ -146,7 +146,11 @@ def build_comm_info(
             block=layout.block if isinstance(layout, GridPlacement) else 1,
         )
 
-    return connect(inputs, Communicator, timeout, channel, opened)
+    comm = connect(inputs, Communicator, timeout, channel, opened)
+    name, _, number = str(getattr(strategy, "spec", strategy)).partition(":")
+    if name == "windows":
+        comm.windows = comm.aggregator(windows=int(number)).windows
+    return comm
 
 
 def check_timeout(timeout: Any) -> None:

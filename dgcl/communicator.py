@@ -31,6 +31,7 @@ from dgcl.whole_graph_rows import WholeGraphRows
 
 if TYPE_CHECKING:
     from dgcl.aggregation.aggregator import Aggregator
+    from dgcl.aggregation.windows import HaloWindows
 
 
 class Communicator(GridRows, WholeGraphRows, Rewiring):
@@ -61,6 +62,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
         offloads: Of this communicator that are open; :meth:`memory` reports them.
+        windows: In which distributed models sum halo rows (strategy "windows:W"); None: all at once.
         message_edges: ``(2, E)`` of which a distributed model is making messages; None otherwise.
     """
 
@@ -97,8 +99,14 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self._halo = self._numbers[HALO]
         self._dropout_calls = 0
         self.message_edges: Tensor | None = None
+        self.windows: HaloWindows | None = None
         self.offloads: WeakSet[Any] = WeakSet()
         self._number = ops.register_communicator(self)
+
+    @property
+    def sums_elsewhere(self) -> bool:
+        """Whether sums over in-edges are the aggregator's business, which knows where and when edges are summed."""
+        return self.edges != "head" or self.windows is not None
 
     @property
     def num_owned(self) -> int:

@@ -6,6 +6,7 @@ live in the subclasses of :mod:`dgcl.distributed.messages`, and nothing of PyG c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import add_remaining_self_loops, add_self_loops, remove_self_loops
 
-from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
+from dgcl.distributed.sums import spmm
+from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of, remember
 from dgcl.nn.arguments import current
+from dgcl.nn.convolutions import Normalised
 
 __all__ = ["by_whole_degrees", "gcn_norm"]
 
@@ -27,9 +30,11 @@ def gcn_norm(
     add_self_loops: bool = True,
     flow: str = "source_to_target",
     dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """PyG's ``gcn_norm`` of this rank's edges; kept for edges without weights that are a rank's own."""
     edges, known = _edges_of(edge_index)
+    if edges.comm.sums_elsewhere:
+        return _summed(edge_index, edge_weight, add_self_loops)
     how = (improved, add_self_loops, dtype)
     keeps = known and edge_weight is None
     if keeps and how in edges.norms:
@@ -49,6 +54,23 @@ def gcn_norm(
     if keeps:  # the edges themselves, which the set belongs to, would keep each other alive
         edges.norms[how] = result if add_self_loops else (None, result[1])
     return result
+
+
+@torch.compiler.disable
+def _summed(edge_index: Tensor, edge_weight: Tensor | None, add_self_loops: bool) -> tuple[Tensor, None]:
+    """Edges over which the aggregator sums with the weights of ``gcn_norm``. Collective."""
+    edges = edge_set_of(edge_index)
+    if edges is None or edge_weight is not None:
+        raise ValueError(
+            "gcn_norm takes the edges that dgcl.dispatch gave, as they came and without edge_weight, where the strategy"
+            " is not halo: dispatch normalised weights, and give the layer normalize=False, or build the communicator"
+            " with strategy='halo'"
+        )
+    if ("summed", add_self_loops) not in edges.norms:
+        sums = Normalised(edges.comm, add_self_loops, edges.comm.windows)
+        copy = remember(edge_index.clone(), replace(edges, norms={}, sums=sums))
+        edges.norms["summed", add_self_loops] = copy, None
+    return edges.norms["summed", add_self_loops]  # type: ignore[return-value]
 
 
 def normalised(
@@ -71,6 +93,7 @@ def get_laplacian(
 ) -> tuple[Tensor, Tensor]:
     """PyG's ``get_laplacian`` of this rank's edges. Collective."""
     edges, _ = _edges_of(edge_index)
+    edges.comm.require_neighbourhoods("get_laplacian")
     with edges.messages(edge_index):
         edge_index, edge_weight = remove_self_loops(edge_index, edge_weight)
         return _laplacian(edges, edge_index, edge_weight, normalization, dtype)
@@ -114,7 +137,7 @@ def _inverse(degree: Tensor, power: float) -> Tensor:
     return degree.pow(power).masked_fill(degree == 0, 0.0)
 
 
-_REPLACED = {"gcn_norm": gcn_norm, "get_laplacian": get_laplacian}
+_REPLACED = {"gcn_norm": gcn_norm, "get_laplacian": get_laplacian, "spmm": spmm}
 
 
 def by_whole_degrees(base: type) -> dict[str, Any]:

@@ -56,7 +56,6 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
         ValueError: Modules that cannot be made exact, by name, and what to do; nothing has been changed then.
     """
     comm = current(comm)
-    comm.require_neighbourhoods("distribute")
     require_module(model)
     root: Any = getattr(model, "_orig_mod", model)  # of a compiled model
     refused = refusals(root) + [

@@ -53,12 +53,15 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         return out
     if name == "max" and len(args) == 1 and not kwargs:  # by which vertices are counted
         return args[0].new_tensor(edges.count(end) - 1)
+    takes = name in ("__getitem__", "index_select") and _role(args[0]) is None
+    if end != "edges" and (takes or name in _WRITING):
+        edges.comm.require_neighbourhoods(f"{name} by the {end} of edges")
     if end == "sources" and name in _WRITING:
         raise ValueError(
             f"{name} by the sources of edges adds up out-edges, which are on the ranks of their heads: dispatch the"
             " graph turned round, too, and add up by its heads"
         )
-    if end == "sources" and name in ("__getitem__", "index_select") and _role(args[0]) is None:
+    if end == "sources" and takes:
         dim = args[1] if name == "index_select" else 0
         args = _at_sources(args[0], edges, dim), *args[1:]
     out = func(*args, **kwargs)

@@ -12,6 +12,7 @@ from torch import Tensor
 from dgcl.distributed.classes import Distributed
 from dgcl.distributed.degrees import by_whole_degrees
 from dgcl.distributed.functional_dropout import dropping
+from dgcl.distributed.sums import is_sum, sum_messages
 from dgcl.frameworks.edge_sets import EdgeSet
 
 __all__ = ["message_passing"]
@@ -53,7 +54,7 @@ class Messages(Distributed):
                 " (got 'target_to_source'): dispatch the graph turned round, edge_index.flip(0)"
             )
         edges, whole = self.dgcl_home.edges(edge_index, self.dgcl_exchange)
-        if not torch.compiler.is_compiling() and not whole:
+        if not torch.compiler.is_compiling() and not whole and edges.comm.edges == "head":
             self.dgcl_calls += 1
             if self.dgcl_calls & (self.dgcl_calls - 1) == 0:
                 with edges.messages(edge_index):
@@ -76,8 +77,9 @@ def message_passing(base: type) -> type:
             name[:-2] for name in reads if name.endswith("_j") and name not in ("edge_index_j", "size_j")
         )
         drops = bool(dropping(base).keys() & {*functions})
+        sums = verb == "propagate" and is_sum(base)
         for name in (verb, f"_orig_{verb}", f"_jinja_{verb}"):
-            members[name] = _exchanging(getattr(base, name, getattr(base, verb)), sources, drops)
+            members[name] = _exchanging(getattr(base, name, getattr(base, verb)), sources, drops, sums)
         for name in functions:
             function = getattr(base, name)
             pairs = sources & inspect.signature(function).parameters.keys()
@@ -86,9 +88,19 @@ def message_passing(base: type) -> type:
     return type(f"Distributed{base.__name__}", (Messages, base), members)
 
 
-def _exchanging(verb: Callable[..., Any], sources: frozenset[str], drops: bool) -> Callable[..., Any]:
+def _exchanging(
+    verb: Callable[..., Any], sources: frozenset[str], drops: bool, sums: bool
+) -> Callable[..., Any]:
     def exchanged(self: Any, edge_index: Tensor, size: Any = None, **kwargs: Any) -> Any:
         edges = self._dgcl_edges(edge_index)
+        if sums and self.fuse and not self.explain and edges.comm.sums_elsewhere:
+            return sum_messages(self, edge_index, kwargs)
+        edges.comm.require_neighbourhoods(self.dgcl_base.__name__)
+        if edges.sums is not None:
+            raise ValueError(
+                f"{self.dgcl_base.__name__} makes messages of normalised edges, which windows sum as they are;"
+                " build the communicator with strategy='halo'"
+            )
         sizes = (edges.num_sources, edges.num_heads)
         rows = edges.num_owned
         if size is not None and not (size[0] in (None, rows, sizes[0]) and sizes[1] in (None, size[1])):

@@ -26,6 +26,7 @@ from dgcl.ranks.whole_rows import agree, dispatch_rows
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
+    from dgcl.relation.local_graph import LocalGraph
 
 __all__ = ["dispatch"]
 
@@ -120,7 +121,6 @@ def dispatch(
     if schema is None:
         raise ValueError("data must be given on rank 0 (got None there)")
     comm = build_comm_info(graph if control.rank == 0 else None, **options)
-    comm.require_neighbourhoods("dispatch")
     whole = [each.name for each in schema.items if not each.rows and _holds_ids(each.value)]
     if whole and control.rank == 0:
         _log.warning(
@@ -207,8 +207,17 @@ def _rows(comm: Communicator, schema: _Schema, item: _Item, value: Any) -> Any:
 def _give_data(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
     from torch_geometric.data import Data
 
-    edge_index = comm.local_graph("pyg", device=comm.device).edge_index
+    if comm.edges == "head":
+        edge_index = comm.local_graph("pyg", device=comm.device).edge_index
+    else:  # no numbers of rows fit: some edges end at others' vertices
+        edge_index = remember(_global_edges(comm.local, comm.grid.slices).to(comm.device), edges_of(comm))
     return Data(edge_index=edge_index, num_nodes=comm.num_owned, **{each.name: each.value for each in items})
+
+
+def _global_edges(local: LocalGraph, slices: int) -> Tensor:
+    """``(2, E)`` global ids of both ends of the edges that this rank sums."""
+    heads = np.concatenate([local.owned_ids, local.partial_ids])[local.heads]
+    return torch.from_numpy(np.stack([local.local_ids[local.indices], heads]) // slices)
 
 
 def _give_hetero(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:

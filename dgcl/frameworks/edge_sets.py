@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from dgcl.aggregation.aggregator import Aggregator
 from dgcl.program.exchange import HALO
 
 __all__ = ["EdgeSet", "edge_set_of", "edges_of", "remember", "remembered"]
@@ -26,12 +27,14 @@ class EdgeSet:
         exchange: The name of its exchange.
         num_heads: Rows in which edges end: this rank's; None: not known.
         norms: Weights of GCN that were made of these edges, by how.
+        sums: What sums over these edges with weights of their own; None: the communicator's aggregators.
     """
 
     comm: Any
     exchange: str
     num_heads: int | None
-    norms: dict[Any, tuple[Tensor | None, Tensor]] = field(default_factory=dict)
+    norms: dict[Any, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
+    sums: Callable[[Tensor], Tensor] | None = None
 
     @property
     def num_owned(self) -> int:
@@ -61,6 +64,11 @@ class EdgeSet:
         """This rank's rows to those that its edges read, along ``dim``. Collective."""
         out: Tensor = self.comm.expand(rows.movedim(dim, 0) if dim else rows, self.exchange)
         return out.movedim(0, dim) if dim else out
+
+    def aggregate(self, rows: Tensor, reduce: Any, weight: Tensor | None) -> Tensor:
+        """Sums, means, ... over these edges, wherever they are summed. Collective."""
+        windows = self.comm.windows if reduce in ("sum", "mean") else None
+        return (self.sums or Aggregator(self.comm, reduce, weight, windows=windows))(rows)
 
     @cached_property
     def _known(self) -> Tensor | None:

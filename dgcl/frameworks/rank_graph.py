@@ -14,12 +14,15 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import dgl
+import numpy as np
 import torch
 from dgl.function.message import BinaryMessageFunction, CopyMessageFunction, MessageFunction
 from dgl.udf import EdgeBatch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.frameworks.dgl_block import LocalBlock
+from dgcl.frameworks.edge_sets import edges_of
 
 __all__ = ["RankGraph"]
 
@@ -34,19 +37,28 @@ class RankGraph:
 
     Attributes:
         comm: The communicator.
-        block: The edges, from [owned | halo] rows to owned ones.
         ndata, edata: Rows of the owned vertices, and of the edges in the order of ``comm.dispatch_edges``.
     """
 
     is_block = is_multigraph = False
-    is_homogeneous = True
+    is_homogeneous, idtype = True, torch.int64
     ntypes, etypes, canonical_etypes, batch_size = ["_N"], ["_E"], [("_N", "_E", "_N")], 1
 
     def __init__(self, comm: Any, device: torch.device | str | None = None) -> None:
         self.comm = comm
-        self.block: LocalBlock = comm.local_graph("dgl", device=comm.device if device is None else device)
+        self._block: Any = None
+        self.device = comm.device if device is None else torch.device(device)
+        if comm.edges == "head":
+            self._block = comm.local_graph("dgl", device=self.device)
         self.ndata = _Frame(comm.num_owned, f"owned rows of rank {comm.rank}")
-        self.edata = _Frame(self.block.num_edges(), f"edges of rank {comm.rank}")
+        self.edata = _Frame(self.num_edges(), f"edges of rank {comm.rank}")
+
+    @property
+    def block(self) -> LocalBlock:
+        """The edges, from [owned | halo] rows to owned ones."""
+        self.comm.require_neighbourhoods("a message that is no row of a source times a weight")
+        block: LocalBlock = self._block
+        return block
 
     @property
     def srcdata(self) -> _Frame:
@@ -67,18 +79,6 @@ class RankGraph:
             )
         return self.block._graph
 
-    @property
-    def device(self) -> torch.device:
-        """Where its edges are."""
-        device: torch.device = self.block.device
-        return device
-
-    @property
-    def idtype(self) -> torch.dtype:
-        """The type of its ids."""
-        dtype: torch.dtype = self.block.idtype
-        return dtype
-
     def num_nodes(self, *_: Any) -> int:
         """How many vertices this rank owns."""
         return int(self.comm.num_owned)
@@ -87,24 +87,28 @@ class RankGraph:
 
     def num_edges(self, *_: Any) -> int:
         """How many edges lead to them."""
-        return int(self.block.num_edges())
+        return int(self.comm.local.num_edges)
 
     number_of_edges = num_edges
 
     def in_degrees(self, v: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """In the whole graph."""
-        return self.block.in_degrees(v)
+        return self._of(self.comm.local.in_degrees, v)
 
     def out_degrees(self, u: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """In the whole graph."""
-        return self.block.out_degrees(
-            torch.arange(self.num_nodes(), dtype=self.idtype, device=self.device) if dgl.base.is_all(u) else u
-        )
+        return self._of(self.comm.local.out_degrees, u)
+
+    def _of(self, degrees: NDArray[np.int64], vertices: Any) -> Tensor:
+        slices = self.comm.grid.slices
+        of_owned = torch.from_numpy(degrees[: self.num_nodes() * slices : slices]).to(self.device)
+        return of_owned if dgl.base.is_all(vertices) else of_owned[vertices]
 
     def to(self, device: Any, **kwargs: Any) -> RankGraph:
         """A copy with its edges and rows on ``device``."""
         moved = self.local_var()
-        moved.block = self.block.to(device, **kwargs)
+        moved.device = torch.device(device)
+        moved._block = None if self._block is None else self._block.to(device, **kwargs)
         for frame in (moved.ndata, moved.edata):
             frame.update({name: rows.to(device, **kwargs) for name, rows in frame.items()})
         return moved
@@ -140,6 +144,8 @@ class RankGraph:
         self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
     ) -> None:
         """As DGLGraph.update_all. Collective."""
+        if apply_node_func is None and self.comm.sums_elsewhere and self._sums(message_func, reduce_func):
+            return
         messages = None
         if not isinstance(message_func, MessageFunction):
             messages = message_func(self._batch())
@@ -158,6 +164,17 @@ class RankGraph:
             self.ndata.update(
                 {name: rows for name, rows in self.block.dstdata.items() if before.get(name) is not rows}
             )
+
+    def _sums(self, message: Any, reduce: Any) -> bool:
+        """Let the communicator's aggregator sum rows of sources, as they are or times a weight; else return False."""
+        name, kind = (getattr(each, "name", "") for each in (message, reduce))
+        if name not in ("copy_u", "u_mul_e") or kind not in ("sum", "mean", "max", "min"):
+            return False
+        field, weight = getattr(message, "in_field", ""), None
+        if name == "u_mul_e":
+            field, weight = message.lhs_field, self.edata[message.rhs_field].flatten()
+        self.ndata[reduce.out_field] = edges_of(self.comm).aggregate(self.ndata[field], kind, weight)
+        return True
 
     @contextmanager
     def _lent(self, function: Any) -> Iterator[None]:

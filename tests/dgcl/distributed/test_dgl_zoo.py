@@ -34,18 +34,27 @@ def results(module, g, names, sync):
     return [out.detach(), x.grad, *(parameter.grad for parameter in module.parameters())]
 
 
-def rank(module, names):
-    g = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 5 % 3)
+def rank(module, names, strategy):
+    g = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 5 % 3, strategy=strategy)
     out, x_grad, *grads = results(dgcl.distribute(copy.deepcopy(module)), g, names, dgcl.nn.sync_gradients)
     return [dgcl.collect(out), None if x_grad is None else dgcl.collect(x_grad), *grads]
 
 
-@pytest.mark.parametrize("name", sorted(ZOO.keys() - REFUSED))
-def test_ranks_give_what_one_device_gives(name):
+SUMS = [
+    (name, s)
+    for name in ("GINConv", "GraphConv", "SAGEConv gcn")
+    for s in ("cover", "grid:1,1,3", "windows:2")
+]
+
+
+@pytest.mark.parametrize(
+    "name, strategy", [*((name, "halo") for name in sorted(ZOO.keys() - REFUSED)), *SUMS]
+)
+def test_ranks_give_what_one_device_gives(name, strategy):
     make, names = ZOO[name]
     module = seeded(make)
     expected = results(copy.deepcopy(module), graph(), names, lambda module: None)
-    measured = dgcl.launch(rank, 3, module, names)[0]
+    measured = dgcl.launch(rank, 3, module, names, strategy)[0]
     for one, other in zip(measured, expected, strict=True):
         if one is None or other is None:
             assert one is None or not one.any()

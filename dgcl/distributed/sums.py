@@ -1,0 +1,68 @@
+"""Layers whose messages are rows of sources, as they are or times a weight: the communicator's aggregator sums them.
+
+So they run on communicators of every strategy. PyG's own hook for such layers says what they are: a class that has
+``message_and_aggregate`` beside ``message``. There ``spmm`` multiplies with what stands for the edges.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric import utils
+
+from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
+
+__all__ = ["is_sum", "spmm", "sum_messages"]
+
+
+_OF_SUMS = {"message", "message_and_aggregate"}
+_HOOKS = _OF_SUMS | {"aggregate", "update"}
+
+
+class _Adjacency(NamedTuple):
+    """What takes the place of a sparse matrix: this rank's edges, and their weights."""
+
+    edges: EdgeSet
+    weight: Tensor | None
+    dim: int
+
+
+def spmm(src: Any, other: Tensor, reduce: str = "sum") -> Tensor:
+    """PyG's ``spmm``; with this rank's edges in the place of a matrix the sums over all ranks. Collective then."""
+    if not isinstance(src, _Adjacency):
+        out: Tensor = utils.spmm(src, other, reduce)
+        return out
+    edges, weight, dim = src
+    kind = "sum" if reduce == "add" else reduce
+    return edges.aggregate(other.movedim(dim, 0), kind, weight).movedim(0, dim)
+
+
+def is_sum(base: type) -> bool:
+    """Whether a ``MessagePassing`` does by its own functions no more than the aggregator."""
+    defined = [hooks for kind in base.__mro__ if (hooks := vars(kind).keys() & _HOOKS)]
+    reads = inspect.signature(base.message).parameters.keys() - {"self", "edge_weight"}  # type: ignore[attr-defined]
+    return defined == [_OF_SUMS, _HOOKS] and [name[-2:] for name in reads] == ["_j"]
+
+
+@torch.compiler.disable
+def sum_messages(layer: Any, edge_index: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+    """What ``propagate`` of such a layer gives. Collective.
+
+    Raises:
+        ValueError: The edges are not all of this rank, as they came.
+    """
+    edges = edge_set_of(edge_index)
+    if edges is None:
+        raise ValueError(
+            f"edge_index must be that of dgcl.dispatch, as it came, for {layer.dgcl_base.__name__} where the strategy"
+            " is not halo (got other edges): give edges weights, change the graph before it is dispatched, or build the"
+            " communicator with strategy='halo'"
+        )
+    reads = inspect.signature(layer.message_and_aggregate).parameters.keys() & arguments.keys()
+    adjacency = _Adjacency(edges, arguments.get("edge_weight"), layer.node_dim)
+    out: Tensor = layer.message_and_aggregate(adjacency, **{name: arguments[name] for name in reads})
+    return out
