@@ -19,9 +19,9 @@ from dgcl.grid.grid import Grid
 from dgcl.grid.strategy import GridPlacement
 from dgcl.options import EdgeOptions, PartitionOptions, ReplicaOptions, Settings, settle
 from dgcl.planner import PlanOptions
-from dgcl.prepare.part_files import ANEW, load_share
+from dgcl.prepare.part_files import load_share
 from dgcl.prepare.share import RankInputs, Share, share_of
-from dgcl.prepare.shares import prepare, prepare_inputs
+from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.strategy import Strategy
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
@@ -46,7 +46,6 @@ __all__ = [
     "connect",
     "connect_shares",
     "load_comm_info",
-    "prepare",
 ]
 
 AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
@@ -117,10 +116,9 @@ def build_comm_info(
     from dgcl.ranks.context import context
 
     control = context.require_control()
-    check_timeout(timeout)
     settings = _settled(
-        control.world_size, plan=plan, partition=partition, seed=seed, strategy=strategy, edges=edges, grid=grid,
-        replicas=replicas, model=model, memory_limit=memory_limit,
+        control.world_size, timeout, plan=plan, partition=partition, seed=seed, strategy=strategy, edges=edges,
+        grid=grid, replicas=replicas, model=model, memory_limit=memory_limit,
     )  # fmt: skip
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
@@ -159,9 +157,10 @@ def check_timeout(timeout: Any) -> None:
         raise ValueError(f"timeout must be a positive number of seconds (got {shown(timeout)})")
 
 
-def _settled(world_size: int, **options: Any) -> Settings | Exception:
+def _settled(world_size: int, timeout: Any, **options: Any) -> Settings | Exception:
     """All options together, or what is wrong with them, of which every rank is to hear."""
     try:
+        check_timeout(timeout)
         return settle(world_size, **options)
     except (TypeError, ValueError) as error:
         return error
@@ -222,33 +221,24 @@ def load_comm_info(
     from dgcl.ranks.context import context
 
     control = context.require_control()
-    check_timeout(timeout)
     opened = open_devices(control, device)
     problem: Exception | None = None
     share, token = None, ""
     try:
+        check_timeout(timeout)
         share, token = load_share(parts, control.rank, control.world_size, grid)
-    except ValueError as error:
-        problem = error
     except OSError as error:
         problem = ValueError(f"parts: {error.filename or parts} cannot be read: {error.strerror or error}")
-    agree(control, problem)
-    tokens = control.exchange(token)
+    except Exception as error:  # every rank must hear of it, whatever it is
+        problem = error
+    tokens = agree(control, problem, token)
     if len(set(tokens)) > 1:
         odd = next(rank for rank, other in enumerate(tokens) if other != tokens[0])
         raise ValueError(f"parts: files of rank 0 and rank {odd} were not written together; write them anew")
     from dgcl.communicator import Communicator
-    from dgcl.transport.loaded_rows import check_rows
 
     assert share is not None
-    programs = {exchange.name: exchange.program for exchange in share.exchanges}
-    comm = connect_shares(share, Communicator, timeout, channel, opened)
-    try:
-        check_rows(comm.transport, programs, control, comm.device)
-    except ValueError as error:
-        comm.close()
-        raise ValueError(f"parts: {error}; {ANEW}") from error
-    return comm
+    return connect_shares(share, Communicator, timeout, channel, opened)
 
 
 def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) -> int:

@@ -181,11 +181,6 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
     """Raise where maxima or minima cannot be had."""
     if edge_weight is not None:
         raise ValueError(f"edge_weight goes with sums and means; reduce={reduce!r} takes rows as they are")
-    if _contributors_differ(comm) and comm.exchanges[PARTIAL].program.places is None:
-        raise ValueError(
-            f"reduce={reduce!r}: these parts were written before partial results could be compared; write them again:"
-            f" dgcl partition GRAPH --ranks {comm.world_size} --out DIR/"
-        )
     if comm.device.type != "cpu":
         raise ValueError(
             f"reduce={reduce!r} runs on the CPU (rows are on {comm.device}); on devices use a layer of PyG or DGL on"

@@ -72,11 +72,6 @@ def _check_divisible(comm: Aggregating, reduce: str) -> None:
             f"windows go with sums and means (got reduce={reduce!r}): which of equal elements wins is known when all"
             " windows' rows are there; leave windows out"
         )
-    if comm.exchanges[HALO].program.places is None:
-        raise ValueError(
-            "windows: these parts were written before rows could be divided; write them again: dgcl partition GRAPH"
-            f" --ranks {comm.world_size} --out DIR/"
-        )
 
 
 #: Of each communicator the windows of its halo that are connected, by their number and how rows are divided.

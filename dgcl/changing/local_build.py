@@ -65,12 +65,12 @@ def build_from_local(
     from dgcl.ranks.context import context
 
     control = context.require_control()
-    check_timeout(timeout)
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
     topology = topology_of_job(control, topology, places)
     problem = None
     try:
+        check_timeout(timeout)
         check_choice(method, "method", METHODS)
     except (TypeError, ValueError) as error:
         problem = error

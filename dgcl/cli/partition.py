@@ -148,13 +148,13 @@ def _write_parts(
 ) -> str:
     """Plan and write; return what the strategy says of itself."""
     from dgcl.planner import PlanOptions
-    from dgcl.prepare.part_files import save_shares
-    from dgcl.prepare.shares import prepare
+    from dgcl.prepare.part_files import save_parts
+    from dgcl.prepare.shares import prepare_inputs
 
     machine = topology or resolve(f"uniform{args.ranks}")
     options = PlanOptions(row_bytes=args.row_bytes, seed=args.seed)
     with step("planning"):
-        shares = prepare(
+        inputs = prepare_inputs(
             graph,
             machine.num_devices,
             machine,
@@ -164,10 +164,10 @@ def _write_parts(
             strategy=strategy,
         )
     try:
-        save_shares(args.out, shares)
+        save_parts(args.out, inputs)
     except OSError as error:
         raise CliError(f"--out {args.out}: {one_line(error)}") from error
-    return shares[0].choice
+    return inputs[0].choice
 
 
 def _print(facts: dict[str, Any]) -> None:

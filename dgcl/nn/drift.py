@@ -31,6 +31,7 @@ from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
+    from dgcl.transport.base import Transport
 
 __all__ = ["check_equal", "compare_at_times", "compare_over_axes", "parameters_of", "remember_names"]
 
@@ -119,7 +120,7 @@ def _first_difference(reports: list[list[_Entry]]) -> str | None:
 
 @dataclass
 class _Watch:
-    """What is kept for one communicator: calls so far, parameters of the last walk, and whether it has warned."""
+    """What is kept for one transport, rewired or not: calls so far, parameters of the last walk, any warning."""
 
     calls: int = 0
     warned: bool = False
@@ -131,7 +132,7 @@ class _Watch:
     parameters: list[ref[Tensor]] = field(default_factory=list)
 
 
-_watches: WeakKeyDictionary[Communicator, _Watch] = WeakKeyDictionary()
+_watches: WeakKeyDictionary[Transport, _Watch] = WeakKeyDictionary()
 _names = WeakTensorKeyDictionary()
 
 
@@ -148,7 +149,7 @@ def compare_at_times(outputs: Tensor, comm: Communicator) -> bool:
     Warns once, on rank 0, with :class:`dgcl.errors.InexactWarning`. Parameters with a row for each vertex of a rank
     differ as they should, and models that are not alike are left to others' messages.
     """
-    watch = _watches.setdefault(comm, _Watch())
+    watch = _watches.setdefault(comm.transport, _Watch())
     watch.calls += 1
     if watch.calls & (watch.calls - 1) or comm.world_size == 1:
         return False
@@ -194,7 +195,7 @@ def compare_over_axes(parameters: Sequence[Parameter], comm: Communicator, decla
         comm: The communicator.
         declared: Whether the caller names the data-parallel axis; else there is one where ranks are a mesh's dimension.
     """
-    control, watch = comm.control, _watches.setdefault(comm, _Watch())
+    control, watch = comm.control, _watches.setdefault(comm.transport, _Watch())
     watch.steps = step = watch.steps + 1
     if step & (step - 1) or not isinstance(control, GroupControl) or not (declared or control.in_mesh):
         return

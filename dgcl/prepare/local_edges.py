@@ -25,6 +25,7 @@ from dgcl.program.compile import Frame
 from dgcl.program.exchange import HALO
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
+from dgcl.ranks.set_up import leaving
 from dgcl.ranks.whole_rows import agree
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import demand_of_pairs
@@ -98,6 +99,7 @@ def share_of_edges(
 
     Raises:
         ValueError, TypeError: Something is wrong on some rank; every rank raises.
+        CommError: Another rank cannot go on, for lack of memory for example.
     """
     ids, sources, heads = arrays = [np.zeros(0, np.int64)] * 3
     try:
@@ -119,53 +121,58 @@ def share_of_edges(
             "owned_ids must be given on every rank or on none, and method be the same: of"
             f" {[f'{name!r}, with owned_ids' if given else repr(name) for given, name in kinds]} by rank"
         )
-    if part is None:
-        part = _owners(ids_of_ranks)
-    num_owned = np.bincount(part, minlength=control.world_size)
-    first_edge = sum(num_edges[: control.rank])
-    own, text = None, None
-    try:
-        own = own_edges(control.rank, len(part), first_edge, *arrays)
-    except Exception as error:
-        text = str(error) or type(error).__name__
-    ranks = range(control.world_size)
-    requests: list[Ids] = [np.zeros((0, 2), np.int64) for _ in ranks]
-    if own is not None:
-        rank_edges, lacking, reads = own
-        table, owners = np.column_stack([lacking, reads[lacking]]), part[lacking]
-        requests = [table[owners == peer] for peer in ranks]
-    received = control.all_to_all([(text, asked) for asked in requests])
-    for text, _ in received:
-        if text is not None:
-            raise ValueError(text)
-    row_of = np.empty(len(part), np.int32)
-    row_of[ids] = np.arange(len(ids), dtype=np.int32)
-    readers = np.repeat(np.arange(control.world_size), [len(asked) for _, asked in received])
-    asked = np.concatenate([asked for _, asked in received])
-    np.add.at(reads, asked[:, 0], asked[:, 1])
-    mine, wanted = _classes(control, ids, row_of[asked[:, 0]], readers)
-    owned, dests = np.stack([rank_edges.degrees, reads[ids], ids]), mine.dest_matrix()
-    straight = method == "direct"  # then whoever reads a row gets it from its owner, whatever the plan is
-    rows = [owned[:, wanted[np.repeat(dests[:, peer], mine.count)]] if straight else None for peer in ranks]
-    of_ranks = control.all_to_all([(mine.dests, mine.count, each) for each in rows])
-    relation = Relation(
-        control.world_size,
-        np.repeat(np.arange(control.world_size, dtype=np.int32), [len(counts) for _, counts, _ in of_ranks]),
-        np.concatenate([theirs for theirs, *_ in of_ranks]),
-        np.concatenate([counts for _, counts, _ in of_ranks]),
-    )
-    plan = planned(relation)
-    frame = Frame.of(relation, without_idle_relays(plan), num_owned)
-    received = [each for *_, each in of_ranks]
-    if not straight:
-        places = frame.places_of(control.rank)
-        here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
-        received = control.all_to_all([owned[:, wanted[each]] for each in here])
-    incoming = np.concatenate(received, axis=1)
-    items = RankItems(HALO, plan, num_owned, (ids, owned), wanted, (incoming[2], incoming), frame)
-    sizes = (len(part), sum(num_edges))
-    inputs = RankInputs(control.rank, (items,), rank_edges, sizes, first_edge=first_edge)
-    return share_of(inputs), part, reports
+    with leaving(control):  # where a rank has no memory, for example, the others would wait
+        if part is None:
+            part = _owners(ids_of_ranks)
+        num_owned = np.bincount(part, minlength=control.world_size)
+        first_edge = sum(num_edges[: control.rank])
+        own, text = None, None
+        try:
+            own = own_edges(control.rank, len(part), first_edge, *arrays)
+        except Exception as error:
+            text = str(error) or type(error).__name__
+        ranks = range(control.world_size)
+        requests: list[Ids] = [np.zeros((0, 2), np.int64) for _ in ranks]
+        if own is not None:
+            rank_edges, lacking, reads = own
+            table, owners = np.column_stack([lacking, reads[lacking]]), part[lacking]
+            requests = [table[owners == peer] for peer in ranks]
+        received = control.all_to_all([(text, asked) for asked in requests])
+        for text, _ in received:
+            if text is not None:
+                raise ValueError(text)
+        row_of = np.empty(len(part), np.int32)
+        row_of[ids] = np.arange(len(ids), dtype=np.int32)
+        readers = np.repeat(np.arange(control.world_size), [len(asked) for _, asked in received])
+        asked = np.concatenate([asked for _, asked in received])
+        np.add.at(reads, asked[:, 0], asked[:, 1])
+        mine, wanted = _classes(control, ids, row_of[asked[:, 0]], readers)
+        owned, dests = np.stack([rank_edges.degrees, reads[ids], ids]), mine.dest_matrix()
+        straight = method == "direct"  # then whoever reads a row gets it from its owner, whatever the plan is
+        rows = [
+            owned[:, wanted[np.repeat(dests[:, peer], mine.count)]] if straight else None for peer in ranks
+        ]
+        of_ranks = control.all_to_all([(mine.dests, mine.count, each) for each in rows])
+        relation = Relation(
+            control.world_size,
+            np.repeat(
+                np.arange(control.world_size, dtype=np.int32), [len(counts) for _, counts, _ in of_ranks]
+            ),
+            np.concatenate([theirs for theirs, *_ in of_ranks]),
+            np.concatenate([counts for _, counts, _ in of_ranks]),
+        )
+        plan = planned(relation)
+        frame = Frame.of(relation, without_idle_relays(plan), num_owned)
+        received = [each for *_, each in of_ranks]
+        if not straight:
+            places = frame.places_of(control.rank)
+            here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
+            received = control.all_to_all([owned[:, wanted[each]] for each in here])
+        incoming = np.concatenate(received, axis=1)
+        items = RankItems(HALO, plan, num_owned, (ids, owned), wanted, (incoming[2], incoming), frame)
+        sizes = (len(part), sum(num_edges))
+        inputs = RankInputs(control.rank, (items,), rank_edges, sizes, first_edge=first_edge)
+        return share_of(inputs), part, reports
 
 
 def plan_together(

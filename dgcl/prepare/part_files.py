@@ -1,4 +1,4 @@
-"""Reads and writes parts prepared offline: one file per rank, so that no rank ever holds the whole graph.
+"""Reads and writes what ranks make their shares from: one file per rank, so that no rank ever holds the whole graph.
 
 ``dgcl partition --out DIR/`` writes ``DIR/plan.npz`` and ``DIR/rank-00000.part``, ...; every rank of the job opens
 the plan and its own file (:func:`dgcl.load_comm_info`). The plans of exchanges after the first are in
@@ -7,14 +7,15 @@ the plan and its own file (:func:`dgcl.load_comm_info`). The plans of exchanges 
     8 bytes     MAGIC
     8 bytes     length of the header, little-endian
     header      JSON: schema, set (the same in all files written together), exchanges (of each its name and the
-                fingerprint of its plan), rank, world_size, sizes, numbers, and for each array its name, dtype, shape,
-                and place in the file
+                fingerprint of its plan), rank, world_size, sizes, replicas, choice, edges, grid, and for each array its
+                name, shape, and place in the file
     arrays      as they are, each from a multiple of 64 bytes on
     32 bytes    BLAKE2b of all before
 
-Arrays are memory-mapped: pages that are never accessed stay on disk. The mapping is private, so writes to an array
-never reach the file. A file is accepted only if its hash is right and the indices in its tables are in range;
-nothing in it is ever executed.
+Arrays are the rank's items in each exchange and its edges by local rows; the rank compiles its programs itself. They
+are memory-mapped: pages that are never accessed stay on disk. The mapping is private, so writes to an array never
+reach the file. A file is accepted only if its hash is right and no index leads out of its arrays; nothing in it is
+ever executed.
 
 All files are written in a folder of their own inside ``DIR`` and then renamed. A writer killed before the renames
 leaves the old parts unchanged. A writer killed between two renames leaves a mix, which is refused: ranks compare
@@ -30,7 +31,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
@@ -40,14 +40,12 @@ import numpy as np
 from dgcl.grid.grid import Grid, as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
-from dgcl.prepare.share import Share
-from dgcl.prepare.share_checks import check_share
-from dgcl.program.exchange import Exchange
-from dgcl.program.model import Program, Schedule
-from dgcl.relation.local_graph import LocalGraph
+from dgcl.planner.verify.check import verify_plan
+from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
+from dgcl.relation.local_graph import LocalGraph, NumberedEdges
 
 MAGIC: Final = b"DGCLPART"
-SCHEMA: Final = "dgcl-part/3"
+SCHEMA: Final = "dgcl-part/4"
 PLAN: Final = "plan.npz"
 ANEW: Final = "prepare the parts anew (dgcl partition GRAPH --out DIR/)"
 _OTHER_PLANS: Final = "plan-*.npz"
@@ -57,6 +55,7 @@ _ALIGNMENT: Final = 64
 _DIGEST_BYTES: Final = 32
 _LONGEST_HEADER: Final = 1 << 20
 _CHUNK: Final = 1 << 22
+_ITEMS: Final = ("num_owned", "owned", "about_owned", "wanted", "incoming", "about_incoming")
 
 
 def part_path(folder: str | os.PathLike[str], rank: int) -> Path:
@@ -74,8 +73,8 @@ def plan_name(number: int) -> str:
     return PLAN if number == 0 else f"plan-{number}.npz"
 
 
-def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None:
-    """Write the parts of all ranks and their plan; create the folder if needed.
+def save_parts(folder: str | os.PathLike[str], inputs: Sequence[RankInputs]) -> None:
+    """Write the parts of all ranks and their plans; create the folder if needed.
 
     Replaces earlier parts and removes files left by a killed writer; so only one writer may run at a time.
 
@@ -87,13 +86,13 @@ def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None
     for left in place.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(left)
     token = secrets.token_hex(8)
-    plans = [exchange.plan for exchange in shares[0].exchanges]
+    plans = [each.plan for each in inputs[0].exchanges]
     new = place / f"{_UNFINISHED}{token}"
     new.mkdir()
     try:
         signs = [_sign(plan) for plan in plans]
-        for share in shares:
-            _write(part_path(new, share.program.rank), _pieces(share, token, signs))
+        for mine in inputs:
+            _write(part_path(new, mine.rank), _pieces(mine, _arrays(mine), token, signs))
         for number, plan in enumerate(plans):
             plan.save(new / plan_name(number))
         names = sorted(entry.name for entry in new.iterdir())
@@ -101,10 +100,7 @@ def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None
             os.replace(new / name, place / name)
     finally:
         shutil.rmtree(new)
-    for other in [
-        *place.glob(_PART),
-        *place.glob(_OTHER_PLANS),
-    ]:  # of more ranks or exchanges than there are now
+    for other in [*place.glob(_PART), *place.glob(_OTHER_PLANS)]:  # of more ranks or exchanges than now
         if other.name not in names:
             other.unlink()
 
@@ -112,7 +108,7 @@ def save_shares(folder: str | os.PathLike[str], shares: Sequence[Share]) -> None
 def load_share(
     folder: str | os.PathLike[str], rank: int, world_size: int, grid: Any = None
 ) -> tuple[Share, str]:
-    """Load a rank's part and the id of the set it belongs to.
+    """Make a rank's share from its part; and the id of the set that the part belongs to.
 
     Raises:
         ValueError: The folder or the file is missing, damaged, or for another rank, number of ranks or ``grid`` (None:
@@ -134,9 +130,9 @@ def load_share(
             raise ValueError(
                 f"it is for rank {header['rank']} of {header['world_size']}, and this is rank {rank} of {world_size}"
             )
-        arrays = {name: _array(memory, *about) for name, about in header["arrays"].items()}
-        share = _share(header, arrays, Path(folder))
-        check_share(share, rank, world_size)
+        arrays = {name: _array(memory, name, *about) for name, about in header["arrays"].items()}
+        share = share_of(_inputs(header, arrays, Path(folder)))
+        _check_edges(share.local, share.sizes[1])
         stored, expected = share.grid or Grid(world_size), None if grid is None else as_grid(grid, world_size)
         if expected not in (None, stored):
             raise ValueError(
@@ -176,37 +172,39 @@ def _sign(plan: Plan) -> str:
     return fingerprint(plan_arrays(plan.relation, plan.trees), plan.meta)
 
 
-def _pieces(share: Share, token: str, signs: Sequence[str]) -> list[bytes | np.ndarray]:
+def _arrays(inputs: RankInputs) -> dict[str, np.ndarray]:
+    """Return the arrays of a part file."""
+    local = share_of(inputs).local
+    named = {name: getattr(local, name) for name in NumberedEdges._fields}
+    for number, each in enumerate(inputs.exchanges):
+        values = (each.num_owned, *each.owned, each.wanted, *each.incoming)
+        named |= {f"{number}.{name}": value for name, value in zip(_ITEMS, values, strict=True)}
+    return {
+        name: np.ascontiguousarray(value, _type_of(name))
+        for name, value in named.items()
+        if value is not None
+    }
+
+
+def _pieces(
+    inputs: RankInputs, arrays: Mapping[str, np.ndarray], token: str, signs: Sequence[str]
+) -> list[bytes | np.ndarray]:
     """Yield the pieces of a part file in order, without the hash."""
-    arrays: dict[str, np.ndarray] = {}
-    numbers: dict[str, int | None] = {}
-    records: list[tuple[str, Any]] = [("local", share.local)]
-    for number, exchange in enumerate(share.exchanges):
-        program = exchange.program
-        parts = (("program", program), ("expand", program.expand), ("fold", program.fold))
-        records += [(f"{number}.{name}", record) for name, record in parts]
-    for prefix, record in records:
-        for field in fields(record):
-            value = getattr(record, field.name)
-            if isinstance(value, np.ndarray):
-                arrays[f"{prefix}.{field.name}"] = np.ascontiguousarray(value)
-            elif not isinstance(value, Schedule):
-                numbers[f"{prefix}.{field.name}"] = None if value is None else int(value)
     begin, about = 0, {}
     for name, array in arrays.items():
-        about[name] = [array.dtype.str, list(array.shape), begin]
+        about[name] = [list(array.shape), begin]
         begin += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
     header: dict[str, Any] = {
         "schema": SCHEMA,
         "set": token,
-        "exchanges": [[each.name, sign] for each, sign in zip(share.exchanges, signs, strict=True)],
-        "rank": share.program.rank,
-        "world_size": share.program.world_size,
-        "sizes": list(share.sizes),
-        "choice": share.choice,
-        "edges": share.edges,
-        "grid": None if share.grid is None else str(share.grid),
-        "numbers": numbers,
+        "exchanges": [[each.name, sign] for each, sign in zip(inputs.exchanges, signs, strict=True)],
+        "rank": inputs.rank,
+        "world_size": len(inputs.exchanges[0].num_owned),
+        "sizes": inputs.sizes,
+        "replicas": inputs.num_replicas,
+        "choice": inputs.choice,
+        "edges": inputs.placement,
+        "grid": None if inputs.grid is None else str(inputs.grid),
         "arrays": about,
     }
     text = json.dumps(header).encode()
@@ -215,6 +213,10 @@ def _pieces(share: Share, token: str, signs: Sequence[str]) -> list[bytes | np.n
     for array in arrays.values():
         pieces += [array, bytes(-array.nbytes % _ALIGNMENT)]
     return pieces
+
+
+def _type_of(name: str) -> type:
+    return np.int32 if name == "indices" else np.int64
 
 
 def _write(path: Path, pieces: Sequence[bytes | np.ndarray]) -> None:
@@ -246,49 +248,71 @@ def _checked_header(memory: np.ndarray) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         raise ValueError(f"it is not of schema {SCHEMA}, that of this version of dgcl; {ANEW}")
     header["arrays"] = {
-        name: (dtype, shape, start + length + begin)
-        for name, (dtype, shape, begin) in header["arrays"].items()
+        name: (shape, start + length + begin) for name, (shape, begin) in header["arrays"].items()
     }
     return header
 
 
-def _array(memory: np.ndarray, dtype: str, shape: Sequence[int], begin: int) -> np.ndarray:
-    kind = np.dtype(dtype)
-    if kind.kind not in "iu" or any(not isinstance(size, int) or size < 0 for size in shape):
-        raise ValueError(f"it holds an array of {dtype} of shape {shape}")
-    count = int(np.prod(shape, dtype=object))
-    end = begin + count * kind.itemsize
+def _array(memory: np.ndarray, name: str, shape: Sequence[int], begin: int) -> np.ndarray:
+    if any(not isinstance(size, int) or size < 0 for size in shape):
+        raise ValueError(f"it holds an array of shape {shape}")
+    kind = np.dtype(_type_of(name))
+    end = begin + int(np.prod(shape, dtype=object)) * kind.itemsize
     if begin < 0 or end > len(memory) - _DIGEST_BYTES:
         raise ValueError("it ends within an array")
     return memory[begin:end].view(kind).reshape(shape)
 
 
-def _share(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> Share:
-    fields_by_name = {**arrays, **header["numbers"]}
-
-    def values(prefix: str, record: type) -> dict[str, Any]:
-        names = [field.name for field in fields(record) if f"{prefix}.{field.name}" in fields_by_name]
-        return {name: fields_by_name[f"{prefix}.{name}"] for name in names}
-
-    exchanges = []
+def _inputs(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> RankInputs:
+    world_size, exchanges = header["world_size"], []
     for number, (name, sign) in enumerate(header["exchanges"]):
-        expand, fold = (Schedule(**values(f"{number}.{verb}", Schedule)) for verb in ("expand", "fold"))
-        program = Program(**values(f"{number}.program", Program), expand=expand, fold=fold)
-        exchanges.append(Exchange(str(name), _plan(folder / plan_name(number), sign, program), program))
-    local = LocalGraph(**values("local", LocalGraph))
-    num_nodes, num_edges = header["sizes"]
-    choice, edges = str(header.get("choice", "")), str(header.get("edges", "head"))
-    grid = None if header.get("grid") is None else as_grid(header["grid"], header["world_size"])
-    return Share(tuple(exchanges), local, (int(num_nodes), int(num_edges)), choice, edges, grid)
+        num_owned, owned, about, wanted, incoming, brought = (arrays[f"{number}.{each}"] for each in _ITEMS)
+        if (about.shape, brought.shape) != ((3, len(owned)), (3, len(incoming))) or wanted.min(initial=0) < 0:
+            raise ValueError(f"its items in exchange {name!r} cannot be")
+        plan = _plan(folder / plan_name(number), sign, world_size)
+        exchanges.append(RankItems(name, plan, num_owned, (owned, about), wanted, (incoming, brought)))
+    return RankInputs(
+        header["rank"],
+        tuple(exchanges),
+        NumberedEdges(arrays["indptr"], arrays["indices"], arrays["edge_first"], arrays.get("edge_order")),
+        tuple(header["sizes"]),
+        header["replicas"],
+        choice=header["choice"],
+        placement=header["edges"],
+        grid=None if header["grid"] is None else as_grid(header["grid"], world_size),
+    )
 
 
-def _plan(path: Path, sign: str, program: Program) -> Plan:
-    """Load the plan in a file, if the program was made from it."""
+def _check_edges(local: LocalGraph, num_edges: int) -> None:
+    """Raise unless compiled code may index by a local graph's edges."""
+    indptr, num_rows = local.indptr, local.num_owned + len(local.partial_ids)
+    if (
+        len(indptr) != num_rows + 1
+        or indptr[0]
+        or indptr[-1] != local.num_edges
+        or (np.diff(indptr) < 0).any()
+    ):
+        raise ValueError("indptr does not divide its edges")
+    if not 0 <= local.num_replicas <= local.num_owned:
+        raise ValueError(f"it has {local.num_replicas} replicas among {local.num_owned} rows")
+    for name, length, end in (
+        ("indices", local.num_edges, local.num_local),
+        ("edge_first", num_rows, num_edges + 1),
+        ("edge_order", local.num_edges, num_edges),
+    ):
+        values = getattr(local, name)
+        if values is not None and (
+            values.shape != (length,) or values.min(initial=0) < 0 or values.max(initial=-1) >= end
+        ):
+            raise ValueError(f"{name} must be {length} numbers in [0, {end})")
+
+
+def _plan(path: Path, sign: str, world_size: int) -> Plan:
+    """Load the plan in a file, if it is the one with this fingerprint."""
     plan = Plan.load(path)
-    if plan.relation.world_size != program.world_size:
-        raise ValueError(
-            f"{path.name} is for {plan.relation.world_size} ranks, and this for {program.world_size}"
-        )
+    if plan.world_size != world_size:
+        raise ValueError(f"{path.name} is for {plan.world_size} ranks, and this for {world_size}")
     if _sign(plan) != sign:
         raise ValueError(f"{path.name} beside it is another plan than the one that it was made for; {ANEW}")
+    verify_plan(plan)
     return plan

@@ -18,7 +18,7 @@ from dgcl.planner.relays import without_idle_relays
 from dgcl.program import Program
 from dgcl.program.compile import Frame, compile_program
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
-from dgcl.relation.local_graph import LocalGraph, RankEdges, Rows, build_local_graph
+from dgcl.relation.local_graph import LocalGraph, NumberedEdges, RankEdges, Rows, build_local_graph
 
 __all__ = ["RankInputs", "RankItems", "Share", "share_of"]
 
@@ -86,14 +86,14 @@ class RankInputs:
     Attributes:
         rank: The rank.
         exchanges: Its items in each exchange.
-        edges: What it sums.
+        edges: What it sums, by ids of vertices, or by local rows already.
         num_replicas, first_edge: Of its local graph.
         sizes, choice, placement, grid: Of the share.
     """
 
     rank: int
     exchanges: tuple[RankItems, ...]
-    edges: RankEdges
+    edges: RankEdges | NumberedEdges
     sizes: tuple[int, int]
     num_replicas: int = 0
     first_edge: int = -1

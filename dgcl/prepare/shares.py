@@ -24,7 +24,7 @@ from dgcl.partition.check import check_part
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import METHODS
 from dgcl.prepare.cache import cache_key
-from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
+from dgcl.prepare.share import RankInputs, RankItems
 from dgcl.prepare.stored_plans import StaleParts, StoredPlans
 from dgcl.prepare.typed_exchanges import plan_edge_types
 from dgcl.program.compile import items_of_ranks
@@ -51,11 +51,6 @@ def check_method(method: str) -> None:
             f" partition={method!r}"
         )
     check_choice(method, "method", METHODS)
-
-
-def prepare(*arguments: Any, **options: Any) -> list[Share]:
-    """The shares of all ranks, one after the other; arguments and errors of :func:`prepare_inputs`."""
-    return [share_of(inputs) for inputs in prepare_inputs(*arguments, **options)]
 
 
 def prepare_inputs(

@@ -49,7 +49,7 @@ def check_program(program: Program) -> None:
         raise fail(program, "the numbers of rows do not match the ids")
     if (program.owned_ids < 0).any() or (program.halo_ids < 0).any():
         raise fail(program, "a negative id")
-    if program.places is not None and program.places.shape != (program.num_local + program.num_relay,):
+    if program.places.shape != (program.num_local + program.num_relay,):
         raise fail(program, "places must have an entry for each local row")
     _check_schedule(program, "expand")
     _check_schedule(program, "fold")
@@ -64,7 +64,7 @@ def _check_types(program: Program) -> None:
     for record in (program, program.expand, program.fold):
         for field in fields(record):
             value: Any = getattr(record, field.name)
-            if isinstance(value, Schedule) or (field.name == "places" and value is None):
+            if isinstance(value, Schedule):
                 continue
             if not isinstance(value, np.ndarray):
                 if isinstance(value, bool) or not isinstance(value, int):
@@ -230,7 +230,7 @@ def _check_rows(program: Program) -> None:
         if ((indices < 0) | (indices >= end)).any():
             raise fail(program, f"{name} name a row that is not there")
     sent = np.bincount(program.send_rows, minlength=program.num_owned)[: program.num_owned] > 0
-    if program.places is not None and not np.array_equal(program.places[: program.num_owned] != -1, sent):
+    if not np.array_equal(program.places[: program.num_owned] != -1, sent):
         raise fail(program, "places must be those of the owned rows that are sent")
     step, slot_step = np.diff(rows), np.diff(slots)
     if ((step < 0) | ((step == 0) & (slot_step <= 0))).any():

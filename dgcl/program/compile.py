@@ -71,7 +71,7 @@ def compile_program(
     num_owned, num_halo, num_relay = (
         int(n[rank]) for n in (frame.num_owned, frame.num_halo, frame.num_relay)
     )
-    if num_owned + num_halo + num_relay > _MAX_ROWS:
+    if (frame.num_owned + frame.num_halo + frame.num_relay).max() > _MAX_ROWS:  # on every rank alike
         raise ValueError(f"part: a rank would hold more than {_MAX_ROWS} rows; use more ranks")
     mine, through = frame.places_of(rank), frame.places_through(rank)
     counts = (len(owned_ids), len(wanted_rows), len(incoming))

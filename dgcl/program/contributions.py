@@ -84,7 +84,7 @@ def contribution_rows(
 
     Args:
         program: Its program of contributions.
-        folded: That of the fold, with places.
+        folded: That of the fold.
         plan: The plan of the fold.
 
     Returns:
@@ -94,7 +94,6 @@ def contribution_rows(
     Raises:
         ValueError: The places are not those of the plan's rows.
     """
-    assert folded.places is not None
     relation, places = plan.relation, folded.places[: folded.num_local].astype(np.int64)
     mine = np.flatnonzero(places[: folded.num_owned] >= 0)
     mine = mine[np.argsort(places[mine])]

@@ -80,7 +80,7 @@ class Program:
         arrival_rows, arrival_slots: int32, ``(expand.rows_sent,)``: see the module's page.
         places: Integers, ``(num_local + num_relay,)``: where each local row's item stands among all items that some
             rank wants, in the order (class, id); -1: nobody wants it. By these ranks divide rows alike
-            (:mod:`dgcl.program.windows`). None: not known.
+            (:mod:`dgcl.program.windows`).
     """
 
     rank: int
@@ -95,7 +95,7 @@ class Program:
     send_rows: np.ndarray
     arrival_rows: np.ndarray
     arrival_slots: np.ndarray
-    places: np.ndarray | None = None
+    places: np.ndarray
 
     @property
     def num_local(self) -> int:

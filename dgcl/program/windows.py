@@ -26,7 +26,7 @@ def window_programs(
     """Return a rank's program of each window; those of all ranks together are of the restricted plan.
 
     Args:
-        program: The whole program, with places.
+        program: The whole program.
         plan: The plan that it was compiled from.
         num_owned: ``(P,)`` rows that each rank owns.
         num_windows, by: How rows are divided; checked before.
@@ -34,13 +34,12 @@ def window_programs(
     Raises:
         ProgramError: The places are not those of the plan's rows.
     """
-    assert program.places is not None
     window = window_of_places(program.places, plan.relation, num_windows, by)
     programs = []
     for number, parts in enumerate(window_trees(plan.relation, without_idle_relays(plan), num_windows, by)):
         frame = Frame.of(*parts, num_owned)
         kept = window == number
-        send_rows, halo_ids, arrival_rows, arrival_slots = _tables(program, kept)
+        send_rows, halo_ids, arrival_rows, arrival_slots, places = _tables(program, kept)
         programs.append(
             Program(
                 rank=program.rank,
@@ -55,6 +54,7 @@ def window_programs(
                 send_rows=send_rows,
                 arrival_rows=arrival_rows,
                 arrival_slots=arrival_slots,
+                places=places,
             )
         )
         check_program(programs[-1])
@@ -63,16 +63,14 @@ def window_programs(
 
 def halo_windows(program: Program, plan: Plan, num_windows: int, by: By = "mixed") -> NDArray[np.int64]:
     """``(num_halo,)`` the window of each halo row."""
-    assert program.places is not None
     places = program.places[program.num_owned : program.num_local]
     return window_of_places(places, plan.relation, num_windows, by)
 
 
-def _tables(
-    program: Program, kept: NDArray[np.bool_]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """``send_rows``, ``halo_ids``, ``arrival_rows`` and ``arrival_slots`` of the rows that are ``kept``."""
+def _tables(program: Program, kept: NDArray[np.bool_]) -> tuple[np.ndarray, ...]:
+    """``send_rows``, ``halo_ids``, ``arrival_rows``, ``arrival_slots`` and ``places`` of the rows that are ``kept``."""
     n = program.num_owned
+    places = np.where(kept, program.places, -1)
     row = np.arange(len(kept), dtype=np.int32)  # owned rows keep their numbers
     row[n:] = n - 1 + np.cumsum(kept[n:])
     sent, arriving = kept[program.send_rows], kept[program.arrival_rows]
@@ -84,4 +82,5 @@ def _tables(
         program.halo_ids[kept[n : program.num_local]],
         row[program.arrival_rows[arriving]],
         slots[program.arrival_slots[arriving]],
+        np.concatenate([places[:n], places[n:][kept[n:]]]),
     )

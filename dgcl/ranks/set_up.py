@@ -1,4 +1,4 @@
-"""The frame of every collective call of set-up.
+"""Frames of collective calls of set-up, and of their steps.
 
 Ctrl-C is reported to the other ranks, and a rank that dies is noticed at once.
 """
@@ -6,10 +6,13 @@ Ctrl-C is reported to the other ranks, and a rank that dies is noticed at once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
+from dgcl.errors import CommError
 from dgcl.ranks.context import context
+from dgcl.ranks.control import Control
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,3 +39,15 @@ def set_up_call(function: Callable[P, R], name: str = "") -> Callable[P, R]:
             raise
 
     return run
+
+
+@contextmanager
+def leaving(control: Control) -> Iterator[None]:
+    """Around steps of set-up: a rank that cannot go on says so, where the others would wait for it."""
+    try:
+        yield
+    except (CommError, ValueError):  # all ranks raise it
+        raise
+    except BaseException as error:
+        control.leave(f"was stopped by {type(error).__name__}: {error}")
+        raise

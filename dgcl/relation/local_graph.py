@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,14 @@ from dgcl.graph import Graph
 
 __all__ = [
     "LocalGraph",
+    "NumberedEdges",
     "RankEdges",
     "Rows",
     "build_local_graph",
     "edge_places",
     "edges_into",
     "local_graph_bytes",
+    "number_edges",
     "pointer",
 ]
 
@@ -165,36 +167,44 @@ def edges_into(graph: Graph, heads: NDArray[np.int64]) -> RankEdges:
     return RankEdges(graph.num_nodes, heads, degrees, first, graph.indices[places], order)
 
 
+Ids = NDArray[np.int64]
 #: Of some rows of a rank their ids, and (3, n) what is known of each: in-degree, out-degree, the id that users see.
-Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
+Rows = tuple[Ids, Ids]
 
 
-def build_local_graph(
-    edges: RankEdges, owned: Rows, halo: Rows, partial: Rows, num_nodes: int, **more: int
-) -> LocalGraph:
-    """The local graph of a rank. Time: linear in its edges; memory: 4 bytes for each vertex of the whole graph.
+class NumberedEdges(NamedTuple):
+    """The edges that a rank sums, by its local rows: as of the fields of a :class:`LocalGraph`."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    edge_first: NDArray[np.int64]
+    edge_order: NDArray[np.int64] | None
+
+
+def number_edges(edges: RankEdges, owned: Ids, halo: Ids, partial: Ids) -> NumberedEdges:
+    """Find the local rows of edges. Time: linear in them; memory: 4 bytes for each vertex of the whole graph.
 
     Args:
-        edges: What it sums.
-        owned, halo, partial: Its rows: those that it owns, those that it receives, in the order in which they arrive,
-            and those of others to which it contributes. A head is owned or partial, a source owned or in the halo.
-        num_nodes, more: Of the local graph.
+        edges: What a rank sums.
+        owned, halo, partial: Ids of its rows: those that it owns, those that it receives, in the order in which they
+            arrive, and those of others to which it contributes. A head is owned or partial, a source owned or in the
+            halo.
 
     Raises:
         ValueError: There is no row of a head or of a source.
     """
     row_of = np.full(edges.num_vertices, -1, np.int32)
 
-    def number(ids: NDArray[np.int64], first: int) -> None:
+    def number(ids: Ids, first: int) -> None:
         here = np.flatnonzero(ids % edges.slices == edges.slice)
         row_of[ids[here] // edges.slices] = first + here
 
-    num_owned, num_rows = len(owned[0]), len(owned[0]) + len(partial[0])
-    number(owned[0], 0)
-    number(partial[0], num_owned)
+    num_owned, num_rows = len(owned), len(owned) + len(partial)
+    number(owned, 0)
+    number(partial, num_owned)
     heads = row_of[edges.heads]
-    row_of[partial[0] // edges.slices] = -1
-    number(halo[0], num_owned)
+    row_of[partial // edges.slices] = -1
+    number(halo, num_owned)
     indices, order = row_of[edges.sources], edges.order
     for ids, rows in ((edges.heads, heads), (edges.sources, indices)):
         if len(rows) and rows.min() < 0:
@@ -206,19 +216,24 @@ def build_local_graph(
         indices, order = indices[places], None if order is None else order[places]
     degrees, first = np.zeros((2, num_rows), np.int64)
     degrees[heads], first[heads] = edges.degrees, edges.first
-    in_degrees, out_degrees, _ = np.concatenate([owned[1], halo[1]], axis=1)
+    return NumberedEdges(pointer(degrees), indices, first, order)
+
+
+def build_local_graph(
+    edges: RankEdges | NumberedEdges, owned: Rows, halo: Rows, partial: Rows, num_nodes: int, **more: Any
+) -> LocalGraph:
+    """The local graph of a rank; arguments and errors of :func:`number_edges`, and fields of the local graph."""
+    ids, known = zip(owned, halo, partial, strict=True)
+    in_degrees, out_degrees, _ = np.concatenate(known[:2], axis=1)
     return LocalGraph(
-        owned_ids=owned[1][2],
-        halo_ids=halo[1][2],
-        indptr=pointer(degrees),
-        indices=indices,
-        edge_first=first,
-        edge_order=order,
-        in_degrees=in_degrees,
-        out_degrees=out_degrees,
-        num_nodes_global=num_nodes,
-        partial_ids=partial[1][2],
-        partial_in_degrees=partial[1][0],
+        known[0][2],
+        known[1][2],
+        *(edges if isinstance(edges, NumberedEdges) else number_edges(edges, *ids)),
+        in_degrees,
+        out_degrees,
+        num_nodes,
+        partial_ids=known[2][2],
+        partial_in_degrees=known[2][0],
         **more,
     )
 

@@ -13,11 +13,12 @@ from dgcl.program.model import Program
 from dgcl.ranks.control import Control
 from dgcl.ranks.device_sums import device_sums, make_backend
 from dgcl.ranks.group_control import GroupControl
+from dgcl.ranks.set_up import leaving
 from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.collective.wires import BackendWire, GlooWire, Mailbox, PinnedWire, ThreadWire, Wire
 from dgcl.transport.cuda import connect_device
-from dgcl.transport.shared_memory.agreement import connect_peers, leaving
+from dgcl.transport.shared_memory.agreement import connect_peers
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.other_communicators import register
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport

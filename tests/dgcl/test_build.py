@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 import dgcl
 from dgcl import build as building
-from dgcl.build import prepare
 from dgcl.graph import Graph
 from dgcl.planner.methods import METHODS
 from dgcl.ranks.context import context
@@ -18,6 +17,7 @@ from dgcl.transport.connect import open_wire
 from dgcl.transport.shared_memory.peers import Peers
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_ranks import folded, local_ids
+from tests.dgcl.support_shares import prepare
 from tests.samples import named
 
 EDGES = np.random.default_rng(5).integers(0, 40, (2, 160))

@@ -9,6 +9,7 @@ import torch
 
 import dgcl
 from dgcl.graph import as_graph
+from dgcl.prepare import local_edges
 from dgcl.ranks.context import context
 from dgcl.relation import halo_demand
 from tests.dgcl.support_proof import prove
@@ -128,3 +129,46 @@ def test_refusals_are_raised_on_every_rank(name: str) -> None:
     keywords = {"method": "fastest"} if name == "method" else {}
     for said in dgcl.launch(refused, 2, *arguments, keywords):
         assert re.search(text, said), said
+
+
+def spoiled(function, expected) -> str:
+    """The text of an error that this rank meets, or meets alone."""
+    with pytest.raises(expected) as error:
+        function()
+    return str(error.value)
+
+
+def test_a_timeout_on_one_rank_alone_is_refused_on_each(tmp_path) -> None:
+    def run() -> list[str]:
+        rank = context.require_control().rank
+        timeout = -1.0 if rank else 60.0
+        calls = (
+            lambda: dgcl.build_from_local([rank], ([], []), "uniform", timeout=timeout),
+            lambda: dgcl.build_comm_info(([0], [1]), "uniform", timeout=timeout),
+            lambda: dgcl.load_comm_info(tmp_path, timeout=timeout),
+        )
+        return [spoiled(call, ValueError) for call in calls]
+
+    said = dgcl.launch(run, 2)
+    assert all("timeout must be a positive number of seconds" in text for text in (*said[1], *said[0][:2])), (
+        said
+    )
+
+
+def test_a_rank_that_fails_alone_is_named_on_every_other(monkeypatch) -> None:
+    def share_of(inputs):
+        if inputs.rank == 1:
+            raise MemoryError("no room for tables")
+        return whole(inputs)
+
+    whole = local_edges.share_of
+    monkeypatch.setattr(local_edges, "share_of", share_of)
+
+    def run() -> str:
+        rank = context.require_control().rank
+        expected = MemoryError if rank == 1 else dgcl.CommError
+        return spoiled(lambda: dgcl.build_from_local([rank], ([], []), "uniform"), expected)
+
+    for rank, said in enumerate(dgcl.launch(run, 3)):
+        assert "no room for tables" in said
+        assert rank == 1 or "rank 1 was stopped by MemoryError" in said

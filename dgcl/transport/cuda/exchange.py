@@ -42,13 +42,13 @@ from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND, FOLD
 from dgcl.transport.cuda.watchdog import Watchdog
 from dgcl.transport.describe import profiled
-from dgcl.transport.loaded_rows import try_rows
 from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.shared_memory.agreement import check_agreement
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.life_cycle import Lives
 from dgcl.transport.shared_memory.pool import Block
 from dgcl.transport.shared_memory.waits import pack_tag
+from dgcl.transport.tried_rows import try_rows
 
 #: At most so many calls, and operations (unless one call has more), are enqueued and not finished.
 MOST_CALLS: Final = 32

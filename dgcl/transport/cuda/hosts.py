@@ -102,4 +102,5 @@ def all_to_all(rank: int, world_size: int) -> Program:
         send_rows=np.zeros(len(peers), np.int32),
         arrival_rows=np.zeros(len(peers), np.int32),
         arrival_slots=np.arange(len(peers), dtype=np.int32),
+        places=np.array([rank, *peers]),
     )

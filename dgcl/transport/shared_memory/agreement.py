@@ -8,15 +8,15 @@ write where their peers expect other rows, and no later check would notice. With
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dgcl.errors import CommError, DisagreementError
+from dgcl.errors import DisagreementError
 from dgcl.program.exchange import HALO
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
+from dgcl.ranks.set_up import leaving
 from dgcl.ranks.whole_rows import agree
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.waits import MOST_EXCHANGES
@@ -32,18 +32,6 @@ def connect_peers(programs: Mapping[str, Program], control: Control, channel: st
     with leaving(control):
         check_agreement(control, programs)
         return Peers(control, channel)
-
-
-@contextmanager
-def leaving(control: Control) -> Iterator[None]:
-    """Around steps of set-up: a rank that cannot go on says so, where the others would wait for it."""
-    try:
-        yield
-    except (CommError, ValueError):  # all ranks raise it
-        raise
-    except BaseException as error:
-        control.leave(f"was stopped by {type(error).__name__}: {error}")
-        raise
 
 
 def check_agreement(
@@ -124,7 +112,6 @@ def digests_of(program: Program) -> np.ndarray:
                 for table in (stage, count, to * (count > 0)):
                     digest.update(table.astype("<i8").tobytes())
                 for start, size in zip(first[here].ravel(), count.ravel(), strict=True):
-                    if program.places is not None:
-                        digest.update(program.places[rows_there[start : start + size]].tobytes())
+                    digest.update(program.places[rows_there[start : start + size]].tobytes())
             digests[side, peer] = int.from_bytes(digest.digest(), "little")
     return digests

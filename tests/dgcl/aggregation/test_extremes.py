@@ -28,8 +28,8 @@ import dgcl
 from dgcl.aggregation import contributions, extremes
 from dgcl.errors import CommError
 from dgcl.planner.plan import Plan
-from dgcl.prepare.part_files import save_shares
-from dgcl.prepare.shares import prepare
+from dgcl.prepare.part_files import save_parts
+from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.workers.strategy import EdgePlacement
 from tests.dgcl.aggregation.test_aggregator import (
@@ -219,8 +219,8 @@ def from_files(folder: str) -> list[Results]:
 
 def test_parts_from_files(tmp_path):
     case = CASE_BY_NAME["directed"]
-    shares = prepare(case.graph, 3, "uniform", part=case.part(3), strategy=EdgePlacement("cover"))
-    save_shares(tmp_path, shares)
+    inputs = prepare_inputs(case.graph, 3, "uniform", part=case.part(3), strategy=EdgePlacement("cover"))
+    save_parts(tmp_path, inputs)
     assert_expected(dgcl.launch(from_files, 3, str(tmp_path)), "directed")
 
 

@@ -14,7 +14,6 @@ import itertools
 import os
 import signal
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,9 @@ import dgcl
 from dgcl.aggregation import connect as connecting
 from dgcl.aggregation.block import Block
 from dgcl.errors import CommError
-from dgcl.prepare.part_files import save_shares
-from dgcl.prepare.shares import prepare
-from dgcl.program.exchange import HALO, PARTIAL, Exchange
+from dgcl.prepare.part_files import save_parts
+from dgcl.prepare.shares import prepare_inputs
+from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.transport.shared_memory.started import StartedFold
 from tests.dgcl.aggregation.test_aggregator import (
     CASE_BY_NAME,
@@ -512,23 +511,8 @@ def from_parts(folder: str) -> Any:
         return str(error)
 
 
-@pytest.mark.parametrize("are_old", [False, True])
-def test_part_files(tmp_path, are_old):
-    """Those written by an earlier version have all that is needed but for windows."""
+def test_part_files(tmp_path):
     case = CASE_BY_NAME["directed"]
-    shares = prepare(case.graph, 3, "uniform", part=case.part(3))
-    if are_old:
-        shares = [
-            replace(share, exchanges=tuple(without_places(each) for each in share.exchanges))
-            for share in shares
-        ]
-    save_shares(tmp_path, shares)
+    save_parts(tmp_path, prepare_inputs(case.graph, 3, "uniform", part=case.part(3)))
     for found in dgcl.launch(from_parts, 3, str(tmp_path)):
-        if are_old:
-            assert "write them again: dgcl partition GRAPH --ranks 3" in found
-        else:
-            torch.testing.assert_close(found, dense(case, "sum", None) @ features(26, 3))
-
-
-def without_places(exchange: Exchange) -> Exchange:
-    return replace(exchange, program=replace(exchange.program, places=None))
+        torch.testing.assert_close(found, dense(case, "sum", None) @ features(26, 3))

@@ -15,8 +15,8 @@ import torch
 import dgcl
 from dgcl.offload.prediction import GRAPH_BYTES, host_bytes
 from dgcl.planner.reading.render import size
-from dgcl.prepare.part_files import save_shares
-from dgcl.prepare.shares import prepare
+from dgcl.prepare.part_files import save_parts
+from dgcl.prepare.shares import prepare_inputs
 from tests.dgcl.offload.sets import random_graph, t24
 
 GRAPH = random_graph(30, 110, 3)
@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_not_begun(monkeypatch):
 
 def test_edges_stay_in_part_files(tmp_path):
     """A rank that loaded its part has its edges mapped, one chunk's cut out at a time; rows are those of the graph."""
-    save_shares(tmp_path, prepare(GRAPH, 2, "uniform", method="direct"))
+    save_parts(tmp_path, prepare_inputs(GRAPH, 2, "uniform", method="direct"))
     features = torch.arange(60.0).view(30, 2)
 
     def run() -> Any:

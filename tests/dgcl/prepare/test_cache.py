@@ -23,10 +23,10 @@ from dgcl.prepare import cache
 from dgcl.prepare import shares as preparing
 from dgcl.prepare.cache import PlanCache, cache_key
 from dgcl.prepare.share import Share
-from dgcl.prepare.shares import prepare
 from dgcl.ranks.context import context
 from dgcl.topology import resolve_topology
 from tests.dgcl.support_ranks import local_ids
+from tests.dgcl.support_shares import prepare
 from tests.samples import sampled
 
 EDGES = np.random.default_rng(6).integers(0, 50, (2, 220))

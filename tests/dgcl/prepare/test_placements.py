@@ -12,8 +12,8 @@ import dgcl
 from dgcl.cli import main
 from dgcl.graph import Graph
 from dgcl.graph.files import save_graph
-from dgcl.prepare.part_files import load_share, save_shares
-from dgcl.prepare.shares import prepare
+from dgcl.prepare.part_files import load_share, save_parts
+from dgcl.prepare.shares import prepare_inputs
 from dgcl.relation.local_graph import build_local_graph
 from dgcl.workers.edges import edges_of_worker
 from dgcl.workers.exchanges import workers_of
@@ -43,8 +43,9 @@ def from_parts(folder: Path) -> tuple[torch.Tensor, str]:
 @pytest.mark.parametrize("edges", ["tail", "cover"])
 def test_parts_hold_both_exchanges(edges: str, tmp_path: Path) -> None:
     part = CASE.part(RANKS)
-    save_shares(
-        tmp_path / "parts", prepare(CASE.graph, RANKS, "uniform", part=part, strategy=EdgePlacement(edges))
+    save_parts(
+        tmp_path / "parts",
+        prepare_inputs(CASE.graph, RANKS, "uniform", part=part, strategy=EdgePlacement(edges)),
     )
     assert [each.name for each in load_share(tmp_path / "parts", 0, RANKS)[0].exchanges] == [
         "halo",

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 import dgcl
 import dgcl.nn
 from dgcl.graph import as_graph
-from dgcl.prepare.part_files import load_share, save_shares
-from dgcl.prepare.shares import prepare
+from dgcl.prepare.part_files import load_share, save_parts
+from dgcl.prepare.shares import prepare_inputs
 from dgcl.replication.strategy import Replicas
 from tests.dgcl.replication.machines import LAYOUTS, machines
 
@@ -201,10 +201,10 @@ def test_sums_over_copies() -> None:
 
 def test_parts_prepared_offline_keep_their_replicas(tmp_path: Path) -> None:
     topology = machines(MACHINE)
-    shares = prepare(EDGES, len(MACHINE), topology, strategy=Replicas(2))
-    save_shares(tmp_path, shares)
-    for rank, share in enumerate(shares):
-        loaded, _ = load_share(tmp_path, rank, len(MACHINE))[:2]
-        assert loaded.local.num_replicas == share.local.num_replicas
-        assert loaded.choice == share.choice
-        assert loaded.plan.meta["replication"] == share.plan.meta["replication"]
+    inputs = prepare_inputs(EDGES, len(MACHINE), topology, strategy=Replicas(2))
+    save_parts(tmp_path, inputs)
+    for rank, mine in enumerate(inputs):
+        loaded, _ = load_share(tmp_path, rank, len(MACHINE))
+        assert loaded.local.num_replicas == mine.num_replicas
+        assert loaded.choice == mine.choice
+        assert loaded.plan.meta["replication"] == mine.exchanges[0].plan.meta["replication"]

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
 from dgcl.prepare.share import Share
-from dgcl.prepare.shares import prepare
 from dgcl.relation.classes import halo_classes
 from dgcl.replication.copies import copy_graph, hop_distances
 from dgcl.replication.counts import count_copies, holdings, level
 from dgcl.replication.strategy import Replicas
 from tests.dgcl.awkward import CASES, Case
 from tests.dgcl.replication.machines import LAYOUTS, machines
+from tests.dgcl.support_shares import prepare
 
 MANY = [list(range(70)), [rank // 2 for rank in range(140)]]  # more machines than a mask has bits
 

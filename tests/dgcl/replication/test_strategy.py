@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from dgcl.graph import as_graph
-from dgcl.prepare.shares import Share, prepare
+from dgcl.prepare.share import Share
 from dgcl.replication import strategy
 from dgcl.replication.strategy import Replicas
 from tests.dgcl.replication.machines import LAYOUTS, machines
+from tests.dgcl.support_shares import prepare
 
 GRAPH = as_graph(np.random.default_rng(8).integers(0, 200, (2, 300)), num_nodes=200)
 PART = np.arange(200) * 4 // 200

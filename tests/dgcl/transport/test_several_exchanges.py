@@ -1,19 +1,13 @@
 """Communicators of several exchanges: relations, plans and numbers of stages differ, calls alternate."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
 
 import dgcl
 from dgcl.errors import DisagreementError
-from dgcl.planner.methods import make_plan
-from dgcl.prepare import part_files
-from dgcl.prepare.part_files import load_share, save_shares
-from dgcl.program import compile_programs
 from tests.dgcl.rank_pool import RankPool
-from tests.dgcl.support_plans import World, all_to_all
 from tests.dgcl.support_ranks import join
 from tests.dgcl.transport.several_exchanges import RANKS, check_all, shares_of, worlds
 from tests.samples import named, slow
@@ -108,31 +102,3 @@ def test_memory_and_description_of_all():
         assert "exchange 'partials': sends" in comm.describe()
 
     dgcl.launch(run, RANKS)
-
-
-def planned(world: World, method: str) -> World:
-    """The same relation with a plan of a planner, which can be stored."""
-    plan = make_plan(world.classes.relation, all_to_all(RANKS), method)
-    return replace(world, plan=plan, programs=compile_programs(plan, world.classes))
-
-
-def test_part_files_hold_all(tmp_path):
-    methods = {"halo": "chain", "partials": "direct", "third": "spst"}
-    given = {
-        name: planned(world, methods[name]) for name, world in worlds("direct", "direct", "direct").items()
-    }
-    save_shares(tmp_path, shares_of(given))
-    loaded = [load_share(tmp_path, rank, RANKS)[0] for rank in range(RANKS)]
-    rows = {name: world.planned_rows for name, world in given.items()}
-    told = dgcl.launch(check_all, RANKS, loaded, rows, "auto")
-    assert [text for texts in told for text in texts] == []
-    save_shares(tmp_path, given["halo"].shares())
-    assert sorted(path.name for path in tmp_path.glob("plan*")) == ["plan.npz"]
-
-
-def test_parts_of_the_version_before_are_refused_with_the_way_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(part_files, "SCHEMA", "dgcl-part/2")
-    save_shares(tmp_path, planned(worlds("direct")["halo"], "direct").shares())
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"prepare the parts anew \(dgcl partition GRAPH --out DIR/\)"):
-        load_share(tmp_path, 0, RANKS)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import dgcl
-from dgcl.build import prepare
 from dgcl.communicator import Communicator
-from dgcl.prepare.part_files import save_shares
+from dgcl.prepare.part_files import save_parts
+from dgcl.prepare.shares import prepare_inputs
 from dgcl.ranks.context import context
 from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
 from dgcl.transport.base import WholeCalls
@@ -130,8 +130,8 @@ def test_rows_that_are_handed_out_are_on_the_device():
 
 def test_parts_from_files_are_joined_on_devices(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO", "dgcl")
-    shares = prepare(WORLD.graph, 3, "uniform", part=WORLD.part)
-    save_shares(tmp_path / "parts", shares)
+    inputs = prepare_inputs(WORLD.graph, 3, "uniform", part=WORLD.part)
+    save_parts(tmp_path / "parts", inputs)
     memory = Memory()
     fakes = [FakeCuda(memory, seed) for seed in range(3)]
     opened = threading.local()

@@ -1,4 +1,4 @@
-"""Check, by first calls, that rows are those that the ids of programs say: of programs read from files, and on devices.
+"""Check, by first calls on devices, that rows are those that the ids of programs say.
 
 Programs that do not fit together are found out before anything moves
 (:mod:`dgcl.transport.shared_memory.agreement`); here what has moved is compared with the ids that they state.
@@ -14,29 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.program.model import Program
-from dgcl.ranks.control import Control
 from dgcl.transport.base import Transport
 
-__all__ = ["check_rows"]
+__all__ = ["try_rows"]
 
 _DIGIT_BITS = 14
 _DIGITS = 4
-
-
-def check_rows(
-    transport: Transport, programs: Mapping[str, Program], control: Control, device: torch.device
-) -> None:
-    """Raise where :func:`try_rows` finds something wrong. Collective.
-
-    Raises:
-        ValueError: On every rank, naming the first that got other rows than its ids say.
-    """
-    told = control.exchange(try_rows(transport, programs, device))
-    problem = next((text for text, _ in told if text is not None), None)
-    if problem is None and sum(count for _, count in told):
-        problem = "a fold leaves rows out, or adds them twice"
-    if problem is not None:
-        raise ValueError(problem)
 
 
 def try_rows(
