@@ -85,14 +85,15 @@ class _Messages:
 
     Attributes:
         works: What is under way, each with the rank at its other end; first ``num_receives`` receives.
-        rows: What must live until they are over.
+        rows: Of each what it sends or receives into.
         num_over: How many are.
         broken: What went wrong, with whom; None: nothing.
     """
 
-    def __init__(self, *rows: Tensor) -> None:
+    def __init__(self) -> None:
         self.works: list[tuple[Any, int]] = []
-        self.rows, self.num_over, self.num_receives = rows, 0, 0
+        self.rows: list[Tensor] = []
+        self.num_over = self.num_receives = 0
         self.broken: ConnectionBroken | None = None
         self.over = threading.Event()
 
@@ -110,18 +111,22 @@ class GlooWire:
         self._group, self._connections, self._process = group, connections, os.getpid()
         self._longest = timedelta(seconds=min(_DEADLINES * timeout, 1e6))
         self._posted: SimpleQueue[_Messages | None] = SimpleQueue()
+        self._last = _Messages()
         self._thread = threading.Thread(target=self._await_all, name="dgcl messages", daemon=True)
         self._thread.start()
         atexit.register(self.close)  # it also keeps the group in forks, which cannot take it down
 
     def post(self, arrived: Tensor, packed: Tensor, receives: list[int], sends: list[int]) -> Any:
         """As the module says."""
-        messages, peer = _Messages(arrived, packed), None
+        messages, peer = _Messages(), None
+        self._last = messages
         try:
             for peer, part in self._slices(arrived, receives, -1):
+                messages.rows.append(part)
                 messages.works.append((self._group.recv([part], peer, _ROWS), peer))
             messages.num_receives = len(messages.works)
             for peer, part in self._slices(packed, sends, 1):
+                messages.rows.append(part)
                 messages.works.append((self._group.send([part], peer, _ROWS), peer))
         except RuntimeError as error:
             messages.broken = ConnectionBroken(str(error), peer)
@@ -138,7 +143,7 @@ class GlooWire:
         step = max(_MESSAGE // max(rows.shape[1], 1), 1)
         peers = [peer for peer in peers if counts[peer]]
         for turn in zip_longest(*(parts[peer].split(step) for peer in peers)):
-            yield from ((peer, part) for peer, part in zip(peers, turn, strict=True) if part is not None)
+            yield from ((peer, part.data) for peer, part in zip(peers, turn, strict=True) if part is not None)
 
     def _await_all(self) -> None:
         while (messages := self._posted.get()) is not None:
@@ -191,6 +196,9 @@ class GlooWire:
         self._posted.put(None)
         self.abort()
         self._thread.join(_JOIN_SECONDS)
+        # Gloo goes on waiting for a message that was cut off. Nothing is written any more, so its memory can go.
+        for part in self._last.rows:
+            part.data = part.new_empty(0)
         self._group = None
 
 
