@@ -7,6 +7,7 @@
 - :mod:`~dgcl.aggregation.windows`: the same, halo rows a part at a time;
 - :mod:`~dgcl.aggregation.contributions`: each rank's results for a row brought to its owner, not added;
 - :mod:`~dgcl.aggregation.once`: the refusal of second derivatives;
+- :mod:`~dgcl.aggregation.segments`: the extremes at each head;
 - :mod:`~dgcl.aggregation.extremes`: maxima and minima;
 - :mod:`~dgcl.aggregation.aggregator`: what users hold;
 - :mod:`~dgcl.aggregation.connect`: how ranks make one together.

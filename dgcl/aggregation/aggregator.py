@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dgcl.aggregation import edges, extremes
+from dgcl.aggregation import edges, segments
 from dgcl.aggregation.aggregating import Aggregating
 from dgcl.aggregation.block import Block, as_mask
 from dgcl.aggregation.contributions import connect_contributions
@@ -181,12 +181,8 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
     """Raise where maxima or minima cannot be had."""
     if edge_weight is not None:
         raise ValueError(f"edge_weight goes with sums and means; reduce={reduce!r} takes rows as they are")
-    if comm.device.type != "cpu":
-        raise ValueError(
-            f"reduce={reduce!r} runs on the CPU (rows are on {comm.device}); on devices use a layer of PyG or DGL on"
-            " comm.local_graph()"
-        )
-    extremes.prepare()
+    if comm.device.type == "cpu":
+        segments.prepare()
 
 
 def _contributors_differ(comm: Aggregating) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.aggregation.aggregating import Aggregating
+from dgcl.aggregation.segments import Segments
 from dgcl.program.contributions import contribution_program, contribution_rows
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Contributions", "connect_contributions"]
 
@@ -39,15 +37,14 @@ class Contributions:
         exchange: Its number.
         sent: ``(num_partial,)`` int64, the partial results in the order in which the rank sends them.
         rows: ``(M,)`` int64, owned rows to which others contribute.
-        indptr, candidates: ``(M + 1,)`` int64 and int32, the candidates of each, those without an edge left out.
+        candidates: Of each, those without an edge left out.
         num_items: Items that arrive.
     """
 
     exchange: int
     sent: Tensor
     rows: Tensor
-    indptr: NDArray[np.int64]
-    candidates: NDArray[np.int32]
+    candidates: Segments
     num_items: int
 
 
@@ -81,14 +78,16 @@ def _connect(comm: Aggregating) -> Contributions:
         agree(control, problem)
         named = {f"{PARTIAL}, of each contributor": program}
         exchange = comm.transport.add_exchanges(named, comm.number_of(PARTIAL))
-    candidates = _candidates(np.diff(comm.local.indptr), rows)
-    return Contributions(exchange, torch.from_numpy(sent), *candidates, len(rows))
+    owned, indptr, candidates = _candidates(np.diff(comm.local.indptr), rows)
+    segments = Segments(indptr, candidates, comm.device)
+    sent_rows, owned_rows = (torch.from_numpy(each).to(comm.device) for each in (sent, owned))
+    return Contributions(exchange, sent_rows, owned_rows, segments, len(rows))
 
 
 def _candidates(
     degrees: NDArray[np.int64], item_rows: NDArray[np.int64]
-) -> tuple[Tensor, NDArray[np.int64], NDArray[np.int32]]:
-    """``rows``, ``indptr`` and ``candidates`` of :class:`Contributions`.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """The ``rows`` of :class:`Contributions`, where their candidates begin, and these.
 
     Args:
         degrees: Edges of each row on this rank.
@@ -100,4 +99,4 @@ def _candidates(
     candidates = np.concatenate([own, len(rows) + np.arange(len(place))]).astype(np.int32)
     indptr = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.bincount(heads, minlength=len(rows)), out=indptr[1:])
-    return torch.from_numpy(rows), indptr, candidates[np.argsort(heads, kind="stable")]
+    return rows, indptr, candidates[np.argsort(heads, kind="stable")]

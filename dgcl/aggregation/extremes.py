@@ -12,6 +12,7 @@ row, brings the result to its place.
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -20,24 +21,14 @@ from torch import Tensor
 from dgcl.aggregation.aggregating import Aggregating
 from dgcl.aggregation.contributions import Contributions
 from dgcl.aggregation.once import once_differentiable
-from dgcl.kernels.edge_extremes import extremes, scatter_rows
+from dgcl.aggregation.segments import Segments, scatter
 from dgcl.ranks.tensors import is_transformed, mark_of
 from dgcl.transport.steps import FOR_MAX, FOR_MIN
 
-__all__ = ["prepare", "reduce_extremes"]
+__all__ = ["reduce_extremes"]
 
-
-def prepare() -> None:
-    """Compile for float32 and float64, so that no peer waits for it in a call."""
-    indices = torch.zeros(1, dtype=torch.int32, device="cpu").numpy()
-    wide = torch.zeros(1, dtype=torch.int64, device="cpu").numpy()
-    for dtype in (torch.float32, torch.float64):
-        rows, winner = (
-            torch.zeros(0, 1, dtype=dtype, device="cpu").numpy(),
-            torch.zeros(0, 1, dtype=torch.int32, device="cpu").numpy(),
-        )
-        extremes(rows, wide, indices, wide[:, None], True, rows, winner)
-        scatter_rows(rows, winner, rows)
+#: Of each communicator its edges; the ids of its local rows, and -1 behind them for what is of no edge.
+_edges: WeakKeyDictionary[Any, tuple[Segments, Tensor]] = WeakKeyDictionary()
 
 
 def reduce_extremes(
@@ -49,7 +40,7 @@ def reduce_extremes(
     """``(num_owned, F)``: for each owned row the largest, or smallest, elements of its in-neighbours' rows.
 
     Args:
-        x: ``(num_owned, F)`` floating point on the CPU; 16-bit floats are compared as float32, which is exact.
+        x: ``(num_owned, F)`` floating point; 16-bit floats are compared as float32, which is exact.
         comm: The communicator.
         exchanges: The numbers of the exchanges that bring halo rows, and the only rank's results for a row to its
             owner; the one that brings all ranks' results. None: no rank sends a row.
@@ -79,18 +70,20 @@ class _Extremes(torch.autograd.Function):
         exchanges: tuple[int | None, int | None, Contributions | None],
         largest: bool,
     ) -> Tensor:
-        local, (expand, fold, contributions) = comm.local, exchanges
+        expand, fold, contributions = exchanges
+        if comm not in _edges:
+            local, device = comm.local, comm.device
+            ids = torch.from_numpy(np.append(local.local_ids, -1)[:, None]).to(device)
+            _edges[comm] = Segments(local.indptr, local.indices, device), ids
+        segments, ids = _edges[comm]
         rows = x.contiguous()
         if expand is not None:
             halo = comm.transport.begin_expand(rows, expand, wait=True, purpose=_purpose(largest)).wait()
             rows = torch.cat([rows, halo])
-        out = x.new_empty(local.num_heads, x.shape[1])
-        winner = torch.empty(out.shape, dtype=torch.int32, device="cpu")
-        ids = local.local_ids[:, None]
-        extremes(rows.numpy(), local.indptr, local.indices, ids, largest, out.numpy(), winner.numpy())
+        out, winner = segments.extremes(rows, ids, largest)
         ctx.comm, ctx.exchanges, ctx.num_rows = comm, exchanges, len(rows)
         if contributions is not None:
-            out, won = _best(out, winner, comm, contributions, largest)
+            out, won = _best(out, ids[:, 0], winner, comm, contributions, largest)
             ctx.save_for_backward(mark_of(comm), winner, won)
             return out
         ctx.save_for_backward(mark_of(comm), winner)
@@ -106,8 +99,7 @@ class _Extremes(torch.autograd.Function):
             grad = _grad_of_found(grad, won[0], len(winner), ctx.comm, contributions)
         elif fold is not None:
             grad = ctx.comm.transport.expand(grad, fold)
-        rows = grad.new_zeros(ctx.num_rows, grad.shape[1])
-        scatter_rows(grad.numpy(), winner.numpy(), rows.numpy())
+        rows = scatter(grad, winner, ctx.num_rows)
         return rows if expand is None else ctx.comm.transport.fold(rows, expand), None, None, None
 
 
@@ -116,23 +108,28 @@ def _purpose(largest: bool) -> int:
 
 
 def _best(
-    found: Tensor, winner: Tensor, comm: Aggregating, contributions: Contributions, largest: bool
+    found: Tensor,
+    ids: Tensor,
+    winner: Tensor,
+    comm: Aggregating,
+    contributions: Contributions,
+    largest: bool,
 ) -> tuple[Tensor, Tensor]:
     """Compare what this rank and others found for its owned rows.
 
     Args:
         found: ``(num_heads, F)`` for owned rows, then for others'.
-        winner: The same, the local rows that it is of.
+        ids: ``(num_local + 1,)`` of local rows, and -1.
+        winner: As of ``found``, the local rows that it is of.
         comm: The communicator.
         contributions: The exchange.
         largest: Maxima; else minima.
 
     Returns:
-        ``(num_owned, F)`` results; ``(M, F)`` int32 the candidates that they are of.
+        ``(num_owned, F)`` results; ``(M, F)`` the candidates that they are of.
     """
     num_owned, width, rows = comm.local.num_owned, found.shape[1], contributions.rows
     sent = contributions.sent + num_owned
-    ids = torch.from_numpy(np.append(comm.local.local_ids, -1))  # what is of no edge, -1, is of no id
     # What is found travels together with the ids that it is of, which as integers arrive bit by bit.
     word = torch.int32 if found.element_size() == 4 else torch.int64
     kind = word if comm.num_nodes * comm.grid.slices < 2**31 else torch.int64
@@ -145,12 +142,7 @@ def _best(
     ).wait()
     values = torch.cat([found[rows], items[:, :width].contiguous().view(found.dtype)])
     of_ids = torch.cat([ids[winner[rows]], items[:, width:].contiguous().view(kind).long()])
-    best, won = (
-        values.new_empty(len(rows), width),
-        torch.empty(len(rows), width, dtype=torch.int32, device="cpu"),
-    )
-    indptr, candidates = contributions.indptr, contributions.candidates
-    extremes(values.numpy(), indptr, candidates, of_ids.numpy(), largest, best.numpy(), won.numpy())
+    best, won = contributions.candidates.extremes(values, of_ids, largest)
     return found[:num_owned].index_copy(0, rows, best), won
 
 
@@ -159,8 +151,7 @@ def _grad_of_found(
 ) -> Tensor:
     """``(num_heads, F)``: the gradient of what this rank found, from that of its owned rows' results."""
     num_owned, rows = len(grad), contributions.rows
-    of_candidates = grad.new_zeros(len(rows) + contributions.num_items, grad.shape[1])
-    scatter_rows(grad[rows].numpy(), won.numpy(), of_candidates.numpy())
+    of_candidates = scatter(grad[rows], won, len(rows) + contributions.num_items)
     returned = grad.new_zeros(num_heads - num_owned, grad.shape[1])
     folding = comm.transport.begin_fold(of_candidates[len(rows) :], contributions.exchange, wait=True)
     folding.wait(returned)  # each row has one contributor: nothing is added twice

@@ -84,7 +84,7 @@ def _warm_exchange() -> None:
     import torch
 
     import dgcl
-    from dgcl.aggregation import extremes
+    from dgcl.aggregation import segments
     from dgcl.graph import as_graph
     from dgcl.kernels import edge_sums
     from dgcl.kernels.compiled import compile_all
@@ -92,7 +92,7 @@ def _warm_exchange() -> None:
 
     kernels.prepare()
     compile_all(edge_sums)
-    extremes.prepare()
+    segments.prepare()
     graph = as_graph(np.random.default_rng(0).integers(0, 60, (2, 300)))
 
     def exchange() -> None:

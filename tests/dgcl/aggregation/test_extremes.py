@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import dgcl
-from dgcl.aggregation import contributions, extremes
+from dgcl.aggregation import contributions, segments
 from dgcl.errors import CommError
 from dgcl.planner.plan import Plan
 from dgcl.prepare.part_files import save_parts
@@ -276,8 +276,8 @@ def test_an_exception_between_the_exchanges_is_named_on_every_rank(place, backwa
         for _ in range(3):  # ranks that need no row of rank 1's are stopped by a later call
             comm.expand(x.detach())
 
-    monkeypatch.setattr(extremes, "extremes", fail_at(extremes.extremes))
-    monkeypatch.setattr(extremes, "scatter_rows", fail_at(extremes.scatter_rows))
+    monkeypatch.setattr(segments, "extremes", fail_at(segments.extremes))
+    monkeypatch.setattr(segments, "scatter_rows", fail_at(segments.scatter_rows))
     with pytest.raises(ZeroDivisionError, match="between exchanges") as raised:
         dgcl.launch(on_rank, 3)
     notes = "\n".join(raised.value.__notes__)
@@ -293,7 +293,7 @@ def die_between(folder: str, backward: bool) -> None:
     y = comm.aggregator("max")(x)
     if comm.rank == 1:
         name = "scatter_rows" if backward else "extremes"
-        setattr(extremes, name, lambda *given: os.kill(os.getpid(), signal.SIGKILL))
+        setattr(segments, name, lambda *given: os.kill(os.getpid(), signal.SIGKILL))
     try:
         if backward:
             y.sum().backward()

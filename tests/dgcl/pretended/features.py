@@ -70,6 +70,19 @@ def aggregate(reduce: Any, weight: str = "", **options: Any) -> Feature:
     return run
 
 
+def ties(reduce: Any) -> Feature:
+    def run(comm: Communicator) -> list[Tensor]:
+        x = comm.dispatch_features((FEATURES > 0).to(torch.float16))
+        x.masked_fill_(comm.dispatch_features(MASK[:, None]), torch.nan if reduce == "max" else torch.inf)
+        x.requires_grad_()
+        y = comm.aggregator(reduce)(x)
+        grad = torch.arange(y.numel(), dtype=torch.float64).to(comm.device).reshape(y.shape).to(y.dtype)
+        y.backward(grad / 64)
+        return [torch.nan_to_num(y), x.grad]
+
+    return run
+
+
 def train(layer: str, *between: Callable[[], nn.Module]) -> Feature:
     def run(comm: Communicator) -> list[Tensor]:
         x = comm.dispatch_features(FEATURES)
@@ -119,6 +132,8 @@ FEATURES_BY_NAME: dict[str, tuple[Feature, dict[str, Any]]] = {
         for edges in ("head", "tail", "cover")
         for reduce in ("sum", "mean", "max")
     },
+    "min, ties": (ties("min"), {"edges": "tail"}),
+    "max, ties": (ties("max"), {"grid": "3d"}),
     "constant weights": (aggregate("sum", "constant"), {"edges": "cover"}),
     "learned weights": (aggregate("sum", "learned"), {"edges": "cover"}),
     "windows": (aggregate("sum", windows=3), {}),

@@ -1,0 +1,91 @@
+"""The largest or smallest elements over the edges of each head: a kernel on the CPU, torch's operations on devices.
+
+A winner is the tail that an element is of; where a head has no edge it is -1 on the CPU, on devices the row behind the
+last, so that a padded row takes its part.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dgcl.kernels.edge_extremes import extremes, scatter_rows
+
+__all__ = ["Segments", "prepare", "scatter"]
+
+_MOST: Final = 1 << 24  # elements of a temporary of all edges
+_NOBODY: Final = torch.iinfo(torch.int64).max
+
+
+class Segments:
+    """Edges grouped by their heads.
+
+    Args:
+        indptr: ``(heads + 1,)``, where each head's edges begin.
+        tails: ``(E,)``.
+        device: Where rows are.
+    """
+
+    def __init__(self, indptr: NDArray[np.int64], tails: NDArray[np.int32], device: torch.device) -> None:
+        self._indptr, self._tails, self._num_heads = indptr, tails, len(indptr) - 1
+        if device.type != "cpu":
+            ends = np.repeat(np.arange(self._num_heads), np.diff(indptr)), tails.astype(np.int64)
+            self._ends = [torch.from_numpy(each).to(device)[:, None] for each in ends]
+
+    def extremes(self, x: Tensor, ids: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
+        """``(heads, F)`` the extremes of ``x`` ``(tails, F)`` and their winners; zeros where a head has no edge.
+
+        Of equal elements the one with the smallest id wins: ``ids`` has ``(tails, F)``, or ``(tails, 1)`` for all
+        columns. NaN is beyond all else.
+        """
+        if x.device.type == "cpu":
+            out = x.new_empty(self._num_heads, x.shape[1])
+            winner = torch.empty(out.shape, dtype=torch.int32, device="cpu")
+            extremes(x.numpy(), self._indptr, self._tails, ids.numpy(), largest, out.numpy(), winner.numpy())
+            return out, winner
+        step = max(_MOST // max(len(self._tails), 1), 1)
+        of_columns = [
+            self._extremes(of_x, of_ids, largest)
+            for of_x, of_ids in zip(x.split(step, 1), ids.expand(-1, x.shape[1]).split(step, 1), strict=True)
+        ]
+        out, winner = (torch.cat(each, 1) for each in zip(*of_columns, strict=True))
+        return out, winner
+
+    def _extremes(self, x: Tensor, ids: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
+        shape = self._num_heads, x.shape[1]
+        heads, tails = (ends.expand(-1, x.shape[1]) for ends in self._ends)
+        values = x.gather(0, tails)
+        least = x.new_full(shape, -torch.inf if largest else torch.inf)
+        best = least.scatter_reduce(0, heads, values, "amax" if largest else "amin")
+        remaining = (values == best.gather(0, heads)) | values.isnan()
+        for key in (ids.gather(0, tails), tails):
+            keys = torch.where(remaining, key, _NOBODY)
+            winner = keys.new_full(shape, _NOBODY).scatter_reduce(0, heads, keys, "amin")
+            remaining = remaining & (keys == winner.gather(0, heads))
+        winner = winner.clamp(max=len(x))
+        return torch.cat([x, x.new_zeros(1, x.shape[1])]).gather(0, winner), winner
+
+
+def scatter(grad: Tensor, winner: Tensor, num_rows: int) -> Tensor:
+    """``(num_rows, F)``: each element of ``grad`` ``(heads, F)`` added to the row that is its winner, heads ascending.
+
+    On CUDA the order is fixed under ``torch.use_deterministic_algorithms(True)`` alone.
+    """
+    if grad.device.type != "cpu":
+        return grad.new_zeros(num_rows + 1, grad.shape[1]).scatter_add_(0, winner, grad)[:num_rows]
+    rows = grad.new_zeros(num_rows, grad.shape[1])
+    scatter_rows(grad.numpy(), winner.numpy(), rows.numpy())
+    return rows
+
+
+def prepare() -> None:
+    """Compile for float32 and float64, so that no peer waits for it in a call."""
+    segments = Segments(np.zeros(1, np.int64), np.zeros(0, np.int32), torch.device("cpu"))
+    ids = torch.zeros(0, 1, dtype=torch.int64, device="cpu")
+    for dtype in (torch.float32, torch.float64):
+        none = torch.zeros(0, 1, dtype=dtype, device="cpu")
+        scatter(*segments.extremes(none, ids, True), 0)
