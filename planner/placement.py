@@ -21,7 +21,7 @@ from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from dgcl.planner.bounds.best import cut_bound
 from dgcl.planner.bounds.cut_kernels import covers
 from dgcl.planner.bounds.cuts import Cut, candidate_cuts, labels
-from dgcl.planner.column_generation.dual_bound.price_bound import price_bound
+from dgcl.planner.column_generation.master.price_bound import price_bound
 from dgcl.planner.column_generation.pricing.groups import is_exact
 from dgcl.planner.compiled import compiled
 from dgcl.planner.cost import GIGA, predicted_seconds

@@ -28,7 +28,7 @@ from typing import Any
 from unittest import mock
 
 from dgcl.planner import Plan, PlanOptions, Relation, make_plan
-from dgcl.planner.column_generation.search import polish, stage_search
+from dgcl.planner.column_generation.search import stage_search
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.methods import auto
@@ -55,13 +55,13 @@ TARGETS = (
 PARTS: dict[str, tuple[list[str], Any, str, Any]] = {
     "column generation": (["column_generation/*/*.py"], StageSearch, "run", lambda self: None),
     "exchange of trees": (
-        ["column_generation/improvement/exchange.py"], polish, "improve", lambda trees, *_, **__: trees,
+        ["column_generation/improvement/exchange.py"], stage_search, "improve", lambda trees, *_, **__: trees,
     ),
     "re-parenting": (
-        ["column_generation/improvement/reparent.py"], polish, "reparent", lambda trees, *_, **__: trees,
+        ["column_generation/improvement/reparent.py"], stage_search, "reparent", lambda trees, *_, **__: trees,
     ),
     "plans of bundles": (
-        [f"column_generation/*/{file}.py" for file in ("grouped", "aggregated", "coordinate_descent")],
+        [f"column_generation/*/{file}.py" for file in ("grouped", "aggregated")],
         StageSearch, "_search_groups", lambda *_: None,
     ),
     "plans as if stages were short": ([], StageSearch, "_try_short_stages", lambda *_: None),

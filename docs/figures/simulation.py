@@ -16,7 +16,7 @@ import numpy as np
 
 from dgcl.planner import Plan, Relation, make_plan
 from dgcl.planner.bounds.best import best_bound
-from dgcl.planner.column_generation.dual_bound.price_bound import price_bound
+from dgcl.planner.column_generation.master.price_bound import price_bound
 from dgcl.planner.simulator.executed import executed_seconds, protocol
 from dgcl.planner.simulator.simulate import simulate
 from dgcl.planner.synthetic import synthetic_relation

@@ -1,4 +1,4 @@
-"""Makes plans of whole rows faster: trees exchanged, edges re-parented, coordinate descent over bundles.
+"""Makes plans of whole rows faster: trees exchanged and edges re-parented.
 
 Imports :mod:`..pricing`, :mod:`..master` and :mod:`..rounding`.
 """

@@ -1,4 +1,4 @@
-"""The restricted master problem: columns, the linear program over them, and the best fractional plan.
+"""The restricted master problem: columns, the linear program, the best fractional plan, and bounds from prices.
 
 Imports :mod:`..pricing`.
 """

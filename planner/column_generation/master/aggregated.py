@@ -3,7 +3,7 @@
 On a cluster of equal machines most of what prices have to find is the same for all directions of a kind: which
 stages the NICs work in, and when rows are spread inside the machines. With one price per (stage, kind) instead of one
 per (stage, direction) the master problem has a few dozen rows instead of thousands, and about thirty answers solve it.
-That directions of one kind are not equally busy is left to improvement/coordinate_descent.py, which starts from here.
+That directions of one kind are not equally busy is left to search/grouped.py, which starts from here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, IntArray
-from dgcl.planner.column_generation.master.multiplicative_weights import Pricing, soft_weights
+from dgcl.planner.column_generation.master.fractional import Pricing, Problem, soft_weights
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
 
 if TYPE_CHECKING:
-    from dgcl.planner.column_generation.master.fractional import Problem
     from dgcl.topology.arrays import TopologyArrays
 
 ROUNDS, STEP = 24, 0.5  # of multiplicative weights, before the first linear program

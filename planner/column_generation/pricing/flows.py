@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.pricing.new_arrays import new_flag_table, new_float_table, new_floats
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
 from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices
-from dgcl.planner.compiled import compiled
+from dgcl.planner.compiled import compiled, new_flag_table, new_float_table, new_floats
 
 if TYPE_CHECKING:
     pass

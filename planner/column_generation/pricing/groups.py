@@ -2,8 +2,8 @@
 
 With one group of all devices the tree program is exact, at K * P * 3**(P-1) / 2 steps a round. Past a dozen
 devices sets are kept per group instead: a row crosses to each other group once (over one link, after any
-moves inside its own), and is spread there. The gap to the bounds (bounds/, dual_bound/), which hold for any plan,
-shows what that costs.
+moves inside its own), and is spread there. The gap to the bounds (bounds/, master/price_bound.py), which hold for any
+plan, shows what that costs.
 """
 
 from __future__ import annotations

@@ -23,9 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.pricing.new_arrays import new_float_table, new_floats
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
-from dgcl.planner.compiled import compiled
+from dgcl.planner.compiled import compiled, new_float_table, new_floats
 
 WAIT = -1  # in place of a move: the set stays where it is until the next stage
 

@@ -1,12 +1,12 @@
 """The search for a near-optimal plan with its certificate, which `auto` and `optimal` share.
 
 1. Peer-to-peer, where possible, is the first plan; others are taken only if they are faster.
-2. Bounds: cuts and distances (bounds/best.py), then the best stage-free prices (proven.py).
+2. Bounds: cuts and distances (bounds/best.py), then the best stage-free prices (incumbent.py).
 3. For K = 2, 3, 4, ... stages: the best fractional plan (master/fractional.py), rounded to whole trees
-   (rounding/assembly.py) and improved (polish.py). A number of stages is given up as soon as its own
+   (rounding/bundles.py) and improved (improvement/). A number of stages is given up as soon as its own
    bound shows that it cannot be good enough, and continued if no larger one turns out better. On more than two dozen
    devices the best plan for devices in groups instead (grouped.py), in whole rows from the start.
-4. The bound over all numbers of stages together, with latencies (proven.py).
+4. The bound over all numbers of stages together, with latencies (incumbent.py).
 
 Times are in seconds here. The modules below count rows per GB/s; `unit` is the number of seconds in one.
 """
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.column_generation.dual_bound.price_bound import STEPS
-from dgcl.planner.column_generation.improvement.exchange import FEW_TREES
+from dgcl.planner.column_generation.improvement.exchange import FEW_TREES, improve
+from dgcl.planner.column_generation.improvement.reparent import reparent
 from dgcl.planner.column_generation.master.fractional import Problem, StageProgram, make_problem
+from dgcl.planner.column_generation.master.price_bound import STEPS
 from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
 from dgcl.planner.column_generation.pricing.groups import (
     MAX_ALL_LINKS,
@@ -29,13 +30,11 @@ from dgcl.planner.column_generation.pricing.groups import (
     least_stages,
     plan_states,
 )
-from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles
-from dgcl.planner.column_generation.rounding.whole_trees import whole_forest
+from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles, whole_forest
 from dgcl.planner.column_generation.search.grouped import best_grouped_plan
-from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent
+from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent, ProvenBounds
 from dgcl.planner.column_generation.search.integer_program import best_whole_plan, is_small
-from dgcl.planner.column_generation.search.polish import offer_polished
-from dgcl.planner.column_generation.search.proven import ProvenBounds
+from dgcl.planner.cost import predicted_seconds
 
 if TYPE_CHECKING:
     from dgcl.planner.arrays import FloatArray
@@ -50,6 +49,8 @@ FAR = 0.05  # gap above which they are in any case: with few stages, groups cost
 ROUGH_STEPS, ROUGH_GAP = 2, 0.02  # with re-parenting: linear programs, and the gap that is good enough
 POOR = 0.2  # gap of a plan of groups above which any link may be used, up to MAX_WORK (link, set) pairs
 MAX_WORK = 20_000_000
+POLISH_TREES = 60_000  # plans of more trees are not improved: there a row more or less does not matter
+NEAR = 1.01  # times the bound: faster plans are not re-parented
 FULL_ROUNDS = 60_000  # (device, split) pairs up to which the full number of rounds is run
 
 
@@ -295,8 +296,29 @@ class StageSearch:
     def _polish(
         self, trees: Trees, problem: Problem, num_stages: int, enough: float, briefly: bool = False
     ) -> None:
-        """Offer whole trees, improved and re-parented where that pays."""
-        offer_polished(
-            self.found, trees, problem, num_stages, enough=enough, thorough=self.effort.thorough and not briefly,
-            reparent_above=-1.0 if self.may_reparent else np.inf if self.exact else FAR,
-        )  # fmt: skip
+        """Offer trees of at most `num_stages` stages, as they are, exchanged and re-parented, each where that pays.
+
+        Trees that take no longer than `enough`, in rows per GB/s, are not improved.
+        """
+        found, unit = self.found, self.found.unit
+
+        def seconds() -> float:
+            return predicted_seconds(trees, found.arrays, found.options.row_bytes)
+
+        found.offer(trees, "prices")
+        if trees.num_trees <= POLISH_TREES and not found.is_late() and seconds() > enough * unit:
+            trees = improve(
+                trees, problem, found.relation, found.arrays, num_stages, enough=enough, latency_unit=1.0 / unit,
+                thorough=self.effort.thorough and not briefly, deadline=found.deadline,
+            )  # fmt: skip
+            found.offer(trees, "prices")
+        near, least_gap = (
+            NEAR * found.bound.seconds,
+            -1.0 if self.may_reparent else np.inf if self.exact else FAR,
+        )
+        if found.gap() > least_gap and not found.is_late() and seconds() >= near:
+            trees = reparent(
+                trees, problem, found.relation, found.arrays, min(trees.num_stages + 1, self.most),
+                enough=near / unit, latency_unit=1.0 / unit, deadline=found.deadline,
+            )  # fmt: skip
+            found.offer(trees, "prices")

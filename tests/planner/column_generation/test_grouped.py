@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
-from dgcl.planner.column_generation.improvement.coordinate_descent import CoordinateDescent, _divide_rows
 from dgcl.planner.column_generation.improvement.makespan import load
 from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
 from dgcl.planner.column_generation.master.fractional import Problem, make_problem
 from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.pricing.groups import least_stages, plan_states
 from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles
+from dgcl.planner.column_generation.search.grouped import CoordinateDescent, _divide_rows
 from dgcl.planner.cost import GIGA, predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
@@ -96,7 +96,7 @@ def test_passes_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation
 
 def test_a_pass_that_gains_nothing_leaves_the_best_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that hardly differ send rows where that does not help."""
-    monkeypatch.setattr("dgcl.planner.column_generation.improvement.coordinate_descent.SHARPNESS", (0.1,))
+    monkeypatch.setattr("dgcl.planner.column_generation.search.grouped.SHARPNESS", (0.1,))
     topology = resolve_topology("dgx1x4")
     gains = []
     for seed in range(8):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Bound, PlanOptions, Relation
-from dgcl.planner.column_generation.dual_bound.price_bound import (
+from dgcl.planner.column_generation.master.price_bound import (
     bound_over_stages,
     excess_factor,
     price_bound,

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
-from dgcl.planner.column_generation.dual_bound.steiner_trees import FreeLinks, free_answer
 from dgcl.planner.column_generation.pricing.flows import Routes, push
 from dgcl.planner.column_generation.pricing.states import StateSpace, build_family, build_states, count_splits
+from dgcl.planner.column_generation.pricing.steiner_trees import FreeLinks, free_answer
 from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees, empty_choices
 from dgcl.topology import Topology
 from tests.planner.exhaustive import stage_trees

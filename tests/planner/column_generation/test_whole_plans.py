@@ -10,9 +10,8 @@ from dgcl.planner.column_generation.improvement.exchange import improve
 from dgcl.planner.column_generation.master.fractional import StageProgram, make_problem
 from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.pricing.states import build_states
-from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles
+from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles, whole_forest
 from dgcl.planner.column_generation.rounding.forest import trees_from_forest
-from dgcl.planner.column_generation.rounding.whole_trees import whole_forest
 from dgcl.planner.cost import link_rows, predicted_seconds
 from dgcl.planner.trees import Trees
 from dgcl.planner.verify.delivery import verify_trees

@@ -13,13 +13,13 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.flows import Routes
-from dgcl.planner.column_generation.pricing.new_arrays import (
+from dgcl.planner.column_generation.pricing.states import SubsetFamily
+from dgcl.planner.compiled import (
+    compiled,
     new_float_table,
     new_floats,
     new_int32_table,
 )
-from dgcl.planner.column_generation.pricing.states import SubsetFamily
-from dgcl.planner.compiled import compiled
 
 ARRIVE = -1  # the row is at a node of its set: that node is served
 

@@ -36,12 +36,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array, IntArray
-from dgcl.planner.column_generation.dual_bound.steiner_trees import FreeLinks, free_answer
-from dgcl.planner.column_generation.master.multiplicative_weights import soft_weights
+from dgcl.planner.column_generation.master.fractional import soft_weights
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
 from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
 from dgcl.planner.column_generation.pricing.groups import is_exact
 from dgcl.planner.column_generation.pricing.states import CLASSES_AT_A_TIME, SubsetFamily, build_family
+from dgcl.planner.column_generation.pricing.steiner_trees import FreeLinks, free_answer
 from dgcl.planner.cost import GIGA
 from dgcl.planner.trees import Bound
 
