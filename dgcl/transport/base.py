@@ -180,7 +180,8 @@ class WholeCalls:
         """Refuse: each call would copy the owned rows, and nothing would be summed while a window travels."""
         raise ValueError(
             "windows, and maxima over ranks, need calls that can be started and waited for, and this communicator's"
-            " transport carries out whole calls, as on GPUs; leave windows out, or aggregate on the CPU"
+            " transport carries out whole calls, as between GPUs that write into each other's memory; leave windows"
+            ' out, or build the communicator with channel="collective"'
         )
 
     def begin_expand(

@@ -251,6 +251,7 @@ class ThreadWire:
         missing = {
             (number, peer, rank): place for peer, place in enumerate(arrived.split(receives)) if len(place)
         }
+        _wait_for_device(packed)  # the peers' streams know nothing of this rank's
         with self._mailbox.changed:
             self._mailbox.slices.update(left)
             self._mailbox.changed.notify_all()
@@ -263,7 +264,8 @@ class ThreadWire:
 
         def over() -> bool:
             for key in missing.keys() & box.slices.keys():
-                missing.pop(key).copy_(box.slices.pop(key))
+                _wait_for_device(missing.pop(key).copy_(box.slices[key]))
+                del box.slices[key]
                 box.changed.notify_all()
             return not missing and not left & box.slices.keys()
 
@@ -279,6 +281,12 @@ class ThreadWire:
         """Do nothing: nobody waits for longer than a moment."""
 
     close = abort
+
+
+def _wait_for_device(rows: Tensor) -> None:
+    """Wait for what the current stream has been given."""
+    if rows.device.type != "cpu":
+        torch.accelerator.current_stream(rows.device).synchronize()
 
 
 Wire = BackendWire | GlooWire | ThreadWire

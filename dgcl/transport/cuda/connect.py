@@ -66,7 +66,8 @@ class Connections:
 def connect(device: Device, control: Control) -> Connections:
     """Connect this rank's device with those of the others. Collective; may wait for the device.
 
-    Pairs of ranks whose devices cannot write into each other's memory get host lanes; a line at INFO says so.
+    Pairs of ranks whose devices cannot write into each other's memory get host lanes; a line at INFO says so. Where it
+    fails this rank keeps what it has allocated, some MB: a peer may have it open, or a test transfer write to it.
 
     Raises:
         CommError: The driver cannot lock host memory, test transfers do not end, or kernels should not wait for those

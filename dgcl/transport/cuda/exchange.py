@@ -168,12 +168,12 @@ class DeviceExchange(Lives, WholeCalls):
             for word in self._connections.memory.place(each.segment.address, each.offset)
         ]
         words += [0] * (2 * PLACE_WORDS - len(words))
-        places = self._hosts.agree(self._call + 1, pack_tag(verb, kind, exchange), words)
-        with self._watchdog.enqueuing:
-            self._check_failure()
-            self._call += 1
-            self._watchdog.calls[self._call % RING] = exchange, verb
-            try:
+        try:
+            places = self._hosts.agree(self._call + 1, pack_tag(verb, kind, exchange), words)
+            with self._watchdog.enqueuing:
+                self._check_failure()
+                self._call += 1
+                self._watchdog.calls[self._call % RING] = exchange, verb
                 own = [block.address if expands else rows.data_ptr(), second.address, block.address]
                 peers = [
                     0 if peer is None else peer.address(words)
@@ -188,10 +188,10 @@ class DeviceExchange(Lives, WholeCalls):
                     [stream, *self._streams], rows.data_ptr(), (base, second.address, staging.address)
                 )
                 driver.record_event(self._watchdog.ended, stream)
-            except BaseException as error:  # the others have agreed on it, and enqueued it
-                why = f"{error}" or type(error).__name__
-                self.fail(CommError(f"rank {self._rank}: a call could not be enqueued: {why}"))
-                raise
+        except BaseException as error:  # the others have agreed on it, and enqueued it
+            why = f"{error}" or type(error).__name__
+            self.fail(CommError(f"rank {self._rank}: a call could not be enqueued: {why}"))
+            raise
         self.pool.release(second)
         self.pool.release(staging)
         self.bytes_sent[exchange, verb] += self._rows_to[exchange, verb] * size

@@ -50,19 +50,20 @@ class Hosts:
             DisagreementError: Ranks make different calls; on every rank.
             CommError: A rank is late, gone, or has failed.
         """
-        row = torch.tensor([[tag, *words]], dtype=torch.int64)
+        row = torch.tensor([[call, tag, *words]], dtype=torch.int64)
         own, *others = self._transport.expand(row).numpy()
         rows = np.stack([*others[: self._rank], own, *others[self._rank :]])
-        for rank, theirs in enumerate(rows[:, 0].tolist()):
-            if theirs != tag:
+        for rank, (number, theirs) in enumerate(rows[:, :2].tolist()):
+            if (number, theirs) != (call, tag):
                 error = DisagreementError(
                     f"ranks make different calls: rank {self._rank} is in call {call}: "
-                    f"{unpack_tag(tag, self._names)}; rank {rank} is in {unpack_tag(theirs, self._names)}. "
-                    "Every rank must make the same calls with the same row shape and dtype, in the same order"
+                    f"{unpack_tag(tag, self._names)}; rank {rank} is in call {number}: "
+                    f"{unpack_tag(theirs, self._names)}. Every rank must make the same calls with the same row"
+                    " shape and dtype, in the same order"
                 )
                 self.runtime.fail(error)
                 raise error
-        return rows[:, 1:]
+        return rows[:, 2:]
 
 
 def all_to_all(rank: int, world_size: int) -> Program:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dgcl.transport.collective.wires import BackendWire, GlooWire
+from dgcl.transport.collective.wires import BackendWire, GlooWire, Mailbox, ThreadWire
 
 
 class Work:
@@ -73,3 +73,17 @@ def test_messages_of_a_closed_connection_may_still_be_counted_when_a_look_takes_
     wire._connections = {1: SimpleNamespace(is_open=False)}
     over = SimpleNamespace(wait=lambda seconds: seconds > 0)
     assert not wire.wait(SimpleNamespace(over=over, works=[(None, 1)], num_over=0, num_receives=1), 0)
+
+
+def test_streams_of_threads_wait_for_each_other(monkeypatch):
+    """A slice is handed over when it is packed, and given back when it is copied."""
+    box, there = Mailbox(), []
+    stream = SimpleNamespace(synchronize=lambda: there.append(len(box.slices)))
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: stream)
+    rows = torch.empty(2, 3, dtype=torch.uint8, device="meta")
+    first, second = ThreadWire(0, box), ThreadWire(1, box)
+    sent = first.post(rows[:0], rows, [0, 0], [0, 2])
+    received = second.post(rows, rows[:0], [2, 0], [0, 0])
+    assert second.wait(received, 60.0)
+    assert first.wait(sent, 60.0)
+    assert there == [0, 1, 1]
