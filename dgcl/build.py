@@ -34,6 +34,7 @@ from dgcl.topology.checks import shown
 from dgcl.topology.free_memory import available_memory
 from dgcl.transport import kernels
 from dgcl.transport.cuda import open_devices
+from dgcl.transport.rounding import Rounding, check_wire
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +72,7 @@ def build_comm_info(
     timeout: float = 300.0,
     channel: str = "auto",
     device: str | torch.device = "cpu",
+    wire: torch.dtype | None = None,
 ) -> Communicator:
     """Partition the graph, plan the exchange, and connect the ranks. Collective; call :func:`dgcl.init` first.
 
@@ -102,6 +104,9 @@ def build_comm_info(
         device: Where the rows are that this rank exchanges: "cpu", or this rank's GPU, as "cuda" (torch's current
             one, if one was set, else that of ``LOCAL_RANK``) or "cuda:1"; all ranks on GPUs, or none
             (:mod:`dgcl.transport.cuda`). GPUs are experimental.
+        wire: ``torch.bfloat16``, ``float16`` or ``float32``: floating-point rows that are wider are rounded to it on
+            the way, gradients and partial sums likewise; owned rows are exact (:mod:`dgcl.transport.rounding`). The
+            same on every rank; None: rows travel as they are.
 
     Returns:
         This rank's communicator, which is from now on the current one of this thread.
@@ -117,8 +122,8 @@ def build_comm_info(
 
     control = context.require_control()
     settings = _settled(
-        control.world_size, timeout, plan=plan, partition=partition, seed=seed, strategy=strategy, edges=edges,
-        grid=grid, replicas=replicas, model=model, memory_limit=memory_limit,
+        control.world_size, timeout, wire, plan=plan, partition=partition, seed=seed, strategy=strategy,
+        edges=edges, grid=grid, replicas=replicas, model=model, memory_limit=memory_limit,
     )  # fmt: skip
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
@@ -144,23 +149,24 @@ def build_comm_info(
             block=layout.block if isinstance(layout, GridPlacement) else 1,
         )
 
-    comm = connect(inputs, Communicator, timeout, channel, opened)
+    comm = connect(inputs, Communicator, timeout, channel, opened, wire)
     name, _, number = str(getattr(strategy, "spec", strategy)).partition(":")
     if name == "windows":
         comm.windows = comm.aggregator(windows=int(number)).windows
     return comm
 
 
-def check_timeout(timeout: Any) -> None:
-    """Raise unless a timeout is a positive number."""
+def check_calls(timeout: Any, wire: Any) -> None:
+    """Raise unless a timeout is a positive number, and calls can have this wire type."""
+    check_wire(wire)
     if isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {shown(timeout)})")
 
 
-def _settled(world_size: int, timeout: Any, **options: Any) -> Settings | Exception:
+def _settled(world_size: int, timeout: Any, wire: Any, **options: Any) -> Settings | Exception:
     """All options together, or what is wrong with them, of which every rank is to hear."""
     try:
-        check_timeout(timeout)
+        check_calls(timeout, wire)
         return settle(world_size, **options)
     except (TypeError, ValueError) as error:
         return error
@@ -199,6 +205,7 @@ def load_comm_info(
     timeout: float = 300.0,
     channel: str = "auto",
     device: str | torch.device = "cpu",
+    wire: torch.dtype | None = None,
 ) -> Communicator:
     """Connect ranks whose parts were prepared by ``dgcl partition --out DIR/``. Collective.
 
@@ -208,7 +215,7 @@ def load_comm_info(
     Args:
         parts: The folder.
         grid: The grid that the parts must be of; None: whichever they are of.
-        timeout, channel, device: As in :func:`dgcl.build_comm_info`.
+        timeout, channel, device, wire: As in :func:`dgcl.build_comm_info`.
 
     Returns:
         This rank's communicator, which is from now on the current one of this thread.
@@ -225,7 +232,7 @@ def load_comm_info(
     problem: Exception | None = None
     share, token = None, ""
     try:
-        check_timeout(timeout)
+        check_calls(timeout, wire)
         share, token = load_share(parts, control.rank, control.world_size, grid)
     except OSError as error:
         problem = ValueError(f"parts: {error.filename or parts} cannot be read: {error.strerror or error}")
@@ -238,7 +245,7 @@ def load_comm_info(
     from dgcl.communicator import Communicator
 
     assert share is not None
-    return connect_shares(share, Communicator, timeout, channel, opened)
+    return connect_shares(share, Communicator, timeout, channel, opened, wire)
 
 
 def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) -> int:
@@ -261,13 +268,14 @@ def connect(
     timeout: float,
     channel: str = "auto",
     device: Device | None = None,
+    wire: torch.dtype | None = None,
 ) -> AnyCommunicator:
     """Let rank 0 hand out what each rank makes its share from, and connect the ranks. Collective.
 
     Args:
         inputs: Called on rank 0 alone; what it raises is raised on every rank.
         kind: The class of communicator to make.
-        timeout, channel: As in :func:`build_comm_info`.
+        timeout, channel, wire: As in :func:`build_comm_info`.
         device: This rank's, opened.
 
     Returns:
@@ -283,7 +291,7 @@ def connect(
     except Exception as error:  # every rank must hear of it, whatever it is
         problem = error
     agree(control, problem)
-    return connect_shares(share, kind, timeout, channel, device)
+    return connect_shares(share, kind, timeout, channel, device, wire)
 
 
 @set_up_call
@@ -293,6 +301,7 @@ def connect_shares(
     timeout: float,
     channel: str = "auto",
     device: Device | None = None,
+    wire: torch.dtype | None = None,
 ) -> AnyCommunicator:
     """Connect ranks that have their shares already. Collective; as :func:`connect`."""
     from dgcl.ranks.context import add_communicator, context
@@ -305,12 +314,13 @@ def connect_shares(
 
         edges.prepare()
     programs = {exchange.name: exchange.program for exchange in share.exchanges}
+    transport = connect_transport(programs, control, timeout, channel, device)
     comm = kind(
         share.exchanges,
         share.local,
         share.sizes,
         control,
-        connect_transport(programs, control, timeout, channel, device),
+        transport if wire is None else Rounding(transport, dict(enumerate(programs.values())), wire),
         timeout=timeout,
         device=None if device is None else device.tensors.device,
         choice=share.choice,

@@ -26,6 +26,7 @@ from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
 from dgcl.transport.memory import MemoryReport, check_model_of_rows
+from dgcl.transport.rounding import WIRED, Rounding, number_on_wire
 from dgcl.transport.row_checks import as_memory, check_rows, check_summable
 from dgcl.whole_graph_rows import WholeGraphRows
 
@@ -59,6 +60,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         local: This rank's edges and degrees (:class:`~dgcl.relation.local_graph.LocalGraph`).
         control: The control plane.
         transport: Moves the rows (:class:`dgcl.transport.base.Transport`).
+        rounding: The same for calls of a wire type (:class:`dgcl.transport.rounding.Rounding`).
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
         offloads: Of this communicator that are open; :meth:`memory` reports them.
@@ -95,6 +97,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self.device = torch.device("cpu") if device is None else device
         self._numbers = {each.name: number for number, each in enumerate(exchanges, first_exchange)}
         self._programs = {self._numbers[each.name]: each.program for each in exchanges}
+        self.rounding = transport if isinstance(transport, Rounding) else Rounding(transport, self._programs)
         self._num_local = {number: program.num_local for number, program in self._programs.items()}
         self._halo = self._numbers[HALO]
         self._dropout_calls = 0
@@ -138,19 +141,25 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         """``(num_halo,)`` int64 global ids, in the order of the halo rows; a copy."""
         return torch.from_numpy(self.layout.halo_ids).clone()
 
-    # Moving rows.
-
-    def expand(self, rows: Tensor, exchange: str = HALO) -> Tensor:
+    def expand(
+        self,
+        rows: Tensor,
+        exchange: str = HALO,
+        *,
+        wire: torch.dtype | None = None,
+        wire_gradients: bool = False,
+    ) -> Tensor:
         """Owned rows to owned and halo rows: what :func:`dgcl.graph_allgather` does.
 
         Args:
-            rows: ``(num_owned, *F)``, any dtype, any strides. The call is collective: every rank makes it
-                with the same ``F`` and dtype.
+            rows: ``(num_owned, *F)``, any dtype, any strides; collective, with the same ``F`` and dtype on every rank.
             exchange: Name of the exchange; rows are those of its layout.
+            wire: ``torch.bfloat16``, ``float16``, ``float32`` or ``int8``, to which halo rows are rounded on the way,
+                and gradients on theirs (:mod:`dgcl.transport.rounding`); None: the communicator's.
+            wire_gradients: int8 is also for rows that require a gradient, which travels in bfloat16.
 
         Returns:
-            ``(num_local, *F)``, bit for bit the owners' rows. Differentiable for floating point; its gradient
-            is :meth:`fold`.
+            ``(num_local, *F)``, bit for bit the owners' rows if not rounded; the gradient of floats is :meth:`fold`.
 
         Raises:
             ValueError, TypeError: Wrong shape, device or dtype, or no such exchange.
@@ -159,6 +168,8 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         number = self._numbers.get(exchange, -1) if isinstance(exchange, str) else -1
         program = self._programs[number] if number >= 0 else self._no_exchange(exchange)
         check_rows(rows, program.num_owned, "num_owned", self.rank, self.device)
+        if wire is not None:
+            number = number_on_wire(number, rows, wire, wire_gradients)
         return ops.expand(rows, self, self._number, number)
 
     def fold(self, rows: Tensor, exchange: str = HALO) -> Tensor:
@@ -208,7 +219,8 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
 
     def rows_of(self, exchange: int) -> tuple[int, int]:
         """(num_owned, num_local) of the exchange with this number."""
-        return self._programs[exchange].num_owned, self._num_local[exchange]
+        number = int(exchange) % WIRED
+        return self._programs[number].num_owned, self._num_local[number]
 
     def number_of(self, exchange: str) -> int:
         """The number of the exchange with this name, as the transport calls it."""
@@ -300,9 +312,9 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
 
     def describe(self) -> str:
         """The plan (stages, relays, time, bound), and how rows travel to and from each other rank, and why."""
-        return describe_channels(
-            self.exchanges, self.layouts, self.transport.describe(), self.rank, self.choice
-        )
+        reasons = self.transport.describe()
+        text = describe_channels(self.exchanges, self.layouts, reasons, self.rank, self.choice)
+        return "\n  ".join([text, *self.rounding.errors()])
 
     @property
     def bytes_sent(self) -> dict[str, Tensor]:
@@ -336,8 +348,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
             input_grad: The first allgather's input needs a gradient, which is given up before the next step.
             constants: Elements of a row in each input that was dispatched with ``halo=True``.
 
-        Returns:
-            What a steady state holds. Models that keep results longer hold more.
+        Returns what a steady state holds; models that keep results longer hold more.
         """
         check_model_of_rows(widths, dtype, training, input_grad, constants)
         calls = [(w[0], self.number_of(w[1])) if isinstance(w, tuple) else (w, self._halo) for w in widths]

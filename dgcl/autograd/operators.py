@@ -30,6 +30,7 @@ from dgcl.ranks.sums import all_reduce_sum
 from dgcl.ranks.tensors import is_transformed, mark_of
 from dgcl.ranks.torch_private import below_autograd, functorch_level, num_dispatch_modes, num_function_modes
 from dgcl.transport.base import Transport
+from dgcl.transport.rounding import WIRED, Rounding
 from dgcl.transport.row_checks import check_summable_dtype
 
 
@@ -38,10 +39,12 @@ class Exchanging(Protocol):
 
     Attributes:
         transport: Moves its rows.
+        rounding: Moves those of calls whose exchange asks for a wire type.
         control: Adds up small tensors.
     """
 
     transport: Transport
+    rounding: Rounding
     control: Control
 
     def collective(self, name: str, *, limited: bool = True) -> AbstractContextManager[None]:
@@ -85,6 +88,11 @@ def _find(number: int) -> Exchanging:
     return comm
 
 
+def expand_now(comm: Exchanging, rows: Tensor, exchange: int) -> Tensor:
+    """Owned and halo rows, without autograd."""
+    return (comm.transport if exchange < WIRED else comm.rounding).expand(rows, exchange)
+
+
 def fold_now(comm: Exchanging, rows: Tensor, exchange: int) -> Tensor:
     """The sums over all ranks, without autograd.
 
@@ -92,9 +100,10 @@ def fold_now(comm: Exchanging, rows: Tensor, exchange: int) -> Tensor:
         TypeError: Rows of this type cannot be summed.
     """
     check_summable_dtype(rows.dtype)
+    transport = comm.transport if exchange < WIRED else comm.rounding
     if rows.dtype.is_complex:  # the sum of complex numbers is that of their parts
-        return torch.view_as_complex(comm.transport.fold(torch.view_as_real(rows), exchange))
-    return comm.transport.fold(rows, exchange)
+        return torch.view_as_complex(transport.fold(torch.view_as_real(rows), exchange))
+    return transport.fold(rows, exchange)
 
 
 # Schemas are written out: torch 2.4 cannot read them from annotations that are strings.
@@ -104,7 +113,7 @@ _ROWS = "(Tensor rows, int comm, int exchange=0) -> Tensor"
 @torch.library.custom_op("dgcl::expand", mutates_args=(), schema=_ROWS, device_types=("cpu", "cuda"))
 def expand_operator(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
     """``(num_owned, *F)`` owned rows to ``(num_owned + num_halo, *F)`` owned and halo rows."""
-    return _find(comm).transport.expand(rows, exchange)
+    return expand_now(_find(comm), rows, exchange)
 
 
 @torch.library.custom_op("dgcl::fold", mutates_args=(), schema=_ROWS, device_types=("cpu", "cuda"))
@@ -180,7 +189,7 @@ class _Expand(torch.autograd.Function):
         ctx.comm, ctx.number, ctx.exchange = comm, number, exchange
         ctx.save_for_backward(mark_of(comm))
         with below_autograd():
-            return comm.transport.expand(rows, exchange)
+            return expand_now(comm, rows, exchange)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
@@ -235,7 +244,7 @@ def expand(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Te
     # In forward mode autograd reports that this is not supported.
     if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
         return _apply_expand(rows, comm, number, exchange)
-    return comm.transport.expand(rows, exchange)
+    return expand_now(comm, rows, exchange)
 
 
 def fold(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from dgcl.build import check_timeout, connect_shares
+from dgcl.build import check_calls, connect_shares
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import METHODS
 from dgcl.planner.plan import Plan
@@ -36,6 +36,7 @@ def build_from_local(
     timeout: float = 300.0,
     channel: str = "auto",
     device: str | torch.device = "cpu",
+    wire: torch.dtype | None = None,
 ) -> Communicator:
     """Plan and connect from each rank's own vertices and in-edges. Collective; call :func:`dgcl.init` first.
 
@@ -49,7 +50,7 @@ def build_from_local(
         owned_ids: ``(n,)`` ids of this rank's vertices, torch or numpy, in any order. All ranks together own each of 0
             to N - 1 once.
         edges: ``(sources, heads)``, or an ``edge_index``: the in-edges of these vertices, by id.
-        topology, timeout, channel, device: As of :func:`dgcl.build_comm_info`.
+        topology, timeout, channel, device, wire: As of :func:`dgcl.build_comm_info`.
         method: A planner's, see ``dgcl plan --help``.
         plan: Options of planning.
 
@@ -70,7 +71,7 @@ def build_from_local(
     topology = topology_of_job(control, topology, places)
     problem = None
     try:
-        check_timeout(timeout)
+        check_calls(timeout, wire)
         check_choice(method, "method", METHODS)
     except (TypeError, ValueError) as error:
         problem = error
@@ -79,6 +80,6 @@ def build_from_local(
         return plan_together(control, relation, topology, method, plan)
 
     share, part, _ = share_of_edges(control, owned_ids, edges, planned, problem=problem, method=method)
-    comm = connect_shares(share, Communicator, timeout, channel, opened)
+    comm = connect_shares(share, Communicator, timeout, channel, opened, wire)
     comm.keep_part(part)
     return comm

@@ -220,6 +220,10 @@ def check_offload(
         raise ValueError(
             "comm must have no replicas: chunks read rows of their owners; build it without replicas="
         )
+    if comm.rounding.wire is not None:
+        raise ValueError(
+            f"comm rounds rows to wire={comm.rounding.wire}, and chunks travel as they are; leave it out"
+        )
     if comm.device.type != "cpu":
         raise ValueError(f"comm must be on the CPU: chunks are computed there (got {comm.device})")
     if (chunks is None) == (memory_limit is None):

@@ -130,6 +130,7 @@ class Transport(Protocol):
         training: bool = True,
         input_grad: bool = False,
         constants: Sequence[int] = (),
+        wire: torch.dtype | None = None,
     ) -> MemoryReport:
         """Predict the bytes of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
 

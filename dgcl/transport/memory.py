@@ -81,6 +81,7 @@ def predict_memory(
     input_grad: bool = False,
     constants: Sequence[int] = (),
     staged_rows: Sequence[Sequence[int]] = (),
+    wire: torch.dtype | None = None,
 ) -> MemoryReport:
     """Predict memory by simulating training steps; see :meth:`dgcl.Communicator.memory`.
 
@@ -90,6 +91,7 @@ def predict_memory(
         dtype, training, input_grad, constants: As there.
         staged_rows: For each exchange the rows that an expand gathers, and that a fold sums, in memory of their
             sender; empty: none.
+        wire: The wire type (:mod:`dgcl.transport.rounding`); None: rows travel as they are.
 
     Raises:
         ValueError: A width is negative or no integer, or there is no such exchange.
@@ -99,14 +101,18 @@ def predict_memory(
         if any(not isinstance(width, (int, np.integer)) or width < 0 for width in values):
             raise ValueError(f"{name} must be numbers of elements, one per allgather (got {list(values)})")
     staging = [*staged_rows, *[(0, 0)] * (len(programs) - len(staged_rows))]
-    sizes = [_CallBytes.of(programs[i], staging[i], width * dtype.itemsize) for width, i in calls]
+    narrow = 0 if wire is None or wire.itemsize >= dtype.itemsize else wire.itemsize
+    sizes = [
+        _CallBytes.of(programs[i], staging[i], width * dtype.itemsize, width * narrow) for width, i in calls
+    ]
     control_page = _pages(control_page_bytes(programs[0].world_size))
     pool = BufferPool(cast(SegmentFile, _NoMemory(control_page)))
-    constant = [_CallBytes.of(programs[0], (0, 0), width * dtype.itemsize) for width in constants]
+    constant = [
+        _CallBytes.of(programs[0], (0, 0), width * dtype.itemsize, width * narrow) for width in constants
+    ]
     for call in constant:
         pool.allocate(call.local)
-        if programs[0].num_relay:
-            pool.release(pool.allocate(call.relay))
+        _use(pool, call.halo, call.relay)
     for _ in range(_STEPS):
         _rehearse_step(pool, sizes, training, input_grad)
     backward = [call.arriving + call.owned for call in sizes][0 if input_grad else 1 :]
@@ -137,19 +143,32 @@ def check_model_of_rows(widths: Any, dtype: Any, training: Any, input_grad: Any,
 
 
 class _CallBytes(NamedTuple):
-    """Bytes that an expand and its fold take: of local, owned, relayed, arriving rows, and staged ones either way."""
+    """Bytes that an expand and its fold take: of local and owned rows; of halo rows in a wire type of their own; of
+    relayed and arriving rows, and staged ones either way."""
 
     local: int
     owned: int
+    halo: int
     relay: int
     arriving: int
     leaving: int
     returning: int
 
     @classmethod
-    def of(cls, program: Program, staged: Sequence[int], row_bytes: int) -> _CallBytes:
-        rows = (program.num_local, program.num_owned, program.num_relay, program.num_arrivals, *staged)
-        return cls(*(count * row_bytes for count in rows))
+    def of(cls, program: Program, staged: Sequence[int], row_bytes: int, wire_bytes: int) -> _CallBytes:
+        travelling = (program.num_relay, program.num_arrivals, *staged)
+        return cls(
+            program.num_local * row_bytes,
+            program.num_owned * row_bytes,
+            program.num_halo * wire_bytes,
+            *(count * (wire_bytes or row_bytes) for count in travelling),
+        )
+
+
+def _use(pool: BufferPool, *sizes: int) -> None:
+    """Allocate memory of one call, then release it."""
+    for block in [pool.allocate(size) for size in sizes if size]:
+        pool.release(block)
 
 
 def _rehearse_step(pool: BufferPool, calls: Sequence[_CallBytes], training: bool, input_grad: bool) -> None:
@@ -157,18 +176,16 @@ def _rehearse_step(pool: BufferPool, calls: Sequence[_CallBytes], training: bool
     kept: list[Block] = []
     for call in calls:
         kept.append(pool.allocate(call.local))
-        for scratch in [pool.allocate(size) for size in (call.relay, call.leaving) if size]:
-            pool.release(scratch)
+        _use(pool, call.halo, call.relay, call.leaving)
         if not training:
             pool.release(kept.pop())
     for layer in reversed(range(len(kept))):
         call = calls[layer]
         pool.release(kept[layer])  # the layer that saved it has computed its gradients
         if layer > 0 or input_grad:
-            total, arrivals = pool.allocate(call.owned), pool.allocate(call.arriving)
-            staging = [pool.allocate(call.returning)] if call.returning else []
-            for block in (arrivals, *staging, total):
-                pool.release(block)
+            total = pool.allocate(call.owned)
+            _use(pool, call.arriving, call.returning)
+            pool.release(total)
 
 
 def _pages(num_bytes: int) -> int:

@@ -18,11 +18,16 @@ def _graph() -> np.ndarray:
 
 
 def _train(
-    widths: list[int], input_grad: bool, constants: int, dtype: torch.dtype, epochs: int
+    widths: list[int],
+    input_grad: bool,
+    constants: int,
+    dtype: torch.dtype,
+    epochs: int,
+    wire: torch.dtype | None = None,
 ) -> tuple[int, MemoryReport]:
     """What the pool holds after training, and what was predicted."""
     part = np.arange(6000) % 3
-    comm = dgcl.build_comm_info(_graph(), line(3), part=part)
+    comm = dgcl.build_comm_info(_graph(), line(3), part=part, wire=wire)
     held = [comm.dispatch_features(torch.ones(6000, constants, dtype=dtype), halo=True)] if constants else []
     graph = comm.local_graph("csr")
     layers = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in zip(widths, [*widths[1:], 3], strict=True))
@@ -41,17 +46,18 @@ def _train(
 
 
 @pytest.mark.parametrize(
-    "widths, input_grad, constants, dtype",
+    "widths, input_grad, constants, dtype, wire",
     [
-        slow([200, 120, 300], False, 0, torch.float32),
-        ([200, 120, 300], True, 0, torch.float32),
-        slow([300, 64], False, 0, torch.float64),
-        ([64, 300, 64, 300], False, 150, torch.float32),
-        slow([500], False, 0, torch.float32),
+        slow([200, 120, 300], False, 0, torch.float32, None),
+        ([200, 120, 300], True, 0, torch.float32, None),
+        ([200, 120, 300], True, 50, torch.float32, torch.bfloat16),
+        slow([300, 64], False, 0, torch.float64, None),
+        ([64, 300, 64, 300], False, 150, torch.float32, None),
+        slow([500], False, 0, torch.float32, None),
     ],
 )
-def test_within_two_percent(widths, input_grad, constants, dtype):
-    for found, predicted in dgcl.launch(_train, 3, widths, input_grad, constants, dtype, 3):
+def test_within_two_percent(widths, input_grad, constants, dtype, wire):
+    for found, predicted in dgcl.launch(_train, 3, widths, input_grad, constants, dtype, 3, wire):
         assert abs(predicted.pool - found) <= 0.02 * found
         assert predicted.total == predicted.pool + predicted.tables + predicted.control_page
 
