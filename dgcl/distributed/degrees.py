@@ -122,9 +122,14 @@ def _laplacian(
     return loops
 
 
+_look_up = torch.compiler.disable(edge_set_of)
+
+
 def _edges_of(edge_index: Tensor) -> tuple[EdgeSet, bool]:
-    known = None if torch.compiler.is_compiling() else edge_set_of(edge_index)
-    return (known, True) if known is not None else (edges_of(current(None)), False)
+    compiling, comm = torch.compiler.is_compiling(), current(None)
+    # Where there are several types the edges alone say which it is: a compiler must break its graph.
+    known = None if compiling and not comm.node_types else _look_up(edge_index)
+    return (edges_of(comm), False) if known is None else (known, not compiling)
 
 
 def _weights(edge_index: Tensor, edge_weight: Tensor | None, dtype: torch.dtype | None) -> Tensor:

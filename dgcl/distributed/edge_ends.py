@@ -61,8 +61,17 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
             f"{name} by the sources of edges adds up out-edges, which are on the ranks of their heads: dispatch the"
             " graph turned round, too, and add up by its heads"
         )
+    if name == "cat" and {role[1] for each in integers if (role := _role(each))} == {"sources", "heads"}:
+        raise ValueError(
+            "cat of sources and heads of edges numbers rows of two kinds, [owned | halo] and owned: index rows by each,"
+            " and join what that gives"
+        )
     if end == "sources" and takes:
-        dim = args[1] if name == "index_select" else 0
+        index, dim = args[1], 0
+        if isinstance(index, tuple):  # x[:, sources]
+            dim = [isinstance(each, Tensor) for each in index].index(True)
+        elif name == "index_select":
+            dim = index
         args = _at_sources(args[0], edges, dim), *args[1:]
     out = func(*args, **kwargs)
     if name in _KEPT_BY:

@@ -16,11 +16,11 @@ __all__ = ["dropping", "mentions_dropout", "replaced"]
 
 _DROPOUTS = {functional.dropout, torch.dropout}
 _OTHERS = {
-    functional.alpha_dropout: "alpha_dropout",
-    functional.feature_alpha_dropout: "feature_alpha_dropout",
-    functional.dropout1d: "dropout1d",
-    functional.dropout2d: "dropout2d",
-    functional.dropout3d: "dropout3d",
+    functional.alpha_dropout,
+    functional.feature_alpha_dropout,
+    functional.dropout1d,
+    functional.dropout2d,
+    functional.dropout3d,
 }
 
 
@@ -32,10 +32,12 @@ def replaced(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     """
     if func in _DROPOUTS:
         return _dropout
-    by_default = "alpha" not in _OTHERS.get(func, "alpha")
-    if func in _OTHERS and (args[2] if len(args) > 2 else kwargs.get("training", by_default)):
+    if func not in _OTHERS:
+        return func
+    name = func.__name__
+    if args[2] if len(args) > 2 else kwargs.get("training", "alpha" not in name):
         raise ValueError(
-            f"torch.nn.functional.{_OTHERS[func]} draws other numbers on each rank; take torch.nn.functional"
+            f"torch.nn.functional.{name} draws other numbers on each rank; take torch.nn.functional"
             ".dropout, which a distributed model calls by vertex"
         )
     return func

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -218,27 +219,17 @@ class RankGraph:
         return f"RankGraph({self.num_nodes()} of {self.comm.num_nodes} vertices, {self.num_edges()} edges)"
 
 
-class _Frame(dict[str, Tensor]):
+class _Frame(UserDict[str, Tensor]):
     """Rows by name, all of one number."""
 
     def __init__(self, num_rows: int, what: str) -> None:
         super().__init__()
         self._num_rows, self._what = num_rows, what
 
-    def __copy__(self) -> _Frame:
-        copied = _Frame(self._num_rows, self._what)
-        copied.update(self)
-        return copied
-
     def __setitem__(self, name: str, rows: Tensor) -> None:
         if len(rows) != self._num_rows:
             raise dgl.DGLError(f"{name} must hold the {self._num_rows} {self._what} (got {len(rows)})")
         super().__setitem__(name, rows)
-
-    def update(self, rows: Any = (), **more: Any) -> None:  # type: ignore[override]
-        """As of a dictionary."""
-        for name, value in dict(rows, **more).items():
-            self[name] = value
 
 
 class _AtEdges(Mapping[str, Tensor]):

@@ -69,7 +69,7 @@ class Scattered(Own):
     def forward(self, x, edge_index):
         row, col = edge_index[:, edge_index[0] != edge_index[1]]
         return scatter(x.index_select(0, row), col, 0, len(x)) + x[row].new_zeros(len(x), 1).index_add(
-            0, col, x[row, :1]
+            0, col, x.t()[:1, row].t()
         )
 
 
@@ -124,6 +124,7 @@ WARNED: dict[str, Any] = {
 REFUSED: dict[str, Any] = {
     "scatter_add_ by the sources": lambda x, edges, own: x * degree(edges[0], len(x)).view(-1, 1),
     "__setitem__ by the sources": lambda x, edges, own: x.clone().__setitem__(edges[0], 1.0),
+    "cat of sources and heads": lambda x, edges, own: x[torch.cat([edges[1], edges[0]])],
     "rows that sources of edges index": lambda x, edges, own: x[:1][edges[0]],
 }
 
