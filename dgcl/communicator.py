@@ -21,7 +21,7 @@ from dgcl.grid.grid import Grid
 from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout, layout_of, layout_of_vertices
 from dgcl.ranks.control import Control
-from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.tensors import require_tensors, untransformed
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
@@ -257,6 +257,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
             raise ValueError(f"state must be what comm.state_dict() gave (got {str(state)[:80]})")
         self._dropout_calls = int(state["dropout_calls"])
 
+    @untransformed
     def aggregator(
         self,
         reduce: Literal["sum", "mean", "max", "min"] = "sum",

@@ -18,7 +18,7 @@ from dgcl.autograd.fetch import fetch_rows
 from dgcl.program.layout import Layout
 from dgcl.ranks.control import Control, Listener
 from dgcl.ranks.handle import Handle
-from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.tensors import beside_the_graph, refuse_transforms, require_tensors, untransformed
 from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology.checks import check_flag, check_path, shown
@@ -52,6 +52,7 @@ class WholeGraphRows(Handle):
     _part: Tensor | None = None
 
     @property
+    @untransformed
     def part(self) -> Tensor:
         """``(num_nodes,)`` int32, the owner of each vertex; read only. Collective when it is first read, then kept."""
         if self._part is None:
@@ -66,6 +67,7 @@ class WholeGraphRows(Handle):
         """Keep the owner of each vertex, which all ranks know already."""
         self._part = torch.from_numpy(part)
 
+    @beside_the_graph
     def fetch(self, rows: Tensor, ids: Tensor, node_type: str | None = None) -> Tensor:
         """Rows of vertices anywhere; see :func:`dgcl.fetch`."""
         problem = None
@@ -107,6 +109,7 @@ class WholeGraphRows(Handle):
         timeout = self.timeout if limited else math.inf
         return self.control.collective(name, self._calls, timeout)
 
+    @beside_the_graph
     def dispatch_features(self, features: Tensor | ArrayLike | None, *, halo: bool = False) -> Tensor:
         """This rank's rows of a feature matrix of the whole graph.
 
@@ -138,6 +141,7 @@ class WholeGraphRows(Handle):
         rows = rows.to(self.device)
         return self.transport.expand(rows, self._halo) if halo else rows
 
+    @beside_the_graph
     def dispatch_edges(self, values: Tensor | ArrayLike | None) -> Tensor:
         """This rank's rows of per-edge data, one per edge of the local graph.
 
@@ -164,6 +168,7 @@ class WholeGraphRows(Handle):
             rows = dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges")
         return rows.to(self.device)
 
+    @beside_the_graph
     def collect(
         self,
         rows: Tensor | Mapping[str, Tensor],
@@ -206,6 +211,7 @@ class WholeGraphRows(Handle):
         mine, _, number = self._vertices(None)
         return self._collect("collect", rows, dst, file, self._num_rows(None), mine, number)
 
+    @beside_the_graph
     def collect_edges(
         self, values: Tensor, dst: int | None = 0, *, file: str | PathLike[str] | None = None
     ) -> Tensor | None:
@@ -232,6 +238,7 @@ class WholeGraphRows(Handle):
         ids: NDArray[np.int64],
         num_rows: int,
     ) -> Tensor | None:
+        refuse_transforms(name)
         problem = None
         try:
             self.require_current(name)

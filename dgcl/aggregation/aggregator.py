@@ -26,7 +26,7 @@ from dgcl.aggregation.sparse import sum_dtype
 from dgcl.aggregation.steps import Aggregation
 from dgcl.aggregation.windows import HaloWindows, divide
 from dgcl.program.exchange import HALO, PARTIAL
-from dgcl.ranks.tensors import mark_of, require_tensors
+from dgcl.ranks.tensors import beside_the_graph, mark_of, require_tensors, untransformed
 from dgcl.topology.checks import check_choice
 from dgcl.transport.row_checks import as_memory, check_rows, version_of
 from dgcl.transport.steps import FOR_MEAN
@@ -50,7 +50,7 @@ class Aggregator:
         windows: Those of its halo rows; None: all at once.
     """
 
-    @torch.compiler.disable  # layers make one in each forward; the first connects ranks
+    @untransformed  # layers make one in each forward; the first connects ranks
     def __init__(
         self,
         comm: Aggregating,
@@ -101,7 +101,7 @@ class Aggregator:
             )
         return self._apply(as_memory(x))
 
-    @torch.compiler.disable
+    @beside_the_graph
     def _apply(self, x: Tensor) -> Tensor:
         real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x.resolve_neg()
         whole = real.flatten(1) if real.dim() > 1 else real[:, None]  # -1 is ambiguous without rows

@@ -22,7 +22,7 @@ from dgcl.aggregation.aggregating import Aggregating
 from dgcl.aggregation.contributions import Contributions
 from dgcl.aggregation.once import once_differentiable
 from dgcl.aggregation.segments import Segments, scatter
-from dgcl.ranks.tensors import is_transformed, mark_of
+from dgcl.ranks.tensors import mark_of, refuse_transforms
 from dgcl.transport.steps import FOR_MAX, FOR_MIN
 
 __all__ = ["reduce_extremes"]
@@ -52,10 +52,7 @@ def reduce_extremes(
     Raises:
         NotImplementedError: Under ``torch.func``.
     """
-    if is_transformed():
-        raise NotImplementedError(
-            "maxima and minima of an aggregator cannot run under torch.func (grad, vmap, jvp); use torch.autograd.grad"
-        )
+    refuse_transforms("maxima and minima of an aggregator")
     narrow = x.dtype in (torch.float16, torch.bfloat16)
     out: Tensor = _Extremes.apply(x.float() if narrow else x, comm, exchanges, largest)
     return out.to(x.dtype)

@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 
 from dgcl.ranks.control import Control
 from dgcl.ranks.sums import all_reduce_sum
-from dgcl.ranks.tensors import is_transformed, mark_of
+from dgcl.ranks.tensors import mark_of
 from dgcl.ranks.torch_private import below_autograd, functorch_level, num_dispatch_modes, num_function_modes
 from dgcl.transport.base import Transport
 from dgcl.transport.rounding import WIRED, Rounding
@@ -283,7 +283,7 @@ def _watched(
 ) -> Tensor:
     """The call of a verb that something besides autograd needs to see."""
     _refuse_tangents(rows)
-    if not torch.compiler.is_compiling() and is_transformed():
+    if not torch.compiler.is_compiling() and functorch_level() is not None:
         out: Tensor = _Transformed.apply(rows, verb, comm, number, which)
         return out
     return operator(rows, number, which)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dgcl.aggregation.once import once_differentiable
 from dgcl.autograd.operators import Exchanging
-from dgcl.ranks.tensors import mark_of
+from dgcl.ranks.tensors import mark_of, refuse_transforms
 from dgcl.transport.base import StartedExpand
 
 
@@ -26,6 +26,7 @@ class PendingRows:
     """
 
     def __init__(self, comm: Exchanging, rows: Tensor, exchange: int = 0) -> None:
+        refuse_transforms("an exchange of halo rows alone")
         self._comm, self._given, self._exchange = comm, rows, exchange
         self._rows: Tensor | None = None
         self._started: StartedExpand | None = comm.transport.begin_expand(rows.detach(), exchange)
@@ -70,6 +71,7 @@ def _check_into(into: Tensor, halo_rows: Tensor) -> None:
 
 def fold_halo(comm: Exchanging, halo_rows: Tensor, into: Tensor, exchange: int = 0) -> Tensor:
     """Add rows ``(num_halo, *F)`` to their owners' rows ``into`` ``(num_owned, *F)``, in place. Collective."""
+    refuse_transforms("fold_halo")
     _check_into(into, halo_rows)
     comm.transport.begin_fold(_in_parts(halo_rows.resolve_conj()), exchange, wait=True).wait(_in_parts(into))
     return into

@@ -26,7 +26,7 @@ from dgcl.aggregation.windows import HaloWindows
 from dgcl.nn.arguments import current, require_module, require_numbers, require_widths
 from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
-from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.tensors import require_tensors, untransformed
 from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ class Normalised:
 _normalisations: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
+@untransformed
 def _normalise(
     comm: Communicator, add_self_loops: bool, windows: HaloWindows | None
 ) -> tuple[Any, Tensor | None]:

@@ -27,6 +27,7 @@ from dgcl.errors import DisagreementError, InexactWarning
 from dgcl.nn.arguments import current, require_parameters
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import default_store
+from dgcl.ranks.tensors import beside_the_graph
 from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["check_equal", "compare_at_times", "compare_over_axes", "parameters_of", "remember_names"]
 
 
+@beside_the_graph
 def check_equal(
     model: Module | Iterable[Parameter], *, gradients: bool = False, comm: Communicator | None = None
 ) -> None:

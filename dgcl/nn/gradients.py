@@ -19,6 +19,7 @@ from dgcl.ranks.control import Control
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import as_group
 from dgcl.ranks.sums import all_reduce_sum
+from dgcl.ranks.tensors import beside_the_graph
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["broadcast_parameters", "sync_gradients"]
 
 
+@beside_the_graph
 def sync_gradients(
     model: Module | Iterable[Parameter],
     *,
@@ -120,6 +122,7 @@ def _sum_bucket(
             parameter.grad = summed.view_as(parameter).to(parameter.dtype, copy=True)
 
 
+@beside_the_graph
 def broadcast_parameters(
     model: Module,
     *,

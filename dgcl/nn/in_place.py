@@ -33,6 +33,7 @@ from dgcl.nn.convolutions import GCNConv, Order
 from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions
 from dgcl.nn.vertex_dropout import check_probability, next_call
 from dgcl.planner.windows import By, check_windows
+from dgcl.ranks.tensors import beside_the_graph, refuse_transforms
 from dgcl.transport.row_checks import as_memory, check_rows
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class InPlaceGCN(Module):
     def _layers(self) -> list[GCNConv]:
         return [conv for conv in self.convs if isinstance(conv, GCNConv)]
 
-    @torch.compiler.disable
+    @beside_the_graph
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
         """``(num_owned, d_0)`` to ``(num_owned, d_L)``; collective.
 
@@ -113,6 +114,7 @@ class InPlaceGCN(Module):
             ValueError, TypeError: Rows of another shape, type or device.
             RuntimeError: In the backward, if another forward or backward has written over what was kept.
         """
+        refuse_transforms("InPlaceGCN")
         comm = current(comm)
         is_constant = isinstance(x, Constant)
         rows = x.rows if isinstance(x, Constant) else x

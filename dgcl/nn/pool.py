@@ -10,7 +10,7 @@ from torch import Tensor
 from dgcl.nn.arguments import current, require_dense, require_floats, require_int64
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.reduce import named_sum
-from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.tensors import beside_the_graph, refuse_transforms, require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -53,7 +53,7 @@ def global_mean_pool(
     return total / _count(torch.ones_like(x), batch, size, comm).clamp(min=1)
 
 
-@torch.compiler.disable
+@beside_the_graph
 def global_max_pool(
     x: Tensor, batch: Tensor | None = None, size: int | None = None, *, comm: Communicator | None = None
 ) -> Tensor:
@@ -64,6 +64,7 @@ def global_max_pool(
     Args:
         x, batch, size, comm: as of :func:`global_add_pool`.
     """
+    refuse_transforms("global_max_pool")
     comm = current(comm)
     x, batch, size = _checked(x, batch, size, comm)
     with comm.control.collective("global_max_pool"):

@@ -24,6 +24,7 @@ import torch
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
 from dgcl.ranks.control import Call, different_calls
+from dgcl.ranks.tensors import untransformed
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -182,6 +183,7 @@ class GroupMessages:
                 self._reasons.post(self._rank, reason)
             del group  # the last reference, and the connections with it
 
+    @untransformed
     def _transfer(
         self, call: Call, outgoing: dict[int, Any], sources: list[int]
     ) -> dict[int, tuple[Call, Any]]:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from dgcl.ranks.torch_private import functorch_level
+from dgcl.ranks.torch_private import functorch_level, untransformed_tensors
 
-__all__ = ["is_transformed", "mark_of", "require_tensors"]
+__all__ = [
+    "beside_the_graph",
+    "is_transformed",
+    "mark_of",
+    "refuse_transforms",
+    "require_tensors",
+    "untransformed",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def require_tensors(**arguments: Any) -> None:
@@ -28,6 +40,42 @@ def require_tensors(**arguments: Any) -> None:
 def is_transformed() -> bool:
     """Whether the call runs in a compiler or under ``torch.func``, where tensors need not have values."""
     return torch.compiler.is_compiling() or functorch_level() is not None
+
+
+def refuse_transforms(what: str) -> None:
+    """Raise under ``torch.func``, of what needs the values of its rows.
+
+    Raises:
+        NotImplementedError: Saying so.
+    """
+    if functorch_level() is not None:
+        raise NotImplementedError(
+            f"{what} cannot run under torch.func (grad, vmap, jvp); use torch.autograd.grad"
+        )
+
+
+def beside_the_graph(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate what a compiler calls as it is; ``torch.compiler.disable`` would import the compiler at once."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **keywords: P.kwargs) -> R:
+        call = torch.compiler.disable(function) if torch.compiler.is_compiling() else function
+        return call(*args, **keywords)
+
+    return run
+
+
+def untransformed(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate what connects ranks, whose tensors may outlive a transform of ``torch.func``, and need memory."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **keywords: P.kwargs) -> R:
+        if functorch_level() is None:
+            return function(*args, **keywords)
+        with untransformed_tensors():
+            return function(*args, **keywords)
+
+    return beside_the_graph(run)
 
 
 def mark_of(comm: Any) -> Tensor:

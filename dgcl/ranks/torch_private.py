@@ -10,6 +10,7 @@ derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (su
 from __future__ import annotations
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as untransformed_tensors
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # the class of all batch norms
 from torch.utils._pytree import tree_iter, tree_map_only  # tensors in nested arguments
 
@@ -25,6 +26,7 @@ __all__ = [
     "throw_on_data_pointer",
     "tree_iter",
     "tree_map_only",
+    "untransformed_tensors",
 ]
 
 profiler_enabled = torch.autograd._profiler_enabled  # calls are named only for somebody who records them

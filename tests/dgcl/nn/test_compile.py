@@ -85,6 +85,19 @@ def collectives() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     }
 
 
+def collectives_beside_the_graph() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """Those that a compiler calls as they are."""
+    layer = nn.Linear(3, 3).double()
+    return {
+        "fetch": lambda x, labels: dgcl.fetch(x, torch.tensor([0, 5, 3])).square(),
+        "collect": lambda x, labels: x * dgcl.collect(x.detach(), None).sum(0),
+        "dispatch": lambda x, labels: x * dgcl.dispatch_features(torch.arange(CASES[0].num_nodes))[:, None],
+        "broadcast": lambda x, labels: (dgcl.nn.broadcast_parameters(layer), layer(x))[1],
+        "check": lambda x, labels: (dgcl.nn.check_equal(layer), layer(x))[1],
+        "sync": lambda x, labels: (dgcl.nn.sync_gradients(layer), layer(x))[1],
+    }
+
+
 def transformed_collectives() -> list[tuple[str, Tensor, Tensor]]:
     """The gradient of each collective by autograd and by ``torch.func.grad``."""
     comm = dgcl.build_comm_info(CASES[0].graph, "uniform", part=CASES[0].part(2))
@@ -98,15 +111,17 @@ def transformed_collectives() -> list[tuple[str, Tensor, Tensor]]:
         "csr-sum": lambda x, labels: local.sum(dgcl.graph_allgather(x)).square(),
         "csr-softmax": lambda x, labels: local.softmax(local.at_sources(dgcl.graph_allgather(x))).square(),
     }
+    for layer in (dgcl.nn.GCNConv, dgcl.nn.SAGEConv):  # whose first call connects ranks
+        made = layer(3, 2).double()
+        calls[layer.__name__] = lambda x, labels, made=made: made(x)
     results = []
     for name, call in calls.items():
-        (expected,) = torch.autograd.grad(call(x, labels).sum(), [x])
-        results.append(
-            (name, expected, torch.func.grad(lambda x, call=call: call(x, labels).sum())(x.detach()))
-        )
-    extremes = comm.aggregator("max")
-    with pytest.raises(NotImplementedError, match=r"torch\.autograd\.grad"):
-        torch.func.grad(lambda x: extremes(x).sum())(x.detach())
+        gradient = torch.func.grad(lambda x, call=call: call(x, labels).sum())(x.detach())
+        results.append((name, *torch.autograd.grad(call(x, labels).sum(), [x]), gradient))
+    pool, in_place = dgcl.nn.global_max_pool, dgcl.nn.InPlaceGCN([3, 3])
+    for refused in (comm.aggregator("max"), dgcl.graph_allgather_async, dgcl.collect, pool, in_place):
+        with pytest.raises(NotImplementedError, match=r"torch\.autograd\.grad"):
+            torch.func.grad(lambda x, refused=refused: refused(x).sum())(x.detach())
     return results
 
 
@@ -129,9 +144,10 @@ def compiled_collectives() -> dict[str, tuple[list[Tensor], list[Tensor]]]:
         return [out.detach(), gradient]
 
     results = {}
-    for name, call in collectives().items():
+    within = collectives()
+    for name, call in (within | collectives_beside_the_graph()).items():
         torch._dynamo.reset()
-        results[name] = run(call), run(torch.compile(call, fullgraph=True, backend="aot_eager"))
+        results[name] = run(call), run(torch.compile(call, fullgraph=name in within, backend="aot_eager"))
     return results
 
 
