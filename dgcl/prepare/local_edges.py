@@ -104,7 +104,9 @@ def share_of_edges(
     ids, sources, heads = arrays = [np.zeros(0, np.int64)] * 3
     try:
         named = zip(("owned_ids", "sources", "heads"), (owned_ids, *edges), strict=True)
-        ids, sources, heads = arrays = [as_ids(each, name).astype(np.int64) for name, each in named]
+        ids, sources, heads = arrays = [
+            as_ids(each, name).astype(np.int64, copy=False) for name, each in named
+        ]
         if len(sources) != len(heads):
             raise ValueError(f"sources and heads must be as many (got {len(sources)} and {len(heads)})")
     except Exception as error:  # every rank must hear of it, whatever it is
@@ -131,23 +133,12 @@ def share_of_edges(
             own = own_edges(control.rank, len(part), first_edge, *arrays)
         except Exception as error:
             text = str(error) or type(error).__name__
+        mine, wanted, out_degrees = _readers(control, ids, part, own, text)
+        assert own is not None
+        rank_edges = own[0]
+        del own
+        owned, dests = np.stack([rank_edges.degrees, out_degrees, ids]), mine.dest_matrix()
         ranks = range(control.world_size)
-        requests: list[Ids] = [np.zeros((0, 2), np.int64) for _ in ranks]
-        if own is not None:
-            rank_edges, lacking, reads = own
-            table, owners = np.column_stack([lacking, reads[lacking]]), part[lacking]
-            requests = [table[owners == peer] for peer in ranks]
-        received = control.all_to_all([(text, asked) for asked in requests])
-        for text, _ in received:
-            if text is not None:
-                raise ValueError(text)
-        row_of = np.empty(len(part), np.int32)
-        row_of[ids] = np.arange(len(ids), dtype=np.int32)
-        readers = np.repeat(np.arange(control.world_size), [len(asked) for _, asked in received])
-        asked = np.concatenate([asked for _, asked in received])
-        np.add.at(reads, asked[:, 0], asked[:, 1])
-        mine, wanted = _classes(control, ids, row_of[asked[:, 0]], readers)
-        owned, dests = np.stack([rank_edges.degrees, reads[ids], ids]), mine.dest_matrix()
         straight = method == "direct"  # then whoever reads a row gets it from its owner, whatever the plan is
         rows = [
             owned[:, wanted[np.repeat(dests[:, peer], mine.count)]] if straight else None for peer in ranks
@@ -163,12 +154,13 @@ def share_of_edges(
         )
         plan = planned(relation)
         frame = Frame.of(relation, without_idle_relays(plan), num_owned)
-        received = [each for *_, each in of_ranks]
+        rows = [each for *_, each in of_ranks]
         if not straight:
             places = frame.places_of(control.rank)
             here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
-            received = control.all_to_all([owned[:, wanted[each]] for each in here])
-        incoming = np.concatenate(received, axis=1)
+            rows = control.all_to_all([owned[:, wanted[each]] for each in here])
+        incoming = np.concatenate(rows, axis=1)
+        del rows, of_ranks  # copies of it
         items = RankItems(HALO, plan, num_owned, (ids, owned), wanted, (incoming[2], incoming), frame)
         sizes = (len(part), sum(num_edges))
         inputs = RankInputs(control.rank, (items,), rank_edges, sizes, first_edge=first_edge)
@@ -221,17 +213,43 @@ def check_range(name: str, ids: Ids, rank: int, num_nodes: int) -> None:
         )
 
 
-def _classes(control: Control, owned_ids: Ids, rows: NDArray[np.int32], readers: Ids) -> tuple[Relation, Ids]:
-    """The classes of this rank's rows, and those that some rank reads, in the order of places.
+def _readers(
+    control: Control,
+    owned_ids: Ids,
+    part: NDArray[np.int32],
+    own: tuple[RankEdges, Ids, Ids] | None,
+    problem: str | None,
+) -> tuple[Relation, Ids, Ids]:
+    """Ask the owners of what this rank lacks, and hear who reads its own rows. Collective.
 
     Args:
         control: The control plane.
         owned_ids: (n,) of this rank.
-        rows, readers: Pairs of an owned row and a rank that reads it.
+        part: The owner of every vertex.
+        own: Of :func:`own_edges`; None where that failed.
+        problem: Why it did.
+
+    Returns:
+        The classes of this rank's rows, those that some rank reads in the order of places, and the out-degrees of all.
+
+    Raises:
+        ValueError: It failed on some rank; on every rank.
     """
+    requests: list[Any] = [None] * control.world_size
+    if own is not None:
+        _, lacking, reads = own
+        owners = part[lacking]
+        requests = [(ids, reads[ids]) for ids in (lacking[owners == peer] for peer in range(len(requests)))]
+    received = control.all_to_all([(problem, each) for each in requests])
+    for text, _ in received:
+        if text is not None:
+            raise ValueError(text)
+    asked, counts = (np.concatenate([each[i] for _, each in received]) for i in (0, 1))
+    np.add.at(reads, asked, counts)
     by_id = np.argsort(owned_ids, kind="stable")
-    row_by_id = np.empty_like(by_id)
-    row_by_id[by_id] = np.arange(len(by_id))
+    readers = np.repeat(np.arange(control.world_size), [len(ids) for _, (ids, _) in received])
     owner = np.full(len(owned_ids), control.rank)
-    mine = build_classes(demand_of_pairs(owner, row_by_id[rows], readers, control.world_size))
-    return mine.relation, by_id[mine.items]
+    row_of = np.empty_like(part)
+    row_of[owned_ids[by_id]] = np.arange(len(by_id))
+    mine = build_classes(demand_of_pairs(owner, row_of[asked], readers, control.world_size))
+    return mine.relation, by_id[mine.items], reads[owned_ids]
