@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dgcl.graph.build import graph_from_edges
 from dgcl.graph.id_arrays import as_ids
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import make_plan
@@ -29,7 +30,7 @@ from dgcl.ranks.set_up import leaving
 from dgcl.ranks.whole_rows import agree
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import demand_of_pairs
-from dgcl.relation.local_graph import MAX_LOCAL_ROWS, RankEdges, pointer
+from dgcl.relation.local_graph import MAX_LOCAL_ROWS, RankEdges
 from dgcl.topology import Topology
 
 __all__ = ["plan_together", "share_of_edges"]
@@ -42,7 +43,7 @@ def own_edges(
 ) -> tuple[RankEdges, Ids, Ids]:
     """A rank's edges, sorted by head; the ids of the sources that it lacks; how many edges read each of 0 to N - 1.
 
-    Time and memory: linear in its edges, and 12 bytes for each vertex of the whole graph.
+    Time and memory: linear in its edges, and 20 bytes for each vertex of the whole graph.
 
     Raises:
         ValueError: An id is out of range, or a head is not owned.
@@ -57,18 +58,16 @@ def own_edges(
             f"heads of rank {rank} must be vertices that it owns: each rank gives the in-edges of its own (got"
             f" vertex {heads[np.argmin(head_rows)]})"
         )
-    order = None
-    if (np.diff(head_rows) < 0).any():
-        order = np.argsort(head_rows, kind="stable")
-        sources = sources[order]
-        order += first_edge
-    degrees = np.bincount(head_rows, minlength=len(owned_ids))
-    reads = np.bincount(sources, minlength=num_nodes)
+    graph = graph_from_edges(sources, head_rows.astype(np.int64), num_nodes)
+    reads, num_owned = graph.out_degrees(), len(owned_ids)
     lacking = np.flatnonzero((reads > 0) & (row_of < 0))
-    if len(owned_ids) + len(lacking) > MAX_LOCAL_ROWS:
+    if num_owned + len(lacking) > MAX_LOCAL_ROWS:
         raise ValueError(f"owned_ids: rank {rank} would hold more than {MAX_LOCAL_ROWS} rows; use more ranks")
-    first = first_edge + pointer(degrees)[:-1]
-    return RankEdges(num_nodes, owned_ids, degrees, first, sources, order), lacking, reads
+    first, order = first_edge + graph.indptr[:num_owned], graph.edge_ids
+    if order is not None:
+        order = first_edge + order
+    degrees = graph.in_degrees()[:num_owned]
+    return RankEdges(num_nodes, owned_ids, degrees, first, graph.indices, order), lacking, reads
 
 
 def share_of_edges(
