@@ -25,6 +25,7 @@ NAMES = (
     "moving_atoms",
     "plan_offline",
     "readout",
+    "snapshots",
     "weather",
 )
 
@@ -100,6 +101,14 @@ def weather_alone(module, data, model, step):
     return F.mse_loss(model(x, data.edge_index_dict).transpose(0, 1), data["grid"].y)
 
 
+def snapshots_alone(module, data, model, step):
+    state, outputs = data.x.new_zeros(len(data.x), 16), []
+    for time, roads in enumerate(data.roads):
+        out, state = model(data.x[:, time], state, roads)
+        outputs.append(out)
+    return F.mse_loss(torch.stack(outputs, 1), data.y)
+
+
 #: The graph of a recipe, its model, and its loss in PyG alone.
 RECIPES = {
     "link_prediction": (lambda module: module.ring_of_friends(40), "make_model", links_alone),
@@ -107,6 +116,7 @@ RECIPES = {
     "readout": (lambda module: module.rings_and_stars(6, 5), "make_model", readout_alone),
     "hetero": (lambda module: module.library(80, 40), "Model", hetero_alone),
     "mesh_simulation": (lambda module: module.mesh(7), "Simulator", mesh_alone),
+    "snapshots": (lambda module: module.traffic(40), "GraphGRU", snapshots_alone),
     "weather": (lambda module: module.globe(9), "Model", weather_alone),
 }
 
