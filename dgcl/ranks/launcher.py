@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import shutil
 import tempfile
 import threading
 import traceback
@@ -223,7 +224,7 @@ def _process_main(
     import torch.distributed as dist
 
     sender.send_bytes(pickle.dumps(_BEGUN))
-    threading.Thread(target=_end_with_parent, name="dgcl parent watch", daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(store,), name="dgcl parent watch", daemon=True).start()
     torch.set_num_threads(num_threads)
     try:
         dist.init_process_group(
@@ -252,11 +253,12 @@ def _unpacked(task: bytes) -> Any:
         ) from error
 
 
-def _end_with_parent() -> None:
-    """End this process with the one that called :func:`launch`, which alone takes the result."""
+def _end_with_parent(store: str) -> None:
+    """End this process with the one that called :func:`launch`, which alone takes the result and removes the folder."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
+    shutil.rmtree(Path(store).parent, ignore_errors=True)
     os._exit(1)
 
 

@@ -255,7 +255,12 @@ def test_ranks_end_with_the_process_that_launched_them(tmp_path):
         if __name__ == "__main__":
             dgcl.launch(report_and_sleep, 2, {str(tmp_path)!r}, ranks="processes")
     """
-    launcher = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT)
+    (folder := tmp_path / "temporary").mkdir()
+    command, environment = (
+        [sys.executable, "-c", textwrap.dedent(script)],
+        os.environ | {"TMPDIR": str(folder)},
+    )
+    launcher = subprocess.Popen(command, cwd=ROOT, env=environment)
     files = [tmp_path / "0", tmp_path / "1"]
     while not all(file.exists() and file.read_text() for file in files):
         time.sleep(0.1)
@@ -266,6 +271,7 @@ def test_ranks_end_with_the_process_that_launched_them(tmp_path):
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline, "ranks outlive their launcher"
         time.sleep(0.1)
+    assert not list(folder.glob("dgcl-*"))
 
 
 LISTING = """
