@@ -21,6 +21,7 @@ from dgcl.nn.losses import loss
 from dgcl.nn.metrics import accuracy
 from dgcl.nn.pool import global_add_pool, global_max_pool, global_mean_pool
 from dgcl.nn.reduce import count_once, global_sum
+from dgcl.nn.shared_nodes import sum_shared
 from dgcl.nn.vertex_dropout import Dropout, dropout
 
 __all__ = [
@@ -42,5 +43,6 @@ __all__ = [
     "global_sum",
     "loss",
     "sum_copies",
+    "sum_shared",
     "sync_gradients",
 ]

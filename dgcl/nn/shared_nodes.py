@@ -1,0 +1,82 @@
+"""Sums over the copies of nodes that lie on several ranks: meshes that are cut at vertices, whose elements are owned.
+
+The first copy of a node, by rank and place, is its owner: contributions are folded to it and the sum is expanded. Ranks
+find owners by a directory: rank ``id % world_size`` knows who has a node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from dgcl.changing.local_build import build_from_local
+from dgcl.ranks.context import context
+from dgcl.ranks.control import Control
+from dgcl.ranks.requests import Requests
+from dgcl.ranks.set_up import set_up_call
+from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.whole_rows import agree
+from dgcl.transport.row_checks import check_rows, version_of
+
+__all__ = ["sum_shared"]
+
+#: Of each control plane and tensor of ids: its version, the communicator, and the local row of each copy's owner.
+_plans: WeakKeyDictionary[Control, Any] = WeakKeyDictionary()
+
+
+def sum_shared(rows: Tensor, ids: Tensor) -> Tensor:
+    """For each copy of a node the sum over all copies of it, on all ranks. Differentiable: its adjoint is itself.
+
+        >>> forces = dgcl.nn.sum_shared(forces_of_elements, nodes)
+
+    Needs :func:`dgcl.init` and no graph. Collective: every rank calls it with the same trailing shape and dtype. The
+    first call with ``ids`` plans the exchange, which is kept as long as that tensor lives and does not change; so a
+    tensor of ids is new, or was changed, on all ranks or on none.
+
+    Args:
+        rows: ``(n, *F)``, floating point, complex or integers, one row for each copy on this rank.
+        ids: ``(n,)`` int64, any numbers: the node of each row; repeated where a rank has several copies.
+
+    Returns:
+        ``(n, *F)``, added in a fixed order, and the same bits for all copies; 16-bit floats are added as
+        :meth:`dgcl.Communicator.fold` says.
+
+    Raises:
+        ValueError, TypeError: Other ids, on every rank; other rows.
+        CommError: A peer is lost, late, or makes another call.
+    """
+    require_tensors(rows=rows, ids=ids)
+    plans = _plans.setdefault(context.require_control(), WeakTensorKeyDictionary())
+    plan = plans.get(ids)
+    if plan is None or plan[0] != version_of(ids):
+        current = context.communicator
+        plans[ids] = plan = version_of(ids), *connect_copies(ids, rows.device)
+        context.communicator = current
+    _, comm, owners = plan
+    check_rows(rows, len(owners), "len(ids)", comm.rank, comm.device)
+    held = rows.new_zeros(comm.num_local, *rows.shape[1:]).index_add(0, owners, rows)
+    return comm.expand(comm.fold(held)).index_select(0, owners)
+
+
+@set_up_call
+def connect_copies(ids: Tensor, device: torch.device) -> tuple[Any, Tensor]:
+    """A communicator whose vertices are copies, each one's halo the owners of its nodes; ``(n,)`` their local rows."""
+    control = context.require_control()
+    problem = None
+    if ids.dtype != torch.int64 or ids.dim() != 1:
+        problem = TypeError(f"ids must be (n,) int64 (got {ids.dtype}, shape {tuple(ids.shape)})")
+    counts = agree(control, problem, ids.numel())
+    copies = np.arange(sum(counts[: control.rank]), sum(counts[: control.rank + 1]))
+    nodes = ids.cpu().numpy()
+    requests = Requests(control, nodes, nodes % control.world_size)
+    theirs = torch.cat(requests.give_back(torch.from_numpy(copies)))
+    _, firsts, places = np.unique(np.concatenate(requests.asked), return_index=True, return_inverse=True)
+    found = theirs[firsts][places].split([len(asked) for asked in requests.asked])
+    edges = requests.answer(list(found)).numpy(), copies
+    comm = build_from_local(copies, edges, "uniform", method="direct", device=device)
+    return comm, torch.from_numpy(comm.local.indices).to(comm.device)
