@@ -272,7 +272,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
             >>> y = agg(x)                              # (num_owned, *F) -> (num_owned, *F); collective
 
         Args:
-            reduce: "sum", "mean", or, on the CPU, "max" and "min" column by column.
+            reduce: "sum", "mean", or "max" and "min" column by column.
             edge_weight: ``(num_local_edges,)``, by which rows are multiplied, as :meth:`dispatch_edges` gives them;
                 where it requires a gradient, each edge gets its own.
             windows: Expand and sum halo rows in this many parts, of which at most two are held at a time.

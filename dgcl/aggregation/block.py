@@ -30,7 +30,7 @@ from dgcl.aggregation.edges import (
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
 from dgcl.transport.steps import EdgePart
 
-__all__ = ["Block", "as_mask"]
+__all__ = ["Block", "Side", "as_mask", "side_class"]
 
 
 class Block:
@@ -78,7 +78,7 @@ class Block:
         self._ends, self._sizes = (heads, tails), (num_heads, num_tails)
         self._first, self._written = (first_heads, first_tails), (written_heads, written_tails)
         self._device = torch.device(device)
-        self._sides: list[_Side | None] = [None, None]  # by head, by tail; both of a block and its transposed
+        self._sides: list[Side | None] = [None, None]  # by head, by tail; both of a block and its transposed
         self._side = 0
 
     @property
@@ -161,7 +161,7 @@ class Block:
             return self._grouped.dots(y.resolve_neg(), x.resolve_neg())
 
     @property
-    def _grouped(self) -> _Side:
+    def _grouped(self) -> Side:
         side = self._sides[self._side]
         if side is None:
             edges = group_edges(*self._ends, self.num_heads, self._first[0])
@@ -216,7 +216,7 @@ def _check(x: Tensor, name: str, num_rows: int) -> None:
         )
 
 
-class _Side:
+class Side:
     """The edges one way round, on one device."""
 
     def __init__(
@@ -253,7 +253,7 @@ class _Side:
         return None if has_edge.all() else torch.from_numpy(np.flatnonzero(~has_edge)).to(self.device)
 
     def sum(
-        self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None
+        self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None = None
     ) -> None:
         """As :meth:`Block.add`, :meth:`Block.put`, or :meth:`Block.put_piece`."""
         if not add and self.missing is not None and (piece is None or piece[0] == 0):
@@ -275,11 +275,11 @@ class _Side:
         return dots_at_edges(self.edges, y, x)
 
 
-class _SparseSide(_Side):
+class _SparseSide(Side):
     """The same by torch's own operations, on any device."""
 
     def sum(
-        self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None
+        self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None = None
     ) -> None:
         """As :meth:`Block.add`, :meth:`Block.put`, or :meth:`Block.put_piece`: piece 0 is all."""
         if piece is not None and piece[0] > 0:
@@ -328,9 +328,9 @@ class _SparseSide(_Side):
         return {}
 
 
-def side_class(device: torch.device) -> type[_Side]:
+def side_class(device: torch.device) -> type[Side]:
     """What sums on ``device``."""
-    return _Side if device.type == "cpu" else _SparseSide
+    return Side if device.type == "cpu" else _SparseSide
 
 
 def as_mask(rows: Tensor | None, size: int) -> NDArray[np.bool_] | None:

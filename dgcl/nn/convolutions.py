@@ -88,7 +88,7 @@ class SAGEConv(Module):
 
     Args:
         in_channels, out_channels: Widths of rows.
-        aggr: "mean", "sum", or, on the CPU, "max" (then aggregated first).
+        aggr: "mean", "sum" or "max" (then aggregated first).
         root_weight: Add the vertex's own row.
         bias: Add a bias.
         order: What comes first.

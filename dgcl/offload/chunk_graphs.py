@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.aggregation.edges import NONE, EdgeGroups, group_edges, sum_over_edges
+from dgcl.aggregation.block import Side, side_class
+from dgcl.aggregation.edges import NONE, EdgeGroups, group_edges
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.frameworks import local_graph
 from dgcl.offload.chunks import Chunk, cut_chunk
@@ -30,12 +31,20 @@ class ChunkGraphs:
         kind: Of the graphs that layers get, as in ``comm.local_graph``.
         keep: Keep what was cut, so that it is done once; else one chunk's edges are there at a time.
         tables: Which slots it reads.
+        device: Where layers run.
     """
 
     def __init__(
-        self, local: LocalGraph, rows: Sequence[Ids], kind: str, keep: bool, tables: RankTables
+        self,
+        local: LocalGraph,
+        rows: Sequence[Ids],
+        kind: str,
+        keep: bool,
+        tables: RankTables,
+        device: torch.device,
     ) -> None:
         self._local, self._rows, self.kind, self._keep, self._tables = local, rows, kind, keep, tables
+        self._device = device
         self._kept: dict[tuple[int, str], Any] = {}
 
     def chunk(self, batch: int) -> Chunk:
@@ -44,12 +53,19 @@ class ChunkGraphs:
 
     def graph(self, batch: int) -> Any:
         """Its graph: sources are its own rows, then the others that it reads."""
-        return self._kept_or(batch, "graph", lambda: local_graph(self.kind, self.chunk(batch).local))
+
+        def make() -> Any:
+            graph = local_graph(self.kind, self.chunk(batch).local)
+            return graph if self._device.type == "cpu" else graph.to(self._device)
+
+        return self._kept_or(batch, "graph", make)
 
     def edges(self, batch: int) -> SlotEdges:
         """Its edges between slots and its own rows."""
         sources, num_slots = self._tables.batches[batch].sources, self._tables.num_slots
-        return self._kept_or(batch, "edges", lambda: SlotEdges.of(self.chunk(batch), sources, num_slots))
+        return self._kept_or(
+            batch, "edges", lambda: SlotEdges.of(self.chunk(batch), sources, num_slots, self._device)
+        )
 
     def _kept_or(self, batch: int, what: str, make: Callable[[], Any]) -> Any:
         graph = self._kept.get((batch, what))
@@ -103,21 +119,22 @@ class SlotEdges:
     """
 
     places: Tensor
-    to_rows: EdgeGroups
-    to_slots: EdgeGroups
+    to_rows: Side
+    to_slots: Side
     degrees: Tensor
 
     @classmethod
-    def of(cls, chunk: Chunk, sources: Ids, num_slots: int) -> SlotEdges:
+    def of(cls, chunk: Chunk, sources: Ids, num_slots: int, device: torch.device) -> SlotEdges:
         """Those of a chunk whose sources are in these slots."""
         indptr, slots = chunk.local.indptr, sources[chunk.local.indices].astype(np.int32)
         degrees = np.diff(indptr)
         rows = np.repeat(np.arange(len(degrees), dtype=np.int32), degrees)
+        side, sizes = side_class(device), (len(degrees), num_slots)
         return cls(
-            torch.from_numpy(chunk.edges),
-            EdgeGroups(indptr, slots, NONE, NONE),
-            group_edges(slots, rows, num_slots),
-            torch.from_numpy(degrees).clamp(min=1).unsqueeze(1),
+            torch.from_numpy(chunk.edges).to(device),
+            side(EdgeGroups(indptr, slots, NONE, NONE), sizes, device),
+            side(group_edges(slots, rows, num_slots), sizes[::-1], device),
+            torch.from_numpy(degrees).clamp(min=1).unsqueeze(1).to(device),
         )
 
 
@@ -136,8 +153,8 @@ class Sums:
     def forward(self, edges: SlotEdges, held: Tensor) -> Tensor:
         """``(c, *F)`` of what is in slots ``(num_slots, *F)``."""
         x = _flat(held)
-        total = x.new_empty(edges.to_rows.num_heads, x.shape[1], dtype=sum_dtype(x.dtype))
-        sum_over_edges(edges.to_rows, x, total, self._weight(edges, total.dtype), add=False)
+        total = x.new_empty(len(edges.degrees), x.shape[1], dtype=sum_dtype(x.dtype))
+        edges.to_rows.sum(x, total, self._weight(edges), add=False)
         total = total.div_(edges.degrees) if self.mean else total
         return total.to(held.dtype).view(len(total), *held.shape[1:])
 
@@ -145,16 +162,13 @@ class Sums:
         """Add to slots ``(num_slots, *F)`` the gradients of what was in them, from those ``(c, *F)`` of their sums."""
         out, rows = _flat(held), _flat(grad)
         rows = rows / edges.degrees if self.mean else rows
-        weight = self._weight(edges, sum_dtype(out.dtype))
-        if weight is not None and len(edges.to_slots.order):
-            weight = weight[torch.from_numpy(edges.to_slots.order)]
         sums = out.to(sum_dtype(out.dtype))  # itself, but for 16 bits
-        sum_over_edges(edges.to_slots, rows, sums, weight, add=True)
+        edges.to_slots.sum(rows, sums, self._weight(edges), add=True)
         if sums is not out:
             out.copy_(sums)
 
-    def _weight(self, edges: SlotEdges, dtype: torch.dtype) -> Tensor | None:
-        return None if self.weight is None else self.weight[edges.places].to(dtype)
+    def _weight(self, edges: SlotEdges) -> Tensor | None:
+        return None if self.weight is None else self.weight[edges.places]
 
 
 def _flat(rows: Tensor) -> Tensor:

@@ -199,7 +199,7 @@ class HostStore:
         elif file is None:
             rows[which] = values
         else:  # not through the mapping, which would read pages from the disk before it writes to them
-            data = values.to(rows.dtype).contiguous().view(-1).view(torch.uint8).numpy()
+            data = values.to("cpu", rows.dtype).contiguous().view(-1).view(torch.uint8).numpy()
             _write(file.descriptor, data, self._offset(rows) + which.start * bytes_of_row(rows))
         self._forget(rows, written=True)
 

@@ -7,7 +7,7 @@ chunk again with gradients, or from its kept aggregate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ class Machinery:
     """What all layers of an :class:`~dgcl.offload.offload.Offload` share.
 
     Attributes:
-        rank: This rank.
+        rank, device: This rank, and where it computes.
         tables: What it does in each batch.
         order: In which host memory has its rows.
         graphs: Its chunks.
@@ -43,6 +43,7 @@ class Machinery:
     """
 
     rank: int
+    device: torch.device
     tables: RankTables
     order: RowOrder
     graphs: ChunkGraphs
@@ -89,7 +90,7 @@ class LayerCall:
     drawn: RandomNumbers = field(init=False)
 
     def __post_init__(self) -> None:
-        self.drawn = RandomNumbers(self.machinery.ranks_are_threads)
+        self.drawn = RandomNumbers(self.machinery.ranks_are_threads, self.machinery.device)
 
     @property
     def is_module(self) -> bool:
@@ -139,9 +140,10 @@ class LayerCall:
         """What a chunk reads; or its aggregate, and its own rows where the module wants them."""
         work = self.machinery
         if self.sums is None:
-            return [held.index_select(0, _ids(batch)) for held in slots]
+            return [held.index_select(0, _ids(batch).to(held.device)) for held in slots]
         result = [self.sums.forward(work.graphs.edges(number), slots[0])]
-        return [*result, slots[0].index_select(0, _ids(batch)[: _count(batch)])] if self.own_rows else result
+        own = _ids(batch)[: _count(batch)].to(work.device)
+        return [*result, slots[0].index_select(0, own)] if self.own_rows else result
 
     def _kept_rows(self, aggregate: Tensor, batch: Batch, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The same from host memory."""
@@ -149,7 +151,7 @@ class LayerCall:
         sources = [(aggregate, "kept_again"), (inputs[0], "loaded_again")][: 1 + self.own_rows]
         for rows, kind in sources:
             work.account.add(kind, _count(batch), bytes_of_row(rows))
-        return [work.store.read(rows, batch.rows) for rows, _ in sources]
+        return [work.store.read(rows, batch.rows).to(work.device) for rows, _ in sources]
 
     def _stored(self, out: Tensor | None, batch: Batch, rows: Tensor, kind: str) -> Tensor:
         """Write a chunk's rows to host memory, which is made when the first ones come."""
@@ -243,7 +245,7 @@ class LayerCall:
         with torch.enable_grad(), self.drawn.again(number):
             results = self._compute(number, rows, list(zip(parameters, stand_ins, strict=True)))
         pairs = [
-            (got, work.store.look_at(grad, batch.rows))
+            (got, work.store.look_at(grad, batch.rows).to(work.device))
             for got, grad in zip(results, grads, strict=True)
             if grad is not None and got.requires_grad
         ]
@@ -295,8 +297,10 @@ class LayerCall:
         chunk = ChunkRows(
             work.rank, work.graphs.chunk(number).local, self.dropout_calls, work.next_dropout_call
         )
-        enabled, dtype = self.autocast
-        precision = torch.autocast("cpu", dtype, enabled, cache_enabled=False)
+        (enabled, dtype), kind = self.autocast, work.device.type
+        precision: AbstractContextManager[Any] = nullcontext()
+        if enabled or torch.is_autocast_enabled(kind):
+            precision = torch.autocast(kind, dtype, enabled, cache_enabled=False)
         with rows_of_call(chunk), precision, in_place_of(self.module, parameters):
             results = self.module(*arguments)
         self.gives_tuple = isinstance(results, tuple)
@@ -317,8 +321,9 @@ class LayerCall:
 
     def _new_slots(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Zeros, so that nothing that is read before it is written is NaN."""
+        work = self.machinery
         return [
-            torch.zeros((self.machinery.tables.num_slots, *x.shape[1:]), dtype=x.dtype, device="cpu")
+            torch.zeros((work.tables.num_slots, *x.shape[1:]), dtype=x.dtype, device=work.device)
             for x in inputs
         ]
 

@@ -122,11 +122,11 @@ def _checked(logits: ChunkedRows, labels: Tensor, mask: Tensor | None) -> tuple[
             "logits must be (num_owned, num_classes) and labels (num_owned,) int64, as off.dispatch_features gives them"
             f" (got {tuple(logits.shape)} and {tuple(labels.shape)} {labels.dtype})"
         )
-    mask = torch.ones(len(labels), dtype=torch.bool, device="cpu") if mask is None else mask
+    mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
     require_tensors(mask=mask)
     if mask.dtype != torch.bool or mask.shape != labels.shape:
         raise ValueError(
             f"mask must be bool with shape {tuple(labels.shape)} (got {mask.dtype}, shape {tuple(mask.shape)})"
         )
     order = logits.order
-    return order.stored(labels), order.stored(mask & (labels != IGNORED))
+    return order.stored(labels.cpu()), order.stored((mask & (labels != IGNORED)).cpu())

@@ -33,6 +33,8 @@ def chunked_batch_norm(
     """
     if not isinstance(norm, torch.nn.BatchNorm1d):
         raise TypeError(f"norm must be a BatchNorm1d (got {type(norm).__name__})")
+    if norm.weight is not None and norm.weight.device != x.device:
+        raise ValueError(f"norm must be on the CPU, where rows of an Offload are (got {norm.weight.device})")
     if x.dim() != 2 or x.shape[1] != norm.num_features or not x.is_floating_point():
         raise ValueError(
             f"x must be floating point rows of {norm.num_features} features (got {x.dtype}, shape {tuple(x.shape)})"

@@ -42,7 +42,7 @@ from dgcl.prepare.sizes import as_bytes
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.whole_rows import agree, dispatch_rows
 from dgcl.topology.free_memory import available_memory
-from dgcl.transport.connect import connect_transport
+from dgcl.transport.connect import connect_rows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -71,7 +71,7 @@ class Offload(Handle):
     without a graph. Its backward computes the chunks again, in descending order.
 
     Args:
-        comm: The communicator, on the CPU, with ``edges="head"`` and without replicas.
+        comm: The communicator, with ``edges="head"`` and without replicas.
         chunks: Chunks of each rank, 1024 at most. Else ``memory_limit``: as few as are predicted to fit.
         memory_limit: Bytes of device memory of a rank, a number or "8GB"; with ``widths``.
         widths: Elements of a row of the input and of each layer's result; for ``memory_limit`` and for what
@@ -82,7 +82,7 @@ class Offload(Handle):
         prefetch: Have the kernel read what the next batch wants from a disk while this one is computed, by a thread.
         slots: Rows a rank can hold; default: what its fullest batch needs.
         keep_graphs: Keep what was made of each chunk's edges for the next time; False: one chunk's at a time. Default:
-            unless ``memory_limit`` is given, or they take more than a quarter of the memory that is free.
+            on CPUs, unless ``memory_limit`` is given, or they take more than a quarter of the memory that is free.
         chunk_by: "metis", or "range" (of ascending ids).
         kind: Of the graph that modules get: "csr", "pyg" or "dgl", as in ``comm.local_graph``.
         method, plan: For the plans of the exchanges between ranks.
@@ -145,7 +145,8 @@ class Offload(Handle):
         prefetch = prefetch and self.store.on_disk  # beside memory a thread only takes a core
         graphs = GRAPH_BYTES * comm.local.num_edges
         if keep_graphs is None:
-            keep_graphs = memory_limit is None and graphs <= available_memory() // (4 * comm.world_size)
+            room = available_memory() // (4 * comm.world_size) if comm.device.type == "cpu" else 0
+            keep_graphs = memory_limit is None and graphs <= room
         options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
         with comm.collective("Offload", limited=False):
             arrangement = arrange(comm.control, comm.local, comm.plan.topology, request, options)
@@ -155,12 +156,15 @@ class Offload(Handle):
         self._order = RowOrder(rows, [batch.rows for batch in arrangement.tables.batches], self.store)
         self._transport = None
         if arrangement.tables.programs:
-            self._transport = connect_transport(arrangement.tables.programs, comm.control, comm.timeout)
+            self._transport = connect_rows(
+                arrangement.tables.programs, comm.control, comm.timeout, comm.device
+            )
         self._machinery = Machinery(
             comm.rank,
+            comm.device,
             arrangement.tables,
             self._order,
-            ChunkGraphs(comm.local, arrangement.rows, kind, keep_graphs, arrangement.tables),
+            ChunkGraphs(comm.local, arrangement.rows, kind, keep_graphs, arrangement.tables, comm.device),
             self.store,
             Mover(self.store, self._transport, self.account, prefetch),
             self.account,
@@ -280,15 +284,17 @@ class Offload(Handle):
             row_bytes = inputs[0].shape[1:].numel() * inputs[0].element_size()
             with self.comm.collective("Offload.layer"):
                 keep = self._keeping.keeps(name, row_bytes)
+        kind = self.comm.device.type
+        weight = None if edge_weight is None else edge_weight.to(self.comm.device)
         call = LayerCall(
             self._machinery,
             self._layers,
             module,
             not isinstance(x, tuple),
-            None if aggregate is None else Sums(aggregate == "mean", edge_weight),
+            None if aggregate is None else Sums(aggregate == "mean", weight),
             own_rows,
             kept,
-            (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+            (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)),
             bool(keep),
             keeps=constant,
         )

@@ -11,6 +11,7 @@ from dgcl.kernels.rows import SUMMABLE, add_arrivals
 
 __all__ = ["add_rows", "bytes_of_row", "move_rows", "put_rows", "put_zeros"]
 
+_CPU = torch.device("cpu")
 _SUM_CODES = {dtype: SUMMABLE.index(str(dtype)[6:]) for dtype in (torch.float32, torch.float64)}
 
 
@@ -20,7 +21,7 @@ def bytes_of_row(rows: Tensor) -> int:
 
 
 def put_rows(target: Tensor, places: Tensor, rows: Tensor) -> None:
-    """``target[places] = rows``, on the CPU.
+    """``target[places] = rows``.
 
     Args:
         target: ``(n, *F)``, without a graph.
@@ -28,23 +29,22 @@ def put_rows(target: Tensor, places: Tensor, rows: Tensor) -> None:
         rows: ``(k, *F)``, or ``(1, *F)`` for all places.
     """
     row_bytes = bytes_of_row(target)
-    if row_bytes == 0 or rows.dtype != target.dtype or not (target.is_contiguous() and rows.is_contiguous()):
-        target[places] = rows
+    if row_bytes == 0 or not _fit(target, rows):
+        target[places.to(target.device)] = rows.to(target.device, non_blocking=True)
     else:
         _as_items(target, row_bytes)[places.numpy()] = _as_items(rows, row_bytes)
 
 
 def move_rows(target: Tensor, places: Tensor, source: Tensor, rows: Tensor) -> None:
-    """``target[places] = source[rows]``, on the CPU, without a copy between.
+    """``target[places] = source[rows]``, on the CPU without a copy between, to a device by pinned memory.
 
     Args:
         target, source: ``(n, *F)`` and ``(m, *F)``, without a graph.
         places, rows: ``(k,)`` int64, each in 0..n-1 and in 0..m-1.
     """
     row_bytes = bytes_of_row(target)
-    fits = target.dtype == source.dtype and target.is_contiguous() and source.is_contiguous()
-    if row_bytes == 0 or not fits or max(len(target), len(source)) >= 2**31:
-        put_rows(target, places, source.index_select(0, rows))
+    if row_bytes == 0 or not _fit(target, source) or max(len(target), len(source)) >= 2**31:
+        put_rows(target, places, _picked(source, rows, target.device))
         return
     to, of = places.numpy().astype(np.int32), rows.numpy().astype(np.int32)
     # in any order: what the kernel wants of it is that rows beyond the target come last, and there are none
@@ -52,16 +52,17 @@ def move_rows(target: Tensor, places: Tensor, source: Tensor, rows: Tensor) -> N
 
 
 def add_rows(target: Tensor, places: Tensor, source: Tensor, rows: Tensor | None = None) -> None:
-    """``target[places] += source[rows]``, on the CPU, as ``index_add_`` to the bit and faster.
+    """``target[places] += source[rows]``, on the CPU as ``index_add_`` to the bit and faster.
 
     Args:
         target, source: ``(n, *F)`` and ``(m, *F)``, without a graph.
         places, rows: ``(k,)`` int64, each in 0..n-1, none twice, and in 0..m-1; no ``rows``: all of ``source``.
     """
     row_bytes = bytes_of_row(target)
-    fits = target.dtype == source.dtype and target.is_contiguous() and source.is_contiguous()
-    if row_bytes == 0 or not fits or target.dtype not in _SUM_CODES or max(len(target), len(source)) >= 2**31:
-        target.index_add_(0, places, source if rows is None else source.index_select(0, rows))
+    fits = target.dtype in _SUM_CODES and _fit(target, source) and max(len(target), len(source)) < 2**31
+    if row_bytes == 0 or not fits:
+        picked = source if rows is None else _picked(source, rows, target.device)
+        target.index_add_(0, places.to(target.device), picked.to(target.device))
         return
     to = places.numpy().astype(np.int32)
     of = np.arange(len(to), dtype=np.int32) if rows is None else rows.numpy().astype(np.int32)
@@ -73,6 +74,25 @@ def add_rows(target: Tensor, places: Tensor, source: Tensor, rows: Tensor | None
 def put_zeros(target: Tensor, places: Tensor) -> None:
     """``target[places] = 0``; arguments as for :func:`put_rows`."""
     put_rows(target, places, target.new_zeros((1, *target.shape[1:])))
+
+
+def _fit(target: Tensor, source: Tensor) -> bool:
+    """Whether both are one stretch of the CPU's memory, of one type."""
+    return (
+        target.device == source.device == _CPU
+        and target.dtype == source.dtype
+        and target.is_contiguous()
+        and source.is_contiguous()
+    )
+
+
+def _picked(source: Tensor, rows: Tensor, target: torch.device) -> Tensor:
+    """``source[rows]``, pinned on its way to a device."""
+    if target == source.device or source.device != _CPU:
+        return source.index_select(0, rows.to(source.device))
+    shape = len(rows), *source.shape[1:]
+    pinned = torch.empty(shape, dtype=source.dtype, pin_memory=True, device="cpu")
+    return torch.index_select(source, 0, rows, out=pinned)
 
 
 def _as_items(rows: Tensor, row_bytes: int) -> np.ndarray:

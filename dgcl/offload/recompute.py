@@ -17,36 +17,47 @@ _generator = threading.Lock()
 
 
 class RandomNumbers:
-    """The states of torch's generator from which chunks drew, if they did.
+    """The states of torch's generators from which chunks drew, if they did.
 
     Args:
-        shared: Other ranks draw from the same generator, as threads.
+        shared: Other ranks draw from the same generators, as threads.
+        device: Where chunks are computed.
     """
 
-    def __init__(self, shared: bool) -> None:
+    def __init__(self, shared: bool, device: torch.device) -> None:
         self._lock: AbstractContextManager[Any] = _generator if shared else nullcontext()
-        self._states: dict[int, Tensor] = {}
+        self._states: dict[int, tuple[Tensor, ...]] = {}
+        self._device = device
+
+    def _state(self) -> tuple[Tensor, ...]:
+        of_gpu = [torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else []
+        return torch.get_rng_state(), *of_gpu
+
+    def _set(self, state: tuple[Tensor, ...]) -> None:
+        torch.set_rng_state(state[0])
+        for of_gpu in state[1:]:
+            torch.cuda.set_rng_state(of_gpu, self._device)
 
     @contextmanager
     def first(self, chunk: int) -> Iterator[None]:
         """Note what a chunk draws inside."""
         with self._lock:
-            before = torch.get_rng_state()
+            before = self._state()
             yield
-            if not torch.get_rng_state().equal(before):
+            if not all(map(torch.equal, self._state(), before)):
                 self._states[chunk] = before
 
     @contextmanager
     def again(self, chunk: int) -> Iterator[None]:
         """Let it draw the same inside; afterwards the generator is where it was."""
         with self._lock:
-            before = torch.get_rng_state()
+            before = self._state()
             try:
                 if chunk in self._states:
-                    torch.set_rng_state(self._states[chunk])
+                    self._set(self._states[chunk])
                 yield
             finally:
-                torch.set_rng_state(before)
+                self._set(before)
 
 
 @contextmanager

@@ -224,8 +224,6 @@ def check_offload(
         raise ValueError(
             f"comm rounds rows to wire={comm.rounding.wire}, and chunks travel as they are; leave it out"
         )
-    if comm.device.type != "cpu":
-        raise ValueError(f"comm must be on the CPU: chunks are computed there (got {comm.device})")
     if (chunks is None) == (memory_limit is None):
         raise ValueError(
             f"one of chunks and memory_limit must be given (got chunks={chunks!r} and memory_limit={memory_limit!r})"

@@ -64,7 +64,7 @@ class Mover:
         assert self.transport is not None
         for held in slots:
             came = self.transport.begin_expand(
-                held.index_select(0, _index(swap.send)), swap.number, wait=True
+                held.index_select(0, _index(swap.send).to(held.device)), swap.number, wait=True
             ).wait()
             put_rows(held, _index(swap.receive), came)
             self.account.add(f"exchanged{suffix}", len(swap.receive), bytes_of_row(held))
@@ -81,7 +81,7 @@ class Mover:
             if swap is None or held is None:
                 continue
             assert self.transport is not None
-            mine = held.index_select(0, _index(swap.receive))
+            mine = held.index_select(0, _index(swap.receive).to(held.device))
             sums = held.new_zeros((len(swap.send), *held.shape[1:]))
             self.transport.begin_fold(mine, swap.number, wait=True).wait(sums)
             add_rows(held, _index(swap.send), sums)

@@ -56,6 +56,17 @@ def connect_transport(
         return _connect_on_host(programs, control, timeout, channel)
 
 
+def connect_rows(
+    programs: Mapping[str, Program], control: Control, timeout: float, device: torch.device
+) -> Transport:
+    """As :func:`connect_transport`, for rows that are no vertices' of the communicator: on devices through the host."""
+    if device.type == "cpu":
+        return connect_transport(programs, control, timeout)
+    with leaving(control):
+        peers = connect_peers(programs, control, "collective")
+        return connect_collective(programs, peers, timeout, device, "rows of chunks go through the host")
+
+
 def _connect_on_host(
     programs: Mapping[str, Program], control: Control, timeout: float, channel: str
 ) -> Transport:

@@ -83,6 +83,33 @@ def ties(reduce: Any) -> Feature:
     return run
 
 
+def offload(aggregate: Any = None, **options: Any) -> Feature:
+    """With an aggregate, of the linear layer; else of a function, to a loss."""
+
+    def run(comm: Communicator) -> list[Tensor]:
+        linear = nn.Linear(12, 5).double()
+        if comm.device.type != "cpu":
+            _move(linear, comm.device)
+
+        def layer(graph: Any, rows: Tensor, own: Tensor) -> Tensor:
+            return linear(graph.sum(rows) + own)
+
+        with contextlib.closing(dgcl.Offload(comm, chunks=3)) as off:
+            x = off.dispatch_features(FEATURES).requires_grad_()
+            if aggregate is None:
+                y = off.layer(layer, x, parameters=linear.parameters())
+                labels, mask = (comm.dispatch_features(each[:, None])[:, 0] for each in (LABELS, MASK))
+                off.cross_entropy(y, labels, mask).backward()
+            else:
+                weight = comm.dispatch_edges(torch.arange(900) / 900.0)
+                y = off.layer(linear, x, aggregate=aggregate, edge_weight=weight, **options)
+                _differentiated(y)
+            rows = [y.detach(), x.grad]
+            return [each.in_owned_order().to(comm.device) for each in rows] + [linear.weight.grad]
+
+    return run
+
+
 def train(layer: str, *between: Callable[[], nn.Module]) -> Feature:
     def run(comm: Communicator) -> list[Tensor]:
         x = comm.dispatch_features(FEATURES)
@@ -138,6 +165,9 @@ FEATURES_BY_NAME: dict[str, tuple[Feature, dict[str, Any]]] = {
     "learned weights": (aggregate("sum", "learned"), {"edges": "cover"}),
     "windows": (aggregate("sum", windows=3), {}),
     **{f"grid {grid}": (aggregate("sum"), {"grid": grid}) for grid in ("1.5d", "2d", "3d")},
+    "offload": (offload(), {}),
+    "offload, kept sums": (offload("sum", keep=True), {}),
+    "offload, means again": (offload("mean", keep=False), {}),
     "GCN": (train("GCNConv"), {}),
     "SAGE": (train("SAGEConv"), {}),
     "GCN, batch norm, dropout": (
