@@ -354,7 +354,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         check_model_of_rows(widths, dtype, training, input_grad, constants)
         calls = [(w[0], self.number_of(w[1])) if isinstance(w, tuple) else (w, self._halo) for w in widths]
         kinds: dict[str, Any] = {"training": training, "input_grad": input_grad, "constants": constants}
-        report = self.transport.memory(calls, dtype, **kinds)
+        report = self.transport.memory(calls, dtype, wire=self.rounding.wire, **kinds)
         offload = tuple(off.memory(training=training) for off in self.offloads)
         return replace(report, offload=offload)
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from dgcl.program.model import Program
 from dgcl.topology.checks import shown
 from dgcl.transport.base import StartedExpand, StartedFold, Transport
-from dgcl.transport.memory import MemoryReport
 
 #: Wire types. Numbers of exchanges are below WIRED; number + WIRED * k asks for the k-th type in that call, from 1.
 WIRES: Final = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
@@ -94,13 +93,13 @@ class Rounding:
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """As :meth:`dgcl.transport.base.Transport.expand`."""
         num_local = self._programs[exchange % WIRED].num_local
-        result = self.transport.empty((num_local, *rows.shape[1:]), rows.dtype)
+        result: Tensor = self.empty((num_local, *rows.shape[1:]), rows.dtype)
         return torch.cat([rows, self.begin_expand(rows, exchange, wait=True).wait()], out=result)
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """As :meth:`dgcl.transport.base.Transport.fold`."""
         num_owned = self._programs[exchange % WIRED].num_owned
-        result = self.transport.empty((num_owned, *rows.shape[1:]), rows.dtype).copy_(rows[:num_owned])
+        result: Tensor = self.empty((num_owned, *rows.shape[1:]), rows.dtype).copy_(rows[:num_owned])
         return self.begin_fold(rows[num_owned:], exchange, wait=True).wait(result)
 
     def begin_expand(self, rows: Tensor, exchange: int = 0, **how: Any) -> StartedExpand:
@@ -139,10 +138,6 @@ class Rounding:
             f"rows travel as {wire}: a sample of the first call is off by {error:.2g} of its 2-norm"
             for wire, error in self._errors.items()
         ]
-
-    def memory(self, *what: Any, **kinds: Any) -> MemoryReport:
-        """As :meth:`dgcl.transport.base.Transport.memory`."""
-        return self.transport.memory(*what, wire=self.wire, **kinds)
 
 
 def _encode(rows: Tensor, wire: torch.dtype) -> Tensor:
