@@ -103,7 +103,9 @@ class _Entry:
 
 
 def _octets(value: Tensor) -> NDArray[np.uint8]:
-    octets: NDArray[np.uint8] = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    # A copy: FSDP frees parameters' storages, and cannot where numpy has a view of one.
+    copy = torch.clone(value.detach().cpu(), memory_format=torch.contiguous_format)
+    octets: NDArray[np.uint8] = copy.reshape(-1).view(torch.uint8).numpy()
     return octets
 
 
@@ -200,6 +202,8 @@ def compare_over_axes(parameters: Sequence[Parameter], comm: Communicator, decla
     control, watch = comm.control, _watches.setdefault(comm.transport, _Watch())
     watch.steps = step = watch.steps + 1
     if step & (step - 1) or not isinstance(control, GroupControl) or not (declared or control.in_mesh):
+        return
+    if any(hasattr(parameter, "to_local") for parameter in parameters):  # FSDP's: each graph has other shards
         return
     import torch.distributed as dist
 

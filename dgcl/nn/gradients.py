@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -58,7 +58,8 @@ def sync_gradients(
             The sums are averaged over them, in rank order, too. Leave it out where DDP or FSDP does this.
 
     Raises:
-        ValueError: the ranks' models have other shapes, or a gradient is sparse.
+        ValueError: the ranks' models have other shapes, a gradient is sparse, or FSDP shares parameters out along the
+            graph's axis.
         TypeError: ``model`` is something else.
     """
     comm = current(comm)
@@ -74,6 +75,14 @@ def sync_gradients(
                     f"model has a gradient of shape {tuple(parameter.shape)} that is {parameter.grad.layout};"
                     " sums over ranks are dense, so make the layer with sparse=False"
                 )
+            mesh = getattr(parameter, "device_mesh", None)
+            if mesh is not None:
+                along = {*mesh.mesh.flatten().tolist()}
+                if axis is not None or len(along & {*getattr(comm.control, "global_ranks", ())}) > 1:
+                    raise ValueError(
+                        "model: FSDP averages over the ranks that it shares parameters out to, which must be ranks with"
+                        ' other samples: fully_shard(model, mesh=mesh["data"]), and leave data_parallel out here'
+                    )
             buckets.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     for (dtype, _), bucket in buckets.items():
         # 16-bit gradients are summed in float32: the sum is then rounded once, not once per rank.
@@ -102,9 +111,9 @@ def _sum_bucket(
     parameters: list[Parameter], dtype: torch.dtype, comm: Communicator, axis: GroupControl | None
 ) -> None:
     """One sum for all gradients, followed by how many ranks have each."""
-    gradients = [p.new_zeros(p.shape) if p.grad is None else p.grad for p in parameters]
-    present = parameters[0].new_tensor([p.grad is not None for p in parameters], dtype=dtype)
-    flat = torch.cat([*(g.detach().reshape(-1).to(dtype) for g in gradients), present])
+    gradients = [_local(torch.zeros_like(p) if p.grad is None else p.grad).detach() for p in parameters]
+    present = gradients[0].new_tensor([p.grad is not None for p in parameters], dtype=dtype)
+    flat = torch.cat([*(g.reshape(-1).to(dtype) for g in gradients), present])
     try:
         total = comm.all_reduce_sum(flat, "sync_gradients")
         if axis is not None:
@@ -114,12 +123,19 @@ def _sum_bucket(
             "model must have the same parameters in the same order on every rank: the gradients of rank"
             f" {comm.rank} are {flat.numel() - len(parameters)} numbers in {len(parameters)} tensors ({error})"
         ) from None
-    *sums, holders = total.split([*(p.numel() for p in parameters), len(parameters)])
+    *sums, holders = total.split([*(g.numel() for g in gradients), len(parameters)])
     for parameter, summed, held in zip(parameters, sums, (holders > 0).tolist(), strict=True):
+        if held and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
         if parameter.grad is not None:
-            parameter.grad.detach().copy_(summed.view_as(parameter))
-        elif held:
-            parameter.grad = summed.view_as(parameter).to(parameter.dtype, copy=True)
+            gradient = _local(parameter.grad.detach())
+            gradient.copy_(summed.view_as(gradient))
+
+
+def _local(tensor: Any) -> Tensor:
+    """What this rank has of a tensor: its shard, where FSDP shares it out along the other axis."""
+    shard: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return shard
 
 
 @beside_the_graph

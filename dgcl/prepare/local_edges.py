@@ -139,7 +139,7 @@ def share_of_edges(
         owned, dests = np.stack([rank_edges.degrees, out_degrees, ids]), mine.dest_matrix()
         ranks = range(control.world_size)
         straight = method == "direct"  # then whoever reads a row gets it from its owner, whatever the plan is
-        rows = [
+        rows: list[Any] = [
             owned[:, wanted[np.repeat(dests[:, peer], mine.count)]] if straight else None for peer in ranks
         ]
         of_ranks = control.all_to_all([(mine.dests, mine.count, each) for each in rows])

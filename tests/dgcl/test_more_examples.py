@@ -21,6 +21,7 @@ NAMES = (
     "hetero",
     "inference",
     "link_prediction",
+    "mesh_from_files",
     "mesh_simulation",
     "moving_atoms",
     "plan_offline",
@@ -190,6 +191,20 @@ def test_moving_atoms(programs):
     torch.testing.assert_close(found, places, rtol=1e-10, atol=1e-10)
     assert totals == pytest.approx(totals[:1] * 12, rel=1e-4)
     assert (places - programs["moving_atoms"].box(4)).abs().max() > 1e-4
+
+
+def test_mesh_from_files(programs, tmp_path):
+    """Each rank from its own file: the cells of a dense solve of the whole mesh."""
+    module, side = programs["mesh_from_files"], 9
+    module.write(tmp_path, 3, side)
+    x, *_ = dgcl.launch(lambda: module.solve(tmp_path / f"cells-{context.require_control().rank}.npz"), 3)
+    axis = torch.cartesian_prod(torch.arange(side), torch.arange(side)).double()
+    near = (torch.cdist(axis, axis) < 1.1).fill_diagonal_(False).double()
+    matrix = torch.eye(side**2).double() + module.STIFFNESS * (near.sum(1).diag() - near)
+    expected = torch.arange(side**2).double().sin()
+    for _ in range(module.STEPS):
+        expected = torch.linalg.solve(matrix, expected)
+    torch.testing.assert_close(x, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_plan_offline(programs, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import fsdp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -109,3 +110,44 @@ def test_refusals_and_ddp_over_the_other_axis(rank_pool):
         assert "2 dimensions" in mesh
         assert "got 'graph'" in word
         assert gradient == 5.0
+
+
+def shared_out() -> tuple[list[float], list[torch.Tensor]]:
+    """Losses and parameters with FSDP along "data", from the start of :func:`one_device`; and what is refused."""
+    module = example()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "graph"))
+    dgcl.init(mesh["graph"])
+    edges, features = module.samples(2)
+    comm = dgcl.build_comm_info(dgcl.graph.as_graph(edges, num_nodes=module.NUM_NODES))
+    sample, graph = comm.dispatch_features(features[mesh.get_local_rank("data")]), comm.local_graph("csr")
+    losses = []
+    for along in ("graph", "data"):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        fsdp.fully_shard(model, mesh=mesh[along])
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for axis in (mesh["data"], *[None] * (module.STEPS if along == "data" else 1)):
+            optimizer.zero_grad()
+            out = graph.mean(comm.expand(model(sample[:, :4].contiguous())))
+            loss = dgcl.nn.loss(nn.functional.mse_loss, comm=comm)(out, sample[:, 4:])
+            loss.backward()
+            if axis is not None or along == "graph":
+                with pytest.raises(ValueError, match="leave data_parallel out here"):
+                    dgcl.nn.sync_gradients(model, data_parallel=axis)
+                continue
+            dgcl.nn.sync_gradients(model)
+            optimizer.step()
+            losses.append(loss.item())
+    comm.close()
+    return losses, [parameter.full_tensor().detach() for parameter in model.parameters()]
+
+
+@pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="torch 2.6 and later have fully_shard")
+def test_fsdp_along_the_other_axis(rank_pool):
+    losses, parameters = one_device()
+    for rank, ((found, own), texts) in enumerate(rank_pool(4).run(on_mesh, shared_out)):
+        assert not texts
+        assert found == pytest.approx([each[rank // 2] for each in losses], rel=1e-10)
+        for parameter, expected in zip(own, parameters, strict=True):
+            torch.testing.assert_close(parameter, expected, rtol=1e-10, atol=1e-10)
