@@ -61,7 +61,7 @@ def build_comm_info(
     partition: str | PartitionOptions = "metis",
     method: str = "auto",
     strategy: str | Description | None = None,
-    model: str | Model | None = None,
+    model: str | Model | torch.nn.Module | None = None,
     memory_limit: int | str | None = None,
     edges: str | EdgeOptions = "head",
     grid: str | tuple[int, int, int] | Grid | None = None,
@@ -88,7 +88,8 @@ def build_comm_info(
         strategy: What is exchanged: "halo" (the default), "tail", "cover", "cover:machine", "grid:R,K,S", "replicas:K";
             or "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W", "in-place" and "offload:N"
             are built as "halo": they are called on the communicator.
-        model, memory_limit: For "auto": the layers, as "gcn:602,256,41", and bytes of a rank's device, or like "14GB".
+        model, memory_limit: For "auto": the layers, as "gcn:602,256,41", or your module; and bytes of a rank's device,
+            or like "14GB".
         edges, grid, replicas: Other ways to write a strategy, one at a time. Who sums which edge: "head", "tail",
             "cover", or :class:`dgcl.EdgeOptions`; with any but "head" aggregations go through
             :meth:`Communicator.aggregator`. (parts, depth, slices): slices of rows are summed where

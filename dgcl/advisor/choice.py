@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dgcl.advisor.advice import Advice
 from dgcl.advisor.counts import Candidates
@@ -17,13 +17,16 @@ from dgcl.planner.synthetic import GraphShape
 from dgcl.prepare.sizes import as_bytes
 from dgcl.topology import Topology, resolve_topology
 
+if TYPE_CHECKING:
+    from torch.nn import Module
+
 __all__ = ["advise"]
 
 
 def advise(
     graph: Any,
     *,
-    model: str | Model,
+    model: str | Model | Module,
     topology: str | Topology = "auto",
     ranks: int | None = None,
     part: Any = None,
@@ -40,7 +43,9 @@ def advise(
     Args:
         graph: As for :func:`dgcl.build_comm_info`; or sizes alone, a :class:`~dgcl.planner.synthetic.GraphShape`.
         model: As ``gcn:602,256,41``: gcn, sage or gin, and widths; ``gat:602,8x32,41`` with heads; ``mgn:64,64/16``
-            with the width of edges' rows. Or what :func:`~dgcl.advisor.model.read_model` made of it.
+            with the width of edges' rows. Or your module, of layers of :mod:`dgcl.nn`, PyG or DGL: it runs once without
+            memory and without a graph, with rows for the arguments that are neither ``edge_index``, ``g``, ``graph``
+            nor ``comm``. Or what :func:`~dgcl.advisor.model.read_model` made of it.
         topology: A preset, a file or a :class:`~dgcl.topology.Topology`; "auto": this host, of ``ranks`` ranks.
         ranks: How many; None: one for each device.
         part: (N,) the owner of each vertex; None: METIS decides.

@@ -114,7 +114,7 @@ class Candidates:
 
     def names(self) -> list[Description]:
         """All that might be taken, the simplest first."""
-        hops = len(self.model.layers)
+        hops = sum(layer.exchanged > 0 for layer in self.model.layers)
         return [
             *(Description(name) for name in ("halo", "cover", "tail")),
             Description("cover", "machine"),
@@ -136,18 +136,21 @@ class Candidates:
         return replace(self.halo if count is None else count(self, strategy), strategy=strategy)
 
     def _check_model(self, strategy: Description) -> None:
-        kind, name = self.model.kind, strategy.name
+        kinds, name = self.model.kinds, strategy.name
         grid = as_grid(strategy.argument, self.world_size) if name == "grid" else Grid(self.world_size)
-        if kind in ("gat", "mgn") and (name in ("tail", "cover", "windows", "in-place") or grid.depth > 1):
+        whole = min({"gat", "mgn"} & kinds, default="")
+        if whole and (name in ("tail", "cover", "windows", "in-place") or grid.depth > 1):
             what = {"windows": "windows divide them", "in-place": "a stack in place is of GCN"}
-            raise Refused(f"{kind} needs whole neighbourhoods; {what.get(name, 'partial sums divide them')}")
-        if kind == "mgn" and not grid.is_1d:
+            raise Refused(f"{whole} needs whole neighbourhoods; {what.get(name, 'partial sums divide them')}")
+        if whole == "mgn" and not grid.is_1d:
             raise Refused("mgn needs whole rows at each edge; a grid has slices")
-        odd = [layer.heads for layer in self.model.layers if layer.heads % grid.slices]
-        if kind == "gat" and odd:
+        heads = (layer.heads for layer in self.model.layers if layer.kind == "gat")
+        odd = [each for each in heads if each % grid.slices]
+        if odd:
             raise Refused(f"{grid.slices} slices do not divide {odd[0]} head(s): a head belongs to one rank")
-        if name == "in-place" and kind != "gcn":
-            raise Refused(f"a stack in place is of GCN (dgcl.nn.InPlaceGCN), not of {kind}")
+        if name == "in-place" and kinds != {"gcn"}:
+            others = ", ".join(sorted(kinds - {"gcn"}))
+            raise Refused(f"a stack in place is of GCN (dgcl.nn.InPlaceGCN), not of {others}")
         several = bool(machine_numbers(self.topology).any())
         if not several and (name == "replicas" or strategy.argument == "machine"):
             raise Refused("all ranks are on one machine, so there is no network to spare")

@@ -82,7 +82,7 @@ def epoch_layers(counted: Counted, model: Model, rates: Rates, way: Way) -> list
     layers = []
     for number, layer in enumerate(model.layers):
         row_bytes = max(-(-layer.exchanged // slices) * item, 1)
-        times = 1 + model.aggregates_back(number)
+        times = (layer.exchanged > 0) * (1 + model.aggregates_back(number))
         exchange = way(counted.expand, counted.topology, row_bytes)
         if counted.fold is not None:
             exchange += way(counted.fold, counted.topology, row_bytes)

@@ -62,7 +62,7 @@ class GCNConv(Module):
         order: Order = "auto",
     ) -> None:
         super().__init__()
-        self.add_self_loops, self.normalize = add_self_loops, normalize
+        self.add_self_loops, self.normalize, self.out_channels = add_self_loops, normalize, out_channels
         self.multiply_first = _multiply_first(order, in_channels, out_channels)
         self.lin = Linear(in_channels, out_channels, bias=False)
         self.bias = Parameter(torch.zeros(out_channels)) if bias else None
@@ -112,6 +112,7 @@ class SAGEConv(Module):
                 "order must be 'auto' or 'aggregate' with aggr='max', which no product may precede"
             )
         self.aggr: Literal["mean", "sum", "max"] = aggr
+        self.out_channels = out_channels
         self.multiply_first = _multiply_first(order, in_channels, out_channels) and aggr != "max"
         self.lin_l = Linear(in_channels, out_channels, bias=bias)
         self.lin_r = Linear(in_channels, out_channels, bias=False) if root_weight else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,15 +23,15 @@ def layers_of(model: Model) -> nn.ModuleList:
 
     made: list[nn.Module] = []
     for layer in model.layers:
-        if model.kind == "gin":
+        if layer.kind == "gin":
             inner = nn.Sequential(
                 nn.Linear(layer.width, layer.out), nn.ReLU(), nn.Linear(layer.out, layer.out)
             )
             made.append(dgcl.nn.GINConv(inner))
-        elif model.kind == "gat":
+        elif layer.kind == "gat":
             made.append(GATConv(layer.width, layer.out // layer.heads, layer.heads))
         else:
-            kind = {"gcn": dgcl.nn.GCNConv, "sage": dgcl.nn.SAGEConv}[model.kind]
+            kind = {"gcn": dgcl.nn.GCNConv, "sage": dgcl.nn.SAGEConv}[layer.kind]
             made.append(kind(layer.width, layer.out))
     return nn.ModuleList(made)
 
@@ -67,7 +68,7 @@ def test_rows_that_autograd_keeps(text: str):
 
     for size, owned in dgcl.launch(held, 3):
         predicted = 4 * owned * sum(layer.kept for layer in model.layers)
-        assert size <= predicted <= size + 4 * owned * len(model.layers) * (model.kind == "sage")
+        assert size <= predicted <= size + 4 * owned * len(model.layers) * (text[:4] == "sage")
 
 
 @pytest.mark.parametrize("text, exchanged", [
@@ -95,3 +96,75 @@ def test_elements_that_are_exchanged(text: str, exchanged: list[int]):
 def test_models_that_are_not_understood(text: str, message: str):
     with pytest.raises(ValueError, match=message):
         read_model(text)
+
+
+class Net(nn.Module):
+    """A user's own: a product, layers that aggregate, norms and dropout between them, a product."""
+
+    def __init__(self, *layers: nn.Module, first: int = 7) -> None:
+        super().__init__()
+        self.enter, self.norm = nn.Linear(first, 6), nn.BatchNorm1d(6)
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.dropout(self.norm(self.enter(x)).relu())
+        for layer in self.layers:
+            x = self.call(layer, x, edge_index).flatten(1).relu()
+        return x
+
+    def call(self, layer: nn.Module, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return layer(x, edge_index)
+
+
+class OfDGL(Net):
+    def forward(self, g: object, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        for layer in self.layers:
+            x = layer(g, x).flatten(1)
+        return x
+
+
+class Ours(Net):
+    def call(self, layer: nn.Module, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return layer(x)
+
+
+def _pyg() -> Net:
+    from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
+
+    inner = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 4))
+    return Net(GCNConv(6, 9), SAGEConv(9, 4), GATConv(4, 2, heads=4), GINConv(inner))
+
+
+def _dgl() -> Net:
+    from dgl.nn import GATConv, GraphConv, SAGEConv
+
+    return OfDGL(GraphConv(7, 5), SAGEConv(5, 4, "mean"), GATConv(4, 2, 3), first=7)
+
+
+@pytest.mark.parametrize(
+    "make, kinds, exchanged",
+    [
+        (_pyg, "linear gcn sage gat sum linear linear", [0, 9, 9, 12, 8, 0, 0]),
+        (_dgl, "gcn sage gat", [5, 4, 9]),
+        (lambda: Ours(dgcl.nn.GCNConv(6, 9), dgcl.nn.SAGEConv(9, 4)), "linear gcn sage", [0, 6, 4]),
+    ],
+)
+def test_a_users_own_module_is_traced(make: Any, kinds: str, exchanged: list[int]):
+    net = make()
+    model = read_model(net)
+    assert [layer.kind for layer in model.layers] == kinds.split()
+    assert [layer.exchanged for layer in model.layers] == exchanged
+    assert model.parameters == sum(each.numel() for each in net.parameters())
+    advice = dgcl.advise(torch.from_numpy(EDGES), model=net, topology="uniform4")
+    assert any(row.layers for row in advice.rows)
+
+
+def test_what_cannot_be_traced_is_named():
+    from torch_geometric.nn import TransformerConv
+
+    for net, why in (
+        (nn.Linear(3, 2), "Linear cannot be traced: it calls none of GCNConv"),
+        (Net(TransformerConv(6, 4)), "layers.0 is a TransformerConv, which is none of GCNConv"),
+    ):
+        with pytest.raises(ValueError, match=f"model: .*{why}.*describe it in a line, as 'gcn:602,256,41'"):
+            read_model(net)

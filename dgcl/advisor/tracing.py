@@ -1,0 +1,86 @@
+"""A user's own module as a model: its layers are recorded while it runs once on rows without memory.
+
+Layers that aggregate, of :mod:`dgcl.nn`, PyG or DGL, do not run: they are recorded, and give rows of their width. So no
+graph is needed, whatever the framework. All else runs as it is, on meta tensors.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dgcl.advisor.layers import KINDS, Layer
+
+__all__ = ["layers_of"]
+
+#: What layers are in the grammar; a sum is followed by a network of its own.
+_CLASSES = {
+    "GCNConv": "gcn", "SAGEConv": "sage", "GraphConv": "sage", "GINConv": "sum", "GATConv": "gat",
+    "GATv2Conv": "gat",
+}  # fmt: skip
+_WIDTHS = ("in_channels", "in_features", "_in_feats", "_in_src_feats", "embedding_dim")
+
+
+def layers_of(module: nn.Module) -> list[Layer]:
+    """The layers of a module in the order of their calls.
+
+    Raises:
+        ValueError: It cannot be traced; says why, and that a line can stand for it.
+    """
+    layers: list[Layer] = []
+    try:
+        _record(copy.deepcopy(module).to("meta"), layers)
+        if not any(layer.exchanged for layer in layers):
+            raise ValueError(f"it calls none of {', '.join(_CLASSES)}")
+    except Exception as error:
+        raise ValueError(
+            f"model: {type(module).__name__} cannot be traced: {error}; describe it in a line, as"
+            f" {KINDS['gcn']!r}"
+        ) from error
+    return layers
+
+
+def _record(net: nn.Module, layers: list[Layer]) -> None:
+    for name, each in net.named_modules():
+        kind = next((_CLASSES[base.__name__] for base in type(each).__mro__ if base.__name__ in _CLASSES), "")
+        if kind:
+            each.forward = partial(_called, each, kind, layers)
+        elif isinstance(each, nn.Linear):
+            each.register_forward_hook(partial(_multiplied, layers))
+        elif hasattr(each, "propagate"):
+            raise ValueError(f"{name} is a {type(each).__name__}, which is none of {', '.join(_CLASSES)}")
+    sizes = (getattr(each, name, None) for each in net.modules() for name in _WIDTHS)
+    width = next(size for size in sizes if isinstance(size, int))
+    rows = torch.zeros(4, width, device="meta")
+    edges = torch.zeros(2, 1, dtype=torch.int64, device="meta")
+    known = {"edge_index": edges, "g": None, "graph": None, "comm": None}
+    required = inspect.signature(net.forward).parameters.items()
+    net(*(known.get(name, rows) for name, each in required if each.default is each.empty))
+
+
+def _called(layer: Any, kind: str, layers: list[Layer], *arguments: Any, **named: Any) -> Any:
+    """In the place of a layer's forward."""
+    several = [each[0] if isinstance(each, tuple) else each for each in (*arguments, *named.values())]
+    x = next(each for each in several if isinstance(each, Tensor) and each.is_floating_point())
+    width, of_dgl = x.shape[-1], hasattr(layer, "_out_feats")
+    if kind == "sum":
+        layers.append(Layer(kind, width, width))
+        return layer.apply_func(x) if hasattr(layer, "apply_func") else layer.nn(x)
+    out = layer._out_feats if of_dgl else layer.out_channels
+    heads = getattr(layer, "heads", getattr(layer, "_num_heads", 1))
+    if kind == "sage" and of_dgl and not hasattr(layer, "fc_neigh"):
+        kind = "gcn"  # DGL's GraphConv has one product
+    first = getattr(layer, "multiply_first", None if of_dgl else kind != "sage")
+    layers.append(Layer(kind, width, heads * out, heads, first=first))
+    many = () if kind != "gat" else (heads,) * getattr(layer, "concat", True)
+    rows = x.new_empty(len(x), *many, out)
+    return rows if of_dgl else rows.flatten(1)
+
+
+def _multiplied(layers: list[Layer], layer: nn.Linear, *_: Any) -> None:
+    layers.append(Layer("linear", layer.in_features, layer.out_features))
