@@ -24,8 +24,8 @@ __all__ = ["Advice", "scaled", "working"]
 
 _WIDTH = 110
 _LEFT_OUT = (
-    "Left out: the loss, the optimiser's time, ranks that are late, overlap; memory of the allocator, of temporary"
-    " results, of your own code."
+    "Left out: the loss, the optimiser's time, ranks that are late, overlap; memory of the allocator and of your"
+    " own code."
 )
 
 
@@ -190,7 +190,6 @@ def working(advice: Advice, rows: Sequence[Row]) -> str:
         *([name, *(seconds(getattr(row.seconds, name)) for row in counted)] for name in TIMES),
         ["rows sent", *(f"{row.rows}{f' / {row.slices}' * (row.slices > 1)}" for row in counted)],
         ["most edges of a rank", *(str(max(row.edges)) for row in counted)],
-        ["over the mean", *(f"{max(row.edges) * len(row.edges) / max(sum(row.edges), 1):.2f}" for row in counted)],
         *(
             [name, *(size(max(row.device_bytes.get(name, [0]))) for row in counted)]
             for name in dict.fromkeys(name for row in counted for name in row.device_bytes)

@@ -194,7 +194,6 @@ class Candidates:
 
     def _replicas(self, strategy: Description) -> Counted:
         graph, part = self._whole()
-        assert isinstance(strategy.argument, int)
         counts = count_copies(graph, part, machine_numbers(self.topology), strategy.argument)
         needed, there = counts.bytes_to_build(graph.edge_ids is not None), available_memory()
         if needed > there:

@@ -82,7 +82,8 @@ def epoch_layers(counted: Counted, model: Model, rates: Rates, way: Way) -> list
     layers = []
     for number, layer in enumerate(model.layers):
         row_bytes = max(-(-layer.exchanged // slices) * item, 1)
-        times = (layer.exchanged > 0) * (1 + model.aggregates_back(number))
+        back = model.aggregates_back(number) or (name == "in-place" and model.training)
+        times = (layer.exchanged > 0) * (1 + back)
         exchange = way(counted.expand, counted.topology, row_bytes)
         if counted.fold is not None:
             exchange += way(counted.fold, counted.topology, row_bytes)
@@ -93,7 +94,6 @@ def epoch_layers(counted: Counted, model: Model, rates: Rates, way: Way) -> list
         dense = trained * products / rates.products + (1 + model.training) * moved / 2 / rates.memory
         copies = 0.0
         if name == "offload":
-            assert isinstance(counted.strategy.argument, int)
             loads = offload_rows(counted, counted.strategy.argument).sources * counted.strategy.argument
             copied = loads * layer.width * (1 + model.training * (1 + (number > 0)))
             copies = (copied + 2 * most_rows * layer.out) * item / rates.host

@@ -53,12 +53,8 @@ class Layer:
     @property
     def parameters(self) -> int:
         """Of matrices and biases."""
-        w, o = self.width, self.out
-        if self.kind == "mgn":
-            e = self.edge_width
-            return (2 * w + e) * o + o * e + o + e + (w + e) * o + o * o + 2 * o
-        each = {"gcn": w + 1, "sage": 2 * w + 1, "gin": w + o + 2, "gat": w + 3, "linear": w + 1, "sum": 0}
-        return o * each[self.kind]
+        biases = {"gin": 2, "gat": 3, "mgn": 3, "sum": 0}.get(self.kind, 1)
+        return self.products + self.edge_products + self.out * biases + self.edge_width
 
     @property
     def products(self) -> int:

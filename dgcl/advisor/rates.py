@@ -57,9 +57,9 @@ def preset_rates(topology: Topology) -> Rates:
     names, memory, products, host = next(
         card for card in _CARDS if any(each in name for each in card[0].split(" "))
     )
-    what = f"those of {names.split()[0]}" if names else "an average card, as none of its name is known"
+    what = names.split()[0] if names else "an average card, as none of its name is known"
     return Rates(
-        10e-9 if "host" in names else 0.0, memory, products, host, f"preset ({what}), not measured here"
+        10e-9 if "host" in names else 0.0, memory, products, host, f"preset of {what}, not measured here"
     )
 
 

@@ -37,7 +37,7 @@ class Description:
     """
 
     name: str
-    argument: str | int | Grid | None = None
+    argument: Any = None
 
     @property
     def spec(self) -> str:
@@ -47,7 +47,7 @@ class Description:
     @property
     def line(self) -> str:
         """The code that asks for it: keywords of ``build_comm_info``, or what is called on its communicator."""
-        value: Any = self.argument
+        value = self.argument
         if isinstance(value, Grid):
             value = (value.parts, value.depth, value.slices)
         return _KINDS[self.name].line(value)
@@ -65,7 +65,7 @@ class Description:
         if self.name == "grid":
             grid = as_grid(self.argument, world_size)
             return EdgePlacement() if grid.is_1d else GridPlacement(grid)
-        if isinstance(self.argument, int) and self.name == "replicas":
+        if self.name == "replicas":
             return Replicas(self.argument, memory_limit)
         if self.name in ("tail", "cover"):
             return EdgePlacement(self.name, per_machine=self.argument == "machine")

@@ -123,6 +123,4 @@ def _reason(row: Row, chosen: Row, fastest: Row, fitting: int) -> str:
         what = "sums bind" if binds == "sums" else "dense work binds"
         return f"{what}: {times:.2g}x the work of the fullest rank"
     times = row.rows / row.slices / max(chosen.rows / chosen.slices, 1)
-    if times > 1:
-        return f"the exchange binds: it moves {times:.2g}x the rows"
     return f"the exchange binds: {in_seconds(mine.exchange)} with {times:.2g}x the rows"

@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     from dgcl.advisor.model import read_model
     from dgcl.planner.synthetic import SHAPES
 
-    if len(args.ranks or ()) > 1 and (args.explain or args.why_not or args.compare):
+    names = args.compare or [name for name in (args.explain or args.why_not,) if name]
+    if len(args.ranks or ()) > 1 and names:
         raise CliError("--explain, --why-not and --compare are of one number of ranks; give --ranks one")
     model = read_model(args.model, optimizer=args.optimizer, dtype=args.datatype, training=not args.inference)
     topologies = [resolve(args.topology, ranks) for ranks in args.ranks or [None]]
@@ -76,16 +77,14 @@ def run(args: argparse.Namespace) -> int:
         )
     several = [_advice(args, graph, model, topology) for topology in topologies]
     first = several[0]
+    if args.why_not:
+        names.append(first.rows[0].strategy.spec)
     if args.json:
         print_json(first.to_json() if len(several) == 1 else {"ranks": [each.to_json() for each in several]})
     elif len(several) > 1:
         print(scaled(several))
-    elif args.explain is not None:
-        print(working(first, [first.row(args.explain)]))
-    elif args.why_not is not None:
-        print(working(first, list(dict.fromkeys((first.row(args.why_not), first.rows[0])))))
-    elif args.compare is not None:
-        print(working(first, [first.row(strategy) for strategy in args.compare]))
+    elif names:
+        print(working(first, [first.row(name) for name in dict.fromkeys(names)]))
     else:
         print(first.table())
     return int(any(each.rows[0].refused for each in several))

@@ -16,7 +16,7 @@ What a layer makes inside itself (a row for each edge, say) depends on the layer
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -42,8 +42,15 @@ EDGE_BYTES: Final = 36
 GRAPH_BYTES: Final = 72
 
 
+class _Sizes:
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(vars(self).values())
+
+
 @dataclass(frozen=True)
-class DeviceBytes:
+class DeviceBytes(_Sizes):
     """Bytes of a rank's device memory, by name, while one layer is computed or differentiated."""
 
     loads: int
@@ -53,22 +60,9 @@ class DeviceBytes:
     arrivals: int
     edges: int
 
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(getattr(self, each.name) for each in fields(self))
 
-
-@dataclass(frozen=True)
-class DeviceRows:
+class DeviceRows(DeviceBytes):
     """Rows of one rank from which widths make bytes, by the same names, and the edges of its fullest chunk."""
-
-    loads: int
-    slots: int
-    sources: int
-    outputs: int
-    arrivals: int
-    edges: int
 
     def bytes(self, widths: Sequence[int], itemsize: int = 4, *, training: bool = True) -> DeviceBytes:
         """Bytes of device memory in the layer that takes most; arguments as for :func:`device_bytes`."""
@@ -88,18 +82,13 @@ class DeviceRows:
 
 
 @dataclass(frozen=True)
-class HostBytes:
+class HostBytes(_Sizes):
     """Bytes of rows in host memory, by name, at one moment; the kinds of the store."""
 
     inputs: int
     results: int
     aggregates: int
     gradients: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(getattr(self, each.name) for each in fields(self))
 
 
 def device_bytes(

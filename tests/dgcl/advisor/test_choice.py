@@ -93,7 +93,7 @@ def test_less_memory_walks_to_offloading_and_out():
     spare = read_model("gcn:32,32,8", optimizer="sgd", dtype="float16")
     assert advice(spare, memory_limit="3kB").ways_out().endswith("(2) Narrower layers.")
     verdicts = []
-    for limit in np.geomspace(2 * halo, halo / 20, 24).astype(int).tolist():
+    for limit in np.geomspace(2 * halo, halo / 60, 24).astype(int).tolist():
         found = advice(memory_limit=limit)
         if found.rows[0].refused:
             assert "(1) Give each" in found.ways_out()
@@ -165,7 +165,7 @@ def test_the_working_and_comparisons():
     found = advice()
     halo, cover = found.row("halo"), found.row("cover")
     text = working(found, [halo])
-    for part in ("kept for the backward", "exchange buffers", "device", "elements sent"):
+    for part in ("kept, and at work", "exchange buffers", "device", "elements sent"):
         assert part in text
     assert "elements sent" not in working(found, [halo, cover])
     held = found.to_json()["rows"][0]["device_bytes"]
