@@ -102,7 +102,7 @@ class RankGraph:
 
     def _of(self, degrees: NDArray[np.int64], vertices: Any) -> Tensor:
         slices = self.comm.grid.slices
-        of_owned = torch.from_numpy(degrees[: self.num_nodes() * slices : slices]).to(self.device)
+        of_owned = torch.tensor(degrees[: self.num_nodes() * slices : slices], device=self.device)
         return of_owned if dgl.base.is_all(vertices) else of_owned[vertices]
 
     def to(self, device: Any, **kwargs: Any) -> RankGraph:
@@ -130,6 +130,7 @@ class RankGraph:
         finally:
             self.ndata, self.edata = before
 
+    @torch.compiler.disable
     def apply_edges(self, func: Any, edges: Any = dgl.base.ALL, etype: Any = None) -> None:
         """As DGLGraph.apply_edges, of all edges. Collective."""
         if not dgl.base.is_all(edges):
@@ -141,6 +142,7 @@ class RankGraph:
             self.block.apply_edges(func)
             self.edata[func.out_field] = self.block.edata[func.out_field]
 
+    @torch.compiler.disable
     def update_all(
         self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
     ) -> None:

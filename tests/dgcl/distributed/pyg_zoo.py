@@ -39,9 +39,6 @@ def graph() -> Data:
     )  # fmt: skip
 
 
-OF_VERTICES = ("x", "x_0", "deep", "pos", "normal", "node_type", "labels", "mask")
-
-
 def mlp(width: int = WIDTH, out: int = WIDTH) -> Module:
     return Sequential(Linear(width, 5), ReLU(), Linear(5, out))
 
@@ -85,6 +82,27 @@ class OwnLayer(pyg.MessagePassing):
 
     def update(self, aggr_out, x):
         return aggr_out + x
+
+
+class Mesh(pyg.MessagePassing):
+    """A step of MeshGraphNet, which updates its edges, too."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="sum")
+        self.of_edges, self.of_vertices = mlp(2 * WIDTH + OF_EDGES, OF_EDGES), mlp(WIDTH + OF_EDGES)
+
+    def forward(self, x, edge_index, attr):
+        # edge_updater_type: (x: Tensor, attr: Tensor)
+        size = len(x), len(x)
+        # propagate_type: (attr: Tensor)
+        attr = attr + self.edge_updater(edge_index, x=x, attr=attr)
+        return x + self.of_vertices(torch.cat([x, self.propagate(edge_index, size, attr=attr)], 1))
+
+    def edge_update(self, x_i, x_j, attr):
+        return self.of_edges(torch.cat([x_i, x_j, attr], 1))
+
+    def message(self, attr):
+        return attr
 
 
 def norm_of(edge_index, x):
@@ -203,6 +221,7 @@ ZOO: dict[str, tuple[Callable[[], Module], str]] = {
     "SGFormer": (lambda: models.SGFormer(W, 5, 3), XE),
     "a layer used twice, edges without loops": (Res, "x edge_index attr"),
     "a class of one's own": (OwnLayer, XE),
+    "a step of MeshGraphNet": (Mesh, "x edge_index attr"),
 }  # fmt: skip
 
 REFUSED = {

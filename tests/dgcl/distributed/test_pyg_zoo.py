@@ -8,7 +8,7 @@ import torch
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.distributed.pyg_zoo import NUM_NODES, OF_VERTICES, REFUSED, ZOO, graph, pyg
+from tests.dgcl.distributed.pyg_zoo import NUM_NODES, REFUSED, ZOO, graph, pyg
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -35,26 +35,31 @@ def results(module, data, names, sync) -> list[torch.Tensor | None]:
     return [out.detach(), data.x.grad, *(parameter.grad for parameter in module.parameters())]
 
 
-def rank(module, names):
-    comm = dgcl.build_comm_info(graph(), "uniform", part=torch.arange(NUM_NODES) % 5 % 3)
+def rank(module, names, strategy):
+    data = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 5 % 3, strategy=strategy)
+    comm = dgcl.current_communicator()
+    if comm.edges != "head":
+        assert torch.equal(data.edge_index, graph().edge_index[:, comm.local.edge_ids])
+    assert (comm.windows is not None) == ("windows" in strategy)
     module = dgcl.distribute(copy.deepcopy(module))
-    data = graph()
-    for name in list(data.to_dict()):
-        if name == "edge_index":
-            data[name] = comm.local_graph("pyg").edge_index
-        else:
-            data[name] = (
-                data[name][comm.owned_ids] if name in OF_VERTICES else comm.dispatch_edges(data[name])
-            )
     out, x_grad, *grads = results(module, data, names, dgcl.nn.sync_gradients)
     return [dgcl.collect(out), None if x_grad is None else dgcl.collect(x_grad), *grads]
 
 
-@pytest.mark.parametrize("name", sorted(ZOO.keys() - REFUSED))
-def test_ranks_give_what_one_device_gives(name):
+SUMS = [
+    (name, strategy)
+    for name in ("ARMAConv", "GCN", "GIN", "GraphConv", "GraphSAGE", "SAGEConv max")
+    for strategy in ("cover", "tail", "windows:2", "grid:1,3,1", "grid:1,1,3")
+]
+
+
+@pytest.mark.parametrize(
+    "name, strategy", [*((name, "halo") for name in sorted(ZOO.keys() - REFUSED)), *SUMS]
+)
+def test_ranks_give_what_one_device_gives(name, strategy):
     make, names = ZOO[name]
     module = seeded(make)
-    measured = dgcl.launch(rank, 3, module, names)[0]
+    measured = dgcl.launch(rank, 3, module, names, strategy)[0]
     for one, other in zip(measured, results(module, graph(), names, lambda module: None), strict=True):
         if one is None or other is None:
             assert one is None or not one.any()

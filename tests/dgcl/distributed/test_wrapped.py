@@ -1,5 +1,7 @@
 """Distributed models that are compiled or wrapped give what they give by themselves."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,22 +12,57 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.distributed.pyg_zoo import NUM_NODES, graph
+from tests.dgcl.distributed.pyg_zoo import NUM_NODES, ZOO, graph
 from tests.dgcl.distributed.test_distribute import Model, step
+from tests.dgcl.distributed.test_pyg_zoo import seeded
 
 
-def compiled() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """A step of the model by itself, and compiled: attention, degrees, norms, and dropout of every kind."""
-    comm, model, x, edge_index = set_up()
-    expected = step(model, x, edge_index)
-    comm.load_state_dict({"dropout_calls": 0})
-    run = torch.compile(model, backend="eager")
-    return expected, step(run, x, edge_index)
+def of_model(name: str) -> tuple[Any, Any]:
+    """What makes a model, and its arguments on this rank."""
+    name, _, strategy = name.partition(" on ")
+    if name == "HeteroConv":
+        from tests.dgcl.distributed import test_hetero as types
+
+        data = dgcl.dispatch(types.graph(), topology="uniform", part=torch.arange(37) % 2)
+        return types.ByType, (data.x_dict, data.edge_index_dict)
+    if name.startswith("DGL"):
+        from tests.dgcl.distributed import dgl_zoo
+
+        g = dgcl.dispatch(dgl_zoo.graph(), topology="uniform")
+        return dgl_zoo.ZOO[name[4:]][0], (g, g.ndata["x"])
+    data = dgcl.dispatch(graph(), topology="uniform", strategy=strategy or None)
+    make, names = (ZOO | {"dropout": (lambda: Model(0.4), "x edge_index")})[name]
+    return make, [data[each] for each in names.split()]
 
 
-@pytest.mark.slow
-def test_a_compiled_model_gives_what_the_eager_one_gives(rank_pool):
-    expected, measured = rank_pool(2).run(compiled)[0]
+def compiled(name: str) -> list[list[torch.Tensor | None]]:
+    """A step of the model by itself, and compiled."""
+    torch._dynamo.reset()  # or a limit of what is compiled again would leave it eager
+    make, arguments = of_model(name)
+    model, results = dgcl.distribute(seeded(make)), []
+    for run in (model, torch.compile(model, backend="aot_eager")):
+        model.zero_grad()
+        dgcl.current_communicator().load_state_dict({"dropout_calls": 0})
+        out = run(*arguments)
+        out = torch.cat(list(out.values())) if isinstance(out, dict) else out
+        out.flatten(1).cos().sum().backward()
+        results.append([out.detach(), *(parameter.grad for parameter in model.parameters())])
+    return results
+
+
+#: "dropout" has GAT and GCN.
+SLOW = (
+    "dropout", "TransformerConv", "PNAConv", "GraphSAGE", "RGCNConv", "a step of MeshGraphNet", "HeteroConv",
+    "DGL GraphConv", "DGL GATConv"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SAGEConv", "GINConv", "GCNConv on cover", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)],
+)
+def test_a_compiled_model_gives_what_the_eager_one_gives(name, rank_pool):
+    expected, measured = rank_pool(2).run(compiled, name)[0]
     for one, other in zip(measured, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
