@@ -17,7 +17,10 @@ from dgcl.prepare.local_edges import plan_together, share_of_edges
 from dgcl.program.exchange import HALO
 from dgcl.ranks.context import add_communicator
 from dgcl.ranks.handle import Handle
-from dgcl.topology.checks import check_choice
+from dgcl.topology.checks import check_choice, check_number
+
+#: What planning is taken to cost, where it is to pay.
+PLANNING_SECONDS = 0.2
 
 
 class Rewiring(Handle):
@@ -41,7 +44,9 @@ class Rewiring(Handle):
         """Whether no other wiring of the transport is in use."""
         return all(wired() in (None, self) for wired in (self._wirings or {}).values())
 
-    def rewire(self, edges: Any, *, owned_ids: Any = None, method: str = "direct") -> Self:
+    def rewire(
+        self, edges: Any, *, owned_ids: Any = None, method: str = "direct", calls: int | None = None
+    ) -> Self:
         """New in-edges of the vertices, and new owners, if they move, by a communicator in the place of this one.
 
             >>> comm = comm.rewire((sources, heads))                        # the same owners
@@ -56,6 +61,8 @@ class Rewiring(Handle):
             edges: ``(sources, heads)`` by id: the in-edges of this rank's vertices.
             owned_ids: ``(n,)`` ids of this rank's vertices from now on; None: those of before.
             method: "direct", which every rank plans by itself; or another planner's, which rank 0 plans.
+            calls: How many exchanges this wiring is for. Rank 0 then plans only where straight sends are predicted to
+                be slower than their bound by more than 0.2 s in all of them; else rows travel straight.
 
         Returns:
             The new communicator, which is the current one of this thread.
@@ -71,20 +78,26 @@ class Rewiring(Handle):
         problem: Exception | None = None
         try:
             comm._check_rewirable(method)
+            if calls is not None:
+                check_number(calls, "calls", positive=True)
         except (TypeError, ValueError) as error:
             problem = error
 
         def planned(relation: Relation) -> Plan:
             options = PlanOptions(row_bytes=comm.plan.row_bytes)
-            if method == "direct":
-                return make_plan(relation, comm.plan.topology, method, options)
+            if method == "direct" or calls is not None:
+                straight = make_plan(relation, comm.plan.topology, "direct", options)
+                loss = (straight.predicted_seconds - straight.lower_bound_seconds) * (calls or 0)
+                if method == "direct" or loss <= PLANNING_SECONDS:
+                    return straight
             return plan_together(control, relation, comm.plan.topology, method, options)
 
+        label = method if calls is None else f"{method}, calls={calls}"
         with comm.collective("rewire"):
             idle = {number for number, wired in wirings.items() if wired() is None}
             ids, part = (comm.layout.owned_ids, comm.part.numpy()) if owned_ids is None else (owned_ids, None)
             share, part, idle_of_ranks = share_of_edges(
-                control, ids, edges, planned, part, problem=problem, method=method, report=idle
+                control, ids, edges, planned, part, problem=problem, method=label, report=idle
             )
             if len(part) != comm.num_nodes:
                 raise ValueError(

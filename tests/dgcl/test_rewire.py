@@ -204,6 +204,29 @@ def test_the_bits_of_a_fresh_communicator():
     assert dgcl.launch(bits, 3) == [(True, True)] * 3
 
 
+def replanned():
+    """Whether a wiring for so many calls has the plan and the bits of a fresh communicator of the method expected."""
+    rank = context.require_control().rank
+    part = np.arange(NUM_NODES) % 8
+    owned, same = np.flatnonzero(part == rank), []
+    comm = dgcl.build_from_local(owned, wiring(0, part)[0], "dgx1", method="direct")
+    rows = torch.randn(comm.num_owned, 5, generator=torch.Generator().manual_seed(rank))
+    for calls, method in ((1, "direct"), (10**9, "auto")):
+        comm = comm.rewire(wiring(5, part)[0], method="auto", calls=calls)
+        fresh = dgcl.build_from_local(owned, wiring(5, part)[0], "dgx1", method=method)
+        held = comm.expand(rows)
+        assert comm.plan.method == fresh.plan.method
+        same += [held.equal(fresh.expand(rows)), comm.fold(held).equal(fresh.fold(held))]
+        fresh.close()
+    return same, comm.plan.method
+
+
+def test_a_wiring_is_planned_where_it_pays():
+    for same, method in dgcl.launch(replanned, 8):
+        assert all(same)
+        assert method != "direct"
+
+
 def refused(case: str) -> list[str]:
     """Messages of one case; the ranks go on together afterwards."""
     rank = context.require_control().rank
@@ -225,6 +248,7 @@ def refused(case: str) -> list[str]:
         "fewer-vertices": [lambda: comm.rewire(([], []), owned_ids=[rank])],
         "windows": [lambda: comm.rewire(edges).aggregator(windows=2)],
         "method": [lambda: comm.rewire(edges, method="metis")],
+        "calls": [lambda: comm.rewire(edges, method="auto", calls=1 + rank)],
         "stale": [
             lambda: comm.expand(x),
             lambda: comm.fold(x),
@@ -255,6 +279,7 @@ REFUSALS = {
     "fewer-vertices": "owned_ids must be the 40 vertices of before",
     "windows": "windows go with a graph that stays",
     "method": "method must be one of",
+    "calls": "method be the same: of .*auto, calls=1.*auto, calls=2",
     "stale": "this communicator was rewired",
 }
 
