@@ -37,6 +37,7 @@ def there_and_back(name: str, grid: str) -> dict[str, Any]:
     degrees = np.bincount(case.edges[1], minlength=case.num_nodes)
     return {
         "rows": torch.equal(h, whole[ids]),
+        "halo": set(comm.halo_ids.tolist()) <= set(ids.tolist()),
         "part": torch.equal(ids[:n], torch.nonzero(part == comm.grid.part_of(comm.rank)).flatten()),
         "back": torch.equal(comm.rows(h), x) and torch.equal(comm.rows(h[:n]), x),
         "integers": torch.equal(comm.rows(comm.slices(x.long())), x.long()),
