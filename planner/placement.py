@@ -1,12 +1,11 @@
 """Assigns parts to devices, so that the same rows travel over better connections.
 
-Placements are first ranked by their cuts. For every set of devices: the rows that must enter it, over the capacity
-into it. A norm combines these ratios; it is close to the maximum, but tells apart placements with the same worst cut.
-On up to ``ALL_ORDERS`` devices all placements are compared, and those that differ only by a symmetry of the machine
-count once. Beyond, parts are swapped while that helps, on the cuts of ``candidate_cuts`` and with rows counted per
-destination. The best few are then planned in the order of their bounds, until the bound of the rest is above the best
-plan. (Bounds alone do not decide: they do not see how many stages a machine needs.) The present placement is planned,
-too, and stays unless another one is faster.
+Placements are ranked by their cuts: for selected sets of devices (every set, on few), the rows that must enter it,
+counted per destination, over the capacity into it. A norm combines these ratios; it is close to the maximum, but tells
+apart placements with the same worst cut. Parts are swapped while that helps, on few devices from several placements.
+The best are then planned in the order of their bounds, until the bound of the rest is above the best plan. (Bounds
+alone do not decide: they do not see how many stages a machine needs.) The present placement is planned, too, and stays
+unless another one is faster.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
+from dgcl.planner.arrays import BoolArray, FloatArray, Int64Array
 from dgcl.planner.bounds.best import cut_bound
 from dgcl.planner.bounds.cut_kernels import covers
-from dgcl.planner.bounds.cuts import Cut, candidate_cuts, labels
+from dgcl.planner.bounds.cuts import ALL_SUBSETS_UP_TO, candidate_cuts, labels
 from dgcl.planner.column_generation.master.price_bound import price_bound
 from dgcl.planner.column_generation.pricing.groups import is_exact
 from dgcl.planner.compiled import compiled
@@ -33,9 +32,7 @@ from dgcl.planner.relation import Relation
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-ALL_ORDERS = 8
-KEPT = 400  # placements kept by their cuts, before symmetric ones are removed
-FINALISTS = 12
+STARTS, FINALISTS = 24, 8  # placements from which parts are swapped, on few devices, and that are planned
 NORM = 8.0
 COMPARED_GAP = 0.005  # placements are compared by plans within this gap
 LEAST_GAIN = 1e-3  # relative; parts are not moved for less
@@ -88,7 +85,7 @@ def place(relation: Relation, topology: Topology, options: PlanOptions | None = 
     started = time.perf_counter()
     before = _planned(relation, topology, options)
     best = Placement(present, relation, before, before)
-    orders = _all_orders(relation, topology) if world <= ALL_ORDERS else _swaps(relation, topology)
+    orders = _orders(relation, topology)
     placed = [(order, placed_relation(relation, order)) for order in orders]
     bounds = [_bound(candidate, topology, options.row_bytes) for _, candidate in placed]
     for i in sorted(range(len(orders)), key=bounds.__getitem__):
@@ -140,113 +137,22 @@ def _bound(relation: Relation, topology: Topology, row_bytes: int) -> float:
     return max(cut, prices.value * row_bytes / GIGA)
 
 
-def _capacities(topology: Topology, cuts: list[Cut]) -> FloatArray:
-    """Return the GB/s across each cut; 0 where no link crosses."""
-    arrays = topology.arrays()
-    cover, _ = covers(labels(cuts, topology.num_devices), arrays)
-    return np.asarray(cover @ arrays.bandwidth, np.float64)
+def _orders(relation: Relation, topology: Topology) -> list[Int64Array]:
+    """Return the placements that swaps of two parts lead to, by the cuts of the machine.
 
-
-def _all_orders(relation: Relation, topology: Topology) -> list[Int64Array]:
-    """Return the best of all placements by their cuts into sets of devices, none twice up to symmetry."""
-    world = relation.world_size
-    into = [
-        Cut((frozenset(r for r in range(world) if m >> r & 1),), "", "in") for m in range(1, (1 << world) - 1)
-    ]
-    capacity = np.concatenate([[0.0], _capacities(topology, into), [0.0]])
-    need = np.zeros(1 << world)
-    _rows_into(relation.source, relation.dests[:, 0], relation.count, need)
-    found = np.zeros((KEPT, world), np.int64)
-    score = np.full(KEPT, np.inf)
-    _search_orders(need, capacity, NORM, found, score)
-    distinct: dict[bytes, Int64Array] = {}
-    for order in found[score < np.inf]:
-        distinct.setdefault(_symmetry_key(order, capacity, topology), order)
-    return list(distinct.values())[:FINALISTS]
-
-
-def _symmetry_key(order: Int64Array, capacity: FloatArray, topology: Topology) -> bytes:
-    """Return a key of a placement: capacities into sets of parts, and their links.
-
-    Equal for placements that a symmetry of the machine turns into each other.
+    From the present placement, and on few devices from others drawn at random. Of placements that are equally good,
+    as those that differ by a symmetry of the machine, the first.
     """
-    arrays = topology.arrays()
-    sets = np.arange(capacity.shape[0])
-    devices = np.bitwise_or.reduce((sets[:, None] >> np.arange(order.shape[0]) & 1) << order, axis=1)
-    widest = np.minimum.reduceat(arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
-    link = arrays.link_of[np.ix_(order, order)]
-    seen = (
-        capacity[devices],
-        np.where(link >= 0, widest[link], 0.0),
-        np.where(link >= 0, arrays.link_latency[link], 0.0),
-        np.where(link >= 0, np.diff(arrays.link_ptr)[link], 0),
-    )
-    return b"".join(np.ascontiguousarray(part).tobytes() for part in seen)
-
-
-@compiled
-def _rows_into(source: Int32Array, dests: np.ndarray, count: Int64Array, need: FloatArray) -> None:  # type: ignore[type-arg]
-    """Set ``need`` (2**P,) to the rows that must enter each set of parts."""
-    for c in range(source.shape[0]):
-        own = np.int64(1) << np.int64(source[c])
-        wanted = np.int64(dests[c])
-        for mask in range(need.shape[0]):
-            if not mask & own and mask & wanted:
-                need[mask] += count[c]
-
-
-@compiled
-def _search_orders(
-    need: FloatArray, capacity: FloatArray, norm: float, found: Int64Array, score: FloatArray
-) -> None:
-    """Fill ``found`` (n, P) and ``score`` (n,) with the best of all permutations, best first."""
-    world = found.shape[1]
-    order = np.arange(world)
-    device_mask = np.zeros(need.shape[0], np.int64)
-    while True:
-        total, worst = 0.0, score[-1] ** norm
-        for mask in range(1, need.shape[0] - 1):
-            part = 0
-            while not (mask >> part) & 1:
-                part += 1
-            device_mask[mask] = device_mask[mask & (mask - 1)] | np.int64(1) << order[part]
-            if need[mask] > 0.0:
-                into = capacity[device_mask[mask]]
-                total += (need[mask] / into) ** norm if into > 0.0 else np.inf
-                if total >= worst:
-                    break
-        if total < worst:
-            at = score.shape[0] - 1
-            value = total ** (1.0 / norm)
-            while at > 0 and score[at - 1] > value:
-                score[at], found[at] = score[at - 1], found[at - 1]
-                at -= 1
-            score[at], found[at] = value, order
-        # the next permutation in lexicographic order
-        i = world - 2
-        while i >= 0 and order[i] > order[i + 1]:
-            i -= 1
-        if i < 0:
-            return
-        j = world - 1
-        while order[j] < order[i]:
-            j -= 1
-        order[i], order[j] = order[j], order[i]
-        low, high = i + 1, world - 1
-        while low < high:
-            order[low], order[high] = order[high], order[low]
-            low += 1
-            high -= 1
-
-
-def _swaps(relation: Relation, topology: Topology) -> list[Int64Array]:
-    """Return the placement that swaps of two parts lead to, from the present one, by selected cuts."""
     cuts = [cut for cut in candidate_cuts(topology) if len(cut.groups) == 1]
-    capacity = _capacities(topology, cuts)
-    member = labels(cuts, topology.num_devices) >= 0
-    order = np.arange(relation.world_size)
-    _improve_by_swaps(relation.pair_rows().astype(np.float64), member, capacity, NORM, order)
-    return [order]
+    arrays, member = topology.arrays(), labels(cuts, topology.num_devices)
+    capacity = covers(member, arrays)[0] @ arrays.bandwidth
+    rows, world, draw = relation.pair_rows().astype(np.float64), relation.world_size, np.random.default_rng(0)
+    distinct: dict[float, Int64Array] = {}
+    for start in range(STARTS if world <= ALL_SUBSETS_UP_TO else 1):
+        order = draw.permutation(world) if start else np.arange(world)
+        score = _improve_by_swaps(rows, member >= 0, capacity, NORM, order)
+        distinct.setdefault(float(f"{score:.9g}"), order)
+    return [distinct[score] for score in sorted(distinct)[:FINALISTS]]
 
 
 @compiled(entry=False)
@@ -265,8 +171,10 @@ def _after_swap(rows: FloatArray, inside: BoolArray, entering: float, a: int, b:
 @compiled
 def _improve_by_swaps(
     rows: FloatArray, member: BoolArray, capacity: FloatArray, norm: float, order: Int64Array
-) -> None:
+) -> float:
     """Swap the devices of two parts while the norm of rows over capacities falls; changes ``order``.
+
+    Returns that norm to its power.
 
     Args:
         rows: (P, P) rows that one part (row) owns and another (column) needs.
@@ -308,3 +216,4 @@ def _improve_by_swaps(
                     order[a], order[b] = order[b], order[a]
                     for n in range(num):
                         inside[n, a], inside[n, b] = inside[n, b], inside[n, a]
+    return best

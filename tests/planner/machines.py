@@ -1,6 +1,7 @@
 """Small machines that several tests use."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dgcl.topology import Connection, Device, Topology
 
@@ -41,3 +42,11 @@ def switched(num_devices: int, bandwidth: float = 10.0) -> Topology:
         tuple(Device(f"d{r}") for r in range(num_devices)),
         tuple(Connection(f"p{r}", "port", f"d{r}", "switch", bandwidth) for r in range(num_devices)),
     )
+
+
+def with_latency(topology: Topology, *seconds: float) -> Topology:
+    """The topology with these latencies on its connections, in turn."""
+    connections = tuple(
+        replace(c, latency=seconds[i % len(seconds)]) for i, c in enumerate(topology.connections)
+    )
+    return replace(topology, connections=connections)

@@ -3,9 +3,8 @@
 import pytest
 
 from dgcl.planner import Relation
-from dgcl.topology import Connection, Device, Topology
 from tests.planner.exhaustive import optimum, stage_trees
-from tests.planner.machines import known_answer_topology, small_topology
+from tests.planner.machines import known_answer_topology, line, small_topology, with_latency
 
 GB = 10**9  # one vertex per GB/s and second
 
@@ -31,13 +30,6 @@ def test_all_trees_of_three_devices():
 
 def test_latency_is_paid_once_per_stage():
     """Two vertices 0 -> 2 over a line: two stages of 1 s latency each, whatever the split."""
-    topology = Topology(
-        "line",
-        (Device("a"), Device("b"), Device("c")),
-        (
-            Connection("ab", "wire", "a", "b", 1.0, latency=1.0),
-            Connection("bc", "wire", "b", "c", 1.0, latency=1.0),
-        ),
-    )
+    topology = with_latency(line(3), 1.0)
     relation = Relation.from_classes(3, [(0, {2}, 2)])
     assert optimum(relation, topology, GB) == pytest.approx(6.0)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays
 
 SHARPNESS = (30.0, 100.0, 300.0, 1000.0)  # beta times the plan's time, from soft to sharp
-PASSES = 3  # price updates at each
+PASSES = 6  # price updates at each
 EXPENSIVE = 0.02  # edges below this share of the highest price in use stay
 MAX_SHARE = 0.95  # of the price of an edge that its replacement may cost
 

@@ -51,8 +51,7 @@ class Effort:
         usual_stages: numbers of stages tried as a matter of course; world_size - 1 only while the gap is
             above `fair`.
         fair: see `usual_stages`.
-        thorough: whether to improve whole plans as long as that helps, and to round coarser solutions too (which of
-            several solutions rounds best is chance).
+        thorough: whether to improve whole plans as long as that helps.
     """
 
     tolerance: float
@@ -69,15 +68,6 @@ class Effort:
     def good(self) -> float:
         """Relative distance between plan and bound at which the search ends."""
         return self.tolerance if self.enough is None else self.enough
-
-    @property
-    def tolerances(self) -> tuple[float, ...]:
-        """Relative distances from the bound at which solutions are rounded to whole plans, in turn."""
-        return (
-            (30.0 * self.tolerance, 10.0 * self.tolerance, self.tolerance)
-            if self.thorough
-            else (self.tolerance,)
-        )
 
 
 class Incumbent:

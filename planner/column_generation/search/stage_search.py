@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.column_generation.improvement.exchange import FEW_TREES, improve
+from dgcl.planner.column_generation.improvement.exchange import improve
 from dgcl.planner.column_generation.improvement.reparent import reparent
 from dgcl.planner.column_generation.master.fractional import Problem, StageProgram, make_problem
 from dgcl.planner.column_generation.master.price_bound import STEPS
@@ -46,11 +46,11 @@ ATTEMPTS = 3  # searches with latency factors that follow from the best plan so 
 SAME = 0.95  # share of the time before an attempt above which the next one's factors would be nearly the same
 REPARENT_ABOVE = 1.01  # bound of groups over the bound of all plans, above which edges are re-parented
 FAR = 0.05  # gap above which they are in any case: with few stages, groups cost more than their bound shows
-ROUGH_STEPS, ROUGH_GAP = 2, 0.02  # with re-parenting: linear programs, and the gap that is good enough
+ROUGH_GAP = 0.02  # of a plan of groups, above which the bound is searched longer
 POOR = 0.2  # gap of a plan of groups above which any link may be used, up to MAX_WORK (link, set) pairs
 MAX_WORK = 20_000_000
 POLISH_TREES = 60_000  # plans of more trees are not improved: there a row more or less does not matter
-NEAR = 1.01  # times the bound: faster plans are not re-parented
+NEAR = 1.002  # times the bound: faster plans are not re-parented
 FULL_ROUNDS = 60_000  # (device, split) pairs up to which the full number of rounds is run
 
 
@@ -117,10 +117,7 @@ class StageSearch:
             numbers.append(self.most)
         elif least >= usual:  # ways that are longer than they must be may be less busy
             numbers += [more for more in (least + least // 2, 2 * least) if usual < more <= self.most]
-        if self.may_reparent and not self.effort.thorough:
-            self._rough_stages(problem, numbers)
-        else:
-            self._stages(problem, numbers, usual)
+        self._stages(problem, numbers, usual)
 
     def _is_over(self) -> bool:
         """Tell whether the plan is good enough, or the time over."""
@@ -171,16 +168,6 @@ class StageSearch:
             if self._least_time(program) < found.seconds * (1.0 - MIN_GAIN) and not found.is_late():
                 self._pursue(program, last=True)
 
-    def _rough_stages(self, problem: Problem, numbers: list[int]) -> None:
-        """Try numbers of stages with a rough fractional plan each, where re-parenting does the rest.
-
-        Exact linear programs would take long, and do not cover rows that go on from one group to another.
-        """
-        for num_stages in numbers:
-            self._offer_roughly(self._program(problem, num_stages), self.proven.floor, ROUGH_STEPS)
-            if self.found.gap() <= max(self.effort.tolerance, ROUGH_GAP) or self.found.is_late():
-                return
-
     def _try_short_stages(self, num_stages: int) -> None:
         """Offer a plan made as if every stage took an even share of the incumbent's time.
 
@@ -188,8 +175,16 @@ class StageSearch:
         """
         share = self.found.seconds / num_stages
         if share < np.inf:
-            problem = self._problem(latency_factor(self.latency, share))
-            self._offer_roughly(self._program(problem, num_stages), 0.0, self.effort.steps)
+            program = self._program(self._problem(latency_factor(self.latency, share)), num_stages)
+            if program is not None:
+                program.solve(
+                    0.0,
+                    self.proven.aim,
+                    self.effort.tolerance,
+                    steps=self.effort.steps,
+                    deadline=self.found.deadline,
+                )
+                self._offer(program)
 
     def _program(self, problem: Problem, num_stages: int) -> StageProgram | None:
         """Return the search for fractional plans with its first columns; None if some row cannot arrive."""
@@ -203,14 +198,6 @@ class StageSearch:
         program.sample_columns(rounds, self.proven.aim, self.effort.samples, self.found.deadline)
         return program
 
-    def _offer_roughly(self, program: StageProgram | None, floor: float, steps: int) -> None:
-        """Offer the plan that a few linear programs lead to."""
-        if program is not None:
-            program.solve(
-                floor, self.proven.aim, self.effort.tolerance, steps=steps, deadline=self.found.deadline
-            )
-            self._offer(program)
-
     def _pursue(self, program: StageProgram, last: bool) -> bool:
         """Solve a number of stages and offer its plan; return False if it was given up for a larger number.
 
@@ -220,15 +207,10 @@ class StageSearch:
         found, effort, floor = self.found, self.effort, self.proven.floor
         useless = found.seconds * (1.0 - MIN_GAIN) / found.unit - program.num_stages * self.least_latency
         hopeless = useless if last else min(useless, (1.0 + effort.tolerance) * floor)
-        for tolerance in effort.tolerances:
-            program.solve(
-                floor, self.proven.aim, tolerance, hopeless=hopeless, steps=effort.steps,
-                progress=0.0 if last else effort.progress, deadline=found.deadline,
-            )  # fmt: skip
-            if tolerance > effort.tolerance and self.proven.is_near(program, 2.0 * tolerance):
-                self._offer(program, coarse=True)
-                if found.is_good():
-                    break
+        program.solve(
+            floor, self.proven.aim, effort.tolerance, hopeless=hopeless, steps=effort.steps,
+            progress=0.0 if last else effort.progress, deadline=found.deadline,
+        )  # fmt: skip
         self.proven.add(program.num_stages, program.bound)
         if program.bound >= useless:
             return True
@@ -277,11 +259,8 @@ class StageSearch:
 
     # Whole plans
 
-    def _offer(self, program: StageProgram, coarse: bool = False) -> None:
-        """Round the best fractional plan to whole trees, improve them where that pays, and offer them.
-
-        Many trees of a `coarse` solution, which a finer one will follow, are improved only a little.
-        """
+    def _offer(self, program: StageProgram) -> None:
+        """Round the best fractional plan to whole trees, improve them where that pays, and offer them."""
         found, problem, solution = self.found, program.problem, program.solution
         assert solution is not None
         bundles = make_bundles(problem.space)
@@ -291,11 +270,9 @@ class StageSearch:
         enough = max((1.0 + slack) * self.proven.floor, (1.0 + 0.5 * slack) * program.bound)
         if not self.effort.thorough:
             enough = max(enough, (1.0 + 0.5 * slack) * solution.time)
-        self._polish(trees, problem, program.num_stages, enough, coarse and trees.num_trees > FEW_TREES)
+        self._polish(trees, problem, program.num_stages, enough)
 
-    def _polish(
-        self, trees: Trees, problem: Problem, num_stages: int, enough: float, briefly: bool = False
-    ) -> None:
+    def _polish(self, trees: Trees, problem: Problem, num_stages: int, enough: float) -> None:
         """Offer trees of at most `num_stages` stages, as they are, exchanged and re-parented, each where that pays.
 
         Trees that take no longer than `enough`, in rows per GB/s, are not improved.
@@ -309,7 +286,7 @@ class StageSearch:
         if trees.num_trees <= POLISH_TREES and not found.is_late() and seconds() > enough * unit:
             trees = improve(
                 trees, problem, found.relation, found.arrays, num_stages, enough=enough, latency_unit=1.0 / unit,
-                thorough=self.effort.thorough and not briefly, deadline=found.deadline,
+                thorough=self.effort.thorough, deadline=found.deadline,
             )  # fmt: skip
             found.offer(trees, "prices")
         near, least_gap = (

@@ -19,7 +19,7 @@ from dgcl.planner.cost import GIGA
 from dgcl.planner.methods import make_plan
 from dgcl.topology import Topology
 from tests.planner.exhaustive import optimum
-from tests.planner.machines import known_answer_topology, line, small_topology
+from tests.planner.machines import known_answer_topology, line, small_topology, with_latency
 from tests.planner.strategies import instances
 from tests.samples import examples, named
 
@@ -82,15 +82,15 @@ def test_no_contraction_is_above_the_fractional_optimum(case: tuple[Relation, To
 @given(
     case=instances(min_devices=2, max_devices=4, max_classes=4, max_total=24),
     row_bytes=st.sampled_from([1, 1000, 10**6]),
-    gap=st.sampled_from([0.0, 0.3]),
+    gap=st.sampled_from([0.001, 0.3]),
 )
-def test_no_published_bound_is_above_the_optimum(case: tuple[Relation, Topology], row_bytes: int, gap: float):
+def test_the_optimum_is_between_bound_and_plan(case: tuple[Relation, Topology], row_bytes: int, gap: float):
     relation, topology = case
     best = optimum(relation, topology, row_bytes)
     for method in ("auto", "optimal"):
         plan = make_plan(relation, topology, method, PlanOptions(row_bytes=row_bytes, gap=gap))
         assert plan.lower_bound_seconds <= best * (1 + 1e-6)
-        assert plan.predicted_seconds >= best * (1 - 1e-6)
+        assert best * (1 - 1e-6) <= plan.predicted_seconds <= best * (1 + gap + 1e-6)
 
 
 @examples(10, 30)
@@ -116,17 +116,7 @@ def test_the_bound_is_the_linear_program_of_all_trees(case: tuple[Relation, Topo
 
 def test_latencies_are_counted_for_every_stage_that_must_be():
     """A line of three with 1 s of latency per link: two rows need two stages of 3 s each."""
-    topology = Topology.from_json(
-        {
-            "schema": "dgcl-topology/1",
-            "name": "line",
-            "devices": [{"name": f"d{r}"} for r in range(3)],
-            "connections": [
-                {"name": "a", "kind": "w", "a": "d0", "b": "d1", "bandwidth": 1.0, "latency": 1.0},
-                {"name": "b", "kind": "w", "a": "d1", "b": "d2", "bandwidth": 1.0, "latency": 1.0},
-            ],
-        }
-    )
+    topology = with_latency(line(3), 1.0)
     relation = Relation.from_classes(3, [(0, {2}, 2)])
     plan = make_plan(relation, topology, "auto", PlanOptions(row_bytes=GB))
     assert plan.predicted_seconds == 6.0
@@ -134,17 +124,7 @@ def test_latencies_are_counted_for_every_stage_that_must_be():
 
 
 def test_factors_follow_from_what_a_stage_has_left():
-    topology = Topology.from_json(
-        {
-            "schema": "dgcl-topology/1",
-            "name": "near and far",
-            "devices": [{"name": f"d{r}"} for r in range(3)],
-            "connections": [
-                {"name": "a", "kind": "w", "a": "d0", "b": "d1", "bandwidth": 1.0, "latency": 1.0},
-                {"name": "b", "kind": "w", "a": "d1", "b": "d2", "bandwidth": 1.0, "latency": 3.0},
-            ],
-        }
-    )
+    topology = with_latency(line(3), 1.0, 3.0)
     # A stage may take what a plan of 6 s leaves of two stages beyond 1 s each: 4 s, half of which the far link costs.
     assert sorted(excess_factor(topology, 6.0)) == [1.0, 1.0, 2.0, 2.0]
     assert sorted(excess_factor(topology, np.inf)) == [1.0] * 4

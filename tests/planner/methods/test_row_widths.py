@@ -4,8 +4,6 @@ Where links have latency, K stages cost about alpha * K + row_bytes * T(K). The 
 stage-labelled trees of at most K stages, solved for every K on its own.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from dgcl.planner import PlanOptions, Relation
@@ -14,20 +12,12 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Topology, preset
 from tests.planner.exhaustive import optimum
-from tests.planner.machines import known_answer_topology, small_topology
+from tests.planner.machines import known_answer_topology, small_topology, with_latency
 from tests.samples import named, slow
 
 WIDTHS = (1, 30, 40_000)
 BESIDE_THIN_WIRES = small_topology(4, [(0, 1, 8.0), (1, 2, 8.0), (2, 3, 8.0), (0, 2, 2.0), (0, 3, 1.0)])
 TWO_WAYS_ROUND = small_topology(4, [(0, 1, 4.0), (1, 3, 4.0), (0, 2, 4.0), (2, 3, 4.0), (0, 3, 1.0)])
-
-
-def with_latency(topology: Topology, *seconds: float) -> Topology:
-    """The topology with these latencies on its connections, in turn."""
-    connections = tuple(
-        replace(c, latency=seconds[i % len(seconds)]) for i, c in enumerate(topology.connections)
-    )
-    return replace(topology, connections=connections)
 
 
 @named(
