@@ -7,7 +7,7 @@ chunk again with gradients, or from its kept aggregate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -297,10 +297,8 @@ class LayerCall:
         chunk = ChunkRows(
             work.rank, work.graphs.chunk(number).local, self.dropout_calls, work.next_dropout_call
         )
-        (enabled, dtype), kind = self.autocast, work.device.type
-        precision: AbstractContextManager[Any] = nullcontext()
-        if enabled or torch.is_autocast_enabled(kind):
-            precision = torch.autocast(kind, dtype, enabled, cache_enabled=False)
+        enabled, dtype = self.autocast
+        precision = torch.autocast(work.device.type, dtype, enabled, cache_enabled=False)
         with rows_of_call(chunk), precision, in_place_of(self.module, parameters):
             results = self.module(*arguments)
         self.gives_tuple = isinstance(results, tuple)

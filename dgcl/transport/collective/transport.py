@@ -24,10 +24,9 @@ from dgcl.transport.row_checks import version_of
 from dgcl.transport.shared_memory.dtypes import row_type
 from dgcl.transport.shared_memory.life_cycle import Lives
 from dgcl.transport.shared_memory.results import as_tensor
+from dgcl.transport.shared_memory.tasks import call_label
 from dgcl.transport.shared_memory.waits import pack_tag
 from dgcl.transport.steps import EXPAND, FOLD, Step
-
-_VERBS = ("expand", "fold")
 
 
 class CollectiveTransport(Lives):
@@ -134,7 +133,7 @@ class CollectiveTransport(Lives):
         ]
         call = Call(
             self.agreement.next_call,
-            " ".join([_VERBS[verb], *([self.agreement.names[exchange]] if exchange else [])]),
+            call_label(exchange, verb, self.agreement.names),
             pack_tag(verb, kind, exchange, purpose),
             (tables.expand, tables.fold)[verb] if kind.row_bytes else (),
             flat[:-1],

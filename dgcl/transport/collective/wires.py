@@ -139,9 +139,8 @@ class GlooWire:
     def _slices(self, rows: Tensor, counts: list[int], way: int) -> Iterator[tuple[int, Tensor]]:
         """The messages to, or from, each other rank, who take turns from the next one on."""
         size, rank, parts = len(counts), self._group.rank(), rows.split(counts)
-        peers = [(rank + way * k) % size for k in range(1, size)]
+        peers = [peer for k in range(1, size) if counts[peer := (rank + way * k) % size]]
         step = max(_MESSAGE // max(rows.shape[1], 1), 1)
-        peers = [peer for peer in peers if counts[peer]]
         for turn in zip_longest(*(parts[peer].split(step) for peer in peers)):
             yield from ((peer, part.data) for peer, part in zip(peers, turn, strict=True) if part is not None)
 

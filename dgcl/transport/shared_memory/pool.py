@@ -89,11 +89,6 @@ class BufferPool:
         """Bytes of shared memory that the pool holds, used or free."""
         return sum(segment.size for segment in self._segments.values())
 
-    @property
-    def segments(self) -> list[Segment]:
-        """The segments that the pool holds."""
-        return list(self._segments.values())
-
     def allocate(self, num_bytes: int) -> Block:
         """Return a block of at least ``num_bytes`` (at least one alignment unit).
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 _setup_privateuseone_for_python_backend("fgpu")
+torch.fgpu.get_amp_supported_dtype = lambda: [torch.bfloat16]
 DEVICE = torch.device("fgpu:0")
 
 #: Operations that may see tensors of both.

@@ -28,10 +28,10 @@ def own_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dgcl ")]
 
 
-def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float, ranks_a_host: int) -> None:
+def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float) -> None:
     """Calls until one fails; says when it is under way, how it ended, and that closing leaves no thread."""
     abort_reasons._STORE_TIMEOUT = 30.0  # a busy machine answers late
-    comm = apart(ranks_a_host, join, shares, timeout, "auto")
+    comm = apart(2, join, shares, timeout, "auto")
     rows, calls = torch.ones(comm.num_owned, 40), 0
     try:
         while True:
@@ -49,11 +49,11 @@ def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float, ra
     channel.recv()
 
 
-@pytest.mark.parametrize("victim, ranks_a_host", [(1, 1), (1, 2), slow(3, 1), slow(3, 2)])
-def test_a_killed_rank_is_noticed_by_all_others(victim: int, ranks_a_host: int):
+@pytest.mark.parametrize("victim", [1, slow(3)])
+def test_a_killed_rank_is_noticed_by_all_others(victim: int):
     """On a line, where most ranks have no connection with the victim and hear of it by their neighbours."""
     others = [rank for rank in range(4) if rank != victim]
-    with Ranks(4, exchange_for_ever, LINE.shares(), 60.0, ranks_a_host) as ranks:
+    with Ranks(4, exchange_for_ever, LINE.shares(), 60.0) as ranks:
         ranks.told()
         killed = ranks.signal(victim, signal.SIGKILL)
         for rank, (kind, text, when) in ranks.told(others).items():
@@ -64,10 +64,9 @@ def test_a_killed_rank_is_noticed_by_all_others(victim: int, ranks_a_host: int):
         assert ranks.told(others) == {rank: [] for rank in others}
 
 
-@pytest.mark.parametrize("ranks_a_host", [1, slow(2)])
-def test_who_waits_for_rows_of_a_third_rank_names_that_one(ranks_a_host: int):
+def test_who_waits_for_rows_of_a_third_rank_names_that_one():
     """On the line 0-1-2-3 rank 0 gets the rows of rank 3 from rank 1, who waits for rank 2, who waits for rank 3."""
-    with Ranks(4, exchange_for_ever, LINE.shares(), 4.0, ranks_a_host) as ranks:
+    with Ranks(4, exchange_for_ever, LINE.shares(), 4.0) as ranks:
         ranks.told()
         ranks.signal(3, signal.SIGSTOP)
         for kind, text, _ in ranks.told([0, 1, 2]).values():
@@ -77,7 +76,7 @@ def test_who_waits_for_rows_of_a_third_rank_names_that_one(ranks_a_host: int):
 
 @pytest.mark.slow
 def test_a_stopped_rank_is_given_up_at_the_deadline():
-    with Ranks(3, exchange_for_ever, WORLD.shares(), 1.5, 2) as ranks:
+    with Ranks(3, exchange_for_ever, WORLD.shares(), 1.5) as ranks:
         ranks.told()
         stopped = ranks.signal(1, signal.SIGSTOP)
         for rank, (kind, text, when) in ranks.told([0, 2]).items():
@@ -92,9 +91,9 @@ def test_a_stopped_rank_is_given_up_at_the_deadline():
         assert kind in ("CommTimeoutError", "PeerLostError"), text
 
 
-def differ(channel: Connection, shares: list[Any], change: str, ranks_a_host: int) -> None:
+def differ(channel: Connection, shares: list[Any], change: str) -> None:
     """One call that all make alike, then one that rank 1 makes differently."""
-    comm = apart(ranks_a_host, join, shares, 20.0, "auto")
+    comm = apart(2, join, shares, 20.0, "auto")
     comm.expand(torch.ones(comm.num_owned, 4))
     odd = comm.rank == 1
     if change == "fails":  # that also ends calls in which this rank has done its part
@@ -117,16 +116,16 @@ def differ(channel: Connection, shares: list[Any], change: str, ranks_a_host: in
 
 
 @pytest.mark.parametrize(
-    "change, kind, words, ranks_a_host",
+    "change, kind, words",
     [
-        ("verb", "DisagreementError", "ranks make different calls", 1),
-        ("width", "DisagreementError", "ranks make different calls", 2),
-        ("leaves", "PeerLostError", "has closed its communicator", 2),
-        ("fails", "CommError", "the user's loss is not a number", 1),
+        ("verb", "DisagreementError", "ranks make different calls"),
+        ("width", "DisagreementError", "ranks make different calls"),
+        ("leaves", "PeerLostError", "has closed its communicator"),
+        ("fails", "CommError", "the user's loss is not a number"),
     ],
 )
-def test_all_hear_of_a_rank_that_does_something_else(change: str, kind: str, words: str, ranks_a_host: int):
-    with Ranks(3, differ, WORLD.shares(), change, ranks_a_host) as ranks:
+def test_all_hear_of_a_rank_that_does_something_else(change: str, kind: str, words: str):
+    with Ranks(3, differ, WORLD.shares(), change) as ranks:
         said = ranks.told()
         for rank in (0, 2):
             assert said[rank][0] == kind, said
