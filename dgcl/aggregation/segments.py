@@ -85,7 +85,6 @@ def scatter(grad: Tensor, winner: Tensor, num_rows: int) -> Tensor:
 def prepare() -> None:
     """Compile for float32 and float64, so that no peer waits for it in a call."""
     segments = Segments(np.zeros(1, np.int64), np.zeros(0, np.int32), torch.device("cpu"))
-    ids = torch.zeros(0, 1, dtype=torch.int64, device="cpu")
     for dtype in (torch.float32, torch.float64):
-        none = torch.zeros(0, 1, dtype=dtype, device="cpu")
-        scatter(*segments.extremes(none, ids, True), 0)
+        rows = torch.zeros(0, 1, dtype=dtype, device="cpu")
+        scatter(*segments.extremes(rows, rows.long(), True), 0)

@@ -53,12 +53,9 @@ class ChunkGraphs:
 
     def graph(self, batch: int) -> Any:
         """Its graph: sources are its own rows, then the others that it reads."""
-
-        def make() -> Any:
-            graph = local_graph(self.kind, self.chunk(batch).local)
-            return graph if self._device.type == "cpu" else graph.to(self._device)
-
-        return self._kept_or(batch, "graph", make)
+        return self._kept_or(
+            batch, "graph", lambda: local_graph(self.kind, self.chunk(batch).local).to(self._device)
+        )
 
     def edges(self, batch: int) -> SlotEdges:
         """Its edges between slots and its own rows."""

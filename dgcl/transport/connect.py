@@ -53,28 +53,26 @@ def connect_transport(
     with leaving(control):
         if device is not None:
             return _connect_on_device(programs, control, timeout, channel, device)
-        return _connect_on_host(programs, control, timeout, channel)
+        return _connect_on_host(programs, control, timeout, channel, torch.device("cpu"))
 
 
 def connect_rows(
     programs: Mapping[str, Program], control: Control, timeout: float, device: torch.device
 ) -> Transport:
     """As :func:`connect_transport`, for rows that are no vertices' of the communicator: on devices through the host."""
-    if device.type == "cpu":
-        return connect_transport(programs, control, timeout)
     with leaving(control):
-        peers = connect_peers(programs, control, "collective")
-        return connect_collective(programs, peers, timeout, device, "rows of chunks go through the host")
+        channel = "auto" if device.type == "cpu" else "collective"
+        return _connect_on_host(programs, control, timeout, channel, device)
 
 
 def _connect_on_host(
-    programs: Mapping[str, Program], control: Control, timeout: float, channel: str
+    programs: Mapping[str, Program], control: Control, timeout: float, channel: str, device: torch.device
 ) -> Transport:
-    """Connect ranks on CPUs: through memory where all share it, else by collectives."""
+    """Connect ranks by their hosts: through memory where all share it, else by collectives."""
     peers = connect_peers(programs, control, channel)
     if channel == "collective" or peers.any_remote:
         why = "asked for" if channel == "collective" else peers.why_remote
-        return connect_collective(programs, peers, timeout, torch.device("cpu"), why)
+        return connect_collective(programs, peers, timeout, device, why)
     runtime = Runtime(programs, peers, timeout)
     register(runtime)
     return SharedMemoryTransport(runtime)

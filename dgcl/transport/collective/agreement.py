@@ -146,10 +146,10 @@ class Agreement(LifeCycle):
             self._check_failures(call, False)
             time.sleep(_LOOK / 4)
         place = f"{call.label} {call.number} at {call.place}"
-        if self._messages is not None and error.peer is not None:
-            reason = self._messages.broken(error.peer, str(error))
-            raise type(reason)(f"{reason}, in {place}")
         if self._messages is not None:
+            if error.peer is not None:
+                reason = self._messages.broken(error.peer, str(error))
+                raise type(reason)(f"{reason}, in {place}")
             with self._messages.collective(place):
                 self._messages.barrier()  # which fails, and says whose connection broke
         missing = dict(call.waits)

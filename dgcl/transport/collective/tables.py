@@ -147,13 +147,11 @@ class Tables:
                     slices.append(Slice(buffers[kind], place, start, count))
                 start += count
         waits = [
-            (peer, f"{count_rows(receives[peer])} missing from") for peer in np.flatnonzero(receives).tolist()
+            (peer, f"stage {stage}: {count_rows(counts[peer])} {what} rank {peer}")
+            for counts, what in ((receives, "missing from"), (sends, "not taken by"))
+            for peer in np.flatnonzero(counts).tolist()
         ]
-        waits += [
-            (peer, f"{count_rows(sends[peer])} not taken by") for peer in np.flatnonzero(sends).tolist()
-        ]
-        words = [(peer, f"stage {stage}: {what} rank {peer}") for peer, what in waits]
-        return Stage(sends.tolist(), receives.tolist(), slices, waits=words), out
+        return Stage(sends.tolist(), receives.tolist(), slices, waits=waits), out
 
     def _parts(self, rows: np.ndarray, bounds: tuple[int, ...]) -> Iterator[Part]:
         """Rows by the buffers that they are in; buffer b holds ``bounds[b]`` to ``bounds[b + 1]``."""

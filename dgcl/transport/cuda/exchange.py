@@ -145,7 +145,7 @@ class DeviceExchange(Lives, WholeCalls):
             if verb == EXPAND
             else unit_of(size, rows.data_ptr(), item_bytes=rows.dtype.itemsize)
         )
-        self.check_usable()
+        runtime.check_usable()
         try:
             operations = self._prepare(exchange, verb, rows.dtype, size, unit)
             expands = verb == EXPAND
@@ -237,10 +237,6 @@ class DeviceExchange(Lives, WholeCalls):
         """Poison the communicator, report to the peers why, and let the device stop."""
         if not self._closed and os.getpid() == self._runtime.process:
             self._watchdog.fail(error)
-
-    def check_usable(self) -> None:
-        """Raise unless a call can be made now."""
-        self._runtime.check_usable()
 
     def close(self) -> None:
         """Leave when the device has done this rank's calls. Idempotent, not collective; results stay valid."""
