@@ -36,7 +36,8 @@ from dgcl.nn.arguments import current, require_dense, require_floats
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.drift import compare_at_times
 from dgcl.nn.reduce import with_value
-from dgcl.ranks.tensors import is_transformed, require_tensors
+from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.torch_private import functorch_level
 from dgcl.topology.checks import check_choice, check_flag
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def _reduce(
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
     looks = False
-    if not is_transformed():
+    if not torch.compiler.is_compiling() and functorch_level() is None:  # tensors have values
         with comm.collective(name):
             looks = compare_at_times(losses, comm) and not ddp
     # float64 counts exactly beyond the 2**24 vertices of float32.

@@ -13,7 +13,6 @@ from dgcl.ranks.torch_private import functorch_level, untransformed_tensors
 
 __all__ = [
     "beside_the_graph",
-    "is_transformed",
     "mark_of",
     "refuse_transforms",
     "require_tensors",
@@ -35,11 +34,6 @@ def require_tensors(**arguments: Any) -> None:
             raise TypeError(
                 f"{name} must be a torch tensor (got {type(value).__name__}); torch.as_tensor makes one"
             )
-
-
-def is_transformed() -> bool:
-    """Whether the call runs in a compiler or under ``torch.func``, where tensors need not have values."""
-    return torch.compiler.is_compiling() or functorch_level() is not None
 
 
 def refuse_transforms(what: str) -> None:

@@ -92,9 +92,7 @@ def collectives_beside_the_graph() -> dict[str, Callable[[Tensor, Tensor], Tenso
         "fetch": lambda x, labels: dgcl.fetch(x, torch.tensor([0, 5, 3])).square(),
         "collect": lambda x, labels: x * dgcl.collect(x.detach(), None).sum(0),
         "dispatch": lambda x, labels: x * dgcl.dispatch_features(torch.arange(CASES[0].num_nodes))[:, None],
-        "broadcast": lambda x, labels: (dgcl.nn.broadcast_parameters(layer), layer(x))[1],
         "check": lambda x, labels: (dgcl.nn.check_equal(layer), layer(x))[1],
-        "sync": lambda x, labels: (dgcl.nn.sync_gradients(layer), layer(x))[1],
     }
 
 

@@ -92,24 +92,6 @@ def test_gpu_rows_only():
     assert matrix.gpu_nic == (("PIX",), ("PIX",), ("SYS",))
 
 
-def test_gpu_block_only():
-    matrix = parse_topo_matrix("\tGPU0\tGPU1\nGPU0\t X \tSOC\nGPU1\tSOC\t X \n")
-    assert matrix.gpu_links == (("X", "SOC"), ("SOC", "X"))
-    assert (matrix.nics, matrix.nic_nic, matrix.affinity) == ((), None, ((), ()))
-    assert (matrix.numa(0), matrix.cpus(0)) == (None, "")
-
-
-def test_affinities_left_blank_are_not_shifted():
-    text = (
-        "        GPU0    GPU1    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
-        "GPU0     X      PHB                                     N/A\n"
-        "GPU1    PHB      X                                      N/A\n"
-    )
-    matrix = parse_topo_matrix(text)
-    assert matrix.affinity == (("", "", "N/A"), ("", "", "N/A"))
-    assert (matrix.numa(0), matrix.cpus(0)) == (None, "")
-
-
 def test_one_gpu_and_names_of_nics():
     text = "\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPHB\t0-251\nNIC0\tPHB\t X \t\n"
     text += "\nNIC Legend:\n\n  NIC0: mlx5_0\n"
