@@ -3,8 +3,8 @@
     torchrun --nproc-per-node=4 examples/snapshots.py
     python examples/snapshots.py                        # on one rank, with the same losses
 
-A GRU whose two products are graph convolutions (as in Seo et al., 2018). Vertices stay where they are, and edges change:
-`rewire` takes each snapshot's, and the backward goes through the exchanges of all of them.
+A GRU whose two products are graph convolutions (as in Seo et al., 2018). Vertices stay where they are, and edges
+change: `rewire` takes each snapshot's, and the backward goes through the exchanges of all of them.
 """
 
 from __future__ import annotations
