@@ -29,7 +29,7 @@ CASES: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize("spec, layout, line", CASES, ids=[case[0] for case in CASES])
-def test_what_is_written_is_laid_out(spec: str, layout: Any, line: str):
+def test_what_is_written_is_laid_out(spec, layout, line):
     described = read_strategy(spec)
     assert described.spec == spec == str(described)
     assert described.layout(4) == layout
@@ -49,7 +49,7 @@ def test_what_is_written_is_laid_out(spec: str, layout: Any, line: str):
         ("offload:-1", "a whole number of at least 1"),
     ],
 )
-def test_what_cannot_be_read_is_refused(wrong: str, message: str):
+def test_what_cannot_be_read_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         read_strategy(wrong)
     with pytest.raises(TypeError, match=r"strategy must be text such as 'cover' .*got 3"):
@@ -59,7 +59,7 @@ def test_what_cannot_be_read_is_refused(wrong: str, message: str):
 def test_a_communicator_is_built_as_its_strategy_says():
     edges = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 
-    def run() -> None:
+    def run():
         for spec, name in (("cover", "cover"), ("grid:1,1,2", "grid"), ("offload:2", "head")):
             comm = dgcl.build_comm_info(edges, "uniform", strategy=spec)
             assert comm.edges == name
@@ -76,7 +76,7 @@ def test_a_communicator_is_built_as_its_strategy_says():
     dgcl.launch(run, 2)
 
 
-def _rank() -> int:
+def _rank():
     from dgcl.ranks.context import context
 
     return int(context.require_control().rank)

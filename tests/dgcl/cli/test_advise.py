@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-
-from tests.dgcl.cli.support import Run
 
 ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
 
@@ -25,13 +21,13 @@ ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
         ("--inference -d float16 --optimizer sgd", 0, "inference, float16"),
     ],
 )
-def test_what_is_printed(options: str, status: int, text: str, run: Run, folder: Path):
+def test_what_is_printed(options, status, text, run, folder):
     outcome = run(*ASK.split(), *options.split())
     assert outcome.status == status
     assert text in outcome.out
 
 
-def test_sizes_alone_and_several_ranks(run: Run, folder: Path):
+def test_sizes_alone_and_several_ranks(run, folder):
     argv = "advise --synthetic web-google --scale 0.01 --model gcn:8,4 --topology uniform4 --ranks 1,2,4"
     assert "efficiency" in run(*argv.split()).out
     assert [each["ranks"] for each in run(*argv.split(), "--json").json["ranks"]] == [1, 2, 4]
@@ -48,7 +44,7 @@ def test_sizes_alone_and_several_ranks(run: Run, folder: Path):
         ("--explain halo --ranks 1,2", "are of one number of ranks"),
     ],
 )
-def test_bad_options(options: str, message: str, run: Run, folder: Path):
+def test_bad_options(options, message, run, folder):
     outcome = run(*ASK.split(), *options.split())
     assert outcome.status == 2
     assert message in outcome.err

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -13,21 +11,20 @@ from dgcl.planner import Plan, check_plan_file
 from dgcl.topology import save_topology
 from tests.dgcl.aggregation.test_aggregator import EXACT, dense, features
 from tests.dgcl.awkward import Case
-from tests.dgcl.cli.support import Run
 from tests.dgcl.grid.test_items import TOY
 from tests.dgcl.replication.machines import machines
 from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
 from tests.samples import named
 
 
-def toy(folder: Path, ranks: int) -> list[str]:
+def toy(folder, ranks):
     edges = zip(*toy_24().edges(), strict=True)
     (folder / "toy.txt").write_text("".join(f"{u} {v}\n" for u, v in edges))
     np.save(folder / "toy.npy", in_ranges(24, ranks))
     return ["plan", "toy.txt", "--part", "toy.npy", "--topology", f"uniform:{ranks}"]
 
 
-def star(folder: Path) -> list[str]:
+def star(folder):
     """Thirty leaves read by one vertex; leaves of the first part, the hub of another."""
     (folder / "star.txt").write_text("".join(f"{leaf} 30\n" for leaf in range(30)) + "30 31\n")
     np.save(folder / "star.npy", np.array([0] * 30 + [1, 1], np.int32))
@@ -47,7 +44,7 @@ def star(folder: Path) -> list[str]:
         },
     },
 )
-def test_rows_of_both_exchanges(run: Run, folder: Path, strategy: str, rows: int, sums: int | None):
+def test_rows_of_both_exchanges(run, folder, strategy, rows, sums):
     """Both are planned, proved, written and reported, alike for every strategy."""
     name, _, sizes = strategy.partition(":")
     argv = toy(folder, int(np.prod([int(size) for size in sizes.split(",")]))) if sizes else star(folder)
@@ -73,7 +70,7 @@ def test_rows_of_both_exchanges(run: Run, folder: Path, strategy: str, rows: int
         "one": ([0, 0, 0], "nothing is replicated", False),
     },
 )
-def test_replicas(run: Run, folder: Path, network: list[int], says: str, replicated: bool):
+def test_replicas(run, folder, network, says, replicated):
     """Ranks 0 and 1 on one machine, rank 2 on another: no row crosses between them."""
     save_topology(machines(network, network=0.001), folder / "two.json")
     argv = ["plan", "graph.npz", "--topology", "two.json", "--part", "part.npy", "--strategy", "replicas:2"]
@@ -88,7 +85,7 @@ def test_replicas(run: Run, folder: Path, network: list[int], says: str, replica
         assert "no class of rank 0 goes to exactly 2" in run(*argv, "--explain", "0>2").err
 
 
-def aggregate(folder: str, grid: str | None) -> torch.Tensor | str:
+def aggregate(folder, grid):
     try:
         comm = dgcl.load_comm_info(folder, grid=grid)
     except ValueError as error:
@@ -97,7 +94,7 @@ def aggregate(folder: str, grid: str | None) -> torch.Tensor | str:
 
 
 @pytest.mark.parametrize("strategy", ["cover", "grid:2,1,2", "grid:1,1,4", "grid:2,2,1", "grid:4,1,1"])
-def test_ranks_load_what_was_written(run: Run, folder: Path, strategy: str):
+def test_ranks_load_what_was_written(run, folder, strategy):
     toy(folder, 4)
     assert run("partition", "toy.txt", "--ranks", 4, "--strategy", strategy, "--out", "parts/").status == 0
     graph = toy_24()
@@ -117,7 +114,7 @@ def test_ranks_load_what_was_written(run: Run, folder: Path, strategy: str):
         "placed": ("--strategy grid:3,1,1 --place", "--place goes without a grid"),
     },
 )
-def test_what_is_no_plan(run: Run, folder: Path, options: str, message: str):
+def test_what_is_no_plan(run, folder, options, message):
     outcome = run("plan", "graph.npz", "--topology", "line.json", *options.split())
     assert outcome.status == 2
     assert message in outcome.err

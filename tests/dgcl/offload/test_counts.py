@@ -23,11 +23,11 @@ from dgcl.offload.prediction import (
     smallest_fitting,
 )
 from dgcl.offload.residency import make_residencies
-from dgcl.offload.schedule import Schedule, make_schedule, reorganise, volumes
+from dgcl.offload.schedule import make_schedule, reorganise, volumes
 from tests.dgcl.offload.sets import chunks_of, fewest_loads, held_sets, local_graphs, random_graph, t24
 
 
-def host_loads(made: Schedule, rank: int) -> list[np.ndarray]:
+def host_loads(made, rank):
     """Of each batch the vertices that a rank loads from its host memory."""
     mine = made.residencies[rank]
     rows = [mine.row[mine.beginning(batch)] for batch in range(made.num_batches)]
@@ -62,9 +62,7 @@ def test_example_of_three_ranks():
     seed=st.integers(0, 10**6),
     chunk_by=st.sampled_from(["range", "random"]),
 )
-def test_counts_are_those_of_the_sets(
-    num_ranks: int, num_chunks: int, num_nodes: int, edges: int, seed: int, chunk_by: str
-):
+def test_counts_are_those_of_the_sets(num_ranks, num_chunks, num_nodes, edges, seed, chunk_by):
     graph = random_graph(num_nodes, edges, seed)
     part = np.random.default_rng(seed).integers(0, num_ranks, num_nodes).astype(np.int32)
     chunks = chunks_of(graph, part, num_ranks, num_chunks, chunk_by)
@@ -113,7 +111,7 @@ def test_counts_are_those_of_the_sets(
 
 @example(held=[{0, 1, 2, 3}, {4}, {0, 1, 2}], spare=0)  # room beside the next batch, however full this one is
 @given(held=st.lists(st.sets(st.integers(0, 6), max_size=4), min_size=1, max_size=6), spare=st.integers(0, 3))
-def test_no_cache_of_that_size_loads_fewer(held: list[set[int]], spare: int):
+def test_no_cache_of_that_size_loads_fewer(held, spare):
     capacity = max(map(len, held)) + spare
     made = make_residencies([np.array(sorted(rows), np.int64) for rows in held], capacity)
     assert len(made.row) == fewest_loads(held, capacity)
@@ -121,7 +119,7 @@ def test_no_cache_of_that_size_loads_fewer(held: list[set[int]], spare: int):
 
 
 @given(num_ranks=st.integers(1, 3), num_chunks=st.integers(1, 6), seed=st.integers(0, 10**6))
-def test_another_order_never_delivers_more(num_ranks: int, num_chunks: int, seed: int):
+def test_another_order_never_delivers_more(num_ranks, num_chunks, seed):
     graph = random_graph(24, 60, seed)
     part = (np.arange(24) % num_ranks).astype(np.int32)
     reads = [
@@ -146,7 +144,7 @@ def test_order_of_batches_and_of_every_rank_is_found():
 
 @pytest.mark.parametrize("chunk_by", CHUNK_BY)
 @pytest.mark.parametrize("num_chunks", [1, 2, 5, 40])
-def test_chunks_hold_every_vertex_once(chunk_by: str, num_chunks: int):
+def test_chunks_hold_every_vertex_once(chunk_by, num_chunks):
     graph = random_graph(30, 120, 1)
     (local,) = local_graphs(graph, np.zeros(30, np.int32), 1)
     rows = chunk_rows(local, num_chunks, chunk_by)
@@ -196,7 +194,7 @@ def test_bytes_by_formula():
 
 
 @pytest.mark.parametrize("limit, expected", [(1000, 1), (499, 3), (100, 10), (10, 91), (9, 0)])
-def test_smallest_number_of_chunks(limit: int, expected: int):
+def test_smallest_number_of_chunks(limit, expected):
     chunks, peak = smallest_fitting(lambda n: 1000 // n, limit, 100)
     assert chunks == expected
     assert peak == (1000 // chunks if chunks else 10)
@@ -210,7 +208,7 @@ def test_smallest_number_of_chunks(limit: int, expected: int):
         ({"num_chunks": 2, "chunk_by": "louvain"}, "chunk_by must be one of metis"),
     ],
 )
-def test_chunks_that_cannot_be(wrong: dict[str, object], message: str):
+def test_chunks_that_cannot_be(wrong, message):
     (local,) = local_graphs(t24(), np.zeros(24, np.int32), 1)
     with pytest.raises(ValueError, match=message):
         chunk_rows(local, **wrong)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ GRAPH = random_graph(30, 110, 3)
 PART = (np.arange(30) * 7 % 3 % 2).astype(np.int32)
 
 
-def dense() -> Tensor:
+def dense():
     """Row v holds v's in-edges."""
     counts = np.zeros((30, 30))
     sources, heads = GRAPH.edges()
@@ -37,28 +37,28 @@ def dense() -> Tensor:
     return torch.from_numpy(counts)
 
 
-def features(width: int = 4, seed: int = 0) -> Tensor:
+def features(width=4, seed=0):
     return torch.randn(30, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 class Layer(nn.Module):
     """Sums, then a product."""
 
-    def __init__(self, width_in: int = 4, width_out: int = 3) -> None:
+    def __init__(self, width_in=4, width_out=3):
         super().__init__()
         self.weight = nn.Parameter(
             torch.randn(width_in, width_out, generator=torch.Generator().manual_seed(1))
         )
         self.double()
 
-    def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
+    def forward(self, g, src, dst):
         return torch.tanh(g.sum(src) @ self.weight) + dst[:, :1]
 
 
-def on_ranks(function: Callable[..., Any], world_size: int = 2, **options: Any) -> list[Any]:
+def on_ranks(function, world_size=2, **options):
     """``function(comm, off)`` on every rank."""
 
-    def run() -> Any:
+    def run():
         comm = dgcl.build_comm_info(GRAPH, "uniform", part=PART if world_size == 2 else None, method="direct")
         off = dgcl.Offload(comm, **{"chunks": 4, "method": "direct", **options})
         result = function(comm, off)
@@ -70,7 +70,7 @@ def on_ranks(function: Callable[..., Any], world_size: int = 2, **options: Any) 
 
 
 def test_parameters_get_gradients_as_of_any_function():
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor, Tensor, int]:
+    def run(comm, off):
         layer, calls = Layer(), []
         layer.weight.register_hook(lambda grad: calls.append(1))
         x = off.dispatch_features(features()).requires_grad_()
@@ -94,8 +94,8 @@ def test_parameters_get_gradients_as_of_any_function():
 
 
 @named("times", {"named once": 1, "named twice": 2})
-def test_functions_come_with_their_parameters(times: int):
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> Tensor:
+def test_functions_come_with_their_parameters(times):
+    def run(comm, off):
         weight = features(4, 5)[:4].clone().requires_grad_() * 1.0  # no leaf
         weight.retain_grad()
         weight.register_hook(lambda grad: grad / 3)  # of the gradient of all chunks, once
@@ -112,18 +112,18 @@ def test_functions_come_with_their_parameters(times: int):
 
 
 class WithDropout(Layer):
-    def __init__(self, drop: nn.Module) -> None:
+    def __init__(self, drop):
         super().__init__()
         self.drop = drop
 
-    def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
+    def forward(self, g, src, dst):
         return self.drop(super().forward(g, self.drop(src), self.drop(dst)))
 
 
 def test_dropout_by_vertex_drops_what_one_device_drops():
     """Three calls in a layer, two layers: on sources, own rows and results."""
 
-    def chunked(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor]:
+    def chunked(comm, off):
         layers = [WithDropout(dgcl.nn.Dropout(0.5)), WithDropout(dgcl.nn.Dropout(0.5, seed=3))]
         x = off.dispatch_features(features()).requires_grad_()
         h = off.layer(layers[0], x)
@@ -131,7 +131,7 @@ def test_dropout_by_vertex_drops_what_one_device_drops():
         h.square().sum().backward()
         return off.collect(h, None), off.collect(x.grad, None)
 
-    def in_memory() -> tuple[Tensor, Tensor]:
+    def in_memory():
         comm = dgcl.build_comm_info(GRAPH)
         g = comm.local_graph("csr")
         x = features().requires_grad_()
@@ -150,16 +150,16 @@ def test_dropout_by_vertex_drops_what_one_device_drops():
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_torch_dropout_is_the_same_in_the_backward(kept: bool):
+def test_torch_dropout_is_the_same_in_the_backward(kept):
     class Product(WithDropout):
-        def forward(self, a: Tensor) -> Tensor:  # type: ignore[override]
+        def forward(self, a):  # type: ignore[override]
             return self.drop(torch.tanh(a @ self.weight))
 
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+    def run(comm, off):
         x = off.dispatch_features(features())
         layer = (Product if kept else WithDropout)(nn.Dropout(0.5))
 
-        def loss() -> Tensor:
+        def loss():
             torch.manual_seed(5)
             options: Any = {"aggregate": "sum", "keep": True} if kept else {}
             return off.layer(layer, x, **options).square().sum()
@@ -182,16 +182,16 @@ def test_torch_dropout_is_the_same_in_the_backward(kept: bool):
 
 def test_tuples_of_rows_and_shared_parameters():
     class Two(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.first = Layer()
             self.second = self.first  # tied
 
-        def forward(self, g: Any, src: tuple[Tensor, ...], dst: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        def forward(self, g, src, dst):
             one = g.sum(src[0]) @ self.first.weight + g.sum(src[1]) * dst[2]
             return one, torch.tanh(g.sum(src[0] * src[2]) @ self.second.weight)
 
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> list[Tensor]:
+    def run(comm, off):
         x = off.dispatch_features(features()).requires_grad_()
         y = off.dispatch_features(features(3, 2)).requires_grad_()
         scale = off.dispatch_features(features(1, 4))
@@ -215,10 +215,10 @@ def test_tuples_of_rows_and_shared_parameters():
 
 def test_residual_connections_inside_and_outside():
     class Residual(Layer):
-        def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
+        def forward(self, g, src, dst):
             return dst + torch.tanh(g.mean(src) @ self.weight)
 
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor]:
+    def run(comm, off):
         x = off.dispatch_features(features()).requires_grad_()
         h = off.layer(Residual(4, 4), x)
         h = h + off.layer(Residual(4, 4), h)
@@ -236,7 +236,7 @@ def test_residual_connections_inside_and_outside():
 
 
 def test_constant_inputs_are_aggregated_once():
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> list[Tensor]:
+    def run(comm, off):
         x = off.dispatch_features(features())
         layer = nn.Linear(4, 3).double()
         with torch.no_grad():
@@ -267,7 +267,7 @@ def test_constant_inputs_are_aggregated_once():
 
 @pytest.mark.parametrize("aggregate", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_aggregates_of_16_bits_are_rounded_once(dtype: torch.dtype, aggregate: Any):
+def test_aggregates_of_16_bits_are_rounded_once(dtype, aggregate):
     """A mean of rows is in range though their sum is beyond float16."""
     scale = 3e4 if aggregate == "mean" else 1.0
     x = (scale * features().abs().clamp(0.5, 2)).to(dtype)
@@ -276,7 +276,7 @@ def test_aggregates_of_16_bits_are_rounded_once(dtype: torch.dtype, aggregate: A
         matrix /= matrix.sum(1, keepdim=True).clamp(min=1)
     weights = features(seed=1).to(dtype)
 
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor]:
+    def run(comm, off):
         mine = off.dispatch_features(x).requires_grad_()
         out = off.layer(nn.Identity(), mine, aggregate=aggregate)
         out.backward(off.dispatch_features(weights))
@@ -290,7 +290,7 @@ def test_aggregates_of_16_bits_are_rounded_once(dtype: torch.dtype, aggregate: A
 
 
 def test_a_constant_aggregate_that_inference_made_serves_training():
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+    def run(comm, off):
         x, layer = off.dispatch_features(features()), nn.Linear(4, 3).double()
         with torch.inference_mode():
             off.layer(layer, x, aggregate="sum", constant=True)
@@ -305,14 +305,14 @@ def test_a_constant_aggregate_that_inference_made_serves_training():
 
 def test_inference_has_no_gradients_and_keeps_nothing():
     class Model(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.one, self.two = WithDropout(nn.Dropout(0.5)), Layer(3, 3)
 
-        def forward(self, off: dgcl.Offload, x: Tensor) -> Tensor:
+        def forward(self, off, x):
             return off.layer(self.two, off.layer(self.one, x))
 
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, float]:
+    def run(comm, off):
         model = Model()
         labels = off.dispatch_features(torch.arange(30) % 3)
         mask = off.dispatch_features(torch.arange(30) % 2 == 0)
@@ -334,7 +334,7 @@ def test_loss_and_accuracy_leave_out_what_does_not_count():
     labels = torch.arange(30) % 4
     labels[::5] = -100
 
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor, Tensor]:
+    def run(comm, off):
         x = off.dispatch_features(features()).requires_grad_()
         mine = off.dispatch_features(labels)
         loss = off.cross_entropy(x, mine)
@@ -353,8 +353,8 @@ def test_loss_and_accuracy_leave_out_what_does_not_count():
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
-def test_batch_norm_has_the_statistics_of_all_rows(training: bool, affine: bool):
-    def norm() -> nn.BatchNorm1d:
+def test_batch_norm_has_the_statistics_of_all_rows(training, affine):
+    def norm():
         made = nn.BatchNorm1d(4, affine=affine).double().train(training)
         with torch.no_grad():
             made.running_mean.copy_(features()[0])
@@ -362,7 +362,7 @@ def test_batch_norm_has_the_statistics_of_all_rows(training: bool, affine: bool)
                 parameter.copy_(features()[1])
         return made
 
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> list[Tensor]:
+    def run(comm, off):
         x, mine = off.dispatch_features(features()).requires_grad_(), norm()
         out = off.batch_norm(mine, x)
         (out * off.dispatch_features(features(4, 3))).sum().backward()
@@ -392,7 +392,7 @@ def test_batch_norm_has_the_statistics_of_all_rows(training: bool, affine: bool)
 
 
 def test_mixed_precision_is_that_of_the_forward():
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, torch.dtype]:
+    def run(comm, off):
         layer = nn.Linear(4, 3)
         with torch.no_grad():
             layer.weight.copy_(features()[:3])
@@ -409,11 +409,11 @@ def test_mixed_precision_is_that_of_the_forward():
 
 
 @pytest.mark.parametrize("mixed", [True, False])
-def test_a_loss_has_the_type_of_torchs(mixed: bool):
+def test_a_loss_has_the_type_of_torchs(mixed):
     """Of 16-bit logits in mixed precision float32, which shows the changes of a step."""
     labels, narrow = torch.arange(30) % 4, torch.bfloat16
 
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[Tensor, Tensor]:
+    def run(comm, off):
         x = off.dispatch_features(features().to(narrow)).requires_grad_()
         with torch.autocast("cpu", narrow, enabled=mixed):
             loss = off.cross_entropy(x, off.dispatch_features(labels))
@@ -431,7 +431,7 @@ def test_a_loss_has_the_type_of_torchs(mixed: bool):
 
 @pytest.mark.parametrize("aggregate, keep", [(None, "auto"), ("mean", True), ("mean", False)])
 @pytest.mark.parametrize("needs_grad", [True, False])
-def test_rows_counted_are_those_of_the_formulas(aggregate: Any, keep: Any, needs_grad: bool):
+def test_rows_counted_are_those_of_the_formulas(aggregate, keep, needs_grad):
     chunks = chunks_of(GRAPH, PART, 2, 4, "range")
     reads = [[chunk.reads for chunk in of_rank] for of_rank in chunks]
     _, schedule = reorganise(reads, PART)
@@ -442,7 +442,7 @@ def test_rows_counted_are_those_of_the_formulas(aggregate: Any, keep: Any, needs
         "gradients_in": len(PART), "stored": len(PART), "kept": len(PART) * kept, "kept_again": len(PART) * kept,
     }  # fmt: skip
 
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> tuple[dict[str, int], dict[str, int], Tensor]:
+    def run(comm, off):
         layer = Layer() if aggregate is None else nn.Linear(4, 3).double()
         x = off.dispatch_features(features()).requires_grad_(needs_grad)
         off.account.rows.clear()
@@ -461,17 +461,17 @@ def test_rows_counted_are_those_of_the_formulas(aggregate: Any, keep: Any, needs
 
 
 class Spoilt(Layer):
-    def __init__(self, what: str) -> None:
+    def __init__(self, what):
         super().__init__()
         self.what = what
 
-    def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
+    def forward(self, g, src, dst):
         if self.what == "rows":
             return src
         raise ArithmeticError("no")
 
 
-def _norm() -> nn.Module:
+def _norm():
     layer = Layer()
     layer.norm = nn.Sequential(nn.BatchNorm1d(3))
     return layer
@@ -529,8 +529,8 @@ REFUSED: list[tuple[str, Callable[[dgcl.Offload, Tensor], Any], str]] = [
 
 
 @named("call, message", {case[0]: case[1:] for case in REFUSED})
-def test_refusals(call: Callable[[dgcl.Offload, Tensor], Any], message: str):
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+def test_refusals(call, message):
+    def run(comm, off):
         with pytest.raises((ValueError, TypeError, dgcl.CommError), match=f"(?s){message}"):
             call(off, off.dispatch_features(features()))
 
@@ -538,7 +538,7 @@ def test_refusals(call: Callable[[dgcl.Offload, Tensor], Any], message: str):
 
 
 def test_rows_changed_before_the_backward():
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+    def run(comm, off):
         x = off.dispatch_features(features())
         h = off.layer(Layer(), x)
         out = off.layer(Layer(3, 3), h)
@@ -552,7 +552,7 @@ def test_rows_changed_before_the_backward():
 
 
 def test_ranks_that_call_different_layers():
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+    def run(comm, off):
         x = off.dispatch_features(features())
         with pytest.raises(ValueError, match=r"rank 0 calls .*layer 1 \(Layer\).*rank 1 .*\(Linear\)"):
             off.layer(nn.Linear(4, 3).double(), x, aggregate="sum") if comm.rank else off.layer(Layer(), x)
@@ -561,7 +561,7 @@ def test_ranks_that_call_different_layers():
 
 
 def test_a_rank_that_fails_in_a_chunk_is_named_on_all():
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+    def run(comm, off):
         x = off.dispatch_features(features())
         if comm.rank == 1:
             with pytest.raises(ArithmeticError) as caught:
