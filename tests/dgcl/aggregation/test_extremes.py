@@ -28,10 +28,7 @@ import dgcl
 from dgcl.aggregation import contributions, segments
 from dgcl.errors import CommError
 from dgcl.planner.plan import Plan
-from dgcl.prepare.part_files import save_parts
-from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.exchange import HALO, PARTIAL
-from dgcl.workers.strategy import EdgePlacement
 from tests.dgcl.aggregation.test_aggregator import (
     CASE_BY_NAME,
     PLACEMENTS,
@@ -210,18 +207,6 @@ def test_the_same_input_gives_the_same_bits():
     assert first_run == second_run
     for first, *others in first_run:
         assert all(other == first for other in others)
-
-
-def from_files(folder: str) -> list[Results]:
-    comm = dgcl.load_comm_info(folder)
-    return [reduced(comm, CASE_BY_NAME["directed"], reduce) for reduce in ("max", "min")]
-
-
-def test_parts_from_files(tmp_path):
-    case = CASE_BY_NAME["directed"]
-    inputs = prepare_inputs(case.graph, 3, "uniform", part=case.part(3), strategy=EdgePlacement("cover"))
-    save_parts(tmp_path, inputs)
-    assert_expected(dgcl.launch(from_files, 3, str(tmp_path)), "directed")
 
 
 def sage(edges: str) -> Results:

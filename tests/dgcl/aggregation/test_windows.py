@@ -25,8 +25,6 @@ import dgcl
 from dgcl.aggregation import connect as connecting
 from dgcl.aggregation.block import Block
 from dgcl.errors import CommError
-from dgcl.prepare.part_files import save_parts
-from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.transport.shared_memory.started import StartedFold
 from tests.dgcl.aggregation.test_aggregator import (
@@ -500,19 +498,3 @@ def both_at_once() -> tuple[int, int]:
 def test_windows_of_several_kinds_share_a_communicator():
     for num_halo, of_program in dgcl.launch(both_at_once, 3):
         assert num_halo == of_program
-
-
-def from_parts(folder: str) -> Any:
-    comm = dgcl.load_comm_info(folder)
-    x = comm.dispatch_features(features(26, 3))
-    try:
-        return comm.collect(comm.aggregator(windows=4)(x), None)
-    except ValueError as error:
-        return str(error)
-
-
-def test_part_files(tmp_path):
-    case = CASE_BY_NAME["directed"]
-    save_parts(tmp_path, prepare_inputs(case.graph, 3, "uniform", part=case.part(3)))
-    for found in dgcl.launch(from_parts, 3, str(tmp_path)):
-        torch.testing.assert_close(found, dense(case, "sum", None) @ features(26, 3))

@@ -12,12 +12,9 @@ import dgcl
 from dgcl.cli import main
 from dgcl.graph import Graph
 from dgcl.graph.files import save_graph
-from dgcl.prepare.part_files import load_share, save_parts
-from dgcl.prepare.shares import prepare_inputs
 from dgcl.relation.local_graph import build_local_graph
 from dgcl.workers.edges import edges_of_worker
 from dgcl.workers.exchanges import workers_of
-from dgcl.workers.strategy import EdgePlacement
 from tests.dgcl.awkward import CASES
 
 CASE = next(case for case in CASES if case.name == "multi-edges")
@@ -38,22 +35,6 @@ def wanted() -> torch.Tensor:
 def from_parts(folder: Path) -> tuple[torch.Tensor, str]:
     comm = dgcl.load_comm_info(folder)
     return aggregate(comm), comm.edges
-
-
-@pytest.mark.parametrize("edges", ["tail", "cover"])
-def test_parts_hold_both_exchanges(edges: str, tmp_path: Path) -> None:
-    part = CASE.part(RANKS)
-    save_parts(
-        tmp_path / "parts",
-        prepare_inputs(CASE.graph, RANKS, "uniform", part=part, strategy=EdgePlacement(edges)),
-    )
-    assert [each.name for each in load_share(tmp_path / "parts", 0, RANKS)[0].exchanges] == [
-        "halo",
-        "partial",
-    ]
-    for found, placement in dgcl.launch(from_parts, RANKS, tmp_path / "parts"):
-        assert placement == edges
-        assert found.equal(wanted())
 
 
 def test_the_command_writes_them(tmp_path: Path) -> None:
