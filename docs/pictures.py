@@ -7,8 +7,6 @@ import os
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 from dgcl.cli import main
 from dgcl.topology.plot import new_figure, save_figure
 
@@ -51,19 +49,10 @@ def draw_performance(path: Path) -> None:
     save_figure(figure, path)
 
 
-def write_mesh(path: Path) -> None:
-    """A square mesh, both ways, as a text edge list."""
-    number = np.arange(60 * 60).reshape(60, 60)
-    pairs = [(number[:, :-1], number[:, 1:]), (number[:-1], number[1:])]
-    edges = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in pairs])
-    np.savetxt(path, np.concatenate([edges, edges[:, ::-1]]), fmt="%d")
-
-
 if __name__ == "__main__":
     draw_performance(ASSETS / "performance.svg")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        write_mesh(Path("mesh.txt"))
         for name, command in COMMANDS.items():
             if main([*command, str(ASSETS / name)]) != 0:
                 raise SystemExit(f"{name} was not drawn")

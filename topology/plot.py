@@ -63,7 +63,7 @@ def plot_topology(
 def picture_size(topology: Topology) -> tuple[float, float]:
     """Width and height, in inches, of a drawing of a topology with its legend."""
     width, height = layout_topology(topology).size
-    return max(width, 3.0) + 1.6, height + 0.4
+    return max(width, 3.0), height + 0.9
 
 
 def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None = None) -> None:
@@ -85,7 +85,7 @@ def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None = 
     for text, left, right, bottom, top in layout.frames:
         shape = (left, bottom), right - left, top - bottom
         axes.add_patch(Rectangle(*shape, facecolor="#f4f4f1", edgecolor=_PALE, zorder=0))
-        axes.text(left + 0.05, top - 0.02, text, fontsize=8, color=_DARK, va="top")
+        axes.text(left + 0.05, top - 0.02, text, fontsize=8, color=_DARK, va="top", zorder=2)
     points = {
         wire: 1 + 3 * (wire.bandwidth / max(w.bandwidth for w in layout.wires)) ** 0.5
         for wire in layout.wires
@@ -131,10 +131,10 @@ def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None = 
         shade = colour[wires[0]] if loads is None else _DARK
         lines.append(Line2D([], [], color=shade, linewidth=points[wires[0]], label=f"{kind}  {rates}"))
     if lines:
-        style = {"fontsize": 8, "title_fontsize": 8, "frameon": False, "alignment": "left"}
         axes.legend(
-            handles=lines, title="GB/s each way", loc="upper left", bbox_to_anchor=(1.0, 1.0), **style
-        )
+            handles=lines, title="GB/s each way", loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=2, fontsize=8,
+            title_fontsize=8, frameon=False, alignment="left",
+        )  # fmt: skip
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis("off")
 

@@ -45,7 +45,7 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str], *, graph: str | None = N
     lanes = busiest(busy)
     width, height = picture_size(topology)
     heights = height, 0.24 * len(lanes) + 1.4
-    figure = new_figure(path, (max(width, 9.0), sum(heights) + 0.7))
+    figure = new_figure(path, (max(width, 6.0), sum(heights) + 0.7))
     machine, timeline = figure.subplots(2, 1, height_ratios=heights)
     draw_topology(machine, topology, seconds=busy.sum(axis=0))
     _draw_timeline(timeline, plan, busy, lanes)
@@ -103,8 +103,10 @@ def _draw_timeline(axes: Any, plan: Plan, busy: FloatArray, lanes: list[int]) ->
         family, colour = family_of(wire.kind)
         label = None if family in shown else family
         shown.add(family)
-        where = np.full(plan.num_stages, lane)
-        axes.barh(where, busy[:, direction] * scale, left=starts[:-1], color=colour, label=label, height=0.7)
+        used = busy[:, direction] > 0
+        begin, latency = starts[:-1][used], wire.latency * scale
+        axes.barh(lane, latency, 0.7, begin, color="white", edgecolor=colour, hatch="////")
+        axes.barh(lane, busy[used, direction] * scale, 0.7, begin + latency, color=colour, label=label)
     for k, (start, end) in enumerate(pairwise(starts.tolist())):
         axes.axvspan(start, end, color="#f4f4f1" if k % 2 else "white", zorder=0)
         share = plan.stage_seconds[k] / total
@@ -126,10 +128,9 @@ def _draw_timeline(axes: Any, plan: Plan, busy: FloatArray, lanes: list[int]) ->
     axes.set_yticks(range(len(lanes)), lane_names(topology, lanes), fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, total * scale)
-    axes.set_xlabel(f"{unit}; what is empty in a stage is waiting for others, and latency", fontsize=9)
-    axes.tick_params(axis="x", labelsize=8)
-    in_use = int((busy.sum(axis=0) > 0).sum())
-    few = f"the {len(lanes)} busiest of {in_use}" if in_use > len(lanes) else "all"
-    axes.set_title(f"connections in use, stage by stage ({few})", loc="left", fontsize=10, pad=16)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
+    axes.set_xlabel(
+        f"{unit}; hatched: latency; empty: latency of other parts of a route, or waiting", fontsize=9
+    )
+    axes.set_title("the busiest connections, stage by stage", loc="left", fontsize=10, pad=16)
+    axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.12), ncols=3, fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
