@@ -41,14 +41,13 @@ def test_manual_has_it(command: argparse.ArgumentParser):
 
 
 CALLS = {
-    call.strip(): page.name
+    call: page.name
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    for block in BLOCK.findall(page.read_text())
+    for block in BLOCK.findall(page.read_text().replace("\\\n", ""))
     for call in CALL.findall(block)
 }
 
 
 @pytest.mark.parametrize("call", [pytest.param(call, id=f"{page}: {call}") for call, page in CALLS.items()])
 def test_what_pages_call_is_understood(call: str):
-    args = _parser().parse_args(shlex.split(call))
-    assert callable(args.run)
+    assert callable(_parser().parse_args(shlex.split(call)).run)
