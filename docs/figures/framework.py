@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
 
 import dgcl
 from dgcl.bench.table import Column, Table, write_between
@@ -105,15 +104,6 @@ def communities(num_nodes: int, num_edges: int, size: int) -> Graph:
     near = heads // size * size + rng.integers(0, size, num_edges)
     tails = np.where(rng.random(num_edges) < 0.8, near, rng.integers(0, num_nodes, num_edges))
     return as_graph(np.stack([tails, heads]), num_nodes=num_nodes)
-
-
-def sum_error(graph: Graph, x: torch.Tensor, result: torch.Tensor) -> float:
-    """The largest relative difference between a sum over in-edges and a sparse product in float64."""
-    shape = (graph.num_nodes, graph.num_nodes)
-    expected = (
-        csr_array((np.ones(graph.num_edges), graph.indices, graph.indptr), shape=shape) @ x.double().numpy()
-    )
-    return float((np.abs(result.numpy() - expected) / np.maximum(expected, 1)).max())
 
 
 def on_ranks(function: Callable[..., Any], ranks: int, *arguments: Any) -> Any:

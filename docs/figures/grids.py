@@ -1,20 +1,12 @@
-"""What grids move, hold and take: counted for real graphs and a dense one, predicted on machines, and run.
-
-Counts and predictions are the same on every machine. `measured` runs an aggregation and an epoch on 4 ranks that are
-threads, in turns: on a quiet machine.
-"""
+"""What grids move and hold: counted for real graphs and a dense one, and predicted on machines; the same everywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
-import dgcl
-import dgcl.nn
 from dgcl.graph import Graph, as_graph
 from dgcl.grid.counts import Counts, count_needs
 from dgcl.grid.grid import Grid
@@ -25,7 +17,7 @@ from dgcl.planner import PlanOptions
 from dgcl.topology import resolve_topology
 from dgcl.topology.latencies import without_latencies
 from dgcl.workers.exchanges import exchanges_of, workers_of
-from docs.figures.framework import Figure, Run, machine, sum_error, turns
+from docs.figures.framework import Figure, Run
 
 PAGE = "grids.md"
 WIDTH = 128
@@ -118,50 +110,4 @@ def machines(run: Run) -> Figure:
     return Figure(columns, rows())
 
 
-def epoch(layers: torch.nn.ModuleList, x: torch.Tensor, comm: dgcl.Communicator) -> None:
-    """Forward, backward and the sums of gradients of three GCN layers."""
-    layers.zero_grad()
-    for layer in layers:
-        x = torch.relu(layer(x, comm))
-    x.square().sum().backward()
-    dgcl.nn.sync_gradients(layers, comm=comm)
-
-
-def on_rank(
-    graph: Graph, part: np.ndarray, kinds: dict[str, dict[str, Any]], x: torch.Tensor, rounds: int
-) -> list[list[Any]]:
-    """Milliseconds of an aggregation and of an epoch of each kind, in turns; and the errors of the sums."""
-    errors, calls = {}, {}
-    for name, options in kinds.items():
-        comm = dgcl.build_comm_info(graph, "uniform", part=part, **options)
-        rows = comm.dispatch_features(x)
-        result = comm.collect(comm.aggregator()(rows.double()))
-        errors[name] = 0.0 if result is None else sum_error(graph, x, result)
-        layers = torch.nn.ModuleList(dgcl.nn.GCNConv(WIDTH, WIDTH, bias=False) for _ in range(3))
-        calls[f"{name} sum"] = partial(torch.no_grad()(comm.aggregator()), rows)
-        calls[f"{name} epoch"] = partial(epoch, layers, rows, comm)
-    times = turns(comm, calls, rounds)
-    ms = {call: 1e3 * time.median for call, time in times.items()}
-    return [
-        [
-            name, ms[f"{name} sum"], times[f"{name} sum"].ratio(times["halo sum"]), ms[f"{name} epoch"],
-            times[f"{name} epoch"].ratio(times["halo epoch"]), error,
-        ]
-        for name, error in errors.items()
-    ]  # fmt: skip
-
-
-def measured(run: Run) -> Figure:
-    """The dense graph on 4 ranks that are threads."""
-    torch.set_num_threads(1)
-    graph = dense_graph(run)
-    part = partition_graph(graph, 4, method="random")
-    kinds: dict[str, dict[str, Any]] = {"halo": {}, "cover": {"edges": "cover"}}
-    kinds |= {f"({Grid(*sizes)})": {"grid": sizes} for sizes in GRIDS_OF_4[1:]}
-    x = torch.rand(graph.num_nodes, WIDTH, generator=torch.Generator().manual_seed(0))
-    numbers = {"aggregation ms": ".1f", "over halo's": ".2f", "epoch ms": ".1f", "epoch over halo's": ".2f"}
-    rows = dgcl.launch(on_rank, 4, graph, part, kinds, x, run.rounds)[0]
-    return Figure({"edges": "", **numbers, "error": ".0e"}, rows, machine())
-
-
-FIGURES = {"dense": dense, "graphs": graphs, "machines": machines, "measured": measured}
+FIGURES = {"dense": dense, "graphs": graphs, "machines": machines}

@@ -1,8 +1,8 @@
-"""What the DGCL paper claims of communication, against plans for stand-ins of its graphs on its machines.
+"""The systems of the papers beside each other, run and as published; and what the papers claim, computed again.
 
-Relations are drawn (dgcl.planner.synthetic) with the vertices and edges of the paper's Table 4, at a tenth of their
-number: no latencies are modelled, so sizes cancel out of every ratio here. Times are the model's, or the simulator's;
-nothing is measured but the processor time of planning. Half a minute.
+`plans` and `kinds` draw relations (dgcl.planner.synthetic) with the vertices and edges of the DGCL paper's Table 4, at
+a tenth of their number: no latencies are modelled, so sizes cancel out of every ratio here. Times are the model's, or
+the simulator's. `systems` runs each system (docs/figures/systems.py). Ten minutes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dgcl.planner.simulator.simulate import simulate
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
+from docs.figures import published, systems
 from docs.figures.framework import Figure, Run
 
 PAGE = "paper.md"
@@ -84,4 +85,4 @@ def replication(run: Run) -> Figure:
     return Figure(columns, rows())
 
 
-FIGURES = {"plans": plans, "kinds": kinds, "replication": replication}
+FIGURES = systems.FIGURES | published.FIGURES | {"plans": plans, "kinds": kinds, "replication": replication}

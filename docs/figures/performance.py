@@ -11,21 +11,29 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import dgl.nn
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import dgcl
 import dgcl.nn
-from docs.figures.framework import Figure, Run, machine, on_ranks, resident, turns
-from docs.figures.windows import on_first_rank, pool_bytes
+from dgcl.bench.turns import PROCESS, in_turns
+from dgcl.graph import Graph, read_graph
+from dgcl.partition import partition_graph
+from dgcl.ranks.context import context
+from docs.figures.framework import Figure, Run, both_ways, machine, on_ranks, resident, turns
+from docs.figures.local_sum import reading
 
 PAGE = "performance.md"
 GRAPHS, RANKS, WIDTH = ("web_google_scc", "ogbn_arxiv"), 4, 128
 AGAINST = {"halo": "gloo-halo", "auto": "gloo"}
+EPOCH = (128, 128, 128, 40)
 VERBS = ("forward", "backward")
 COLUMNS = {
     "method": "", **{f"{verb} {what}": form for verb in VERBS for what, form in
@@ -105,6 +113,19 @@ def model(run: Run) -> Figure:
         for fit in results["fits"]
     ]
     return Figure(columns, rows, machine(), "\n".join(fits))
+
+
+def on_first_rank(path: Path) -> tuple[Graph | None, Any]:
+    """The graph and its parts on rank 0, which gives the others theirs."""
+    if context.require_control().rank:
+        return None, None
+    graph = both_ways(read_graph(path).graph)
+    return graph, partition_graph(graph, RANKS)
+
+
+def pool_bytes(comm: Any) -> int:
+    """Bytes that a rank's buffers take: whole segments, all windows of all widths so far."""
+    return int(comm.transport.runtime.pool.bytes_allocated)
 
 
 def overlaps(path: Path, rounds: int) -> list[list[Any]]:
@@ -190,4 +211,75 @@ def memory(run: Run) -> Figure:
     return Figure({"graph": "", "rank": "", **dict.fromkeys(names, "{:.2f} MB")}, rows, machine())
 
 
-FIGURES = {"exchanges": exchanges, "sizes": sizes, "model": model, "overlap": overlap, "memory": memory}
+def one_epoch(graph: Graph, kind: str, rounds: int) -> list[Any]:
+    """Processor milliseconds of an epoch: at the machine's rates, taken, and of its sums and products alone; DGL's."""
+    comm, pairs, times = dgcl.build_comm_info(graph), list(pairwise(EPOCH)), 1 + (kind == "SAGE")
+    block, n = comm.local_graph("dgl"), comm.num_owned
+    rows, y = {width: torch.rand(n, width) for width in EPOCH}, torch.arange(n) % EPOCH[-1]
+    aggregate, read, large = comm.aggregator(), reading(), torch.rand(1536, 1536)
+    summed = [min(pair) for pair in (*pairs, *pairs[1:])]  # features want no gradient
+    multiplied = [(a, b) for number, (a, b) in enumerate(pairs) for _ in range(times * (2 + (number > 0)))]
+
+    def epoch_of(make: Callable[..., Any], *inputs: Any, **options: Any) -> Callable[[], None]:
+        layers = torch.nn.ModuleList(make(*pair, **options) for pair in pairs)
+        optimizer = torch.optim.SGD(layers.parameters(), 0.1)
+
+        def step() -> None:
+            h = rows[EPOCH[0]]
+            for number, layer in enumerate(layers):
+                h = torch.relu(h) if number else h
+                h = layer(*inputs, h)
+            F.cross_entropy(h, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    if kind == "SAGE":
+        mine, theirs = epoch_of(dgcl.nn.SAGEConv), epoch_of(dgl.nn.SAGEConv, block, aggregator_type="mean")
+    else:  # with self loops in the graph
+        mine, theirs = epoch_of(dgcl.nn.GCNConv, add_self_loops=False), epoch_of(dgl.nn.GraphConv, block)
+    calls: dict[str, Callable[[], Any]] = {
+        "read": read, "large": lambda: large @ large, "epoch": mine, "DGL": theirs,
+        "sums": lambda: [aggregate(rows[width]) for width in summed],
+        "products": lambda: [rows[a] @ torch.ones(a, b) for a, b in multiplied],
+    }  # fmt: skip
+    taken = in_turns(calls, rounds, clock=PROCESS)
+    ms = {name: 1e3 * time.median for name, time in taken.items()}
+    size = sum(4 * (graph.num_edges * (width + 1) + n * width) for width in summed)
+    least = size / (256 << 20) * ms["read"]
+    least += sum(n * a * b for a, b in multiplied) / 1536**3 * ms["large"]
+    rest = ms["epoch"] - ms["sums"] - ms["products"]
+    return [
+        least, ms["epoch"], ms["epoch"] / least, ms["sums"], ms["products"], rest, taken["DGL"].ratio(taken["epoch"])
+    ]  # fmt: skip
+
+
+def epoch(run: Run) -> Figure:
+    """Epochs of one rank beside what the machine's own rates would give."""
+    torch.set_num_threads(1)
+    columns = {
+        "graph, both ways": "",
+        "model": "",
+        "at the machine's rates": ".0f",
+        "epoch": ".0f",
+        "ratio": ".2f",
+    }
+    columns |= {"sums": ".0f", "products": ".0f", "rest": ".0f", "DGL's / it": ".2f"}
+    names = run.some(("amazon_computers", "coauthor_physics", "ogbn_arxiv"))
+    rows = (
+        [name, kind, *dgcl.launch(one_epoch, 1, both_ways(run.graph(name)), kind, min(run.rounds, 3))[0]]
+        for name in names
+        for kind in ("GCN", "SAGE")
+    )
+    return Figure(columns, rows, f"{machine()} Milliseconds of processor time, one thread.")
+
+
+FIGURES = {
+    "exchanges": exchanges,
+    "sizes": sizes,
+    "model": model,
+    "overlap": overlap,
+    "memory": memory,
+    "epoch": epoch,
+}

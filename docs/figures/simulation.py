@@ -5,21 +5,19 @@ All is computed, nothing measured: the tables are the same on every machine. Thr
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dgcl.partition import partition_graph
 from dgcl.planner import Plan, Relation, make_plan
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.column_generation.master.price_bound import price_bound
 from dgcl.planner.simulator.executed import executed_seconds, protocol
 from dgcl.planner.simulator.simulate import simulate
 from dgcl.planner.synthetic import synthetic_relation
+from dgcl.relation.classes import halo_classes
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
 from docs.figures.framework import Figure, Run
@@ -36,12 +34,9 @@ def relations(run: Run, machine: str, parts: int) -> Iterator[tuple[str, Relatio
     for shape in SHAPES:
         yield shape, synthetic_relation(shape, parts, scale=0.1)
     for graph in run.some(GRAPHS):
-        with tempfile.TemporaryDirectory() as folder:
-            out = str(Path(folder) / "relation.npz")
-            options = f"--topology {machine} --ranks {parts} --method direct --json --relation-out".split()
-            command = [sys.executable, "-m", "dgcl", "plan", str(run.path(graph)), *options, out]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            yield graph, Relation.load(out)
+        whole = run.graph(graph)
+        part = partition_graph(whole, parts, topology=resolve_topology(machine, parts))
+        yield graph, halo_classes(whole, part, parts).relation
 
 
 def bound_without_stages(relation: Relation, topology: Topology) -> float:
