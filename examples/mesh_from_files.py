@@ -32,12 +32,8 @@ def write(folder: Path, num_ranks: int, side: int = 16) -> None:
     folder.mkdir(exist_ok=True)
     for rank in range(num_ranks):
         mine = owner[heads] == rank
-        np.savez(
-            folder / f"cells-{rank}.npz",
-            ids=np.flatnonzero(owner == rank),
-            sources=sources[mine],
-            heads=heads[mine],
-        )
+        arrays = {"ids": np.flatnonzero(owner == rank), "sources": sources[mine], "heads": heads[mine]}
+        np.savez(folder / f"cells-{rank}.npz", **arrays)
 
 
 def solve(file: Path) -> Tensor | None:
