@@ -80,8 +80,8 @@ def outcome(folder: Path) -> str:
     return "connected"
 
 
-def spoil_missing(folder: Path) -> None:
-    part_path(folder, 2).unlink()
+def spoil_missing(folder: Path, rank: int = 2) -> None:
+    part_path(folder, rank).unlink()
 
 
 def spoil_rank(folder: Path) -> None:
@@ -109,6 +109,10 @@ def spoil_plan(folder: Path) -> None:
     "spoil, words",
     {
         "missing": (spoil_missing, "parts: what is in"),
+        "first": (
+            lambda folder: spoil_missing(folder, 1),
+            "rank-00001.part is missing; write all parts again: dgcl",
+        ),
         "another rank's": (spoil_rank, "it is for rank 0 of 3, and this is rank 1 of 3"),
         "another set's": (spoil_set, "rank 0 and rank 1 were not written together"),
         "another set's plan": (
@@ -191,12 +195,6 @@ def test_a_folder_that_is_not_there(folder: Path, name: str, words: str):
         assert words in text
         assert "Errno" not in text
         assert "dgcl partition GRAPH --ranks 3 --out DIR/ writes one" in text
-
-
-def test_a_part_in_the_middle_that_is_missing(folder: Path):
-    part_path(folder, 1).unlink()
-    for text in dgcl.launch(outcome, 3, folder):
-        assert "rank-00001.part is missing; write all parts again: dgcl partition GRAPH --ranks 3" in text
 
 
 def test_parts_of_the_version_before_name_the_command_that_makes_them_again():
