@@ -24,32 +24,41 @@ def fair_rates(active: Any, weight: Any, ptr: Any, hops: Any, capacity: Any, rat
     left = capacity.copy()
     for m in active:
         rate[m] = -1.0
-    # Messages without a rate over each direction, and their weight: added anew each time, since what is left of a sum
-    # after subtractions may be rounding.
-    through, weights = np.zeros(left.shape[0], np.int64), np.zeros(left.shape[0])
+    num = left.shape[0]
+    first = np.zeros(num + 1, np.int64)  # messages over each direction, in the order of `active`
+    for m in active:
+        for h in range(ptr[m], ptr[m + 1]):
+            first[hops[h] + 1] += 1
+    first = np.cumsum(first)
+    over, end = np.empty(first[num], np.int64), first[:num].copy()
+    for m in active:
+        for h in range(ptr[m], ptr[m + 1]):
+            over[end[hops[h]]] = m
+            end[hops[h]] += 1
+    # Weight of messages without a rate over each direction: added anew where one got its rate, since what is left of
+    # a sum after subtractions may be rounding.
+    weights, stale = np.zeros(num), np.ones(num, np.bool_)
     todo = active.shape[0]
     while todo:
-        through[:] = 0
-        weights[:] = 0.0
-        for m in active:
-            if rate[m] < 0:
-                for h in range(ptr[m], ptr[m + 1]):
-                    through[hops[h]] += 1
-                    weights[hops[h]] += weight[m]
         share, tightest = np.inf, -1
-        for c in range(left.shape[0]):
-            if through[c] > 0 and left[c] < share * weights[c]:
+        for c in range(num):
+            if stale[c]:
+                stale[c] = False
+                weights[c] = 0.0
+                for i in range(first[c], first[c + 1]):
+                    if rate[over[i]] < 0:
+                        weights[c] += weight[over[i]]
+            if weights[c] > 0 and left[c] < share * weights[c]:
                 share, tightest = left[c] / weights[c], c
-        for m in active:
+        for i in range(first[tightest], first[tightest + 1]):
+            m = over[i]
             if rate[m] >= 0:
                 continue
+            rate[m] = share * weight[m]
+            todo -= 1
             for h in range(ptr[m], ptr[m + 1]):
-                if hops[h] == tightest:
-                    rate[m] = share * weight[m]
-                    todo -= 1
-                    for other in range(ptr[m], ptr[m + 1]):
-                        left[hops[other]] = max(0.0, left[hops[other]] - rate[m])
-                    break
+                left[hops[h]] = max(0.0, left[hops[h]] - rate[m])
+                stale[hops[h]] = True
 
 
 @compiled

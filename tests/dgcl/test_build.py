@@ -307,7 +307,7 @@ def test_ranks_that_cannot_be_joined_leave_though_their_errors_are_kept(
     assert len(errors) == len({id(peers) for peers in left}) == 3
 
 
-def test_a_rank_that_cannot_connect_is_named_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_cannot_connect_is_named_on_all(monkeypatch):
     def connect(peers: Peers, *arguments: Any) -> Any:
         if peers.rank == 1:
             raise RuntimeError("no descriptors are left")

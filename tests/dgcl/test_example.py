@@ -75,12 +75,12 @@ def train_and_check(
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("layers_from", ["dgl", "pyg", "torch"])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "commnet", "gat"])
-def test_every_model_trains_as_on_one_rank(model: str, layers_from: str, rank_pool) -> None:
+def test_every_model_trains_as_on_one_rank(model: str, layers_from: str, rank_pool):
     pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
     assert rank_pool(3).run(train_and_check, model, layers_from) == [True] * 3
 
 
-def test_a_baseline_gets_the_topology(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_gets_the_topology(program: ModuleType, monkeypatch):
     given: list[object] = []
     monkeypatch.setattr(dgcl.bench, "build_comm_info", lambda graph, topology, **_: given.append(topology))
     program.build(None, arguments(method="gloo", topology="dgx1"))
@@ -94,14 +94,12 @@ def test_a_baseline_gets_the_topology(program: ModuleType, monkeypatch: pytest.M
         keep=lambda method: method % 3 == 0,
     ),
 )
-def test_every_method_trains_as_on_one_rank(method: str, rank_pool) -> None:
+def test_every_method_trains_as_on_one_rank(method: str, rank_pool):
     assert rank_pool(3).run(train_and_check, "gcn", "torch", method) == [True] * 3
 
 
 @pytest.mark.parametrize("model, layers_from", [("gin", "torch"), ("gcn", "pyg"), ("gat", "dgl")])
-def test_replicas_across_machines_go_with_the_program(
-    model: str, layers_from: str, rank_pool, tmp_path: Path
-) -> None:
+def test_replicas_across_machines_go_with_the_program(model: str, layers_from: str, rank_pool, tmp_path):
     """Ranks 0 and 1 on one machine, rank 2 on another; dropout, batch normalisation and three layers."""
     pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
     path = str(tmp_path / "machines.json")
@@ -109,7 +107,7 @@ def test_replicas_across_machines_go_with_the_program(
     assert rank_pool(3).run(train_and_check, model, layers_from, "auto", path, "replicas:4") == [True] * 3
 
 
-def test_a_difference_is_noticed(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_is_noticed(program: ModuleType, capsys):
     data = importlib.import_module("graphs").planted_communities(num_nodes=60, num_classes=3, width=5)
     args = arguments(epochs=1)
     (result,) = dgcl.launch(program.train, 1, data, args, False)
@@ -119,7 +117,7 @@ def test_a_difference_is_noticed(program: ModuleType, capsys: pytest.CaptureFixt
     assert "equal to 1 rank: NO (largest difference 1.0e-06)" in capsys.readouterr().out
 
 
-def test_a_file_without_features_or_labels(program: ModuleType, tmp_path: Path) -> None:
+def test_a_file_without_features_or_labels(program: ModuleType, tmp_path):
     path = tmp_path / "edges.txt"
     path.write_text("# a triangle and a tail\n0 1\n1 2\n2 0\n2 3\n")
     data = importlib.import_module("graphs").from_file(str(path))
@@ -128,7 +126,7 @@ def test_a_file_without_features_or_labels(program: ModuleType, tmp_path: Path) 
     assert data.masks.sum() == 4
 
 
-def test_self_loops_are_made_single(program: ModuleType) -> None:
+def test_self_loops_are_made_single(program: ModuleType):
     graphs = importlib.import_module("graphs")
     graph = graphs.as_graph(np.array([[0, 1, 1, 2, 1], [1, 1, 1, 0, 1]]), num_nodes=4)
     sources, heads = graphs.with_self_loops(graph).edges()
@@ -148,7 +146,7 @@ def run_main(*options: str) -> tuple[int, str]:
         sys.path.remove(str(EXAMPLES))
 
 
-def test_one_rank_prints(rank_pool) -> None:
+def test_one_rank_prints(rank_pool):
     told = rank_pool(3).run(run_main, "--check", "--epochs", "2")
     assert [status for status, _ in told] == [0, 0, 0]
     assert "equal to 1 rank: yes" in told[0][1]
@@ -164,7 +162,7 @@ def test_one_rank_prints(rank_pool) -> None:
         "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"],
     },
 )
-def test_the_program(ranks: list[str]) -> None:
+def test_the_program(ranks: list[str]):
     command = [sys.executable, *ranks, str(EXAMPLES / "train.py"), "--check", "--epochs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -192,7 +190,7 @@ def train_on_file(name: str, num_ranks: int, *options: str) -> str:
 
 
 @pytest.mark.matrix
-def test_cora_is_learnt_as_everyone_learns_it() -> None:
+def test_cora_is_learnt_as_everyone_learns_it():
     """The usual two-layer GCN reaches some 0.81 on Cora's test vertices (Kipf and Welling report 0.815)."""
     table = train_on_file("cora", 4, "--epochs", "200", "--every", "200")
     (last,) = (line.split() for line in table.splitlines() if line.startswith("  200"))
@@ -201,5 +199,5 @@ def test_cora_is_learnt_as_everyone_learns_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name, num_ranks", [("ogbn_arxiv", 4), matrix("web_google_scc", 8)])
-def test_one_epoch_of_a_large_graph(name: str, num_ranks: int) -> None:
+def test_one_epoch_of_a_large_graph(name: str, num_ranks: int):
     train_on_file(name, num_ranks, "--epochs", "1", "--hidden", "8")

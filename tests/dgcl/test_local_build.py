@@ -78,7 +78,7 @@ SIZES = {"few": (5, 3), "some": (40, 200), "many": (300, 3000)}
 @named("shuffled", {"ascending": False, "shuffled": True})
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("world_size, topology", [(1, "auto"), (3, "auto"), (8, "dgx1")])
-def test_the_numbers_of_one_device(world_size: int, topology: str, size: str, shuffled: bool) -> None:
+def test_the_numbers_of_one_device(world_size: int, topology: str, size: str, shuffled: bool):
     results = dgcl.launch(train, world_size, world_size, SIZES[size], topology, shuffled)
     if not shuffled:
         prove([program for program, *_ in results], results[0][2])
@@ -86,7 +86,7 @@ def test_the_numbers_of_one_device(world_size: int, topology: str, size: str, sh
         assert any(program.num_relay for program, *_ in results), "some rows are passed on"
 
 
-def test_processes(rank_pool) -> None:
+def test_processes(rank_pool):
     assert len(rank_pool(4).run(train, 7, SIZES["some"], "auto", True)) == 4
 
 
@@ -124,7 +124,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_refusals_are_raised_on_every_rank(name: str) -> None:
+def test_refusals_are_raised_on_every_rank(name: str):
     *arguments, text = REFUSALS[name]
     keywords = {"method": "fastest"} if name == "method" else {}
     for said in dgcl.launch(refused, 2, *arguments, keywords):
@@ -138,7 +138,7 @@ def spoiled(function, expected) -> str:
     return str(error.value)
 
 
-def test_a_timeout_on_one_rank_alone_is_refused_on_each(tmp_path) -> None:
+def test_a_timeout_on_one_rank_alone_is_refused_on_each(tmp_path):
     def run() -> list[str]:
         rank = context.require_control().rank
         timeout = -1.0 if rank else 60.0
@@ -155,7 +155,7 @@ def test_a_timeout_on_one_rank_alone_is_refused_on_each(tmp_path) -> None:
     )
 
 
-def test_a_rank_that_fails_alone_is_named_on_every_other(monkeypatch) -> None:
+def test_a_rank_that_fails_alone_is_named_on_every_other(monkeypatch):
     def share_of(inputs):
         if inputs.rank == 1:
             raise MemoryError("no room for tables")

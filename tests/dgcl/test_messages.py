@@ -567,7 +567,7 @@ LAYERS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_is_said(mistake: str) -> None:
+def test_what_is_said(mistake: str):
     make, said, kind = MISTAKES[mistake]
     if mistake == "a GPU that is not there" and torch.cuda.is_available():
         pytest.skip("there is one")
@@ -579,7 +579,7 @@ def test_what_is_said(mistake: str) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="DGL is not installed")
 @pytest.mark.parametrize("layer", LAYERS)
-def test_layers_of_several_hops_on_a_block(layer: str) -> None:
+def test_layers_of_several_hops_on_a_block(layer: str):
     make, said = LAYERS[layer]
     with pytest.raises(Exception, match=re.compile(said, re.DOTALL)):
         dgcl.launch(make, 2)
@@ -592,12 +592,12 @@ def test_layers_of_several_hops_on_a_block(layer: str) -> None:
         "ranks-as-text": (int, "2", r"num_ranks must be an integer \(got str\)"),
     },
 )
-def test_launch_of_something_else(function: Any, num_ranks: Any, said: str) -> None:
+def test_launch_of_something_else(function: Any, num_ranks: Any, said: str):
     with pytest.raises(TypeError, match=said):
         dgcl.launch(function, num_ranks)
 
 
-def test_one_suggestion_for_a_name() -> None:
+def test_one_suggestion_for_a_name():
     with pytest.raises(AttributeError) as caught:
         _ = dgcl.Graph
     shown = "".join(traceback.format_exception_only(caught.value))
@@ -605,13 +605,13 @@ def test_one_suggestion_for_a_name() -> None:
     assert shown.lower().count("did you mean") == 1
 
 
-def test_before_init(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_init(monkeypatch):
     monkeypatch.setattr(context, "control", None)  # tests before this one may have begun
     with pytest.raises(ValueError, match=r"call dgcl.init\(\) first"):
         dgcl.build_comm_info(EDGES)
 
 
-def test_describe_tells_plan_and_channels() -> None:
+def test_describe_tells_plan_and_channels():
     def describe() -> tuple[str, dgcl.planner.Plan]:
         comm = dgcl.build_comm_info(EDGES, "uniform", part=PART, method="chain")
         return comm.describe(), comm.plan

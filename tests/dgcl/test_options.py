@@ -14,7 +14,7 @@ from dgcl.planner import PlanOptions
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 
 
-def test_groups_set_what_the_plan_is_made_with() -> None:
+def test_groups_set_what_the_plan_is_made_with():
     """The gap to stop at, for one."""
     dgcl.init()
     comm = dgcl.build_comm_info(
@@ -27,7 +27,7 @@ def test_groups_set_what_the_plan_is_made_with() -> None:
     comm.close()
 
 
-def test_a_seed_of_its_own_goes_before_that_of_the_plan() -> None:
+def test_a_seed_of_its_own_goes_before_that_of_the_plan():
     plan = PlanOptions(seed=3, gap=0.5)
     assert settle(1, plan=plan).plan == plan
     assert settle(1, plan=plan, seed=7).plan == PlanOptions(seed=7, gap=0.5)
@@ -42,9 +42,7 @@ def test_a_seed_of_its_own_goes_before_that_of_the_plan() -> None:
         ({"seed": -1}, ValueError, "seed must be >= 0"),
     ],
 )
-def test_bad_options_are_raised_on_every_rank(
-    given: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_bad_options_are_raised_on_every_rank(given: dict[str, Any], error: type[Exception], message: str):
     def run() -> None:
         from dgcl.ranks.context import context
 
@@ -55,7 +53,7 @@ def test_bad_options_are_raised_on_every_rank(
     dgcl.launch(run, 2)
 
 
-def test_limits_of_memory_are_numbers_or_written_out() -> None:
+def test_limits_of_memory_are_numbers_or_written_out():
     def kind(memory_limit: Any = None) -> dgcl.ReplicaOptions:
         return dgcl.ReplicaOptions(2, memory_limit)
 
@@ -76,14 +74,12 @@ def test_limits_of_memory_are_numbers_or_written_out() -> None:
         (lambda: dgcl.EdgeOptions("cover", imbalance="1.2"), r"imbalance must be .*got '1.2'"),  # type: ignore[arg-type]
     ],
 )
-def test_options_that_cannot_be_are_refused_where_they_are_made(
-    make: Callable[[], object], message: str
-) -> None:
+def test_options_that_cannot_be_are_refused_where_they_are_made(make: Callable[[], object], message: str):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_bad_options_of_any_rank_are_raised_on_all() -> None:
+def test_bad_options_of_any_rank_are_raised_on_all():
     def run() -> None:
         from dgcl.ranks.context import context
 
@@ -94,6 +90,6 @@ def test_bad_options_of_any_rank_are_raised_on_all() -> None:
     dgcl.launch(run, 3)
 
 
-def test_a_grid_takes_integers_of_any_kind() -> None:
+def test_a_grid_takes_integers_of_any_kind():
     assert Grid(*np.array([2, 1, 4])) == Grid(2, 1, 4)
     assert str(Grid(*np.array([2, 1, 4]))) == "2,1,4"

@@ -189,7 +189,7 @@ def arguments_of(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_error_of_ours_names_the_argument(name: str) -> None:
+def test_an_error_of_ours_names_the_argument(name: str):
     problems = [
         f"{argument}={label}: {found}"
         for argument in arguments_of(name)

@@ -123,14 +123,14 @@ def assert_close(found: Results, wanted: Results, tolerance: float = EXACT) -> N
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("edges", PLACEMENTS)
 @pytest.mark.parametrize("name", CASE_BY_NAME)
-def test_equals_the_dense_product(name, edges, world_size) -> None:
+def test_equals_the_dense_product(name, edges, world_size):
     for found in dgcl.launch(on_rank, world_size, name, world_size, edges):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
             assert_close(each, expected(name, reduce, weighted))
 
 
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_between_processes(edges, rank_pool) -> None:
+def test_between_processes(edges, rank_pool):
     for found in rank_pool(3).run(on_rank, "multi-edges", 3, edges):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
             assert_close(each, expected("multi-edges", reduce, weighted))
@@ -145,7 +145,7 @@ def twice(edges: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_the_same_input_gives_the_same_bits(edges) -> None:
+def test_the_same_input_gives_the_same_bits(edges):
     for first, *others in dgcl.launch(twice, 4, edges):
         assert all(other == first for other in others)
 
@@ -161,7 +161,7 @@ def differentiate_twice(edges: str) -> Results:
 
 
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_second_derivatives(edges) -> None:
+def test_second_derivatives(edges):
     case = CASE_BY_NAME["self-loops"]
     matrix = dense(case, "sum", None)
     x = features(case.num_nodes, WIDTH).requires_grad_()
@@ -193,7 +193,7 @@ def of_any_shape(edges: str, name: str, world_size: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("name, world_size", [("directed", 2), ("fewer-vertices-than-ranks", 5)])
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_any_shape_and_strides(edges, name, world_size) -> None:
+def test_any_shape_and_strides(edges, name, world_size):
     case = CASE_BY_NAME[name]
     matrix = dense(case, "sum", None)
     inputs = [features(case.num_nodes, *shape) for shape in ((), (0,), (1,), (2, 3), (0, 3))]
@@ -216,7 +216,7 @@ def in_16_bits(edges: str, dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_means_in_16_bits_are_rounded_a_few_times_only(edges, dtype) -> None:
+def test_means_in_16_bits_are_rounded_a_few_times_only(edges, dtype):
     """The hub's sum would be beyond float16: partial sums are divided before they travel."""
     case = CASE_BY_NAME["hub"]
     x = (features(case.num_nodes, WIDTH).to(dtype) + 8000).double()
@@ -248,7 +248,7 @@ def forget_learned_weights() -> int:
     return sum(each() is not None for each in made)
 
 
-def test_weights_of_past_steps_are_not_kept() -> None:
+def test_weights_of_past_steps_are_not_kept():
     """By counting references alone, without the collector of cycles, which looks at no tensor's bytes."""
     gc.collect()
     gc.disable()
@@ -273,7 +273,7 @@ def count_rows(edges: str) -> tuple[dict[str, int], dict[str, int]]:
 
 
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_rows_that_travel_are_those_of_both_demands_there_and_back(edges) -> None:
+def test_rows_that_travel_are_those_of_both_demands_there_and_back(edges):
     """On uniform links no row is relayed, so rows written are rows wanted."""
     found = dgcl.launch(count_rows, 4, edges)
     planned = found[0][1]
@@ -320,7 +320,7 @@ def toy_figures(comm: dgcl.Communicator, **options: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("edges", PLACEMENTS)
-def test_the_toy_graph(edges, world_size) -> None:
+def test_the_toy_graph(edges, world_size):
     for found in dgcl.launch(train_the_toy, world_size, edges, world_size):
         assert found == pytest.approx(TOY, rel=1e-12)
 
@@ -356,7 +356,7 @@ def refusals(edges: str) -> list[str]:
     return said
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_what_cannot_be_is_refused():
     for said in dgcl.launch(refusals, 2, "cover"):
         for text, name in zip(
             said, ("graph_allgather", "graph_allgather_async", "local_graph"), strict=False
@@ -389,7 +389,7 @@ def ask_differently() -> str:
     return "nothing"
 
 
-def test_ranks_that_ask_for_different_placements_are_named() -> None:
+def test_ranks_that_ask_for_different_placements_are_named():
     for said in dgcl.launch(ask_differently, 2):
         assert said.startswith("strategy must be the same on every rank: rank 0 asks for")
         assert "tail" in said
@@ -431,7 +431,7 @@ def aggregate_differently(edges: str, windows: bool, calls_before: int, one: str
 @pytest.mark.parametrize("calls_before", [0, 2])
 @pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("edges", ["head", "cover"])
-def test_ranks_that_make_different_reductions_are_named(edges, windows, calls_before) -> None:
+def test_ranks_that_make_different_reductions_are_named(edges, windows, calls_before):
     pairs = [("sum", "mean")] if windows else [("sum", "mean"), ("max", "min")]
     for one, others in pairs:
         for said in dgcl.launch(aggregate_differently, 3, edges, windows, calls_before, one, others):
@@ -441,7 +441,7 @@ def test_ranks_that_make_different_reductions_are_named(edges, windows, calls_be
             assert "rank 1 is in" in said
 
 
-def test_ranks_that_ask_for_different_reductions_are_named() -> None:
+def test_ranks_that_ask_for_different_reductions_are_named():
     for said in dgcl.launch(reduce_differently, 3, ["mean", "mean", "sum"]):
         assert said == "reduce must be the same on every rank (got 'mean' on rank 0 and 'sum' on rank 2)"
     for said in dgcl.launch(reduce_differently, 3, ["mean", "median", "mean"]):
@@ -457,7 +457,7 @@ def test_ranks_that_ask_for_different_reductions_are_named() -> None:
 
 
 @pytest.mark.parametrize("change", ["in place", "gradient"])
-def test_constant_rows_that_change_are_noticed(change) -> None:
+def test_constant_rows_that_change_are_noticed(change):
     def on_rank() -> str:
         comm = connect(CASES[0], 2, "cover")
         x = comm.dispatch_features(features(CASES[0].num_nodes, 2, dtype=torch.float32))
@@ -484,6 +484,6 @@ def test_constant_rows_that_change_are_noticed(change) -> None:
         ({"edges": "tail", "replicas": dgcl.ReplicaOptions(hops=2)}, r"edges=.* goes without replicas="),
     ],
 )
-def test_bad_placements_are_refused_on_every_rank(options, says) -> None:
+def test_bad_placements_are_refused_on_every_rank(options, says):
     with pytest.raises((TypeError, ValueError), match=says):
         dgcl.launch(functools.partial(connect, CASES[0], 2, **options), 2)

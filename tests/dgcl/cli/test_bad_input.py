@@ -178,14 +178,14 @@ def assert_refused(run: Run, folder: Path, line: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_refused(run: Run, folder: Path, plan_file: Path, line: str) -> None:
+def test_refused(run: Run, folder: Path, plan_file: Path, line: str):
     apart = json.loads((folder / "cut.json").read_text())
     (folder / "apart.json").write_text(json.dumps({**apart, "links": []}))
     assert_refused(run, folder, line, REFUSED[line])
 
 
 @pytest.mark.parametrize("line", NO_VALUES)
-def test_no_value(run: Run, folder: Path, line: str) -> None:
+def test_no_value(run: Run, folder: Path, line: str):
     *_, option, value = line.split()
     assert_refused(run, folder, line, f"{option}:? must be .*got '({value}|{'|'.join(value.split(':'))})'")
 
@@ -276,7 +276,7 @@ READERS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", READERS)
-def test_damaged_file(run: Run, folder: Path, plan_file: Path, name: str, kind: str) -> None:
+def test_damaged_file(run: Run, folder: Path, plan_file: Path, name: str, kind: str):
     damage(folder / name, kind)
     for line in READERS[name]:
         assert_refused(run, folder, line, re.escape(name))
@@ -298,7 +298,7 @@ GRAPHS = [
 
 
 @named("changes, message", {g[0]: g[1:] for g in GRAPHS})
-def test_graph_that_is_none(run: Run, folder: Path, changes: dict[str, object], message: str) -> None:
+def test_graph_that_is_none(run: Run, folder: Path, changes: dict[str, object], message: str):
     edited(folder / "graph.npz", **changes)
     assert_refused(run, folder, PARTITION, f"graph graph.npz: .*{message}")
 
@@ -317,7 +317,7 @@ TOPOLOGIES = [
 
 
 @named("text, message", {t[0]: t[1:] for t in TOPOLOGIES})
-def test_topology_that_is_none(run: Run, folder: Path, text: str, message: str) -> None:
+def test_topology_that_is_none(run: Run, folder: Path, text: str, message: str):
     (folder / "line.json").write_text(text)
     assert_refused(run, folder, "topo show line.json", f"topology line.json: .*({message})")
 
@@ -333,16 +333,16 @@ PARTS = [
 
 
 @named("part, message", {p[0]: p[1:] for p in PARTS})
-def test_part_vector_that_is_none(run: Run, folder: Path, part: np.ndarray, message: str) -> None:
+def test_part_vector_that_is_none(run: Run, folder: Path, part: np.ndarray, message: str):
     np.save(folder / "part.npy", part)
     assert_refused(run, folder, f"{PLAN} --part part.npy", f"part.*({message})")
 
 
-def test_relation_that_is_none(run: Run, folder: Path, plan_file: Path) -> None:
+def test_relation_that_is_none(run: Run, folder: Path, plan_file: Path):
     edited(folder / "relation.npz", count=np.array([1, 1, 1, 1, 0], np.int64))
     assert_refused(run, folder, f"{RELATION} relation.npz", r"relation relation\.npz: .*count")
 
 
-def test_unreachable_pair_is_named(run: Run, folder: Path) -> None:
+def test_unreachable_pair_is_named(run: Run, folder: Path):
     (folder / "line.json").write_text(edited_json(connections=LINE["connections"][:1]))
     assert_refused(run, folder, f"{PLAN} --part part.npy", "(rank|device|d).*2")

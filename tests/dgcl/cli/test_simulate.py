@@ -36,7 +36,7 @@ def two_hops(run: Run, folder: Path) -> Path:
         ("--topology fast.json", 1.0),
     ],
 )
-def test_times(run: Run, folder: Path, two_hops: Path, options: str, milliseconds: float) -> None:
+def test_times(run: Run, folder: Path, two_hops: Path, options: str, milliseconds: float):
     twice = [{**connection, "bandwidth": 8.0} for connection in LINE["connections"]]
     (folder / "fast.json").write_text(json.dumps({**LINE, "connections": twice}))
     played = run("simulate", two_hops, *options.split(), "--json").json
@@ -54,14 +54,14 @@ def test_times(run: Run, folder: Path, two_hops: Path, options: str, millisecond
 )
 def test_ranks_send_as_those_of_the_machine_do(
     run: Run, folder: Path, two_hops: Path, kind: str, options: str, settings: tuple[str, str, int | None]
-) -> None:
+):
     wires = [{**connection, "kind": kind} for connection in LINE["connections"]]
     (folder / "kind.json").write_text(json.dumps({**LINE, "connections": wires}))
     played = run("simulate", two_hops, "--topology", "kind.json", *options.split(), "--json").json
     assert (played["order"], played["shares"], played["sends_at_once"]) == settings
 
 
-def test_json(run: Run, two_hops: Path) -> None:
+def test_json(run: Run, two_hops: Path):
     played = run("simulate", two_hops, "--json").json
     assert played["predicted_seconds"] == pytest.approx(0.002)
     assert played["num_messages"] == 2
@@ -72,7 +72,7 @@ def test_json(run: Run, two_hops: Path) -> None:
     assert sorted(connection["bytes"] for connection in played["connections"]) == [ROW, ROW]
 
 
-def test_text_and_trace(run: Run, folder: Path, two_hops: Path) -> None:
+def test_text_and_trace(run: Run, folder: Path, two_hops: Path):
     outcome = run("simulate", two_hops, "--trace", "trace.json")
     assert outcome.status == 0
     assert "2 ms" in outcome.out
@@ -82,7 +82,7 @@ def test_text_and_trace(run: Run, folder: Path, two_hops: Path) -> None:
     assert [bar["dur"] for bar in bars] == pytest.approx([1000, 1000])
 
 
-def test_plan_that_lies_is_not_played(run: Run, two_hops: Path) -> None:
+def test_plan_that_lies_is_not_played(run: Run, two_hops: Path):
     with np.load(two_hops) as file:
         arrays = dict(file)
     meta = json.loads(str(arrays["meta"])) | {"seed": 99}
@@ -92,11 +92,11 @@ def test_plan_that_lies_is_not_played(run: Run, two_hops: Path) -> None:
     assert "fingerprint" in outcome.err
 
 
-def test_nothing_to_send(run: Run, folder: Path) -> None:
+def test_nothing_to_send(run: Run, folder: Path):
     run("plan", "graph.npz", "--topology", "uniform:1", "--out", "p.npz")
     assert run("simulate", "p.npz", "--json").json["seconds"] == 0
     assert run("simulate", "p.npz").status == 0
 
 
-def test_orders_are_those_of_the_simulator() -> None:
+def test_orders_are_those_of_the_simulator():
     assert set(ORDERS) == set(get_args(Order))

@@ -97,7 +97,7 @@ def test_types_on_ranks_are_those_of_one_device(make):
         first += size
 
 
-def test_dropout_by_type_is_that_of_any_number_of_ranks() -> None:
+def test_dropout_by_type_is_that_of_any_number_of_ranks():
     class Drops(nn.Module):
         def forward(self, x):
             return {name: nn.functional.dropout(rows, 0.5, self.training) for name, rows in x.items()}

@@ -46,7 +46,7 @@ def each_rank(case: Case, world_size: int = 3) -> list[tuple[CSRLocalGraph, Tens
 
 
 @pytest.mark.parametrize("trailing", [(), (4,), (2, 3), (0,)], ids=str)
-def test_sum(case, trailing) -> None:
+def test_sum(case, trailing):
     x = rows(case, *trailing)
     expected = loop_sum(case, x)
     for graph, local, owned, _ in each_rank(case):
@@ -54,7 +54,7 @@ def test_sum(case, trailing) -> None:
 
 
 @named("heads", {"one-weight": None, "one-head": 1, "two-heads": 2})
-def test_weighted_sum(case, heads) -> None:
+def test_weighted_sum(case, heads):
     x = rows(case, heads or 2, 3)
     weight = edge_values(case, *(() if heads is None else (heads,)))
     expected = loop_sum(case, x, weight)
@@ -62,7 +62,7 @@ def test_weighted_sum(case, heads) -> None:
         torch.testing.assert_close(graph.sum(x[local], weight[edges]), expected[owned])
 
 
-def test_mean_is_zero_where_there_is_no_neighbour(case) -> None:
+def test_mean_is_zero_where_there_is_no_neighbour(case):
     x = rows(case, 3)
     degrees = torch.bincount(torch.from_numpy(case.edges[1]), minlength=case.num_nodes)
     expected = loop_sum(case, x) / degrees.clamp(min=1)[:, None]
@@ -71,7 +71,7 @@ def test_mean_is_zero_where_there_is_no_neighbour(case) -> None:
 
 
 @pytest.mark.parametrize("trailing", [(), (2,)], ids=str)
-def test_softmax_over_the_in_edges(case, trailing) -> None:
+def test_softmax_over_the_in_edges(case, trailing):
     scores = edge_values(case, *trailing)
     expected = torch.empty_like(scores)
     heads = torch.from_numpy(case.edges[1])
@@ -81,13 +81,13 @@ def test_softmax_over_the_in_edges(case, trailing) -> None:
         torch.testing.assert_close(graph.softmax(scores[edges]), expected[edges])
 
 
-def test_softmax_of_large_scores_is_finite() -> None:
+def test_softmax_of_large_scores_is_finite():
     graph, *_ = each_rank(CASES[0])[0]
     scores = torch.linspace(-2000, 2000, graph.num_edges)
     assert graph.softmax(scores).isfinite().all()
 
 
-def test_edges_and_their_ends(case) -> None:
+def test_edges_and_their_ends(case):
     x = rows(case, 2)
     for graph, local, owned, edges in each_rank(case):
         tails, heads = torch.from_numpy(case.edges[:, edges.numpy()].reshape(2, -1))
@@ -129,7 +129,7 @@ USED = {
     "which, name",
     sampled([1, 2, 6], GRADIENTS, keep=lambda which, name: name % 3 == which),
 )
-def test_first_and_second_derivatives(name, which) -> None:
+def test_first_and_second_derivatives(name, which):
     graph, local, _, edges = each_rank(CASES[which], world_size=4)[2]
     x, w, scores = (
         rows(CASES[which], 2, 1)[local],
@@ -154,7 +154,7 @@ def test_first_and_second_derivatives(name, which) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_sixteen_bit_floats_are_summed_in_float32(dtype) -> None:
+def test_sixteen_bit_floats_are_summed_in_float32(dtype):
     case = CASES[7]  # the hub reads 25 rows
     x = rows(case, 3).to(dtype)
     expected = loop_sum(case, x.float())
@@ -164,7 +164,7 @@ def test_sixteen_bit_floats_are_summed_in_float32(dtype) -> None:
         torch.testing.assert_close(found, expected[owned].to(dtype))
 
 
-def test_complex_numbers_are_summed_by_their_parts(case) -> None:
+def test_complex_numbers_are_summed_by_their_parts(case):
     values = torch.complex(edge_values(case, 2), edge_values(case, 2) - 3)
     for graph, _, _, edges in each_rank(case):
         own = values[edges].requires_grad_()
@@ -178,7 +178,7 @@ def test_complex_numbers_are_summed_by_their_parts(case) -> None:
 
 @pytest.mark.parametrize("kind", ["sum", "weighted-sum", "mean", "sum_edges"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_autocast_changes_nothing(dtype, kind) -> None:
+def test_autocast_changes_nothing(dtype, kind):
     case = CASES[1]
     for graph, local, _, edges in each_rank(case):
         x = rows(case, 2, 2)[local].to(dtype).requires_grad_()
@@ -193,14 +193,14 @@ def test_autocast_changes_nothing(dtype, kind) -> None:
         assert found.equal(expected)
 
 
-def test_the_mean_of_a_hub_fits_where_its_sum_does_not() -> None:
+def test_the_mean_of_a_hub_fits_where_its_sum_does_not():
     case = CASES[7]  # the hub reads 25 rows
     for graph, local, _, _ in each_rank(case):
         found = graph.mean(torch.full((len(local), 1), 6e4, dtype=torch.float16))
         assert found[graph.in_degrees > 0].eq(6e4).all()
 
 
-def test_the_same_bits_every_time() -> None:
+def test_the_same_bits_every_time():
     case = CASES[2]
     for graph, local, _, edges in each_rank(case):
         x, weight = rows(case, 5)[local].requires_grad_(), edge_values(case)[edges].requires_grad_()
@@ -228,18 +228,18 @@ def test_the_same_bits_every_time() -> None:
         ),
     },
 )
-def test_refuses(call, message) -> None:
+def test_refuses(call, message):
     with pytest.raises(ValueError, match=message):
         call(each_rank(CASES[0])[0][0])
 
 
-def test_unknown_kind() -> None:
+def test_unknown_kind():
     with pytest.raises(ValueError, match="kind must be one of dgl, pyg, csr"):
         local_graph("tf", CASES[0].local_graphs(1)[0])
 
 
 @pytest.mark.parametrize("weight", ["none", "constant", "learned"])
-def test_rows_are_kept_only_for_gradients_of_weights(weight: str) -> None:
+def test_rows_are_kept_only_for_gradients_of_weights(weight: str):
     """Of what autograd saves, rows of layers are the bulk: a sum with constant weights needs none of them."""
     graph, local, _, edges = each_rank(CASES[1], world_size=2)[0]
     x = rows(CASES[1], 7)[local].requires_grad_()
@@ -259,7 +259,7 @@ def test_rows_are_kept_only_for_gradients_of_weights(weight: str) -> None:
 
 
 @named("weighted", {"plain": False, "weighted": True})
-def test_sums_compile_in_one_piece(weighted: bool) -> None:
+def test_sums_compile_in_one_piece(weighted: bool):
     graph, local, _, edges = each_rank(CASES[1], world_size=2)[0]
 
     def gradients(compiled: bool) -> list[Tensor]:

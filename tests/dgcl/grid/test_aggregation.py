@@ -74,14 +74,14 @@ def on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("grid, name", some(GRIDS, 6, CASE_BY_NAME))
-def test_equals_the_dense_product(grid: str, name: str) -> None:
+def test_equals_the_dense_product(grid: str, name: str):
     for found in dgcl.launch(on_rank, size_of(grid), name, grid):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
             assert_close(each, expected(name, reduce, weighted))
 
 
 @pytest.mark.parametrize("grid", ["1,3,1", "1,1,3"])
-def test_between_processes(grid: str, rank_pool: Any) -> None:
+def test_between_processes(grid: str, rank_pool: Any):
     for found in rank_pool(3).run(on_rank, "multi-edges", grid):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
             assert_close(each, expected("multi-edges", reduce, weighted))
@@ -93,7 +93,7 @@ def train_the_toy(grid: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("grid", [*some([*GRIDS, "2,5,3"], 3), "30,1,1"])
-def test_the_toy_graph(grid: str) -> None:
+def test_the_toy_graph(grid: str):
     """On up to 30 ranks, of which some own no vertex, and with more slices than columns."""
     for found in dgcl.launch(train_the_toy, size_of(grid), grid):
         assert found == pytest.approx(TOY, rel=1e-12)
@@ -113,7 +113,7 @@ def count_bytes(grid: str, width: int) -> dict[str, Tensor]:
     "grid",
     some([str(grid) for world_size in range(2, 17) for grid in legal_grids(world_size)], 3),
 )
-def test_bytes_are_those_of_the_relation(grid: str) -> None:
+def test_bytes_are_those_of_the_relation(grid: str):
     """Sent directly, of 7 columns every rank receives what is counted, there and back."""
     case, shape = CASE_BY_NAME["multi-edges"], Grid(*map(int, grid.split(",")))
     owner = case.part(shape.size).astype(np.int32)
@@ -145,7 +145,7 @@ def of_all_widths(case: Case) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("grid", ["1,1,3", "1,1,4", "2,2,2"])
-def test_any_width(grid: str) -> None:
+def test_any_width(grid: str):
     case = CASE_BY_NAME["directed"]
     matrix = dense(case, "sum", None)
     for rank in dgcl.launch(of_widths, size_of(grid), grid):
@@ -164,7 +164,7 @@ def in_16_bits(grid: str, dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("grid", ["1,1,4", "2,2,1", "1,4,1"])
-def test_means_in_16_bits_are_rounded_a_few_times_only(grid: str, dtype: torch.dtype) -> None:
+def test_means_in_16_bits_are_rounded_a_few_times_only(grid: str, dtype: torch.dtype):
     case = CASE_BY_NAME["hub"]
     x = (features(case.num_nodes, 5).to(dtype) + 8000).double()
     wanted = dense(case, "mean", None) @ x
@@ -179,7 +179,7 @@ def an_odd_number(grid: str) -> Tensor:
     return comm.collect(comm.aggregator("mean")(comm.dispatch_features(x)), None)
 
 
-def test_no_value_stands_for_padding() -> None:
+def test_no_value_stands_for_padding():
     case = CASE_BY_NAME["directed"]
     wanted = dense(case, "mean", None).sum(1, keepdim=True).float() * torch.full((1, 5), 42.1234)
     for found in dgcl.launch(an_odd_number, 4, "1,1,4"):
@@ -194,7 +194,7 @@ def twice(grid: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("grid", ["1,1,4", "2,2,1", "1,2,2"])
-def test_the_same_input_gives_the_same_bits(grid: str) -> None:
+def test_the_same_input_gives_the_same_bits(grid: str):
     for first, *others in dgcl.launch(twice, 4, grid):
         assert all(other == first for other in others)
 
@@ -206,7 +206,7 @@ def extremes_on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("grid, name", some(GRIDS, 5, CASE_BY_NAME))
-def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str) -> None:
+def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str):
     assert_expected(dgcl.launch(extremes_on_rank, size_of(grid), name, grid), name)
 
 
@@ -257,7 +257,7 @@ def with_dropout_on_one_device() -> tuple[list[float], list[Tensor]]:
 
 
 @pytest.mark.parametrize("grid", some(GRIDS, 3))
-def test_training_with_dropout_and_norms(grid: str) -> None:
+def test_training_with_dropout_and_norms(grid: str):
     losses, parameters = with_dropout_on_one_device()
     for found, theirs in dgcl.launch(train_with_dropout, size_of(grid), grid):
         assert found == pytest.approx(losses, rel=EXACT)
@@ -277,7 +277,7 @@ def in_windows(grid: str, windows: int | None) -> tuple[dict[str, Tensor], int]:
 
 
 @pytest.mark.parametrize("grid", ["1,1,3", "2,2,2"])
-def test_windows_of_slices(grid: str) -> None:
+def test_windows_of_slices(grid: str):
     whole = dgcl.launch(in_windows, size_of(grid), grid, None)
     divided = dgcl.launch(in_windows, size_of(grid), grid, 3)
     assert sum(sent for _, sent in whole) == sum(sent for _, sent in divided)
@@ -303,7 +303,7 @@ def in_memory_of_nan(name: str, grid: str, windows: int | None) -> tuple[list[bo
 @pytest.mark.parametrize("windows", [None, 3])
 def test_rows_of_one_contributor_are_moved_and_not_added_to_zeros(
     grid: str, moved: list[bool], windows: int | None
-) -> None:
+):
     """Forward at depth 1; backward where there is one part, so that one rank reads each item."""
     for found, sums in dgcl.launch(in_memory_of_nan, 4, "multi-edges", grid, windows):
         assert found == moved
@@ -317,7 +317,7 @@ def through_a_baseline(grid: str) -> dict[str, Tensor]:
     return aggregated(comm, case, "sum", "")
 
 
-def test_a_transport_that_only_adds_has_zeros_to_add_to() -> None:
+def test_a_transport_that_only_adds_has_zeros_to_add_to():
     for found in dgcl.launch(through_a_baseline, 4, "1,1,4"):
         assert_close(found, expected("multi-edges", "sum", ""))
 
@@ -336,7 +336,7 @@ def from_csr(grid: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("grid", ["1,1,3", "2,1,2", "1,3,1", "2,2,2"])
-def test_edges_in_the_order_of_the_csr(grid: str) -> None:
+def test_edges_in_the_order_of_the_csr(grid: str):
     graph = CASE_BY_NAME["multi-edges"].graph
     tails = torch.from_numpy(graph.indices.astype(np.int64))
     heads = torch.from_numpy(np.repeat(np.arange(26), graph.in_degrees()))

@@ -53,14 +53,14 @@ def train(layer: str, name: str, grid: str, constant: bool) -> Run:
 
 
 @pytest.mark.parametrize("grid, layer, name, constant", some(GRIDS, 14, SUMS, GRAPHS, [False, True]))
-def test_training_is_that_of_one_device(grid: str, layer: str, name: str, constant: bool) -> None:
+def test_training_is_that_of_one_device(grid: str, layer: str, name: str, constant: bool):
     wanted = reference(layer, name)  # first: its parameters are drawn once, and not by ranks side by side
     for found in dgcl.launch(train, size_of(grid), layer, name, grid, constant):
         assert_equal_runs(found, wanted)
 
 
 @pytest.mark.parametrize("grid", ["1,1,3", "2,1,2"])
-def test_maxima_of_neighbours(grid: str) -> None:
+def test_maxima_of_neighbours(grid: str):
     wanted = reference("sage-max", "directed")
     for found in dgcl.launch(train, size_of(grid), "sage-max", "directed", grid, False):
         assert_equal_runs(found, wanted)
@@ -77,9 +77,7 @@ def build_twice(folder: Path, grid: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("grid", [(2, 1, 2), (1, 4, 1)])
-def test_plans_of_a_grid_come_from_the_cache(
-    grid: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_plans_of_a_grid_come_from_the_cache(grid: Any, tmp_path, caplog):
     with caplog.at_level("INFO", logger="dgcl"):
         for first, second in dgcl.launch(build_twice, 4, tmp_path / "cache", grid):
             assert first == second

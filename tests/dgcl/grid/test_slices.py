@@ -49,7 +49,7 @@ def there_and_back(name: str, grid: str) -> dict[str, Any]:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("grid", GRIDS)
-def test_there_and_back(grid: str, name: str) -> None:
+def test_there_and_back(grid: str, name: str):
     for found in dgcl.launch(there_and_back, size_of(grid), name, grid):
         first, second = found.pop("products")
         assert first == pytest.approx(
@@ -141,7 +141,7 @@ def on_slices(name: str, case_name: str, grid: str) -> dict[str, Tensor | None]:
 @pytest.mark.parametrize("case_name", ["directed", "isolated-vertices", "fewer-vertices-than-ranks"])
 @pytest.mark.parametrize("grid", ["1,1,4", "2,1,4"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_that_know_nothing_of_slices(name: str, grid: str, case_name: str) -> None:
+def test_layers_that_know_nothing_of_slices(name: str, grid: str, case_name: str):
     case = CASE_BY_NAME[case_name]
     x = features(case.num_nodes, width_of(name)).requires_grad_()
     found = []
@@ -176,7 +176,7 @@ def heads_there_and_back(grid: str) -> tuple[bool, Tensor]:
 
 
 @pytest.mark.parametrize("grid", ["1,1,4", "2,1,2"])
-def test_heads_of_ranks_that_own_nothing_and_inference_before_training(grid: str) -> None:
+def test_heads_of_ranks_that_own_nothing_and_inference_before_training(grid: str):
     for back, gradient in dgcl.launch(heads_there_and_back, 4, grid):
         assert back
         torch.testing.assert_close(gradient, 2 * features(26, HEADS, WIDTH), rtol=EXACT, atol=EXACT)
@@ -208,7 +208,7 @@ def eight_heads() -> Any:
 
 
 @pytest.mark.parametrize("grid", ["1,1,4", "2,1,2"])
-def test_eight_heads_of_attention(grid: str) -> None:
+def test_eight_heads_of_attention(grid: str):
     pytest.importorskip("torch_geometric.nn")
     case = CASE_BY_NAME["directed"]
     wanted = eight_heads()(features(case.num_nodes, 6), torch.from_numpy(case.edges)).detach()
@@ -244,7 +244,7 @@ def refusals(grid: str) -> list[str]:
     return said
 
 
-def test_what_cannot_be_is_refused_with_a_way_out() -> None:
+def test_what_cannot_be_is_refused_with_a_way_out():
     for said in dgcl.launch(refusals, 4, "1,1,4"):
         for text, name in zip(said, ("graph_allgather", "local_graph", "dispatch"), strict=False):
             assert text.startswith(f"{name}")
@@ -282,7 +282,7 @@ def test_what_cannot_be_is_refused_with_a_way_out() -> None:
         ({"grid": (1, 2.0, 1)}, "grid: depth must be a positive integer"),
     ],
 )
-def test_options_that_do_not_go_together(options: dict[str, Any], text: str) -> None:
+def test_options_that_do_not_go_together(options: dict[str, Any], text: str):
     def build() -> None:
         with pytest.raises(ValueError, match=text):
             dgcl.build_comm_info(CASE_BY_NAME["directed"].graph, "uniform", **options)

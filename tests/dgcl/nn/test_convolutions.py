@@ -133,7 +133,7 @@ def assert_equal_runs(found: Run, wanted: Run) -> None:
     "name", ["directed", "self-loops", "multi-edges", "isolated-vertices", "fewer-vertices-than-ranks"]
 )
 @pytest.mark.parametrize("layer", [layer for layer in OURS if layer != "sage-max"])
-def test_training_is_that_of_one_device(layer, name, edges, world_size, order) -> None:
+def test_training_is_that_of_one_device(layer, name, edges, world_size, order):
     wanted = reference(layer, name)
     for found, _ in dgcl.launch(train, world_size, layer, name, world_size, edges, order, False):
         assert_equal_runs(found, wanted)
@@ -141,7 +141,7 @@ def test_training_is_that_of_one_device(layer, name, edges, world_size, order) -
 
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("name", ["directed", "isolated-vertices"])
-def test_training_with_maxima_is_that_of_one_device(name, world_size) -> None:
+def test_training_with_maxima_is_that_of_one_device(name, world_size):
     """Features are continuous, so no two elements are equal."""
     wanted = reference("sage-max", name)
     for found, _ in dgcl.launch(train, world_size, "sage-max", name, world_size, "head", "auto", False):
@@ -150,7 +150,7 @@ def test_training_with_maxima_is_that_of_one_device(name, world_size) -> None:
 
 @pytest.mark.parametrize("edges", ["head", "cover"])
 @pytest.mark.parametrize("layer", ["gcn", "sage", "gin"])
-def test_constant_inputs_are_summed_once(layer, edges, monkeypatch) -> None:
+def test_constant_inputs_are_summed_once(layer, edges, monkeypatch):
     """Of two layers the second alone is summed, once forward and once backward: 2 (L - 1) sums in a step."""
     run = Operation.run
 
@@ -170,7 +170,7 @@ def transport_rank(transport: Any) -> int:
     return int(transport.runtime.rank)
 
 
-def test_bad_options_are_refused() -> None:
+def test_bad_options_are_refused():
     with pytest.raises(ValueError, match="order must be"):
         dgcl.nn.GCNConv(2, 2, order="first")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="aggr must be"):
@@ -179,7 +179,7 @@ def test_bad_options_are_refused() -> None:
         dgcl.nn.SAGEConv(2, 2, aggr="max", order="multiply")
 
 
-def test_other_loops_on_one_rank_are_named() -> None:
+def test_other_loops_on_one_rank_are_named():
     case = CASE_BY_NAME["self-loops"]
 
     def on_rank() -> None:
@@ -215,7 +215,7 @@ def evaluate_first(layer: str, edges: str) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("edges", ["head", "cover"])
 @pytest.mark.parametrize("layer", ["gcn", "sage", "gin"])
-def test_training_follows_evaluation_in_inference_mode(layer, edges) -> None:
+def test_training_follows_evaluation_in_inference_mode(layer, edges):
     """What was aggregated and normalised meanwhile is kept, and goes into backwards."""
     initial(layer)  # here, and not in two threads that seed torch
     for after, without in dgcl.launch(evaluate_first, 2, layer, edges):
@@ -237,7 +237,7 @@ def on_replicas() -> tuple[bool, Tensor]:
     return comm.num_core < comm.num_owned, comm.collect(logits, None)
 
 
-def test_self_loops_of_replicas_are_those_of_their_vertices() -> None:
+def test_self_loops_of_replicas_are_those_of_their_vertices():
     """A replica of the last hop has none of its edges on its rank, and self loops count in its degree."""
     case = CASE_BY_NAME["self-loops"]
     model = nn.ModuleList(THEIRS["gcn"](*pair) for pair in itertools.pairwise(WIDTHS)).double()

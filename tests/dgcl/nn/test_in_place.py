@@ -133,7 +133,7 @@ def assert_same(pairs: list[tuple[Tensor, Tensor]]) -> None:
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("edges", ["head", "cover"])
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
-def test_gradients_are_those_of_layers_one_by_one(widths, edges, options, inputs) -> None:
+def test_gradients_are_those_of_layers_one_by_one(widths, edges, options, inputs):
     for pairs in dgcl.launch(compare, 3, "self-loops", 3, edges, widths, options, inputs):
         assert_same(pairs)
 
@@ -142,21 +142,21 @@ def test_gradients_are_those_of_layers_one_by_one(widths, edges, options, inputs
 @pytest.mark.parametrize("world_size", [1, 2, 5])
 @pytest.mark.parametrize("options", ["dropout", "windows"])
 @pytest.mark.parametrize("name", CASE_BY_NAME)
-def test_awkward_graphs(name, options, world_size) -> None:
+def test_awkward_graphs(name, options, world_size):
     for pairs in dgcl.launch(compare, world_size, name, world_size, "head", (5, 7, 3), options, "learned"):
         assert_same(pairs)
 
 
 @pytest.mark.parametrize("options", ["leaky", "windows"])
 @pytest.mark.parametrize("grid", [(2, 1, 2), (2, 2, 1), (1, 2, 2)], ids=str)
-def test_on_a_grid(grid, options) -> None:
+def test_on_a_grid(grid, options):
     """Slices divide two of the widths, and not the third."""
     for pairs in dgcl.launch(compare, 4, "multi-edges", 4, grid, (6, 5, 8, 4), options, "learned"):
         assert_same(pairs)
 
 
 @pytest.mark.parametrize("widths", WIDTHS[:3], ids=str)
-def test_the_published_skip_of_the_first_sum_is_noticed(widths, monkeypatch) -> None:
+def test_the_published_skip_of_the_first_sum_is_noticed(widths, monkeypatch):
     """Its weights' gradient is then of G instead of A^T G."""
     real = KeptRows.sum
 
@@ -202,7 +202,7 @@ def train(edges: str, in_place: bool) -> tuple[list[float], Tensor]:
 
 
 @pytest.mark.parametrize("edges", ["head", "tail", "cover"])
-def test_training_among_other_modules(edges) -> None:
+def test_training_among_other_modules(edges):
     wanted = dgcl.launch(train, 3, edges, False)
     for (losses, logits), (true_losses, true_logits) in zip(
         dgcl.launch(train, 3, edges, True), wanted, strict=True
@@ -226,7 +226,7 @@ def count_sums(counts: dict[int, int], constant: bool, options: dict[str, Any]) 
 
 @pytest.mark.parametrize("options", [{}, {"windows": 2}], ids=str)
 @pytest.mark.parametrize("constant, sums", [(True, [5, 4, 4]), (False, [6, 6, 6])])
-def test_sums_in_a_step(constant, sums, options, monkeypatch) -> None:
+def test_sums_in_a_step(constant, sums, options, monkeypatch):
     """Of three layers on constant inputs 2 (L - 1), once one more; a step on others makes 2 L."""
     counts: dict[int, int] = {}
 
@@ -260,7 +260,7 @@ def hold(windows: int | None, steps: int = 20) -> tuple[list[tuple[int, int, int
     return held[1:], comm.num_owned
 
 
-def test_memory_is_taken_once_and_no_more_than_was_published() -> None:
+def test_memory_is_taken_once_and_no_more_than_was_published():
     """The pool has one piece more, of a megabyte, its least: normalisation exchanged its scales in it."""
     for held, n in dgcl.launch(hold, 3, 4):
         assert len(set(held)) == 1
@@ -321,7 +321,7 @@ def misuse() -> list[str]:
     return said
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_what_cannot_be_is_refused():
     for said in dgcl.launch(misuse, 2):
         for text, wanted in zip(
             said,
@@ -364,5 +364,5 @@ def forget() -> bool:
     return there() is None
 
 
-def test_a_stack_keeps_no_communicator() -> None:
+def test_a_stack_keeps_no_communicator():
     assert dgcl.launch(forget, 1) == [True]

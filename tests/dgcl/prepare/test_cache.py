@@ -68,9 +68,7 @@ def no_thinking(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 FRESH = shares(None)
 
 
-def test_an_entry_takes_the_place_of_partition_and_plan(
-    tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_entry_takes_the_place_of_partition_and_plan(tmp_path, request, caplog):
     folder = tmp_path / "not" / "there yet"
     assert same(shares(folder), FRESH)
     (entry,) = entries(folder)
@@ -82,7 +80,7 @@ def test_an_entry_takes_the_place_of_partition_and_plan(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_communicators_from_the_cache_work(tmp_path: Path) -> None:
+def test_communicators_from_the_cache_work(tmp_path):
     def run() -> Any:
         rank = context.require_control().rank
         comm = dgcl.build_comm_info(GRAPH if rank == 0 else None, "uniform", cache=tmp_path)
@@ -128,11 +126,11 @@ MOVED = as_graph(np.concatenate([EDGES[:, :-1], (EDGES[:, -1:] + 1) % 50], axis=
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_whatever_changes_the_plan_changes_the_key(other: dict[str, Any], tmp_path: Path) -> None:
+def test_whatever_changes_the_plan_changes_the_key(other: dict[str, Any], tmp_path):
     assert PlanCache(tmp_path, key(**other)).path != PlanCache(tmp_path, key()).path
 
 
-def test_versions_and_sources_change_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_and_sources_change_the_key(tmp_path, monkeypatch):
     before = PlanCache(tmp_path, key()).path
     monkeypatch.setattr(dgcl, "__version__", "0.0.0")
     after = PlanCache(tmp_path, key()).path
@@ -141,9 +139,7 @@ def test_versions_and_sources_change_the_key(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("folder", ["partition", "planner", "planner/methods", "replication", "topology"])
-def test_a_changed_source_changes_the_key(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_source_changes_the_key(folder: str, tmp_path, monkeypatch):
     """Of a copy of the package, in every folder that has a say in parts and plan."""
     package = tmp_path / "dgcl"
     shutil.copytree(
@@ -161,7 +157,7 @@ def test_a_changed_source_changes_the_key(
     assert keys[0] != keys[1] != keys[2] != keys[0]
 
 
-def test_the_key_does_not_depend_on_how_the_graph_was_given() -> None:
+def test_the_key_does_not_depend_on_how_the_graph_was_given():
     """Neither on the order of edges between vertices, nor on their type."""
     order = np.argsort(EDGES[1], kind="stable")
     assert key(as_graph(EDGES[:, order].astype(np.int32))) == key()
@@ -273,9 +269,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_bad_entry_is_named_and_made_anew(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_entry_is_named_and_made_anew(name: str, tmp_path, caplog):
     harm, why = DAMAGE[name]
     folder = tmp_path / "cache"
     shares(folder)
@@ -294,7 +288,7 @@ def test_a_bad_entry_is_named_and_made_anew(
 
 
 @pytest.mark.parametrize("seed", sampled(range(3), keep=lambda seed: seed == 0))
-def test_no_flipped_byte_is_believed(seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_flipped_byte_is_believed(seed: int, tmp_path, caplog):
     """Wherever it is: it is found, or it is in what says nothing (names of files, dates, padding)."""
     shares(tmp_path)
     (entry,) = entries(tmp_path)
@@ -320,9 +314,7 @@ def no_space(descriptor: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_is_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_is_one_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(os, "fsync", no_space)
     assert same(shares(tmp_path), FRESH)
     (record,) = caplog.records
@@ -330,9 +322,7 @@ def test_a_full_disk_is_one_warning(
     assert entries(tmp_path) == []
 
 
-def test_a_disk_that_fills_up_while_an_entry_is_written_is_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_fills_up_while_an_entry_is_written_is_one_warning(tmp_path, monkeypatch, caplog):
     """The kernel itself refuses, in the middle of the file."""
     write = PlanCache._write
 
@@ -354,21 +344,21 @@ def test_a_disk_that_fills_up_while_an_entry_is_written_is_one_warning(
     assert len(entries(tmp_path)) == 1
 
 
-def test_a_folder_that_cannot_be_made_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_cannot_be_made_is_one_warning(caplog):
     assert same(shares(Path("/proc/self/dgcl cache")), FRESH)
     (record,) = caplog.records
     assert "cache entry /proc/self/dgcl cache/" in record.getMessage()
     assert "cannot be written" in record.getMessage()
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"cache must be a folder.*file, which is a file"):
         shares(tmp_path / "file")
 
 
 @pytest.mark.slow
-def test_jobs_that_share_a_folder_see_whole_entries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_that_share_a_folder_see_whole_entries(tmp_path, caplog):
     shares(tmp_path)
     part, plan = PlanCache(tmp_path, key()).load(50, 3) or (None, None)
     assert part is not None
@@ -393,7 +383,7 @@ def test_jobs_that_share_a_folder_see_whole_entries(tmp_path: Path, caplog: pyte
     assert len(entries(tmp_path)) == 1
 
 
-def test_what_killed_writers_left_is_swept_away_in_time(tmp_path: Path) -> None:
+def test_what_killed_writers_left_is_swept_away_in_time(tmp_path):
     old, young, other = tmp_path / ".dgcl-a.part", tmp_path / ".dgcl-b.part", tmp_path / "mine.part"
     for path in (old, young, other):
         path.touch()
@@ -405,7 +395,7 @@ def test_what_killed_writers_left_is_swept_away_in_time(tmp_path: Path) -> None:
     assert other.exists()
 
 
-def test_options_are_part_of_the_key_by_name() -> None:
+def test_options_are_part_of_the_key_by_name():
     """An option that a planner will learn one day must change the key without anybody's remembering it."""
     assert set(key()["options"]) == {field.name for field in dataclasses.fields(PlanOptions)}
 
@@ -413,9 +403,7 @@ def test_options_are_part_of_the_key_by_name() -> None:
 @pytest.mark.parametrize(
     "folder", ["graph", "partition", "planner", "program", "relation", "replication", "topology"]
 )
-def test_an_edited_folder_changes_the_key(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edited_folder_changes_the_key(folder: str, tmp_path, monkeypatch):
     """Whatever decides what an entry holds: its sources in a package that is a copy of ours."""
     for name in ("graph", "partition", "planner", "program", "relation", "replication", "topology"):
         (tmp_path / name).mkdir()
@@ -427,9 +415,7 @@ def test_an_edited_folder_changes_the_key(
     assert cache._hash_sources() != before
 
 
-def test_a_folder_that_others_may_write_or_that_is_a_link_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_others_may_write_or_that_is_a_link_is_said(tmp_path, caplog):
     own, open_to_all, elsewhere = tmp_path / "own", tmp_path / "open", tmp_path / "link"
     own.mkdir(mode=0o755)
     open_to_all.mkdir()
@@ -443,7 +429,7 @@ def test_a_folder_that_others_may_write_or_that_is_a_link_is_said(
         assert words in "".join(said)
 
 
-def test_a_folder_in_place_of_an_entry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_in_place_of_an_entry(tmp_path, caplog):
     shares(tmp_path)
     (entry,) = entries(tmp_path)
     entry.unlink()

@@ -109,7 +109,7 @@ def spoil_plan(folder: Path) -> None:
     "spoil, words",
     {
         "missing": (spoil_missing, "parts: what is in"),
-        "first": (
+        "in the middle": (
             lambda folder: spoil_missing(folder, 1),
             "rank-00001.part is missing; write all parts again: dgcl",
         ),

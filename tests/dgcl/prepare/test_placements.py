@@ -37,7 +37,7 @@ def from_parts(folder: Path) -> tuple[torch.Tensor, str]:
     return aggregate(comm), comm.edges
 
 
-def test_the_command_writes_them(tmp_path: Path) -> None:
+def test_the_command_writes_them(tmp_path):
     graph, folder = tmp_path / "graph.npz", tmp_path / "parts"
     save_graph(graph, CASE.graph)
     assert main(["partition", str(graph), "--ranks", "3", "--strategy", "cover", "--out", f"{folder}/"]) == 0
@@ -52,7 +52,7 @@ def with_cache(folder: Path, edges: str) -> tuple[torch.Tensor, list[float]]:
 
 
 @pytest.mark.parametrize("edges", ["tail", "cover"])
-def test_a_cache_holds_every_plan(edges: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_holds_every_plan(edges: str, tmp_path, caplog):
     (first, *_) = dgcl.launch(with_cache, RANKS, tmp_path / "cache", edges)
     entries = sorted(path.name for path in (tmp_path / "cache").iterdir())
     caplog.set_level(logging.INFO, "dgcl")
@@ -64,7 +64,7 @@ def test_a_cache_holds_every_plan(edges: str, tmp_path: Path, caplog: pytest.Log
     assert first[1] == again[1]
 
 
-def test_every_edge_is_on_its_worker_once() -> None:
+def test_every_edge_is_on_its_worker_once():
     graph: Graph = CASE.graph
     part = CASE.part(RANKS).astype(np.int32)
     worker = workers_of("cover", graph, part, RANKS)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ def rows(*trailing: int) -> torch.Tensor:
     return torch.randn(NUM_NODES, *trailing, dtype=torch.float64, generator=generator)
 
 
-def test_every_vertex_is_a_core_row_once_and_comes_back() -> None:
+def test_every_vertex_is_a_core_row_once_and_comes_back():
     def run(comm: dgcl.Communicator) -> list[int]:
         mine = dgcl.dispatch_features(rows(3))
         assert torch.equal(mine, rows(3)[comm.owned_ids])
@@ -64,7 +63,7 @@ def test_every_vertex_is_a_core_row_once_and_comes_back() -> None:
     assert sorted(vertex for mine in on_ranks(run) for vertex in mine) == list(range(NUM_NODES))
 
 
-def test_no_byte_goes_to_another_machine() -> None:
+def test_no_byte_goes_to_another_machine():
     def run(comm: dgcl.Communicator) -> int:
         comm.fold(comm.expand(dgcl.dispatch_features(rows(4))))
         here = torch.tensor(MACHINE) == MACHINE[comm.rank]
@@ -75,7 +74,7 @@ def test_no_byte_goes_to_another_machine() -> None:
     assert sum(on_ranks(run)) > 0
 
 
-def test_describe_says_what_does_not_travel_and_why() -> None:
+def test_describe_says_what_does_not_travel_and_why():
     texts = on_ranks(lambda comm: comm.describe())
     for rank, text in enumerate(texts):
         assert "replicated across machines, for 2 exchange(s): no row travels between machines" in text
@@ -87,7 +86,7 @@ def test_describe_says_what_does_not_travel_and_why() -> None:
             assert (away in line) == (machine != MACHINE[rank])
 
 
-def test_memory_that_is_not_there_is_an_error_on_every_rank() -> None:
+def test_memory_that_is_not_there_is_an_error_on_every_rank():
     def run() -> None:
         with pytest.raises(MemoryError, match="do not fit"):
             dgcl.build_comm_info(as_graph(EDGES), machines(MACHINE), replicas=dgcl.ReplicaOptions(2, 1000))
@@ -103,7 +102,7 @@ LOSSES: dict[str, tuple[Callable[..., Any], bool]] = {
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses_count_each_vertex_once(name: str, masked: bool) -> None:
+def test_losses_count_each_vertex_once(name: str, masked: bool):
     theirs, classes = LOSSES[name]
     ours = dgcl.nn.loss(theirs)
     labels = torch.arange(NUM_NODES) % 3 if classes else rows(3).sigmoid().flip(0)
@@ -128,7 +127,7 @@ def test_losses_count_each_vertex_once(name: str, masked: bool) -> None:
     on_ranks(run)
 
 
-def test_weights_of_elements_stay_with_their_rows() -> None:
+def test_weights_of_elements_stay_with_their_rows():
     labels, weight = rows(3).sigmoid().flip(0), rows(3).abs()
     expected = F.binary_cross_entropy_with_logits(rows(3), labels, weight)
 
@@ -144,7 +143,7 @@ def test_weights_of_elements_stay_with_their_rows() -> None:
     on_ranks(run)
 
 
-def test_accuracy_counts_each_vertex_once() -> None:
+def test_accuracy_counts_each_vertex_once():
     labels = torch.arange(NUM_NODES) % 3
     expected = (rows(3).argmax(1) == labels).double().mean()
     for found in on_ranks(
@@ -153,7 +152,7 @@ def test_accuracy_counts_each_vertex_once() -> None:
         assert found == expected
 
 
-def test_batch_normalisation_has_the_statistics_of_the_vertices() -> None:
+def test_batch_normalisation_has_the_statistics_of_the_vertices():
     whole = torch.nn.BatchNorm1d(3, dtype=torch.float64)
     x = rows(3).requires_grad_()
     out = whole(x)
@@ -172,7 +171,7 @@ def test_batch_normalisation_has_the_statistics_of_the_vertices() -> None:
     on_ranks(run)
 
 
-def test_copies_drop_the_same_elements() -> None:
+def test_copies_drop_the_same_elements():
     def run(comm: dgcl.Communicator) -> dict[int, list[float]]:
         dropped = dgcl.nn.dropout(dgcl.dispatch_features(torch.ones(NUM_NODES, 8)), 0.5)
         return dict(zip(comm.owned_ids.tolist(), dropped.tolist(), strict=True))
@@ -185,7 +184,7 @@ def test_copies_drop_the_same_elements() -> None:
     assert sum(map(len, found)) > NUM_NODES  # there are copies
 
 
-def test_sums_over_copies() -> None:
+def test_sums_over_copies():
     def run(comm: dgcl.Communicator) -> None:
         mine = dgcl.dispatch_features(rows(2)) * (comm.rank + 1)
         factor = torch.zeros(NUM_NODES, dtype=torch.float64)
@@ -199,7 +198,7 @@ def test_sums_over_copies() -> None:
     on_ranks(run)
 
 
-def test_parts_prepared_offline_keep_their_replicas(tmp_path: Path) -> None:
+def test_parts_prepared_offline_keep_their_replicas(tmp_path):
     topology = machines(MACHINE)
     inputs = prepare_inputs(EDGES, len(MACHINE), topology, strategy=Replicas(2))
     save_parts(tmp_path, inputs)

@@ -43,7 +43,7 @@ def distances(graph: Graph, core: np.ndarray) -> dict[int, int]:
 
 
 @given(problems())
-def test_copies_are_all_that_is_within_reach(problem: tuple[Graph, np.ndarray, np.ndarray, int]) -> None:
+def test_copies_are_all_that_is_within_reach(problem: tuple[Graph, np.ndarray, np.ndarray, int]):
     graph, part, machine_of_rank, hops = problem
     counts = count_copies(graph, part, machine_of_rank, hops)
     copies = copy_graph(graph, part, counts)
@@ -71,7 +71,7 @@ def test_copies_are_all_that_is_within_reach(problem: tuple[Graph, np.ndarray, n
 
 
 @given(problems())
-def test_every_rank_keeps_what_was_foretold(problem: tuple[Graph, np.ndarray, np.ndarray, int]) -> None:
+def test_every_rank_keeps_what_was_foretold(problem: tuple[Graph, np.ndarray, np.ndarray, int]):
     graph, part, machine_of_rank, hops = problem
     counts = count_copies(graph, part, machine_of_rank, hops)
     copies = copy_graph(graph, part, counts)
@@ -83,7 +83,7 @@ def test_every_rank_keeps_what_was_foretold(problem: tuple[Graph, np.ndarray, np
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 12))
-def test_level_is_as_even_as_can_be(low: list[int], more: int) -> None:
+def test_level_is_as_even_as_can_be(low: list[int], more: int):
     found = level(np.array(low), sum(low) + more)
     assert found.sum() == sum(low) + more
     assert (found >= low).all()
@@ -92,7 +92,7 @@ def test_level_is_as_even_as_can_be(low: list[int], more: int) -> None:
     assert found.max() == best
 
 
-def test_a_replica_goes_to_the_rank_that_reads_it_most() -> None:
+def test_a_replica_goes_to_the_rank_that_reads_it_most():
     """Rank 1 reads vertex 4 twice, rank 0 once; rank 0 alone reads vertex 5."""
     edges = np.array([[4, 4, 4, 5], [0, 2, 3, 1]])
     counts = count_copies(as_graph(edges), np.array([0, 0, 1, 1, 2, 2], np.int32), np.array([0, 0, 1]), 1)
@@ -110,7 +110,7 @@ GRAPH = as_graph(np.random.default_rng(3).integers(0, 60, (2, 150)), num_nodes=6
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("hops", [1, 2, 5])
-def test_memory_is_what_was_predicted(layout: str, hops: int) -> None:
+def test_memory_is_what_was_predicted(layout: str, hops: int):
     """To the byte: of the local graphs that are built, and of the rows that programs number."""
     shares = shares_of(GRAPH, layout, hops)
     part = np.empty(60, np.int32)
@@ -140,7 +140,7 @@ def test_memory_is_what_was_predicted(layout: str, hops: int) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_is_planned_between_machines(layout: str) -> None:
+def test_nothing_is_planned_between_machines(layout: str):
     shares = shares_of(GRAPH, layout, 2)
     plan, machine = shares[0].plan, np.array(LAYOUTS[layout])
     assert plan.trees.num_trees > 0
@@ -152,7 +152,7 @@ def test_nothing_is_planned_between_machines(layout: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["dgx1x2", "hgx_h100x2"])
-def test_network_cards_carry_nothing(name: str) -> None:
+def test_network_cards_carry_nothing(name: str):
     """By the links' routes of real machines, bytes of connections that lead off a machine."""
     from dgcl.planner.cost import stage_loads
     from dgcl.topology import resolve_topology
@@ -179,7 +179,7 @@ def _off_machine(topology) -> np.ndarray:
     return np.array(sorted(between - inside))
 
 
-def test_edges_and_degrees_are_those_of_the_whole_graph() -> None:
+def test_edges_and_degrees_are_those_of_the_whole_graph():
     for share in shares_of(GRAPH, "three-unequal", 2):
         local = share.local
         sources, heads = GRAPH.edges()
@@ -193,7 +193,7 @@ def test_edges_and_degrees_are_those_of_the_whole_graph() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("hops", [1, 3])
-def test_hop_distances(case: Case, hops: int) -> None:
+def test_hop_distances(case: Case, hops: int):
     part = case.part(3)
     reads = np.zeros((case.num_nodes, case.num_nodes), bool)
     reads[case.edges[1], case.edges[0]] = True

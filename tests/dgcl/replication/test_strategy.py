@@ -1,6 +1,5 @@
 """Replicas as a strategy: what fits and what does not, where there is nothing to replicate, and what is cached."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ def needed(shares: list[Share]) -> int:
     )
 
 
-def test_it_says_what_replicas_take() -> None:
+def test_it_says_what_replicas_take():
     share, *others = shares_with()
     assert "copies of a vertex" in share.choice
     assert "on the fullest rank" in share.choice
@@ -40,7 +39,7 @@ def test_it_says_what_replicas_take() -> None:
     assert shares_with()[0].plan.fingerprint == share.plan.fingerprint
 
 
-def test_halo_rows_count_when_they_are_known() -> None:
+def test_halo_rows_count_when_they_are_known():
     """Between what is known before the ranks' replicas are, and after: refused in the second look."""
     most = needed(shares_with())
     assert (
@@ -50,7 +49,7 @@ def test_halo_rows_count_when_they_are_known() -> None:
         shares_with(limit=most - 1)
 
 
-def test_what_is_far_too_large_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_far_too_large_is_not_copied(monkeypatch):
     monkeypatch.setattr(strategy, "copy_graph", None)
     for limits in ({"limit": 10_000}, {"free": (10**9, 10**9, 10_000, 10**9)}):
         with pytest.raises(
@@ -64,12 +63,12 @@ def test_what_is_far_too_large_is_not_copied(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
-def test_hops_are_a_number_of_layers(wrong: Any) -> None:
+def test_hops_are_a_number_of_layers(wrong: Any):
     with pytest.raises((TypeError, ValueError), match="hops must be an integer from 1 to 1000"):
         shares_with(wrong)
 
 
-def test_on_one_machine_nothing_is_replicated() -> None:
+def test_on_one_machine_nothing_is_replicated():
     shares = prepare(GRAPH, 4, "uniform", part=PART, strategy=Replicas(2))
     plain = prepare(GRAPH, 4, "uniform", part=PART)
     assert shares[0].plan.fingerprint == plain[0].plan.fingerprint
@@ -78,7 +77,7 @@ def test_on_one_machine_nothing_is_replicated() -> None:
     assert plain[0].choice == ""
 
 
-def test_ranks_that_only_another_machine_joins() -> None:
+def test_ranks_that_only_another_machine_joins():
     """Rank 0 and 1 share a machine and no wire: rows go by rank 2, so replicas cannot do without it."""
     from dgcl.topology import Connection, Device, Topology
 
@@ -90,7 +89,7 @@ def test_ranks_that_only_another_machine_joins() -> None:
         prepare(edges, 3, topology, part=np.arange(3), strategy=Replicas(1))
 
 
-def test_the_cache_gives_the_same_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_gives_the_same_again(tmp_path, monkeypatch):
     def made(hops: int) -> list[Share]:
         topology = machines(LAYOUTS["two-of-two"], 0.001)
         return prepare(GRAPH, 4, topology, cache=tmp_path, strategy=Replicas(hops))
@@ -105,7 +104,7 @@ def test_the_cache_gives_the_same_again(tmp_path: Path, monkeypatch: pytest.Monk
             assert np.array_equal(getattr(mine.local, name), getattr(theirs.local, name))
 
 
-def test_it_must_fit_also_where_it_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_must_fit_also_where_it_is_cached(tmp_path, monkeypatch):
     def made(limit: int | None = None) -> list[Share]:
         topology = machines(LAYOUTS["two-of-two"], 0.1)
         return prepare(GRAPH, 4, topology, part=PART, cache=tmp_path, strategy=Replicas(2, limit))

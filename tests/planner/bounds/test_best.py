@@ -20,13 +20,13 @@ GB = 10**9
 
 
 @given(instances(min_devices=2, max_devices=4, max_classes=3, max_total=8))
-def test_no_plan_of_a_small_instance_beats_the_bound(case: tuple[Relation, Topology]) -> None:
+def test_no_plan_of_a_small_instance_beats_the_bound(case: tuple[Relation, Topology]):
     best = optimum(*case, GB)
     for bound in (cut_bound, distance_bound, best_bound):
         assert bound(*case, GB).seconds <= best * (1 + 1e-6)
 
 
-def test_the_known_answer() -> None:
+def test_the_known_answer():
     bound = best_bound(Relation.from_classes(3, [(0, {2}, 8)]), known_answer_topology(), GB)
     assert bound.seconds == pytest.approx(1.6)
 
@@ -125,14 +125,14 @@ CASES = [
 
 
 @pytest.mark.parametrize("topology, classes, seconds, where", CASES)
-def test_bounds_worked_out_by_hand(topology: Topology, classes: list, seconds: float, where: str) -> None:
+def test_bounds_worked_out_by_hand(topology: Topology, classes: list, seconds: float, where: str):
     relation = Relation.from_classes(topology.num_devices, classes)
     bound = best_bound(relation, topology, GB)
     assert bound.seconds == pytest.approx(seconds)
     assert bound.where == where
 
 
-def test_a_given_list_of_links_limits_what_connections_can_do() -> None:
+def test_a_given_list_of_links_limits_what_connections_can_do():
     """Two parallel wires, of which the only link uses the slow one: the fast one is out of reach."""
     fast = small_topology(2, [(0, 1, 1.0), (0, 1, 9.0)])
     slow = Topology(fast.name, fast.devices, fast.connections, (Link("d0", "d1", ("w0",)),))
@@ -141,19 +141,19 @@ def test_a_given_list_of_links_limits_what_connections_can_do() -> None:
     assert cut_bound(relation, slow, GB).seconds == pytest.approx(9.0)
 
 
-def test_a_relation_that_cannot_be_delivered_has_no_bound() -> None:
+def test_a_relation_that_cannot_be_delivered_has_no_bound():
     with pytest.raises(ValueError, match=r"rank 0 \(d0\) -> rank 1 \(d1\).*not even through relays"):
         cut_bound(Relation.from_classes(2, [(0, {1}, 1)]), small_topology(2, []), GB)
 
 
-def test_the_best_of_the_planners_own_bound_and_ours_counts() -> None:
+def test_the_best_of_the_planners_own_bound_and_ours_counts():
     relation, topology = Relation.from_classes(2, [(0, {1}, 10)]), switched(2)
     assert best_bound(relation, topology, GB, Bound(9.0, "prices")).where == "prices"
     assert best_bound(relation, topology, GB, Bound(0.5, "prices"), None).seconds == pytest.approx(1.0)
 
 
 @given(topologies(min_devices=2))
-def test_every_crossing_link_is_covered(topology: Topology) -> None:
+def test_every_crossing_link_is_covered(topology: Topology):
     arrays = topology.arrays()
     cuts = candidate_cuts(topology)
     label = labels(cuts, topology.num_devices)
@@ -177,7 +177,7 @@ def test_every_crossing_link_is_covered(topology: Topology) -> None:
 
 
 @pytest.mark.parametrize("num_devices", [2, 3, 8, 11, 64, 130])
-def test_cuts_are_many_for_few_ranks_and_few_for_many(num_devices: int) -> None:
+def test_cuts_are_many_for_few_ranks_and_few_for_many(num_devices: int):
     cuts = candidate_cuts(switched(num_devices))
     assert len({cut.groups for cut in cuts}) == len(cuts)
     assert len(cuts) <= max(1 << min(num_devices, 10), 6 * num_devices)
@@ -188,7 +188,7 @@ def test_cuts_are_many_for_few_ranks_and_few_for_many(num_devices: int) -> None:
 
 @examples(20, 40)
 @given(instances(max_devices=5))
-def test_bounds_hold_for_every_method(case: tuple[Relation, Topology]) -> None:
+def test_bounds_hold_for_every_method(case: tuple[Relation, Topology]):
     relation, topology = case
     bound = best_bound(relation, topology, 512).seconds
     for method in METHODS:

@@ -43,7 +43,7 @@ def drawn() -> Relation:
     "machine, kinds",
     {"ports in and out, NICs in four places": ("dgx_a100x4", 6), "ports in and out": ("hgx_h100", 2)},
 )
-def test_directions_of_a_kind_are_as_fast_and_in_the_same_places(machine: str, kinds: int) -> None:
+def test_directions_of_a_kind_are_as_fast_and_in_the_same_places(machine: str, kinds: int):
     arrays = resolve_topology(machine).arrays()
     kind = direction_kinds(arrays)
     assert kind.shape == arrays.bandwidth.shape
@@ -52,7 +52,7 @@ def test_directions_of_a_kind_are_as_fast_and_in_the_same_places(machine: str, k
         assert np.unique(arrays.bandwidth[kind == k]).size == 1
 
 
-def test_bundles_hold_every_row_once_for_each_group(drawn: Relation) -> None:
+def test_bundles_hold_every_row_once_for_each_group(drawn: Relation):
     space = plan_states(drawn, resolve_topology("dgx_a100x4"))
     bundles = make_bundles(space)
     wanted: Counter[tuple[int, tuple[int, ...]]] = Counter()
@@ -70,7 +70,7 @@ def test_bundles_hold_every_row_once_for_each_group(drawn: Relation) -> None:
 
 
 @pytest.mark.parametrize("machine", [slow(name) for name in ("dgx_a100x4", "dgx1x4")])
-def test_passes_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation, machine: str) -> None:
+def test_passes_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation, machine: str):
     topology = resolve_topology(machine)
     problem, arrays = problem_of(drawn, topology), topology.arrays()
     bundles, least = make_bundles(problem.space), least_stages(problem.space)
@@ -94,7 +94,7 @@ def test_passes_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation
     assert predicted_seconds(trees, arrays, ROW_BYTES) <= descent.time * UNIT * (1.0 + 1e-9)
 
 
-def test_a_pass_that_gains_nothing_leaves_the_best_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_gains_nothing_leaves_the_best_as_it_was(monkeypatch):
     """Prices that hardly differ send rows where that does not help."""
     monkeypatch.setattr("dgcl.planner.column_generation.search.grouped.SHARPNESS", (0.1,))
     topology = resolve_topology("dgx1x4")
@@ -120,7 +120,7 @@ def test_a_pass_that_gains_nothing_leaves_the_best_as_it_was(monkeypatch: pytest
     assert min(gains) == 0.0
 
 
-def test_too_few_stages_have_no_aggregated_solution() -> None:
+def test_too_few_stages_have_no_aggregated_solution():
     """The last device of a chain of clusters is out of reach in one stage without a direct link."""
     topology = resolve_topology("dgx1x4")
     problem = problem_of(Relation.from_classes(32, [(0, {7, 31}, 5)]), topology)
@@ -134,7 +134,7 @@ def test_too_few_stages_have_no_aggregated_solution() -> None:
     st.lists(st.integers(1, 300), min_size=1, max_size=50),
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
 )
-def test_amounts_add_up_and_keep_the_shares(count: list[int], parts: list[int]) -> None:
+def test_amounts_add_up_and_keep_the_shares(count: list[int], parts: list[int]):
     rows, share = np.array(count), np.array(parts) / sum(parts)
     amounts = _divide_rows(rows, share)
     assert (amounts >= 0).all()
@@ -148,7 +148,7 @@ def test_amounts_add_up_and_keep_the_shares(count: list[int], parts: list[int]) 
     "machine",
     ["hgx_h100x4", *(matrix(name) for name in ("dgx1x4", "dgx_a100x4"))],
 )
-def test_32_devices_are_planned_within_three_percent_and_equal_each_time(machine: str) -> None:
+def test_32_devices_are_planned_within_three_percent_and_equal_each_time(machine: str):
     relation, topology = (
         synthetic_relation("reddit", 32, scale=0.3),
         without_latencies(resolve_topology(machine)),
@@ -159,7 +159,7 @@ def test_32_devices_are_planned_within_three_percent_and_equal_each_time(machine
 
 
 @pytest.mark.slow
-def test_groups_that_send_each_other_nothing() -> None:
+def test_groups_that_send_each_other_nothing():
     """The bound between groups is 0 then; it was once divided by."""
     generator = np.random.default_rng(1)
     classes = []

@@ -37,7 +37,7 @@ def cheapest(topology: Topology, source: int, dests: list[int], price: np.ndarra
 )
 def test_values_are_those_of_the_cheapest_trees(
     case: tuple[Relation, Topology], seed: int, data: st.DataObject
-) -> None:
+):
     relation, topology = case
     if relation.num_classes == 0:
         return
@@ -57,7 +57,7 @@ def test_values_are_those_of_the_cheapest_trees(
         assert float((rows * price).sum()) == pytest.approx(total)  # what is sent costs what was promised
 
 
-def test_a_set_may_wait_while_another_part_is_sent() -> None:
+def test_a_set_may_wait_while_another_part_is_sent():
     """From 0 to {1, 2}: 2 is cheap now, 1 is cheap later. (The part with the lowest bit is the one that waits.)"""
     topology = Topology.from_json(
         {
@@ -83,7 +83,7 @@ def test_a_set_may_wait_while_another_part_is_sent() -> None:
 )
 def test_without_stages_values_are_those_of_the_cheapest_trees_too(
     case: tuple[Relation, Topology], seed: int
-) -> None:
+):
     relation, topology = case
     if relation.num_classes == 0:
         return
@@ -110,7 +110,7 @@ def test_without_stages_values_are_those_of_the_cheapest_trees_too(
 
 
 @pytest.mark.parametrize("wanted", [[0b1], [0b111], [0b1010, 0b0110], [0b11111, 0b100000]])
-def test_families_hold_all_subsets_and_all_their_divisions(wanted: list[int]) -> None:
+def test_families_hold_all_subsets_and_all_their_divisions(wanted: list[int]):
     size = 6
     family = build_family([np.arange(size)], [np.array(wanted)])
     masks = family.set_mask.tolist()

@@ -51,9 +51,7 @@ def whole(program: StageProgram, relation: Relation, topology: Topology) -> tupl
 
 @examples(20, 50)
 @given(case=instances(min_devices=2, max_devices=6, max_classes=6, max_count=300), grouped=st.booleans())
-def test_every_vertex_gets_a_tree_and_loads_do_not_grow(
-    case: tuple[Relation, Topology], grouped: bool
-) -> None:
+def test_every_vertex_gets_a_tree_and_loads_do_not_grow(case: tuple[Relation, Topology], grouped: bool):
     relation, topology = case
     program = solved(relation, topology, max(1, relation.world_size - 1), grouped)
     if program is None:
@@ -65,7 +63,7 @@ def test_every_vertex_gets_a_tree_and_loads_do_not_grow(
     assert (used <= most[: used.shape[0]]).all()  # second deliveries and useless relays are dropped
 
 
-def test_rounding_keeps_stages_within_a_row_or_two_of_their_time() -> None:
+def test_rounding_keeps_stages_within_a_row_or_two_of_their_time():
     """Many classes of one vertex, of which a solution sends fractions: remainders must not all take one way."""
     topology = small_topology(4, [(a, b, 1.0 + a + 2 * b) for a in range(4) for b in range(a)])
     classes = [
@@ -81,7 +79,7 @@ def test_rounding_keeps_stages_within_a_row_or_two_of_their_time() -> None:
 
 @examples(10, 30)
 @given(case=instances(min_devices=3, max_devices=5, max_classes=6, max_count=40))
-def test_polishing_keeps_delivery_and_never_slows_a_plan_down(case: tuple[Relation, Topology]) -> None:
+def test_polishing_keeps_delivery_and_never_slows_a_plan_down(case: tuple[Relation, Topology]):
     relation, topology = case
     arrays, most = topology.arrays(), relation.world_size - 1
     program = solved(relation, topology, most)
@@ -96,7 +94,7 @@ def test_polishing_keeps_delivery_and_never_slows_a_plan_down(case: tuple[Relati
 
 
 @pytest.mark.parametrize("count", [1, 7, 1000])
-def test_a_class_is_cut_only_where_the_solution_says_so(count: int) -> None:
+def test_a_class_is_cut_only_where_the_solution_says_so(count: int):
     """Two equal ways of two hops each: a class goes half over each, in two trees."""
     topology = small_topology(4, [(0, 1, 1.0), (0, 2, 1.0), (1, 3, 1.0), (2, 3, 1.0)])
     relation = Relation.from_classes(4, [(0, {3}, count)])

@@ -48,9 +48,7 @@ def has_the_links(method: str, relation: Relation, topology: Topology) -> bool:
 @EVERY_METHOD
 @examples(20, 60)
 @given(case=instances(), row_bytes=st.sampled_from([1, 512, 4096]))
-def test_every_plan_delivers_at_the_stated_cost(
-    method: str, case: tuple[Relation, Topology], row_bytes: int
-) -> None:
+def test_every_plan_delivers_at_the_stated_cost(method: str, case: tuple[Relation, Topology], row_bytes: int):
     relation, topology = case
     if not has_the_links(method, relation, topology):
         with pytest.raises(ValueError, match="no such link"):
@@ -70,7 +68,7 @@ def test_every_plan_delivers_at_the_stated_cost(
 @EVERY_METHOD
 @examples(20, 60)
 @given(case=instances())
-def test_the_same_input_gives_the_same_plan(method: str, case: tuple[Relation, Topology]) -> None:
+def test_the_same_input_gives_the_same_plan(method: str, case: tuple[Relation, Topology]):
     relation, topology = case
     if not has_the_links(method, relation, topology):
         return
@@ -80,7 +78,7 @@ def test_the_same_input_gives_the_same_plan(method: str, case: tuple[Relation, T
     assert {**one.meta, "planning_seconds": 0} == {**two.meta, "planning_seconds": 0}
 
 
-def test_the_known_answer() -> None:
+def test_the_known_answer():
     relation = Relation.from_classes(3, [(0, {2}, 8)])
     options = PlanOptions(row_bytes=GB)
     seconds = {m: make_plan(relation, known_answer_topology(), m, options) for m in METHODS}
@@ -91,7 +89,7 @@ def test_the_known_answer() -> None:
     assert seconds["direct"].direct_seconds == 8.0
 
 
-def test_meta_is_json_with_the_names_of_the_format() -> None:
+def test_meta_is_json_with_the_names_of_the_format():
     plan = make_plan(
         Relation.from_classes(3, [(0, {2}, 8)]), line(3), options=PlanOptions(seed=7, row_bytes=4)
     )
@@ -112,26 +110,26 @@ def test_meta_is_json_with_the_names_of_the_format() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nothing_to_send(method: str) -> None:
+def test_nothing_to_send(method: str):
     for world in (1, 2, 70):
         plan = make_plan(Relation.from_classes(world, []), switched(world), method)
         assert (plan.predicted_seconds, plan.lower_bound_seconds, plan.gap) == (0, 0, 0)
         assert (plan.stage_seconds, plan.direct_seconds, plan.trees.num_trees) == ([], 0, 0)
 
 
-def test_a_line_needs_a_relay_and_exactly_two_stages() -> None:
+def test_a_line_needs_a_relay_and_exactly_two_stages():
     plan = make_plan(Relation.from_classes(3, [(0, {2}, 4)]), line(3), "spst", PlanOptions(row_bytes=GB))
     assert [tree_edges(plan.trees, t) for t in range(plan.trees.num_trees)] == [[(0, 1, 0), (1, 2, 1)]]
     assert plan.stage_seconds == [4.0, 4.0]
 
 
-def test_direct_names_the_pair_without_a_link() -> None:
+def test_direct_names_the_pair_without_a_link():
     relation = Relation.from_classes(3, [(0, {1}, 4), (2, {0}, 1)])
     with pytest.raises(ValueError, match=r"rank 2 \(d2\) -> rank 0 \(d0\).*no such link.*'auto'"):
         make_plan(relation, line(3), "direct")
 
 
-def test_a_chain_goes_from_one_that_needs_a_row_to_the_next() -> None:
+def test_a_chain_goes_from_one_that_needs_a_row_to_the_next():
     relation = Relation.from_classes(4, [(1, {2, 0}, 5), (3, {0}, 2)])
     plan = make_plan(relation, switched(4), "chain")
     assert [tree_edges(plan.trees, t) for t in (0, 1)] == [[(1, 2, 0), (2, 0, 1)], [(3, 0, 0)]]
@@ -140,7 +138,7 @@ def test_a_chain_goes_from_one_that_needs_a_row_to_the_next() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_pair_that_relays_cannot_reach_is_named_with_the_missing_link(method: str) -> None:
+def test_a_pair_that_relays_cannot_reach_is_named_with_the_missing_link(method: str):
     relation = Relation.from_classes(4, [(0, {1, 3}, 4), (2, {1}, 1), (3, {1}, 1)])
     with pytest.raises(
         ValueError, match=r"rank 2 \(d2\) -> rank 1 \(d1\).*not even through relays.*d2 -> d1"
@@ -148,7 +146,7 @@ def test_a_pair_that_relays_cannot_reach_is_named_with_the_missing_link(method: 
         make_plan(relation, line(4, two_way=False), method)
 
 
-def test_a_topology_of_another_size_is_refused_with_a_way_out() -> None:
+def test_a_topology_of_another_size_is_refused_with_a_way_out():
     relation = Relation.from_classes(3, [(0, {1}, 4)])
     with pytest.raises(ValueError, match=r"4 device\(s\).*world_size 3.*restrict\(3\)"):
         make_plan(relation, line(4))
@@ -156,7 +154,7 @@ def test_a_topology_of_another_size_is_refused_with_a_way_out() -> None:
         make_plan(relation, line(2))
 
 
-def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_method_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"method must be one of auto, .*did you mean 'direct'"):
         make_plan(Relation.from_classes(1, []), switched(1), "dirct")
 
@@ -171,12 +169,12 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
         ({"gap": float("nan")}, ValueError, "gap must be a fraction"),
     ],
 )
-def test_options_are_checked(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_options_are_checked(options: dict[str, Any], error: type[Exception], message: str):
     with pytest.raises(error, match=message):
         PlanOptions(**options)
 
 
-def test_stages_that_nothing_uses_are_closed_up() -> None:
+def test_stages_that_nothing_uses_are_closed_up():
     trees = Trees([1, 0], [1, 2], [0, 1, 3], [1, 0, 1], [2, 1, 2], [4, 1, 6])
     tidy = trees.normalised()
     assert tidy.tree_class.tolist() == [0, 1]
@@ -184,7 +182,7 @@ def test_stages_that_nothing_uses_are_closed_up() -> None:
     assert [tree_edges(tidy, t) for t in (0, 1)] == [[(0, 1, 0), (1, 2, 2)], [(1, 2, 1)]]
 
 
-def test_spst_keeps_one_way_links_one_way() -> None:
+def test_spst_keeps_one_way_links_one_way():
     links = (Link("d0", "d1", ("w0",)), Link("d1", "d2", ("w1",)), Link("d2", "d0", ("w2",)))
     wires = tuple(Connection(f"w{i}", "w", f"d{i}", f"d{(i + 1) % 3}", 1.0) for i in range(3))
     ring = Topology("ring", tuple(Device(f"d{i}") for i in range(3)), wires, links)
@@ -192,5 +190,5 @@ def test_spst_keeps_one_way_links_one_way() -> None:
     assert tree_edges(plan.trees, 0) == [(1, 2, 0), (2, 0, 1)]
 
 
-def test_plan_error_is_a_value_error() -> None:
+def test_plan_error_is_a_value_error():
     assert issubclass(PlanError, ValueError)

@@ -35,7 +35,7 @@ def facts() -> dict:
     return report(outcomes[0], outcomes)
 
 
-def test_figures_worked_out_by_hand(facts: dict) -> None:
+def test_figures_worked_out_by_hand(facts: dict):
     """Direct: 8 GB over nv0 is 1 s; 8 GB over the cable one way is 4 s, 2 GB the other way 1 s."""
     assert facts["machine"]["devices"] == 4
     assert facts["machine"]["machines"] == 2
@@ -73,7 +73,7 @@ def test_figures_worked_out_by_hand(facts: dict) -> None:
     assert kinds["PCIe"]["bytes"] == pytest.approx(2 * (8 + 2) * GB)
 
 
-def test_the_report_is_json_and_fits_on_one_screen(facts: dict) -> None:
+def test_the_report_is_json_and_fits_on_one_screen(facts: dict):
     assert json.loads(json.dumps(facts)) == facts
     lines = render(facts).splitlines()
     assert len(lines) <= 40
@@ -96,7 +96,7 @@ def test_the_report_is_json_and_fits_on_one_screen(facts: dict) -> None:
         ("g0-g1", "half", "g0-g1"),
     ],
 )
-def test_a_connection_named_after_its_ends_is_named_once(name: str, duplex: str, way: str) -> None:
+def test_a_connection_named_after_its_ends_is_named_once(name: str, duplex: str, way: str):
     wire = Connection(name, "NV", "g0", "g1", 8.0, duplex=duplex)
     pair = Topology("pair", (Device("g0"), Device("g1")), (wire,))
     shown = report(make_plan(Relation.from_classes(2, [(0, {1}, 8)]), pair, "direct"))
@@ -104,7 +104,7 @@ def test_a_connection_named_after_its_ends_is_named_once(name: str, duplex: str,
     assert f" {way} 100%" in render(shown)
 
 
-def test_the_fold_between_plan_and_table() -> None:
+def test_the_fold_between_plan_and_table():
     """The plan that the report is about is in the table once, whether or not it was among the others."""
     outcomes = compare(RELATION, MACHINE, ("direct", "spst"))
     direct, spst = outcomes
@@ -115,7 +115,7 @@ def test_the_fold_between_plan_and_table() -> None:
     assert [m["method"] for m in report(spst)["methods"]] == ["spst"]
 
 
-def test_a_method_that_is_impossible_says_so() -> None:
+def test_a_method_that_is_impossible_says_so():
     outcomes = compare(Relation.from_classes(3, [(0, {2}, 1)]), line(3))
     assert [isinstance(outcome, Failure) for outcome in outcomes] == [True, False, False]
     plan = outcomes[-1]
@@ -125,14 +125,14 @@ def test_a_method_that_is_impossible_says_so() -> None:
     assert "impossible here" in render(shown)
 
 
-def test_nothing_to_send_is_still_a_report() -> None:
+def test_nothing_to_send_is_still_a_report():
     shown = report(make_plan(Relation.from_classes(2, []), switched(2)))
     assert shown["stages"] == []
     assert "0 rows to deliver" in render(shown)
 
 
 @given(instances())
-def test_shares_are_shares(case: tuple[Relation, Topology]) -> None:
+def test_shares_are_shares(case: tuple[Relation, Topology]):
     plan = make_plan(*case, "spst")
     shown = report(plan)
     assert json.loads(json.dumps(shown)) == shown
@@ -151,7 +151,7 @@ def test_shares_are_shares(case: tuple[Relation, Topology]) -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "0>2,3", "0 > 3, 2", " 1 "])
-def test_a_class_is_named_by_number_or_by_owner_and_destinations(text: str) -> None:
+def test_a_class_is_named_by_number_or_by_owner_and_destinations(text: str):
     assert find_class(RELATION, text) == 1
 
 
@@ -165,12 +165,12 @@ def test_a_class_is_named_by_number_or_by_owner_and_destinations(text: str) -> N
         ("", "by its number or as OWNER>DEST"),
     ],
 )
-def test_a_class_that_is_not_there(text: str, message: str) -> None:
+def test_a_class_that_is_not_there(text: str, message: str):
     with pytest.raises(ValueError, match=message):
         find_class(RELATION, text)
 
 
-def test_the_trees_of_a_class_are_drawn() -> None:
+def test_the_trees_of_a_class_are_drawn():
     plan = make_plan(Relation.from_classes(4, [(0, {1, 3}, 5)]), line(4), "spst")
     shown = explain(plan, 0)
     assert json.loads(json.dumps(shown)) == shown
@@ -188,7 +188,7 @@ def test_the_trees_of_a_class_are_drawn() -> None:
         explain(plan, 1)
 
 
-def test_many_trees_are_summed_up() -> None:
+def test_many_trees_are_summed_up():
     plan = make_plan(RELATION, MACHINE, "spst", PlanOptions(row_bytes=GB))
     shown = explain(plan, 1)
     text = render_class(shown, most=1)
@@ -204,14 +204,14 @@ def test_many_trees_are_summed_up() -> None:
     "value, text",
     [(0, "0 s"), (2.5, "2.5 s"), (0.0012345, "1.234 ms"), (3e-6, "3 us"), (5e-10, "0.5 ns")],
 )
-def test_seconds(value: float, text: str) -> None:
+def test_seconds(value: float, text: str):
     assert seconds(value) == text
 
 
 @pytest.mark.parametrize("value, text", [(0, "0 B"), (999, "999 B"), (1234567, "1.235 MB"), (2e12, "2 TB")])
-def test_size(value: float, text: str) -> None:
+def test_size(value: float, text: str):
     assert size(value) == text
 
 
-def test_tables_are_aligned() -> None:
+def test_tables_are_aligned():
     assert table(["a", "b"], [["long", "1"], ["x", "22"]]) == "a      b\nlong   1\nx     22"

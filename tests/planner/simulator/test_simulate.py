@@ -47,7 +47,7 @@ def plan_of(topology: Topology, classes: list, trees: list[tuple[int, int, list[
         "parking lot": ([1.0, 1.0, 1.0], [[0, 1, 2], [0], [1], [2]], [0.5] * 4),
     },
 )
-def test_fair_rates(capacity: list[float], routes: list[list[int]], rates: list[float]) -> None:
+def test_fair_rates(capacity: list[float], routes: list[list[int]], rates: list[float]):
     ptr = np.cumsum([0, *(len(route) for route in routes)])
     hops = np.array([c for route in routes for c in route])
     rate = np.zeros(len(routes))
@@ -56,7 +56,7 @@ def test_fair_rates(capacity: list[float], routes: list[list[int]], rates: list[
 
 
 @given(st.data())
-def test_rates_are_max_min_fair(data: st.DataObject) -> None:
+def test_rates_are_max_min_fair(data: st.DataObject):
     """Nobody can have more without taking from someone who has no more than he for his weight: each has a full
     direction on his way on which he is among the fastest for their weights."""
     num_directions = data.draw(st.integers(1, 5))
@@ -85,7 +85,7 @@ def test_rates_are_max_min_fair(data: st.DataObject) -> None:
 # Whole plans, solved by hand
 
 
-def test_two_messages_share_and_the_longer_goes_on_alone() -> None:
+def test_two_messages_share_and_the_longer_goes_on_alone():
     """0 sends 1 GB to 1 and 3 GB to 2 through one port of 1 GB/s: done at 2 s and 4 s."""
     plan = plan_of(switched(3, 1.0), [(0, {1}, 1), (0, {2}, 3)], [(0, 1, [(0, 1, 0)]), (1, 3, [(0, 2, 0)])])
     result = simulate(plan)
@@ -98,7 +98,7 @@ def test_two_messages_share_and_the_longer_goes_on_alone() -> None:
     assert busy["p1:d1>switch"] == 0
 
 
-def test_a_relay_waits_for_its_rows() -> None:
+def test_a_relay_waits_for_its_rows():
     plan = plan_of(line(3), [(0, {2}, 6)], [(0, 6, [(0, 1, 0), (1, 2, 1)])])
     result = simulate(plan)
     assert (result.flowing.tolist(), result.arrived.tolist()) == ([0.0, 6.0], [6.0, 12.0])
@@ -114,7 +114,7 @@ def test_a_relay_waits_for_its_rows() -> None:
         "a slow receiver": ({"slow": {2: 2.0}}, [1.0, 0.0, 3.0]),
     },
 )
-def test_who_waits(change: dict[str, Any], wait: list[float]) -> None:
+def test_who_waits(change: dict[str, Any], wait: list[float]):
     """Over links of 1 GB/s rank 0 sends 1 GB to 1, who passes it on to 2 and has 2 GB for 0.
 
     Rank 2 sends nothing, so it waits all the time; 0 waits for what 1 has, once it has sent its own.
@@ -125,7 +125,7 @@ def test_who_waits(change: dict[str, Any], wait: list[float]) -> None:
 
 
 @pytest.mark.parametrize("change", [{}, {"order": "neighbours"}, {"sends_at_once": 1}, {"start": {2: 0.1}}])
-def test_a_rank_waits_while_it_sends_nothing(change: dict[str, Any]) -> None:
+def test_a_rank_waits_while_it_sends_nothing(change: dict[str, Any]):
     """By looking at many instants: in the call, not done, and none of its messages flows."""
     relation = synthetic_relation("reddit", 8, scale=0.01)
     result = simulate(make_plan(relation, preset("dgx1"), method="spst"), **change)
@@ -143,7 +143,7 @@ def test_a_rank_waits_while_it_sends_nothing(change: dict[str, Any]) -> None:
         )
 
 
-def test_messages_to_one_peer_keep_their_order() -> None:
+def test_messages_to_one_peer_keep_their_order():
     """Both could flow at once, but the second stage's waits its turn; the one to rank 2 does not."""
     edges = [(0, 2, [(0, 1, 0)]), (0, 2, [(0, 1, 1)]), (1, 4, [(0, 2, 1)])]
     wires = small_topology(3, [(0, 1, 1.0), (0, 2, 1.0)])
@@ -152,7 +152,7 @@ def test_messages_to_one_peer_keep_their_order() -> None:
     assert result.arrived.tolist() == [2.0, 4.0, 4.0]
 
 
-def test_latency_is_paid_per_message_before_its_bytes() -> None:
+def test_latency_is_paid_per_message_before_its_bytes():
     topology = Topology(
         "slow start",
         tuple(Device(f"d{r}") for r in range(3)),
@@ -168,7 +168,7 @@ def test_latency_is_paid_per_message_before_its_bytes() -> None:
     assert result.seconds == pytest.approx(6.75)
 
 
-def test_full_duplex_does_not_share_and_half_duplex_does() -> None:
+def test_full_duplex_does_not_share_and_half_duplex_does():
     classes, trees = [(0, {1}, 4), (1, {0}, 2)], [(0, 4, [(0, 1, 0)]), (1, 2, [(1, 0, 0)])]
     full = simulate(plan_of(small_topology(2, [(0, 1, 1.0)]), classes, trees))
     half = simulate(plan_of(small_topology(2, [(0, 1, 1.0)], "half"), classes, trees))
@@ -199,14 +199,14 @@ MIXED = plan_of(
         "rank 1 comes a second late": ({"order": "barrier", "start": {1: 1.0}}, [5, 3, 11, 9]),
     },
 )
-def test_orders(options: dict[str, Any], arrived: list[float]) -> None:
+def test_orders(options: dict[str, Any], arrived: list[float]):
     result = simulate(MIXED, **options)
     kinds = list(zip(result.messages.stage.tolist(), result.messages.src.tolist(), strict=True))
     assert kinds == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert result.arrived.tolist() == pytest.approx(arrived)
 
 
-def test_replay_on_another_machine() -> None:
+def test_replay_on_another_machine():
     plan = make_plan(
         Relation.from_classes(3, [(0, {1, 2}, 4)]), switched(3, 1.0), "direct", PlanOptions(row_bytes=GB)
     )
@@ -230,12 +230,12 @@ def test_replay_on_another_machine() -> None:
         ({"start": {1: -1.0}}, r"start\[1\] must be a finite number >= 0"),
     ],
 )
-def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:
+def test_arguments_are_checked(options: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         simulate(MIXED, **options)
 
 
-def test_a_plan_that_waits_in_a_circle_is_refused() -> None:
+def test_a_plan_that_waits_in_a_circle_is_refused():
     plan = plan_of(SWITCH, [(0, {1, 2}, 1)], [(0, 1, [(1, 2, 0), (2, 1, 0)])])
     with pytest.raises(ValueError, match="wait for each other in a cycle"):
         simulate(plan)
@@ -248,7 +248,7 @@ def test_a_plan_that_waits_in_a_circle_is_refused() -> None:
         "each begins with the next rank, and none meet": ("neighbours", 3.0),
     },
 )
-def test_one_send_at_a_time_to_all_others(order: Any, seconds: float) -> None:
+def test_one_send_at_a_time_to_all_others(order: Any, seconds: float):
     """Four ranks with a port each, and a row for everybody.
 
     By the lowest rank first: 3 s at rank 0's port, while rank 0 has sent all; then 2 > 1 and 3 > 1 with 1 > 2, 1 > 3;
@@ -267,7 +267,7 @@ def test_one_send_at_a_time_to_all_others(order: Any, seconds: float) -> None:
 @given(instances(), st.sampled_from(ORDERS), st.sampled_from([None, 1, 2]))
 def test_every_plan_runs_to_its_end_and_moves_its_bytes(
     case: tuple[Relation, Topology], order: Any, at_once: int | None
-) -> None:
+):
     plan = make_plan(*case, "spst", PlanOptions(row_bytes=10**6))
     result = simulate(plan, order=order, sends_at_once=at_once)
     assert result.bytes.sum() == plan.trees.rows_moved() * 10**6
@@ -285,7 +285,7 @@ def test_every_plan_runs_to_its_end_and_moves_its_bytes(
 
 
 @given(instances())
-def test_dependences_are_those_of_single_rows(case: tuple[Relation, Topology]) -> None:
+def test_dependences_are_those_of_single_rows(case: tuple[Relation, Topology]):
     """Follow every tree: the message that carries its rows waits for the one that brought them, and for no others."""
     plan = make_plan(*case, "spst")
     found = messages(plan.trees, plan.world_size)
@@ -306,7 +306,7 @@ def test_dependences_are_those_of_single_rows(case: tuple[Relation, Topology]) -
 
 
 @given(instances(latency=False))
-def test_one_stage_on_one_shared_port_is_what_the_model_says(case: tuple[Relation, Topology]) -> None:
+def test_one_stage_on_one_shared_port_is_what_the_model_says(case: tuple[Relation, Topology]):
     """With barriers a stage never takes less than the model says: the busiest connection has that much to
     carry.
     """
@@ -321,7 +321,7 @@ def test_one_stage_on_one_shared_port_is_what_the_model_says(case: tuple[Relatio
 # The trace, and independence
 
 
-def test_the_trace_has_a_bar_per_message() -> None:
+def test_the_trace_has_a_bar_per_message():
     result = simulate(MIXED)
     trace = json.loads(json.dumps(chrome_trace(result)))
     bars = [event for event in trace["traceEvents"] if event["ph"] == "X"]
@@ -337,7 +337,7 @@ def test_the_trace_has_a_bar_per_message() -> None:
     assert named == set(lanes)
 
 
-def test_the_summary_is_json() -> None:
+def test_the_summary_is_json():
     summary = simulate(MIXED).to_json()
     assert json.loads(json.dumps(summary)) == summary
     assert {c["name"] for c in summary["connections"]} == {
@@ -345,7 +345,7 @@ def test_the_summary_is_json() -> None:
     }  # fmt: skip
 
 
-def test_the_simulator_shares_no_code_with_the_cost_model() -> None:
+def test_the_simulator_shares_no_code_with_the_cost_model():
     """Neither module reaches the other's, directly or through what they import."""
     folder = Path(dgcl.planner.__file__).parent
 
