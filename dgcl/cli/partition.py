@@ -15,7 +15,7 @@ from dgcl.cli.files import check_output, replacing
 from dgcl.cli.groups import add_machine, add_planning, add_seed, add_source
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
-from dgcl.cli.problem import load_graph
+from dgcl.cli.problem import load_graph, strategy_of
 from dgcl.cli.topologies import resolve
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ def add_parser(verbs: Any, name: str) -> None:
 
 def partition(args: argparse.Namespace) -> int:
     """Print what the parts cost, and write them where that is asked for."""
-    from dgcl.advisor.spelling import read_strategy
     from dgcl.partition import balance_weights, partition_graph
     from dgcl.partition.replication import replication_factors
     from dgcl.relation.classes import halo_classes
@@ -68,7 +67,7 @@ def partition(args: argparse.Namespace) -> int:
 
     topology = _checked(args)
     num_parts = args.ranks if topology is None else topology.num_devices
-    strategy = read_strategy(args.strategy).layout(num_parts)
+    strategy = strategy_of(args, num_parts)
     graph = load_graph(args)
     with step(f"partitioning {graph.num_nodes} vertices into {num_parts} parts"):
         part = partition_graph(

@@ -17,7 +17,7 @@ from dgcl.cli.files import check_output, check_picture, replacing
 from dgcl.cli.groups import add_machine, add_parts, add_planning, add_source
 from dgcl.cli.output import print_json, print_legend, print_written, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
-from dgcl.cli.problem import graph_in_parts, load_relation
+from dgcl.cli.problem import graph_in_parts, load_relation, strategy_of
 from dgcl.cli.topologies import resolve
 from dgcl.cli.warmup import compile_beside
 
@@ -145,7 +145,6 @@ def _planned(
     args: argparse.Namespace, options: PlanOptions
 ) -> tuple[Plan, Arrangement | None, Placement | None]:
     """The plan of the rows; the arrangement that it is of, where there is a graph; and where parts were placed."""
-    from dgcl.advisor.spelling import CALLED, read_strategy
     from dgcl.planner.methods import make_plan
     from dgcl.planner.reading.explain import find_class, parse_class
     from dgcl.planner.synthetic import synthetic_relation
@@ -156,14 +155,7 @@ def _planned(
         relation = load_relation(args.relation, ranks)
         ranks = relation.world_size
     topology = resolve(args.topology, ranks)
-    described = read_strategy(args.strategy)
-    if described.name in CALLED:
-        raise CliError(
-            f"--strategy {described} exchanges what halo does: plan that, then call {described.line}"
-        )
-    if described.name == "grid" and args.place:
-        raise CliError("--place goes without a grid, which says itself on which rank edges are summed")
-    strategy = described.layout(topology.num_devices)
+    strategy = strategy_of(args, topology.num_devices)
     if args.explain is not None:
         parse_class(args.explain, topology.num_devices)
     if args.synthetic is not None:

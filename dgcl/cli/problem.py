@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from dgcl.graph import Graph
     from dgcl.planner import Relation
+    from dgcl.program.strategy import Strategy
     from dgcl.topology import Topology
 
 
@@ -41,6 +42,20 @@ def load_relation(path: str, num_ranks: int | None) -> Relation:
     if num_ranks not in (None, relation.world_size):
         raise CliError(f"--ranks {num_ranks}: relation {path} is for {relation.world_size} ranks")
     return relation
+
+
+def strategy_of(args: argparse.Namespace, num_ranks: int) -> Strategy:
+    """What arranges ``--strategy``; refuse one that exchanges nothing else than halo rows."""
+    from dgcl.advisor.spelling import CALLED, read_strategy
+
+    described = read_strategy(args.strategy)
+    if described.name in CALLED:
+        raise CliError(
+            f"--strategy {described} exchanges what halo does: take that here, then call {described.line}"
+        )
+    if described.name == "grid" and args.place:
+        raise CliError("--place goes without a grid, which says itself on which rank edges are summed")
+    return described.layout(num_ranks)
 
 
 def graph_in_parts(

@@ -110,11 +110,12 @@ def test_ranks_load_what_was_written(run, folder, strategy):
 @named(
     "options, message",
     {
-        "called": ("--strategy offload:4", "plan that, then call dgcl.Offload(comm, chunks=4)"),
-        "placed": ("--strategy grid:3,1,1 --place", "--place goes without a grid"),
+        "called": ("plan --strategy offload:4", "take that here, then call dgcl.Offload(comm, chunks=4)"),
+        "written": ("partition --out parts/ --strategy windows:2", "call comm.aggregator(windows=2)"),
+        "placed": ("plan --strategy grid:3,1,1 --place", "--place goes without a grid"),
     },
 )
 def test_what_is_no_plan(run, folder, options, message):
-    outcome = run("plan", "graph.npz", "--topology", "line.json", *options.split())
+    outcome = run(*options.split(), "graph.npz", "--topology", "line.json")
     assert outcome.status == 2
     assert message in outcome.err
