@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import Any
 
 from dgcl.advisor.auto import Advised
@@ -126,17 +127,14 @@ def settle(
     Raises:
         ValueError, TypeError: A group is of another type, a field is out of range, or there are two strategies.
     """
-    for name, value, kind in (("plan", plan, PlanOptions), ("replicas", replicas, ReplicaOptions)):
-        if not (value is None or isinstance(value, kind)):
-            raise TypeError(f"{name} must be a dgcl.{kind.__name__}, or None (got {type(value).__name__})")
-    if not isinstance(partition, (str, PartitionOptions)):
-        raise TypeError(
-            f"partition must be a method's name or a dgcl.PartitionOptions (got {type(partition).__name__})"
-        )
-    if not isinstance(edges, (str, EdgeOptions)):
-        raise TypeError(
-            f"edges must be a placement's name or a dgcl.EdgeOptions (got {type(edges).__name__})"
-        )
+    for name, value, kinds, what in (
+        ("plan", plan, (PlanOptions, NoneType), "dgcl.PlanOptions, or None"),
+        ("replicas", replicas, (ReplicaOptions, NoneType), "dgcl.ReplicaOptions, or None"),
+        ("partition", partition, (PartitionOptions, str), "method's name or a dgcl.PartitionOptions"),
+        ("edges", edges, (EdgeOptions, str), "placement's name or a dgcl.EdgeOptions"),
+    ):
+        if not isinstance(value, kinds):
+            raise TypeError(f"{name} must be a {what} (got {type(value).__name__})")
     partition = PartitionOptions(partition) if isinstance(partition, str) else partition
     edges = EdgeOptions(edges) if isinstance(edges, str) else edges
     placed = None if edges == EdgeOptions() else edges

@@ -64,6 +64,14 @@ class GraphShape:
                 f" (got {self.parts}, {self.exponent}, {self.evenness}, {self.spread})"
             )
 
+    def scaled(self, scale: float) -> GraphShape:
+        """So many times the vertices and edges."""
+        return replace(
+            self,
+            num_vertices=max(1, round(self.num_vertices * scale)),
+            num_edges=round(self.num_edges * scale),
+        )
+
 
 # Sizes: Table 4 of the DGCL paper (Cai et al., EuroSys 2021). The quality of partitions is assumed: it puts the average
 # number of destinations of a boundary vertex at 8 parts near what the figures of that paper and of METIS suggest.
@@ -102,11 +110,7 @@ def synthetic_relation(
         raise ValueError(f"world_size must be >= 1 (got {world_size})")
     if not 0 < scale <= 1e12:
         raise ValueError(f"scale must be positive, and at most 1e12 (got {scale})")
-    shape = replace(
-        shape,
-        num_vertices=max(1, round(shape.num_vertices * scale)),
-        num_edges=round(shape.num_edges * scale),
-    )
+    shape = shape.scaled(scale)
     rng = np.random.default_rng(seed)
     sources, masks, counts = [], [], []
     share = np.diff(np.linspace(0, shape.num_vertices, world_size + 1).round().astype(np.int64))

@@ -23,8 +23,7 @@ from dgcl.grid.needs import find_needs
 from dgcl.planner.reading.render import size
 from dgcl.planner.relation import Relation
 from dgcl.planner.synthetic import GraphShape, synthetic_relation
-from dgcl.relation.classes import build_classes, halo_classes
-from dgcl.relation.demand import halo_demand
+from dgcl.relation.classes import halo_classes
 from dgcl.replication.copies import copy_graph
 from dgcl.replication.counts import count_copies, machine_numbers
 from dgcl.replication.strategy import inside_machines
@@ -71,9 +70,9 @@ class Counted:
         return self.expand.deliveries + (0 if self.fold is None else self.fold.deliveries)
 
     @property
-    def exchanges(self) -> tuple[int, int]:
+    def exchanges(self) -> tuple[Relation, Relation | None]:
         """By which those are known that exchange the same."""
-        return id(self.expand), id(self.fold)
+        return self.expand, self.fold
 
     @cached_property
     def received(self) -> NDArray[np.int64]:
@@ -167,13 +166,9 @@ class Candidates:
             expand = Relation(P, drawn.source, drawn.dests, np.ceil(drawn.count * scale).astype(np.int64))
             owned, edges = (np.full(P, -(-total // P)) for total in (shape.num_vertices, shape.num_edges))
             return Counted(halo, self.topology, expand, None, owned, edges)
-        assert self.part is not None
-        expand = halo_classes(self.graph, self.part, P).relation
-        edges = np.bincount(self.part, self.graph.in_degrees(), P).astype(np.int64)
         return Counted(
-            halo, self.topology, expand, None, np.bincount(self.part, minlength=P), edges,
-            edge_order=self.graph.edge_ids is not None,
-        )  # fmt: skip
+            halo, self.topology, *_at_heads(*self._whole(), P), edge_order=self.graph.edge_ids is not None
+        )
 
     def _workers(self, strategy: Description) -> Counted:
         graph, part = self._whole()
@@ -199,17 +194,24 @@ class Candidates:
         if needed > there:
             raise Refused(f"{counts}: {size(needed)} to copy the graph, {size(there)} are free here")
         copies = copy_graph(graph, part, counts)
-        relation = build_classes(halo_demand(copies.graph, copies.part, self.world_size)).relation
-        edges = np.bincount(copies.part, copies.graph.in_degrees(), self.world_size).astype(np.int64)
-        owned = np.bincount(copies.part, minlength=self.world_size)
-        return replace(
-            self.halo, topology=inside_machines(self.topology), expand=relation, owned=owned, edges=edges
-        )
+        return Counted(
+            strategy, inside_machines(self.topology), *_at_heads(copies.graph, copies.part, self.world_size),
+            edge_order=self.halo.edge_order,
+        )  # fmt: skip
 
     def _whole(self) -> tuple[Graph, NDArray[np.int32]]:
         assert isinstance(self.graph, Graph)
         assert self.part is not None
         return self.graph, self.part
+
+
+def _at_heads(
+    graph: Graph, part: NDArray[np.int32], world_size: int
+) -> tuple[Relation, None, NDArray[np.int64], NDArray[np.int64]]:
+    """The rows that each rank reads, no partial sums, the rows that it owns, and the edges that lead to them."""
+    edges = np.bincount(part, graph.in_degrees(), world_size).astype(np.int64)
+    owned = np.bincount(part, minlength=world_size)
+    return halo_classes(graph, part, world_size).relation, None, owned, edges
 
 
 def _is_new(grid: Grid) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,8 @@ from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import direct_seconds, predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.planner.options import PlanOptions
+from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.planner.trees import Trees
 from dgcl.topology import Topology
 
 __all__ = ["ERROR", "TIMES", "Seconds", "Way", "bounded", "direct", "epoch_layers", "planned", "total"]
@@ -62,15 +63,15 @@ def bounded(relation: Relation, topology: Topology, row_bytes: int) -> float:
 
 def planned(row_bytes: int) -> Way:
     """By the planner's "auto", for rows of so many bytes; each relation is planned once."""
-    plans: dict[int, tuple[Relation, Trees]] = {}  # the relation, too, or its id might be another's
+
+    @cache
+    def plan(relation: Relation, topology: Topology) -> Plan:
+        return make_plan(relation, topology, "auto", PlanOptions(row_bytes=row_bytes))
 
     def seconds(relation: Relation, topology: Topology, each: int) -> float:
         if not relation.deliveries:
             return 0.0
-        if id(relation) not in plans:
-            plan = make_plan(relation, topology, "auto", PlanOptions(row_bytes=row_bytes))
-            plans[id(relation)] = relation, plan.trees
-        return predicted_seconds(plans[id(relation)][1], topology.arrays(), each)
+        return predicted_seconds(plan(relation, topology).trees, topology.arrays(), each)
 
     return seconds
 

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -49,7 +49,7 @@ class Description:
         """The code that asks for it: keywords of ``build_comm_info``, or what is called on its communicator."""
         value = self.argument
         if isinstance(value, Grid):
-            value = (value.parts, value.depth, value.slices)
+            value = astuple(value)
         return _KINDS[self.name].line(value)
 
     def layout(self, world_size: int, memory_limit: int | None = None) -> Strategy:

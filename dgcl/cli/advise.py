@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, byte_size, list_of, option
@@ -66,15 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise CliError("--explain, --why-not and --compare are of one number of ranks; give --ranks one")
     model = read_model(args.model, optimizer=args.optimizer, dtype=args.datatype, training=not args.inference)
     topologies = [resolve(args.topology, ranks) for ranks in args.ranks or [None]]
-    if args.synthetic is None:
-        graph: Any = load_graph(args)
-    else:
-        shape = SHAPES[args.synthetic]
-        graph = replace(
-            shape,
-            num_vertices=max(1, round(shape.num_vertices * args.scale)),
-            num_edges=round(shape.num_edges * args.scale),
-        )
+    graph: Any = SHAPES[args.synthetic].scaled(args.scale) if args.synthetic else load_graph(args)
     several = [_advice(args, graph, model, topology) for topology in topologies]
     first = several[0]
     if args.why_not:
@@ -93,9 +84,7 @@ def run(args: argparse.Namespace) -> int:
 def _advice(args: argparse.Namespace, graph: Any, model: Any, topology: Topology) -> Advice:
     from dgcl.advisor.choice import advise
 
-    part = None
-    if args.part is not None:
-        part = read_part(args.part, graph.num_nodes, topology.num_devices)
+    part = None if args.part is None else read_part(args.part, graph.num_nodes, topology.num_devices)
     try:
         with step(f"counting strategies of {topology.num_devices} ranks"):
             return advise(
