@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from dgcl.cli.errors import CliError
 from dgcl.topology.checks import nearest
 
 T = TypeVar("T")
+
+_ELSEWHERE: Final = {"--parts": "--ranks", "--num-parts": "--ranks", "-k": "--ranks"}  # what others call it
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,9 +35,9 @@ class Parser(argparse.ArgumentParser):
 
     def unknown(self, words: list[str]) -> NoReturn:
         """Refuse arguments that no option takes; argparse itself would not say of which command."""
-        self.error(
-            f"unrecognized arguments: {' '.join(words)}{nearest(words[0], self._option_string_actions)}"
-        )
+        word = words[0].partition("=")[0]
+        close = nearest(_ELSEWHERE.get(word, word), self._option_string_actions)
+        self.error(f"unrecognized arguments: {' '.join(words)}{close}")
 
     def runs(self, command: Callable[[argparse.Namespace], int]) -> None:
         """Make ``command`` what this parser's arguments are for."""

@@ -265,7 +265,9 @@ class GroupMessages:
                 if reason is not None and reason.culprit != self._rank:
                     return reason
         waits = "" if late == peer else f"; rank {peer} waits for it"
-        return AbortReason(late, f"rank {late} has not come ({text}{waits})", CommTimeoutError)
+        advice = "if late, give build_comm_info, or in set-up dgcl.init, a longer timeout"
+        clause = f"rank {late} has not come ({text}{waits}; late, stopped or cut off: {advice})"
+        return AbortReason(late, clause, CommTimeoutError)
 
     def _send(self, data: torch.Tensor, peer: int) -> Any:
         return _with_peer(peer, self._group.send, [data], peer, _TAG)

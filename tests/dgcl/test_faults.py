@@ -177,7 +177,7 @@ def leave_in_the_set_up(channel: Connection, how: str) -> None:
     [
         ("kill", r"rank 0 has died or left \(.*\)"),
         slow("leave", r"rank 0 was stopped by MemoryError: no more"),
-        slow("late", r"rank 0 has not come \(.*\)"),
+        slow("late", r"rank 0 has not come \(.*longer timeout\)"),
     ],
 )
 def test_who_left_first_is_named_by_those_who_saw_another_leave(how: str, clause: str):

@@ -87,7 +87,7 @@ REFUSED = {
     "topo plot line.json --out line.json": "--out must end in",
     "topo plot dgx1 --plan line.json --out t.png": "line.json",
     "topo plot uniform:2 --plan plan.npz --out t.png": "2.*3",
-    "topo detect --gpu A100": "unrecognized arguments",
+    "partition graph.npz --parts=4": "'--ranks'",
     f"{CALIBRATE} --ranks 65": "--ranks must be from 2 to 64 .got 65",
     f"{CALIBRATE} --check 17": "--check: there are 16 plans to check with .got 17",
     f"{CALIBRATE} --row-bytes 99999999999": "--row-bytes: at most 1048576 .got 99999999999",
