@@ -145,7 +145,7 @@ class KernelCache:
                 return None
             if header["sha256"] != hashlib.sha256(code).hexdigest():
                 raise ValueError("its digest is wrong")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             _log.info("%s is damaged (%r) and compiled anew", path, error)
             return None
         return code

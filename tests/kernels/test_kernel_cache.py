@@ -145,7 +145,7 @@ def entries(folder: Path, name: str = "") -> dict[Path, bytes]:
         "other": ("callee", b"no code"),
         "half-a-header": ("caller", b'{"sha256": 1}\n'),
         "other-json": slow("callee", b"[]\n"),
-        "empty": slow("caller", b""),
+        "nested": slow("caller", b"[" * 99999),
         "missing": slow("callee", None),
     },
 )
