@@ -112,7 +112,7 @@ def _exchanging(
         known = self.dgcl_base.__module__.startswith("torch_geometric.") and not (
             drops and self.dgcl_may_drop
         )
-        for name in sources & kwargs.keys():
+        for name in [each for each in kwargs if each in sources]:  # a set has another order in each process
             kwargs[name] = _exchange(kwargs[name], edges, self.node_dim)
         with edges.messages(edge_index), self.dgcl_home.unseen(known):
             return verb(self, edge_index, size=sizes, **kwargs)
