@@ -118,17 +118,15 @@ def test_less_memory_walks_to_offloading_and_out():
     [
         ("gat:32,4x8,8", "cover", "gat needs whole neighbourhoods; partial sums divide them"),
         ("gat:32,4x8,8", "grid:2,2,1", "whole neighbourhoods"),
-        ("gat:32,4x8,8", "grid:2,1,2", r"2 slices do not divide 1 head\(s\)"),
+        ("gat:32,4x8,8", "grid:2,1,2", "2 slices do not divide 1 head(s)"),
         ("mgn:32,8/4", "grid:1,1,4", "mgn needs whole rows"),
         ("sage:32,8", "in-place", "a stack in place is of GCN"),
         ("gcn:32,8", "replicas:1", "all ranks are on one machine"),
     ],
 )
 def test_refusals_are_rows(model, strategy, why):
-    import re
-
     found = advice(model)
-    assert re.search(why, found.row(strategy).why)
+    assert why in found.row(strategy).why
     assert f"\n{strategy}: " in working(found, [found.row(strategy), found.rows[0]])
 
 
