@@ -107,7 +107,8 @@ def _from_dgl(graph: Any, num_nodes: int | None) -> Graph:
     if not graph.is_homogeneous:
         raise TypeError(
             f"graph must be homogeneous (got a DGLGraph with node types {graph.ntypes} and edge types "
-            f"{graph.etypes}); use dgl.to_homogeneous(graph)"
+            f"{graph.etypes}); give its types as a PyG HeteroData, or one graph without:"
+            " dgl.to_homogeneous(graph, ndata=[...], edata=[...])"
         )
     count = _require_count("DGLGraph", int(graph.num_nodes()), num_nodes)
     created = graph.formats()["created"]
