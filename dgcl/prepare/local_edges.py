@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dgcl.graph import Graph
 from dgcl.graph.build import graph_from_edges
 from dgcl.graph.id_arrays import as_ids
 from dgcl.planner import PlanOptions
@@ -39,18 +40,21 @@ Ids = NDArray[np.int64]
 
 
 def own_edges(
-    rank: int, num_nodes: int, first_edge: int, owned_ids: Ids, sources: Ids, heads: Ids
-) -> tuple[RankEdges, Ids, Ids]:
-    """A rank's edges, sorted by head; the ids of the sources that it lacks; how many edges read each of 0 to N - 1.
+    rank: int, part: NDArray[np.int32], world_size: int, owned_ids: Ids, sources: Ids, heads: Ids
+) -> tuple[Graph, Ids, list[Any]]:
+    """A rank's edges, sorted by row of their head, and how many of them read each vertex, of all ranks' vertices.
 
     Time and memory: linear in its edges, and 20 bytes for each vertex of the whole graph.
+
+    Returns:
+        Both, and for each rank the ids of its vertices that this one lacks, with their numbers of edges.
 
     Raises:
         ValueError: An id is out of range, or a head is not owned.
     """
     for name, ids in (("sources", sources), ("heads", heads)):
-        check_range(name, ids, rank, num_nodes)
-    row_of = np.full(num_nodes, -1, np.int32)
+        check_range(name, ids, rank, len(part))
+    row_of = np.full(len(part), -1, np.int32)
     row_of[owned_ids] = np.arange(len(owned_ids), dtype=np.int32)
     head_rows = row_of[heads]
     if (head_rows < 0).any():
@@ -58,16 +62,14 @@ def own_edges(
             f"heads of rank {rank} must be vertices that it owns: each rank gives the in-edges of its own (got"
             f" vertex {heads[np.argmin(head_rows)]})"
         )
-    graph = graph_from_edges(sources, head_rows.astype(np.int64), num_nodes)
-    reads, num_owned = graph.out_degrees(), len(owned_ids)
+    graph = graph_from_edges(sources, head_rows.astype(np.int64), len(part))
+    reads = graph.out_degrees()
     lacking = np.flatnonzero((reads > 0) & (row_of < 0))
-    if num_owned + len(lacking) > MAX_LOCAL_ROWS:
+    if len(owned_ids) + len(lacking) > MAX_LOCAL_ROWS:
         raise ValueError(f"owned_ids: rank {rank} would hold more than {MAX_LOCAL_ROWS} rows; use more ranks")
-    first, order = first_edge + graph.indptr[:num_owned], graph.edge_ids
-    if order is not None:
-        order = first_edge + order
-    degrees = graph.in_degrees()[:num_owned]
-    return RankEdges(num_nodes, owned_ids, degrees, first, graph.indices, order), lacking, reads
+    owners = part[lacking]
+    lacking_of_ranks = (lacking[owners == peer] for peer in range(world_size))
+    return graph, reads, [(ids, reads[ids]) for ids in lacking_of_ranks]
 
 
 def share_of_edges(
@@ -100,44 +102,55 @@ def share_of_edges(
         ValueError, TypeError: Something is wrong on some rank; every rank raises.
         CommError: Another rank cannot go on, for lack of memory for example.
     """
-    ids, sources, heads = arrays = [np.zeros(0, np.int64)] * 3
+    arrays, graph = [np.zeros(0, np.int64)] * 3, None
     try:
         named = zip(("owned_ids", "sources", "heads"), (owned_ids, *edges), strict=True)
-        ids, sources, heads = arrays = [
-            as_ids(each, name).astype(np.int64, copy=False) for name, each in named
-        ]
-        if len(sources) != len(heads):
-            raise ValueError(f"sources and heads must be as many (got {len(sources)} and {len(heads)})")
+        arrays = [as_ids(each, name).astype(np.int64, copy=False) for name, each in named]
+        if len(arrays[1]) != len(arrays[2]):
+            raise ValueError(f"sources and heads must be as many (got {len(arrays[1])} and {len(arrays[2])})")
     except Exception as error:  # every rank must hear of it, whatever it is
         problem = problem or error
-    columns = zip(
-        *agree(
-            control, problem, ((part is None, method), ids if part is None else None, len(sources), report)
-        ),
-        strict=True,
-    )
-    kinds, ids_of_ranks, num_edges, reports = map(list, columns)
-    if len(set(kinds)) > 1:
-        raise ValueError(
-            "owned_ids must be given on every rank or on none, and method be the same: of"
-            f" {[f'{name!r}, with owned_ids' if given else repr(name) for given, name in kinds]} by rank"
-        )
-    with leaving(control):  # where a rank has no memory, for example, the others would wait
-        if part is None:
-            part = _owners(ids_of_ranks)
+    ids = arrays[0]
+    header = ((part is None, method), len(arrays[1]), report)
+    while graph is None:  # once where ranks know the owners, else twice
+        pieces: list[Any] = [(*header, ids)] * control.world_size
+        try:
+            if part is not None:
+                graph, reads, requests = own_edges(control.rank, part, control.world_size, *arrays)
+                pieces = [(*header, each) for each in requests]
+        except Exception as error:
+            problem = problem or error
+        said = agree(control, problem, pieces, each=True)
+        kinds, num_edges, reports, pieces = map(list, zip(*said, strict=True))
+        if len(set(kinds)) > 1:
+            raise ValueError(
+                "owned_ids must be given on every rank or on none, and method be the same: of"
+                f" {[f'{name!r}, with owned_ids' if given else repr(name) for given, name in kinds]} by rank"
+            )
+        with leaving(control):  # where a rank has no memory, for example, the others would wait
+            part = _owners(pieces) if part is None else part
+    with leaving(control):
+        assert part is not None
         num_owned = np.bincount(part, minlength=control.world_size)
         first_edge = sum(num_edges[: control.rank])
-        own, text = None, None
-        try:
-            own = own_edges(control.rank, len(part), first_edge, *arrays)
-        except Exception as error:
-            text = str(error) or type(error).__name__
-        mine, wanted, out_degrees = _readers(control, ids, part, own, text)
-        assert own is not None
-        rank_edges = own[0]
-        del own
-        owned, dests = np.stack([rank_edges.degrees, out_degrees, ids]), mine.dest_matrix()
-        ranks = range(control.world_size)
+        first, order = first_edge + graph.indptr[: len(ids)], graph.edge_ids
+        if order is not None:
+            order = first_edge + order
+        degrees = graph.in_degrees()[: len(ids)]
+        rank_edges = RankEdges(len(part), ids, degrees, first, graph.indices, order)
+        # Who reads this rank's rows, and how many edges of all ranks do.
+        asked, counts = (np.concatenate(each) for each in zip(*pieces, strict=True))
+        np.add.at(reads, asked, counts)
+        ranks, by_id = range(control.world_size), np.argsort(ids, kind="stable")
+        readers = np.repeat(ranks, [len(some) for some, _ in pieces])
+        row_of = np.empty_like(part)
+        row_of[ids[by_id]] = np.arange(len(ids))
+        own = np.full(len(ids), control.rank)
+        classes = build_classes(demand_of_pairs(own, row_of[asked], readers, len(ranks)))
+        mine, wanted = classes.relation, by_id[classes.items]
+        owned, dests = np.stack([rank_edges.degrees, reads[ids], ids]), mine.dest_matrix()
+        # All of these are as long as the edges, or the graph.
+        del arrays, graph, requests, said, pieces, asked, counts, readers, row_of, classes, reads
         straight = method == "direct"  # then whoever reads a row gets it from its owner, whatever the plan is
         rows: list[Any] = [
             owned[:, wanted[np.repeat(dests[:, peer], mine.count)]] if straight else None for peer in ranks
@@ -161,8 +174,9 @@ def share_of_edges(
         incoming = np.concatenate(rows, axis=1)
         del rows, of_ranks  # copies of it
         items = RankItems(HALO, plan, num_owned, (ids, owned), wanted, (incoming[2], incoming), frame)
-        sizes = (len(part), sum(num_edges))
-        inputs = RankInputs(control.rank, (items,), rank_edges, sizes, first_edge=first_edge)
+        inputs = RankInputs(
+            control.rank, (items,), rank_edges, (len(part), sum(num_edges)), first_edge=first_edge
+        )
         return share_of(inputs), part, reports
 
 
@@ -210,45 +224,3 @@ def check_range(name: str, ids: Ids, rank: int, num_nodes: int) -> None:
             f"{name} of rank {rank} must lie in [0, {num_nodes}), as all ranks own {num_nodes} vertices (got"
             f" {ids.min()} to {ids.max()})"
         )
-
-
-def _readers(
-    control: Control,
-    owned_ids: Ids,
-    part: NDArray[np.int32],
-    own: tuple[RankEdges, Ids, Ids] | None,
-    problem: str | None,
-) -> tuple[Relation, Ids, Ids]:
-    """Ask the owners of what this rank lacks, and hear who reads its own rows. Collective.
-
-    Args:
-        control: The control plane.
-        owned_ids: (n,) of this rank.
-        part: The owner of every vertex.
-        own: Of :func:`own_edges`; None where that failed.
-        problem: Why it did.
-
-    Returns:
-        The classes of this rank's rows, those that some rank reads in the order of places, and the out-degrees of all.
-
-    Raises:
-        ValueError: It failed on some rank; on every rank.
-    """
-    requests: list[Any] = [None] * control.world_size
-    if own is not None:
-        _, lacking, reads = own
-        owners = part[lacking]
-        requests = [(ids, reads[ids]) for ids in (lacking[owners == peer] for peer in range(len(requests)))]
-    received = control.all_to_all([(problem, each) for each in requests])
-    for text, _ in received:
-        if text is not None:
-            raise ValueError(text)
-    asked, counts = (np.concatenate([each[i] for _, each in received]) for i in (0, 1))
-    np.add.at(reads, asked, counts)
-    by_id = np.argsort(owned_ids, kind="stable")
-    readers = np.repeat(np.arange(control.world_size), [len(ids) for _, (ids, _) in received])
-    owner = np.full(len(owned_ids), control.rank)
-    row_of = np.empty_like(part)
-    row_of[owned_ids[by_id]] = np.arange(len(by_id))
-    mine = build_classes(demand_of_pairs(owner, row_of[asked], readers, control.world_size))
-    return mine.relation, by_id[mine.items], reads[owned_ids]

@@ -81,13 +81,20 @@ def dispatch_rows(
     return piece
 
 
-def agree(control: Control, problem: Exception | None, report: Any = None) -> list[Any]:
+def agree(
+    control: Control, problem: Exception | None, report: Any = None, *, each: bool = False
+) -> list[Any]:
     """Raise on every rank if one has a problem, on the others a ValueError with its text. Collective.
 
     Returns:
-        The reports of all ranks.
+        The reports of all ranks; with ``each`` a rank has one for every rank.
     """
-    said = control.exchange((None if problem is None else str(problem), report))
+    text = None if problem is None else str(problem) or type(problem).__name__
+    if each:
+        pairs = {id(one): (text, one) for one in report}  # what goes to all is pickled once
+        said = control.all_to_all([pairs[id(one)] for one in report])
+    else:
+        said = control.exchange((text, report))
     if problem is not None:
         raise problem
     for rank, (text, _) in enumerate(said):

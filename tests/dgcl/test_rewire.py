@@ -274,7 +274,7 @@ def refused(case: str) -> list[str]:
 
 REFUSALS = {
     "strategy": "edges='tail'",
-    "head-of-another": "heads of rank 0 must be vertices that it owns",
+    "head-of-another": "heads of rank . must be vertices that it owns",
     "owners-on-one-rank": "owned_ids must be given on every rank or on none",
     "fewer-vertices": "owned_ids must be the 40 vertices of before",
     "windows": "windows go with a graph that stays",
