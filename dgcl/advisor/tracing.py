@@ -50,7 +50,7 @@ def _record(net: nn.Module, layers: list[Layer]) -> None:
         kind = next((_CLASSES[base.__name__] for base in type(each).__mro__ if base.__name__ in _CLASSES), "")
         if kind:
             each.forward = partial(_called, each, kind, layers)
-        elif isinstance(each, nn.Linear):
+        elif "Linear" in [base.__name__ for base in type(each).__mro__]:  # PyG's, too
             each.register_forward_hook(partial(_multiplied, layers))
         elif hasattr(each, "propagate"):
             raise ValueError(f"{name} is a {type(each).__name__}, which is none of {', '.join(_CLASSES)}")
@@ -82,5 +82,5 @@ def _called(layer: Any, kind: str, layers: list[Layer], *arguments: Any, **named
     return rows if of_dgl else rows.flatten(1)
 
 
-def _multiplied(layers: list[Layer], layer: nn.Linear, *_: Any) -> None:
-    layers.append(Layer("linear", layer.in_features, layer.out_features))
+def _multiplied(layers: list[Layer], _: Any, rows: tuple[Tensor, ...], out: Tensor) -> None:
+    layers.append(Layer("linear", rows[0].shape[-1], out.shape[-1]))

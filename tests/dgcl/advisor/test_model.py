@@ -113,9 +113,9 @@ class Net(nn.Module):
 
 
 def of_pyg():
-    from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
+    from torch_geometric.nn import GATConv, GCNConv, GINConv, Linear, SAGEConv
 
-    inner = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 4))
+    inner = nn.Sequential(Linear(8, 5), nn.ReLU(), Linear(5, 4))
     layers = GCNConv(6, 9), SAGEConv(9, 4), GATConv(4, 2, heads=4), GINConv(inner)
     return Net(lambda layer, x, edges: layer(x, edges), *layers)
 
