@@ -55,7 +55,7 @@ def _record(net: nn.Module, layers: list[Layer]) -> None:
         elif hasattr(each, "propagate"):
             raise ValueError(f"{name} is a {type(each).__name__}, which is none of {', '.join(_CLASSES)}")
     sizes = (getattr(each, name, None) for each in net.modules() for name in _WIDTHS)
-    width = next(size for size in sizes if isinstance(size, int))
+    width = next((size for size in sizes if isinstance(size, int) and size > 0), 1)
     rows = torch.zeros(4, width, device="meta")
     edges = torch.zeros(2, 1, dtype=torch.int64, device="meta")
     known = {"edge_index": edges, "g": None, "graph": None, "comm": None}
@@ -68,6 +68,11 @@ def _called(layer: Any, kind: str, layers: list[Layer], *arguments: Any, **named
     several = [each[0] if isinstance(each, tuple) else each for each in (*arguments, *named.values())]
     x = next(each for each in several if isinstance(each, Tensor) and each.is_floating_point())
     width, of_dgl = x.shape[-1], hasattr(layer, "_out_feats")
+    for size in (getattr(layer, name, width) for name in _WIDTHS):
+        if isinstance(size, int) and size != width:
+            raise ValueError(
+                f"{type(layer).__name__} takes rows of {size} (got {width}, of the first layer held)"
+            )
     if kind == "sum":
         layers.append(Layer(kind, width, width))
         return layer.apply_func(x) if hasattr(layer, "apply_func") else layer.nn(x)

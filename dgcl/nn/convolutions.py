@@ -241,11 +241,11 @@ def _normalise(
         degrees = degrees + more
     scale = np.divide(1, np.sqrt(degrees), out=np.zeros(n), where=degrees > 0)
     mine = torch.from_numpy(scale)[:, None].to(comm.device)
-    of_items = mine.repeat_interleave(slices, 0)
-    at_tails = comm.expand(of_items)[:, 0].cpu().numpy()
+    of_items = mine.repeat_interleave(slices, 0).view(torch.int64)  # a wire type rounds no integers
+    at_tails = comm.expand(of_items)[:, 0].cpu().numpy().view(np.float64)
     at_heads = at_tails[:num_items]
     if PARTIAL in comm.exchanges:
-        at_heads = comm.expand(of_items, PARTIAL)[:, 0].cpu().numpy()
+        at_heads = comm.expand(of_items, PARTIAL)[:, 0].cpu().numpy().view(np.float64)
     own = torch.from_numpy(more)[:, None].to(comm.device) * mine**2 if add_self_loops else None
     weight = torch.from_numpy(at_heads[local.heads] * at_tails[local.indices]).to(comm.device)
     return Aggregator(comm, edge_weight=weight, windows=windows).operation, own

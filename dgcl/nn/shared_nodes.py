@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from dgcl.aggregation.sparse import sum_dtype
 from dgcl.changing.local_build import build_from_local
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
@@ -59,7 +60,8 @@ def sum_shared(rows: Tensor, ids: Tensor) -> Tensor:
         context.communicator = current
     _, comm, owners = plan
     check_rows(rows, len(owners), "len(ids)", comm.rank, comm.device)
-    held = rows.new_zeros(comm.num_local, *rows.shape[1:]).index_add(0, owners, rows)
+    wide = rows.to(sum_dtype(rows.dtype))
+    held = wide.new_zeros(comm.num_local, *rows.shape[1:]).index_add(0, owners, wide).to(rows.dtype)
     return comm.expand(comm.fold(held)).index_select(0, owners)
 
 

@@ -124,7 +124,7 @@ def share_of_edges(
         kinds, num_edges, reports, pieces = map(list, zip(*said, strict=True))
         if len(set(kinds)) > 1:
             raise ValueError(
-                "owned_ids must be given on every rank or on none, and method be the same: of"
+                "owned_ids must be given on every rank or on none, and method and calls be the same: of"
                 f" {[f'{name!r}, with owned_ids' if given else repr(name) for given, name in kinds]} by rank"
             )
         with leaving(control):  # where a rank has no memory, for example, the others would wait

@@ -27,7 +27,7 @@ WIRED: Final = 1 << 16
 
 def check_wire(wire: Any, known: tuple[torch.dtype | None, ...] = (None, *WIRES[:-1])) -> None:
     """Raise unless it is a wire type, by default one that all calls of a communicator may have."""
-    if wire not in known:
+    if not isinstance(wire, torch.dtype | None) or wire not in known:
         raise ValueError(
             f"wire must be one of {', '.join(map(str, known))} (got {shown(wire)}); torch.int8 is for single calls:"
             " comm.expand(rows, wire=torch.int8)"
@@ -86,8 +86,9 @@ class Rounding:
         if wire not in self._errors and rows.numel() and wire is not rows.dtype:
             sample = rows[:256]
             # No reduction of rows: a distributed model would be warned of it.
-            size = torch.dist(sample, torch.zeros_like(sample))
-            self._errors[wire] = float(torch.dist(_decode(sent[:256], sample), sample) / size)
+            size = float(torch.dist(sample, torch.zeros_like(sample)))
+            if size > 0:
+                self._errors[wire] = float(torch.dist(_decode(sent[:256], sample), sample)) / size
         return sent
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:

@@ -279,7 +279,7 @@ REFUSALS = {
     "fewer-vertices": "owned_ids must be the 40 vertices of before",
     "windows": "windows go with a graph that stays",
     "method": "method must be one of",
-    "calls": "method be the same: of .*auto, calls=1.*auto, calls=2",
+    "calls": "calls be the same: of .*auto, calls=1.*auto, calls=2",
     "stale": "this communicator was rewired",
 }
 

@@ -150,10 +150,11 @@ def test_a_users_own_module_is_traced(make, kinds, exchanged):
 
 
 def test_what_cannot_be_traced_is_named():
-    from torch_geometric.nn import TransformerConv
+    from torch_geometric.nn import GCNConv, TransformerConv
 
     for net, why in (
         (nn.Linear(3, 2), "Linear cannot be traced: it calls none of GCNConv"),
+        (Net(lambda layer, x, edges: layer(x, edges), GCNConv(8, 4)), r"GCNConv takes rows of 8 \(got 6,"),
         (Net(None, TransformerConv(6, 4)), "layers.0 is a TransformerConv, which is none of GCNConv"),
     ):
         with pytest.raises(ValueError, match=f"model: .*{why}.*describe it in a line, as 'gcn:602,256,41'"):

@@ -273,7 +273,7 @@ def test_too_little_memory_is_an_error_with_sizes():
     texts, _ = on_devices(PAIR, body, shared=False)
     assert "cannot allocate 12.6 MB of device memory for rows" in texts[0]
     assert "holds 2.1 MB already" in texts[0]
-    assert "rank 0 reports: out of memory: cannot allocate 12.6 MB" in texts[1]
+    assert "out of memory: cannot allocate 12.6 MB" in texts[1]
 
 
 def test_segments_stay_few():
