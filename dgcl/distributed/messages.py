@@ -121,7 +121,8 @@ def _exchanging(
 
 
 def _exchange(value: Any, edges: EdgeSet, dim: int) -> Any:
-    at_sources, at_heads = value if isinstance(value, (tuple, list)) else (value, value)
+    same = edges.num_heads in (None, edges.num_owned)  # else sources and heads are of two types
+    at_sources, at_heads = value if isinstance(value, (tuple, list)) else (value, value if same else None)
     if isinstance(at_sources, Tensor):
         at_sources = edges.expand(at_sources, dim % at_sources.dim())
         return Exchanged(at_sources, at_heads)

@@ -15,7 +15,12 @@ import dgcl.nn
 from dgcl.ranks.context import context
 
 SIZES = {"author": 14, "paper": 23}
-TYPES = [("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "by", "author")]
+TYPES = [
+    ("author", "writes", "paper"),
+    ("paper", "cites", "paper"),
+    ("paper", "by", "author"),
+    ("author", "reads", "paper"),
+]
 
 
 def graph() -> HeteroData:
@@ -39,6 +44,7 @@ class ByType(nn.Module):
                 TYPES[0]: pyg.SAGEConv((3, 4), 4),
                 TYPES[1]: pyg.GCNConv(4, 4),
                 TYPES[2]: pyg.GATConv((4, 3), 4, add_self_loops=False),
+                TYPES[3]: pyg.TransformerConv((3, 4), 4),
             }
         )
         self.norm = nn.ModuleDict({name: nn.BatchNorm1d(4) for name in SIZES})
