@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from dgcl.advisor.model import Model
-from dgcl.advisor.spelling import Description
+from dgcl.advisor.spelling import Description, read_strategy
 from dgcl.grid.grid import Grid
 from dgcl.grid.strategy import GridPlacement
 from dgcl.options import EdgeOptions, PartitionOptions, ReplicaOptions, Settings, settle
@@ -151,9 +151,9 @@ def build_comm_info(
         )
 
     comm = connect(inputs, Communicator, timeout, channel, opened, wire)
-    name, _, number = str(getattr(strategy, "spec", strategy)).partition(":")
-    if name == "windows":
-        comm.windows = comm.aggregator(windows=int(number)).windows
+    described = read_strategy("halo" if strategy in (None, "auto") else strategy)
+    if described.name == "windows":
+        comm.windows = comm.aggregator(windows=described.argument).windows
     return comm
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dgcl.planner.fold import Fold
 from dgcl.planner.plan import Plan
 from dgcl.workers.exchanges import Exchanges
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["AggregationPlan"]
 

@@ -6,7 +6,7 @@ one number from there on, so a round costs the same for a thousand classes as fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
 from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices
 from dgcl.planner.compiled import compiled, new_flag_table, new_float_table, new_floats
-
-if TYPE_CHECKING:
-    pass
 
 
 class Routes(NamedTuple):

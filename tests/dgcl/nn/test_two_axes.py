@@ -68,15 +68,6 @@ def one_device() -> tuple[list[list[float]], list[torch.Tensor]]:
     return losses, [parameter.detach() for parameter in model.parameters()]
 
 
-def test_the_numbers_of_one_device(rank_pool):
-    losses, parameters = one_device()
-    for rank, ((found, own), texts) in enumerate(rank_pool(4).run(train, True)):
-        assert not texts
-        assert found == pytest.approx([each[rank // 2] for each in losses], rel=1e-10)
-        for parameter, expected in zip(own, parameters, strict=True):
-            torch.testing.assert_close(parameter, expected, rtol=1e-10, atol=1e-10)
-
-
 def test_what_is_forgotten_is_noticed(rank_pool):
     """Each graph begins with parameters of its own; some graph's first rank says so, and how to mend it."""
     texts = [text for _, texts in rank_pool(4).run(train, False) for text in texts]
@@ -143,10 +134,19 @@ def shared_out() -> tuple[list[float], list[torch.Tensor]]:
     return losses, [parameter.full_tensor().detach() for parameter in model.parameters()]
 
 
-@pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="torch 2.6 and later have fully_shard")
-def test_fsdp_along_the_other_axis(rank_pool):
+@pytest.mark.parametrize(
+    "call",
+    [
+        (train, True),
+        pytest.param(
+            (on_mesh, shared_out),
+            marks=pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="torch 2.6 and later have it"),
+        ),
+    ],
+)
+def test_the_numbers_of_one_device(rank_pool, call):
     losses, parameters = one_device()
-    for rank, ((found, own), texts) in enumerate(rank_pool(4).run(on_mesh, shared_out)):
+    for rank, ((found, own), texts) in enumerate(rank_pool(4).run(*call)):
         assert not texts
         assert found == pytest.approx([each[rank // 2] for each in losses], rel=1e-10)
         for parameter, expected in zip(own, parameters, strict=True):
