@@ -263,9 +263,9 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in entries:
             raise ValueError(f"key {key!r} appears twice")
-        found[key] = value
-    return found
+        entries[key] = value
+    return entries

@@ -45,11 +45,11 @@ def without_idle_relays(plan: Plan) -> Trees:
 
 def _passed_on(trees: Trees, world_size: int) -> BoolArray:
     """Return which edges enter a rank that sends in the same tree, ``(E,)`` bool."""
-    found = np.zeros(trees.num_edges, np.bool_)
+    passed = np.zeros(trees.num_edges, np.bool_)
     for first, last in tree_chunks(trees):
         edges = slice(int(trees.edge_ptr[first]), int(trees.edge_ptr[last]))
         cell = np.repeat(np.arange(last - first), np.diff(trees.edge_ptr[first : last + 1])) * world_size
         sends = np.zeros((last - first) * world_size, np.bool_)
         sends[cell + trees.edge_src[edges]] = True
-        found[edges] = sends[cell + trees.edge_dst[edges]]
-    return found
+        passed[edges] = sends[cell + trees.edge_dst[edges]]
+    return passed

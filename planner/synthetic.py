@@ -115,9 +115,9 @@ def synthetic_relation(
     sources, masks, counts = [], [], []
     share = np.diff(np.linspace(0, shape.num_vertices, world_size + 1).round().astype(np.int64))
     for rank in range(world_size if world_size > 1 else 0):
-        found, count = _classes_of(rng, shape, rank, world_size, int(share[rank]))
+        mask, count = _classes_of(rng, shape, rank, world_size, int(share[rank]))
         sources.append(np.full(count.shape[0], rank, np.int32))
-        masks.append(found)
+        masks.append(mask)
         counts.append(count)
     if not sources:
         return Relation.from_classes(world_size, [])

@@ -61,12 +61,12 @@ def check_windows(
 def window_of_places(places: Int64Array, relation: Relation, num_windows: int, by: By) -> Int64Array:
     """Return the window of each place, ``(n,)`` int64; -1 for place -1."""
     if by == "mixed":
-        found = places.astype(np.int64) % num_windows
+        window = places.astype(np.int64) % num_windows
     else:
         classes = np.searchsorted(np.cumsum(relation.count), places, side="right")
-        found = np.append(relation.source, np.int32(-1))[classes].astype(np.int64)
-    found[places < 0] = -1
-    return found
+        window = np.append(relation.source, np.int32(-1))[classes].astype(np.int64)
+    window[places < 0] = -1
+    return window
 
 
 def window_trees(relation: Relation, trees: Trees, num_windows: int, by: By) -> list[tuple[Relation, Trees]]:
@@ -75,15 +75,15 @@ def window_trees(relation: Relation, trees: Trees, num_windows: int, by: By) -> 
     ends = np.empty(trees.num_trees, np.int64)
     ends[order] = np.cumsum(trees.tree_count[order])
     starts = ends - trees.tree_count
-    made = []
+    parts = []
     for window in range(num_windows):
         if by == "mixed":  # places p < x with p % W == window: (x + W - 1 - window) // W
             more = num_windows - 1 - window
             rows = (ends + more) // num_windows - (starts + more) // num_windows
         else:
             rows = np.where(relation.source[trees.tree_class] == window, trees.tree_count, 0)
-        made.append(_restricted(relation, trees, rows))
-    return made
+        parts.append(_restricted(relation, trees, rows))
+    return parts
 
 
 def _restricted(relation: Relation, trees: Trees, rows: Int64Array) -> tuple[Relation, Trees]:

@@ -37,12 +37,12 @@ def connect_aggregator(
             _check_divisible(comm, reduce)
     except (TypeError, ValueError) as error:
         problem = error
-    asked: list[tuple[Any, ...]]
+    arguments: list[tuple[Any, ...]]
     with comm.collective("aggregator", limited=False):
         agree(comm.control, problem)
-        asked = comm.control.exchange((reduce, windows, by, _kind(edge_weight), comm.local.num_owned))
+        arguments = comm.control.exchange((reduce, windows, by, _kind(edge_weight), comm.local.num_owned))
         for place, name in enumerate(("reduce", "windows", "by", "edge_weight")):
-            values = [theirs[place] for theirs in asked]
+            values = [theirs[place] for theirs in arguments]
             if other := next((rank for rank, value in enumerate(values) if value != values[0]), 0):
                 raise ValueError(
                     f"{name} must be the same on every rank (got {values[0]!r} on rank 0 and {values[other]!r} on rank"
@@ -50,7 +50,7 @@ def connect_aggregator(
                 )
         divided = None
         if number > 1 and number_of(comm, HALO) is not None:
-            divided = _connect_windows(comm, number, by, np.array([theirs[-1] for theirs in asked]))
+            divided = _connect_windows(comm, number, by, np.array([theirs[-1] for theirs in arguments]))
     return Aggregator(comm, reduce, edge_weight, windows=divided)
 
 
@@ -82,8 +82,8 @@ def _connect_windows(
     comm: Aggregating, num_windows: int, by: By, num_owned: NDArray[np.int64]
 ) -> HaloWindows:
     """The windows of the halo, their programs known to the transport. Collective the first time."""
-    made = _windows.setdefault(comm, {})
-    if (num_windows, by) not in made:
+    divisions = _windows.setdefault(comm, {})
+    if (num_windows, by) not in divisions:
         halo = comm.exchanges[HALO]
         programs: list[Program] = []
         window = np.zeros(0, np.int64)
@@ -98,11 +98,11 @@ def _connect_windows(
         first = comm.transport.add_exchanges(named, comm.number_of(HALO))
         read_by_others = np.zeros(halo.program.num_owned, bool)
         read_by_others[halo.program.arrival_rows[halo.program.arrival_rows < halo.program.num_owned]] = True
-        made[num_windows, by] = HaloWindows(
+        divisions[num_windows, by] = HaloWindows(
             range(first, first + num_windows),
             window,
             read_by_others,
             expanded=max(each.num_halo + each.num_relay for each in programs),
             arriving=max(each.num_arrivals for each in programs),
         )
-    return made[num_windows, by]
+    return divisions[num_windows, by]

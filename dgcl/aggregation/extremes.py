@@ -105,7 +105,7 @@ def _purpose(largest: bool) -> int:
 
 
 def _best(
-    found: Tensor,
+    extremes: Tensor,
     ids: Tensor,
     winner: Tensor,
     comm: Aggregating,
@@ -115,9 +115,9 @@ def _best(
     """Compare what this rank and others found for its owned rows.
 
     Args:
-        found: ``(num_heads, F)`` for owned rows, then for others'.
+        extremes: ``(num_heads, F)`` for owned rows, then for others'.
         ids: ``(num_local + 1,)`` of local rows, and -1.
-        winner: As of ``found``, the local rows that it is of.
+        winner: As of ``extremes``, the local rows that it is of.
         comm: The communicator.
         contributions: The exchange.
         largest: Maxima; else minima.
@@ -125,22 +125,22 @@ def _best(
     Returns:
         ``(num_owned, F)`` results; ``(M, F)`` the candidates that they are of.
     """
-    num_owned, width, rows = comm.local.num_owned, found.shape[1], contributions.rows
+    num_owned, width, rows = comm.local.num_owned, extremes.shape[1], contributions.rows
     sent = contributions.sent + num_owned
     # What is found travels together with the ids that it is of, which as integers arrive bit by bit.
-    word = torch.int32 if found.element_size() == 4 else torch.int64
+    word = torch.int32 if extremes.element_size() == 4 else torch.int64
     kind = word if comm.num_nodes * comm.grid.slices < 2**31 else torch.int64
     found_ids = ids[winner[sent]].to(kind).view(word)
     items = comm.transport.begin_expand(
-        torch.cat([found[sent].view(word), found_ids], 1),
+        torch.cat([extremes[sent].view(word), found_ids], 1),
         contributions.exchange,
         wait=True,
         purpose=_purpose(largest),
     ).wait()
-    values = torch.cat([found[rows], items[:, :width].contiguous().view(found.dtype)])
+    values = torch.cat([extremes[rows], items[:, :width].contiguous().view(extremes.dtype)])
     of_ids = torch.cat([ids[winner[rows]], items[:, width:].contiguous().view(kind).long()])
     best, won = contributions.candidates.extremes(values, of_ids, largest)
-    return found[:num_owned].index_copy(0, rows, best), won
+    return extremes[:num_owned].index_copy(0, rows, best), won
 
 
 def _grad_of_found(

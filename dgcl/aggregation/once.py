@@ -30,15 +30,15 @@ def once_differentiable(what: str) -> Callable[[Backward], Backward]:
         @functools.wraps(backward)
         def wrapper(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
             with torch.no_grad():
-                found = backward(ctx, *grads)
+                gradients = backward(ctx, *grads)
             if not torch.is_grad_enabled():
-                return found
+                return gradients
             # All that the gradients may depend on: the error is on each path.
             sources = [x for x in (*grads, *ctx.saved_tensors) if x is not None and x.requires_grad]
             if not sources:
-                return found
+                return gradients
             text = f"{what} can be differentiated once (a second derivative was asked for)"
-            return tuple(None if x is None else refusing(text, x, *sources) for x in found)
+            return tuple(None if x is None else refusing(text, x, *sources) for x in gradients)
 
         return wrapper
 

@@ -120,17 +120,17 @@ def _repeated(what: Aggregation, x: Tensor, transport: Transport) -> StepList | 
     of_transport = _sequences.get(transport)
     if of_transport is None:
         of_transport = _sequences.setdefault(transport, WeakKeyDictionary())
-    made = of_transport.get(what)
-    if made is None:
-        made = of_transport.setdefault(what, {})
+    lists = of_transport.get(what)
+    if lists is None:
+        lists = of_transport.setdefault(what, {})
     kind = (x.shape[1], x.dtype, torch.get_num_threads())
-    if kind not in made:
-        made[kind] = False
+    if kind not in lists:
+        lists[kind] = False
         return None
-    if made[kind] is False:
-        made[kind] = transport.sequence(what.steps(rounds=False), x.shape[1], x.dtype, what.windows)
-    found: StepList | None = made[kind]
-    return found
+    if lists[kind] is False:
+        lists[kind] = transport.sequence(what.steps(rounds=False), x.shape[1], x.dtype, what.windows)
+    repeated: StepList | None = lists[kind]
+    return repeated
 
 
 def _one_by_one(

@@ -86,6 +86,8 @@ def fetch_rows(
     with collective("fetch"):
         requests = Requests(control, ids, part[ids])
     order = np.argsort(mine)
-    places = [torch.from_numpy(order[np.searchsorted(mine, each, sorter=order)]) for each in requests.asked]
+    places = [
+        torch.from_numpy(order[np.searchsorted(mine, each, sorter=order)]) for each in requests.incoming
+    ]
     out: Tensor = _Travel.apply(rows, _Fetch(collective, requests, places, len(rows)), False)
     return out

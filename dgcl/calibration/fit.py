@@ -103,13 +103,13 @@ def _best(model: ClassModel, seconds: NDArray[np.float64], kept: NDArray[np.bool
             best, least = parameters, error
         design = model.design(parameters)[kept] / seconds[kept, None]
         free = np.flatnonzero(design.any(axis=0))
-        found = parameters.copy()
+        fitted = parameters.copy()
         scale = np.maximum(np.linalg.norm(design[:, free], axis=0), 1e-300)
-        found[free] = nnls(design[:, free] / scale, np.ones(len(design)))[0] / scale
+        fitted[free] = nnls(design[:, free] / scale, np.ones(len(design)))[0] / scale
         # A bandwidth is never infinite: what no measurement needs stays near what it was.
-        found = np.maximum(found, model.least(parameters))
+        fitted = np.maximum(fitted, model.least(parameters))
         step = 1.0 if number < 10 else 0.5  # alternating between two answers, it settles between them
-        moved = (1 - step) * parameters + step * found
+        moved = (1 - step) * parameters + step * fitted
         if np.allclose(moved, parameters, rtol=1e-6, atol=1e-15):
             break
         parameters = moved

@@ -82,12 +82,12 @@ def bench(args: argparse.Namespace) -> int:
     num_ranks, in_job = ranks_of_job(args)
     _check(args)
     try:
-        found = (_in_job if in_job else _started)(args, num_ranks)
+        measured = (_in_job if in_job else _started)(args, num_ranks)
     except CommError as error:
         raise CliError(str(error), status=1) from error
-    if found is None:
+    if measured is None:
         return 0  # another rank than 0
-    settings, result = found
+    settings, result = measured
     value = to_json(result.lines, settings, result.ranks, {"dgcl": __version__, **describe_machine()})
     if args.json_file is not None:
         with replacing(args.json_file) as temporary, temporary.open("w") as file:

@@ -107,10 +107,10 @@ def sizes(args: argparse.Namespace) -> list[int]:
                 f" {_MOST_SIZES} are measured"
             )
         return list(range(least, most + 1, args.stepbytes))
-    found = [least]
-    while found[-1] * args.stepfactor <= most:
-        found.append(found[-1] * args.stepfactor)
-    return found
+    values = [least]
+    while values[-1] * args.stepfactor <= most:
+        values.append(values[-1] * args.stepfactor)
+    return values
 
 
 def _load_fraction(path: Path, fraction: float, seed: int) -> Problem:

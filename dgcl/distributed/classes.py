@@ -55,17 +55,17 @@ class Distributed:
 @functools.cache
 def subclass(kind: Callable[[type], type], base: type) -> type:
     """The class that ``kind`` makes of a module's class; pickles name both."""
-    made = kind(base)
-    made.dgcl_base, made.dgcl_kind = base, staticmethod(kind)  # type: ignore[attr-defined]
+    result = kind(base)
+    result.dgcl_base, result.dgcl_kind = base, staticmethod(kind)  # type: ignore[attr-defined]
     functions = dropping(base)
-    made.dgcl_calls_dropout = "forward" in functions  # type: ignore[attr-defined]
+    result.dgcl_calls_dropout = "forward" in functions  # type: ignore[attr-defined]
     for name in functions.keys() - {
         "forward",
         "__init__",
     }:  # parts of a forward, which are recomputed by themselves
-        setattr(made, name, _intercepted(getattr(made, name)))
-    made.__module__, made.__doc__ = __name__, base.__doc__
-    return made
+        setattr(result, name, _intercepted(getattr(result, name)))
+    result.__module__, result.__doc__ = __name__, base.__doc__
+    return result
 
 
 def _intercepted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -132,10 +132,10 @@ def _exchange(value: Any, edges: EdgeSet, dim: int) -> Any:
 def _as_given(function: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]:
     """A function that reads arguments by their own names, too: those are this rank's rows."""
 
-    def given(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         for name in names & kwargs.keys():
             if isinstance(kwargs[name], Exchanged):
                 kwargs[name] = kwargs[name].heads
         return function(self, *args, **kwargs)
 
-    return given
+    return call

@@ -133,7 +133,7 @@ def dispatch(
 
 
 def _items(
-    data: Any, nodes: dict[Any, tuple[int, int]], edges: dict[Any, tuple[int, int]], asked: dict[str, str]
+    data: Any, nodes: dict[Any, tuple[int, int]], edges: dict[Any, tuple[int, int]], named: dict[str, str]
 ) -> Iterator[_Item]:
     """What is in the user's object, but for its edges.
 
@@ -157,8 +157,8 @@ def _items(
                 continue
             length = _num_rows(data, name, value)
             rows = [kind for kind, size in sizes.items() if length == size]
-            if name in asked or len(rows) == 2:
-                kind = asked.get(name) or _KNOWN.get(name)
+            if name in named or len(rows) == 2:
+                kind = named.get(name) or _KNOWN.get(name)
                 if kind not in rows:
                     raise ValueError(
                         f"data.{name} has {length} rows, and there are {sizes['vertices']} vertices and"

@@ -77,8 +77,8 @@ def connect_copies(ids: Tensor, device: torch.device) -> tuple[Any, Tensor]:
     nodes = ids.cpu().numpy()
     requests = Requests(control, nodes, nodes % control.world_size)
     theirs = torch.cat(requests.give_back(torch.from_numpy(copies)))
-    _, firsts, places = np.unique(np.concatenate(requests.asked), return_index=True, return_inverse=True)
-    found = theirs[firsts][places].split([len(asked) for asked in requests.asked])
-    edges = requests.answer(list(found)).numpy(), copies
+    _, firsts, places = np.unique(np.concatenate(requests.incoming), return_index=True, return_inverse=True)
+    owners = theirs[firsts][places].split([len(each) for each in requests.incoming])
+    edges = requests.answer(list(owners)).numpy(), copies
     comm = build_from_local(copies, edges, "uniform", method="direct", device=device)
     return comm, torch.from_numpy(comm.local.indices).to(comm.device)

@@ -56,12 +56,12 @@ class Keeping:
         rows: This rank's own.
 
     Attributes:
-        made: The decisions so far, by what they are about, in words.
+        decisions: The decisions so far, by what they are about, in words.
     """
 
     def __init__(self, control: Control, store: HostStore, rows: int) -> None:
         self._control, self._store, self._rows = control, store, rows
-        self.made: dict[str, KeptOrAgain] = {}
+        self.decisions: dict[str, KeptOrAgain] = {}
 
     def keeps(self, name: str, row_bytes: int) -> bool:
         """Whether a layer's aggregate is kept; logged at INFO when it is decided. Collective.
@@ -71,15 +71,15 @@ class Keeping:
             row_bytes: Bytes of a row of the layer's input.
         """
         about = f"aggregates of {row_bytes} bytes a row"
-        if about not in self.made:
+        if about not in self.decisions:
             places = places_of_ranks(self._control)
             sharing = sum(place.machine == places[self._control.rank].machine for place in places)
             mine = KeptOrAgain(ROOM * self._rows * row_bytes, self._store.free_bytes() // sharing)
             decision = min(self._control.exchange(mine), key=lambda each: each.free - each.needed)
-            self.made[about] = decision
+            self.decisions[about] = decision
             if self._control.rank == 0:
                 _log.info("offload: %s (%s) are %s", about, name, decision)
-        return self.made[about].kept
+        return self.decisions[about].kept
 
 
 class ConstantAggregates:

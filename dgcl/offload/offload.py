@@ -336,7 +336,9 @@ class Offload(Handle):
 
     def describe(self) -> str:
         """Chunks, rows, slots, seconds and bytes by name that were predicted, and those that were counted so far."""
-        return describe(self._arrangement, self.memory(), self.account, self.comm.rank, self._keeping.made)
+        return describe(
+            self._arrangement, self.memory(), self.account, self.comm.rank, self._keeping.decisions
+        )
 
     def memory(
         self, widths: Sequence[int] | None = None, dtype: torch.dtype | None = None, *, training: bool = True

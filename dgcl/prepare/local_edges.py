@@ -125,7 +125,7 @@ def share_of_edges(
         if len(set(kinds)) > 1:
             raise ValueError(
                 "owned_ids must be given on every rank or on none, and method and calls be the same: of"
-                f" {[f'{name!r}, with owned_ids' if given else repr(name) for given, name in kinds]} by rank"
+                f" {[f'{name!r}, with owned_ids' if listed else repr(name) for listed, name in kinds]} by rank"
             )
         with leaving(control):  # where a rank has no memory, for example, the others would wait
             part = _owners(pieces) if part is None else part
@@ -139,21 +139,22 @@ def share_of_edges(
         degrees = graph.in_degrees()[: len(ids)]
         rank_edges = RankEdges(len(part), ids, degrees, first, graph.indices, order)
         # Who reads this rank's rows, and how many edges of all ranks do.
-        asked, counts = (np.concatenate(each) for each in zip(*pieces, strict=True))
-        np.add.at(reads, asked, counts)
+        read, counts = (np.concatenate(each) for each in zip(*pieces, strict=True))
+        np.add.at(reads, read, counts)
         ranks, by_id = range(control.world_size), np.argsort(ids, kind="stable")
         readers = np.repeat(ranks, [len(some) for some, _ in pieces])
         row_of = np.empty_like(part)
         row_of[ids[by_id]] = np.arange(len(ids))
         own = np.full(len(ids), control.rank)
-        classes = build_classes(demand_of_pairs(own, row_of[asked], readers, len(ranks)))
-        mine, wanted = classes.relation, by_id[classes.items]
+        classes = build_classes(demand_of_pairs(own, row_of[read], readers, len(ranks)))
+        mine, wanted_rows = classes.relation, by_id[classes.items]
         owned, dests = np.stack([rank_edges.degrees, reads[ids], ids]), mine.dest_matrix()
         # All of these are as long as the edges, or the graph.
-        del arrays, graph, requests, said, pieces, asked, counts, readers, row_of, classes, reads
+        del arrays, graph, requests, said, pieces, read, counts, readers, row_of, classes, reads
         straight = method == "direct"  # then whoever reads a row gets it from its owner, whatever the plan is
         rows: list[Any] = [
-            owned[:, wanted[np.repeat(dests[:, peer], mine.count)]] if straight else None for peer in ranks
+            owned[:, wanted_rows[np.repeat(dests[:, peer], mine.count)]] if straight else None
+            for peer in ranks
         ]
         of_ranks = control.all_to_all([(mine.dests, mine.count, each) for each in rows])
         relation = Relation(
@@ -170,10 +171,10 @@ def share_of_edges(
         if not straight:
             places = frame.places_of(control.rank)
             here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
-            rows = control.all_to_all([owned[:, wanted[each]] for each in here])
+            rows = control.all_to_all([owned[:, wanted_rows[each]] for each in here])
         incoming = np.concatenate(rows, axis=1)
         del rows, of_ranks  # copies of it
-        items = RankItems(HALO, plan, num_owned, (ids, owned), wanted, (incoming[2], incoming), frame)
+        items = RankItems(HALO, plan, num_owned, (ids, owned), wanted_rows, (incoming[2], incoming), frame)
         inputs = RankInputs(
             control.rank, (items,), rank_edges, (len(part), sum(num_edges)), first_edge=first_edge
         )
@@ -186,8 +187,8 @@ def plan_together(
     """The plan that rank 0 makes. Collective."""
 
     def make() -> list[Plan]:
-        made = make_plan(relation, machine_of(topology, control.world_size), method, options)
-        return [made] * control.world_size
+        plan = make_plan(relation, machine_of(topology, control.world_size), method, options)
+        return [plan] * control.world_size
 
     return from_rank_0(control, make)
 

@@ -177,7 +177,7 @@ def _arrays(inputs: RankInputs) -> dict[str, np.ndarray]:
     local = share_of(inputs).local
     named = {name: getattr(local, name) for name in NumberedEdges._fields}
     for number, each in enumerate(inputs.exchanges):
-        values = (each.num_owned, *each.owned, each.wanted, *each.incoming)
+        values = (each.num_owned, *each.owned, each.wanted_rows, *each.incoming)
         named |= {f"{number}.{name}": value for name, value in zip(_ITEMS, values, strict=True)}
     return {
         name: np.ascontiguousarray(value, _type_of(name))
@@ -266,11 +266,15 @@ def _array(memory: np.ndarray, name: str, shape: Sequence[int], begin: int) -> n
 def _inputs(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> RankInputs:
     world_size, exchanges = header["world_size"], []
     for number, (name, sign) in enumerate(header["exchanges"]):
-        num_owned, owned, about, wanted, incoming, brought = (arrays[f"{number}.{each}"] for each in _ITEMS)
-        if (about.shape, brought.shape) != ((3, len(owned)), (3, len(incoming))) or wanted.min(initial=0) < 0:
+        num_owned, owned, about, wanted_rows, incoming, brought = (
+            arrays[f"{number}.{each}"] for each in _ITEMS
+        )
+        if (about.shape, brought.shape) != ((3, len(owned)), (3, len(incoming))) or wanted_rows.min(
+            initial=0
+        ) < 0:
             raise ValueError(f"its items in exchange {name!r} cannot be")
         plan = _plan(folder / plan_name(number), sign, world_size)
-        exchanges.append(RankItems(name, plan, num_owned, (owned, about), wanted, (incoming, brought)))
+        exchanges.append(RankItems(name, plan, num_owned, (owned, about), wanted_rows, (incoming, brought)))
     return RankInputs(
         header["rank"],
         tuple(exchanges),

@@ -66,7 +66,7 @@ class RankItems:
         num_owned: (P,) items that each rank owns.
         owned, incoming: (n,) ids of the items that the rank owns, and (m,) of those that reach it, by their places;
             what is known of them (:data:`~dgcl.relation.local_graph.Rows`).
-        wanted: The rows of owned items that some rank wants, by their places.
+        wanted_rows: The rows of owned items that some rank wants, by their places.
         frame: Of the plan, where it is known already.
     """
 
@@ -74,7 +74,7 @@ class RankItems:
     plan: Plan
     num_owned: Ids
     owned: Rows
-    wanted: Ids
+    wanted_rows: Ids
     incoming: Rows
     frame: Frame | None = None
 
@@ -112,7 +112,7 @@ def share_of(inputs: RankInputs) -> Share:
     for each in inputs.exchanges:
         frame = each.frame or Frame.of(each.plan.relation, without_idle_relays(each.plan), each.num_owned)
         ids, about = each.incoming
-        program = compile_program(frame, inputs.rank, each.owned[0], each.wanted, ids)
+        program = compile_program(frame, inputs.rank, each.owned[0], each.wanted_rows, ids)
         by_id = np.argsort(ids)
         about = about[:, by_id[np.searchsorted(ids, program.halo_ids, sorter=by_id)]]
         halo[each.name] = program.halo_ids, about

@@ -170,8 +170,8 @@ def _inputs(
     exchanges: list[list[RankItems]] = [[] for _ in range(world_size)]
     for name, each in planned.items():
         frame, items = items_of_ranks(each.plan, each.classes)
-        for rank, (owned, wanted, incoming) in enumerate(items):
-            mine = RankItems(name, each.plan, frame.num_owned, rows(owned), wanted, rows(incoming))
+        for rank, (owned, wanted_rows, incoming) in enumerate(items):
+            mine = RankItems(name, each.plan, frame.num_owned, rows(owned), wanted_rows, rows(incoming))
             exchanges[rank].append(mine)
     return [
         RankInputs(

@@ -24,7 +24,7 @@ def plan_edge_types(graph: TypedGraph, problem: Problem, arrangement: Arrangemen
         whole = halo_demand(graph.edges_of(edge_type), problem.part, problem.topology.num_devices)
         first, number = graph.node_types[edge_type[0]]
         vertices = slice(first, first + number)
-        demand = Demand(whole.world_size, whole.owner[vertices], whole.wanted[:, vertices])
+        demand = Demand(whole.world_size, whole.owner[vertices], whole.readers[:, vertices])
         classes, name = build_classes(demand), "__".join(edge_type)
         plan = problem.plans.plan(
             problem.part,

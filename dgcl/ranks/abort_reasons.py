@@ -59,10 +59,10 @@ class AbortReasons:
             ConnectionError: The store does not answer.
         """
 
-        found = self._read(str(rank))
-        if found is None:
+        entry = self._read(str(rank))
+        if entry is None:
             return None
-        culprit, clause, code = found
+        culprit, clause, code = entry
         return AbortReason(culprit, clause, ERROR_CODES[code])
 
     def post_wait(self, rank: int, number: int, peer: int) -> None:

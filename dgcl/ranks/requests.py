@@ -27,7 +27,7 @@ class Requests:
         owner: ``(n,)`` the rank that has each.
 
     Attributes:
-        asked: What each rank asks this one for, by rank: the numbers as they were given.
+        incoming: What each rank asks this one for, by rank: the numbers as they were given.
     """
 
     def __init__(self, control: Control, ids: NDArray[Any], owner: NDArray[Any]) -> None:
@@ -35,16 +35,16 @@ class Requests:
         order = np.argsort(owner, kind="stable")
         bounds = [0, *np.cumsum(np.bincount(owner, minlength=control.world_size)).tolist()]
         self._order, self._pieces = torch.from_numpy(order), list(pairwise(bounds))
-        self.asked: list[NDArray[Any]] = control.all_to_all([ids[order[a:b]] for a, b in self._pieces])
+        self.incoming: list[NDArray[Any]] = control.all_to_all([ids[order[a:b]] for a, b in self._pieces])
 
     def answer(self, rows: list[Tensor]) -> Tensor:
-        """``(n, *F)``, what this rank asked for; ``rows`` are its answers: for each rank those of ``asked``."""
+        """``(n, *F)``, what this rank asked for; ``rows`` are its answers: for each rank those of ``incoming``."""
         pieces = self._control.all_to_all([piece.detach().cpu() for piece in rows])
         received = torch.cat(pieces).to(rows[0].device)
         return torch.empty_like(received).index_copy_(0, self._order.to(received.device), received)
 
     def give_back(self, rows: Tensor) -> list[Tensor]:
-        """The other way: ``(n, *F)`` go to those that this rank asked; from each rank come those of ``asked``."""
+        """The other way: ``(n, *F)`` go to those that this rank asked; from each rank come those of ``incoming``."""
         sent = rows.detach().index_select(0, self._order.to(rows.device)).cpu()
         # Clones: a slice would travel with all of the storage.
         pieces: list[Tensor] = self._control.all_to_all([sent[a:b].clone() for a, b in self._pieces])

@@ -48,7 +48,7 @@ def build_classes(demand: Demand) -> ItemClasses:
     64-bit words per wanted item.
     """
     world_size, owner = demand.world_size, demand.owner
-    masks = [demand.wanted]
+    masks = [demand.readers]
     del demand  # so that a caller who does not keep it either frees its masks while they are grouped
     grouped = group_by_mask(masks.pop(), owner, world_size)
     relation = Relation(world_size, grouped.owner, grouped.masks, np.diff(grouped.ptr))

@@ -29,13 +29,13 @@ class Demand:
     Attributes:
         world_size: number of ranks P.
         owner: (N,) int32, the rank that owns each item.
-        wanted: (W, N) unsigned; bit ``r % 64`` of ``wanted[r // 64, i]`` tells whether rank r wants item i. Up to
+        readers: (W, N) unsigned; bit ``r % 64`` of ``readers[r // 64, i]`` tells whether rank r wants item i. Up to
             64 ranks W is 1 and the words may be narrower than 64 bits. An owner never wants its own items.
     """
 
     world_size: int
     owner: NDArray[np.int32]
-    wanted: NDArray[Any]
+    readers: NDArray[Any]
 
     @property
     def num_items(self) -> int:
@@ -44,7 +44,7 @@ class Demand:
 
     def wanted_by(self, rank: int) -> NDArray[np.int64]:
         """Return the items that a rank wants, ascending."""
-        words = self.wanted[rank // 64]
+        words = self.readers[rank // 64]
         return np.flatnonzero(words & words.dtype.type(1 << rank % 64))
 
 
@@ -81,7 +81,7 @@ def group_masks(graph: Graph, group: NDArray[np.int32], num_groups: int) -> NDAr
         num_groups: how many there are.
 
     Returns:
-        (W, N) masks as :attr:`Demand.wanted`: bit g of vertex u tells whether u has an out-edge to a head of group g.
+        (W, N) masks as :attr:`Demand.readers`: bit g of vertex u tells whether u has an out-edge to a head of group g.
     """
     from dgcl.relation import kernels
 

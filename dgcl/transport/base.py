@@ -49,7 +49,7 @@ class StepList(Protocol):
 
     num_partial: int | None
 
-    def run(self, given: Tensor, out: Tensor, partial: Tensor | None = None) -> Tensor:
+    def run(self, rows: Tensor, out: Tensor, partial: Tensor | None = None) -> Tensor:
         """Carry them out, and return ``out``."""
 
 

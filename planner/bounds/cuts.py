@@ -61,10 +61,10 @@ def candidate_cuts(topology: Topology) -> list[Cut]:
     everyone = frozenset(range(world))
     both_ways = any(connection.duplex == "half" for connection in topology.connections)
     named = list(_named_groups(topology))
-    found: dict[tuple[frozenset[int], ...], Cut] = {}
+    cuts: dict[tuple[frozenset[int], ...], Cut] = {}
 
     def add(cut: Cut) -> None:
-        found.setdefault(cut.groups, cut)
+        cuts.setdefault(cut.groups, cut)
 
     for group, name in [*named, *_unnamed_groups(topology)]:
         rest = everyone - group
@@ -79,7 +79,7 @@ def candidate_cuts(topology: Topology) -> list[Cut]:
         groups = tuple(group for group, name in named if name.split()[0] == kind)
         if len(groups) > 1 and frozenset().union(*groups) == everyone:
             add(Cut(groups, f"all {kind}s", "in and out"))
-    return list(found.values())
+    return list(cuts.values())
 
 
 def _named_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:

@@ -50,28 +50,28 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
         from dgcl.planner.methods import hierarchical
 
         hierarchical.prepare()
-    found = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
-    aside = copy.copy(found)  # column generation ends with better plans where it begins with none
-    if by_machines and not found.is_good():
+    best = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
+    aside = copy.copy(best)  # column generation ends with better plans where it begins with none
+    if by_machines and not best.is_good():
         _plan_by_machines(aside)
         many = relation.world_size > MANY_DEVICES and aside.seconds < np.inf
         if many or aside.is_good() or aside.is_late():
             return aside
-    if relation.world_size > 2 and not found.is_good():
+    if relation.world_size > 2 and not best.is_good():
         links = topology.arrays().num_links
-        asked = relation.deliveries * relation.world_size * links <= GREEDY_STEPS
-        asked = asked or relation.world_size <= GREEDY_DEVICES
+        greedy = relation.deliveries * relation.world_size * links <= GREEDY_STEPS
+        greedy = greedy or relation.world_size <= GREEDY_DEVICES
         # With a time limit a rough plan comes first: the search, and what it compiles, may take all of the time.
-        if asked and options.time_limit is not None and aside.gap() > ROUGH:
+        if greedy and options.time_limit is not None and aside.gap() > ROUGH:
             aside.offer(spst.plan(relation, topology, options), "spst")
-        if not found.is_late():
-            StageSearch(found).run()
-        asked = options.time_limit is None and asked
-        if found.gap() > GREEDY_ABOVE and (asked or found.seconds == aside.seconds == np.inf):
-            found.offer(spst.plan(relation, topology, options), "spst")
-    if aside.seconds < found.seconds:
-        found.offer(*aside.named())
-    return found
+        if not best.is_late():
+            StageSearch(best).run()
+        greedy = options.time_limit is None and greedy
+        if best.gap() > GREEDY_ABOVE and (greedy or best.seconds == aside.seconds == np.inf):
+            best.offer(spst.plan(relation, topology, options), "spst")
+    if aside.seconds < best.seconds:
+        best.offer(*aside.named())
+    return best
 
 
 def _is_for_machines(relation: Relation, topology: Topology) -> bool:
@@ -81,14 +81,14 @@ def _is_for_machines(relation: Relation, topology: Topology) -> bool:
     return relation.world_size > MANY_DEVICES or int(relation.num_dests().sum()) <= FEW_EDGES
 
 
-def _plan_by_machines(found: Incumbent) -> None:
+def _plan_by_machines(best: Incumbent) -> None:
     """Offer the plan that enters each machine once."""
     from dgcl.planner.methods.hierarchical import best_trees
 
-    assert found.stage_times is not None
+    assert best.stage_times is not None
     trees = best_trees(
-        found.relation, found.topology, found.options, found.stage_times, found.deadline,
-        needed=found.seconds == np.inf or found.gap() > ROUGH, beat=found.seconds,
+        best.relation, best.topology, best.options, best.stage_times, best.deadline,
+        needed=best.seconds == np.inf or best.gap() > ROUGH, beat=best.seconds,
     )  # fmt: skip
     if trees is not None:
-        found.offer(trees, "hierarchical")
+        best.offer(trees, "hierarchical")

@@ -33,10 +33,10 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     dst = np.empty(int(ptr[-1]), np.int64)
     chunk = max(1, (1 << 24) // max(64, world))  # keeps the unpacked masks near 16 MB
     for start in range(0, relation.num_classes, chunk):
-        wanted = relation.dest_matrix(start, start + chunk)
+        dests = relation.dest_matrix(start, start + chunk)
         source = relation.source[start : start + chunk].astype(np.int64)
         # Column a of the rotated matrix: whether the rank a places after the owner needs the row.
-        rotated = np.take_along_axis(wanted, (source[:, None] + np.arange(world)) % world, axis=1)
+        rotated = np.take_along_axis(dests, (source[:, None] + np.arange(world)) % world, axis=1)
         classes, ahead = np.nonzero(rotated)
         dst[ptr[start] : ptr[start] + len(ahead)] = (source[classes] + ahead) % world
     src = np.empty_like(dst)

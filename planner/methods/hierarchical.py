@@ -220,13 +220,13 @@ def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, 
             [(1.0 + SLACK) / num_far if kind == "f" else NEAR / num_far for kind in pattern]
         )
         room = latency + bytes_alone * work.floor
-        found = _passes(
+        result = _passes(
             work, latency, room, MAX_PASSES if work.share == 1.0 else SAMPLE_PASSES, beat, deadline
         )
-        if found is None:
+        if result is None:
             continue
-        if best is None or found.whole(work.scale) < best.whole(work.scale):
-            best = found
+        if best is None or result.whole(work.scale) < best.whole(work.scale):
+            best = result
             beat = min(beat, best.whole(work.scale) / (1.0 if work.share == 1.0 else 1.0 + UNEVEN))
         if beat <= (1.0 + FAIR) * times.bound().seconds / unit:
             break
@@ -252,10 +252,10 @@ def _passes(
     loads = Loads(np.zeros(size), np.zeros(size), room)
     for _ in range(most):
         started = time.perf_counter()
-        found = _run_pass(work, loads, edges, deadline, latency)
-        if found is None:
+        result = _run_pass(work, loads, edges, deadline, latency)
+        if result is None:
             break
-        edges = found
+        edges = result
         now = time.perf_counter()
         slowest = max(slowest, now - started)
         used = np.where(loads.busy > TINY * loads.room, loads.wait + loads.busy, 0.0)

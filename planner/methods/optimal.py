@@ -32,14 +32,14 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     Raises:
         ValueError: a pair that needs rows cannot be reached even through relays.
     """
-    found = searched(relation, topology, options)
+    best = searched(relation, topology, options)
     if relation.world_size > 2:
         for rounds in ROUNDS if relation.world_size <= MAX_ALL_LINKS else ROUNDS[:1]:
-            if found.gap() <= options.gap or found.is_late():
+            if best.gap() <= options.gap or best.is_late():
                 break
-            found.effort = Effort(
+            best.effort = Effort(
                 FINER * options.gap, enough=options.gap, rounds=rounds, steps=100, progress=0.05, usual_stages=6,
                 fair=options.gap, thorough=True,
             )  # fmt: skip
-            StageSearch(found).run()
-    return found.trees()
+            StageSearch(best).run()
+    return best.trees()

@@ -92,13 +92,13 @@ def make_plan(
         ValueError: unknown method, sizes that disagree, or a needed pair that no chain of links joins.
     """
     options = PlanOptions() if options is None else options
-    for name, given, kind in (
+    for name, value, kind in (
         ("relation", relation, Relation),
         ("topology", topology, Topology),
         ("options", options, PlanOptions),
     ):
-        if not isinstance(given, kind):
-            raise TypeError(f"{name} must be a {kind.__name__} (got {shown(given)})")
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be a {kind.__name__} (got {shown(value)})")
     planner = get_planner(method)
     started = time.perf_counter()
     require_same_size(relation.world_size, topology)

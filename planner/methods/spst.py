@@ -65,12 +65,12 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
         )
         return strict_trees(relation, piece_class, piece_rows, parent)
 
-    found = [grown(arrays.link_latency)]
+    results = [grown(arrays.link_latency)]
     if arrays.link_latency.any():
         none = np.zeros_like(arrays.link_latency)
         none.flags.writeable = False  # as the topology's: the kernel is compiled for read-only arrays alone
-        found.append(grown(none))
-    return min(found, key=lambda trees: predicted_seconds(trees, arrays, options.row_bytes))
+        results.append(grown(none))
+    return min(results, key=lambda trees: predicted_seconds(trees, arrays, options.row_bytes))
 
 
 def pieces(relation: Relation, aim: int = PIECES) -> tuple[Int64Array, Int64Array]:

@@ -55,13 +55,13 @@ def _add_traffic(
 
 @compiled
 def grow_trees(
-    source: Any, wanted: Any, amount: Any, link_of: Any, latency: Any, ptr: Any, hops: Any, inverse: Any
+    source: Any, dests: Any, amount: Any, link_of: Any, latency: Any, ptr: Any, hops: Any, inverse: Any
 ) -> Any:
     """Grow one shortest-path spanning tree per piece, each at the costs that the earlier ones leave.
 
     Args:
         source: (N,) int32, root of each piece.
-        wanted: (N, P) bool, its destinations.
+        dests: (N, P) bool, its destinations.
         amount: (N,) float64, its bytes.
         link_of, latency, ptr, hops: link_of, link_latency, link_ptr and link_directions of TopologyArrays.
         inverse: (num_directions,) float64, seconds per byte.
@@ -70,7 +70,7 @@ def grow_trees(
         parent: (N, P) int32, the rank that each rank receives from; -1 for the root and for ranks outside
             the tree.
     """
-    num, world = wanted.shape
+    num, world = dests.shape
     limit = max(1, world - 1)
     busy = np.zeros((limit, inverse.shape[0]))  # seconds of traffic, by stage and connection-direction
     stage_seconds = np.zeros(limit)  # seconds of each stage
@@ -83,8 +83,8 @@ def grow_trees(
     for n in range(num):
         left = 0
         for v in range(world):
-            depth[v], open_[v] = -1, wanted[n, v]
-            left += wanted[n, v]
+            depth[v], open_[v] = -1, dests[n, v]
+            left += dests[n, v]
         depth[source[n]] = 0
         while left:
             for k in range(limit + 1):

@@ -39,13 +39,13 @@ def _head(facts: dict[str, Any]) -> str:
 
 def _takes(takes: dict[str, Any]) -> str:
     model, bound = takes["model_seconds"], takes["bound_seconds"]
-    told = f"{seconds(model)} by the model, at least {seconds(bound)} any plan"
+    predicted = f"{seconds(model)} by the model, at least {seconds(bound)} any plan"
     if takes["executed_seconds"] is None:
-        return told
+        return predicted
     over = f" ({takes['executed_seconds'] / bound:.3f} of it)" if bound > 0 else ""
     how = takes["executed"]
     one = ", one send at a time" if how["sends_at_once"] == 1 else ""
-    return f"{seconds(takes['executed_seconds'])} as executed (order {how['order']}{one}); {told}{over}"
+    return f"{seconds(takes['executed_seconds'])} as executed (order {how['order']}{one}); {predicted}{over}"
 
 
 def _fold(fold: dict[str, Any]) -> str:

@@ -110,8 +110,8 @@ def _machine(topology: Topology) -> dict[str, Any]:
         "machines": len({device.machine for device in topology.devices}),
         "sockets": len({(device.machine, device.socket) for device in topology.devices}),
         "connections": [
-            {"kind": kind, "count": len(found), "min_GBps": min(found), "max_GBps": max(found)}
-            for kind, found in sorted(kinds.items())
+            {"kind": kind, "count": len(speeds), "min_GBps": min(speeds), "max_GBps": max(speeds)}
+            for kind, speeds in sorted(kinds.items())
         ],
     }
 
@@ -193,11 +193,11 @@ def _kinds(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
     """
     arrays = plan.topology.arrays()
     kinds = np.array([_kind(plan.topology, c) for c in range(seconds.shape[1])], dtype=object)
-    found = []
+    rows = []
     for kind in sorted(set(kinds.tolist())):
         mine = seconds[:, kinds == kind]
         busiest = float(mine.max(axis=1, initial=0.0).sum())
-        found.append(
+        rows.append(
             {
                 "kind": kind,
                 "directions": int(mine.shape[1]),
@@ -209,7 +209,7 @@ def _kinds(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
                 "bytes": float((mine * arrays.bandwidth[kinds == kind] * GIGA).sum()),
             }
         )
-    return found
+    return rows
 
 
 def _way(topology: Topology, direction: int) -> str:

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 
-def links_of(found: Messages, machine: Topology) -> Int64Array:
+def links_of(messages: Messages, machine: Topology) -> Int64Array:
     """Return the link of each message.
 
     Raises:
         ValueError: The machine has no link for one; names the pair.
     """
-    link = machine.arrays().link_of[found.src, found.dst].astype(np.int64)
+    link = machine.arrays().link_of[messages.src, messages.dst].astype(np.int64)
     missing = np.flatnonzero(link < 0)
     if missing.size:
-        s, d = int(found.src[missing[0]]), int(found.dst[missing[0]])
+        s, d = int(messages.src[missing[0]]), int(messages.dst[missing[0]])
         names = [machine.devices[r].name for r in (s, d)]
         raise ValueError(
             f"the plan sends from rank {s} ({names[0]}) to rank {d} ({names[1]}), but topology"

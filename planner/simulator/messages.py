@@ -83,6 +83,6 @@ def parent_edges(trees: Trees, world_size: int) -> Int64Array:
     return parent
 
 
-def transfer_bytes(found: Messages, row_bytes: int) -> FloatArray:
+def transfer_bytes(messages: Messages, row_bytes: int) -> FloatArray:
     """Return the bytes of each message, (N,) float64."""
-    return found.rows.astype(np.float64) * float(row_bytes)
+    return messages.rows.astype(np.float64) * float(row_bytes)

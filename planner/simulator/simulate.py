@@ -116,23 +116,23 @@ def simulate(
     machine = plan.topology if topology is None else topology
     width = plan.row_bytes if row_bytes is None else row_bytes
     _check(plan, machine, width, order, shares, sends_at_once, slow or {}, start or {})
-    found = messages(plan.trees, plan.world_size)
-    link = links_of(found, machine)
+    sends = messages(plan.trees, plan.world_size)
+    link = links_of(sends, machine)
     capacity = capacities(machine, slow or {})
     late = np.zeros(plan.world_size)
     for rank, seconds in (start or {}).items():
         late[rank] = seconds
-    size = transfer_bytes(found, width)
-    release = np.maximum(late[found.src], late[found.dst])
-    times, busy = _run(found, link, machine, size, capacity, release, order, shares, sends_at_once or 0)
+    size = transfer_bytes(sends, width)
+    release = np.maximum(late[sends.src], late[sends.dst])
+    times, busy = _run(sends, link, machine, size, capacity, release, order, shares, sends_at_once or 0)
     issued, flowing, arrived = times
     hops = np.diff(machine.arrays().link_ptr)[link]
     crossed = np.zeros(capacity.shape[0])
     np.add.at(crossed, routes_of(machine, link)[1], np.repeat(size, hops))
-    finish, wait = _waiting(found, late, flowing, arrived)
+    finish, wait = _waiting(sends, late, flowing, arrived)
     return Simulation(
         seconds=float(arrived.max(initial=0.0)),
-        messages=found,
+        messages=sends,
         bytes=size,
         issued=issued,
         flowing=flowing,
@@ -177,7 +177,7 @@ def _check(
 
 
 def _run(
-    found: Messages,
+    sends: Messages,
     link: Int64Array,
     machine: Topology,
     size: FloatArray,
@@ -190,8 +190,8 @@ def _run(
     """Run the messages, with one without bytes for every gate that ``order`` needs."""
     from dgcl.planner.simulator.kernel import run
 
-    before, after, num_gates = _gates(found, order)
-    num = found.num
+    before, after, num_gates = _gates(sends, order)
+    num = sends.num
     total = num + num_gates
     by_before = np.argsort(before, kind="stable")
     ptr, hops = routes_of(machine, link)
@@ -207,11 +207,11 @@ def _run(
         np.bincount(after, minlength=total),
         np.concatenate([[0], np.cumsum(np.bincount(before, minlength=total))]),
         after[by_before],
-        np.concatenate([found.previous(), nobody]),
+        np.concatenate([sends.previous(), nobody]),
         np.concatenate([weight, np.ones(num_gates)]),
-        np.concatenate([found.src, nobody]),
+        np.concatenate([sends.src, nobody]),
         at_once,
-        np.concatenate([_send_order(found, order), np.arange(num, total)]),
+        np.concatenate([_send_order(sends, order), np.arange(num, total)]),
     )
     if np.isnan(arrived).any():
         raise ValueError(
@@ -220,57 +220,57 @@ def _run(
     return (issued[:num], flowing[:num], arrived[:num]), busy
 
 
-def _send_order(found: Messages, order: Order) -> Int64Array:
+def _send_order(sends: Messages, order: Order) -> Int64Array:
     """Return the messages in the order in which a rank that cannot send them all at a time sends them.
 
     That is by stage and receiver; of GPUs, which send in the order "neighbours", by stage and the next rank first, so
     that not all of them send to the lowest rank at a time.
     """
-    if order != "neighbours" or found.num == 0:
-        return np.arange(found.num)
-    ahead = (found.dst - found.src) % (1 + max(found.src.max(), found.dst.max()))
-    taken: Int64Array = np.lexsort((ahead, found.src, found.stage))
+    if order != "neighbours" or sends.num == 0:
+        return np.arange(sends.num)
+    ahead = (sends.dst - sends.src) % (1 + max(sends.src.max(), sends.dst.max()))
+    taken: Int64Array = np.lexsort((ahead, sends.src, sends.stage))
     return taken
 
 
-def _gates(found: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:
+def _gates(sends: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:
     """Return which messages wait for which, with gates: one per (stage, rank) or one per stage; and their number.
 
     A gate waits for all messages of its stage (that its rank sends or receives) and for the gate of the stage before.
     Messages of the next stage (that its rank sends) wait for the gate.
     """
-    if order == "eager" or found.num == 0:
-        return found.before, found.after, 0
+    if order == "eager" or sends.num == 0:
+        return sends.before, sends.after, 0
     everyone = order == "barrier"
-    stages = int(found.stage.max()) + 1
-    groups = 1 if everyone else int(max(found.src.max(), found.dst.max())) + 1
+    stages = int(sends.stage.max()) + 1
+    groups = 1 if everyone else int(max(sends.src.max(), sends.dst.max())) + 1
 
     def gate(rank: Int64Array) -> Int64Array:
         """Return the gate of each message's stage, and of these ranks."""
-        return found.num + found.stage * groups + (0 if everyone else rank)
+        return sends.num + sends.stage * groups + (0 if everyone else rank)
 
-    mine = np.arange(found.num)
-    later = found.stage > 0
-    chain = found.num + np.arange((stages - 1) * groups)
-    before = [found.before, mine, gate(found.src)[later] - groups, chain]
-    after = [found.after, gate(found.src), mine[later], chain + groups]
+    mine = np.arange(sends.num)
+    later = sends.stage > 0
+    chain = sends.num + np.arange((stages - 1) * groups)
+    before = [sends.before, mine, gate(sends.src)[later] - groups, chain]
+    after = [sends.after, gate(sends.src), mine[later], chain + groups]
     if not everyone:
         before.append(mine)
-        after.append(gate(found.dst))
+        after.append(gate(sends.dst))
     return np.concatenate(before), np.concatenate(after), stages * groups
 
 
 def _waiting(
-    found: Messages, entry: FloatArray, flowing: FloatArray, arrived: FloatArray
+    sends: Messages, entry: FloatArray, flowing: FloatArray, arrived: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return when each rank is done, and for how long between its entry and then it sends nothing."""
     finish, wait = np.zeros(len(entry)), np.zeros(len(entry))
     for rank in range(len(entry)):
-        mine = (found.src == rank) | (found.dst == rank)
+        mine = (sends.src == rank) | (sends.dst == rank)
         if not mine.any():
             continue
         finish[rank] = arrived[mine].max()
-        sent = np.flatnonzero(found.src == rank)
+        sent = np.flatnonzero(sends.src == rank)
         sent = sent[np.argsort(flowing[sent], kind="stable")]
         ends = np.maximum.accumulate(np.concatenate([entry[rank : rank + 1], arrived[sent]]))  # latest so far
         idle = np.maximum(flowing[sent] - ends[:-1], 0.0).sum()  # before each send

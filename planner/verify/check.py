@@ -94,9 +94,9 @@ def _verify(plan: Plan) -> None:
         )
     verify_trees(plan.relation, plan.trees, plan.topology)
     _check_cost(plan)
-    found = fingerprint(plan_arrays(plan.relation, plan.trees), meta)
-    if found != meta["fingerprint"]:
-        raise PlanError(f"meta.fingerprint is {meta['fingerprint']!r} but arrays and meta give {found!r}")
+    computed = fingerprint(plan_arrays(plan.relation, plan.trees), meta)
+    if computed != meta["fingerprint"]:
+        raise PlanError(f"meta.fingerprint is {meta['fingerprint']!r} but arrays and meta give {computed!r}")
 
 
 def _check_cost(plan: Plan) -> None:
@@ -107,8 +107,8 @@ def _check_cost(plan: Plan) -> None:
         raise PlanError(
             f"meta.stage_seconds has {len(meta['stage_seconds'])} stages, the edges {len(stages)}"
         )
-    for k, (stated, found) in enumerate(zip(meta["stage_seconds"], stages, strict=True)):
-        _require_equal(f"stage_seconds[{k}]", stated, found)
+    for k, (stated, computed) in enumerate(zip(meta["stage_seconds"], stages, strict=True)):
+        _require_equal(f"stage_seconds[{k}]", stated, computed)
     _require_equal("predicted_seconds", meta["predicted_seconds"], sum(stages))
     predicted, bound = meta["predicted_seconds"], meta["lower_bound_seconds"]
     if bound > predicted * (1 + _RELATIVE):
@@ -128,8 +128,8 @@ def _check_cost(plan: Plan) -> None:
         _require_not_beaten(bound, "peer-to-peer", direct)
     needed = without_idle_relays(plan)
     if needed is not plan.trees:
-        found = predicted_seconds(needed, plan.topology.arrays(), plan.row_bytes)
-        _require_not_beaten(bound, "the plan without idle relays", found)
+        computed = predicted_seconds(needed, plan.topology.arrays(), plan.row_bytes)
+        _require_not_beaten(bound, "the plan without idle relays", computed)
 
 
 def _require_not_beaten(bound: float, what: str, seconds: float) -> None:
@@ -137,9 +137,9 @@ def _require_not_beaten(bound: float, what: str, seconds: float) -> None:
         raise PlanError(f"meta.lower_bound_seconds {bound!r} is above what {what} takes, {seconds!r}")
 
 
-def _require_equal(name: str, stated: float, found: float) -> None:
-    if abs(stated - found) > _RELATIVE * max(abs(stated), abs(found)):
-        raise PlanError(f"meta.{name} is {stated!r} but the edges cost {found!r}")
+def _require_equal(name: str, stated: float, computed: float) -> None:
+    if abs(stated - computed) > _RELATIVE * max(abs(stated), abs(computed)):
+        raise PlanError(f"meta.{name} is {stated!r} but the edges cost {computed!r}")
 
 
 def _fold(plan: Plan) -> Fold | None:

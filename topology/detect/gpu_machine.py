@@ -75,21 +75,21 @@ def _links(
 ) -> dict[int, tuple[GpuLink, ...]]:
     """NVLinks of each GPU, by its index, as far as they may be used."""
     index_at = {gpu.address: gpu.index for gpu in gpus}
-    found: dict[int, list[GpuLink]] = {gpu.index: [] for gpu in gpus}
+    links_of: dict[int, list[GpuLink]] = {gpu.index: [] for gpu in gpus}
     unusable = Counter[str]()
     for gpu in gpus:
         for (remote, address), count in Counter((link.remote, link.address) for link in gpu.links).items():
             if remote == REMOTE_CPU:
-                found[gpu.index].append(GpuLink("NV", CPU, "", count))
+                links_of[gpu.index].append(GpuLink("NV", CPU, "", count))
             elif address in index_at or remote == REMOTE_GPU:
                 other = index_at.get(address)
                 if other is not None and not {(gpu.index, other), (other, gpu.index)} <= usable:
                     unusable[f"to GPU {other}"] += count
                 else:
-                    found[gpu.index].append(GpuLink("NV", GPU, address, count))
+                    links_of[gpu.index].append(GpuLink("NV", GPU, address, count))
             elif any((gpu.index, other.index) in usable for other in gpus) or gpu.fabric or len(gpus) == 1:
                 # An NVSwitch; in virtual machines its address, or even its type, may be unknown.
-                found[gpu.index].append(GpuLink("NV", NVSWITCH, address, count))
+                links_of[gpu.index].append(GpuLink("NV", NVSWITCH, address, count))
             else:
                 unusable["to NVSwitches"] += count
     for where, count in unusable.items():
@@ -97,7 +97,7 @@ def _links(
             f"{count} NVLinks {where} are up, but the driver denies peer access over them: left out (is the "
             f"fabric manager running?)"
         )
-    return {index: tuple(links) for index, links in found.items()}
+    return {index: tuple(links) for index, links in links_of.items()}
 
 
 def _fabrics(

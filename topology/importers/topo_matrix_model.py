@@ -210,8 +210,8 @@ class _Model:
             others = [
                 (self._apart(a, d), self._apart(b, d)) for d in range(len(self._names)) if d not in (a, b)
             ]
-            told = any(None not in pair and (pair[0] != pair[1] or pair[0] == 1) for pair in others)
-            if self._apart(a, b) is None and not told:
+            shown = any(None not in pair and (pair[0] != pair[1] or pair[0] == 1) for pair in others)
+            if self._apart(a, b) is None and not shown:
                 hidden |= {a, b}
         if hidden:
             names = ", ".join(self._names[device] for device in sorted(hidden))

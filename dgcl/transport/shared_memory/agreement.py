@@ -53,8 +53,8 @@ def check_agreement(
         raise ValueError(
             f"exchanges: expected 1 to {MOST_EXCHANGES}, windows included (got {num_before + len(programs)})"
         )
-    found = agree(control, problem, [(name, p.num_stages, digests_of(p)) for name, p in programs.items()])
-    names = [[name for name, _, _ in theirs] for theirs in found]
+    stated = agree(control, problem, [(name, p.num_stages, digests_of(p)) for name, p in programs.items()])
+    names = [[name for name, _, _ in theirs] for theirs in stated]
     if any(theirs != names[0] for theirs in names):
         odd = next(rank for rank, theirs in enumerate(names) if theirs != names[0])
         raise DisagreementError(
@@ -62,21 +62,21 @@ def check_agreement(
             f" {', '.join(names[odd])}"
         )
     for number, name in enumerate(names[0]):
-        _compare([theirs[number][1:] for theirs in found], name)
+        _compare([theirs[number][1:] for theirs in stated], name)
 
 
-def _compare(found: Sequence[tuple[int, np.ndarray]], name: str) -> None:
+def _compare(stated: Sequence[tuple[int, np.ndarray]], name: str) -> None:
     """Raise unless the (stages, digests) of all ranks for one exchange match."""
     where = "" if name == HALO else f" for exchange {name!r}"
-    stages = np.array([num_stages for num_stages, _ in found])
+    stages = np.array([num_stages for num_stages, _ in stated])
     if (stages != stages[0]).any():
         odd = int(np.flatnonzero(stages != stages[0])[0])
         raise DisagreementError(
             f"ranks run different plans{where}: rank 0's has {stages[0]} stages, rank {odd}'s has {stages[odd]}"
         )
-    if any(digests.shape != found[0][1].shape for _, digests in found):
+    if any(digests.shape != stated[0][1].shape for _, digests in stated):
         raise DisagreementError(f"ranks run different plans{where}: they are for different numbers of ranks")
-    sent, expected = np.stack([digests for _, digests in found]).transpose(1, 0, 2)
+    sent, expected = np.stack([digests for _, digests in stated]).transpose(1, 0, 2)
     differ = np.argwhere(sent != expected.T)
     if len(differ):
         sender, receiver = differ[0]

@@ -67,15 +67,15 @@ class ControlCalls:
             call: Number of the exchange in which this rank waits.
             place: This rank and the exchange, in words.
         """
-        told = self._describe(call, certain=True)
-        if not told:
+        peers = self._describe(call, certain=True)
+        if not peers:
             return None
-        return DisagreementError(f"ranks make different calls: {told}, {place}. {_ADVICE}")
+        return DisagreementError(f"ranks make different calls: {peers}, {place}. {_ADVICE}")
 
     def suspicion(self, call: int) -> str:
         """Describe the peers in a collective that this rank has not begun; "" if there are none."""
-        told = self._describe(call, certain=False)
-        return told and f"{told}, which this rank has not begun. {_ADVICE}"
+        peers = self._describe(call, certain=False)
+        return peers and f"{peers}, which this rank has not begun. {_ADVICE}"
 
     def leave_if_crossed(self, error: CommError, call: int) -> None:
         """Leave the control plane if a peer waits there in vain because ranks fail over a crossing.

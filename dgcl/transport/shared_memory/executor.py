@@ -195,7 +195,7 @@ class Runtime(LifeCycle):
     def _started(self) -> Call | None:
         """The started call that other threads may advance; None if there is none."""
         call = None if self.closed or self._failure is not None else self.under_way
-        return call if call is not None and call.given is not None else None
+        return call if call is not None and call.rows is not None else None
 
     def _map_target(self, task: Task) -> None:
         """Map the segment that the next send writes to, as requested by the engine."""

@@ -131,7 +131,7 @@ def _use_arrivals(words: np.ndarray, step: np.ndarray, buffers: np.ndarray, targ
 @compiled(int64(int64, int64, int64, boolean, *[int64] * 6))
 def run_steps(
     address: int, first: int, last: int, attended: bool, number: int,
-    given: int, result: int, partial: int, block: int, other: int,
+    rows: int, result: int, partial: int, block: int, other: int,
 ) -> int:  # fmt: skip
     """Carry out steps ``first`` to ``last``, and return which one is not done, or ``last``.
 
@@ -142,12 +142,12 @@ def run_steps(
         first, last: The first step, and the one behind the last.
         attended: Stop before each step of a call.
         number: Of the call before the list's first one.
-        given, result, partial, block, other: Addresses, or addresses of places, of buffers.
+        rows, result, partial, block, other: Addresses, or addresses of places, of buffers.
     """
     words = carray(pointer_to(address, int64(0)), (NUM_WORDS,))
     steps = carray(pointer_to(words[TABLE], int64(0)), (words[NUM_STEPS], NUM_COLUMNS))
     buffers = carray(pointer_to(words[BUFFERS], int64(0)), (NUM_BUFFERS, 4))
-    _find_buffers(words, buffers, (given, result, partial, block, other))
+    _find_buffers(words, buffers, (rows, result, partial, block, other))
     policy = words[POLICY], words[POLICY + 1], words[POLICY + 2], words[POLICY + 3], words[POLICY + 4]
     row_bytes, clock = words[ROW_BYTES], address + 8 * _CLOCK
     until, over = int64(0), False

@@ -56,9 +56,9 @@ def _others_of_same_ranks(reference: weakref.ref[LifeCycle]) -> list[OtherCommun
     One that failed or was closed makes no more calls: a call of it that a peer began proves nothing about later ones.
     """
     runtime = reference()
-    found = [
+    others = [
         other.seen_by_others()
         for other in _others(reference)
         if runtime is not None and other.control is runtime.control
     ]
-    return [other for other in found if other is not None]
+    return [other for other in others if other is not None]

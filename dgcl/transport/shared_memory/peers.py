@@ -76,8 +76,8 @@ class Peers:
         self._watch: list[int] = []  # pidfds, -1 for ranks of this process
         self._segments: list[list[Segment]] = [[] for _ in handles]
         trouble = [self._connect(peer, handle, control_page) for peer, handle in enumerate(handles)]
-        told = control.exchange((channel, trouble, control.has_group))
-        words, texts, groups = ([*column] for column in zip(*told, strict=True))
+        answers = control.exchange((channel, trouble, control.has_group))
+        words, texts, groups = ([*column] for column in zip(*answers, strict=True))
         try:
             self._choose(words, texts, groups[self.rank])
         except (CommError, ValueError):

@@ -128,12 +128,12 @@ class StepList:
                 self._enter_buffer(buffer, _BLOCKS + number, True, shift)
 
     def run(
-        self, given: Tensor, out: Tensor | None = None, partial: Tensor | None = None, started: bool = False
+        self, rows: Tensor, out: Tensor | None = None, partial: Tensor | None = None, started: bool = False
     ) -> Any:
         """Carry the steps out, and return the result.
 
         Args:
-            given: The rows, contiguous.
+            rows: The rows, contiguous.
             out: RESULT, contiguous, where the caller gives it.
             partial: ``(num_partial, width)``, if that is not None.
             started: Stop before the first wait, and return the :class:`Run`; :meth:`finish` carries out the rest.
@@ -150,7 +150,7 @@ class StepList:
         try:
             if runtime.wait_policy is not self._policy:
                 self._enter_policy()
-            result = given
+            result = rows
             if out is not None:
                 place = out.data_ptr()
             elif self._result_size:
@@ -169,7 +169,7 @@ class StepList:
             scratch = pool.take(first) if first else None
             other = pool.take(second) if second else None
             arguments = (
-                given.data_ptr(),
+                rows.data_ptr(),
                 place,
                 0 if partial is None else partial.data_ptr(),
                 0 if scratch is None else scratch.place,
@@ -186,7 +186,7 @@ class StepList:
                     self._go_on(step, last, attended, number, arguments)
             if started:
                 if runtime.under_way is not None:
-                    runtime.under_way.given = given
+                    runtime.under_way.rows = rows
                 return Run(number, result, arguments, scratch)
             runtime.under_way = None  # compiled code may have ended what it could not end before
             runtime.call_number = max(runtime.call_number, number + len(self._table.tasks))

@@ -162,7 +162,7 @@ class Call:
         task, number, tag, row_type: The verb's task, the call's number, and what the ranks must agree on.
         progress: Number of transfers that were done at the last check.
         deadline: When to give up if none has been done since.
-        given: The rows of a started exchange, which a thread that waits elsewhere may advance. They are kept alive
+        rows: The rows of a started exchange, which a thread that waits elsewhere may advance. They are kept alive
             until the call is over, even if the exchange is dropped. None for a call that only its own thread
             advances.
     """
@@ -173,7 +173,7 @@ class Call:
     row_type: RowType
     progress: int = -1
     deadline: float = 0.0
-    given: Tensor | None = None
+    rows: Tensor | None = None
 
     @property
     def label(self) -> str:

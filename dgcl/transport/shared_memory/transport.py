@@ -86,10 +86,10 @@ class SharedMemoryTransport(Lives):
         if len(self._lists) >= MOST_LISTS:
             self._lists.clear()
         steps: list[Step] = [begin, Wait(begin, fresh)]
-        self._lists[key] = made = StepList(
+        self._lists[key] = step_list = StepList(
             self.runtime, steps, rows.shape[1:], rows.dtype, result=result, label=label
         )
-        return made
+        return step_list
 
     def begin_expand(
         self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0

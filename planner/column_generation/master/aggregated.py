@@ -58,7 +58,7 @@ def direction_kinds(arrays: TopologyArrays) -> IntArray:
     for c, at in zip(*(part.tolist() for part in divmod(seen, longest**2)), strict=True):
         places[c].add(at)
     keys = [
-        (speed, tuple(sorted(found))) for speed, found in zip(arrays.bandwidth.tolist(), places, strict=True)
+        (speed, tuple(sorted(ends))) for speed, ends in zip(arrays.bandwidth.tolist(), places, strict=True)
     ]
     number = {key: n for n, key in enumerate(sorted(set(keys)))}
     return np.array([number[key] for key in keys], np.int64)

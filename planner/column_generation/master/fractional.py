@@ -155,12 +155,12 @@ class StageProgram:
         deadline.
         """
         score, first = np.zeros((self.num_stages, self.problem.routes.cost.shape[0])), 0
-        for last, wanted in (
+        for last, kept in (
             (rounds // 8, samples // 4),
             (rounds // 2, samples // 4),
             (rounds, samples // 2),
         ):
-            every = (last - first) // max(1, wanted) // 2 * 2 + 1  # odd: answers often alternate between two
+            every = (last - first) // max(1, kept) // 2 * 2 + 1  # odd: answers often alternate between two
             last = first + (last - first) // every * every
             mean = self._run_rounds(score, first, last, STEP / aim, every, deadline)
             first = last

@@ -243,11 +243,11 @@ def bound_within_groups(
             relation, arrays, nodes, factor=factor, aim=aim, rounds=_PROBE_ROUNDS, steps=0, deadline=deadline
         )
         if probe.value >= _PROBE_SHARE * aim:
-            found = price_bound(
+            inner = price_bound(
                 relation, arrays, nodes, factor=factor, aim=aim, known=best.value, tolerance=tolerance,
                 deadline=deadline,
             )  # fmt: skip
-            best = max(best, found, key=lambda bound: bound.value)
+            best = max(best, inner, key=lambda bound: bound.value)
     return best
 
 

@@ -168,10 +168,10 @@ def least_stages(space: StateSpace) -> int:
     for g in range(num_groups):
         low, high = space.family.set_ptr[g], space.family.set_ptr[g + 1]
         group = space.groups[g]
-        wanted = np.zeros((world, group.shape[0]), np.bool_)
+        needed = np.zeros((world, group.shape[0]), np.bool_)
         for b in range(group.shape[0]):
             has = (space.family.set_mask[low:high] >> b & 1).astype(np.bool_)
-            wanted[:, b] = (space.start[:, low:high][:, has] > 0).any(axis=1)
+            needed[:, b] = (space.start[:, low:high][:, has] > 0).any(axis=1)
         step = np.eye(world, dtype=np.float32)
         for v in range(world):
             at = v * num_groups + g
@@ -180,7 +180,7 @@ def least_stages(space: StateSpace) -> int:
             np.arange(world)[:, None] == group,
             0,
         )  # from which devices each of the group's is reached
-        while (wanted & ~reach).any():
+        while (needed & ~reach).any():
             assert stages < world, "a destination cannot be reached"
             reach = step @ reach.astype(np.float32) > 0.0
             stages += 1

@@ -80,10 +80,10 @@ def build_family(groups: Sequence[IntArray], needed: Sequence[IntArray]) -> Subs
     set_ptr = np.zeros(len(groups) + 1, np.int64)
     masks, minus, pairs_ptr, firsts, rests = [], [], [np.zeros(1, np.int64)], [], []
     num_pairs = 0
-    for g, (group, wanted) in enumerate(zip(groups, needed, strict=True)):
+    for g, (group, local_masks) in enumerate(zip(groups, needed, strict=True)):
         size = group.shape[0]
         group_of[group], bit_of[group] = g, np.arange(size)
-        mask, index = _closure(size, wanted)
+        mask, index = _closure(size, local_masks)
         offset = int(set_ptr[g])
         set_ptr[g + 1] = offset + mask.shape[0]
         bits = 1 << np.arange(widest, dtype=np.int64)
@@ -115,19 +115,19 @@ def remaining_set(family: SubsetFamily, f: int | np.int64, g: int, w: int | np.i
     return np.int64(f)
 
 
-def count_splits(size: int, wanted: IntArray) -> int:
-    """Return how many (first, rest) pairs the family of `wanted` masks over `size` devices would hold."""
-    mask, _ = _closure(size, wanted)
+def count_splits(size: int, needed: IntArray) -> int:
+    """Return how many (first, rest) pairs the family of `needed` masks over `size` devices would hold."""
+    mask, _ = _closure(size, needed)
     population = np.bitwise_count(mask[1:]).astype(np.int64)
     return int((1 << (population - 1)).sum())
 
 
-def _closure(size: int, wanted: IntArray) -> tuple[Int64Array, Int32Array]:
+def _closure(size: int, needed: IntArray) -> tuple[Int64Array, Int32Array]:
     """Return the masks that are subsets of a wanted one, ascending, and the index of each mask (-1: no subset)."""
     assert size <= MAX_GROUP, size
     present = np.zeros(1 << size, np.bool_)
     present[0] = True
-    present[np.asarray(wanted, np.int64)] = True
+    present[np.asarray(needed, np.int64)] = True
     for b in range(size):
         halves = present.reshape(-1, 2, 1 << b)
         halves[:, 0] |= halves[:, 1]

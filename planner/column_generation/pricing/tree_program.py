@@ -60,13 +60,13 @@ def _singles(family: SubsetFamily, world: int) -> Int64Array:
     for w in range(world):
         g = family.group_of[w]
         low, high = family.set_ptr[g], family.set_ptr[g + 1]
-        wanted = np.int64(1) << family.bit_of[w]
+        mask = np.int64(1) << family.bit_of[w]
         while low < high:  # ascending: a binary search
             at = (low + high) // 2
-            if family.set_mask[at] == wanted:
+            if family.set_mask[at] == mask:
                 single[w] = at
                 break
-            if family.set_mask[at] < wanted:
+            if family.set_mask[at] < mask:
                 low = at + 1
             else:
                 high = at

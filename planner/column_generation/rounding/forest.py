@@ -36,7 +36,7 @@ def sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
 
 
 @compiled(entry=False)
-def _is_clean(link: Int32Array, num: int, source: int, wanted: np.uint64, ends: LinkEnds) -> bool:
+def _is_clean(link: Int32Array, num: int, source: int, dests: np.uint64, ends: LinkEnds) -> bool:
     """Tell whether nothing is left to clean, for up to 64 devices.
 
     That is so if each device is entered at most once, the owner never, and every relay sends the row on.
@@ -48,7 +48,7 @@ def _is_clean(link: Int32Array, num: int, source: int, wanted: np.uint64, ends: 
         again |= entered & bit
         entered |= bit
         sending |= np.uint64(1) << np.uint64(ends.src[link[e]])
-    return again == 0 and (entered & ~(wanted | sending)) == 0
+    return again == 0 and (entered & ~(dests | sending)) == 0
 
 
 @compiled(inline=False, entry=False)
@@ -57,7 +57,7 @@ def cleaned(
     stage: Int32Array,
     num: int,
     source: int,
-    wanted: MaskArray,
+    dests: MaskArray,
     ends: LinkEnds,
     entered: Int32Array,
     needed: Int32Array,
@@ -71,7 +71,7 @@ def cleaned(
         ends: the devices that links join.
         entered, needed: (P,) scratch.
     """
-    if wanted.shape[0] == 1 and _is_clean(link, num, source, wanted[0], ends):
+    if dests.shape[0] == 1 and _is_clean(link, num, source, dests[0], ends):
         return num
     for d in range(entered.shape[0]):
         entered[d], needed[d] = 0, 0
@@ -87,7 +87,7 @@ def cleaned(
     first = kept
     for e in range(kept - 1, -1, -1):  # children first: whoever sends over a kept edge is needed
         d = ends.dst[link[e]]
-        if needed[d] or (wanted[d >> 6] >> np.uint64(d & 63)) & np.uint64(1):
+        if needed[d] or (dests[d >> 6] >> np.uint64(d & 63)) & np.uint64(1):
             needed[ends.src[link[e]]] = 1
             first -= 1
             link[first], stage[first] = link[e], stage[e]

@@ -142,7 +142,7 @@ class ProvenBounds:
     """Bounds on any number of stages, and on each; the incumbent's bound is raised by all of them.
 
     Args:
-        found: the incumbent, whose time decides the latency factors.
+        incumbent: the one, whose time decides the latency factors.
         space: the states.
         steps: linear programs of the first bound.
 
@@ -151,11 +151,11 @@ class ProvenBounds:
         stage_free: the bound on plans of any number of stages, from prices.
     """
 
-    def __init__(self, found: Incumbent, space: StateSpace, steps: int) -> None:
-        self._found, self._space, self._known = found, space, found.seconds
-        self._exact = self._within = is_exact(found.relation)  # then all devices are nodes already
+    def __init__(self, incumbent: Incumbent, space: StateSpace, steps: int) -> None:
+        self._incumbent, self._space, self._known = incumbent, space, incumbent.seconds
+        self._exact = self._within = is_exact(incumbent.relation)  # then all devices are nodes already
         self._staged: dict[int, float] = {}
-        self.factor = excess_factor(found.topology, found.seconds)
+        self.factor = excess_factor(incumbent.topology, incumbent.seconds)
         self.stage_free = self._from_prices(steps)
         self._raise_bound()
 
@@ -168,7 +168,7 @@ class ProvenBounds:
     def aim(self) -> float:
         """A rough idea of a good plan's time, > 0."""
         value = self.stage_free.value
-        return value if 0.0 < value < float("inf") else self._found.bound.seconds / self._found.unit
+        return value if 0.0 < value < float("inf") else self._incumbent.bound.seconds / self._incumbent.unit
 
     def is_near(self, program: StageProgram, slack: float) -> bool:
         """Tell whether a program's solution is within a fraction of the bound on any number of stages."""
@@ -188,31 +188,32 @@ class ProvenBounds:
     def search_within_groups(self) -> None:
         """Raise the bound, once, by those inside single groups, where bounds between groups are not enough."""
         if not self._within:
-            self._within, found = True, self._found
+            self._within, incumbent = True, self._incumbent
             self.stage_free = bound_within_groups(
-                found.relation, found.topology, self._space, self.factor, self.stage_free,
-                found.bound.seconds / found.unit, 0.2 * found.effort.tolerance, found.deadline,
+                incumbent.relation, incumbent.topology, self._space, self.factor, self.stage_free,
+                incumbent.bound.seconds / incumbent.unit, 0.2 * incumbent.effort.tolerance, incumbent.deadline,
             )  # fmt: skip
             self._raise_bound()
 
     @property
     def _cuts(self) -> float:
         """The incumbent's bound; 0 where latencies are part of it."""
-        found = self._found
-        return 0.0 if found.arrays.link_latency.any() else found.bound.seconds / found.unit
+        incumbent = self._incumbent
+        return 0.0 if incumbent.arrays.link_latency.any() else incumbent.bound.seconds / incumbent.unit
 
     def _from_prices(self, steps: int) -> PriceBound:
-        found = self._found
+        incumbent = self._incumbent
         return stage_free_bound(
-            found.relation, found.topology, self._space, self.factor, found.bound.seconds / found.unit, self._cuts,
-            0.2 * found.effort.tolerance, found.deadline, steps,
+            incumbent.relation, incumbent.topology, self._space, self.factor,
+            incumbent.bound.seconds / incumbent.unit, self._cuts, 0.2 * incumbent.effort.tolerance,
+            incumbent.deadline, steps,
         )  # fmt: skip
 
     def _raise_bound(self) -> None:
-        found = self._found
-        found.raise_bound(
+        incumbent = self._incumbent
+        incumbent.raise_bound(
             bound_over_stages(
-                self.stage_free, self._staged if self._exact else {}, found.direct_seconds, self._known, found.topology,
-                found.relation.world_size, found.options.row_bytes,
+                self.stage_free, self._staged if self._exact else {}, incumbent.direct_seconds, self._known,
+                incumbent.topology, incumbent.relation.world_size, incumbent.options.row_bytes,
             )
         )  # fmt: skip

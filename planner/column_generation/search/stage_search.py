@@ -58,7 +58,7 @@ class StageSearch:
     """Searches plans of two and more stages for an incumbent.
 
     Attributes:
-        found: the best plan and bound so far.
+        incumbent: the best plan and bound so far.
         space: the states.
         exact: whether all devices form one group.
         grouped: whether there are too many devices to use every link.
@@ -69,40 +69,40 @@ class StageSearch:
 
     proven: ProvenBounds
 
-    def __init__(self, found: Incumbent) -> None:
-        self.found, self.effort = found, found.effort
-        self.space = plan_states(found.relation, found.topology)
-        self.exact = is_exact(found.relation)
-        self.grouped = not self.exact and found.relation.world_size > MAX_ALL_LINKS
-        self.group_bound = 0.0 if self.exact else grouped_bound(self.space, found.topology)
-        self.may_reparent = self.group_bound * found.unit > REPARENT_ABOVE * found.bound.seconds
-        self.most = found.relation.world_size - 1
-        self.latency = found.arrays.link_latency
-        self.least_latency = float(self.latency.min(initial=np.inf)) / found.unit
+    def __init__(self, incumbent: Incumbent) -> None:
+        self.incumbent, self.effort = incumbent, incumbent.effort
+        self.space = plan_states(incumbent.relation, incumbent.topology)
+        self.exact = is_exact(incumbent.relation)
+        self.grouped = not self.exact and incumbent.relation.world_size > MAX_ALL_LINKS
+        self.group_bound = 0.0 if self.exact else grouped_bound(self.space, incumbent.topology)
+        self.may_reparent = self.group_bound * incumbent.unit > REPARENT_ABOVE * incumbent.bound.seconds
+        self.most = incumbent.relation.world_size - 1
+        self.latency = incumbent.arrays.link_latency
+        self.least_latency = float(self.latency.min(initial=np.inf)) / incumbent.unit
 
     def run(self) -> None:
         """Improve the incumbent's bound and plan."""
-        found = self.found
+        incumbent = self.incumbent
         for _ in range(ATTEMPTS):
-            before = found.seconds
+            before = incumbent.seconds
             self._attempt()
-            if self._is_over() or not self._latency_is_material() or found.seconds > SAME * before:
+            if self._is_over() or not self._latency_is_material() or incumbent.seconds > SAME * before:
                 break
-        if is_small(found.relation, found.arrays) and not self._is_over():
+        if is_small(incumbent.relation, incumbent.arrays) and not self._is_over():
             trees = best_whole_plan(
-                found.relation,
-                found.arrays,
+                incumbent.relation,
+                incumbent.arrays,
                 self.most,
-                1.0 / found.unit,
-                found.seconds / found.unit,
-                found.deadline,
+                1.0 / incumbent.unit,
+                incumbent.seconds / incumbent.unit,
+                incumbent.deadline,
             )
             if trees is not None:
-                found.offer(trees, "prices")
+                incumbent.offer(trees, "prices")
 
     def _attempt(self) -> None:
         """Bound and plan with the latency factors that follow from the incumbent."""
-        self.proven = ProvenBounds(self.found, self.space, 0 if self.grouped else STEPS)
+        self.proven = ProvenBounds(self.incumbent, self.space, 0 if self.grouped else STEPS)
         if self.proven.stage_free.value == 0.0:  # no row leaves its group
             self.proven.search_within_groups()
         if self._is_over():
@@ -121,16 +121,16 @@ class StageSearch:
 
     def _is_over(self) -> bool:
         """Tell whether the plan is good enough, or the time over."""
-        return self.found.is_good() or self.found.is_late()
+        return self.incumbent.is_good() or self.incumbent.is_late()
 
     def _latency_is_material(self) -> bool:
         """Tell whether latencies are worth planning for."""
-        return float(self.latency.max(initial=0.0)) > MATERIAL * self.found.seconds
+        return float(self.latency.max(initial=0.0)) > MATERIAL * self.incumbent.seconds
 
     def _problem(self, factor: FloatArray) -> Problem:
         """Return the states with links that count rows by these latency factors."""
-        found, arrays = self.found, self.found.arrays
-        hop_cost = HOP_SHARE * found.bound.seconds / found.unit / found.relation.deliveries
+        incumbent, arrays = self.incumbent, self.incumbent.arrays
+        hop_cost = HOP_SHARE * incumbent.bound.seconds / incumbent.unit / incumbent.relation.deliveries
         base = np.full(arrays.num_links, hop_cost)
         routes = Routes(arrays.link_ptr, arrays.link_directions, 1.0 / arrays.bandwidth, factor, base)
         return make_problem(self.space, routes)
@@ -139,10 +139,10 @@ class StageSearch:
 
     def _stages(self, problem: Problem, numbers: list[int], usual: int) -> None:
         """Try numbers of stages in turn, then continue those that were given up too early."""
-        found, slack = self.found, 2.0 * self.effort.tolerance
+        incumbent, slack = self.incumbent, 2.0 * self.effort.tolerance
         left: list[StageProgram] = []
         for num_stages in numbers:
-            if num_stages > usual and found.gap() <= self.effort.fair:
+            if num_stages > usual and incumbent.gap() <= self.effort.fair:
                 break
             if self._latency_is_material():
                 self._try_short_stages(num_stages)
@@ -160,12 +160,12 @@ class StageSearch:
                 return
             if not self.proven.is_near(program, slack):
                 self.proven.search_within_groups()
-            if found.is_good() or self.proven.is_near(program, slack):
+            if incumbent.is_good() or self.proven.is_near(program, slack):
                 return  # whole rows make the rest of the gap, not stages
-        if self.least_latency == 0.0 and found.gap() <= self.effort.fair:
+        if self.least_latency == 0.0 and incumbent.gap() <= self.effort.fair:
             return  # without latencies fewer stages are never faster
         for program in sorted(left, key=self._least_time):
-            if self._least_time(program) < found.seconds * (1.0 - MIN_GAIN) and not found.is_late():
+            if self._least_time(program) < incumbent.seconds * (1.0 - MIN_GAIN) and not incumbent.is_late():
                 self._pursue(program, last=True)
 
     def _try_short_stages(self, num_stages: int) -> None:
@@ -173,7 +173,7 @@ class StageSearch:
 
         Its latency factors are closer to the truth than those that hold for every plan, but prove nothing.
         """
-        share = self.found.seconds / num_stages
+        share = self.incumbent.seconds / num_stages
         if share < np.inf:
             program = self._program(self._problem(latency_factor(self.latency, share)), num_stages)
             if program is not None:
@@ -182,7 +182,7 @@ class StageSearch:
                     self.proven.aim,
                     self.effort.tolerance,
                     steps=self.effort.steps,
-                    deadline=self.found.deadline,
+                    deadline=self.incumbent.deadline,
                 )
                 self._offer(program)
 
@@ -195,7 +195,7 @@ class StageSearch:
         rounds = max(
             40, int(self.effort.rounds * min(1.0, FULL_ROUNDS / max(1, splits)))
         )  # fewer, where one is long
-        program.sample_columns(rounds, self.proven.aim, self.effort.samples, self.found.deadline)
+        program.sample_columns(rounds, self.proven.aim, self.effort.samples, self.incumbent.deadline)
         return program
 
     def _pursue(self, program: StageProgram, last: bool) -> bool:
@@ -204,12 +204,14 @@ class StageSearch:
         It is given up if it is not near the floor and does not approach it at a good pace. A number whose own bound
         is above the incumbent is useless.
         """
-        found, effort, floor = self.found, self.effort, self.proven.floor
-        useless = found.seconds * (1.0 - MIN_GAIN) / found.unit - program.num_stages * self.least_latency
+        incumbent, effort, floor = self.incumbent, self.effort, self.proven.floor
+        useless = (
+            incumbent.seconds * (1.0 - MIN_GAIN) / incumbent.unit - program.num_stages * self.least_latency
+        )
         hopeless = useless if last else min(useless, (1.0 + effort.tolerance) * floor)
         program.solve(
             floor, self.proven.aim, effort.tolerance, hopeless=hopeless, steps=effort.steps,
-            progress=0.0 if last else effort.progress, deadline=found.deadline,
+            progress=0.0 if last else effort.progress, deadline=incumbent.deadline,
         )  # fmt: skip
         self.proven.add(program.num_stages, program.bound)
         if program.bound >= useless:
@@ -221,7 +223,7 @@ class StageSearch:
 
     def _least_time(self, program: StageProgram) -> float:
         """Return the least time that a plan of this program may still take."""
-        return (program.bound + program.num_stages * self.least_latency) * self.found.unit
+        return (program.bound + program.num_stages * self.least_latency) * self.incumbent.unit
 
     # Groups
 
@@ -230,42 +232,47 @@ class StageSearch:
 
         Where it is far from the bound, or no links are fast enough for one, rows may use any link.
         """
-        found = self.found
+        incumbent = self.incumbent
         self._offer_grouped(problem, least)
-        if found.gap() > (self.effort.good if self.effort.thorough else ROUGH_GAP) and not found.is_late():
+        if (
+            incumbent.gap() > (self.effort.good if self.effort.thorough else ROUGH_GAP)
+            and not incumbent.is_late()
+        ):
             self.proven.search_longer()  # perhaps the bound is poor, not the plan
             self.proven.search_within_groups()
-        if found.gap() > POOR and not found.is_late():
-            wider = plan_states(found.relation, found.topology, every_link=True)
-            work = found.arrays.num_links * wider.num_sets
+        if incumbent.gap() > POOR and not incumbent.is_late():
+            wider = plan_states(incumbent.relation, incumbent.topology, every_link=True)
+            work = incumbent.arrays.num_links * wider.num_sets
             if wider.moves.ptr[-1] > problem.space.moves.ptr[-1] and work <= MAX_WORK:
                 self._offer_grouped(replace(problem, space=wider), least)
 
     def _offer_grouped(self, problem: Problem, least: int) -> None:
         """Offer the best plan of groups over the links of `problem`, if every row can arrive over them."""
-        found = self.found
-        if found.is_late():
+        incumbent = self.incumbent
+        if incumbent.is_late():
             return
         bundles, floor = make_bundles(problem.space), max(self.proven.floor, self.group_bound)
         enough = (1.0 + self.effort.tolerance) * floor
         best = best_grouped_plan(
-            problem, bundles, found.arrays, least, floor=floor, aim=max(self.proven.aim, self.group_bound),
-            enough=enough, latency_unit=1.0 / found.unit, thorough=self.effort.thorough,
-            deadline=found.deadline, needed=found.seconds == np.inf,
+            problem, bundles, incumbent.arrays, least, floor=floor, aim=max(self.proven.aim, self.group_bound),
+            enough=enough, latency_unit=1.0 / incumbent.unit, thorough=self.effort.thorough,
+            deadline=incumbent.deadline, needed=incumbent.seconds == np.inf,
         )  # fmt: skip
         if best is not None:
-            trees = assign_vertices(best.forest(), bundles, problem.space, found.relation, found.arrays)
+            trees = assign_vertices(
+                best.forest(), bundles, problem.space, incumbent.relation, incumbent.arrays
+            )
             self._polish(trees, problem, best.num_stages, enough)
 
     # Whole plans
 
     def _offer(self, program: StageProgram) -> None:
         """Round the best fractional plan to whole trees, improve them where that pays, and offer them."""
-        found, problem, solution = self.found, program.problem, program.solution
+        incumbent, problem, solution = self.incumbent, program.problem, program.solution
         assert solution is not None
         bundles = make_bundles(problem.space)
-        forest = whole_forest(program.answers(), bundles, problem, found.arrays)
-        trees = assign_vertices(forest, bundles, problem.space, found.relation, found.arrays)
+        forest = whole_forest(program.answers(), bundles, problem, incumbent.arrays)
+        trees = assign_vertices(forest, bundles, problem.space, incumbent.relation, incumbent.arrays)
         slack = self.effort.tolerance
         enough = max((1.0 + slack) * self.proven.floor, (1.0 + 0.5 * slack) * program.bound)
         if not self.effort.thorough:
@@ -277,25 +284,25 @@ class StageSearch:
 
         Trees that take no longer than `enough`, in rows per GB/s, are not improved.
         """
-        found, unit = self.found, self.found.unit
+        incumbent, unit = self.incumbent, self.incumbent.unit
 
         def seconds() -> float:
-            return predicted_seconds(trees, found.arrays, found.options.row_bytes)
+            return predicted_seconds(trees, incumbent.arrays, incumbent.options.row_bytes)
 
-        found.offer(trees, "prices")
-        if trees.num_trees <= POLISH_TREES and not found.is_late() and seconds() > enough * unit:
+        incumbent.offer(trees, "prices")
+        if trees.num_trees <= POLISH_TREES and not incumbent.is_late() and seconds() > enough * unit:
             trees = improve(
-                trees, problem, found.relation, found.arrays, num_stages, enough=enough, latency_unit=1.0 / unit,
-                thorough=self.effort.thorough, deadline=found.deadline,
+                trees, problem, incumbent.relation, incumbent.arrays, num_stages, enough=enough,
+                latency_unit=1.0 / unit, thorough=self.effort.thorough, deadline=incumbent.deadline,
             )  # fmt: skip
-            found.offer(trees, "prices")
+            incumbent.offer(trees, "prices")
         near, least_gap = (
-            NEAR * found.bound.seconds,
+            NEAR * incumbent.bound.seconds,
             -1.0 if self.may_reparent else np.inf if self.exact else FAR,
         )
-        if found.gap() > least_gap and not found.is_late() and seconds() >= near:
+        if incumbent.gap() > least_gap and not incumbent.is_late() and seconds() >= near:
             trees = reparent(
-                trees, problem, found.relation, found.arrays, min(trees.num_stages + 1, self.most),
-                enough=near / unit, latency_unit=1.0 / unit, deadline=found.deadline,
+                trees, problem, incumbent.relation, incumbent.arrays, min(trees.num_stages + 1, self.most),
+                enough=near / unit, latency_unit=1.0 / unit, deadline=incumbent.deadline,
             )  # fmt: skip
-            found.offer(trees, "prices")
+            incumbent.offer(trees, "prices")

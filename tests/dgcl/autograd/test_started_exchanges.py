@@ -211,8 +211,8 @@ def test_rows_of_a_dropped_exchange_stay_while_it_may_be_carried_on():
         pending = comm.expand_async(rows)
         call = comm.transport.runtime.under_way
         assert call is not None
-        assert call.given is not None
-        kept = call.given.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
+        assert call.rows is not None
+        kept = call.rows.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
         del rows, pending
         gc.collect()
         lent = comm.transport.runtime.assist()

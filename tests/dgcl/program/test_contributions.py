@@ -28,7 +28,7 @@ def test_contributions_are_proved_and_stand_for_their_rows(world_size, trees, se
         (rank, vertex)
         for rank in range(world_size)
         for vertex in items
-        if world.demand.wanted[0, vertex] >> rank & 1
+        if world.demand.readers[0, vertex] >> rank & 1
     ]
     owner = np.array([rank for rank, _ in pairs], np.int32)
     wanted = np.zeros((1, len(pairs)), np.uint64)

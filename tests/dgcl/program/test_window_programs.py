@@ -36,8 +36,8 @@ def windows_of(world: World, num_windows: int, by: str) -> list[list[Program]]:
 
 
 def restricted(demand: Demand, items: np.ndarray) -> Demand:
-    wanted = np.zeros_like(demand.wanted)
-    wanted[:, items] = demand.wanted[:, items]
+    wanted = np.zeros_like(demand.readers)
+    wanted[:, items] = demand.readers[:, items]
     return Demand(demand.world_size, demand.owner, wanted)
 
 

@@ -35,8 +35,8 @@ def test_a_graph_and_its_pairs_make_the_same_demand(
     found = halo_demand(as_graph(edges, num_nodes=num_nodes), part, world_size)
     assert wants(found) == {(u, int(part[v])) for u, v in edges.T.tolist() if part[u] != part[v]}
     paired = demand_of_pairs(part, edges[0], np.asarray(part)[edges[1]], world_size)
-    assert paired.wanted.dtype == found.wanted.dtype
-    np.testing.assert_array_equal(paired.wanted, found.wanted)
+    assert paired.readers.dtype == found.readers.dtype
+    np.testing.assert_array_equal(paired.readers, found.readers)
     np.testing.assert_array_equal(paired.owner, found.owner)
 
 
