@@ -300,8 +300,8 @@ def connect_shares(
     share: Share,
     kind: type[AnyCommunicator],
     timeout: float,
-    channel: str = "auto",
-    device: Device | None = None,
+    channel: str,
+    device: Device | None,
     wire: torch.dtype | None = None,
 ) -> AnyCommunicator:
     """Connect ranks that have their shares already. Collective; as :func:`connect`."""

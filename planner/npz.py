@@ -73,7 +73,7 @@ def read_npz(
 
 
 def read_open_npz(
-    file: IO[bytes], name: str, specs: Mapping[str, ArraySpec], *, what: str, exact: bool = False
+    file: IO[bytes], name: str, specs: Mapping[str, ArraySpec], *, what: str, exact: bool
 ) -> dict[str, npt.NDArray[Any]]:
     """:func:`read_npz` of a file that is open already; ``name`` is for messages."""
     try:

@@ -11,8 +11,8 @@ from dgcl.planner.arrays import (
     Int32Array,
     Int64Array,
     integer_array,
+    require_edge_pointers,
     require_length,
-    require_pointers,
     require_range,
 )
 
@@ -71,7 +71,7 @@ class Trees:
         require_length("edge_ptr", self.edge_ptr, num_trees + 1, "one per tree, plus one")
         require_length("edge_dst", self.edge_dst, num_edges, "one per edge")
         require_length("edge_stage", self.edge_stage, num_edges, "one per edge")
-        require_pointers("edge_ptr", self.edge_ptr, num_edges, "the number of edges")
+        require_edge_pointers(self.edge_ptr, num_edges)
         require_range("tree_count", self.tree_count, 1, 1 << 62, "a positive number of vertices")
         require_range("edge_stage", self.edge_stage, 0, 1 << 30, "a stage")
 

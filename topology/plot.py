@@ -66,7 +66,7 @@ def picture_size(topology: Topology) -> tuple[float, float]:
     return max(width, 3.0), height + 0.9
 
 
-def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None = None) -> None:
+def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None) -> None:
     """Draw a topology on matplotlib axes, whose figure should have some :func:`picture_size` for them.
 
     Args:

@@ -77,5 +77,5 @@ def advise(
         if part is None:
             owners = partition_graph(whole, machine.num_devices, topology=machine, seed=seed)
         else:
-            owners = check_part(part, whole.num_nodes, machine.num_devices, allow_empty=True)
+            owners = check_part(part, whole.num_nodes, machine.num_devices)
     return weigh(Candidates(whole, owners, described, machine, seed), limit, read_rates(rates, machine))

@@ -126,9 +126,7 @@ class Block:
         """Write to ``out`` what :meth:`add` adds; zeros for heads without an edge but for ``written_heads``."""
         self._sum(x, out, weight, add=False)
 
-    def put_piece(
-        self, x: Tensor, out: Tensor, weight: Tensor | None = None, *, piece: int, number: int
-    ) -> None:
+    def put_piece(self, x: Tensor, out: Tensor, weight: Tensor | None, *, piece: int, number: int) -> None:
         """Write a part of what :meth:`put` writes; pieces 0 to ``number - 1`` together write all, ``number`` above 1.
 
         Piece 0 are the heads that come first, and those without an edge; the others have about as many edges each.

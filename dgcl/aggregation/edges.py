@@ -102,7 +102,7 @@ def sum_over_edges(
     edges: EdgeGroups,
     x: Tensor,
     out: Tensor,
-    weight: Tensor | None = None,
+    weight: Tensor | None,
     *,
     add: bool,
     piece: tuple[int, int] | None = None,

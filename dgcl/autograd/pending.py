@@ -25,7 +25,7 @@ class PendingRows:
     would wait for this rank.
     """
 
-    def __init__(self, comm: Exchanging, rows: Tensor, exchange: int = 0) -> None:
+    def __init__(self, comm: Exchanging, rows: Tensor, exchange: int) -> None:
         refuse_transforms("an exchange of halo rows alone")
         self._comm, self._given, self._exchange = comm, rows, exchange
         self._rows: Tensor | None = None

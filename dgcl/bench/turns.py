@@ -145,7 +145,7 @@ def take_turns(
     calls: Mapping[str, int] | int = 1,
     warmup: int = 0,
     barrier: Callable[[], object] = lambda: None,
-    clock: Clock = WALL,
+    clock: Clock,
 ) -> dict[str, list[Sample]]:
     """This rank's samples of each lane. Collective where the barrier is.
 
@@ -177,7 +177,7 @@ def take_turns(
     return samples
 
 
-def combine(samples: Sequence[Sample], control: Control | None = None, *, one_clock: bool = False) -> Timing:
+def combine(samples: Sequence[Sample], control: Control | None, *, one_clock: bool = False) -> Timing:
     """One lane's samples of all ranks. Collective with a control; without, those of this process alone.
 
     With ``one_clock``, that of a host, a sample begins when it does on the first rank.
@@ -199,7 +199,6 @@ def in_turns(
     candidates: Mapping[str, Lane | Callable[[], object]],
     rounds: int = 7,
     *,
-    warmup: int = 1,
     enough: float = 0.0,
     control: Control | None = None,
     clock: Clock = WALL,
@@ -208,8 +207,7 @@ def in_turns(
 
     Args:
         candidates: Lanes or functions without arguments, by name.
-        rounds: That count.
-        warmup: Rounds before them, at least one, that do not.
+        rounds: That count, after one that does not.
         enough: Seconds of a sample: a call is repeated until it takes that long. 0: it is not.
         control: Of the ranks that call this; None: this process is alone.
         clock: Times the calls.
@@ -221,7 +219,7 @@ def in_turns(
         name: Function(each) if callable(each) else each for name, each in candidates.items()
     }
     barrier = control.barrier if control is not None else lambda: None
-    first = take_turns(lanes, max(warmup, 1), barrier=barrier, clock=clock)
+    first = take_turns(lanes, 1, barrier=barrier, clock=clock)
     calls = {name: max(1, math.ceil(enough / combine(first[name], control).best)) for name in lanes}
     samples = take_turns(lanes, rounds, calls=calls, barrier=barrier, clock=clock)
     return {name: combine(samples[name], control) for name in lanes}

@@ -64,10 +64,10 @@ def calibrate(
     control: Control,
     topology: Topology | None,
     *,
-    row_bytes: int = 512,
-    num_checks: int = 0,
-    effort: Effort | None = None,
-    device: Device | None = None,
+    row_bytes: int,
+    num_checks: int,
+    effort: Effort | None,
+    device: Device | None,
 ) -> Calibration | None:
     """Measure and fit. Collective; the topology and the outcome are rank 0's.
 

@@ -51,7 +51,7 @@ def time_all(
     control: Control,
     prepare: Callable[[], Work],
     effort: Effort,
-    device: Device | None = None,
+    device: Device | None,
 ) -> list[float]:
     """Seconds of each of several exchanges. Collective.
 

@@ -53,10 +53,10 @@ def add_parts(parser: Any) -> None:
     add_seed(parser)
 
 
-def add_machine(parser: Any, topology: str = "", ranks: str = "", **settings: Any) -> None:
+def add_machine(parser: Any, topology: str = "", **settings: Any) -> None:
     """Declare the machine and the number of its ranks, with what they are for; settings are those of the topology."""
     option(parser, "--topology T", f"{topology}{TOPOLOGY_HELP}", **settings)
-    option(parser, "--ranks P", ranks or "how many; default: the devices of T", at_least(1))
+    option(parser, "--ranks P", "how many; default: the devices of T", at_least(1))
 
 
 def add_planning(parser: Any) -> None:

@@ -85,4 +85,4 @@ def read_part(path: str, num_nodes: int, num_parts: int) -> NDArray[np.int32]:
             raise ValueError("is no array as np.save writes it (.npy)") from None
         if not isinstance(part, np.ndarray):
             raise ValueError("must be one array (got an npz archive)")
-        return check_part(part, num_nodes, num_parts, allow_empty=True)
+        return check_part(part, num_nodes, num_parts)

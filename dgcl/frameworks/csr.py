@@ -174,7 +174,7 @@ def _check_summable(rows: Tensor, name: str) -> None:
         )
 
 
-def build_csr(local: LocalGraph, *, device: torch.device | str | None = None) -> CSRLocalGraph:
+def build_csr(local: LocalGraph, *, device: torch.device | str | None) -> CSRLocalGraph:
     """The plain torch view of one rank's edges; see :class:`CSRLocalGraph`.
 
     Args:

@@ -157,7 +157,7 @@ def _in_range(vertex: int, num_nodes: int, name: str) -> int:
     return vertex
 
 
-def build_block(local: LocalGraph, *, device: torch.device | str | None = None) -> LocalBlock:
+def build_block(local: LocalGraph, *, device: torch.device | str | None) -> LocalBlock:
     """The DGL block of one rank; see :class:`LocalBlock`.
 
     Args:

@@ -74,7 +74,7 @@ class PyGLocalGraph:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-def build_pyg(local: LocalGraph, *, device: torch.device | str | None = None) -> PyGLocalGraph:
+def build_pyg(local: LocalGraph, *, device: torch.device | str | None) -> PyGLocalGraph:
     """The PyG view of one rank's edges; see :class:`PyGLocalGraph`.
 
     Args:

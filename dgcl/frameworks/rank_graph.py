@@ -45,10 +45,10 @@ class RankGraph:
     is_homogeneous, idtype = True, torch.int64
     ntypes, etypes, canonical_etypes, batch_size = ["_N"], ["_E"], [("_N", "_E", "_N")], 1
 
-    def __init__(self, comm: Any, device: torch.device | str | None = None) -> None:
+    def __init__(self, comm: Any) -> None:
         self.comm = comm
         self._block: Any = None
-        self.device = comm.device if device is None else torch.device(device)
+        self.device = comm.device
         if comm.edges == "head":
             self._block = comm.local_graph("dgl", device=self.device)
         self.ndata = _Frame(comm.num_owned, f"owned rows of rank {comm.rank}")

@@ -161,7 +161,7 @@ def _parse(
     comment: str,
     columns: int = 0,
     low: int = 0,
-    high: int | None = None,
+    high: int | None,
     skipped: int = 0,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Read the edges after the first ``skipped`` lines; ids are stored less ``low``, as int32 if they fit.

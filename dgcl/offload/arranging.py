@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dgcl.offload.chunks import MOST_CHUNKS, chunk_rows, cut_chunk
-from dgcl.offload.prediction import DeviceRows, device_bytes, device_rows, smallest_fitting
+from dgcl.offload.prediction import DeviceRows, device_rows, smallest_fitting
 from dgcl.offload.proof import verify_tables
 from dgcl.offload.residency import Ids
 from dgcl.offload.schedule import Schedule, reorganise, volumes
@@ -126,7 +126,9 @@ def _peak(control: Control, local: LocalGraph, request: Request, chunks: int) ->
         sizes = [
             [theirs[k][1] for k in perm.tolist()] for perm, (_, theirs) in zip(order, reports, strict=True)
         ]
-        peak = max(each.total for each in device_bytes(schedule, sizes, request.widths, request.itemsize))
+        peak = max(
+            rows.bytes(request.widths, request.itemsize).total for rows in device_rows(schedule, sizes)
+        )
     return int(control.broadcast(peak))
 
 

@@ -70,7 +70,7 @@ def offload_memory(
     itemsize: int,
     graphs: int,
     *,
-    training: bool = True,
+    training: bool,
 ) -> OffloadMemory:
     """What one rank's rows take.
 

@@ -30,7 +30,6 @@ __all__ = [
     "DeviceBytes",
     "DeviceRows",
     "HostBytes",
-    "device_bytes",
     "device_rows",
     "host_bytes",
     "smallest_fitting",
@@ -65,7 +64,13 @@ class DeviceRows(DeviceBytes):
     """Rows of one rank from which widths make bytes, by the same names, and the edges of its fullest chunk."""
 
     def bytes(self, widths: Sequence[int], itemsize: int = 4, *, training: bool = True) -> DeviceBytes:
-        """Bytes of device memory in the layer that takes most; arguments as for :func:`device_bytes`."""
+        """Bytes of device memory in the layer that takes most.
+
+        Args:
+            widths: d_0 to d_L.
+            itemsize: Bytes of an element.
+            training: With a backward.
+        """
         times = 2 if training else 1
         per_layer = [
             DeviceBytes(
@@ -91,28 +96,13 @@ class HostBytes(_Sizes):
     gradients: int
 
 
-def device_bytes(
-    schedule: Schedule,
-    sizes: Sequence[Sequence[tuple[int, int]]],
-    widths: Sequence[int],
-    itemsize: int = 4,
-    *,
-    training: bool = True,
-) -> list[DeviceBytes]:
-    """Of each rank the bytes of its device memory in the layer that takes most.
+def device_rows(schedule: Schedule, sizes: Sequence[Sequence[tuple[int, int]]]) -> list[DeviceRows]:
+    """Of each rank the rows of its device memory.
 
     Args:
         schedule: Of all ranks.
         sizes: Of each rank and batch the chunk's (vertices, in-edges).
-        widths: d_0 to d_L.
-        itemsize: Bytes of an element.
-        training: With a backward.
     """
-    return [rows.bytes(widths, itemsize, training=training) for rows in device_rows(schedule, sizes)]
-
-
-def device_rows(schedule: Schedule, sizes: Sequence[Sequence[tuple[int, int]]]) -> list[DeviceRows]:
-    """Of each rank the rows of its device memory; arguments as for :func:`device_bytes`."""
     travelling = np.zeros(schedule.num_ranks, np.int64)
     for batch in range(schedule.num_batches):
         for ends in (False, True):

@@ -29,7 +29,7 @@ class Mover:
     """
 
     def __init__(
-        self, store: HostStore, transport: Transport | None, account: Account, prefetch: bool = False
+        self, store: HostStore, transport: Transport | None, account: Account, prefetch: bool
     ) -> None:
         self.store, self.transport, self.account = store, transport, account
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="dgcl prefetch") if prefetch else None

@@ -115,8 +115,8 @@ def compile_tables(
     stored: Sequence[Ids],
     sizes: Sequence[Sequence[tuple[int, int]]],
     topology: Topology,
-    method: str = "auto",
-    options: PlanOptions | None = None,
+    method: str,
+    options: PlanOptions | None,
 ) -> tuple[list[RankTables], list[Plan]]:
     """Compile the tables of all ranks, with a plan for every exchange, proved.
 

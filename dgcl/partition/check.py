@@ -9,29 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph.id_arrays import as_ids
-from dgcl.topology.checks import check_flag, check_index
+from dgcl.topology.checks import check_index
 
 __all__ = ["as_num_parts", "check_part"]
 
 MAX_PARTS = 1 << 15
 
 
-def check_part(part: Any, num_nodes: int, num_parts: int, *, allow_empty: bool = False) -> NDArray[np.int32]:
+def check_part(part: Any, num_nodes: int, num_parts: int) -> NDArray[np.int32]:
     """Return `part` as (N,) int32 after checking it.
+
+    Parts may own no vertex.
 
     Args:
         part: (N,) integers, ``part[v]`` the owner of vertex v: array, tensor or list.
         num_nodes: number of vertices N.
         num_parts: number of parts P.
-        allow_empty: accept parts that own no vertex. Where there are fewer vertices than parts, some part is
-            empty anyway, and that is always accepted.
 
     Raises:
         TypeError: not integers.
-        ValueError: wrong shape, a part outside 0..P-1 (the message names the vertex), or an empty part.
+        ValueError: wrong shape, a part outside 0..P-1 (the message names the vertex).
     """
     num_parts, num_nodes = as_num_parts(num_parts), check_index(num_nodes, "num_nodes")
-    check_flag(allow_empty, "allow_empty")
     if isinstance(part, (str, os.PathLike)):
         raise TypeError(
             f"part must hold integers (got the path {os.fspath(part)!r}; np.load reads a .npy file)"
@@ -42,15 +41,7 @@ def check_part(part: Any, num_nodes: int, num_parts: int, *, allow_empty: bool =
     if len(owners) and (owners.min() < 0 or owners.max() >= num_parts):
         v = int(np.flatnonzero((owners < 0) | (owners >= num_parts))[0])
         raise ValueError(f"part[{v}] is {owners[v]}: must be a part 0..{num_parts - 1}")
-    owners = owners.astype(np.int32, copy=False)
-    if not allow_empty and num_nodes >= num_parts:
-        empty = np.flatnonzero(np.bincount(owners, minlength=num_parts) == 0)
-        if len(empty):
-            raise ValueError(
-                f"part must give every part a vertex, but {len(empty)} of {num_parts} parts have none (first "
-                f"part {empty[0]}); use fewer parts, or allow_empty=True if this is meant"
-            )
-    return owners
+    return owners.astype(np.int32, copy=False)
 
 
 def as_num_parts(num_parts: Any, name: str = "num_parts") -> int:

@@ -112,8 +112,8 @@ def metis_partition(
     adjncy: NDArray[np.int64],
     levels: Sequence[NDArray[np.int64]],
     *,
-    weights: NDArray[np.int64] | None = None,
-    options: MetisOptions | None = None,
+    weights: NDArray[np.int64] | None,
+    options: MetisOptions | None,
 ) -> NDArray[np.int32]:
     """Partition an undirected simple graph over devices, level by level.
 

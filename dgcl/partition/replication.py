@@ -37,7 +37,7 @@ def replication_factors(graph: Graph, part: Any, num_parts: int, hops: int = 3) 
     """
     require_graph(graph)
     num_parts = as_num_parts(num_parts)
-    owners = check_part(part, graph.num_nodes, num_parts, allow_empty=True)
+    owners = check_part(part, graph.num_nodes, num_parts)
     held = np.zeros(check_hops(hops) + 1, np.int64)
     for _, hop, masks in holders_by_hop(graph, owners, num_parts, hops):
         held[hop] += np.bitwise_count(masks).sum(dtype=np.int64)

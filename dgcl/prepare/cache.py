@@ -111,7 +111,7 @@ class PlanCache:
                 raise ValueError(
                     f"it was made from something else: {_difference(str(arrays['key']), self._key)}"
                 )
-            part = check_part(arrays["part"], num_nodes, world_size, allow_empty=True)
+            part = check_part(arrays["part"], num_nodes, world_size)
             plan = Plan.from_arrays(arrays)
             if plan.world_size != world_size:
                 raise ValueError(f"it is a plan for {plan.world_size} ranks, not {world_size}")

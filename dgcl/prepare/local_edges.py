@@ -79,8 +79,8 @@ def share_of_edges(
     planned: Callable[[Relation], Plan],
     part: NDArray[np.int32] | None = None,
     *,
-    problem: Exception | None = None,
-    method: str = "",
+    problem: Exception | None,
+    method: str,
     report: Any = None,
 ) -> tuple[Share, NDArray[np.int32], list[Any]]:
     """This rank's share of a graph of which each rank has the in-edges of its own vertices. Collective.

@@ -83,7 +83,7 @@ def prepare_inputs(
     checked = as_graph(graph)
     machine = machine_of(topology, world_size)
     weights = balance_weights(checked, balance, partition)
-    fixed_part = None if part is None else check_part(part, checked.num_nodes, world_size, allow_empty=True)
+    fixed_part = None if part is None else check_part(part, checked.num_nodes, world_size)
     steps.done("graph and topology")
     plans = StoredPlans()
     if cache is not None:

@@ -62,7 +62,7 @@ class Layout:
         raise ValueError(f"rows must be 'core', 'owned', 'halo' or 'local' (got {rows!r})")
 
 
-def layout_of(exchange: Exchange, num_replicas: int = 0) -> Layout:
+def layout_of(exchange: Exchange, num_replicas: int) -> Layout:
     """The layout of an exchange; ``num_replicas`` are the last owned rows, which other machines' ranks own too."""
     program, facts = exchange.program, exchange.plan.meta.get("replication")
     holds = np.ones(program.world_size, bool)

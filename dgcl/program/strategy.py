@@ -128,15 +128,15 @@ class Problem:
         """The in-edges of a rank's vertices."""
         return edges_into(self.graph, np.flatnonzero(self.part == rank))
 
-    def plan_vertices(self, method: str | None = None) -> Arrangement:
+    def plan_vertices(self) -> Arrangement:
         """Exchange the rows of vertices by a planner's method: what DGCL does.
 
         Raises:
             ValueError: Unknown method.
         """
-        relation, name = self.classes.relation, self.method if method is None else method
+        relation = self.classes.relation
         plan = self.plans.plan(
-            self.part, relation, lambda: make_plan(relation, self.topology, name, self.options), {}
+            self.part, relation, lambda: make_plan(relation, self.topology, self.method, self.options), {}
         )
         return Arrangement(self.classes, plan, self.edges_of)
 

@@ -21,7 +21,7 @@ __all__ = ["halo_windows", "window_programs"]
 
 
 def window_programs(
-    program: Program, plan: Plan, num_owned: NDArray[np.int64], num_windows: int, by: By = "mixed"
+    program: Program, plan: Plan, num_owned: NDArray[np.int64], num_windows: int, by: By
 ) -> list[Program]:
     """Return a rank's program of each window; those of all ranks together are of the restricted plan.
 
@@ -61,7 +61,7 @@ def window_programs(
     return programs
 
 
-def halo_windows(program: Program, plan: Plan, num_windows: int, by: By = "mixed") -> NDArray[np.int64]:
+def halo_windows(program: Program, plan: Plan, num_windows: int, by: By) -> NDArray[np.int64]:
     """``(num_halo,)`` the window of each halo row."""
     places = program.places[program.num_owned : program.num_local]
     return window_of_places(places, plan.relation, num_windows, by)

@@ -107,7 +107,7 @@ class GroupControl(Control):
         group = self._make_group("rows by collectives")[0]
         return group, claim_connections(self, before)
 
-    def next_store(self, purpose: str = "a group of another kind") -> Store:
+    def next_store(self, purpose: str) -> Store:
         """A part of the ranks' store, for a group of another kind. Collective.
 
         Raises:

@@ -63,7 +63,7 @@ def halo_demand(graph: Graph, part: Any, world_size: int) -> Demand:
     """
     require_graph(graph)
     world_size = as_num_parts(world_size, "world_size")
-    owner = check_part(part, graph.num_nodes, world_size, allow_empty=True)
+    owner = check_part(part, graph.num_nodes, world_size)
     masks = group_masks(graph, owner, world_size)
 
     from dgcl.relation import kernels
@@ -110,7 +110,7 @@ def demand_of_pairs(owner: Any, items: Any, ranks: Any, world_size: int) -> Dema
         ValueError, TypeError: not integers, out of range, or of different lengths.
     """
     owners = as_ids(owner, "owner")
-    owners = check_part(owners, len(owners), world_size, allow_empty=True)
+    owners = check_part(owners, len(owners), world_size)
     which, who = as_ids(items, "items"), as_ids(ranks, "ranks")
     if len(which) != len(who):
         raise ValueError(f"items and ranks must be as many (got {len(which)} and {len(who)})")

@@ -86,7 +86,7 @@ def partition_report(graph: Graph, part: Any, num_parts: int) -> PartitionReport
     from dgcl.partition.kernels import count_edges
 
     num_parts = as_num_parts(num_parts)
-    owners = check_part(part, graph.num_nodes, num_parts, allow_empty=True)
+    owners = check_part(part, graph.num_nodes, num_parts)
     relation = halo_classes(graph, owners, num_parts).relation
     boundary = np.zeros(num_parts, np.int64)
     np.add.at(boundary, relation.source, relation.count)

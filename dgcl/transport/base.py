@@ -94,7 +94,7 @@ class Transport(Protocol):
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
 
     def sequence(
-        self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
+        self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None
     ) -> StepList | None:
         """What carries out steps that repeat at once; None: they are carried out one by one.
 

@@ -35,8 +35,8 @@ def connect_transport(
     programs: Mapping[str, Program],
     control: Control,
     timeout: float,
-    channel: str = "auto",
-    device: Device | None = None,
+    channel: str,
+    device: Device | None,
 ) -> Transport:
     """Connect this rank with the others. Collective.
 

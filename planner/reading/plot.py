@@ -53,7 +53,7 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str], *, graph: str | None = N
     save_figure(figure, path)
 
 
-def headline(plan: Plan, graph: str | None = None) -> tuple[str, str]:
+def headline(plan: Plan, graph: str | None) -> tuple[str, str]:
     """What was planned for, and the outcome, in the units of the report."""
     what = f"{graph} on {plan.topology.name}" if graph else plan.topology.name
     stages = f"{plan.num_stages} stage{'s' if plan.num_stages != 1 else ''}"

@@ -31,7 +31,7 @@ __all__ = [
 
 
 def detect_gpus(
-    name: str = "this machine",
+    name: str,
     *,
     source: GpuSource | None = None,
     sysfs: Sysfs | None = None,

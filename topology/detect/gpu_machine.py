@@ -58,7 +58,7 @@ def gpu_machine(source: GpuSource, sysfs: Sysfs, gpus: Sequence[NvmlGpu]) -> Mac
             notes.append(
                 f"{tree.unplaced} devices do not tell their NUMA node: they have one of their own here"
             )
-        tree.move(None, only)
+        tree.place_rest(only)
     cpus = [Cpu(numa, "", facts.bus.kind, facts.bus.bandwidth, below) for numa, below in tree.nodes().items()]
     return Machine(tuple(cpus), tuple(notes))
 
@@ -170,9 +170,9 @@ class _Tree:
         self._devices[device.address] = device
         self._numa[device.address] = self._sysfs.numa_of(device.address)
 
-    def move(self, old: int | None, new: int | None) -> None:
-        """Put what is on one NUMA node on another."""
-        self._numa = {address: new if numa == old else numa for address, numa in self._numa.items()}
+    def place_rest(self, node: int | None) -> None:
+        """Put what has no NUMA node on this one."""
+        self._numa = {address: node if numa is None else numa for address, numa in self._numa.items()}
 
     def nodes(self) -> dict[int | None, tuple[Pci, ...]]:
         """What hangs on each NUMA node, in the order of their numbers."""

@@ -25,7 +25,7 @@ _SYS = 5
 _WORDS = ("", "PIX", "PXB", "PHB", "NODE", "SYS")
 
 
-def topo_matrix_topology(matrix: TopoMatrix, name: str, gpu: GpuModel | None = None) -> Imported:
+def topo_matrix_topology(matrix: TopoMatrix, name: str, gpu: GpuModel | None) -> Imported:
     """Model the machine of a matrix.
 
     Args:

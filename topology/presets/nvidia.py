@@ -82,7 +82,11 @@ def dgx2(num_machines: int = 1) -> Topology:
     configuration K: 47.88 + 47.9 + 47.93). Two GPUs share a PCIe 3.0 switch with a NIC of 12.5 GB/s.
     """
     node = nvswitch_node("dgx2", 16, "NV6", 143.7, per_socket=8)
-    return _behind_switches(node, num_machines, per_switch=2, pcie=PCIE, nic=12.5)
+    if num_machines == 1:
+        return node  # alone, it needs neither switches nor NICs
+    tree = [wire(gpu.name, f"plx{rank // 2}", "PCIe", PCIE) for rank, gpu in enumerate(node.devices)]
+    with_tree = replace(node, connections=(*node.connections, *tree))
+    return cluster(with_tree, num_machines, nics=[Nic(f"plx{p}", 12.5, PCIE) for p in range(8)])
 
 
 def dgx_a100(num_machines: int = 1) -> Topology:
@@ -193,18 +197,3 @@ def gb200_nvl72(num_machines: int = 1) -> Topology:
     devices = tuple(Device(f"gpu{g}", machine=g // 4, socket=g % 4 // 2) for g in range(72))
     ports = tuple(wire(device.name, "nvswitch", "NV18", GB200_PORT) for device in devices)
     return nic_per_gpu(Topology("gb200_nvl72", devices, ports), num_machines, 50.0)
-
-
-def _behind_switches(
-    node: Topology, num_machines: int, *, per_switch: int, pcie: float, nic: float
-) -> Topology:
-    """Nodes whose GPUs share NICs behind PCIe switches; alone, a node needs neither."""
-    if num_machines == 1:
-        return node
-    tree = [
-        wire(device.name, f"plx{rank // per_switch}", "PCIe", pcie)
-        for rank, device in enumerate(node.devices)
-    ]
-    nics = [Nic(f"plx{p}", nic, pcie) for p in range(node.num_devices // per_switch)]
-    with_tree = replace(node, connections=(*node.connections, *tree))
-    return cluster(with_tree, num_machines, nics=nics)

@@ -109,7 +109,7 @@ class SharedMemoryTransport(Lives):
         return StartedFold(self.runtime, steps, halo_rows, wait)
 
     def sequence(
-        self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
+        self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None
     ) -> StepList | None:
         """What carries out steps that repeat; None: they are carried out one by one."""
         if dtype not in (torch.float32, torch.float64) or not width:

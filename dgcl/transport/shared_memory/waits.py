@@ -34,8 +34,8 @@ def suspects(
     waits: list[tuple[int, str]],
     number: int,
     control_pages: Sequence[ControlPage],
-    stopped: Sequence[int] = (),
-    roots: Mapping[int, int] | None = None,
+    stopped: Sequence[int],
+    roots: Mapping[int, int] | None,
 ) -> str:
     """Describe the peers that are waited for, most suspicious first.
 
@@ -56,7 +56,7 @@ def suspects(
     return "; ".join(known)
 
 
-def pack_tag(verb: int, row_type: RowType, exchange: int = 0, purpose: int = 0) -> int:
+def pack_tag(verb: int, row_type: RowType, exchange: int, purpose: int = 0) -> int:
     """Pack what all ranks of a call compare into one word: exchange, verb, purpose, element type and row size."""
     assert row_type.row_bytes < 1 << _ROW_BYTES_BITS
     assert exchange < MOST_EXCHANGES
@@ -79,7 +79,7 @@ def exchange_of_tag(tag: int) -> int:
     return tag >> _VERB_BIT + 1
 
 
-def unpack_tag(tag: int, names: Sequence[str] = ()) -> str:
+def unpack_tag(tag: int, names: Sequence[str]) -> str:
     """Describe a tag in words; ``names`` are the names of the exchanges."""
     from dgcl.transport.shared_memory.dtypes import dtype_bytes, dtype_name
 

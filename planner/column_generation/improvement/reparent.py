@@ -64,7 +64,7 @@ def reparent(
     *,
     enough: float,
     latency_unit: float,
-    deadline: float = np.inf,
+    deadline: float,
 ) -> Trees:
     """Replace edges by edges from other holders, and whole trees by cheaper ones, in turn.
 

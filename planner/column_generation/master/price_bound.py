@@ -204,7 +204,7 @@ def stage_free_bound(
     known: float,
     tolerance: float,
     deadline: float,
-    steps: int = STEPS,
+    steps: int,
 ) -> PriceBound:
     """Return the price bound in rows per GB/s, with devices as nodes, or past a dozen with groups as nodes.
 

@@ -163,9 +163,9 @@ def best_grouped_plan(
     aim: float,
     enough: float,
     latency_unit: float,
-    thorough: bool = False,
-    deadline: float = np.inf,
-    needed: bool = True,
+    thorough: bool,
+    deadline: float,
+    needed: bool,
 ) -> CoordinateDescent | None:
     """Return the best plan found; None if in no number of stages every row can arrive.
 

@@ -40,7 +40,7 @@ def best_whole_plan(
     num_stages: int,
     latency_unit: float,
     scale: float,
-    deadline: float = np.inf,
+    deadline: float,
 ) -> Trees | None:
     """Return the fastest plan of at most `num_stages` stages that the solver finds; None if it finds none.
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dgcl.offload.chunks import CHUNK_BY, chunk_rows
 from dgcl.offload.prediction import (
     HostBytes,
-    device_bytes,
+    device_rows,
     host_bytes,
     smallest_fitting,
 )
@@ -184,7 +184,7 @@ def test_bytes_by_formula():
     chunks = chunks_of(t24(), part, 2, 3)
     made = make_schedule([[c.reads for c in of] for of in chunks], part)
     assert (int(made.host_rows.sum()), int(made.device_rows.sum())) == (26, 14)
-    one, two = device_bytes(made, [[c.size for c in of] for of in chunks], (8, 6, 4), 4)
+    one, two = (rows.bytes((8, 6, 4)) for rows in device_rows(made, [[c.size for c in of] for of in chunks]))
     assert one == two
     assert (one.slots, one.outputs, one.edges) == (10 * 8 * 4 * 2, 4 * 6 * 4 * 2, 12 * 36)
     widest = max(len(c.reads) for of in chunks for c in of)
