@@ -1,6 +1,7 @@
 """Ranks that are processes and stay, so that many tests share the seconds that starting them takes."""
 
 import multiprocessing
+import os
 import pickle
 import tempfile
 import traceback
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 OURS = ["dgcl.build", "dgcl.nn", "tests.dgcl.support_warm"]
 PRELOAD = ["torch_geometric.nn", "dgl", *OURS]
@@ -15,10 +17,13 @@ DEADLINE = 300.0  # only a hang takes so long, however busy the machine
 
 
 class RankPool:
-    """``world_size`` processes in one Gloo group, on which ``dgcl.init()`` has been called."""
+    """``world_size`` processes in one Gloo group, on which ``dgcl.init()`` has been called.
 
-    def __init__(self, world_size: int) -> None:
-        self.world_size = world_size
+    ``method`` is that of :mod:`multiprocessing`; by "spawn" strings hash differently in each process.
+    """
+
+    def __init__(self, world_size: int, method: str = "forkserver") -> None:
+        self.world_size, self._method = world_size, method
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -66,7 +71,7 @@ class RankPool:
     def _start(self) -> None:
         """Start the processes; the pipes are in rank order."""
         # A server imports what ranks need and forks them; it runs nothing in parallel, so a fork is sound.
-        context = multiprocessing.get_context("forkserver")
+        context = multiprocessing.get_context(self._method)
         context.set_forkserver_preload(PRELOAD)
         self._folder = tempfile.TemporaryDirectory(prefix="dgcl-ranks-")
         address = f"file://{Path(self._folder.name) / 'store'}"
@@ -74,7 +79,8 @@ class RankPool:
             here, there = context.Pipe()
             args = (rank, self.world_size, address, there)
             process = context.Process(target=serve, args=args, daemon=True)
-            process.start()
+            with mock.patch.dict(os.environ, PYTHONHASHSEED=str(rank)):  # a server has that of its first
+                process.start()
             there.close()
             self._processes.append(process)
             self._pipes.append(here)

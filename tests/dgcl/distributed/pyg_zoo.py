@@ -105,6 +105,16 @@ class Mesh(pyg.MessagePassing):
         return attr
 
 
+class Many(pyg.MessagePassing):
+    """A message that reads eight tensors of one shape at sources."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, **{name: x * k for k, name in enumerate("hgfedcba")})
+
+    def message(self, a_j, b_j, c_j, d_j, e_j, f_j, g_j, h_j):
+        return torch.cat([a_j, b_j, c_j, d_j, e_j, f_j, g_j, h_j], 1)
+
+
 def norm_of(edge_index, x):
     count = degree(edge_index[1], len(x), dtype=x.dtype).clamp(min=1)
     return 1 / count[edge_index[1]]
@@ -221,6 +231,7 @@ ZOO: dict[str, tuple[Callable[[], Module], str]] = {
     "SGFormer": (lambda: models.SGFormer(W, 5, 3), XE),
     "a layer used twice, edges without loops": (Res, "x edge_index attr"),
     "a class of one's own": (OwnLayer, XE),
+    "a message of many tensors": (Many, XE),
     "a step of MeshGraphNet": (Mesh, "x edge_index attr"),
 }  # fmt: skip
 

@@ -15,8 +15,8 @@ import torch_geometric.nn as pyg
 
 import dgcl
 import dgcl.nn
-from dgcl.frameworks.edge_sets import EdgeSet
 from tests.dgcl.distributed.pyg_zoo import NUM_NODES, WIDTH, graph
+from tests.dgcl.distributed.test_pyg_zoo import check
 
 PART = torch.arange(NUM_NODES) % 5 % 3
 
@@ -69,11 +69,6 @@ def step(model, x, edge_index):
     (out * torch.arange(out.shape[1]).cos()).sum().backward()
     dgcl.nn.sync_gradients(model)
     return [dgcl.collect(out.detach()), *(p.grad.clone() for p in model.parameters())]
-
-
-def check(one, other) -> None:
-    for a, b in zip(one, other, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
 def one_device(model):
@@ -239,34 +234,7 @@ def test_a_model_goes_on_when_its_graph_is_rewired():
 
     whole = graph()
     whole.edge_index = whole.edge_index.flip(0)[:, whole.edge_index[0] % 2 == 0]
-    torch.testing.assert_close(
-        dgcl.launch(rank, 3)[0], model(whole.x, whole.edge_index), rtol=1e-10, atol=1e-10
-    )
-
-
-def test_rows_are_exchanged_in_the_order_of_the_call(monkeypatch):
-    """Every process has that; the order of a set is its own, and rows of one shape would be taken for others'."""
-
-    class Eight(pyg.MessagePassing):
-        def forward(self, x, edge_index):
-            return self.propagate(edge_index, **{name: x + k for k, name in enumerate("hgfedcba")})
-
-        def message(self, a_j, b_j, c_j, d_j, e_j, f_j, g_j, h_j):
-            return a_j
-
-    expand, order = EdgeSet.expand, []
-
-    def noted(self, rows, dim=0):
-        order.append(int(rows[0, 0]))
-        return expand(self, rows, dim)
-
-    def rank():
-        x, edge_index, _ = rank_data()
-        dgcl.distribute(Eight())(torch.zeros_like(x), edge_index)
-
-    monkeypatch.setattr(EdgeSet, "expand", noted)
-    dgcl.launch(rank, 1)
-    assert order == [*range(8)]
+    check([dgcl.launch(rank, 3)[0]], [model(whole.x, whole.edge_index)])
 
 
 def test_a_message_that_numbers_sources_is_refused():

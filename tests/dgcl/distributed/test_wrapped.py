@@ -14,7 +14,7 @@ import dgcl
 import dgcl.nn
 from tests.dgcl.distributed.pyg_zoo import NUM_NODES, ZOO, graph
 from tests.dgcl.distributed.test_distribute import Model, step
-from tests.dgcl.distributed.test_pyg_zoo import seeded
+from tests.dgcl.distributed.test_pyg_zoo import check, seeded
 
 
 def of_model(name: str) -> tuple[Any, Any]:
@@ -63,8 +63,7 @@ SLOW = (
 )
 def test_a_compiled_model_gives_what_the_eager_one_gives(name, rank_pool):
     expected, measured = rank_pool(2).run(compiled, name)[0]
-    for one, other in zip(measured, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    check(measured, expected)
 
 
 def set_up():
@@ -96,5 +95,4 @@ def wrapped(kind) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_wrapped_models_give_what_the_model_gives(kind, rank_pool):
     expected, measured = rank_pool(2).run(wrapped, kind)[0]
-    for one, other in zip(measured, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    check(measured, expected)

@@ -1,0 +1,34 @@
+"""Where strings hash differently on each rank, as in processes of their own, rows are exchanged in one order."""
+
+from contextlib import closing
+
+import torch
+
+from tests.dgcl.distributed import test_dgl_zoo, test_pyg_zoo
+from tests.dgcl.rank_pool import RankPool
+
+#: Layers with several tensors at sources.
+LAYERS = {
+    test_pyg_zoo: (
+        "FAConv", "GATConv", "GATv2Conv", "HEATConv", "PPFConv", "PNAConv", "PointTransformerConv", "RGATConv",
+        "ResGatedGraphConv", "TransformerConv", "a class of one's own", "a message of many tensors",
+        "a step of MeshGraphNet"
+    ),
+    test_dgl_zoo: ("DotGatConv", "EGATConv", "EGNNConv", "GATConv", "GMMConv", "HGTConv", "functions of one's own"),
+}  # fmt: skip
+
+
+def check_layers() -> int:
+    torch.set_default_dtype(torch.float64)
+    for zoo, layers in LAYERS.items():
+        for make, names in map(zoo.ZOO.get, layers):
+            module = zoo.seeded(make)
+            measured = zoo.rank(module, names, "halo")
+            if measured[0] is not None:
+                zoo.check(measured, zoo.results(module, zoo.graph(), names, lambda module: None))
+    return hash("x")
+
+
+def test_ranks_give_what_one_device_gives():
+    with closing(RankPool(3, "spawn")) as pool:
+        assert len({*pool.run(check_layers)}) == 3
