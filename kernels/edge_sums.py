@@ -121,93 +121,46 @@ def _dot_heads(
             products[place] = dot(row, x + int64(tails[edge]) * x_stride, width)
 
 
-@compiled(_SUMS, inline=False)
-def sum_float32(
-    out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
-    weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
-) -> None:  # fmt: skip
-    """Sum rows of float32; arguments as of :func:`_sum_heads`."""
-    _sum_heads(
-        add_float32, 4, 4, out, out_stride, x, x_stride, indptr, tails,
-        weights, weight_bytes, heads, begin, end, width, adding,
-    )  # fmt: skip
+def _sums(name: str, add_block: Any, added_bytes: int, stored_bytes: int) -> Callable[..., None]:
+    """A function with the arguments of :func:`_sum_heads` from ``out`` on, which is called ``name`` here."""
+
+    def sums(
+        out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+        weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
+    ) -> None:  # fmt: skip
+        _sum_heads(
+            add_block, added_bytes, stored_bytes, out, out_stride, x, x_stride, indptr, tails,
+            weights, weight_bytes, heads, begin, end, width, adding,
+        )  # fmt: skip
+
+    sums.__qualname__ = name
+    return compiled(_SUMS, inline=False)(sums)
 
 
-@compiled(_SUMS, inline=False)
-def sum_float64(
-    out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
-    weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
-) -> None:  # fmt: skip
-    """Sum rows of float64; arguments as of :func:`_sum_heads`."""
-    _sum_heads(
-        add_float64, 8, 8, out, out_stride, x, x_stride, indptr, tails,
-        weights, weight_bytes, heads, begin, end, width, adding,
-    )  # fmt: skip
+def _dots(name: str, dot: Any, sample: Any, stored_bytes: int) -> Callable[..., None]:
+    """A function with the arguments of :func:`_dot_heads` from ``out`` on, which is called ``name`` here."""
+
+    def dots(
+        out: int, y: int, y_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
+        heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
+    ) -> None:  # fmt: skip
+        _dot_heads(
+            dot, sample, stored_bytes, out, y, y_stride, x, x_stride, indptr, tails, heads, edges, begin, end, width,
+        )  # fmt: skip
+
+    dots.__qualname__ = name
+    return compiled(_DOTS)(dots)
 
 
-@compiled(_SUMS, inline=False)
-def sum_float16(
-    out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
-    weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
-) -> None:  # fmt: skip
-    """Sum rows of float16; arguments as of :func:`_sum_heads`."""
-    _sum_heads(
-        add_float16, 4, 2, out, out_stride, x, x_stride, indptr, tails,
-        weights, weight_bytes, heads, begin, end, width, adding,
-    )  # fmt: skip
+sum_float32 = _sums("sum_float32", add_float32, 4, 4)
+sum_float64 = _sums("sum_float64", add_float64, 8, 8)
+sum_float16 = _sums("sum_float16", add_float16, 4, 2)
+sum_bfloat16 = _sums("sum_bfloat16", add_bfloat16, 4, 2)
 
-
-@compiled(_SUMS, inline=False)
-def sum_bfloat16(
-    out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
-    weights: int, weight_bytes: int, heads: np.ndarray, begin: int, end: int, width: int, adding: bool,
-) -> None:  # fmt: skip
-    """Sum rows of bfloat16; arguments as of :func:`_sum_heads`."""
-    _sum_heads(
-        add_bfloat16, 4, 2, out, out_stride, x, x_stride, indptr, tails,
-        weights, weight_bytes, heads, begin, end, width, adding,
-    )  # fmt: skip
-
-
-@compiled(_DOTS)
-def _dots_float32(
-    out: int, y: int, y_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
-    heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
-) -> None:  # fmt: skip
-    _dot_heads(
-        dot_float32, float32(0), 4, out, y, y_stride, x, x_stride, indptr, tails, heads, edges, begin, end, width,
-    )  # fmt: skip
-
-
-@compiled(_DOTS)
-def _dots_float64(
-    out: int, y: int, y_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
-    heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
-) -> None:  # fmt: skip
-    _dot_heads(
-        dot_float64, float64(0), 8, out, y, y_stride, x, x_stride, indptr, tails, heads, edges, begin, end, width,
-    )  # fmt: skip
-
-
-@compiled(_DOTS)
-def _dots_float16(
-    out: int, y: int, y_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
-    heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
-) -> None:  # fmt: skip
-    _dot_heads(
-        dot_float16, float32(0), 2, out, y, y_stride, x, x_stride, indptr, tails, heads, edges, begin, end, width,
-    )  # fmt: skip
-
-
-@compiled(_DOTS)
-def _dots_bfloat16(
-    out: int, y: int, y_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
-    heads: np.ndarray, edges: np.ndarray, begin: int, end: int, width: int,
-) -> None:  # fmt: skip
-    _dot_heads(
-        dot_bfloat16, float32(0), 2, out, y, y_stride, x, x_stride, indptr, tails, heads, edges, begin, end, width,
-    )  # fmt: skip
-
+dots_float32 = _dots("dots_float32", dot_float32, float32(0), 4)
+dots_float64 = _dots("dots_float64", dot_float64, float64(0), 8)
+dots_float16 = _dots("dots_float16", dot_float16, float32(0), 2)
+dots_bfloat16 = _dots("dots_bfloat16", dot_bfloat16, float32(0), 2)
 
 #: For each type of x a function with the arguments of :func:`_sum_heads` from ``out`` on.
 EDGE_SUMS: Final[dict[str, Callable[..., None]]] = {
@@ -219,8 +172,8 @@ EDGE_SUMS: Final[dict[str, Callable[..., None]]] = {
 
 #: For each type of x and y a function with the arguments of :func:`_dot_heads` from ``out`` on.
 EDGE_DOTS: Final[dict[str, Callable[..., None]]] = {
-    "float32": _dots_float32,
-    "float64": _dots_float64,
-    "float16": _dots_float16,
-    "bfloat16": _dots_bfloat16,
+    "float32": dots_float32,
+    "float64": dots_float64,
+    "float16": dots_float16,
+    "bfloat16": dots_bfloat16,
 }

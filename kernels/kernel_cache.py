@@ -115,10 +115,9 @@ class KernelCache:
             self._lock = None
 
     def _entry(self, signature: Any, codegen: Any) -> str:
-        """The name of the file for these types on this processor."""
-        cells = [cell.cell_contents for cell in self._function.__closure__ or ()]
+        """The name of the file for these types on this processor; functions of one definition have names of their own."""
         digest = hashlib.sha256(repr((signature, codegen.magic_tuple())).encode())
-        digest.update(self._function.__code__.co_code + dumps(cells))
+        digest.update(self._function.__code__.co_code)
         return f"{self._name}.{digest.hexdigest()[:20]}.kernel"
 
     def _load(self, name: str, target_context: Any) -> Any:
