@@ -115,7 +115,7 @@ class KernelCache:
             self._lock = None
 
     def _entry(self, signature: Any, codegen: Any) -> str:
-        """The name of the file for these types on this processor; functions of one definition have names of their own."""
+        """The name of the file for these types; functions of one definition have names of their own."""
         digest = hashlib.sha256(repr((signature, codegen.magic_tuple())).encode())
         digest.update(self._function.__code__.co_code)
         return f"{self._name}.{digest.hexdigest()[:20]}.kernel"
