@@ -1,6 +1,6 @@
 """The planners, one per file, and :func:`make_plan`, which makes a finished plan with one of them.
 
-May import everything else in ``dgcl.planner`` but ``reading`` and ``simulator``.
+May import everything else in ``dgcl.planner`` but ``reading``.
 """
 
 from __future__ import annotations

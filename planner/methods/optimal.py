@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dgcl.planner.column_generation.pricing.groups import MAX_ALL_LINKS
 from dgcl.planner.column_generation.search.incumbent import Effort
 from dgcl.planner.column_generation.search.stage_search import StageSearch
-from dgcl.planner.methods.auto import searched
+from dgcl.planner.methods.auto import fastest, searched
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
@@ -42,4 +42,4 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
                 fair=options.gap, thorough=True,
             )  # fmt: skip
             StageSearch(best).run()
-    return best.trees()
+    return fastest(best)

@@ -94,6 +94,7 @@ class Incumbent:
         self.direct_seconds = direct_seconds(relation, topology, options.row_bytes)
         self.seconds = np.inf
         self._trees: Trees | None = None
+        self.offered: list[Trees] = []  # of several machines, not slower than peer-to-peer; copies share it
         if self.direct_seconds is not None:
             self.seconds = self.direct_seconds  # its trees are made only if nothing is faster
             if relation.world_size <= 2:
@@ -101,11 +102,14 @@ class Incumbent:
 
     def offer(self, trees: Trees, made_by: str) -> bool:
         """Take `trees` if they are faster, noticeably so if they have more stages; tell whether they were taken."""
+        trees = replace(trees, made_by=made_by)
         seconds = predicted_seconds(trees, self.arrays, self.options.row_bytes)
+        if self.stage_times is not None and seconds <= (self.direct_seconds or np.inf):
+            self.offered.append(trees)
         more = self.seconds < np.inf and trees.num_stages > (self._trees.num_stages if self._trees else 1)
         if seconds >= self.seconds * (1.0 - MIN_GAIN if more else 1.0):
             return False
-        self._trees, self.seconds = replace(trees, made_by=made_by), seconds
+        self._trees, self.seconds = trees, seconds
         return True
 
     def raise_bound(self, bound: Bound) -> None:
@@ -124,11 +128,6 @@ class Incumbent:
     def is_late(self) -> bool:
         """Tell whether the time limit is over and a plan has been found."""
         return self.seconds < np.inf and time.perf_counter() > self.deadline
-
-    def named(self) -> tuple[Trees, str]:
-        """Return the best plan, and what made it."""
-        trees = self.trees()
-        return trees, trees.made_by
 
     def trees(self) -> Trees:
         """Return the best plan with the best bound."""

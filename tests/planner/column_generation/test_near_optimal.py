@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.methods import make_plan
+from dgcl.planner.simulator.executed import executed_seconds
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.planner.verify.check import verify_plan
 from dgcl.topology import Connection, Device, Link, Topology, preset
@@ -75,7 +76,8 @@ def test_plans_deliver_and_are_never_worse_than_direct_or_the_greedy(
     assert plan.direct_seconds is None or plan.predicted_seconds <= plan.direct_seconds
     if method == "auto" and plan.gap > 0.01:
         greedy = make_plan(relation, topology, "spst")
-        assert plan.predicted_seconds <= greedy.predicted_seconds * (1 + 1e-3)
+        slower = plan.predicted_seconds > greedy.predicted_seconds * (1 + 1e-3)
+        assert not slower or executed_seconds(plan) <= executed_seconds(greedy) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("machine", ["dgx1", "pcie8", "summit", "dgx_a100", "hgx_h100"])

@@ -1,9 +1,7 @@
-"""The simulator: sharing solved by hand, protocol orders, and its independence from the cost model."""
+"""The simulator: sharing solved by hand, and protocol orders."""
 
-import ast
 import itertools
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dgcl.planner
 from dgcl.planner import Plan, PlanOptions, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.simulator.kernel import fair_rates
@@ -318,7 +315,7 @@ def test_one_stage_on_one_shared_port_is_what_the_model_says(case: tuple[Relatio
     )  # all end when the busiest does
 
 
-# The trace, and independence
+# The trace
 
 
 def test_the_trace_has_a_bar_per_message():
@@ -343,28 +340,3 @@ def test_the_summary_is_json():
     assert {c["name"] for c in summary["connections"]} == {
         "p0:d0>switch", "p1:switch>d1", "p1:d1>switch", "p2:switch>d2", "p3:switch>d3",
     }  # fmt: skip
-
-
-def test_the_simulator_shares_no_code_with_the_cost_model():
-    """Neither module reaches the other's, directly or through what they import."""
-    folder = Path(dgcl.planner.__file__).parent
-
-    def reached(start: str) -> set[str]:
-        seen, front = {start}, [start]
-        while front:
-            tree = ast.parse((folder / (front.pop().replace(".", "/") + ".py")).read_text())
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("dgcl.planner."):
-                    below = (node.module or "").removeprefix("dgcl.planner").removeprefix(".")
-                    for name in (below, *(f"{below}.{alias.name}".removeprefix(".") for alias in node.names)):
-                        if (folder / (name.replace(".", "/") + ".py")).is_file() and name not in seen:
-                            seen.add(name)
-                            front.append(name)
-        return seen
-
-    simulator, model = reached("simulator.simulate"), reached("cost")
-    assert {f"simulator.{name}" for name in ("simulate", "messages", "kernel")} <= simulator
-    assert "cost" not in simulator
-    assert "bounds" not in simulator
-    data = {"arrays", "errors", "npz", "options", "plan", "plan_io", "relation", "trees"}
-    assert not simulator & model - data - {"bits", "compiled"}  # which count what a relation holds
