@@ -102,6 +102,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self._halo = self._numbers[HALO]
         self._dropout_calls = 0
         self.message_edges: Tensor | None = None
+        self.num_heads: Mapping[str, int] = {}  # rows in which edges end, by the exchange of their type
         self.windows: HaloWindows | None = None
         self.offloads: WeakSet[Any] = WeakSet()
         self._number = ops.register_communicator(self)

@@ -103,12 +103,10 @@ def _exchanging(
             )
         sizes = (edges.num_sources, edges.num_heads)
         rows = edges.num_owned
-        if size is not None and not (size[0] in (None, rows, sizes[0]) and sizes[1] in (None, size[1])):
+        if size is not None and not (size[0] in (None, rows, sizes[0]) and size[1] in (None, sizes[1])):
             raise ValueError(
                 f"size must be ({rows}, {sizes[1]}), rows of this rank (got {tuple(size)}): leave it out"
             )
-        if size is not None and sizes[1] is None:
-            sizes = sizes[0], size[1]
         known = self.dgcl_base.__module__.startswith("torch_geometric.") and not (
             drops and self.dgcl_may_drop
         )
@@ -121,7 +119,7 @@ def _exchanging(
 
 
 def _exchange(value: Any, edges: EdgeSet, dim: int) -> Any:
-    same = edges.num_heads in (None, edges.num_owned)  # else sources and heads are of two types
+    same = edges.num_heads == edges.num_owned  # else sources and heads are of two types
     at_sources, at_heads = value if isinstance(value, (tuple, list)) else (value, value if same else None)
     if isinstance(at_sources, Tensor):
         at_sources = edges.expand(at_sources, dim % at_sources.dim())

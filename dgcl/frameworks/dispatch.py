@@ -227,6 +227,7 @@ def _give_hetero(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any
     comm.node_types = schema.node_types
     for name, place in schema.node_types.items():
         data[name].num_nodes = len(_within(comm.layout.owned_ids, *place))
+    comm.num_heads = {"__".join(each): data[each[2]].num_nodes for each in schema.edge_types}
     for edge_type in schema.edge_types:
         data[edge_type].edge_index = _edges_of_type(comm, schema, edge_type)
     for each in items:
@@ -249,8 +250,7 @@ def _edges_of_type(comm: Communicator, schema: _Schema, edge_type: EdgeType) -> 
     places = order[np.searchsorted(rows, ids, sorter=order)]
     heads_of = local.heads[mine] - np.searchsorted(comm.layout.owned_ids, heads[0])
     edge_index = torch.from_numpy(np.stack([places, heads_of])).to(comm.device)
-    num_heads = len(_within(comm.layout.owned_ids, *heads))
-    return remember(edge_index, edges_of(comm, name, num_heads))
+    return remember(edge_index, edges_of(comm, name))
 
 
 def _give_dgl(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:

@@ -25,14 +25,14 @@ class EdgeSet:
     Attributes:
         comm: A :class:`dgcl.Communicator`.
         exchange: The name of its exchange.
-        num_heads: Rows in which edges end: this rank's; None: not known.
+        num_heads: Rows in which edges end: this rank's.
         norms: Weights of GCN that were made of these edges, by how.
         sums: What sums over these edges with weights of their own; None: the communicator's aggregators.
     """
 
     comm: Any
     exchange: str
-    num_heads: int | None
+    num_heads: int
     norms: dict[Any, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     sums: Callable[[Tensor], Tensor] | None = None
 
@@ -48,8 +48,8 @@ class EdgeSet:
 
     def count(self, end: str) -> int:
         """Rows of this rank at an end of the edges, "sources" or "heads"; "edges": the more of both."""
-        heads = self.num_owned if self.num_heads is None else self.num_heads
-        return {"sources": self.num_owned, "heads": heads}.get(end, max(heads, self.num_owned))
+        counts = {"sources": self.num_owned, "heads": self.num_heads}
+        return counts.get(end, max(counts.values()))
 
     @contextmanager
     def messages(self, edge_index: Tensor) -> Iterator[None]:
@@ -86,8 +86,7 @@ class EdgeSet:
             ValueError: With the first of them.
         """
         source, head = edge_index.long()
-        num_heads = int(head.max()) + 1 if self.num_heads is None and len(head) else self.num_heads or 0
-        odd = (head < 0) | (head >= num_heads) | (source < 0) | (source >= self.num_sources)
+        odd = (head < 0) | (head >= self.num_heads) | (source < 0) | (source >= self.num_sources)
         if self._known is not None:
             numbers = head * self.num_sources + source
             place = torch.searchsorted(self._known, numbers).clamp(max=max(len(self._known) - 1, 0))
@@ -97,23 +96,15 @@ class EdgeSet:
             first = int(odd.nonzero()[0])
             raise ValueError(
                 f"edge_index must hold edges of this rank, from its {self.num_sources} rows [owned | halo] to its"
-                f" {num_heads} own, and self loops of those (got edge {first}, from {int(source[first])} to"
+                f" {self.num_heads} own, and self loops of those (got edge {first}, from {int(source[first])} to"
                 f" {int(head[first])}): take this rank's edge_index, whole or by a mask. For edges turned round"
                 " (flip(0), flow='target_to_source') dispatch the graph turned round; new edges need a plan"
             )
 
 
-def edges_of(comm: Any, exchange: str = HALO, num_heads: int | None = None) -> EdgeSet:
-    """A rank's edges whose sources an exchange brings.
-
-    Args:
-        comm: The communicator.
-        exchange: The name of its exchange.
-        num_heads: Rows in which they end; None, where the graph has one type of vertices: as many as are owned.
-    """
-    if num_heads is None and exchange == HALO:
-        num_heads = comm.num_owned
-    return EdgeSet(comm, exchange, num_heads)
+def edges_of(comm: Any, exchange: str = HALO) -> EdgeSet:
+    """A rank's edges whose sources an exchange of the communicator brings."""
+    return EdgeSet(comm, exchange, comm.num_heads.get(exchange, comm.num_owned))
 
 
 _sets = WeakTensorKeyDictionary()

@@ -83,7 +83,12 @@ def test_types_on_ranks_are_those_of_one_device(make):
     def rank():
         data = dgcl.dispatch(graph(), topology="uniform", part=part)
         own = dgcl.distribute(copy.deepcopy(model))
+        copies = data.edge_index_dict | {
+            each: data[each].edge_index.clone() for each in TYPES if each != TYPES[1]
+        }
+        again = own(data.x_dict, copies)
         out = numbers(own, data)
+        assert all(torch.equal(again[name], out[name]) for name in SIZES)
         dgcl.nn.sync_gradients(own)
         ids = dgcl.current_communicator().layout.owned_ids
         return {n: (ids, rows) for n, rows in out.items()}, [p.grad for p in own.parameters()]
