@@ -13,6 +13,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from dgcl.advisor.auto import Advised
 from dgcl.advisor.model import Model
 from dgcl.advisor.spelling import Description, read_strategy
 from dgcl.grid.grid import Grid
@@ -86,8 +87,8 @@ def build_comm_info(
         partition: "metis", "random" or "range"; or :class:`dgcl.PartitionOptions`.
         method: The planner, see ``dgcl plan --help``.
         strategy: What is exchanged: "halo" (the default), "tail", "cover", "cover:machine", "grid:R,K,S", "replicas:K";
-            or "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W", "in-place" and "offload:N"
-            are built as "halo": they are called on the communicator.
+            or "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W" is "halo",
+            summed in windows; "in-place" and "offload:N" are built as "halo": they are called on the communicator.
         model, memory_limit: For "auto": the layers, as "gcn:602,256,41", or your module; and bytes of a rank's device,
             or like "14GB".
         edges, grid, replicas: Other ways to write a strategy, one at a time. Who sums which edge: "head", "tail",
@@ -151,9 +152,11 @@ def build_comm_info(
         )
 
     comm = connect(inputs, Communicator, timeout, channel, opened, wire)
-    described = read_strategy("halo" if strategy in (None, "auto") else strategy)
-    if described.name == "windows":
-        comm.windows = comm.aggregator(windows=described.argument).windows
+    chosen = read_strategy("halo" if strategy in (None, "auto") else strategy)
+    if isinstance(layout, Advised):
+        (chosen,) = control.exchange(layout.chosen)[0]
+    if chosen.name == "windows":
+        comm.windows = comm.aggregator(windows=chosen.argument).windows
     return comm
 
 

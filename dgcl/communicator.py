@@ -64,7 +64,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
         offloads: Of this communicator that are open; :meth:`memory` reports them.
-        windows: In which distributed models sum halo rows (strategy "windows:W"); None: all at once.
+        windows: In which sums and means take halo rows (strategy "windows:W"); None: all at once.
         message_edges: ``(2, E)`` of which a distributed model is making messages; None otherwise.
     """
 
@@ -276,7 +276,8 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
             reduce: "sum", "mean", or "max" and "min" column by column.
             edge_weight: ``(num_local_edges,)``, by which rows are multiplied, as :meth:`dispatch_edges` gives them;
                 where it requires a gradient, each edge gets its own.
-            windows: Expand and sum halo rows in this many parts, of which at most two are held at a time.
+            windows: Expand and sum halo rows in this many parts, of which at most two are held at a time; None: those of
+                the strategy, if any.
             by: "mixed": each rank's halo is divided evenly; "owner": window q are the rows of rank q.
 
         Raises:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dgcl.advisor.counts import Candidates
 from dgcl.advisor.model import Model
 from dgcl.advisor.rates import preset_rates
-from dgcl.advisor.spelling import CALLED
+from dgcl.advisor.spelling import Description
 from dgcl.advisor.weighing import weigh
 from dgcl.planner.reading.render import seconds
 from dgcl.program.strategy import Arrangement, Problem
@@ -28,10 +28,12 @@ class Advised:
     Attributes:
         model: What is trained.
         memory_limit: Bytes of a rank's device; None: no bound.
+        chosen: What was taken, where it was arranged.
     """
 
     model: Model
     memory_limit: int | None = None
+    chosen: list[Description] = field(default_factory=list, compare=False)
 
     def check(self) -> None:
         """A model was checked when it was read."""
@@ -51,9 +53,10 @@ class Advised:
         candidates = Candidates(problem.graph, problem.part, self.model, problem.topology)
         advice = weigh(candidates, self.memory_limit, preset_rates(problem.topology))
         chosen, (first, *others) = advice.best, advice.rows
+        self.chosen[:] = [chosen]
         _log.info("%s", advice.table())
         arrangement = chosen.layout(candidates.world_size, self.memory_limit).arrange(problem)
         against = f"; {others[0].strategy}: {others[0].why}" if others else ""
-        call = f", with {first.line}" if chosen.name in CALLED else ""
+        call = f", with {first.line}" if chosen.name in ("in-place", "offload") else ""
         why = f"auto chose {chosen}{call}: {first.why}, {seconds(first.seconds.total)} an epoch{against}"
         return replace(arrangement, why="; ".join(filter(None, (why, arrangement.why))))

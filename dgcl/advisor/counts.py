@@ -75,19 +75,13 @@ class Counted:
         return self.expand, self.fold
 
     @cached_property
-    def received(self) -> NDArray[np.int64]:
-        """(P,) rows that each rank receives before it sums, or sends back in the backward."""
-        return self.expand.pair_rows().sum(axis=0)
-
-    @cached_property
-    def sent(self) -> NDArray[np.int64]:
-        """(P,) rows that each rank sends before sums; their gradients arrive in the backward."""
-        return self.expand.pair_rows().sum(axis=1)
-
-    @cached_property
-    def partial(self) -> NDArray[np.int64]:
-        """(P,) partial sums that each rank makes for others."""
-        return np.zeros_like(self.owned) if self.fold is None else self.fold.pair_rows().sum(axis=0)
+    def travelling(self) -> NDArray[np.int64]:
+        """(4, P) rows that each rank receives before it sums, and sends; partial sums that it makes for others, and
+        those that others make for it. In the backward all go the other way."""
+        pairs = (
+            np.zeros((len(self.owned),) * 2) if each is None else each.pair_rows() for each in self.exchanges
+        )
+        return np.array([rows.sum(axis) for rows in pairs for axis in (0, 1)], np.int64)
 
 
 class Candidates:

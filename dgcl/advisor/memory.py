@@ -7,6 +7,7 @@ torch keeps but does not use, Python itself.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,37 +18,37 @@ from dgcl.advisor.counts import Counted
 from dgcl.advisor.model import OPTIMIZERS, Model
 from dgcl.offload.prediction import DeviceRows, host_bytes
 from dgcl.relation.local_graph import local_graph_bytes
-from dgcl.transport.memory import predict_memory
+from dgcl.transport.memory import pool_bytes, predict_memory
 
 __all__ = ["MOST_CHUNKS", "device_bytes", "host_total", "offload_rows", "totals"]
 
 MOST_CHUNKS = 1024
 #: Of an edge, beyond the local graph: for sums, both ways round, with weights; for layers of frameworks. Measured.
 _EDGE_BYTES = (50, 28)
+_HEAD_BYTES = 12  # of a row that edges of a window lead to, beyond that
 _TABLE_BYTES = 24  # of a row that is sent or received: ids, places, and those of the way back
 
 
 def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]:
     """Bytes of each rank, (P,) by name."""
     item, strategy = model.itemsize, counted.strategy
-    received, sent, partial = counted.received, counted.sent, counted.partial
-    heads = counted.owned * counted.slices + partial
+    received, sent, partial, _ = counted.travelling
     parameters = np.full(len(counted.owned), model.parameters * item)
     whole = bool(model.kinds & {"gat", "mgn"})
+    heads = counted.owned * counted.slices + partial
     graph = local_graph_bytes(heads, received, counted.edges, counted.edge_order)
     if strategy.name == "offload":
         rows = offload_rows(counted, strategy.argument)
         chunk = rows.bytes(model.widths, item, training=model.training).total
         sizes = {"graph": graph, "a chunk's rows and edges": np.full(len(parameters), chunk)}
     else:
-        sizes = {
-            "graph": graph + _EDGE_BYTES[whole] * counted.edges,
-            "exchange tables": _TABLE_BYTES * (received + sent + partial),
-        }
+        tables, more = _TABLE_BYTES * (received + sent + partial), 0 * counted.edges
+        if strategy.name == "windows":  # each has tables of its own
+            tables, more = 2 * tables, _HEAD_BYTES * np.minimum(counted.edges, strategy.argument * heads)
+        sizes = {"graph": graph + _EDGE_BYTES[whole] * counted.edges + more, "exchange tables": tables}
         sizes["features"] = counted.owned * model.widths[0] * item
-        sizes["exchange buffers"] = np.array(
-            [_pool(counted, model, rank, whole) for rank in range(len(counted.owned))]
-        )
+        buffers = _whole_rows if whole else _sums
+        sizes["exchange buffers"], sizes["sums for other ranks"] = buffers(counted, model)
         sizes["kept, and at work"] = item * _at_work(counted, model)
     sizes["parameters"] = parameters
     if model.training:
@@ -55,38 +56,46 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
     return sizes
 
 
-def _rows(counted: Counted, owned: int, halo: int, arrivals: int) -> Any:
-    """A rank's rows in an exchange, as a program has them."""
-    return SimpleNamespace(
-        world_size=len(counted.owned), num_owned=owned, num_halo=halo, num_local=owned + halo,
-        num_arrivals=arrivals, num_relay=0, table_bytes=0,
-    )  # fmt: skip
-
-
-def _pool(counted: Counted, model: Model, rank: int, whole: bool) -> int:
-    """Bytes of a rank's buffers, by a rehearsal of the calls of a step.
-
-    Layers of whole neighbourhoods keep rows of all that they read; sums give halo rows up as soon as they are added.
-    """
-    all_ranks = (counted.owned, counted.received, counted.sent, counted.partial)
-    owned, received, sent, partial = (int(each[rank]) for each in all_ranks)
+def _whole_rows(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Buffers of each rank where layers of whole neighbourhoods keep rows of all that they read."""
+    received, sent, *_ = counted.travelling
     dtype: Any = np.dtype(f"V{model.itemsize}")
     widths = [-(-layer.exchanged // counted.slices) for layer in model.layers]
-    if whole:
-        rows = _rows(counted, owned, received, sent)
-        return predict_memory([rows], widths, dtype, training=model.training, input_grad=True).pool
-    name, windows = counted.strategy.name, counted.strategy.argument
-    if name == "windows":  # two at a time
-        received, sent, partial = (
-            -(-rows // windows) * min(windows, 2) for rows in (received, sent, partial)
-        )
-    programs = [_rows(counted, 0, rows, 0) for rows in (received, sent, partial)]
-    back = [(layer.out, 1) for layer in reversed(model.layers)]
-    if name != "in-place":
-        back = [(widths[number], 1) for number in range(len(widths))[::-1] if model.aggregates_back(number)]
-    degrees = [(1, 0)] * ("gcn" in model.kinds)
-    calls = [*degrees, *((width, kind) for kind in (0, 2) for width in widths), *back * model.training]
-    return predict_memory(programs, calls, dtype, training=False).pool
+    pools = []
+    for owned, halo, arrivals in zip(counted.owned.tolist(), received.tolist(), sent.tolist(), strict=True):
+        rows: Any = SimpleNamespace(
+            world_size=len(received), num_owned=owned, num_halo=halo, num_local=owned + halo,
+            num_arrivals=arrivals, num_relay=0, table_bytes=0,
+        )  # fmt: skip
+        pools.append(predict_memory([rows], widths, dtype, training=model.training, input_grad=True).pool)
+    return np.array(pools), 0 * received
+
+
+def _sums(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Buffers of each rank where halo rows are given up as soon as they are added; and what it sums for others, in
+    memory of its own: partial sums, and gradients of halo rows unless they travel in windows."""
+    received, sent, partial, arriving = counted.travelling
+    name, windows = astuple(counted.strategy)
+    widths = [-(-layer.exchanged // counted.slices) for layer in model.layers]
+    back = [width for number, width in enumerate(widths) if model.aggregates_back(number)]
+    if name == "in-place":
+        back = [layer.out for layer in model.layers] * model.training
+    forward, backward = (received, arriving), (partial, sent)
+    for_others = np.maximum(max(widths) * partial, max(back, default=0) * received)
+    if name == "windows":  # one that was expanded, and another one or what arrives
+        forward = backward = (-(-received // windows) + -(-np.maximum(received, sent) // windows), 0 * sent)
+        for_others *= 0
+    calls = [(width * model.itemsize, forward) for width in widths]
+    calls += [(width * model.itemsize, backward) for width in back[::-1]]
+    if "gcn" in model.kinds:  # degrees
+        items = counted.owned * counted.slices
+        of_heads = (items + partial) * (counted.fold is not None)
+        calls.insert(0, (8, (items + received, of_heads)))
+    pools = [
+        pool_bytes(len(received), [[size * int(rows[rank]) for rows in both] for size, both in calls])
+        for rank in range(len(received))
+    ]
+    return np.array(pools), model.itemsize * for_others
 
 
 def totals(sizes: dict[str, NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -96,9 +105,13 @@ def totals(sizes: dict[str, NDArray[np.int64]]) -> NDArray[np.int64]:
 
 def _at_work(counted: Counted, model: Model) -> NDArray[np.int64]:
     """(P,) elements that autograd keeps at the moment that takes most, and those of the layer that is at work then."""
-    if counted.strategy.name == "in-place":  # rows of each layer, products, and what a loss makes
-        pairs = [(layer.width, layer.out) for layer in model.layers]
-        return (sum(map(max, pairs)) + max(map(min, pairs)) + 3 * model.widths[-1]) * counted.owned
+    if (
+        counted.strategy.name == "in-place"
+    ):  # hidden rows, one product or aggregate, the result and what a loss makes
+        products = (
+            layer.out if layer.multiply_first else max(layer.width, layer.out) for layer in model.layers
+        )
+        return (sum(model.widths[1:-1]) + max(products) + 3 * model.widths[-1]) * counted.owned
     kept, most = np.zeros_like(counted.owned), np.zeros_like(counted.owned)
     for number, layer in enumerate(model.layers):
         back = model.aggregates_back(number)
@@ -116,9 +129,9 @@ def offload_rows(counted: Counted, chunks: int) -> DeviceRows:
     A chunk reads no more rows than it has edges, beside its own, and than its rank reads.
     """
     owned, edges = (-(-int(each.max(initial=0)) // chunks) for each in (counted.owned, counted.edges))
-    local = int((counted.owned + counted.received).max(initial=0))
-    sources = min(local, owned + edges)
-    travel = min(int(np.maximum(counted.received, counted.sent).max(initial=0)), sources)
+    received, sent, *_ = counted.travelling
+    sources = min(int((counted.owned + received).max(initial=0)), owned + edges)
+    travel = min(int(np.maximum(received, sent).max(initial=0)), sources)
     return DeviceRows(sources, sources, sources, owned, travel, edges)
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.windows import HaloWindows
 from dgcl.grid.grid import Grid
 from dgcl.program.exchange import Exchange
 from dgcl.ranks.control import Control
@@ -31,6 +32,7 @@ class Aggregating(Protocol):
         edges: The placement of edges.
         was_rewired: Whether it took the place of another one.
         grid: The grid; its slices of rows are what is exchanged and summed.
+        windows: In which sums take halo rows unless they have windows of their own; None: all at once.
     """
 
     rank: int
@@ -44,6 +46,7 @@ class Aggregating(Protocol):
     edges: str
     was_rewired: bool
     grid: Grid
+    windows: HaloWindows | None
 
     def collective(self, name: str, *, limited: bool = True) -> AbstractContextManager[None]:
         """As :meth:`dgcl.communicator.Communicator.collective`."""

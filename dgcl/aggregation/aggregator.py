@@ -47,7 +47,7 @@ class Aggregator:
         comm: The communicator, kept alive by this object and by the graphs of autograd that it is in.
         reduce: "sum", "mean", "max" or "min".
         operation: What it carries out; with learned weights, without them.
-        windows: Those of its halo rows; None: all at once.
+        windows: Those of its halo rows; None: all at once. By default the communicator's.
     """
 
     @untransformed  # layers make one in each forward; the first connects ranks
@@ -61,7 +61,7 @@ class Aggregator:
         operation: Aggregation | None = None,
     ) -> None:
         check_reduction(comm, reduce, edge_weight)
-        self.comm, self.reduce, self.windows = comm, reduce, windows
+        self.comm, self.reduce, self.windows = comm, reduce, (windows := windows or comm.windows)
         self._learned = self._scale = None
         with torch.inference_mode(False):  # what is made here is kept, and may be saved for a backward
             if reduce in ("max", "min"):

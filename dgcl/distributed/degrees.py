@@ -67,7 +67,7 @@ def _summed(edge_index: Tensor, edge_weight: Tensor | None, add_self_loops: bool
             " with strategy='halo'"
         )
     if ("summed", add_self_loops) not in edges.norms:
-        sums = Normalised(edges.comm, add_self_loops, edges.comm.windows)
+        sums = Normalised(edges.comm, add_self_loops)
         copy = remember(edge_index.clone(), replace(edges, norms={}, sums=sums))
         edges.norms["summed", add_self_loops] = copy, None
     return edges.norms["summed", add_self_loops]  # type: ignore[return-value]

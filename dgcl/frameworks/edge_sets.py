@@ -67,8 +67,7 @@ class EdgeSet:
 
     def aggregate(self, rows: Tensor, reduce: Any, weight: Tensor | None) -> Tensor:
         """Sums, means, ... over these edges, wherever they are summed. Collective."""
-        windows = self.comm.windows if reduce in ("sum", "mean") else None
-        return (self.sums or Aggregator(self.comm, reduce, weight, windows=windows))(rows)
+        return (self.sums or Aggregator(self.comm, reduce, weight))(rows)
 
     @cached_property
     def _known(self) -> Tensor | None:

@@ -188,7 +188,7 @@ class Normalised:
     reduce = "normalised"
 
     def __init__(self, comm: Communicator, add_self_loops: bool, windows: HaloWindows | None = None) -> None:
-        of_comm = _normalisations.setdefault(comm, {})
+        of_comm, windows = _normalisations.setdefault(comm, {}), windows or comm.windows
         if (add_self_loops, windows) not in of_comm:
             with torch.inference_mode(False), torch.no_grad():  # kept, and may be saved for a backward
                 of_comm[add_self_loops, windows] = _normalise(comm, add_self_loops, windows)

@@ -129,6 +129,14 @@ def predict_memory(
     )
 
 
+def pool_bytes(world_size: int, calls: Iterable[Sequence[int]]) -> int:
+    """Bytes of a pool after calls that take buffers of so many bytes each, and give them back."""
+    pool = BufferPool(cast(SegmentFile, _NoMemory(_pages(control_page_bytes(world_size)))))
+    for sizes in calls:
+        _use(pool, *sizes)
+    return pool.bytes_allocated
+
+
 def check_model_of_rows(widths: Any, dtype: Any, training: Any, input_grad: Any, constants: Any) -> None:
     """Refuse arguments of :meth:`dgcl.Communicator.memory` that are of another type."""
     import torch
