@@ -181,34 +181,20 @@ fold_operator.register_autograd(
 )
 
 
-class _Expand(torch.autograd.Function):
-    """Expand without torch's dispatcher."""
+class _Direct(torch.autograd.Function):
+    """Expand or fold without torch's dispatcher; the adjoint is the other of the two."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, comm: Exchanging, number: int, exchange: int) -> Tensor:
-        ctx.comm, ctx.number, ctx.exchange = comm, number, exchange
+    def forward(ctx: Any, rows: Tensor, now: Verb, adjoint: Verb, *call: Any) -> Tensor:
+        comm, _, exchange = call
+        ctx.adjoint, ctx.call = adjoint, call
         ctx.save_for_backward(mark_of(comm))
         with below_autograd():
-            return expand_now(comm, rows, exchange)
+            return now(comm, rows, exchange)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return fold(grad, ctx.comm, ctx.number, ctx.exchange), None, None, None
-
-
-class _Fold(torch.autograd.Function):
-    """Fold without torch's dispatcher."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, comm: Exchanging, number: int, exchange: int) -> Tensor:
-        ctx.comm, ctx.number, ctx.exchange = comm, number, exchange
-        ctx.save_for_backward(mark_of(comm))
-        with below_autograd():
-            return fold_now(comm, rows, exchange)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return expand(grad, ctx.comm, ctx.number, ctx.exchange), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.adjoint(grad, *ctx.call), None, None, None, None, None
 
 
 class _Transformed(torch.autograd.Function):
@@ -230,9 +216,8 @@ class _Transformed(torch.autograd.Function):
         return adjoint(grad, ctx.comm, ctx.number, which), None, None, None, None
 
 
-# What Function.apply does besides is for functorch, of which nothing is active where these are called.
-_apply_expand = super(torch.autograd.Function, _Expand).apply
-_apply_fold = super(torch.autograd.Function, _Fold).apply
+# What Function.apply does besides is for functorch, of which nothing is active where this is called.
+_apply = super(torch.autograd.Function, _Direct).apply
 
 
 def expand(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
@@ -241,19 +226,21 @@ def expand(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Te
     ``number`` is what :func:`register_communicator` returned for ``comm``."""
     if not _unwatched(rows):
         return _watched(expand, expand_operator, rows, comm, number, exchange)
-    # In forward mode autograd reports that this is not supported.
-    if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
-        return _apply_expand(rows, comm, number, exchange)
-    return expand_now(comm, rows, exchange)
+    return _directly(rows, expand_now, fold, comm, number, exchange)
 
 
 def fold(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
     """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks, differentiably."""
     if not _unwatched(rows):
         return _watched(fold, fold_operator, rows, comm, number, exchange)
+    return _directly(rows, fold_now, expand, comm, number, exchange)
+
+
+def _directly(rows: Tensor, now: Verb, adjoint: Verb, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
+    # In forward mode autograd reports that this is not supported.
     if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
-        return _apply_fold(rows, comm, number, exchange)
-    return fold_now(comm, rows, exchange)
+        return _apply(rows, now, adjoint, comm, number, exchange)
+    return now(comm, rows, exchange)
 
 
 def sum_over_ranks(tensor: Tensor, comm: Exchanging, number: int, name: str) -> Tensor:

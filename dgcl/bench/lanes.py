@@ -70,7 +70,7 @@ class ExchangeLane:
                 patterns.fill_fold(rows, self._rows.local, call, self._comm.rank, self._comm.world_size)
         self._exchange.poison()
         if self._comm.device.type != "cpu":
-            self._warm = self._call(self._inputs[0])  # brings the streams of all devices into step
+            self._call(self._inputs[0])  # brings the streams of all devices into step
 
     def run(self, call: int) -> None:
         """One call."""

@@ -65,5 +65,4 @@ def _items(relation: Relation, world_size: int, seed: int) -> ItemClasses:
         shuffled = rng.permutation(int(owned[rank])) + first[rank]
         ends = np.cumsum(relation.count[relation.source == rank])
         items += [np.sort(each) for each in np.split(shuffled, ends)[: len(ends)]]
-    class_ptr = np.concatenate([[0], np.cumsum(relation.count)]).astype(np.int64)
-    return ItemClasses(relation, class_ptr, np.concatenate(items), owner)
+    return ItemClasses(relation, np.concatenate(items), owner)

@@ -75,10 +75,6 @@ class Grid:
         """The slice of a rank, or of each of an array of them."""
         return rank % self.slices
 
-    def rank_at(self, part: Any, k: Any, s: Any) -> Any:
-        """The rank at (part, k, s), or at each of some arrays of them."""
-        return (part * self.depth + k) * self.slices + s
-
     def slice_width(self, width: int) -> int:
         """Columns of a slice of rows of ``width`` columns, the last ones perhaps with padding."""
         return -(-width // self.slices)

@@ -80,11 +80,9 @@ class ItemDemand:
         owner_ptr = np.zeros(self.grid.size + 1, np.int64)
         np.cumsum(np.bincount(owner, minlength=self.grid.size), out=owner_ptr[1:])
         order = by_owner[kernels.sort_classes(dests[by_owner], owner_ptr)]
-        class_ptr = np.zeros(len(order) + 1, np.int64)
-        np.cumsum(count[order], out=class_ptr[1:])
         start = np.empty(len(order), np.int64)
-        start[order] = class_ptr[:-1]
-        items, first = np.empty(class_ptr[-1], np.int64), 0
+        start[order] = np.cumsum(count[order]) - count[order]
+        items, first = np.empty(count.sum(), np.int64), 0
         for grouped, groups, s in pieces:
             shift = start[first : first + len(groups)] - grouped.ptr[groups]
             size = np.diff(grouped.ptr)
@@ -94,7 +92,7 @@ class ItemDemand:
             items[places + np.repeat(shift, size[groups])] = grouped.items[places] * self.grid.slices + s
             first += len(groups)
         relation = Relation(self.grid.size, owner[order], dests[order], count[order])
-        return ItemClasses(relation, class_ptr, items, np.repeat(self.vertex_owner, self.grid.slices))
+        return ItemClasses(relation, items, np.repeat(self.vertex_owner, self.grid.slices))
 
     def _dests(self, grouped: Grouped, groups: NDArray[np.int64], s: int) -> NDArray[np.uint64]:
         """(C, words) the ranks that want slice s of each of some groups of vertices."""

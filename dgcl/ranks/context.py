@@ -34,14 +34,12 @@ class _Context(threading.local):
         control: Set by :func:`dgcl.init`.
         communicator: The one built last, a :class:`dgcl.Communicator`.
         opened: All that it built and that still live; :func:`dgcl.launch` closes what a rank leaves open.
-        built: How many it built.
     """
 
     def __init__(self) -> None:
         self.control: Control | None = None
         self.communicator: Any = None
         self.opened: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.built = 0
 
     def require_control(self) -> Control:
         """The control plane; an error before :func:`dgcl.init`."""

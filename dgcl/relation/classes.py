@@ -25,13 +25,12 @@ class ItemClasses:
 
     Attributes:
         relation: C classes; sorted by (source, dests as an integer).
-        class_ptr: (C + 1,) int64; class c is made of ``items[class_ptr[c]:class_ptr[c + 1]]``.
-        items: (B,) int64, all items that some rank wants, ascending within each class.
+        items: (B,) int64, all items that some rank wants, class by class, as many as ``relation.count`` says; ascending
+            within each.
         owner: (N,) int32, the owner of every item, wanted or not.
     """
 
     relation: Relation
-    class_ptr: NDArray[np.int64]
     items: NDArray[np.int64]
     owner: NDArray[np.int32]
 
@@ -52,7 +51,7 @@ def build_classes(demand: Demand) -> ItemClasses:
     del demand  # so that a caller who does not keep it either frees its masks while they are grouped
     grouped = group_by_mask(masks.pop(), owner, world_size)
     relation = Relation(world_size, grouped.owner, grouped.masks, np.diff(grouped.ptr))
-    return ItemClasses(relation, grouped.ptr, grouped.items, owner)
+    return ItemClasses(relation, grouped.items, owner)
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,7 +66,7 @@ class Task:
     ) -> None:
         schedule: Schedule = (program.expand, program.fold)[verb]
         self.exchange, self.verb, self.schedule = exchange, verb, schedule
-        self.counted, self.label = counted, label
+        self.label = label
         self.room = program.num_arrivals if verb == FOLD else program.num_halo + program.num_relay
         sends = np.zeros((len(schedule.send_peer), engine.SEND_COLUMNS), np.int64)
         sends[:, engine.PEER], sends[:, engine.STAGE] = schedule.send_peer, schedule.send_stage

@@ -30,8 +30,8 @@ def expected_of(world: World) -> Expected:
     feeds = set()
     trees, classes, relation = world.plan.trees, world.classes, world.plan.relation
     tree_of: dict[int, int] = {}
-    for c in range(relation.num_classes):
-        vertices = classes.items[classes.class_ptr[c] : classes.class_ptr[c + 1]].tolist()
+    for c, of_class in enumerate(np.split(classes.items, np.cumsum(relation.count))[:-1]):
+        vertices = of_class.tolist()
         assert vertices == sorted(vertices)
         for tree in np.flatnonzero(trees.tree_class == c).tolist():
             for _ in range(int(trees.tree_count[tree])):

@@ -32,10 +32,10 @@ def pairs(graph: Graph) -> list[tuple[int, int]]:
 def sets_of(classes: ItemClasses) -> set[tuple[int, int]]:
     """(vertex, rank) pairs of a relation."""
     found = set()
-    for c in range(classes.relation.num_classes):
-        words = classes.relation.dests[c]
+    items = np.split(classes.items, np.cumsum(classes.relation.count))
+    for words, of_class in zip(classes.relation.dests, items, strict=False):
         ranks = [r for r in range(classes.relation.world_size) if int(words[r // 64]) >> (r % 64) & 1]
-        for item in classes.items[classes.class_ptr[c] : classes.class_ptr[c + 1]].tolist():
+        for item in of_class.tolist():
             found |= {(item, rank) for rank in ranks}
     return found
 
