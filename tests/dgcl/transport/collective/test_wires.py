@@ -75,6 +75,19 @@ def test_messages_of_a_closed_connection_may_still_be_counted_when_a_look_takes_
     assert not wire.wait(SimpleNamespace(over=over, works=[(None, 1)], num_over=0, num_receives=1), 0)
 
 
+def test_memory_of_messages_that_were_cut_off_goes_when_their_wire_is_closed():
+    held, rows = [], torch.zeros(1, 4, dtype=torch.uint8)
+
+    def begin(parts: list[torch.Tensor], *_: object) -> SimpleNamespace:
+        held.extend(parts)  # as Gloo does, for ever
+        return SimpleNamespace(wait=lambda timeout: None)
+
+    wire = GlooWire(SimpleNamespace(rank=lambda: 0, size=lambda: 2, recv=begin, send=begin), {}, 60.0)
+    wire.post(rows, rows, [0, 1], [0, 1])
+    wire.close()
+    assert [part.numel() for part in held[:2]] == [0, 0]
+
+
 def test_streams_of_threads_wait_for_each_other(monkeypatch):
     """A slice is handed over when it is packed, and given back when it is copied."""
     box, there = Mailbox(), []
