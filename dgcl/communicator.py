@@ -276,8 +276,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
             reduce: "sum", "mean", or "max" and "min" column by column.
             edge_weight: ``(num_local_edges,)``, by which rows are multiplied, as :meth:`dispatch_edges` gives them;
                 where it requires a gradient, each edge gets its own.
-            windows: Expand and sum halo rows in this many parts, of which at most two are held at a time; None: those of
-                the strategy, if any.
+            windows: Parts in which halo rows are expanded and summed, at most two held at a time; None: the strategy's.
             by: "mixed": each rank's halo is divided evenly; "owner": window q are the rows of rank q.
 
         Raises:
