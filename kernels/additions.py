@@ -12,7 +12,8 @@ from typing import Any, Final
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from dgcl.kernels.memory import emitting
 
 #: Names of the element types that can be added, in the order of their codes.
 SUMMABLE: Final = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
@@ -43,16 +44,13 @@ def _adder(element: ir.Type, element_bytes: int) -> Any:
             builder.store(total, target, align=1)
         return stop
 
-    def add(typingctx: Any, target: Any, left: Any, right: Any, num_bytes: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            offset = ir.Constant(_WORD, 0)
-            for piece_bytes in (*_PIECES, element_bytes):
-                offset = add_pieces(builder, args[:3], offset, args[3], piece_bytes)
-            return context.get_dummy_value()
+    @emitting(types.void, *[types.intp] * 4)
+    def add(builder: Any, target: Any, left: Any, right: Any, num_bytes: Any) -> None:
+        offset = ir.Constant(_WORD, 0)
+        for piece_bytes in (*_PIECES, element_bytes):
+            offset = add_pieces(builder, (target, left, right), offset, num_bytes, piece_bytes)
 
-        return types.void(types.intp, types.intp, types.intp, types.intp), codegen
-
-    return intrinsic(add)
+    return add
 
 
 _add_float32 = _adder(ir.FloatType(), 4)

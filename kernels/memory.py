@@ -10,6 +10,8 @@ architectures read and write in one piece.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 from llvmlite import ir
@@ -29,103 +31,83 @@ def _pointer(builder: Any, address: Any, pointee: Any) -> Any:
     return builder.inttoptr(address, pointee.as_pointer())
 
 
-@intrinsic
-def load_acquire(typingctx: Any, address: Any) -> Any:
+def emitting(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate what emits instructions (LLVM's) for arguments of these types: it becomes an intrinsic."""
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        @functools.wraps(emit)
+        def typed(*_: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                value = emit(builder, *args)
+                return context.get_dummy_value() if value is None else value
+
+            return result(*arguments), codegen
+
+        return intrinsic(typed)
+
+    return decorate
+
+
+@emitting(types.int64, types.intp)
+def load_acquire(builder: Any, address: Any) -> Any:
     """Read the int64 at ``address``; later reads of this thread see what its writer wrote before it."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0], _WORD), ordering="acquire", align=8)
-
-    return types.int64(types.intp), codegen
+    return builder.load_atomic(_pointer(builder, address, _WORD), ordering="acquire", align=8)
 
 
-@intrinsic
-def store_release(typingctx: Any, address: Any, value: Any) -> Any:
+@emitting(types.void, types.intp, types.int64)
+def store_release(builder: Any, address: Any, value: Any) -> None:
     """Write the int64 ``value`` to ``address`` after every earlier write of this thread."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[1], _pointer(builder, args[0], _WORD), ordering="release", align=8)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.int64), codegen
+    builder.store_atomic(value, _pointer(builder, address, _WORD), ordering="release", align=8)
 
 
-@intrinsic
-def copy_bytes(typingctx: Any, destination: Any, source: Any, num_bytes: Any) -> Any:
+@emitting(types.void, types.intp, types.intp, types.intp)
+def copy_bytes(builder: Any, destination: Any, source: Any, num_bytes: Any) -> None:
     """Copy ``num_bytes`` from ``source`` to ``destination``; the two must not overlap."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        cgutils.raw_memcpy(
-            builder, _pointer(builder, args[0], _BYTE), _pointer(builder, args[1], _BYTE), args[2], 1
-        )
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.intp), codegen
+    places = (_pointer(builder, place, _BYTE) for place in (destination, source))
+    cgutils.raw_memcpy(builder, *places, num_bytes, 1)
 
 
-@intrinsic
-def stream_line(typingctx: Any, destination: Any, source: Any) -> Any:
+@emitting(types.void, types.intp, types.intp)
+def stream_line(builder: Any, destination: Any, source: Any) -> None:
     """Copy 64 bytes past the caches; ``destination`` is a multiple of 64. Another thread may see them before or
     after later writes of this one, until :func:`write_fence`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        line = builder.load(_pointer(builder, args[1], _LINE), align=1)
-        store = builder.store(line, _pointer(builder, args[0], _LINE), align=64)
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp), codegen
+    line = builder.load(_pointer(builder, source, _LINE), align=1)
+    store = builder.store(line, _pointer(builder, destination, _LINE), align=64)
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
 
 
-@intrinsic
-def write_fence(typingctx: Any) -> Any:
+@emitting(types.void)
+def write_fence(builder: Any) -> None:
     """Keep all earlier writes of this thread, streamed ones too, before all later ones: on x86 streamed writes
     are outside the order that a release store relies on."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    builder.fence("seq_cst")
 
 
-def _ask_for_line(context: Any, builder: Any, address: Any, to_write: int) -> Any:
+def emit_prefetch(builder: Any, address: Any, to_write: int = 0) -> None:
+    """Emit a prefetch of the cache line at ``address``."""
     number = ir.IntType(32)
     pointer = _BYTE.as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
     prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
     builder.call(prefetch, [_pointer(builder, address, _BYTE), number(to_write), number(3), number(1)])
-    return context.get_dummy_value()
 
 
-@intrinsic
-def prefetch_line(typingctx: Any, address: Any) -> Any:
+@emitting(types.void, types.intp)
+def prefetch_line(builder: Any, address: Any) -> None:
     """Prefetch the cache line at ``address``, which need not be mapped."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _ask_for_line(context, builder, args[0], 0)
-
-    return types.void(types.intp), codegen
+    emit_prefetch(builder, address)
 
 
-@intrinsic
-def claim_line(typingctx: Any, address: Any) -> Any:
+@emitting(types.void, types.intp)
+def claim_line(builder: Any, address: Any) -> None:
     """Prefetch a line that will be written, in exclusive state: no other core keeps it."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _ask_for_line(context, builder, args[0], 1)
-
-    return types.void(types.intp), codegen
+    emit_prefetch(builder, address, to_write=1)
 
 
-@intrinsic
-def load_word(typingctx: Any, address: Any) -> Any:
+@emitting(types.int64, types.intp)
+def load_word(builder: Any, address: Any) -> Any:
     """Read the int64 at ``address`` (no order)."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_pointer(builder, args[0], _WORD))
-
-    return types.int64(types.intp), codegen
+    return builder.load(_pointer(builder, address, _WORD))
 
 
 @intrinsic
@@ -150,37 +132,25 @@ def address_of(typingctx: Any, array: Any) -> Any:
     return types.intp(array), codegen
 
 
-@intrinsic
-def stack_memory(typingctx: Any) -> Any:
+@emitting(types.intp)
+def stack_memory(builder: Any) -> Any:
     """The address of :data:`STACK_BYTES` bytes, at the start of a cache line, that live until the function returns."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        with builder.goto_entry_block():
-            memory = builder.alloca(_BYTE, ir.Constant(_WORD, STACK_BYTES))
-            memory.align = 64
-        return builder.ptrtoint(memory, _WORD)
-
-    return types.intp(), codegen
+    with builder.goto_entry_block():
+        memory = builder.alloca(_BYTE, ir.Constant(_WORD, STACK_BYTES))
+        memory.align = 64
+    return builder.ptrtoint(memory, _WORD)
 
 
-@intrinsic
-def float_to_bits(typingctx: Any, value: Any) -> Any:
+@emitting(types.uint32, types.float32)
+def float_to_bits(builder: Any, value: Any) -> Any:
     """The uint32 with the bits of a float32."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(32))
-
-    return types.uint32(types.float32), codegen
+    return builder.bitcast(value, ir.IntType(32))
 
 
-@intrinsic
-def bits_to_float(typingctx: Any, bits: Any) -> Any:
+@emitting(types.float32, types.uint32)
+def bits_to_float(builder: Any, bits: Any) -> Any:
     """The float32 with the bits of a uint32."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.uint32), codegen
+    return builder.bitcast(bits, ir.FloatType())
 
 
 # Resolved by name in the process (libc), so compiled code that uses them can be cached on disk.
