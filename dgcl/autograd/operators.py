@@ -236,7 +236,7 @@ def fold(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tens
     return _directly(rows, fold_now, expand, comm, number, exchange)
 
 
-def _directly(rows: Tensor, now: Verb, adjoint: Verb, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
+def _directly(rows: Tensor, now: Verb, adjoint: Verb, comm: Exchanging, number: int, exchange: int) -> Tensor:
     # In forward mode autograd reports that this is not supported.
     if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
         return _apply(rows, now, adjoint, comm, number, exchange)
