@@ -63,17 +63,14 @@ class Fold:
 
 
 def reverse_trees(trees: Trees) -> Trees:
-    """Return the trees with every edge turned round, stages and the order of edges reversed."""
-    starts = np.repeat(trees.edge_ptr[:-1] + trees.edge_ptr[1:] - 1, np.diff(trees.edge_ptr))
-    mirror = starts - np.arange(trees.num_edges)
-    last = trees.num_stages - 1
+    """Return the trees with every edge turned round; stages, edges and trees in reverse order."""
     return Trees(
-        trees.tree_class,
-        trees.tree_count,
-        trees.edge_ptr,
-        trees.edge_dst[mirror],
-        trees.edge_src[mirror],
-        last - trees.edge_stage[mirror],
+        trees.tree_class[::-1],
+        trees.tree_count[::-1],
+        trees.num_edges - trees.edge_ptr[::-1],
+        trees.edge_dst[::-1],
+        trees.edge_src[::-1],
+        trees.num_stages - 1 - trees.edge_stage[::-1],
     )
 
 
@@ -102,8 +99,11 @@ def reverse_plan(plan: Plan) -> Fold:
             f" but topology {plan.topology.name!r} has no link {names[0]} -> {names[1]} for the way back"
         )
     seconds = stage_seconds(trees, plan.topology.arrays(), plan.row_bytes)
-    turned = transpose(plan.topology)
-    symmetric = set(turned.links) == set(plan.topology.links)  # then machines and bounds are the same
+    links = plan.topology.links
+    route = {(link.src, link.dst): link.route for link in links}
+    # Then machines and bounds are the same.
+    symmetric = all(route.get((link.dst, link.src)) == link.route[::-1] for link in links)
+    turned = plan.topology if symmetric else transpose(plan.topology)
     known = Bound(plan.lower_bound_seconds, plan.meta.get("limited_by", "")) if symmetric else None
     bound = best_bound(plan.relation, turned, plan.row_bytes, known)
     fold = Fold(
@@ -126,7 +126,8 @@ def verify_fold(fold: Fold) -> None:
     Raises:
         PlanError: The proof fails; names the tree and the edge, numbered as in the turned-round trees.
     """
+    turned = fold.topology if fold.symmetric else transpose(fold.topology)
     try:
-        verify_trees(fold.relation, reverse_trees(fold.trees), transpose(fold.topology))
+        verify_trees(fold.relation, reverse_trees(fold.trees), turned)
     except PlanError as error:
         raise PlanError(f"fold, seen from the owner: {error}") from None

@@ -19,6 +19,7 @@ from dgcl.planner.arrays import require_range
 from dgcl.planner.npz import ArraySpec, read_npz, write_npz
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
+from dgcl.topology.json_form import parse_json
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -173,7 +174,7 @@ def parts_from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> PlanParts:
     """
     from dgcl.topology import Topology
 
-    meta = parse_meta(str(arrays["meta"]))
+    meta = parse_meta(arrays["meta"].item())
     relation = Relation(
         meta["world_size"], arrays["class_source"], arrays["class_dests"], arrays["class_count"]
     )
@@ -208,9 +209,7 @@ def parse_meta(text: str) -> dict[str, Any]:
         ValueError: Not JSON, a missing or unknown schema, or a field of a wrong type or range; names the field.
     """
     try:
-        meta = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
-    except RecursionError:
-        raise ValueError("meta is nested too deeply") from None
+        meta = parse_json(text, parse_constant=_refuse_constant)
     except ValueError as error:
         raise ValueError(f"meta is not JSON: {error}") from None
     if not isinstance(meta, dict):
@@ -260,12 +259,3 @@ def _seconds(name: str, value: Any) -> None:
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON number")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in entries:
-            raise ValueError(f"key {key!r} appears twice")
-        entries[key] = value
-    return entries

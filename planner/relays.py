@@ -18,9 +18,13 @@ from dgcl.planner.trees import Trees, tree_chunks
 
 def relay_edges(relation: Relation, trees: Trees) -> BoolArray:
     """Return which edges enter a rank that does not need the row, ``(E,)`` bool."""
-    head = trees.edge_dst.astype(np.int64)
-    words = relation.dests[trees.tree_class[trees.edge_tree()], head // 64]
-    return ((words >> (head % 64).astype(np.uint64)) & np.uint64(1)) == 0
+    relays = np.empty(trees.num_edges, np.bool_)
+    for first, last in tree_chunks(trees):
+        ptr = trees.edge_ptr[first : last + 1]
+        head = trees.edge_dst[ptr[0] : ptr[-1]]
+        words = relation.dests[np.repeat(trees.tree_class[first:last], np.diff(ptr)), head >> 6]
+        relays[ptr[0] : ptr[-1]] = (words >> (head & 63).astype(np.uint64)) & np.uint64(1) == 0
+    return relays
 
 
 def without_idle_relays(plan: Plan) -> Trees:

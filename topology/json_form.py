@@ -8,6 +8,7 @@ Infinity too) are errors that name the path of the item: ``connections[3].bandwi
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -66,8 +67,8 @@ def description_to_json(
     }
 
 
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text.
+def parse_json(text: str, **options: Any) -> Any:
+    """Return the value of a JSON text; options are those of :func:`json.loads`.
 
     Raises:
         json.JSONDecodeError: Not JSON.
@@ -75,17 +76,16 @@ def parse_json(text: str) -> Any:
     """
 
     def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys: set[str] = set()
-        for key, _ in pairs:
-            if key in keys:
-                raise ValueError(f"an object has the key {shown(key)} twice")
-            keys.add(key)
-        return dict(pairs)
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
+            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise ValueError(f"an object has the key {shown(twice)} twice")
+        return entries
 
     try:
-        return json.loads(text, object_pairs_hook=make_object)
+        return json.loads(text, object_pairs_hook=make_object, **options)
     except RecursionError:
-        raise ValueError("is nested too deeply to be a topology") from None
+        raise ValueError("is nested too deeply") from None
 
 
 def _items(

@@ -108,7 +108,7 @@ def test_broken_arrays(plan: Plan, tmp_path, changes: dict[str, Any], message: s
         "cut off": ("{", "meta is not JSON"),
         "a list": ("[]", "must be a JSON object"),
         "deep": ("[" * 100_000, "nested too deeply|not JSON"),
-        "a key twice": ('{"schema": "dgcl-plan/1", "schema": "x"}', "key 'schema' appears twice"),
+        "a key twice": ('{"schema": "dgcl-plan/1", "schema": "x"}', "the key 'schema' twice"),
         "NaN": ('{"gap": NaN}', "NaN is not a JSON number"),
         "another schema": ({"schema": "dgcl-plan/2"}, "meta.schema must be 'dgcl-plan/1'"),
         "field missing": ({"gap": ...}, "meta.gap is missing"),

@@ -164,7 +164,7 @@ WRONG_TEXT = {
         "connections[1].bandwidth must be a positive",
     ),
     "two documents": ((TEXT + TEXT).encode(), "is not JSON (Extra data)"),
-    "deep": (b"[" * 200_000, "is nested too deeply to be a topology"),
+    "deep": (b"[" * 200_000, "is nested too deeply"),
     "key twice": (
         TEXT.replace('"kind": "NV2"', '"kind": "NV1", "kind": "NV2"').encode(),
         "an object has the key 'kind' twice",
