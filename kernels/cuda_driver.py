@@ -4,8 +4,6 @@ Kernels are loaded from PTX and launched with prepared arguments through the dri
 a launch by numba's dispatcher costs the host tens of microseconds. Nothing is installed for it. :class:`Driver` takes
 any object that has the driver's functions, so tests pass one made of Python functions.
 
-Experimental: it has met NVIDIA's declarations (tests/kernels/test_cuda_declarations.py), but no real driver.
-
 Memory, streams and contexts belong to torch; handles and addresses are plain integers here.
 """
 
@@ -23,7 +21,7 @@ _LAZY_PEER_ACCESS = 1
 _HOST_REGISTER_PORTABLE_MAPPED, _HOST_ALLOC_PORTABLE_MAPPED = 3, 3
 _NON_BLOCKING_STREAM = 1  # not ordered with the legacy default stream
 _EVENT_WITHOUT_TIME = 2
-_NOT_FOUND, _NOT_READY, _PEER_ACCESS_ALREADY_ENABLED = 500, 600, 704
+_NOT_FOUND, _NOT_READY = 500, 600
 _ERROR_LOG, _ERROR_LOG_BYTES, _LOG_BYTES = 5, 6, 4096  # options of the translator of PTX
 _NAME_BYTES = 256
 
@@ -161,18 +159,6 @@ class Driver:
     def use_context(self, context: int) -> None:
         """Make a context that of the calling thread."""
         self.call("cuCtxSetCurrent", c_void_p(context))
-
-    def enable_peer_access(self, context: int) -> None:
-        """Let the current context reach the memory of another one of this process.
-
-        Raises:
-            CudaError: The devices cannot.
-        """
-        try:
-            self.call("cuCtxEnablePeerAccess", c_void_p(context), c_uint(0))
-        except CudaError as error:
-            if error.code != _PEER_ACCESS_ALREADY_ENABLED:
-                raise
 
     # Streams and events
 

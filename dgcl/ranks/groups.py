@@ -149,10 +149,18 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
 _torch_store: list[Store] = []
 
 
-def make_default_group(rank: int, world_size: int, timeout: float) -> None:
-    """Make torch's default group, of Gloo, as torchrun's variables describe it. Collective.
+def default_backends(ranks_here: int) -> str:
+    """The backends of torch's default group: Gloo, and NCCL on GPUs where each rank of this host has one."""
+    import torch
 
-    As ``torch.distributed.init_process_group("gloo")``, but within the timeout, and naming who has not come. The
+    has_nccl = torch.distributed.is_nccl_available() and torch.cuda.device_count() >= ranks_here
+    return "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
+
+
+def make_default_group(rank: int, world_size: int, timeout: float) -> None:
+    """Make torch's default group as torchrun's variables describe it. Collective.
+
+    As ``torch.distributed.init_process_group``, but within the timeout, and naming who has not come. The
     group's own operations have the same timeout.
 
     Raises:
@@ -180,7 +188,8 @@ def make_default_group(rank: int, world_size: int, timeout: float) -> None:
         # A part of the store for each attempt: addresses of one that failed would be taken for this one's.
         fresh = dist.PrefixStore(f"default group {number}", another_client(store))
         limit = timedelta(seconds=left())
-        dist.init_process_group("gloo", store=fresh, rank=rank, world_size=world_size, timeout=limit)
+        backends = default_backends(int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
+        dist.init_process_group(backends, store=fresh, rank=rank, world_size=world_size, timeout=limit)
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
 
     connected(connect, rank, world_size, "dgcl.init", timeout)

@@ -18,6 +18,7 @@ from dgcl.errors import CommError
 from dgcl.ranks.context import OpenCommunicator, context
 from dgcl.ranks.control import SingleControl
 from dgcl.ranks.group_control import GroupControl
+from dgcl.ranks.groups import default_backends
 from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
 from dgcl.topology.checks import check_choice, check_index, check_num_devices, check_number
 
@@ -227,9 +228,8 @@ def _process_main(
     threading.Thread(target=_end_with_parent, args=(store,), name="dgcl parent watch", daemon=True).start()
     torch.set_num_threads(num_threads)
     try:
-        dist.init_process_group(
-            "gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks
-        )
+        meeting = dist.FileStore(store, num_ranks)
+        dist.init_process_group(default_backends(num_ranks), store=meeting, rank=rank, world_size=num_ranks)
         context.control = GroupControl(None, timeout)
         context.control.barrier()  # who ends at once would break connections that others still make
         function, args = _unpacked(task)

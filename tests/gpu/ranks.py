@@ -7,10 +7,10 @@ spawned processes find them. They take the device by name, so that they can be t
 import os
 import signal
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -53,10 +53,10 @@ def largest_shares(answers: list[dict[str, float]]) -> dict[str, float]:
     return {kind: max(answer[kind] for answer in answers) for kind in answers[0]}
 
 
-def fault_reports(kind: str, folder: Path, device: str) -> list[str]:
+def fault_reports(kind: str, channel: str, folder: Path, device: str) -> list[str]:
     """What ranks 0 and 1 of three said of a fault of the last one."""
     with suppress(Exception):  # the job fails, as it should; what the ranks have seen is in the files
-        dgcl.launch(fault_rank, 3, kind, str(folder), device, ranks="processes", timeout=120.0)
+        dgcl.launch(fault_rank, 3, kind, channel, str(folder), device, ranks="processes", timeout=120.0)
     paths = [folder / f"{kind}-{rank}" for rank in range(2)]
     return [path.read_text() if path.is_file() else "never returned" for path in paths]
 
@@ -74,7 +74,13 @@ def make_edges(num_ranks: int, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def join(
-    num_nodes: int, method: str, device: str, timeout: float = _TIMEOUT, *, through_host: bool = False
+    num_nodes: int,
+    method: str,
+    device: str,
+    timeout: float = _TIMEOUT,
+    channel: str = "memory",
+    *,
+    through_host: bool = False,
 ) -> Communicator:
     """A communicator on ``device`` over a random graph."""
     control = context.require_control()
@@ -83,12 +89,7 @@ def join(
     if opened is not None:
         opened.is_open = not through_host
     shares = partial(prepare_inputs, edges, control.world_size, TOPOLOGY, part=part, method=method)
-    return connect(shares, Communicator, timeout, device=opened)
-
-
-def own_stream(device: str) -> Any:
-    """For ranks that are threads and share a GPU."""
-    return torch.cuda.stream(torch.cuda.Stream()) if device.startswith("cuda") else nullcontext()
+    return connect(shares, Communicator, timeout, channel, device=opened)
 
 
 def values(ids: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
@@ -126,8 +127,7 @@ def is_right(comm: Communicator, device: str) -> dict[str, bool]:
 
 def check_rank(num_nodes: int, method: str, device: str, through_host: bool = False) -> dict[str, bool]:
     """One rank of the check for right rows."""
-    with own_stream(device):
-        return is_right(join(num_nodes, method, device, through_host=through_host), device)
+    return is_right(join(num_nodes, method, device, through_host=through_host), device)
 
 
 def _synchronize(device: str) -> None:
@@ -162,9 +162,9 @@ def _random_rows(count: int, rank: int, dtype: torch.dtype) -> torch.Tensor:
     return (torch.randn(count, 24, generator=generator) * sizes).to(dtype)
 
 
-def fault_rank(kind: str, folder: str, device: str) -> str:
+def fault_rank(kind: str, channel: str, folder: str, device: str) -> str:
     """One rank of a fault: the last rank is late or dies; what the others say of it."""
-    comm = join(1 << 12, "direct", device, timeout=3.0 if kind == "late" else 60.0)
+    comm = join(1 << 12, "direct", device, 3.0 if kind == "late" else 60.0, channel)
     rows = torch.ones(comm.num_owned, 32, device=device)
     for _ in range(5):
         comm.fold(comm.expand(rows))

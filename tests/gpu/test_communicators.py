@@ -1,4 +1,4 @@
-"""Whole communicators on GPUs: ranks that are processes, several on one GPU if need be, and ranks that are threads.
+"""Whole communicators on GPUs: ranks that are processes, several on one GPU if need be.
 
 What the ranks do is in :mod:`tests.gpu.ranks`, and takes the device by name: a case here shows on the CPU that it
 finds what is right.
@@ -35,10 +35,9 @@ def test_ranks(count: int, method: str, through_host: bool):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("count", [2, 4])
-def test_threads(count: int):
-    answers = launch(work.check_rank, count, 1 << 13, "direct", "cuda", ranks="threads")
-    assert work.wrong_kinds(answers) == []
+def test_threads_that_share_a_gpu_are_refused():
+    with pytest.raises(ValueError, match="ranks 0 and 1 are threads and share GPU"):
+        launch(work.check_rank, 2, 1 << 7, "direct", "cuda", ranks="threads")
 
 
 @pytest.mark.gpu
@@ -50,8 +49,9 @@ def test_precision(count: int, method: str):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("channel", ["memory", "collective"])
 @pytest.mark.parametrize("kind", list(work.FAULTS))
-def test_faults(kind: str, tmp_path):
+def test_faults(kind: str, channel: str, tmp_path):
     """What the others say of a rank that is late, or is killed, and whether the device goes on."""
-    texts = work.fault_reports(kind, tmp_path, "cuda")
+    texts = work.fault_reports(kind, channel, tmp_path, "cuda")
     assert all(work.FAULTS[kind] in text and "works on" in text for text in texts), texts

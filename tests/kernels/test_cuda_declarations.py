@@ -58,7 +58,6 @@ def driver_constants() -> dict[str, int]:
         "_EVENT_WITHOUT_TIME": nvidia.CUevent_flags.CU_EVENT_DISABLE_TIMING,
         "_NOT_FOUND": error.CUDA_ERROR_NOT_FOUND,
         "_NOT_READY": error.CUDA_ERROR_NOT_READY,
-        "_PEER_ACCESS_ALREADY_ENABLED": error.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
         "_ERROR_LOG": option.CU_JIT_ERROR_LOG_BUFFER,
         "_ERROR_LOG_BYTES": option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
         "IPC_HANDLE_BYTES": nvidia.CU_IPC_HANDLE_SIZE,
@@ -79,7 +78,6 @@ def test_error_codes():
         error.CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
     )
     assert fake_cuda.OUT_OF_MEMORY == error.CUDA_ERROR_OUT_OF_MEMORY
-    assert fake_cuda.INVALID_CONTEXT == error.CUDA_ERROR_INVALID_CONTEXT
     assert fake_cuda.NOT_READY == error.CUDA_ERROR_NOT_READY
     # Named in messages of errors that no driver returned.
     for module in (cuda_driver, cuda_launch):

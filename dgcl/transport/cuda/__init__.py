@@ -1,7 +1,7 @@
 """The transport between CUDA devices of one machine: programs of :mod:`dgcl.program`, enqueued on the caller's stream.
 
-Experimental: no report of a real device exists yet (docs/gpu.md). Imports :mod:`dgcl.program`, :mod:`dgcl.ranks`,
-:mod:`dgcl.kernels`, and the shared-memory transport.
+Experimental: it has run between processes that share one GPU, and between no two GPUs (docs/gpu.md). Imports
+:mod:`dgcl.program`, :mod:`dgcl.ranks`, :mod:`dgcl.kernels`, and the shared-memory transport.
 
 ==============================================  =======================================================================
 module                                          what
@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dgcl.errors import CommError, DisagreementError
+from dgcl.ranks.thread_control import ThreadControl
 from dgcl.topology.checks import shown
 
 if TYPE_CHECKING:
@@ -107,17 +108,25 @@ def open_devices(control: Control, device: str | torch.device) -> Device | None:
     if len({kind for kind, _, _ in reports}) > 1:
         which = ", ".join(f"rank {rank}: {kind}" for rank, (kind, _, _) in enumerate(reports))
         raise ValueError(f"device: expected GPUs on all ranks or on none, got {which}")
-    if opened is not None and control.rank == 0:
-        ranks_on = defaultdict(list)
-        for rank, (_, name, _) in enumerate(reports):
-            ranks_on[name].append(str(rank))
-        for name, ranks in ranks_on.items():
-            if len(ranks) > 1:
-                _log.warning(
-                    "ranks %s share %s: they take turns there; start no more ranks than GPUs, or set each rank's by "
-                    "torch.cuda.set_device",
-                    " and ".join(ranks),
-                    name,
-                )
-        _log.info("GPUs are experimental: no report of this code on a real device exists yet (docs/gpu.md)")
+    if opened is None:
+        return None
+    ranks_on = defaultdict(list)
+    for rank, (_, name, _) in enumerate(reports):
+        ranks_on[name].append(str(rank))
+    for name, ranks in ranks_on.items():
+        which = " and ".join(ranks)
+        if len(ranks) > 1 and isinstance(control, ThreadControl):
+            raise ValueError(
+                f"device: ranks {which} are threads and share {name}, whose gradients torch computes in one thread,"
+                ' where each would wait for the other; start processes (torchrun, or ranks="processes")'
+            )
+        if len(ranks) > 1 and control.rank == 0:
+            _log.warning(
+                "ranks %s share %s: they take turns there; start no more ranks than GPUs, or set each rank's by "
+                "torch.cuda.set_device",
+                which,
+                name,
+            )
+    if isinstance(control, ThreadControl):
+        opened.problem = opened.problem or "ranks are threads, which the driver may block while kernels run"
     return opened

@@ -33,7 +33,6 @@ class Connections:
     Attributes:
         device: The rank's.
         tables, page, control_block, memory: Its own.
-        descriptors: What every rank said of itself.
         peers: Memory of each peer, closed for those out of reach; None for this rank.
         addresses: Device addresses for laying out programs.
         lanes: Host lanes; None where this rank reaches all others.
@@ -45,7 +44,6 @@ class Connections:
     page: HostPage
     control_block: ControlBlock
     memory: OwnMemory
-    descriptors: list[Descriptor]
     peers: list[PeerMemory | None]
     addresses: RankAddresses
     lanes: Lanes | None
@@ -93,7 +91,6 @@ def connect(device: Device, control: Control) -> Connections:
         page=own.page,
         control_block=own.control_block,
         memory=own.memory,
-        descriptors=descriptors,
         peers=peers,
         addresses=_rank_addresses(rank, own, blocks, staged[rank], lanes),
         lanes=lanes if staged[rank] else None,
@@ -160,7 +157,6 @@ def _open_peers(
         try:
             if why := descriptor.unreachable or out_of_reach(device, descriptor.uuid):
                 raise CommError(why)
-            peer.enable_access()
             blocks[other] = ControlBlock(peer.address(descriptor.control_block), len(descriptors))
         except (CudaError, CommError) as error:
             problems[other] = str(error)
@@ -225,13 +221,11 @@ def _staged(rank: int, reports: list[dict[int, str]]) -> tuple[list[frozenset[in
 
 def _all_reasons(rank: int, descriptors: list[Descriptor], reasons: dict[int, str]) -> list[str]:
     """Why each rank is reached the way it is; rank 0 logs at INFO how devices reach each other."""
-    way = "raw addresses" if len({each.process for each in descriptors}) == 1 else "CUDA IPC"
     if rank == 0:
         _log.info(
-            "%d ranks on %d device(s) write into each other's memory by %s",
+            "%d ranks on %d device(s) write into each other's memory by CUDA IPC",
             len(descriptors),
             len({each.uuid for each in descriptors}),
-            way,
         )
-    direct = f"device memory: each writes into the other's by {way}"
+    direct = "device memory: each writes into the other's by CUDA IPC"
     return ["this rank" if other == rank else reasons.get(other, direct) for other in range(len(descriptors))]

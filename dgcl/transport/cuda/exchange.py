@@ -7,8 +7,7 @@ driver has room for about a thousand operations, and then blocks. Errors on the 
 (:mod:`dgcl.transport.cuda.watchdog`) ends the call there, and the next call raises, or `synchronize`.
 
 **Streams.** The calls of a communicator are in one order, whatever streams they are made on: one on another stream
-than its predecessor waits, on the device, for that stream. Ranks that are threads and share a device must not share a
-stream: one rank's wait would stand in front of what the other does to end it.
+than its predecessor waits, on the device, for that stream.
 
 **Graphs.** A call cannot be captured into a CUDA graph: a replay would take place without the hosts' agreement.
 """
@@ -33,7 +32,7 @@ from dgcl.ranks.control import Control
 from dgcl.transport.base import WholeCalls
 from dgcl.transport.cuda.connect import connect
 from dgcl.transport.cuda.control_block import RING, in_time
-from dgcl.transport.cuda.gpu import DEFAULT_STREAMS, Device
+from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.hosts import Hosts
 from dgcl.transport.cuda.lane_copies import IN, OUT
 from dgcl.transport.cuda.operations import Operations
@@ -112,12 +111,6 @@ class DeviceExchange(Lives, WholeCalls):
         self._operations: dict[tuple[int, int, int, str, int], Operations] = {}
         self._call, self._most_operations = 0, 1
         self._closed = False
-        mine = self._connections.descriptors[self._rank]
-        self._threads_here = [
-            rank
-            for rank, each in enumerate(self._connections.descriptors)
-            if rank != self._rank and each.is_here and each.uuid == mine.uuid
-        ]
         self.bytes_sent = np.zeros((len(programs), 2, control.world_size), np.int64)
         self._rows_to = np.stack(
             [_rows_to(self._programs, frozenset([peer])) for peer in range(control.world_size)], axis=2
@@ -260,15 +253,9 @@ class DeviceExchange(Lives, WholeCalls):
         """The current stream, on which a call is about to be made.
 
         Raises:
-            ValueError, RuntimeError: No call can be made on it.
+            RuntimeError: It is being captured.
         """
         stream = self.device.tensors.current_stream()
-        if self._threads_here and stream in DEFAULT_STREAMS:
-            raise ValueError(
-                f"rank {self._rank} and rank {self._threads_here[0]} are threads of one process, share a GPU, "
-                "and would share its default stream, where each waits for the other for ever; let every such "
-                "rank run under torch.cuda.stream(torch.cuda.Stream())"
-            )
         if stream and self.device.driver.is_capturing(stream):
             raise RuntimeError(
                 f"rank {self._rank}: a call cannot be captured into a CUDA graph, because the hosts agree on every "

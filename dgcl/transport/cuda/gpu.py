@@ -29,9 +29,6 @@ from dgcl.kernels.cuda_shapes import THREADS
 #: (:mod:`dgcl.transport.cuda.lane_copies`).
 SIDE_LEVEL = 4
 
-#: Handles that mean "the default stream" of a context: legacy (two spellings), and one per thread.
-DEFAULT_STREAMS = (0, 1, 2)
-
 
 class Tensors(Protocol):
     """What the runtime needs of torch."""
@@ -200,4 +197,4 @@ def number_of(device: torch.device) -> int:
     return int(local) if is_free else current
 
 
-__all__ = ["DEFAULT_STREAMS", "CudaError", "CudaTensors", "Device", "Tensors", "open_device"]
+__all__ = ["CudaError", "CudaTensors", "Device", "Tensors", "open_device"]

@@ -8,7 +8,6 @@ these words, or for the deaths of those that will not write them, before it free
 from __future__ import annotations
 
 import os
-import secrets
 import select
 from dataclasses import dataclass
 from typing import Final
@@ -24,34 +23,24 @@ from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 #: allocation's handle.
 PLACE_WORDS: Final = 2 + IPC_HANDLE_BYTES // 8
 
-#: Tells apart processes that have the same number, as in containers.
-_TOKEN: Final = secrets.token_hex(8)
-
 
 @dataclass(frozen=True)
 class Descriptor:
     """What the others must know of a rank to open its device memory.
 
     Attributes:
-        process: Names its process.
+        process: Number of its process.
         page: Handle of its page in shared memory.
         uuid: UUID of its device, hexadecimal.
-        context: Handle of its device's context, valid in its own process.
         control_block: Place of its control block.
         unreachable: Why other processes cannot open its device memory; "" if they can.
     """
 
-    process: tuple[int, str]
+    process: int
     page: tuple[int, int]
     uuid: str
-    context: int
     control_block: tuple[int, ...] = ()
     unreachable: str = ""
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the rank is a thread of this process."""
-        return self.process == (os.getpid(), _TOKEN)
 
 
 class OwnMemory:
@@ -85,8 +74,7 @@ class OwnMemory:
         """Describe this rank to the others."""
         device = self._device
         place = () if unreachable else self.place(control_block)
-        process = os.getpid(), _TOKEN
-        return Descriptor(process, self._file.handle, device.uuid, device.context, place, unreachable)
+        return Descriptor(os.getpid(), self._file.handle, device.uuid, place, unreachable)
 
     def release(self, peer: int) -> None:
         """Publish that this rank uses none of a peer's memory any more."""
@@ -109,21 +97,12 @@ class PeerMemory:
     """
 
     def __init__(self, device: Device, descriptor: Descriptor) -> None:
-        self._device, self._is_here, self._context = device, descriptor.is_here, descriptor.context
+        self._device = device
         self._file = PeerFile(descriptor.page)
         self._page: Segment = self._file.map(0, os.sysconf("SC_PAGE_SIZE"))
-        self._watch = -1 if self._is_here else os.pidfd_open(descriptor.process[0])
+        self._watch = os.pidfd_open(descriptor.process)
         self._opened: dict[int, int] = {}
         self.is_closed = False
-
-    def enable_access(self) -> None:
-        """Let this device reach that of a thread of this process.
-
-        Raises:
-            CudaError: It cannot.
-        """
-        if self._is_here and self._context != self._device.context:
-            self._device.driver.enable_peer_access(self._context)
 
     def address(self, place: tuple[int, ...] | list[int]) -> int:
         """Where a place is in this process; 0 for none, and once this is closed.
@@ -134,8 +113,6 @@ class PeerMemory:
         allocation, offset, *handle = place
         if allocation == 0 or self.is_closed:
             return 0
-        if self._is_here:
-            return allocation + offset
         if allocation not in self._opened:
             words = np.array(handle, np.int64).tobytes()
             self._opened[allocation] = self._device.driver.open_memory(words)
@@ -147,8 +124,6 @@ class PeerMemory:
 
     def has_died(self) -> bool:
         """Whether the peer's process has ended."""
-        if self._watch < 0:
-            return False
         poll = select.poll()
         poll.register(self._watch, select.POLLIN)
         return bool(poll.poll(0))
@@ -162,6 +137,4 @@ class PeerMemory:
     def forget(self) -> None:
         """Stop watching the peer."""
         self._file.close()
-        if self._watch >= 0:
-            os.close(self._watch)
-            self._watch = -1
+        os.close(self._watch)

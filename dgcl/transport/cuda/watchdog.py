@@ -41,6 +41,10 @@ _GRACE: Final = 0.5  # for what a peer did just before it died
 _EXIT_SECONDS: Final = 5.0
 _MOST_WAITS: Final = 5  # in a message
 
+#: Those whose threads may still run. A thread must not be the last to hold one: torch's groups, which may go with it,
+#: let other threads run meanwhile, and a thread that comes back when Python is shutting down aborts the process.
+_started: Final[set[Watchdog]] = set()
+
 
 class Watchdog:
     """Watches one rank; holds no reference to the communicator.
@@ -78,7 +82,8 @@ class Watchdog:
             target=self._run, name=f"dgcl watchdog of rank {self._rank}", daemon=True
         )
         self._thread.start()
-        atexit.register(self._at_exit)
+        _started.difference_update([each for each in _started if not each._thread.is_alive()])
+        _started.add(self)
 
     def fail(self, error: CommError) -> None:
         """Mark the communicator failed, report to the peers why, and stop the device."""
@@ -108,7 +113,6 @@ class Watchdog:
         self._leaving.wait()
         with contextlib.suppress(CudaError):  # the driver is shutting down
             self._give_back()
-        atexit.unregister(self._at_exit)
 
     def _check(self) -> None:
         runtime, page = self._runtime, self._connections.page
@@ -211,7 +215,7 @@ class Watchdog:
         self._pool.file.free()
         self._connections.close()
 
-    def _at_exit(self) -> None:
+    def leave_at_exit(self) -> None:
         """Leave before the process ends, and with it its device memory, if that does not take too long."""
         if os.getpid() != self._runtime.process:
             return
@@ -222,3 +226,9 @@ class Watchdog:
         self._runtime.close()
         self._leaving.set()
         self._thread.join(_EXIT_SECONDS)
+
+
+@atexit.register
+def _leave_all() -> None:
+    for watchdog in _started:
+        watchdog.leave_at_exit()

@@ -1,7 +1,8 @@
 """What a rank computes on the CPU by shared memory and on the pretended device by collectives."""
 
 import contextlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,7 @@ def aggregate(reduce: Any, weight: str = "", **options: Any) -> Feature:
         x = _leaf(comm)
         if not weight:
             return _differentiated(comm.aggregator(reduce, **options)(x), x)
-        drawn = torch.rand(
-            comm.local.num_edges, dtype=torch.float64, generator=torch.Generator().manual_seed(comm.rank)
-        )
+        drawn = comm.dispatch_edges(torch.arange(900) % 37 / 37.0)
         given = drawn.to(comm.device).requires_grad_(weight == "learned")
         learned = [given] if weight == "learned" else []
         return _differentiated(comm.aggregator(reduce, edge_weight=given, **options)(x), x, *learned)
@@ -190,34 +189,59 @@ def _unwatched(post: Callable[..., Any]) -> Callable[..., Any]:
     return posted
 
 
+@contextlib.contextmanager
+def pretended(comm: Communicator) -> Iterator[None]:
+    """Within this a communicator of the CPU computes on the pretended device."""
+    from tests.dgcl.pretended.device import DEVICE, Pretend
+
+    with Pretend():
+        programs = {name: exchange.program for name, exchange in comm.exchanges.items()}
+        peers = connect_peers(programs, comm.control, "collective")
+        transport = connect_collective(programs, peers, 60.0, DEVICE, "pretended")
+        transport.wire.post = _unwatched(transport.wire.post)
+        comm.use_transport(transport)
+        comm.device = DEVICE
+        yield
+
+
 def compare(name: str) -> tuple[str, tuple[str, ...]]:
-    """How far this rank's results on the device are from those on the CPU; and for what the host waited."""
-    from tests.dgcl.pretended.device import DEVICE, OnDevice, Pretend, host_waits, on_host
+    """How far this rank's results on the pretended device are from those on the CPU; and for what the host waited."""
+    from tests.dgcl.pretended.device import OnDevice, host_waits, on_host
 
     feature, options = FEATURES_BY_NAME[name]
-    results = []
     host_waits.clear()
-    for pretended in (False, True):
-        with (
-            contextlib.closing(dgcl.build_comm_info(EDGES, **options)) as comm,
-            contextlib.ExitStack() as stack,
-        ):
-            if pretended:
-                stack.enter_context(Pretend())
-                programs = {name: exchange.program for name, exchange in comm.exchanges.items()}
-                peers = connect_peers(programs, comm.control, "collective")
-                transport = connect_collective(programs, peers, 60.0, DEVICE, "pretended")
-                transport.wire.post = _unwatched(transport.wire.post)
-                comm.use_transport(transport)
-                comm.device = DEVICE
-            torch.manual_seed(0)
-            given = feature(comm)
-            assert all(isinstance(each, OnDevice) is pretended for each in given), [
-                type(each) for each in given
-            ]
-            results.append([on_host(each.detach()) for each in given])
-    pairs = list(zip(*results, strict=True))
+    expected = computed(feature, options)
+    results = computed(feature, options, pretended)
+    assert all(isinstance(each, OnDevice) for each in results), [type(each) for each in results]
+    return closeness([on_host(each) for each in results], expected), tuple(sorted(host_waits))
+
+
+def compare_on_device(name: str, channel: str, device: str = "cuda") -> str:
+    """How far this rank's results on a device are from those on the CPU; or how it was refused."""
+    feature, options = FEATURES_BY_NAME[name]
+    expected = computed(feature, options)
+    try:
+        results = computed(feature, options | {"device": device, "channel": channel})
+    except ValueError as error:
+        if "whole calls" not in str(error):
+            raise
+        return "refused"
+    return closeness([each.cpu() for each in results], expected)
+
+
+def computed(feature: Feature, options: dict[str, Any], within: Any = contextlib.nullcontext) -> list[Tensor]:
+    """What a communicator with these options computes."""
+    with contextlib.closing(dgcl.build_comm_info(EDGES, "uniform", **options)) as comm, within(comm):
+        torch.manual_seed(0)
+        return [each.detach() for each in feature(comm)]
+
+
+def closeness(results: list[Tensor], expected: list[Tensor]) -> str:
+    """How far results are from what is expected."""
+    pairs = list(zip(results, expected, strict=True))
     if all(torch.equal(*pair) for pair in pairs):
-        return "same bits", tuple(sorted(host_waits))
+        return "same bits"
+    if os.environ.get("DIAG"):
+        print([(tuple(a.shape), (a.double() - b.double()).abs().max().item() if a.shape == b.shape else b.shape) for a, b in pairs], flush=True)
     close = all(torch.allclose(*(each.double() for each in pair), rtol=1e-10, atol=1e-12) for pair in pairs)
-    return "close" if close else "wrong", tuple(sorted(host_waits))
+    return "close" if close else "wrong"

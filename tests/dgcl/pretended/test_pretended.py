@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-from tests.dgcl.pretended.features import FEATURES_BY_NAME, compare
+from tests.dgcl.pretended.features import FEATURES_BY_NAME, compare, compare_on_device
 from tests.dgcl.rank_pool import RankPool
 
 #: What moves rows or picks elements gives the bits of shared memory; sums over edges are of another kernel.
@@ -24,6 +25,13 @@ def ranks() -> Iterator[RankPool]:
     pool.close()
 
 
+@pytest.fixture(scope="module")
+def ranks_on_gpu() -> Iterator[RankPool]:
+    pool = RankPool(3, "spawn")
+    yield pool
+    pool.close()
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", list(FEATURES_BY_NAME))
 def test_a_device_computes_what_the_cpu_computes(name: str, ranks: RankPool):
@@ -32,3 +40,17 @@ def test_a_device_computes_what_the_cpu_computes(name: str, ranks: RankPool):
     assert {how for how, _ in results} <= (
         {"same bits"} if name.startswith(SAME_BITS) else {"same bits", "close"}
     )
+
+
+def test_the_comparison_with_a_gpu_finds_what_is_right_on_the_cpu(ranks: RankPool):
+    assert set(ranks.run(compare_on_device, "verbs", "collective", "cpu")) == {"same bits"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("channel", ["collective", "memory"])
+@pytest.mark.parametrize("name", list(FEATURES_BY_NAME))
+def test_a_gpu_computes_what_the_cpu_computes(name: str, channel: str, ranks_on_gpu: RankPool):
+    """Three ranks share it."""
+    right = {"same bits", "close"} | ({"refused"} if channel == "memory" else set())
+    assert set(ranks_on_gpu.run(compare_on_device, name, channel)) <= right

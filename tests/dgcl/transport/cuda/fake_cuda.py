@@ -2,8 +2,8 @@
 
 - Work runs later, in a thread of its own, and of several streams in any order: a random one of those that
   can go on. Streams named in ``slow`` run only when no other can. Nothing runs while the device is frozen.
-- Device memory is shared memory (memfd), so a handle opens in another process, at another address, and as with CUDA
-  not in its own. What touches memory that is not allocated, or not any more, is an error that the test sees.
+- Device memory is shared memory (memfd), so a handle opens at another address, also where threads stand for processes.
+  What touches memory that is not allocated, or not any more, is an error that the test sees.
 - Driver functions want a context. Blocking functions are counted. Those that may wait for kernels that run (to load, to
   allocate, to open) do so where the device ``dawdles``.
 
@@ -32,7 +32,7 @@ from tests.dgcl.transport.cuda.fake_kernels import KERNELS
 VOID, UINT, U64 = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64
 
 #: The driver's numbers of errors (tests/kernels/test_cuda_declarations.py compares them with NVIDIA's).
-OUT_OF_MEMORY, INVALID_CONTEXT, NOT_READY = 2, 201, 600
+OUT_OF_MEMORY, NOT_READY = 2, 600
 
 #: What waits: (whether it can go on, what it does then).
 Work = tuple[Callable[[], bool], Callable[[], None]]
@@ -343,9 +343,6 @@ class FakeCuda:
         _contexts.current = context.value
         return 0
 
-    def cuCtxEnablePeerAccess(self, context: Any, flags: Any) -> int:
-        return 0
-
     def cuModuleLoadDataEx(self, module: Any, image: Any, *options: Any) -> int:
         self._need_context()
         self._dawdle()
@@ -475,8 +472,6 @@ class FakeCuda:
         self._need_context()
         self._dawdle()
         process, file, size = struct.unpack("qqq", bytes(handle)[:24])
-        if process == os.getpid():
-            return INVALID_CONTEXT
         opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
         mapped = mmap.mmap(opened, size)
         os.close(opened)

@@ -2,7 +2,7 @@
 
 import threading
 from contextlib import nullcontext
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -128,8 +128,8 @@ def test_rows_that_are_handed_out_are_on_the_device():
     assert on_device(PAIR, body) == [["meta", "meta"]] * 2
 
 
-def test_parts_from_files_are_joined_on_devices(tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO", "dgcl")
+def test_parts_from_files_are_joined_on_devices(tmp_path, monkeypatch):
+    monkeypatch.setattr("dgcl.transport.cuda.ThreadControl", NoneType)  # threads stand for processes
     inputs = prepare_inputs(WORLD.graph, 3, "uniform", part=WORLD.part)
     save_parts(tmp_path / "parts", inputs)
     memory = Memory()
@@ -150,7 +150,6 @@ def test_parts_from_files_are_joined_on_devices(tmp_path, monkeypatch, caplog):
 
     try:
         assert dgcl.launch(run, 3) == [True] * 3
-        assert caplog.text.count("GPUs are experimental") == 1
     finally:
         for fake in fakes:
             fake.stop()
@@ -278,6 +277,9 @@ def test_a_device_whose_driver_cannot_be_used_is_torchs(monkeypatch):
 def test_ranks_that_share_a_gpu_are_named(monkeypatch, caplog):
     fake = FakeCuda(Memory(), uuid=1)
     monkeypatch.setattr("dgcl.transport.cuda.gpu.open_device", lambda device: open_fake(fake))
+    with pytest.raises(ValueError, match=r"ranks 0 and 1 are threads and share GPU-01.* start proc"):
+        dgcl.launch(lambda: open_devices(context.require_control(), "cuda"), 2)
+    monkeypatch.setattr("dgcl.transport.cuda.ThreadControl", NoneType)
     dgcl.launch(lambda: open_devices(context.require_control(), "cuda"), 2)
     fake.stop()
     assert "ranks 0 and 1 share GPU-01000000-0000-0000-0000-000000000000" in caplog.text

@@ -1,11 +1,9 @@
 """What goes wrong between ranks on devices: every rank hears of it by name, in time, and every stream runs dry."""
 
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,7 +13,6 @@ import torch
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.kernels.cuda_driver import CudaError
 from dgcl.ranks.context import context
-from dgcl.transport.cuda.peer_memory import _TOKEN, Descriptor
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
@@ -285,7 +282,7 @@ def test_the_end_of_a_process_waits_until_peers_have_unmapped_its_memory():
             rank.control.barrier()
         else:
             rank.control.barrier()
-            rank.exchange._watchdog._at_exit()
+            rank.exchange._watchdog.leave_at_exit()
             assert unmapped.is_set()
             assert rank.exchange._connections.peers[1].has_left(0)
             rank.control.barrier()
@@ -325,13 +322,6 @@ def test_launches_that_block_are_named(monkeypatch):
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     with pytest.raises(CommError, match="CUDA_LAUNCH_BLOCKING=1 lets launches return only when"):
         on_devices(PAIR, warm, shared=False)
-
-
-def test_a_process_with_the_same_number_is_another_one():
-    """As in containers, each with process numbers of its own."""
-    here = Descriptor((os.getpid(), _TOKEN), (0, 0), "", 0)
-    assert here.is_here
-    assert not replace(here, process=(os.getpid(), "another")).is_here
 
 
 # Processes: memory by handles, and ranks that die.
