@@ -1,7 +1,4 @@
-"""Kernels loaded on a device, and lists of stream operations prepared once and enqueued in every call.
-
-Experimental: no report of a real device exists yet (docs/gpu.md).
-"""
+"""Kernels loaded on a device, and lists of stream operations prepared once and enqueued in every call."""
 
 from __future__ import annotations
 

@@ -7,8 +7,11 @@ import warnings
 import torch
 from torch import Tensor
 
-DOTS_BLOCK = {"cpu": 1 << 18}
-"""Elements of the temporaries of dot products at edges: on a CPU they stay in its cache."""
+_BLOCK = 1 << 24
+"""Elements of the temporaries of operations on edges."""
+
+_CPU_BLOCK = 1 << 18
+"""On a CPU they stay in its cache."""
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch warns once in a process that its CSR support is a beta
@@ -28,7 +31,18 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def sparse_product(matrix: Tensor, x: Tensor) -> Tensor:
     """``matrix @ x`` in the type that they have: autocast would narrow both, to types that on a CPU have no sparse
-    product."""
+    product.
+
+    On a device products need not repeat their bits. Under ``torch.use_deterministic_algorithms`` rows are gathered,
+    some columns at a time, and summed by segments, in a fixed order; products of complex numbers remain.
+    """
+    if x.device.type != "cpu" and torch.are_deterministic_algorithms_enabled() and not x.is_complex():
+        ends, tails, values = matrix.crow_indices().long(), matrix.col_indices(), matrix.values()[:, None]
+        parts = x.split(max(1, _BLOCK // max(1, len(tails))), 1)
+        sums = [
+            torch.segment_reduce(part.index_select(0, tails) * values, "sum", offsets=ends) for part in parts
+        ]
+        return torch.cat(sums, 1)
     if not torch.is_autocast_enabled(x.device.type):
         return torch.mm(matrix, x)
     with torch.autocast(x.device.type, enabled=False):
@@ -39,7 +53,7 @@ def gathered_dots(y: Tensor, x: Tensor, heads: Tensor, tails: Tensor) -> Tensor:
     """(E,) of the type of sums: dot products of rows ``heads`` of ``y`` with rows ``tails`` of ``x``, in blocks."""
     dtype = sum_dtype(x.dtype)
     out = x.new_empty(len(heads), dtype=dtype)
-    step = max(1, DOTS_BLOCK.get(x.device.type, 1 << 24) // max(1, x.size(1)))
+    step = max(1, (_CPU_BLOCK if x.device.type == "cpu" else _BLOCK) // max(1, x.size(1)))
     for start in range(0, len(heads), step):
         block = slice(start, start + step)
         products = y.index_select(0, heads[block]).to(dtype) * x.index_select(0, tails[block]).to(dtype)

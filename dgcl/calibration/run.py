@@ -12,7 +12,7 @@ from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.ranks.machines import find_topology, place_of_this_rank, places_of_ranks, several_machines
 from dgcl.ranks.threads import available_cores
-from dgcl.topology import Topology, resolve_topology
+from dgcl.topology import Topology
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.host import host_topology
 from dgcl.transport.cuda import open_devices
@@ -31,13 +31,8 @@ def host_structure(num_ranks: int) -> Topology:
 
 
 def device_structure(control: Control, device: Device) -> Topology | None:
-    """Return the connections between the ranks' GPUs, on rank 0. Collective.
-
-    They are detected, or all equal if the ranks share one GPU."""
-    places = places_of_ranks(control, device.name)
-    if len({place.gpu for place in places}) < len(places):
-        return resolve_topology(f"uniform:{control.world_size}", control.world_size)
-    return find_topology(control, places).topology
+    """Return the connections between the ranks' GPUs, which are detected, on rank 0. Collective."""
+    return find_topology(control, places_of_ranks(control, device.name)).topology
 
 
 def run_rank(
@@ -58,7 +53,8 @@ def run_rank(
             have.
 
     Raises:
-        ValueError: Ranks of several hosts, no links, another number of devices than ranks; on every rank.
+        ValueError: Ranks of several hosts, or that share a GPU, no links, another number of devices than ranks; on
+            every rank.
         CommError: A rank is gone or late.
     """
     control = context.require_control()
@@ -84,7 +80,13 @@ def _open(control: Control, device: str) -> Device | None:
 
         if torch.cuda.is_available():
             torch.cuda.set_device(control.rank % torch.cuda.device_count())
-    return open_devices(control, device)
+    opened = open_devices(control, device)
+    names = control.exchange("" if opened is None else opened.name)
+    if opened is not None and len(set(names)) < len(names):
+        raise ValueError(
+            "ranks share a GPU, and no link is between them: start no more ranks than there are GPUs"
+        )
+    return opened
 
 
 def _check_one_host(control: Control) -> None:

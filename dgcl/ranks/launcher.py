@@ -228,8 +228,8 @@ def _process_main(
     threading.Thread(target=_end_with_parent, args=(store,), name="dgcl parent watch", daemon=True).start()
     torch.set_num_threads(num_threads)
     try:
-        meeting = dist.FileStore(store, num_ranks)
-        dist.init_process_group(default_backends(num_ranks), store=meeting, rank=rank, world_size=num_ranks)
+        files = dist.FileStore(store, num_ranks)
+        dist.init_process_group(default_backends(num_ranks), store=files, rank=rank, world_size=num_ranks)
         context.control = GroupControl(None, timeout)
         context.control.barrier()  # who ends at once would break connections that others still make
         function, args = _unpacked(task)

@@ -19,7 +19,7 @@ DEADLINE = 300.0  # only a hang takes so long, however busy the machine
 class RankPool:
     """``world_size`` processes in one Gloo group, on which ``dgcl.init()`` has been called.
 
-    ``method`` is that of :mod:`multiprocessing`; by "spawn" strings hash differently in each process, which may use a GPU.
+    ``method`` is that of :mod:`multiprocessing`; by "spawn" ranks may use a GPU, and each hashes strings differently.
     """
 
     def __init__(self, world_size: int, method: str = "forkserver") -> None:

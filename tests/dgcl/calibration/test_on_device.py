@@ -1,6 +1,7 @@
 """Calibration over the channels of GPUs, on devices made of host memory: everything is measured, and told."""
 
 from collections.abc import Iterator
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ import dgcl
 from dgcl.calibration import Effort
 from dgcl.calibration.run import outcome_json, run_rank
 from dgcl.ranks.context import context
+from dgcl.topology.resolve import resolve_topology
 from dgcl.transport.cuda.exchange import DeviceExchange
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
 from tests.dgcl.transport.cuda.fake_ranks import open_fake
 
+UNIFORM = resolve_topology("uniform:2", 2)
 LEAST = Effort(seconds=0.0, least=1, most=1, rounds=1)
 
 
@@ -26,15 +29,21 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeCuda]]:
         return open_fake(found[context.require_control().rank % len(found)])
 
     monkeypatch.setattr("dgcl.transport.cuda.gpu.open_device", open_device)
+    monkeypatch.setattr("dgcl.transport.cuda.ThreadControl", NoneType)  # threads stand for processes
     yield found
     for fake in found:
         fake.stop()
 
 
-@pytest.mark.slow
-def test_ranks_that_share_a_gpu_are_calibrated_as_equals(fakes: list[FakeCuda], monkeypatch):
-    """Every exchange is made by the channels of devices, and none by those of the CPU."""
+def test_a_gpu_that_ranks_share_is_not_calibrated(fakes: list[FakeCuda]):
     fakes[1] = fakes[0]
+    with pytest.raises(ValueError, match="ranks share a GPU, and no link is between them"):
+        dgcl.launch(lambda: run_rank(None, 64, 1, LEAST, device="cuda"), 2)
+
+
+@pytest.mark.slow
+def test_channels_of_devices_are_measured(fakes: list[FakeCuda], monkeypatch):
+    """Every exchange is made by them, and none by those of the CPU."""
     calls: list[int] = []
     right = DeviceExchange.expand
 
@@ -47,14 +56,13 @@ def test_ranks_that_share_a_gpu_are_calibrated_as_equals(fakes: list[FakeCuda], 
 
     def run() -> Any:
         try:
-            return run_rank(None, 64, 1, LEAST, device="cuda")
+            return run_rank(UNIFORM, 64, 1, LEAST, device="cuda")
         finally:
             _contexts.current = 0
 
     outcome = dgcl.launch(run, 2, timeout=60.0)[0]
     told = outcome_json(outcome)
     assert told["device"] == "cuda"
-    assert outcome.fit.topology.name.startswith("uniform")
     assert all(one["seconds"] > 0 and one["predicted"] > 0 for one in told["measured"])
     assert len(told["checked"]) == 1
     # Two ranks, two laps before those that count, five calls in each.
