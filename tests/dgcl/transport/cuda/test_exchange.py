@@ -316,14 +316,6 @@ def test_parts_of_gpus_are_named_as_such(name: str, kind: str):
     fake.stop()
 
 
-def test_a_rank_may_use_the_default_stream():
-    def body(rank: Rank) -> None:
-        with on_stream(0):
-            both_verbs(rank, 3, torch.float32)
-
-    on_devices(PAIR, body, shared=False)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("trees", ["direct", "line"])
 def test_folds_of_16_bit_floats_stay_within_the_bound(trees: str, dtype: torch.dtype):
