@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +184,7 @@ def graph_allgather_async(rows: Tensor, comm: Communicator | None = None) -> Pen
 
 
 def collect(
-    rows: Tensor | Mapping[str, Tensor],
+    rows: Any,
     dst: int | None = 0,
     *,
     file: str | PathLike[str] | None = None,
@@ -197,12 +196,18 @@ def collect(
         >>> dgcl.collect(model(x), file="logits.npy")    # or a file, which rank 0 writes piece by piece
 
     Args:
-        rows: ``(num_owned, *F)``; or such rows by type of vertices, of a graph that was dispatched with types.
+        rows: ``(num_owned, *F)``; or such rows by type of vertices, of a graph that was dispatched with types; or the
+            ``Data`` or ``HeteroData`` that :func:`dispatch` gave, with tensors that were added to it.
         dst: The rank that gets them; None for every rank.
         file: Write them there as ``.npy`` instead of returning them.
         comm: The communicator; None for this thread's current one.
 
     Returns:
-        ``(num_nodes, *F)`` on ``dst``, row v of vertex v; None elsewhere, and when written to a file.
+        ``(num_nodes, *F)`` on ``dst``, row v of vertex v; None elsewhere, and when written to a file. Of data the same
+        of all ranks: rows of vertices and edges in the order of the whole graph, all else as ``dst`` has it.
     """
+    if hasattr(rows, "stores"):
+        from dgcl.frameworks.dispatch import collect_data
+
+        return collect_data(given_or_current(comm), rows, dst, file)
     return given_or_current(comm).collect(rows, dst, file=file)

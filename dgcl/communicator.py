@@ -99,9 +99,9 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self._programs = {self._numbers[each.name]: each.program for each in exchanges}
         self.rounding = transport if isinstance(transport, Rounding) else Rounding(transport, self._programs)
         self._num_local = {number: program.num_local for number, program in self._programs.items()}
-        self._halo = self._numbers[HALO]
-        self._dropout_calls = 0
+        self._halo, self._dropout_calls = self._numbers[HALO], 0
         self.message_edges: Tensor | None = None
+        self.dispatched: Any = {}, {}  # by dgcl.dispatch: kinds of rows by store and name, and where they are
         self.num_heads: Mapping[str, int] = {}  # rows in which edges end, by the exchange of their type
         self.windows: HaloWindows | None = None
         self.offloads: WeakSet[Any] = WeakSet()

@@ -1,4 +1,4 @@
-"""A graph object of PyG, with all its rows, to the ranks: what :func:`dgcl.dispatch` does.
+"""A graph object of PyG, with all its rows, to the ranks and back: what :func:`dgcl.dispatch` and ``collect`` do.
 
 Rank 0 decides what goes by vertices and what by edges; each tensor is then handed out by itself.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,20 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.build import build_comm_info
-from dgcl.frameworks.edge_sets import edges_of, remember
+from dgcl.frameworks.edge_sets import edge_set_of, edges_of, remember
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
 from dgcl.graph.typed import EdgeType, TypedGraph
 from dgcl.options import EdgeOptions
 from dgcl.ranks.context import context
 from dgcl.ranks.set_up import set_up_call
+from dgcl.ranks.tensors import beside_the_graph
 from dgcl.ranks.whole_rows import agree, dispatch_rows
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
-    from dgcl.relation.local_graph import LocalGraph
 
-__all__ = ["dispatch"]
+__all__ = ["collect_data", "dispatch"]
 
 _log = logging.getLogger("dgcl")
 
@@ -100,35 +101,38 @@ def dispatch(
             graph = as_graph(data)
             nodes, of_edges = {"": (0, graph.num_nodes)}, {"": (0, graph.num_edges)}
             if isinstance(graph, TypedGraph):
-                nodes, of_edges = dict(graph.node_types), dict(graph.edge_types)  # type: ignore[arg-type]
-            items = list(
-                _items(
-                    data,
-                    nodes,
-                    of_edges,
-                    {**dict.fromkeys(vertices, "vertices"), **dict.fromkeys(edges, "edges")},
-                )
-            )
-            schema = _Schema(
-                framework,
-                [each._replace(value=None) if each.rows else each for each in items],
-                nodes,
-                of_edges,
-            )
+                nodes, of_edges = graph.node_types, graph.edge_types  # type: ignore[assignment]
+            named = dict.fromkeys(vertices, "vertices") | dict.fromkeys(edges, "edges")
+            items = [*_items(data, nodes, of_edges, named)]
+            bare = [each._replace(value=None) if each.rows else each for each in items]
+            schema = _Schema(framework, bare, nodes, of_edges)
         except (TypeError, ValueError) as error:
             problem = error
     schema = agree(control, problem, schema if control.rank == 0 else None)[0]
     if schema is None:
         raise ValueError("data must be given on rank 0 (got None there)")
     comm = build_comm_info(graph if control.rank == 0 else None, **options)
-    whole = [each.name for each in schema.items if not each.rows and _holds_ids(each.value)]
+    comm.dispatched = (
+        {each[:2]: each.rows for each in schema.items},
+        {
+            "vertices": (schema.node_types, comm.layout.owned_ids, comm.layout.num_core),
+            "edges": (schema.edge_types, comm.local.edge_ids, comm.local.indptr[comm.local.num_core]),
+        },
+    )
+    whole = [
+        each.name
+        for each in schema.items
+        if isinstance(each.value, Tensor)
+        and each.value.dim()
+        and each.value.dtype in (torch.int32, torch.int64)
+    ]
     if whole and control.rank == 0:
         _log.warning(
             "data: %s stay whole; ids in them are of the whole graph, as dgcl.fetch takes them",
             ", ".join(whole),
         )
     own = {each[:3]: each.value for each in items}
-    handed = [each._replace(value=_rows(comm, schema, each, own.get(each[:3]))) for each in schema.items]
+    handed = [each._replace(value=_rows(comm, each, own.get(each[:3]))) for each in schema.items]
     return _GIVE[schema.framework][1](comm, schema, handed)
 
 
@@ -183,25 +187,20 @@ def _num_rows(data: Any, name: str, value: Any) -> int | None:
     return len(value) if value.ndim == 1 or data.__cat_dim__(name, value) == 0 else None
 
 
-def _holds_ids(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() > 0 and value.dtype in (torch.int32, torch.int64)
-
-
 def _within(ids: NDArray[np.int64], first: int, number: int) -> NDArray[np.int64]:
     """Ids of one type, from 0."""
     return ids[(ids >= first) & (ids < first + number)] - first
 
 
-def _rows(comm: Communicator, schema: _Schema, item: _Item, value: Any) -> Any:
+def _rows(comm: Communicator, item: _Item, value: Any) -> Any:
     """This rank's rows of an item; of no rows the whole."""
     if not item.rows:
         return item.value.to(comm.device) if isinstance(item.value, Tensor) else item.value
-    types, ids = schema.edge_types, comm.local.edge_ids
-    if item.rows == "vertices":
-        types, ids = schema.node_types, comm.layout.owned_ids
-    first, number = types[item.store]
-    rows = dispatch_rows(comm.control, value, number, _within(ids, first, number), item.name, item.rows)
-    return rows.to(comm.device)
+    types, ids, _ = comm.dispatched[1][item.rows]
+    place = types[item.store]
+    return dispatch_rows(comm.control, value, place[1], _within(ids, *place), item.name, item.rows).to(
+        comm.device
+    )
 
 
 def _give_data(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
@@ -210,14 +209,18 @@ def _give_data(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
     if comm.edges == "head":
         edge_index = comm.local_graph("pyg", device=comm.device).edge_index
     else:  # no numbers of rows fit: some edges end at others' vertices
-        edge_index = remember(_global_edges(comm.local, comm.grid.slices).to(comm.device), edges_of(comm))
+        edge_index = remember(_whole_ends(comm, "").to(comm.device), edges_of(comm))
     return Data(edge_index=edge_index, num_nodes=comm.num_owned, **{each.name: each.value for each in items})
 
 
-def _global_edges(local: LocalGraph, slices: int) -> Tensor:
-    """``(2, E)`` global ids of both ends of the edges that this rank sums."""
+def _whole_ends(comm: Communicator, store: str | EdgeType) -> Tensor:
+    """``(2, E)`` ids in the whole graph, within their types, of both ends of the edges that this rank sums."""
+    (nodes, *_), (edges, ids, _) = comm.dispatched[1].values()
+    local, (first, number) = comm.local, edges[store]
     heads = np.concatenate([local.owned_ids, local.partial_ids])[local.heads]
-    return torch.from_numpy(np.stack([local.local_ids[local.indices], heads]) // slices)
+    ends = np.stack([local.local_ids[local.indices], heads]) // comm.grid.slices
+    mine = (ids >= first) & (ids < first + number)
+    return torch.from_numpy(ends[:, mine] - [nodes[name][:1] for name in store[::2] or ("", "")])
 
 
 def _give_hetero(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
@@ -225,32 +228,25 @@ def _give_hetero(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any
 
     data = HeteroData()
     comm.node_types = schema.node_types
-    for name, place in schema.node_types.items():
-        data[name].num_nodes = len(_within(comm.layout.owned_ids, *place))
+    for name in schema.node_types:
+        data[name].num_nodes = len(comm._vertices(name)[0])
     comm.num_heads = {"__".join(each): data[each[2]].num_nodes for each in schema.edge_types}
     for edge_type in schema.edge_types:
-        data[edge_type].edge_index = _edges_of_type(comm, schema, edge_type)
+        data[edge_type].edge_index = _edges_of_type(comm, edge_type)
     for each in items:
-        if each.store:
-            data[each.store][each.name] = each.value
-        else:
-            data[each.name] = each.value
+        (data[each.store] if each.store else data)[each.name] = each.value
     return data
 
 
-def _edges_of_type(comm: Communicator, schema: _Schema, edge_type: EdgeType) -> Tensor:
+def _edges_of_type(comm: Communicator, edge_type: EdgeType) -> Tensor:
     """``(2, E)``: from rows [owned | halo] of the type's exchange to owned rows of the type of its heads."""
-    local, (first, number) = comm.local, schema.edge_types[edge_type]
-    mine = np.flatnonzero((local.edge_ids >= first) & (local.edge_ids < first + number))
-    sources, heads = (schema.node_types[name] for name in edge_type[::2])
     name = "__".join(edge_type)
     rows = comm.layouts[name].global_ids("local")
     order = np.argsort(rows)
-    ids = local.local_ids[local.indices[mine]] - sources[0]
-    places = order[np.searchsorted(rows, ids, sorter=order)]
-    heads_of = local.heads[mine] - np.searchsorted(comm.layout.owned_ids, heads[0])
-    edge_index = torch.from_numpy(np.stack([places, heads_of])).to(comm.device)
-    return remember(edge_index, edges_of(comm, name))
+    sources, heads = _whole_ends(comm, edge_type).numpy()
+    places = order[np.searchsorted(rows, sources, sorter=order)]
+    heads = np.searchsorted(comm._vertices(edge_type[2])[0], heads)
+    return remember(torch.from_numpy(np.stack([places, heads])).to(comm.device), edges_of(comm, name))
 
 
 def _give_dgl(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
@@ -268,3 +264,49 @@ _GIVE = {
     "HeteroData": ("torch_geometric.data", _give_hetero),
     "DGLGraph": ("dgl", _give_dgl),
 }
+
+
+@beside_the_graph
+def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> Any:
+    """Rows of vertices and edges in the order of the whole graph, all else as ``dst`` has it. Collective."""
+    comm.require_neighbourhoods("collect(data)")
+    whole, report, (known, places) = copy(data), dict[Any, Any](), comm.dispatched
+    if not places:
+        raise ValueError("data must be what dgcl.dispatch gave on this communicator (got others)")
+    stores = {store._key or "": store for store in whole.stores}
+    for key, store in stores.items():
+        for name, value in store.items():
+            if name == "num_nodes":
+                store[name] = places["vertices"][0][key][1]
+            if name == "edge_index":
+                report[key, name] = f"edges of others on rank {comm.rank}"
+                if getattr(edge_set_of(value), "comm", None) is comm:
+                    report[key, name], store[name] = "edges", _whole_ends(comm, key).t()
+                continue
+            report[key, name] = " or ".join(
+                kind
+                for kind, (types, ids, _) in places.items()
+                if known.get((key, name), kind) == kind
+                and key in types
+                and len(_within(ids, *types[key])) == _num_rows(data, name, value)
+            ) or getattr(value, "shape", None)
+    problem = (
+        None
+        if file is None
+        else ValueError(f"file must be None with data: it takes one tensor (got {file!r})")
+    )
+    with comm.collective("collect"):
+        reports = agree(comm.control, problem, report)
+    for key, name in dict.fromkeys(at for theirs in reports for at in theirs):
+        kind, *others = {theirs.get((key, name), "nothing") for theirs in reports}
+        if others or kind == "vertices or edges":
+            raise ValueError(
+                f"data.{name} must have rows of vertices, of edges, or one shape on all ranks (got {kind}, {others}):"
+                " collect it by itself; edge_index must be that of dgcl.dispatch, as it came"
+            )
+        if kind in places:
+            types, ids, num_core = places[kind]
+            ids, value = _within(ids, *types[key]), stores[key][name]
+            value = comm._collect("collect", value, dst, None, len(ids), ids[:num_core], types[key][1])
+            stores[key][name] = value.t() if name == "edge_index" and value is not None else value
+    return whole.cpu() if dst in (None, comm.rank) else None

@@ -61,15 +61,7 @@ class RankGraph:
         block: LocalBlock = self._block
         return block
 
-    @property
-    def srcdata(self) -> _Frame:
-        """``ndata``."""
-        return self.ndata
-
-    @property
-    def dstdata(self) -> _Frame:
-        """``ndata``."""
-        return self.ndata
+    srcdata = dstdata = property(lambda self: self.ndata)
 
     @property
     def _graph(self) -> Any:  # DGL's edge softmax asks for it

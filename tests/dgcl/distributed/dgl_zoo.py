@@ -93,4 +93,3 @@ ZOO: dict[str, tuple[Callable[[], Module], str]] = {
     "functions of one's own": (Attention, "x"),
 }  # fmt: skip
 REFUSED = {"ChebConv", "DGNConv", "GatedGraphConv of several kinds", "PNAConv", "TWIRLSConv"}
-EDGE_NAMES = ("attr", "wide", "weight", "pseudo", "kind")

@@ -7,8 +7,9 @@ import torch
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.distributed.dgl_zoo import EDGE_NAMES, NUM_NODES, REFUSED, ZOO, dgl, graph
-from tests.dgcl.distributed.test_pyg_zoo import ROOT, check, seeded, table
+from tests.dgcl.distributed import dgl_zoo
+from tests.dgcl.distributed.dgl_zoo import NUM_NODES, REFUSED, ZOO, dgl, graph
+from tests.dgcl.distributed.test_pyg_zoo import ROOT, check_ranks, seeded, table
 
 
 @pytest.fixture(autouse=True)
@@ -18,26 +19,6 @@ def double():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
-
-
-def results(module, g, names, sync):
-    x = g.ndata["x"].requires_grad_()
-    arguments = [g.edata[name] if name in EDGE_NAMES else g.ndata[name] for name in names.split()]
-    out = module(g, *arguments)
-    n = len(x)
-    out = torch.cat(
-        [each.flatten(1) for each in (out if isinstance(out, tuple) else (out,)) if len(each) == n], 1
-    )
-    if out.requires_grad:
-        (out * (torch.arange(out.shape[1], dtype=out.dtype).cos() + g.ndata["pos"][:, :1])).sum().backward()
-    sync(module)
-    return [out.detach(), x.grad, *(parameter.grad for parameter in module.parameters())]
-
-
-def rank(module, names, strategy):
-    g = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 5 % 3, strategy=strategy)
-    out, x_grad, *grads = results(dgcl.distribute(copy.deepcopy(module)), g, names, dgcl.nn.sync_gradients)
-    return [dgcl.collect(out), None if x_grad is None else dgcl.collect(x_grad), *grads]
 
 
 SUMS = [
@@ -51,10 +32,7 @@ SUMS = [
     "name, strategy", [*((name, "halo") for name in sorted(ZOO.keys() - REFUSED)), *SUMS]
 )
 def test_ranks_give_what_one_device_gives(name, strategy):
-    make, names = ZOO[name]
-    module = seeded(make)
-    expected = results(copy.deepcopy(module), graph(), names, lambda module: None)
-    check(dgcl.launch(rank, 3, module, names, strategy)[0], expected)
+    check_ranks(dgl_zoo, name, strategy)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

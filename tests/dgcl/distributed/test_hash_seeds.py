@@ -4,17 +4,18 @@ from contextlib import closing
 
 import torch
 
-from tests.dgcl.distributed import test_dgl_zoo, test_pyg_zoo
+from tests.dgcl.distributed import dgl_zoo, pyg_zoo
+from tests.dgcl.distributed.test_pyg_zoo import check, rank, results, seeded
 from tests.dgcl.rank_pool import RankPool
 
 #: Layers with several tensors at sources.
 LAYERS = {
-    test_pyg_zoo: (
+    pyg_zoo: (
         "FAConv", "GATConv", "GATv2Conv", "HEATConv", "PPFConv", "PNAConv", "PointTransformerConv", "RGATConv",
         "ResGatedGraphConv", "TransformerConv", "a class of one's own", "a message of many tensors",
         "a step of MeshGraphNet"
     ),
-    test_dgl_zoo: ("DotGatConv", "EGATConv", "EGNNConv", "GATConv", "GMMConv", "HGTConv", "functions of one's own"),
+    dgl_zoo: ("DotGatConv", "EGATConv", "EGNNConv", "GATConv", "GMMConv", "HGTConv", "functions of one's own"),
 }  # fmt: skip
 
 
@@ -22,10 +23,10 @@ def check_layers() -> int:
     torch.set_default_dtype(torch.float64)
     for zoo, layers in LAYERS.items():
         for make, names in map(zoo.ZOO.get, layers):
-            module = zoo.seeded(make)
-            measured = zoo.rank(module, names, "halo")
+            module = seeded(make)
+            measured = rank(zoo, module, names)
             if measured[0] is not None:
-                zoo.check(measured, zoo.results(module, zoo.graph(), names, lambda module: None))
+                check(measured, results(module, zoo.graph(), names, lambda module: None))
     return hash("x")
 
 

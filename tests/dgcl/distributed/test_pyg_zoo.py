@@ -8,6 +8,7 @@ import torch
 
 import dgcl
 import dgcl.nn
+from tests.dgcl.distributed import pyg_zoo
 from tests.dgcl.distributed.pyg_zoo import NUM_NODES, REFUSED, ZOO, graph, pyg
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,22 +24,26 @@ def seeded(make) -> torch.nn.Module:
 
 
 def results(module, data, names, sync) -> list[torch.Tensor | None]:
-    """The output, its gradients, and the output after a step."""
-    data.x.requires_grad_()
-    arguments = [data[name] for name in names.split()]
-    out = module(*arguments)
-    out = torch.cat([each.flatten(1) for each in (out if isinstance(out, tuple) else (out,))], 1)
-    values = torch.arange(out.shape[1], dtype=out.dtype).cos() + data.pos[:, :1]
+    """The output and its gradients."""
+    of_dgl = hasattr(data, "ndata")
+    rows = {**data.ndata, **data.edata} if of_dgl else data
+    x = rows["x"].requires_grad_()
+    out = module(*[data] * of_dgl, *(rows[name] for name in names.split()))
+    each = [rows.flatten(1) for rows in (out if isinstance(out, tuple) else (out,)) if len(rows) == len(x)]
+    out = torch.cat(each, 1)
+    values = torch.arange(out.shape[1], dtype=out.dtype).cos() + rows["pos"][:, :1]
     if out.requires_grad:
         (out * values).sum().backward()
     sync(module)
-    return [out.detach(), data.x.grad, *(parameter.grad for parameter in module.parameters())]
+    return [out.detach(), x.grad, *(parameter.grad for parameter in module.parameters())]
 
 
-def rank(module, names, strategy):
-    data = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 5 % 3, strategy=strategy)
+def rank(zoo, module, names, strategy="halo"):
+    data = dgcl.dispatch(
+        zoo.graph(), topology="uniform", part=torch.arange(NUM_NODES) % 5 % 3, strategy=strategy
+    )
     comm = dgcl.current_communicator()
-    if comm.edges != "head":
+    if comm.edges != "head" and zoo is pyg_zoo:
         assert torch.equal(data.edge_index, graph().edge_index[:, comm.local.edge_ids])
     assert (comm.windows is not None) == ("windows" in strategy)
     module = dgcl.distribute(copy.deepcopy(module))
@@ -55,6 +60,13 @@ def check(measured, expected) -> None:
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
+def check_ranks(zoo, name, strategy) -> None:
+    make, names = zoo.ZOO[name]
+    module = seeded(make)
+    measured = dgcl.launch(rank, 3, zoo, module, names, strategy)[0]
+    check(measured, results(module, zoo.graph(), names, lambda module: None))
+
+
 SUMS = [
     (name, strategy)
     for name in ("ARMAConv", "GCN", "GIN", "GraphConv", "GraphSAGE", "SAGEConv max")
@@ -66,10 +78,7 @@ SUMS = [
     "name, strategy", [*((name, "halo") for name in sorted(ZOO.keys() - REFUSED)), *SUMS]
 )
 def test_ranks_give_what_one_device_gives(name, strategy):
-    make, names = ZOO[name]
-    module = seeded(make)
-    measured = dgcl.launch(rank, 3, module, names, strategy)[0]
-    check(measured, results(module, graph(), names, lambda module: None))
+    check_ranks(pyg_zoo, name, strategy)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

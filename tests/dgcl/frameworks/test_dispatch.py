@@ -10,7 +10,7 @@ import dgcl
 from dgcl.communicator import Communicator
 
 torch_data = pytest.importorskip("torch_geometric.data")
-N, E = 40, 170
+N, E, CITES = 40, 170, ("paper", "cites", "paper")
 
 
 def homogeneous() -> Any:
@@ -40,7 +40,7 @@ def heterogeneous() -> Any:
     data["author", "writes", "paper"].edge_index = ends
     data["paper", "written by", "author"].edge_index = ends.flip(0)
     data["paper", "written by", "author"].edge_attr = torch.randn(E, 2, generator=draw)
-    data["paper", "cites", "paper"].edge_index = torch.randint(0, N, (2, 90), generator=draw)
+    data[CITES].edge_index = torch.randint(0, N, (2, 90), generator=draw)
     data["author", "knows", "author"].edge_index = torch.zeros(2, 0).long()
     return data
 
@@ -49,30 +49,41 @@ def current() -> Communicator:
     return dgcl.current_communicator()
 
 
+def equal(one: Any, other: Any) -> bool:
+    return bool((one == other).all()) if isinstance(one, torch.Tensor) else one == other
+
+
+def check_back(back: Any, whole: Any) -> None:
+    for store, expected in zip(back.stores, whole.stores, strict=True):
+        values = dict(store.items())
+        assert values.pop("num_nodes", N) in (N, 17, 6)
+        assert "out" not in values or torch.equal(values.pop("out"), 2 * expected.x)
+        assert values.keys() == {*expected.keys()}
+        assert all(equal(values[name], value) for name, value in expected.items())
+
+
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 @pytest.mark.parametrize("given_on", ["rank 0", "all"])
-def test_data_is_divided_by_vertices_and_edges(world_size: int, given_on: str, caplog):
+def test_data_is_divided_by_vertices_and_edges_and_comes_back(world_size: int, given_on: str, caplog):
     whole = homogeneous()
 
     def run(rank: int) -> Any:
         data = dgcl.dispatch(whole if given_on == "all" or rank == 0 else None)
-        comm = current()
-        assert (data.num_nodes, data.name) == (comm.num_owned, "mesh")
-        for name in ("train_idx", "edge_label_index", "edge_label"):
-            assert torch.equal(data[name], whole[name])
+        comm, mine = current(), torch.from_numpy(current().local.edge_ids)
         ids = torch.cat([comm.owned_ids, comm.halo_ids])
-        sources, heads = ids[data.edge_index]
+        assert torch.equal(ids[data.edge_index], whole.edge_index[:, mine])
         assert (data.edge_index[1] < comm.num_owned).all()
-        columns = comm.collect_edges(torch.stack([sources, heads], 1), None)
-        names = ("x", "y", "train_mask")
-        return columns, comm.collect_edges(data.edge_attr, None), [dgcl.collect(data[n], None) for n in names]
+        for name, value in data.items():
+            rows = {"x": comm.owned_ids, "y": comm.owned_ids, "train_mask": comm.owned_ids, "edge_attr": mine}
+            if name not in ("edge_index", "num_nodes"):
+                assert equal(value, whole[name][rows[name]] if name in rows else whole[name])
+        data.out, data.train_mask = 2 * data.x, data.train_mask.clone()
+        return dgcl.collect(data, world_size - 1)
 
     with caplog.at_level(logging.WARNING, "dgcl"):
-        results = dgcl.launch(_on_rank, world_size, run)
-    for columns, edge_attr, rows in results:
-        assert torch.equal(columns.t(), whole.edge_index.long())
-        assert torch.equal(edge_attr, whole.edge_attr)
-        assert all(map(torch.equal, rows, (whole.x, whole.y, whole.train_mask)))
+        *others, back = dgcl.launch(_on_rank, world_size, run)
+    assert not any(others)
+    check_back(back, whole)
     (record,) = (each for each in caplog.records if "stay whole" in each.message)
     assert "train_idx, edge_label_index, edge_label stay whole" in record.message
 
@@ -84,37 +95,35 @@ def test_every_type_of_edges_has_an_exchange_of_its_own(world_size: int):
     def run(rank: int) -> None:
         data = dgcl.dispatch(whole if rank == 0 else None)
         comm = current()
-        assert data.year == 2024
-        assert data["paper"].num_nodes == len(data["paper"].x)
-        numbers = {name: comm._vertices(name)[0] for name in whole.node_types}  # ids within the type
+        numbers = {name: torch.from_numpy(comm._vertices(name)[0]) for name in whole.node_types}
         for edge_type in whole.edge_types:
             source, name, head = edge_type
             sources, heads = data[edge_type].edge_index
-            rows = comm.expand(data[source].x, "__".join(edge_type))
-            ids = comm.expand(torch.from_numpy(numbers[source]), "__".join(edge_type))
-            assert torch.equal(rows, whole[source].x[ids])
-            mine = torch.stack([ids[sources], torch.from_numpy(numbers[head])[heads]])
-            if "edge_attr" in whole[edge_type]:
-                mine = torch.cat([mine, data[edge_type].edge_attr.t()])
-            columns = torch.cat(comm.control.exchange(mine), 1)
-            expected = whole[edge_type].edge_index
-            if "edge_attr" in whole[edge_type]:
-                expected = torch.cat([expected, whole[edge_type].edge_attr.t()])
-            assert sorted(columns.t().tolist()) == sorted(expected.t().tolist()), name
+            ids = comm.expand(numbers[source], "__".join(edge_type))
+            assert torch.equal(comm.expand(data[source].x, "__".join(edge_type)), whole[source].x[ids])
+            columns = torch.cat(comm.control.exchange(torch.stack([ids[sources], numbers[head][heads]])), 1)
+            assert sorted(columns.t().tolist()) == sorted(whole[edge_type].edge_index.t().tolist()), name
         back = comm.collect({name: data[name].x for name in whole.node_types}, None)
         assert all(torch.equal(back[name], whole[name].x) for name in whole.node_types)
         ids = torch.tensor([16, 0, 0])[rank % 2 :]
         assert torch.equal(dgcl.fetch(data["author"].x, ids, node_type="author"), whole["author"].x[ids])
+        data["paper"].out = 2 * data["paper"].x
+        check_back(dgcl.collect(data, None), whole)
 
     dgcl.launch(_on_rank, world_size, run)
 
 
-def collect_papers(x: Any) -> Any:
-    return dgcl.collect({"paper": x})
+def collect_papers(data: Any) -> Any:
+    return dgcl.collect({"paper": data["paper"].x})
 
 
-def fetch_a_paper(x: Any) -> Any:
-    return dgcl.fetch(x, torch.tensor([0]), node_type="paper")
+def fetch_a_paper(data: Any, which: int = 0, node_type: str = "paper") -> Any:
+    return dgcl.fetch(data["paper"].x, torch.tensor([which]), node_type=node_type)
+
+
+def collect_changed(data: Any, key: Any = "paper", **values: Any) -> Any:
+    data[key].update(values)
+    return dgcl.collect(data)
 
 
 @pytest.mark.parametrize(
@@ -122,28 +131,27 @@ def fetch_a_paper(x: Any) -> Any:
     [
         (
             collect_papers,
-            lambda x: dgcl.collect({"paper": x, "book": x}),
+            lambda data: dgcl.collect({"paper": data["paper"].x, "book": None}),
             "rows must be by type of vertices, .*'book'",
         ),
-        (collect_papers, lambda x: dgcl.collect({}), "rows must be of the same types in the same order"),
+        (collect_papers, lambda _: dgcl.collect({}), "rows must be of the same types in the same order"),
+        (fetch_a_paper, lambda data: fetch_a_paper(data, 0, "book"), "node_type must be one of .*'book'"),
+        (fetch_a_paper, lambda data: fetch_a_paper(data, N), r"ids must lie in \[0, 40\)"),
+        (dgcl.collect, lambda data: dgcl.collect(data, file="a.npy"), "file must be None"),
+        (dgcl.collect, lambda data: collect_changed(data, more=1), "data.more must"),
+        (dgcl.collect, lambda data: collect_changed(data, x=data["paper"].x[1:]), "data.x must"),
         (
-            fetch_a_paper,
-            lambda x: dgcl.fetch(x, torch.tensor([0]), node_type="book"),
-            "node_type must be one of .*'book'",
-        ),
-        (
-            fetch_a_paper,
-            lambda x: dgcl.fetch(x, torch.tensor([N]), node_type="paper"),
-            r"ids must lie in \[0, 40\)",
+            dgcl.collect,
+            lambda data: collect_changed(data, CITES, edge_index=data[CITES].edge_index.clone()),
+            "data.edge_index must .* as it came",
         ),
     ],
 )
-def test_a_wrong_type_on_one_rank_is_an_error_on_all(right: Any, wrong: Any, words: str):
+def test_what_is_wrong_on_one_rank_is_an_error_on_all(right: Any, wrong: Any, words: str):
     def run(rank: int) -> None:
-        x = dgcl.dispatch(heterogeneous())["paper"].x
-        call = wrong if rank == 1 else right
+        data = dgcl.dispatch(heterogeneous())
         with pytest.raises(ValueError, match=words):
-            call(x)
+            (wrong if rank == 1 else right)(data)
 
     dgcl.launch(_on_rank, 2, run)
 
@@ -186,7 +194,12 @@ def test_what_cannot_be_divided_is_an_error_on_every_rank(case: str):
 
 def test_what_is_open_is_what_it_is_named():
     def run(rank: int) -> list[int]:
-        data = dgcl.dispatch(square(y=torch.arange(6), w=torch.arange(6)), vertices=["y"], edges=["w"])
+        whole, part = square(y=torch.arange(6), w=torch.arange(6)), torch.arange(6) // 3
+        data = dgcl.dispatch(whole, vertices=["y"], edges=["w"], part=part)
+        check_back(dgcl.collect(data, None), whole)
+        data.z = data.y
+        with pytest.raises(ValueError, match=r"data.z must .*\(got vertices or edges"):
+            dgcl.collect(data)
         return [len(data.y), len(data.w), current().num_owned, data.edge_index.shape[1]]
 
     assert all(a == c and b == d for a, b, c, d in dgcl.launch(_on_rank, 2, run))
@@ -198,6 +211,9 @@ def test_rows_of_edges_that_are_given_as_those_of_vertices():
         dgcl.dispatch(data)
         with pytest.raises(ValueError, match=r"rows of edges: hand them out with comm.dispatch_edges"):
             dgcl.dispatch_features(data.edge_attr)
+        dgcl.build_comm_info(data)
+        with pytest.raises(ValueError, match="data must be what"):
+            dgcl.collect(data)
 
     dgcl.launch(_on_rank, 2, run)
 
