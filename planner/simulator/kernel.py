@@ -14,51 +14,50 @@ from dgcl.planner.compiled import compiled
 
 
 @compiled
-def fair_rates(active: Any, weight: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> None:
+def fair_rates(active: Any, weight: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> Any:
     """Write into ``rate`` the weighted max-min fair share of each message in ``active``.
 
     Progressive filling (Bertsekas and Gallager, Data Networks, 6.5): the direction that leaves the least to each
     unit of ``weight`` through it is filled first. Its messages keep that rate, and what they use of other directions
-    is taken from these. Then the next direction.
+    is taken from these. Then the next direction. Weights are whole numbers: what is left of their sums is exact.
+
+    Returns:
+        (num_directions,) float64, what is left of ``capacity``.
     """
     left = capacity.copy()
-    for m in active:
-        rate[m] = -1.0
     num = left.shape[0]
+    weights = np.zeros(num)  # of messages without a rate over each direction
     first = np.zeros(num + 1, np.int64)  # messages over each direction, in the order of `active`
     for m in active:
+        rate[m] = -1.0
         for h in range(ptr[m], ptr[m + 1]):
             first[hops[h] + 1] += 1
+            weights[hops[h]] += weight[m]
     first = np.cumsum(first)
     over, end = np.empty(first[num], np.int64), first[:num].copy()
     for m in active:
         for h in range(ptr[m], ptr[m + 1]):
             over[end[hops[h]]] = m
             end[hops[h]] += 1
-    # Weight of messages without a rate over each direction: added anew where one got its rate, since what is left of
-    # a sum after subtractions may be rounding.
-    weights, stale = np.zeros(num), np.ones(num, np.bool_)
-    todo = active.shape[0]
-    while todo:
-        share, tightest = np.inf, -1
-        for c in range(num):
-            if stale[c]:
-                stale[c] = False
-                weights[c] = 0.0
-                for i in range(first[c], first[c + 1]):
-                    if rate[over[i]] < 0:
-                        weights[c] += weight[over[i]]
-            if weights[c] > 0 and left[c] < share * weights[c]:
-                share, tightest = left[c] / weights[c], c
+    open_ = np.flatnonzero(weights)
+    while True:
+        share, tightest, kept = np.inf, -1, 0
+        for c in open_:
+            if weights[c] > 0:
+                open_[kept] = c
+                kept += 1
+                if left[c] < share * weights[c]:
+                    share, tightest = left[c] / weights[c], c
+        if not kept:
+            return left
+        open_ = open_[:kept]
         for i in range(first[tightest], first[tightest + 1]):
             m = over[i]
-            if rate[m] >= 0:
-                continue
-            rate[m] = share * weight[m]
-            todo -= 1
-            for h in range(ptr[m], ptr[m + 1]):
-                left[hops[h]] = max(0.0, left[hops[h]] - rate[m])
-                stale[hops[h]] = True
+            if rate[m] < 0:
+                rate[m] = share * weight[m]
+                for h in range(ptr[m], ptr[m + 1]):
+                    left[hops[h]] = max(0.0, left[hops[h]] - rate[m])
+                    weights[hops[h]] -= weight[m]
 
 
 @compiled
@@ -101,7 +100,7 @@ def run(
     """
     num = size.shape[0]
     issued, flowing, arrived = np.full(num, np.nan), np.full(num, np.nan), np.full(num, np.nan)
-    busy = np.zeros(capacity.shape[0])
+    busy, left = np.zeros(capacity.shape[0]), capacity
     waiting = waits.copy()
     behind = np.full(num, -1, np.int64)
     ahead = np.ones(num, np.int64)  # what must end before the bytes flow: the latency, and the message ahead
@@ -129,7 +128,8 @@ def run(
         latency_ends = len(latencies) > 0 and latencies[0][0] <= now + step
         if latency_ends:
             step = max(0.0, latencies[0][0] - now)
-        _count_busy(active, rate, ptr, hops, step, busy)
+        if step < np.inf:
+            busy += np.where(left < capacity, step, 0.0)
         done = [0]
         done.pop()
         for m in active:
@@ -174,7 +174,7 @@ def run(
                     done.append(m)
             changed = len(done) > 0
         active = np.flatnonzero(open_)
-        fair_rates(active, weight, ptr, hops, capacity, rate)
+        left = fair_rates(active, weight, ptr, hops, capacity, rate)
     return issued, flowing, arrived, busy
 
 
@@ -185,17 +185,3 @@ def _end_latencies(latencies: Any, now: float, ahead: Any, could: Any) -> None:
         _, m = heapq.heappop(latencies)
         ahead[m] -= 1
         could[m] = ahead[m] == 0
-
-
-@compiled(entry=False)
-def _count_busy(active: Any, rate: Any, ptr: Any, hops: Any, step: float, busy: Any) -> None:
-    """Add ``step`` seconds to every direction over which something flows."""
-    used = np.zeros(busy.shape[0], np.bool_)
-    for m in active:
-        if rate[m] > 0:
-            for h in range(ptr[m], ptr[m + 1]):
-                used[hops[h]] = True
-    if step > 0 and step < np.inf:
-        for c in range(busy.shape[0]):
-            if used[c]:
-                busy[c] += step
