@@ -31,7 +31,7 @@ def put_rows(target: Tensor, places: Tensor, rows: Tensor) -> None:
     row_bytes = bytes_of_row(target)
     if row_bytes == 0 or not _fit(target, rows):
         # what is on its way to the host could be read before it has come
-        target[places.to(target.device)] = rows.to(target.device, non_blocking=not rows.is_cuda)
+        target[places.to(target.device)] = rows.to(target.device, non_blocking=target.device != _CPU)
     else:
         _as_items(target, row_bytes)[places.numpy()] = _as_items(rows, row_bytes)
 

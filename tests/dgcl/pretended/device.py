@@ -97,6 +97,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         on_device = isinstance(args[0], OnDevice)
         if wrapped and not on_device:
             host_waits.add("copy to the host")
+    if wrapped and not on_device and (kwargs.get("non_blocking") or args[2:] == (True,)):
+        raise RuntimeError(f"{name}: the host may read rows that are still on their way from the device")
     if target is not None:
         kwargs["device"] = "cpu" if on_device else target
     result = func(*tree_map(_held, args), **tree_map(_held, kwargs))
