@@ -49,6 +49,11 @@ def require_length(name: str, array: npt.NDArray[Any], length: int, meaning: str
         raise ValueError(f"{name} must have length {length} ({meaning}), got {array.shape[0]}")
 
 
+def ranges(first: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> Int64Array:
+    """Return the numbers ``first[i]`` to ``first[i] + sizes[i] - 1`` of every i, one range after the other."""
+    return np.repeat(first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+
+
 def require_range(name: str, array: npt.NDArray[Any], low: int, high: int, meaning: str) -> None:
     """Raise ValueError naming the first element outside ``low <= x < high``."""
     bad = (array < low) | (array >= high)

@@ -68,7 +68,7 @@ def _require_link(trees: Trees, edge: int) -> None:
 def direction_loads(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
     """Return the bytes over each connection-direction, (num_stages, num_directions), from :func:`link_rows`."""
     num_stages, num_directions = rows.shape[0], arrays.bandwidth.shape[0]
-    link_of_hop = np.repeat(np.arange(rows.shape[1]), np.diff(arrays.link_ptr))
+    link_of_hop = arrays.link_of_hop
     loads = np.empty((num_stages, num_directions))
     for k in range(num_stages):
         hops = rows[k, link_of_hop]

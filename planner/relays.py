@@ -13,7 +13,7 @@ import numpy as np
 from dgcl.planner.arrays import BoolArray
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.planner.trees import Trees, tree_chunks
+from dgcl.planner.trees import Trees
 
 
 def relay_edges(relation: Relation, trees: Trees) -> BoolArray:
@@ -33,7 +33,8 @@ def without_idle_relays(plan: Plan) -> Trees:
     while True:  # without an idle relay, the relay that fed it may be idle too
         idle = relay_edges(plan.relation, trees)
         if idle.any():
-            idle &= ~_passed_on(trees, plan.world_size)
+            parent = trees.parents(plan.world_size)
+            idle[parent[parent >= 0]] = False  # it is passed on
         if not idle.any():
             return trees
         left = np.bincount(trees.edge_tree()[~idle], minlength=trees.num_trees)
@@ -45,15 +46,3 @@ def without_idle_relays(plan: Plan) -> Trees:
             trees.edge_dst[~idle],
             trees.edge_stage[~idle],
         )
-
-
-def _passed_on(trees: Trees, world_size: int) -> BoolArray:
-    """Return which edges enter a rank that sends in the same tree, ``(E,)`` bool."""
-    passed = np.zeros(trees.num_edges, np.bool_)
-    for first, last in tree_chunks(trees):
-        edges = slice(int(trees.edge_ptr[first]), int(trees.edge_ptr[last]))
-        cell = np.repeat(np.arange(last - first), np.diff(trees.edge_ptr[first : last + 1])) * world_size
-        sends = np.zeros((last - first) * world_size, np.bool_)
-        sends[cell + trees.edge_src[edges]] = True
-        passed[edges] = sends[cell + trees.edge_dst[edges]]
-    return passed

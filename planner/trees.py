@@ -11,10 +11,13 @@ from dgcl.planner.arrays import (
     Int32Array,
     Int64Array,
     integer_array,
+    ranges,
     require_edge_pointers,
     require_length,
     require_range,
 )
+
+_CELLS = 1 << 22  # of a table by tree and rank
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,19 @@ class Trees:
         """Return the rows that travel over each edge, (E,) int64."""
         return np.repeat(self.tree_count, np.diff(self.edge_ptr))
 
+    def parents(self, world_size: int) -> Int64Array:
+        """Return the edge of the same tree that enters each edge's sender, (E,) int64; -1 where that is the owner."""
+        parent = np.full(self.num_edges, -1, np.int64)
+        step = max(1, _CELLS // world_size)
+        for first in range(0, self.num_trees, step):
+            last = min(self.num_trees, first + step)
+            edges = np.arange(self.edge_ptr[first], self.edge_ptr[last])
+            cell = np.repeat(np.arange(last - first), np.diff(self.edge_ptr[first : last + 1])) * world_size
+            entered = np.full((last - first) * world_size, -1, np.int64)
+            entered[cell + self.edge_dst[edges]] = edges
+            parent[edges] = entered[cell + self.edge_src[edges]]
+        return parent
+
     def rows_moved(self) -> int:
         """Return the number of (row, link) hops of the whole plan."""
         return int(self.edge_count().sum())
@@ -115,7 +131,7 @@ class Trees:
         order = np.argsort(self.tree_class, kind="stable")
         sizes = np.diff(self.edge_ptr)[order]
         edge_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        edges = np.arange(self.num_edges) + np.repeat(self.edge_ptr[:-1][order] - edge_ptr[:-1], sizes)
+        edges = ranges(self.edge_ptr[:-1][order], sizes)
         return Trees(
             self.tree_class[order],
             self.tree_count[order],

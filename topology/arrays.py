@@ -43,6 +43,11 @@ class TopologyArrays:
         """How many links there are."""
         return len(self.link_src)
 
+    @property
+    def link_of_hop(self) -> NDArray[np.int64]:
+        """The link of each entry of ``link_directions``."""
+        return np.repeat(np.arange(self.num_links), np.diff(self.link_ptr))
+
     def direction_name(self, direction: int) -> str:
         """The name of a connection-direction, such as ``gpu0-plx0:gpu0>plx0``."""
         return self.direction_names[direction]

@@ -129,10 +129,9 @@ def _sharing(topology: Topology, arrays: TopologyArrays) -> str:
 
 def _users(arrays: TopologyArrays) -> list[NDArray[np.intp]]:
     """For each connection-direction the links whose route uses it."""
-    link_of_step = np.repeat(np.arange(arrays.num_links), np.diff(arrays.link_ptr))
     by_direction = np.argsort(arrays.link_directions, kind="stable")
     ends = np.cumsum(np.bincount(arrays.link_directions, minlength=arrays.num_directions))
-    return np.split(link_of_step[by_direction], ends[:-1]) if arrays.num_directions else []
+    return np.split(arrays.link_of_hop[by_direction], ends[:-1]) if arrays.num_directions else []
 
 
 def _name_list(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from dgcl.planner.arrays import ranges
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.planner.relays import relay_edges, without_idle_relays
@@ -17,6 +18,7 @@ from dgcl.program.model import Program, Schedule
 from dgcl.relation.classes import ItemClasses
 
 _MAX_ROWS = 2**31 - 1
+_Pair = tuple[np.ndarray, np.ndarray]
 
 
 def compile_programs(plan: Plan, classes: ItemClasses) -> list[Program]:
@@ -192,7 +194,7 @@ class Frame:
     relation: Relation
     trees: Trees
     transfers: _Transfers
-    feeds: tuple[np.ndarray, np.ndarray]
+    feeds: _Pair
     num_owned: np.ndarray
     num_halo: np.ndarray
     num_relay: np.ndarray
@@ -205,8 +207,6 @@ class Frame:
     @classmethod
     def of(cls, relation: Relation, trees: Trees, num_owned: np.ndarray) -> Frame:
         """The frame of trees without idle relays; ``num_owned``: ``(P,)`` items that each rank owns."""
-        from dgcl.program.tables import parent_edges
-
         transfers = _find_transfers(relation, trees)
         world_size, total = len(num_owned), transfers.num_rows.sum(axis=1)
 
@@ -221,7 +221,7 @@ class Frame:
             relation,
             trees,
             transfers,
-            _feeding_pairs(parent_edges(trees.edge_ptr, trees.edge_src, trees.edge_dst), transfers),
+            _feeding_pairs(trees.parents(world_size), transfers),
             num_owned=num_owned,
             num_halo=num_halo,
             num_relay=num_relay,
@@ -253,55 +253,53 @@ class Frame:
         reached[trees.edge_tree()[trees.edge_dst == rank]] = True
         here, counts = reached[self.by_class], trees.tree_count[self.by_class]
         first, count = (np.cumsum(counts) - counts)[here], counts[here]
-        return np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+        return ranges(first, count)
 
     def expand(self, rank: int) -> Schedule:
         """What one rank sends and receives in an expand."""
-        transfers = self.transfers
-        outgoing, incoming = (np.flatnonzero(end == rank) for end in (transfers.sender, transfers.receiver))
-        outgoing = outgoing[np.lexsort((transfers.receiver[outgoing], transfers.stage[outgoing]))]
-        incoming = incoming[np.lexsort((transfers.sender[incoming], transfers.stage[incoming]))]
-        brings, sends_on = self.feeds
+        transfers, (brings, sends_on) = self.transfers, self.feeds
         first_relay = (self.num_owned + self.num_halo)[transfers.receiver]
-        put_at = np.stack((self.halo_row, self.relay_row - first_relay), axis=1)
         taken_from = np.stack((self.send_start, self.send_start + transfers.num_rows[:, 0]), axis=1)
-        pointer, deps = _dependencies(outgoing, incoming, sends_on, brings, len(transfers))
-        return Schedule(
-            send_peer=transfers.receiver[outgoing],
-            send_stage=transfers.stage[outgoing],
-            send_count=transfers.num_rows[outgoing],
-            send_from=taken_from[outgoing],
-            send_to=put_at[outgoing],
-            send_dep_ptr=pointer,
-            send_deps=deps,
-            recv_peer=transfers.sender[incoming],
-            recv_stage=transfers.stage[incoming],
-            recv_count=transfers.num_rows[incoming],
-            recv_to=put_at[incoming],
-        )
+        put_at = np.stack((self.halo_row, self.relay_row - first_relay), axis=1)
+        ends = transfers.sender, transfers.receiver
+        return self._schedule(rank, ends, transfers.stage, (sends_on, brings), (taken_from, put_at))
 
     def fold(self, rank: int) -> Schedule:
         """The same transfers backwards: stages in reverse, sender and receiver swapped."""
         transfers = self.transfers
-        stage = transfers.num_stages - 1 - transfers.stage
-        outgoing, incoming = (np.flatnonzero(end == rank) for end in (transfers.receiver, transfers.sender))
-        outgoing = outgoing[np.lexsort((transfers.sender[outgoing], stage[outgoing]))]
-        incoming = incoming[np.lexsort((transfers.receiver[incoming], stage[incoming]))]
-        brings, sends_on = self.feeds
-        put_at = np.stack((self.slot_start, self.slot_start + transfers.num_rows[:, 0]), axis=1)
         taken_from = np.stack((self.halo_row, self.relay_row), axis=1)
-        pointer, deps = _dependencies(outgoing, incoming, brings, sends_on, len(transfers))
+        put_at = np.stack((self.slot_start, self.slot_start + transfers.num_rows[:, 0]), axis=1)
+        stage = (transfers.num_stages - 1 - transfers.stage).astype(np.int32)
+        return self._schedule(
+            rank, (transfers.receiver, transfers.sender), stage, self.feeds, (taken_from, put_at)
+        )
+
+    def _schedule(self, rank: int, ends: _Pair, stage: np.ndarray, feeds: _Pair, places: _Pair) -> Schedule:
+        """What a rank sends and receives.
+
+        Args:
+            rank: The rank.
+            ends: (T,) the sender and the receiver of each transfer.
+            stage: (T,) when it is.
+            feeds: Pairs of transfers, of which the first waits for the second.
+            places: (T, 2) where its rows are taken from, and where they are put.
+        """
+        (sender, receiver), (taken_from, put_at), num_rows = ends, places, self.transfers.num_rows
+        outgoing, incoming = (np.flatnonzero(end == rank) for end in ends)
+        outgoing = outgoing[np.lexsort((receiver[outgoing], stage[outgoing]))]
+        incoming = incoming[np.lexsort((sender[incoming], stage[incoming]))]
+        pointer, deps = _dependencies(outgoing, incoming, *feeds, len(stage))
         return Schedule(
-            send_peer=transfers.sender[outgoing],
-            send_stage=stage[outgoing].astype(np.int32),
-            send_count=transfers.num_rows[outgoing],
+            send_peer=receiver[outgoing],
+            send_stage=stage[outgoing],
+            send_count=num_rows[outgoing],
             send_from=taken_from[outgoing],
             send_to=put_at[outgoing],
             send_dep_ptr=pointer,
             send_deps=deps,
-            recv_peer=transfers.receiver[incoming],
-            recv_stage=stage[incoming].astype(np.int32),
-            recv_count=transfers.num_rows[incoming],
+            recv_peer=sender[incoming],
+            recv_stage=stage[incoming],
+            recv_count=num_rows[incoming],
             recv_to=put_at[incoming],
         )
 
@@ -320,7 +318,7 @@ def _ordered_starts(group: np.ndarray, major: np.ndarray, minor: np.ndarray, siz
     return starts
 
 
-def _feeding_pairs(parent: np.ndarray, transfers: _Transfers) -> tuple[np.ndarray, np.ndarray]:
+def _feeding_pairs(parent: np.ndarray, transfers: _Transfers) -> _Pair:
     """Distinct (transfer that brings a row to a rank, transfer that sends the row on from there).
 
     ``parent[e]`` is the tree edge that enters the sender of edge e, -1 at the root.
@@ -333,7 +331,7 @@ def _feeding_pairs(parent: np.ndarray, transfers: _Transfers) -> tuple[np.ndarra
 
 def _dependencies(
     tasks: np.ndarray, others: np.ndarray, waiting: np.ndarray, awaited: np.ndarray, num_transfers: int
-) -> tuple[np.ndarray, np.ndarray]:
+) -> _Pair:
     """CSR: for each of ``tasks``, the places in ``others`` of the transfers that it waits for."""
     place_task = np.full(num_transfers, -1, np.int64)
     place_other = np.full(num_transfers, -1, np.int64)

@@ -40,10 +40,8 @@ def contribution_program(plan: Plan, rank: int) -> Program:
 
 def contribution_items(plan: Plan) -> tuple[Trees, Relation]:
     """The trees that bring the items, and their classes: paths of the plan's trees, from a destination to the root."""
-    from dgcl.program.tables import parent_edges
-
     relation, trees = plan.relation, without_idle_relays(plan)
-    parent = parent_edges(trees.edge_ptr, trees.edge_src, trees.edge_dst)
+    parent = trees.parents(plan.world_size)
     tree_of_edge = trees.edge_tree()
     by_place = np.empty(trees.num_trees, np.int64)  # of rows, trees take consecutive places, class by class
     by_place[np.argsort(trees.tree_class, kind="stable")] = np.arange(trees.num_trees)

@@ -15,19 +15,6 @@ from dgcl.kernels.compiled import compiled
 
 
 @compiled
-def parent_edges(edge_ptr: np.ndarray, edge_src: np.ndarray, edge_dst: np.ndarray) -> np.ndarray:
-    """``(E,)`` int64: the edge that enters each edge's sender, -1 at the root."""
-    parent = np.full(len(edge_src), -1, np.int64)
-    for tree in range(len(edge_ptr) - 1):
-        for edge in range(edge_ptr[tree], edge_ptr[tree + 1]):
-            for before in range(edge_ptr[tree], edge):
-                if edge_dst[before] == edge_src[edge]:
-                    parent[edge] = before
-                    break
-    return parent
-
-
-@compiled
 def fill_tables(
     row_of_item: np.ndarray,
     tree_of_item: np.ndarray,

@@ -103,10 +103,9 @@ def _unnamed_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:
     names = [device.name for device in topology.devices]
     if world <= BY_CONNECTION_UP_TO:
         arrays = topology.arrays()
-        link_of_hop = np.repeat(np.arange(len(arrays.link_src)), np.diff(arrays.link_ptr))
         for ends in (arrays.link_dst, arrays.link_src):
             touches = np.zeros((arrays.bandwidth.shape[0], world), np.bool_)
-            touches[arrays.link_directions, ends[link_of_hop]] = True
+            touches[arrays.link_directions, ends[arrays.link_of_hop]] = True
             for row in touches:
                 group = frozenset(np.flatnonzero(row).tolist())
                 yield group, _listed(group, names)

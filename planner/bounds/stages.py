@@ -216,7 +216,7 @@ def _capacities(arrays: TopologyArrays, machine: Int64Array) -> Capacities:
     num, size = int(machine.max()) + 1, machine.shape[0]
     starts = arrays.link_ptr[:-1]
     width = arrays.bandwidth[arrays.link_directions]
-    link_of_hop = np.repeat(np.arange(starts.shape[0]), np.diff(arrays.link_ptr))
+    link_of_hop = arrays.link_of_hop
     narrow = np.flatnonzero(width == np.minimum.reduceat(width, starts)[link_of_hop])
     first, last = np.empty((2, starts.shape[0]), np.int64)
     first[link_of_hop[narrow[::-1]]] = arrays.link_directions[narrow[::-1]]

@@ -350,7 +350,7 @@ def _hops_that_count(arrays: TopologyArrays) -> tuple[Int64Array, Int64Array, In
 
     It is the narrowest; the others are never busier. Sums of numbers drawn for the links tell which links use one.
     """
-    link_of_hop = np.repeat(np.arange(arrays.num_links), np.diff(arrays.link_ptr))
+    link_of_hop = arrays.link_of_hop
     drawn = np.random.default_rng(0).random(arrays.num_links)
     users = np.bincount(arrays.link_directions, weights=drawn[link_of_hop], minlength=arrays.num_directions)
     order = np.lexsort((arrays.bandwidth, users))

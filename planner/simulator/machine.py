@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.arrays import FloatArray, Int64Array, ranges
 from dgcl.planner.simulator.messages import Messages
 
 if TYPE_CHECKING:
@@ -47,6 +47,5 @@ def routes_of(machine: Topology, link: Int64Array) -> tuple[Int64Array, Int64Arr
     """Return (N+1,) pointers into the connection-directions of each message's route, and those directions."""
     arrays = machine.arrays()
     sizes = np.diff(arrays.link_ptr)[link]
-    ptr = np.concatenate([[0], np.cumsum(sizes)])
-    at = np.arange(int(ptr[-1])) + np.repeat(arrays.link_ptr[:-1][link] - ptr[:-1], sizes)
-    return ptr, arrays.link_directions[at].astype(np.int64)
+    at = ranges(arrays.link_ptr[:-1][link], sizes)
+    return np.append(0, np.cumsum(sizes)), arrays.link_directions[at].astype(np.int64)

@@ -13,8 +13,6 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.trees import Trees
 
-_CELLS = 1 << 22  # table cells per chunk of trees
-
 
 @dataclass(frozen=True)
 class Messages:
@@ -56,7 +54,7 @@ def messages(trees: Trees, world_size: int) -> Messages:
     kinds, message = np.unique(key, return_inverse=True)
     rows, num = np.zeros(kinds.shape[0], np.int64), max(1, kinds.shape[0])
     np.add.at(rows, message, trees.edge_count())
-    parent = parent_edges(trees, world_size)
+    parent = trees.parents(world_size)
     child = np.flatnonzero(parent >= 0)
     pairs = np.unique(message[child] * num + message[parent[child]])
     return Messages(
@@ -67,20 +65,6 @@ def messages(trees: Trees, world_size: int) -> Messages:
         before=pairs % num,
         after=pairs // num,
     )
-
-
-def parent_edges(trees: Trees, world_size: int) -> Int64Array:
-    """Return the edge of the same tree that enters each edge's sender; -1 where the sender is the owner."""
-    parent = np.full(trees.num_edges, -1, np.int64)
-    step = max(1, _CELLS // world_size)
-    for first in range(0, trees.num_trees, step):
-        last = min(trees.num_trees, first + step)
-        edges = np.arange(trees.edge_ptr[first], trees.edge_ptr[last])
-        cell = np.repeat(np.arange(last - first), np.diff(trees.edge_ptr[first : last + 1])) * world_size
-        entered = np.full((last - first) * world_size, -1, np.int64)
-        entered[cell + trees.edge_dst[edges]] = edges
-        parent[edges] = entered[cell + trees.edge_src[edges]]
-    return parent
 
 
 def transfer_bytes(messages: Messages, row_bytes: int) -> FloatArray:

@@ -87,7 +87,6 @@ def smooth_makespan(
     `latency_unit` is the number of time units in a second.
     """
     num_links, num_directions = arrays.link_src.shape[0], arrays.bandwidth.shape[0]
-    link_of_hop = np.repeat(np.arange(num_links), np.diff(arrays.link_ptr)).astype(np.int32)
     order = np.argsort(arrays.link_directions, kind="stable")
     ptr = np.searchsorted(arrays.link_directions[order], np.arange(num_directions + 1)).astype(np.int64)
     shape = (num_stages, num_directions)
@@ -97,7 +96,7 @@ def smooth_makespan(
         arrays.link_latency * latency_unit,
         np.array([arrays.link_latency.any()]),
         ptr,
-        link_of_hop[order],
+        arrays.link_of_hop[order].astype(np.int32),
     )  # fmt: skip
     load(smooth, forest)
     return smooth

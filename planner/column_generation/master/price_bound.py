@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array, IntArray
+from dgcl.planner.arrays import FloatArray, Int64Array, IntArray, ranges
 from dgcl.planner.column_generation.master.fractional import soft_weights
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
 from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
@@ -182,12 +182,9 @@ def _contract(
     src, dst = node_of[arrays.link_src], node_of[arrays.link_dst]
     crossing = np.flatnonzero(src != dst)
     lengths = np.diff(arrays.link_ptr)[crossing]
-    hops = np.arange(int(lengths.sum())) + np.repeat(
-        arrays.link_ptr[:-1][crossing] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths
-    )
     routes = Routes(
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        arrays.link_directions[hops],
+        arrays.link_directions[ranges(arrays.link_ptr[:-1][crossing], lengths)],
         1.0 / arrays.bandwidth,
         factor[crossing],
         np.zeros(crossing.shape[0]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dgcl.planner.arrays import BoolArray, Int32Array, Int64Array, MaskArray
+from dgcl.planner.arrays import BoolArray, Int32Array, Int64Array, MaskArray, ranges
 from dgcl.planner.compiled import compiled
 from dgcl.planner.trees import Trees
 
@@ -212,10 +212,14 @@ def _by_class(forest: Forest) -> Int64Array:
 def _gathered(forest: Forest, trees: Int64Array, count: Int64Array) -> Forest:
     """Return a copy of these trees with these rows."""
     sizes, first = forest.size[trees], forest.first[trees]
-    ptr = np.concatenate([[0], np.cumsum(sizes)])
-    take = np.arange(int(ptr[-1])) + np.repeat(first - ptr[:-1], sizes)
+    take = ranges(first, sizes)
     return _with_room(
-        forest.class_[trees], count[trees], ptr[:-1], sizes, forest.link[take], forest.stage[take]
+        forest.class_[trees],
+        count[trees],
+        np.cumsum(sizes) - sizes,
+        sizes,
+        forest.link[take],
+        forest.stage[take],
     )
 
 
