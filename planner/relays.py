@@ -13,7 +13,7 @@ import numpy as np
 from dgcl.planner.arrays import BoolArray
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.planner.trees import Trees
+from dgcl.planner.trees import Trees, tree_chunks
 
 
 def relay_edges(relation: Relation, trees: Trees) -> BoolArray:
