@@ -133,7 +133,10 @@ def _screen(advice: Advice) -> str:
     first, *lines = table(header, cells, range(2)).splitlines()
     text = [*_heading(advice), "", *textwrap.wrap(summary, _WIDTH), "", first]
     for row, line in zip(rows, lines[-len(rows) :], strict=True):
-        why = textwrap.wrap(row.why, _WIDTH - 6) + [f"-> {row.line}"] * bool(row.line)
+        here = f"; measured here: {seconds(row.measured)}, predicted {seconds(row.seconds.total)}" * bool(
+            row.measured
+        )
+        why = textwrap.wrap(row.why + here, _WIDTH - 6) + [f"-> {row.line}"] * bool(row.line)
         text += [line, *(f"      {each}" for each in why)]
     if grids[1:]:
         text.append(f"   and {len(grids) - 1} other grids, none of them better")

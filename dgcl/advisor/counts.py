@@ -78,10 +78,9 @@ class Counted:
     def travelling(self) -> NDArray[np.int64]:
         """(4, P) rows that each rank receives before it sums, and sends; partial sums that it makes for others, and
         those that others make for it. In the backward all go the other way."""
-        pairs = (
-            np.zeros((len(self.owned),) * 2) if each is None else each.pair_rows() for each in self.exchanges
-        )
-        return np.array([rows.sum(axis) for rows in pairs for axis in (0, 1)], np.int64)
+        none = 0 * self.expand.pair_rows()
+        pairs = (none if each is None else each.pair_rows() for each in self.exchanges)
+        return np.array([rows.sum(axis) for rows in pairs for axis in (0, 1)])
 
 
 class Candidates:

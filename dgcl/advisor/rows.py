@@ -29,6 +29,7 @@ class Row:
         bound_seconds: Of an epoch; no plan of its exchanges beats it.
         device_bytes: Of each rank, by name.
         host_bytes: Of all ranks.
+        measured: Seconds of an epoch on this host; 0.0: not measured.
     """
 
     strategy: Description
@@ -45,6 +46,7 @@ class Row:
     bound_seconds: float = 0.0
     device_bytes: dict[str, list[int]] = field(default_factory=dict)
     host_bytes: int = 0
+    measured: float = 0.0
 
     @property
     def seconds(self) -> Seconds:

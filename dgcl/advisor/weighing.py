@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from dgcl.advisor.advice import Advice
 from dgcl.advisor.counts import Candidates, Counted, Refused
 from dgcl.advisor.epoch import ERROR, TIMES, bounded, direct, epoch_layers, planned, total
-from dgcl.advisor.memory import MOST_CHUNKS, device_bytes, host_total, totals
+from dgcl.advisor.memory import MOST_CHUNKS, device_bytes, host_total
 from dgcl.advisor.model import Model
 from dgcl.advisor.rates import Rates
 from dgcl.advisor.rows import Row
@@ -84,7 +86,7 @@ def _in_memory(candidates: Candidates, counted: Counted, limit: int | None) -> C
         return replace(counted, strategy=Description("offload", chunks))
 
     def peak(counted: Counted) -> int:
-        return int(totals(device_bytes(counted, model)).max())
+        return int(np.sum([*device_bytes(counted, model).values()], 0).max())
 
     whole = peak(candidates.halo)
     chunks, _ = smallest_fitting(

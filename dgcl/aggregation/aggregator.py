@@ -180,7 +180,9 @@ def check_reduction(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
 def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) -> None:
     """Raise where maxima or minima cannot be had."""
     if edge_weight is not None:
-        raise ValueError(f"edge_weight goes with sums and means; reduce={reduce!r} takes rows as they are")
+        raise ValueError(
+            f"edge_weight goes with sums and means; reduce={reduce!r} takes rows as they are: leave it out"
+        )
     if comm.device.type == "cpu":
         segments.prepare()
 

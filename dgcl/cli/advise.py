@@ -50,6 +50,7 @@ def add_parser(verbs: Any, name: str) -> None:
     option(shown, "--explain S", "the working behind a strategy: time by layer, memory by name")
     option(shown, "--why-not S", "why a strategy is not chosen, part by part")
     option(shown, "--compare A,B", "strategies side by side", list_of(str))
+    option(parser, "--measure", "also train the three best here: gcn, sage or gin, T host:P")
     add_parts(parser)
     parser.runs(run)
 
@@ -87,7 +88,7 @@ def _advice(args: argparse.Namespace, graph: Any, model: Any, topology: Topology
     part = None if args.part is None else read_part(args.part, graph.num_nodes, topology.num_devices)
     try:
         with step(f"counting strategies of {topology.num_devices} ranks"):
-            return advise(
+            advice = advise(
                 graph,
                 model=model,
                 topology=topology,
@@ -96,5 +97,11 @@ def _advice(args: argparse.Namespace, graph: Any, model: Any, topology: Topology
                 rates=args.rates,
                 seed=args.seed,
             )
+        if args.measure:
+            from dgcl.bench.epochs import measure_epochs
+
+            with step("measuring epochs"):
+                measure_epochs(advice)
+        return advice
     except ValueError as error:  # of the options' names
-        raise CliError(re.sub("^(memory|rates)(_limit)?", r"--\1", str(error))) from None
+        raise CliError(re.sub("^(memory|rates|topology)(_limit)?", r"--\1", str(error))) from None

@@ -129,9 +129,9 @@ def predict_memory(
     )
 
 
-def pool_bytes(world_size: int, calls: Iterable[Sequence[int]]) -> int:
+def pool_bytes(calls: Iterable[Iterable[int]]) -> int:
     """Bytes of a pool after calls that take buffers of so many bytes each, and give them back."""
-    pool = BufferPool(cast(SegmentFile, _NoMemory(_pages(control_page_bytes(world_size)))))
+    pool = BufferPool(cast(SegmentFile, _NoMemory(0)))
     for sizes in calls:
         _use(pool, *sizes)
     return pool.bytes_allocated

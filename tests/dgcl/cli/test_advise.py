@@ -19,6 +19,7 @@ ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
         ("--compare halo,replicas", 0, "replicas:2: all ranks are on one machine"),
         ("--compare halo,tail", 0, "rows sent"),
         ("--inference -d float16 --optimizer sgd", 0, "inference, float16"),
+        ("--topology host:3 --measure", 0, "; measured here: "),
     ],
 )
 def test_what_is_printed(options, status, text, run, folder):
@@ -42,6 +43,7 @@ def test_sizes_alone_and_several_ranks(run, folder):
         ("--memory 10", "--memory must be above the model's parameters"),
         ("--explain windows:9", "(got 'windows:9'); did you mean 'windows'?"),
         ("--explain halo --ranks 1,2", "are of one number of ranks"),
+        ("--measure", "--measure trains gcn, sage or gin on a graph, with topology host:P (got gcn:8,4,2 on line)"),
     ],
 )
 def test_bad_options(options, message, run, folder):
