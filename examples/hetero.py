@@ -3,8 +3,7 @@
     torchrun --nproc-per-node=4 examples/hetero.py
     python examples/hetero.py                          # on one rank, with the same losses
 
-Authors write papers, and papers cite papers; the field of half of the papers is known. A matrix for each kind of edges
-makes this a relational GCN (Schlichtkrull et al., 2018).
+Authors write papers, and papers cite papers; the field of half is known. A relational GCN (Schlichtkrull et al., 2018).
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ def train(data: HeteroData | None, model: nn.Module, steps: int) -> list[float]:
     """Losses. ``data`` is needed on rank 0 only. Collective."""
     data = dgcl.dispatch(data)
     dgcl.distribute(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    losses = []
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.02), []
     for _ in range(steps):
         optimizer.zero_grad()
         scores = model(data.x_dict, data.edge_index_dict)["paper"]

@@ -107,8 +107,9 @@ def _from_dgl(graph: Any, num_nodes: int | None) -> Graph:
     if not graph.is_homogeneous:
         raise TypeError(
             f"graph must be homogeneous (got a DGLGraph with node types {graph.ntypes} and edge types "
-            f"{graph.etypes}); give its types as a PyG HeteroData, or one graph without:"
-            " dgl.to_homogeneous(graph, ndata=[...], edata=[...])"
+            f"{graph.etypes}); HeteroGraphConv, multi_update_all and graph[etype] have no rows of others: give its"
+            " types as a PyG HeteroData to a model of PyG's HeteroConv, or dgl.to_homogeneous(graph, ndata=[...],"
+            " edata=[...]) to RelGraphConv or HGTConv, with g.ndata[dgl.NTYPE] and g.edata[dgl.ETYPE]"
         )
     count = _require_count("DGLGraph", int(graph.num_nodes()), num_nodes)
     created = graph.formats()["created"]
