@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -86,26 +87,24 @@ def arrange(
                     f"Offload must be asked for the same on every rank: rank 0 asks for {requests[0]}, rank"
                     f" {rank} for {theirs}"
                 )
+        rows = cache(lambda chunks: chunk_rows(local, chunks, request.chunk_by, request.seed))
         if request.chunks is not None:
             chunks = request.chunks
         else:
             assert request.memory_limit is not None
             most = min(MOST_CHUNKS, max(1, *control.exchange(local.num_owned)))
             chunks, peak = smallest_fitting(
-                lambda n: _peak(control, local, request, n), request.memory_limit, most
+                lambda n: _peak(control, local, request, rows(n)), request.memory_limit, most
             )
             if not chunks:
                 raise _nothing_fits(control, local, request, peak)
-        return _arranged(control, local, topology, request, options, chunks)
+        return _arranged(control, local, topology, request, options, rows(chunks))
 
 
-def _reads(
-    local: LocalGraph, request: Request, chunks: int
-) -> tuple[list[Ids], list[tuple[Ids, tuple[int, int]]]]:
-    """This rank's chunks: rows, and what the other ranks must know of each."""
-    rows = chunk_rows(local, chunks, request.chunk_by, request.seed)
+def _reads(local: LocalGraph, rows: list[Ids]) -> list[tuple[Ids, tuple[int, int]]]:
+    """What the other ranks must know of this rank's chunks."""
     cut = (cut_chunk(local, each) for each in rows)
-    return rows, [(chunk.reads, chunk.size) for chunk in cut]
+    return [(chunk.reads, chunk.size) for chunk in cut]
 
 
 def _owner(owned: Sequence[Ids]) -> np.ndarray:
@@ -115,9 +114,9 @@ def _owner(owned: Sequence[Ids]) -> np.ndarray:
     return owner
 
 
-def _peak(control: Control, local: LocalGraph, request: Request, chunks: int) -> int:
+def _peak(control: Control, local: LocalGraph, request: Request, rows: list[Ids]) -> int:
     """Predicted bytes of the fullest rank. Collective."""
-    reports = control.gather((local.owned_ids, _reads(local, request, chunks)[1]))
+    reports = control.gather((local.owned_ids, _reads(local, rows)))
     peak = 0
     if reports is not None:
         assert request.widths is not None
@@ -155,10 +154,9 @@ def _arranged(
     topology: Topology,
     request: Request,
     options: PlanOptions,
-    chunks: int,
+    rows: list[Ids],
 ) -> Arrangement:
-    rows, of_chunks = _reads(local, request, chunks)
-    reports = control.gather((local.owned_ids, rows, of_chunks))
+    reports = control.gather((local.owned_ids, rows, _reads(local, rows)))
     answers: list[Any] | None = None
     if reports is not None:
         try:

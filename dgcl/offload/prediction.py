@@ -15,6 +15,7 @@ What a layer makes inside itself (a row for each edge, say) depends on the layer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -163,10 +164,10 @@ def host_bytes(
 
 
 def smallest_fitting(peak: Callable[[int], int], limit: int, most: int) -> tuple[int, int]:
-    """The smallest number of chunks whose peak is at most ``limit`` bytes, found by doubling and halving.
+    """The smallest number of chunks whose peak is at most ``limit`` bytes, found by few tries.
 
     Args:
-        peak: Bytes for a number of chunks.
+        peak: Bytes for a number of chunks: about in proportion to one over it, or falling more slowly.
         limit: Bytes that may be taken.
         most: Chunks that are tried.
 
@@ -174,17 +175,11 @@ def smallest_fitting(peak: Callable[[int], int], limit: int, most: int) -> tuple
         Chunks and their peak; where not even ``most`` fit, (0, the least peak that was seen).
     """
     peaks: dict[int, int] = {}
-
-    def fits(chunks: int) -> bool:
-        peaks[chunks] = peak(chunks)
-        return peaks[chunks] <= limit
-
-    low, high = 0, 1
-    while not fits(high):
-        if high == most:
-            return 0, min(peaks.values())
-        low, high = high, min(2 * high, most)
+    low, high, chunks = 0, most + 1, 1
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high, peaks[high]
+        peaks[chunks] = peak(chunks)
+        low, high = (low, chunks) if peaks[chunks] <= limit else (chunks, high)
+        room = 1 + (high - low) // 4 if high <= most else 1  # from either end, so that what is left shrinks
+        chunks = math.ceil(chunks * (peaks[chunks] / max(1, limit)) ** 1.1)
+        chunks = min(max(chunks, low + room), high - room)
+    return (high, peaks[high]) if high <= most else (0, min(peaks.values()))
