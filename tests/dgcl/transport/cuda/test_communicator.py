@@ -196,7 +196,7 @@ def test_a_driver_that_cannot_lock_memory_is_an_error_of_all():
         fake.stop()
 
 
-@pytest.mark.parametrize("trouble", ["compute-mode", "no-driver", "wrong-sums"])
+@pytest.mark.parametrize("trouble", ["compute-mode", "no-driver", "shared", "wrong-sums"])
 def test_what_does_not_prove_itself_gives_way_to_collectives(trouble: str, monkeypatch, caplog):
     """One warning with the reason; the rows are right."""
     reason = "rank 1: the compute mode of its GPU is exclusive to a process"
@@ -204,6 +204,8 @@ def test_what_does_not_prove_itself_gives_way_to_collectives(trouble: str, monke
     fakes = [FakeCuda(memory, seed) for seed in range(3)]
     if trouble == "compute-mode":
         fakes[1].mode = 3
+    elif trouble == "shared":
+        fakes[1], reason = fakes[0], "ranks share a GPU, where a kernel that waits"
     elif trouble == "no-driver":
         reason = "rank 1: the driver cannot be used: cuInit"
     else:
