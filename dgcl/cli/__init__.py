@@ -3,7 +3,7 @@
 >>> from dgcl.cli import main
 >>> status = main(["topo", "show", "dgx1"])  # doctest: +SKIP
 
-Exit status: 0 done; 1 the answer is no (a plan was rejected); 2 bad input, with one line on standard error
+Exit status: 0 done; 1 the answer is no (a plan was rejected, a rank lost); 2 bad input, with one line on standard error
 that says what is wrong and where; 130 interrupted; 141 whoever read standard output has gone.
 
 A verb's module is light: it declares arguments, and imports what it needs inside the functions that need it.
@@ -30,6 +30,7 @@ from dgcl.cli import (
 )
 from dgcl.cli.arguments import Parser
 from dgcl.cli.errors import CliError, one_line
+from dgcl.errors import CommError
 
 VERBS = {
     "topo": topo,
@@ -68,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error.prog or verb, str(error), error.status)
     except (ValueError, OSError, MemoryError) as error:
         return _fail(verb, one_line(error), 2)
+    except CommError as error:
+        return _fail(verb, one_line(error), 1)
     except ImportError as error:
         return _fail(verb, f"a package is missing or broken: {one_line(error)}", 1)
 

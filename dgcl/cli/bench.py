@@ -77,14 +77,10 @@ def add_parser(verbs: Any, name: str) -> None:
 def bench(args: argparse.Namespace) -> int:
     """Measure; exit status 1 when an element was wrong or a rank was lost."""
     from dgcl.bench.report import footer, to_json, total_wrong
-    from dgcl.errors import CommError
 
     num_ranks, in_job = ranks_of_job(args)
     _check(args)
-    try:
-        measured = (_in_job if in_job else _started)(args, num_ranks)
-    except CommError as error:
-        raise CliError(str(error), status=1) from error
+    measured = (_in_job if in_job else _started)(args, num_ranks)
     if measured is None:
         return 0  # another rank than 0
     settings, result = measured

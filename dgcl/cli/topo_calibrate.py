@@ -43,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
     """Calibrate, write what was asked for, and print the outcome."""
     from dgcl.calibration.check import MOST_CHECKS
     from dgcl.calibration.run import outcome_json
-    from dgcl.errors import CommError
     from dgcl.topology import save_topology
 
     check_output("--out", args.out, {"--topology": args.topology})
@@ -52,10 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if args.row_bytes > _WIDEST_ROW:
         raise CliError(f"--row-bytes: at most {_WIDEST_ROW} (got {args.row_bytes})")
     num_ranks, in_job = ranks_of_job(args)
-    try:
-        calibration = (_in_job if in_job else _started)(args, num_ranks)
-    except CommError as error:
-        raise CliError(str(error), status=1) from error
+    calibration = (_in_job if in_job else _started)(args, num_ranks)
     if calibration is None:
         return 0  # another rank than 0
     outcome = outcome_json(calibration)

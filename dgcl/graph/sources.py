@@ -183,14 +183,17 @@ def _from_networkx(graph: Any, num_nodes: int | None) -> Graph:
     return graph_from_edges(src, dst, count, name=type(graph).__name__)
 
 
+def _count_of_square(name: str, shape: tuple[int, ...], num_nodes: int | None) -> int:
+    """The number of vertices of a matrix."""
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ValueError(f"{name} must be square: one row and one column per vertex (got shape {shape})")
+    return _require_count(name, int(shape[0]), num_nodes)
+
+
 def _from_scipy(matrix: Any, num_nodes: int | None) -> Graph:
     """Entries as they are stored: nothing is summed, and an explicit zero is an edge."""
     name = f"scipy {type(matrix).__name__}"
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(
-            f"{name} must be square: one row and one column per vertex (got shape {matrix.shape})"
-        )
-    count = _require_count(name, int(matrix.shape[0]), num_nodes)
+    count = _count_of_square(name, matrix.shape, num_nodes)
     if matrix.format == "csr":
         return graph_from_out_csr(matrix.indptr, matrix.indices, count, name=name)
     if matrix.format == "csc":
@@ -207,11 +210,7 @@ def _from_torch_sparse(tensor: Any, num_nodes: int | None, *, transposed: bool =
     """Entries as they are stored, like scipy's; `transposed`: A[v, u] is the edge u -> v."""
     layout = str(tensor.layout).removeprefix("torch.")
     name = f"torch tensor of layout {layout}"
-    if tensor.dim() != 2 or tensor.shape[0] != tensor.shape[1]:
-        raise ValueError(
-            f"{name} must be square: one row and one column per vertex (got shape {tuple(tensor.shape)})"
-        )
-    count = _require_count(name, int(tensor.shape[0]), num_nodes)
+    count = _count_of_square(name, tuple(tensor.shape), num_nodes)
     if layout == "sparse_coo":
         row, col = tensor._indices()
         src, dst = (col, row) if transposed else (row, col)

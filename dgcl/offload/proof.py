@@ -84,7 +84,7 @@ def _load(
         if again and (held[rank][load.slots] >= 0).any():
             raise _fail(rank, batch, "a slot is loaded while another row is in it")
         held[rank][load.slots] = stored[rank][load.rows]
-    sent = _sent(tables, held, batch, "end" if again else "begin")
+    sent = _sent(tables, held, batch, again)
     for rank, mine in enumerate(tables):
         swap = _swap_of(mine, batch, again)
         if swap is None:
@@ -95,13 +95,13 @@ def _load(
         held[rank][swap.receive] = [sent[item] for item in program.halo_ids.tolist()]
 
 
-def _sent(tables: Sequence[RankTables], held: list[Ids], batch: int, kind: str) -> dict[int, int]:
+def _sent(tables: Sequence[RankTables], held: list[Ids], batch: int, again: bool) -> dict[int, int]:
     """The vertex that each item of an exchange is, as its owner sends it."""
     vertices: dict[int, int] = {}
     for rank, mine in enumerate(tables):
-        swap = _swap_of(mine, batch, kind == "end")
+        swap = _swap_of(mine, batch, again)
         if swap is not None:
-            items = mine.programs[_name(batch, kind == "end")].owned_ids.tolist()
+            items = mine.programs[_name(batch, again)].owned_ids.tolist()
             vertices.update(zip(items, held[rank][swap.send].tolist(), strict=True))
     return vertices
 

@@ -116,7 +116,7 @@ def compile_tables(
     sizes: Sequence[Sequence[tuple[int, int]]],
     topology: Topology,
     method: str,
-    options: PlanOptions | None,
+    options: PlanOptions | None = None,
 ) -> tuple[list[RankTables], list[Plan]]:
     """Compile the tables of all ranks, with a plan for every exchange, proved.
 

@@ -43,7 +43,10 @@ def test_sizes_alone_and_several_ranks(run, folder):
         ("--memory 10", "--memory must be above the model's parameters"),
         ("--explain windows:9", "(got 'windows:9'); did you mean 'windows'?"),
         ("--explain halo --ranks 1,2", "are of one number of ranks"),
-        ("--measure", "--measure trains gcn, sage or gin on a graph, with topology host:P (got gcn:8,4,2 on line)"),
+        (
+            "--measure",
+            "--measure trains gcn, sage or gin on a graph, with topology host:P (got gcn:8,4,2 on line)",
+        ),
     ],
 )
 def test_bad_options(options, message, run, folder):
