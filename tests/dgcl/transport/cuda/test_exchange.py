@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from dgcl.errors import CommError
-from dgcl.transport.cuda.pool import DeviceFile
 from tests.dgcl.fold_rounding import fold_bound
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import random_bits, same_bits
@@ -274,22 +273,6 @@ def test_too_little_memory_is_an_error_with_sizes():
     assert "cannot allocate 12.6 MB of device memory for rows" in texts[0]
     assert "holds 2.1 MB already" in texts[0]
     assert "out of memory: cannot allocate 12.6 MB" in texts[1]
-
-
-def test_segments_stay_few():
-    class Driver:
-        def allocate(self, size: int) -> int:
-            return size
-
-    class Device:
-        driver = Driver()
-
-    grown = []
-    file = DeviceFile(Device(), grown.append)  # type: ignore[arg-type]
-    for _ in range(100):
-        file.grow(1)
-    assert file.size > 50 << 30
-    assert grown == [segment.address for segment in file.segments]
 
 
 def test_everything_is_given_back():

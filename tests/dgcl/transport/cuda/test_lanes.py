@@ -1,13 +1,11 @@
 """Rows between devices that cannot reach each other: found out at set-up, and brought through the host."""
 
-import logging
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.lanes import NUM_SLOTS, cut
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda
@@ -92,13 +90,6 @@ def test_roles_have_levels_of_priority(highest: int, levels: list[int]):
     assert results == [levels] * 2
 
 
-def test_a_line_says_so(caplog):
-    with caplog.at_level(logging.INFO, logger="dgcl"):
-        on_devices(PAIR, lambda rank: None, shared=False, prepare=losing(0, 1))
-    said = [record.getMessage() for record in caplog.records]
-    assert sum("ranks 0 and 1 exchange rows through locked memory of the host" in line for line in said) == 1
-
-
 @pytest.mark.usefixtures("slice_bytes")
 def test_no_call_waits_for_the_device_here_either():
     frozen: list[FakeCuda] = []
@@ -148,23 +139,6 @@ def test_what_a_driver_does_not_give_leaves_the_host(what: str, why: str):
 
     results, _ = on_devices(PAIR, body, shared=False, prepare=prepare)
     assert all(why in text for text in results)
-
-
-def test_devices_that_are_kept_closed_use_the_host(monkeypatch):
-    made = Device.__init__
-
-    def closed(self: Device, *arguments: Any) -> None:
-        made(self, *arguments)
-        self.is_open = False
-
-    monkeypatch.setattr(Device, "__init__", closed)
-
-    def body(rank: Rank) -> int:
-        both_verbs(rank, 3, torch.float32)
-        return len(rank.exchange._connections.addresses.staged)
-
-    results, _ = on_devices(PAIR, body)
-    assert results == [1, 1]
 
 
 def test_rows_without_bytes_come_too():
