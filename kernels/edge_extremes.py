@@ -10,8 +10,6 @@ import numpy as np
 
 from dgcl.kernels.compiled import compiled
 
-__all__ = ["extremes", "scatter_rows"]
-
 
 @compiled
 def extremes(

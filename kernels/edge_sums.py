@@ -33,8 +33,6 @@ from dgcl.kernels.edge_blocks import (
 )
 from dgcl.kernels.memory import address_of, pointer_to
 
-__all__ = ["EDGE_DOTS", "EDGE_SUMS", "sum_float32", "sum_float64"]
-
 #: Bytes of sums that are held in registers: half of those that a processor with AVX2 has. Then narrower blocks.
 _LARGE, _MIDDLE, _SMALL, _ONE = 256, 64, 16, 1
 

@@ -9,8 +9,6 @@ from dgcl.kernels.compiled import compiled
 from dgcl.kernels.copies import AHEAD, claim_row, prefetch_row
 from dgcl.kernels.memory import copy_bytes
 
-__all__ = ["put_arrivals"]
-
 
 @compiled(void(int64, int64, int32[::1], int32[::1], int64, int64))
 def put_arrivals(

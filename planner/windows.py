@@ -22,8 +22,6 @@ from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 from dgcl.topology.checks import check_choice
 
-__all__ = ["By", "check_windows", "window_of_places", "window_trees"]
-
 By = Literal["mixed", "owner"]
 
 

@@ -16,8 +16,6 @@ from dgcl.ranks.control import Control
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 
-__all__ = ["Aggregating"]
-
 
 class Aggregating(Protocol):
     """What an aggregator needs of a communicator.

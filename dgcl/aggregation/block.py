@@ -30,8 +30,6 @@ from dgcl.aggregation.edges import (
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
 from dgcl.transport.steps import EdgePart
 
-__all__ = ["Block", "Side", "as_mask", "side_class"]
-
 
 class Block:
     """E edges from rows at their tails to rows at their heads.

@@ -19,8 +19,6 @@ from dgcl.program.windows import halo_windows, window_programs
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 
-__all__ = ["connect_aggregator"]
-
 
 @functools.partial(set_up_call, name="aggregator")
 def connect_aggregator(

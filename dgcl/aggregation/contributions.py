@@ -23,8 +23,6 @@ from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 
-__all__ = ["Contributions", "connect_contributions"]
-
 
 @dataclass(frozen=True, eq=False)
 class Contributions:

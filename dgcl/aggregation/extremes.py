@@ -25,8 +25,6 @@ from dgcl.aggregation.segments import Segments, scatter
 from dgcl.ranks.tensors import mark_of, refuse_transforms
 from dgcl.transport.steps import FOR_MAX, FOR_MIN
 
-__all__ = ["reduce_extremes"]
-
 #: Of each communicator its edges; the ids of its local rows, and -1 behind them for what is of no edge.
 _edges: WeakKeyDictionary[Any, tuple[Segments, Tensor]] = WeakKeyDictionary()
 

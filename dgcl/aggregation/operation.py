@@ -44,8 +44,6 @@ from dgcl.transport.steps import (
     Wait,
 )
 
-__all__ = ["Operation"]
-
 
 @dataclass(frozen=True, eq=False)
 class Operation(Aggregation):

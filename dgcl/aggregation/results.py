@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["ResultMemory"]
-
 _SMALLEST = 1 << 17
 """Bytes of the smallest result that is kept: the allocator of smaller ones does not return them to the system."""
 

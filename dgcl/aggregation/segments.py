@@ -15,8 +15,6 @@ from torch import Tensor
 
 from dgcl.kernels.edge_extremes import extremes, scatter_rows
 
-__all__ = ["Segments", "prepare", "scatter"]
-
 _MOST: Final = 1 << 24  # elements of a temporary of all edges
 _NOBODY: Final = torch.iinfo(torch.int64).max
 

@@ -14,8 +14,6 @@ from dgcl.program.exchange import HALO, PARTIAL, ROWS, SLICES
 from dgcl.program.layout import Layout
 from dgcl.relation.local_graph import LocalGraph
 
-__all__ = ["SlicePlaces", "find_places"]
-
 
 @dataclass(frozen=True, eq=False)
 class SlicePlaces:

@@ -31,8 +31,6 @@ from dgcl.transport.steps import (
     Sum,
 )
 
-__all__ = ["Aggregation"]
-
 
 @dataclass(frozen=True, eq=False)
 class Aggregation:

@@ -49,8 +49,6 @@ from dgcl.transport.steps import (
     Wait,
 )
 
-__all__ = ["HaloWindows", "WindowedOperation", "divide"]
-
 _MOST_PIECES = 64
 """Pieces that sums of edges between owned rows are divided into at most, one for each of the first windows."""
 

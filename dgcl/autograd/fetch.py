@@ -17,8 +17,6 @@ from torch import Tensor
 from dgcl.ranks.control import Control
 from dgcl.ranks.requests import Requests
 
-__all__ = ["fetch_rows"]
-
 Named = Callable[[str], AbstractContextManager[None]]
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from dgcl.communicator import Communicator
 
-__all__ = ["build_from_local"]
-
 
 @set_up_call
 def build_from_local(

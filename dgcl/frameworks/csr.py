@@ -27,8 +27,6 @@ from dgcl.ranks.tensors import require_tensors
 if TYPE_CHECKING:
     from dgcl.relation.local_graph import LocalGraph
 
-__all__ = ["CSRLocalGraph", "build_csr"]
-
 
 @dataclass(frozen=True, eq=False)
 class CSRLocalGraph:

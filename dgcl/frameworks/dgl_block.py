@@ -29,8 +29,6 @@ except (ImportError, OSError) as error:  # OSError: DGL's compiled parts do not 
         " install it with: pip install dgcl[dgl]"
     ) from error
 
-__all__ = ["LocalBlock", "build_block"]
-
 
 class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
     """One rank's in-edges as a DGL block that answers ``in_degrees`` and ``out_degrees`` for the whole graph.

@@ -29,7 +29,6 @@ from dgcl.ranks.whole_rows import agree, dispatch_rows
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["collect_data", "dispatch"]
 
 _log = logging.getLogger("dgcl")
 

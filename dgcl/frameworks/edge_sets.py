@@ -15,8 +15,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from dgcl.aggregation.aggregator import Aggregator
 from dgcl.program.exchange import HALO
 
-__all__ = ["EdgeSet", "edge_set_of", "edges_of", "remember", "remembered"]
-
 
 @dataclass(frozen=True, eq=False)
 class EdgeSet:

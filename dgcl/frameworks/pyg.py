@@ -26,8 +26,6 @@ except (ImportError, OSError) as error:
         " install it with: pip install dgcl[pyg]"
     ) from error
 
-__all__ = ["PyGLocalGraph", "build_pyg"]
-
 
 @dataclass(frozen=True, eq=False)
 class PyGLocalGraph:

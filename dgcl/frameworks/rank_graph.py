@@ -25,8 +25,6 @@ from torch import Tensor
 from dgcl.frameworks.dgl_block import LocalBlock
 from dgcl.frameworks.edge_sets import edges_of
 
-__all__ = ["RankGraph"]
-
 _SIDES = {0: "u", 1: "v", 2: "e"}  # DGL's codes
 
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from dgcl.graph.csr import Graph, index_dtype
 from dgcl.graph.id_arrays import as_ids, as_num_nodes
 
-__all__ = ["graph_from_edges", "graph_from_in_csr", "graph_from_out_csr", "guess_num_nodes"]
-
 MAX_GUESSED_NODES_PER_EDGE = 64
 MIN_GUESSED_NODES = 1 << 24
 

@@ -10,8 +10,6 @@ from dgcl.graph.files import read_graph
 from dgcl.graph.id_arrays import as_num_nodes
 from dgcl.graph.sources import graph_from_object
 
-__all__ = ["as_graph"]
-
 
 def as_graph(obj: Any, num_nodes: int | None = None) -> Graph:
     """Turn what the user holds into a :class:`~dgcl.graph.Graph`.

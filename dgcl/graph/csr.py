@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from dgcl.graph.id_arrays import as_num_nodes
 
-__all__ = ["Graph", "index_dtype", "require_graph"]
-
 
 @dataclass(frozen=True, eq=False)
 class Graph:

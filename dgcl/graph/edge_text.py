@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from dgcl.topology.read_file import open_file
 
-__all__ = ["MARKET_BANNER", "TextEdges", "open_text", "read_edge_list", "read_matrix_market"]
-
 GZIP_MAGIC = b"\x1f\x8b"
 UNDIRECTED = re.compile(r"\s*(#\s*undirected\b|%\s*sym\b)", re.IGNORECASE)
 MARKET_BANNER = b"%%matrixmarket"

@@ -14,8 +14,6 @@ from dgcl.graph.csr import Graph
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["GraphFile"]
-
 
 @dataclass(frozen=True, eq=False)
 class GraphFile:

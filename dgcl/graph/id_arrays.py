@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from dgcl.topology.checks import check_index
 
-__all__ = ["as_ids", "as_num_nodes", "is_tensor"]
-
 
 def is_tensor(obj: object) -> bool:
     """Tell whether `obj` is a torch tensor, without importing torch."""

@@ -20,7 +20,6 @@ from dgcl.topology.read_file import open_file
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["read_npz_graph", "write_npz_graph"]
 
 MASKS = ("train", "val", "test")
 SPARSE_FEATURES = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")

@@ -18,8 +18,6 @@ from dgcl.graph.csr import Graph
 from dgcl.graph.id_arrays import as_ids, is_tensor
 from dgcl.graph.typed import TypedGraph, graph_of_types
 
-__all__ = ["graph_from_object", "is_a", "networkx_nodes"]
-
 ACCEPTED = (
     "a homogeneous DGLGraph, PyG Data or HeteroData, an edge_index of shape (2, E), a networkx graph, a scipy or torch "
     "sparse matrix, CSR arrays (indptr, indices), or a file's path"

@@ -13,8 +13,6 @@ from dgcl.graph.build import graph_from_edges
 from dgcl.graph.csr import Graph
 from dgcl.graph.id_arrays import as_ids
 
-__all__ = ["EdgeType", "TypedGraph", "graph_of_types"]
-
 EdgeType = tuple[str, str, str]
 
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dgcl.grid.grid import Grid
 from dgcl.grid.needs import Needs
 
-__all__ = ["Counts", "count_needs", "has_bit"]
-
 
 @dataclass(frozen=True, eq=False)
 class Counts:

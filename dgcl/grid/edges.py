@@ -15,8 +15,6 @@ from dgcl.graph import Graph
 from dgcl.grid.grid import Grid
 from dgcl.relation.local_graph import RankEdges, edge_places, edges_into, pointer
 
-__all__ = ["edges_on_grid"]
-
 
 def edges_on_grid(graph: Graph, owner: NDArray[np.int32], grid: Grid, rank: int) -> RankEdges:
     """The edges of a rank; ``owner``: ``(N,)``, the rank that owns each vertex."""

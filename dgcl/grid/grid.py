@@ -17,8 +17,6 @@ import numpy as np
 
 from dgcl.topology.checks import shown
 
-__all__ = ["NAMES", "Grid", "as_grid", "dense_words", "legal_grids", "read_grid"]
-
 #: Grids that have a name.
 NAMES = ("1d", "1.5d", "2d", "3d")
 

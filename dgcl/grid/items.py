@@ -23,8 +23,6 @@ from dgcl.grid.needs import Needs
 from dgcl.planner.relation import Relation, mask_words
 from dgcl.relation.classes import Grouped, ItemClasses, group_by_mask
 
-__all__ = ["ItemDemand", "expand_demand", "fold_demand"]
-
 
 @dataclass(frozen=True, eq=False)
 class ItemDemand:

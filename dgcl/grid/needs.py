@@ -16,8 +16,6 @@ from dgcl.graph import Graph
 from dgcl.grid.grid import Grid
 from dgcl.relation.demand import empty_masks, group_masks
 
-__all__ = ["Needs", "find_needs", "with_own"]
-
 
 @dataclass(frozen=True, eq=False)
 class Needs:

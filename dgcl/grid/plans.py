@@ -17,8 +17,6 @@ from dgcl.program.strategy import Planned
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 
-__all__ = ["GridPlan", "PlanOfClasses", "plan_grid", "plan_items"]
-
 
 @dataclass(frozen=True, eq=False)
 class GridPlan:

@@ -23,8 +23,6 @@ from dgcl.program.strategy import Arrangement, Planned, Problem
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 
-__all__ = ["GRID", "GridPlacement", "bytes_of_edge"]
-
 #: What a communicator calls the placement of edges of a grid.
 GRID = "grid"
 

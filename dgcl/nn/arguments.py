@@ -16,18 +16,6 @@ from dgcl.ranks.tensors import require_tensors
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = [
-    "current",
-    "require_dense",
-    "require_floats",
-    "require_int64",
-    "require_integers",
-    "require_module",
-    "require_numbers",
-    "require_parameters",
-    "require_widths",
-]
-
 
 def current(comm: Communicator | None) -> Communicator:
     """The communicator that is given, or this thread's current one.

@@ -15,8 +15,6 @@ from dgcl.nn.reduce import named_sum
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["BatchNorm"]
-
 
 class BatchNorm(torch.nn.BatchNorm1d):
     """``torch.nn.BatchNorm1d`` over the rows of all ranks.

@@ -13,7 +13,6 @@ from dgcl.ranks.tensors import require_tensors
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["first_rows", "ids_of_rows", "num_counted", "sum_copies"]
 
 Rows = TypeVar("Rows", Tensor, None, "Tensor | None")
 

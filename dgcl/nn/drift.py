@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
     from dgcl.transport.base import Transport
 
-__all__ = ["check_equal", "compare_at_times", "compare_over_axes", "parameters_of", "remember_names"]
-
 
 @beside_the_graph
 def check_equal(

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from dgcl.communicator import Communicator
 
-__all__ = ["broadcast_parameters", "sync_gradients"]
-
 
 @beside_the_graph
 def sync_gradients(

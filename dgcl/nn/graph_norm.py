@@ -14,8 +14,6 @@ from dgcl.nn.reduce import mean_of_rows
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["GraphNorm"]
-
 
 class GraphNorm(Module):
     """Normalise columns over the rows of all ranks, with a learned share of the mean: PyG's ``GraphNorm``.

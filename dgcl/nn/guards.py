@@ -22,7 +22,6 @@ from dgcl.ranks.context import context
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["see_rows", "warn_of_partial_losses", "warn_of_terms"]
 
 #: Functions that reduce rows to what a sum over ranks may complete.
 _REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "min", "std", "var")

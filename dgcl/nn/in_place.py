@@ -39,8 +39,6 @@ from dgcl.transport.row_checks import as_memory, check_rows
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["InPlaceGCN"]
-
 
 class InPlaceGCN(Module):
     """Graph convolutions with activations and dropout between them, in the memory of one tensor of rows each.

@@ -21,7 +21,6 @@ from dgcl.topology.checks import check_choice
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["Finding", "OnInexact", "check_model", "refusals", "report_inexact"]
 
 OnInexact = Literal["warn", "raise", "ignore"]
 

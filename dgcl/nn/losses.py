@@ -43,8 +43,6 @@ from dgcl.topology.checks import check_choice, check_flag
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["loss"]
-
 
 def loss(
     function: Callable[..., Tensor],

@@ -14,8 +14,6 @@ from dgcl.ranks.tensors import require_tensors
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["accuracy"]
-
 
 def accuracy(
     logits: Tensor, labels: Tensor, mask: Tensor | None = None, *, comm: Communicator | None = None

@@ -15,8 +15,6 @@ from dgcl.ranks.tensors import beside_the_graph, refuse_transforms, require_tens
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["global_add_pool", "global_max_pool", "global_mean_pool"]
-
 
 def global_add_pool(
     x: Tensor, batch: Tensor | None = None, size: int | None = None, *, comm: Communicator | None = None

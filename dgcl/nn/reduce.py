@@ -16,8 +16,6 @@ from dgcl.topology.checks import check_flag
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["count_once", "global_sum", "with_value"]
-
 
 def global_sum(x: Tensor, *, on_every_rank: bool = False, comm: Communicator | None = None) -> Tensor:
     """The sum of ``x`` over all ranks, added in rank order, with the same bits on every rank.

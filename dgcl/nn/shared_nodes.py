@@ -24,8 +24,6 @@ from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.whole_rows import agree
 from dgcl.transport.row_checks import check_rows, version_of
 
-__all__ = ["sum_shared"]
-
 #: Of each control plane and tensor of ids: its version, the communicator, and the local row of each copy's owner.
 _plans: WeakKeyDictionary[Control, Any] = WeakKeyDictionary()
 

@@ -21,7 +21,6 @@ from dgcl.program.exchange import PARTIAL
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["Call", "KeptRows", "StackFunction", "StackOptions"]
 
 _BLOCK = 1 << 18
 """Elements of the temporaries of a block of rows."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["KINDS", "Account"]
 
 #: Kinds of moves: from host memory, and again in a backward that computes the layer again; between ranks, likewise;
 #: gradients of inputs to host memory, and of results from it; results to it; aggregates to it, and back in.

@@ -20,8 +20,6 @@ from dgcl.ranks.control import Control
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology import Topology
 
-__all__ = ["Arrangement", "Request", "arrange"]
-
 
 @dataclass(frozen=True)
 class Request:

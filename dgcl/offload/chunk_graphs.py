@@ -19,8 +19,6 @@ from dgcl.offload.residency import Ids
 from dgcl.offload.tables import RankTables
 from dgcl.relation.local_graph import LocalGraph
 
-__all__ = ["ChunkGraphs", "ChunkRows", "SlotEdges", "Sums"]
-
 
 class ChunkGraphs:
     """Cuts chunks out of a rank's edges when they are computed.

@@ -29,8 +29,6 @@ from dgcl.offload.host_store import HostStore
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import disabled_torch_function, throw_on_data_pointer, tree_iter, tree_map_only
 
-__all__ = ["ChunkedRows", "RowOrder"]
-
 aten = torch.ops.aten
 
 _ALIASES = {aten.detach.default, aten.alias.default}

@@ -16,7 +16,6 @@ from dgcl.topology.checks import check_choice
 
 _log = logging.getLogger("dgcl")
 
-__all__ = ["CHUNK_BY", "MOST_CHUNKS", "Chunk", "chunk_rows", "cut_chunk"]
 
 #: Ways to divide a rank's vertices: few edges between chunks, ascending ids.
 CHUNK_BY = ("metis", "range")

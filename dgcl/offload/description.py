@@ -12,8 +12,6 @@ from dgcl.offload.keeping import KeptOrAgain
 from dgcl.offload.prediction import DeviceBytes, HostBytes, host_bytes
 from dgcl.planner.reading.render import size
 
-__all__ = ["OffloadMemory", "describe", "offload_memory"]
-
 
 @dataclass(frozen=True)
 class OffloadMemory:

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["evaluate"]
-
 
 def evaluate(model: Callable[..., Any], *arguments: Any) -> Any:
     """Return ``model(*arguments)``; its parts are in training again afterwards where they were.

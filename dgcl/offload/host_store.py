@@ -33,8 +33,6 @@ from dgcl.offload.placing import add_rows, bytes_of_row, move_rows, put_rows
 from dgcl.planner.reading.render import size as size_in_words
 from dgcl.topology.free_memory import available_memory
 
-__all__ = ["ROWS_HELD", "HostStore", "return_freed_memory"]
-
 #: Kinds of rows in host memory: what the user dispatched; what layers gave; kept aggregates; gradients of any of them.
 ROWS_HELD: Final = ("inputs", "results", "aggregates", "gradients")
 

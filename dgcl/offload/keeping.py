@@ -19,8 +19,6 @@ from dgcl.ranks.control import Control
 from dgcl.ranks.machines import places_of_ranks
 from dgcl.transport.row_checks import version_of
 
-__all__ = ["ConstantAggregates", "Keeping", "KeptOrAgain"]
-
 #: Rows as wide as the aggregate that must fit beside one another: it, the layer's result, and gradients of two layers.
 ROOM: Final = 4
 

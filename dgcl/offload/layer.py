@@ -24,8 +24,6 @@ from dgcl.offload.recompute import RandomNumbers, in_place_of, without_hooks
 from dgcl.offload.slots import Mover
 from dgcl.offload.tables import Batch, RankTables
 
-__all__ = ["LayerCall", "Machinery"]
-
 
 @dataclass(frozen=True, eq=False)
 class Machinery:

@@ -17,8 +17,6 @@ from dgcl.aggregation.once import once_differentiable
 from dgcl.offload.chunked_rows import ChunkedRows
 from dgcl.offload.layer import LayerCall
 
-__all__ = ["run_layer"]
-
 
 class _Layer(torch.autograd.Function):
     @staticmethod

@@ -15,9 +15,6 @@ from dgcl.nn.arguments import require_dense, require_floats
 from dgcl.offload.chunked_rows import ChunkedRows
 from dgcl.ranks.tensors import require_tensors
 
-__all__ = ["chunked_accuracy", "chunked_cross_entropy"]
-
-
 #: Labels that do not count, as in torch.
 IGNORED = -100
 

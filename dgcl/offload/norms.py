@@ -13,8 +13,6 @@ from dgcl.communicator import Communicator
 from dgcl.nn.batch_norm import update_running
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 
-__all__ = ["chunked_batch_norm"]
-
 
 def chunked_batch_norm(
     norm: torch.nn.BatchNorm1d,

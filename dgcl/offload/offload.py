@@ -47,7 +47,6 @@ from dgcl.transport.connect import connect_rows
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["Offload"]
 
 _log = logging.getLogger("dgcl")
 

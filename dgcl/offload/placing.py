@@ -9,8 +9,6 @@ from torch import Tensor
 from dgcl.kernels.row_moves import put_arrivals
 from dgcl.kernels.rows import SUMMABLE, add_arrivals
 
-__all__ = ["add_rows", "bytes_of_row", "move_rows", "put_rows", "put_zeros"]
-
 _CPU = torch.device("cpu")
 _SUM_CODES = {dtype: SUMMABLE.index(str(dtype)[6:]) for dtype in (torch.float32, torch.float64)}
 

@@ -25,17 +25,6 @@ import numpy as np
 
 from dgcl.offload.schedule import Schedule
 
-__all__ = [
-    "EDGE_BYTES",
-    "GRAPH_BYTES",
-    "DeviceBytes",
-    "DeviceRows",
-    "HostBytes",
-    "device_rows",
-    "host_bytes",
-    "smallest_fitting",
-]
-
 #: Bytes of an edge of the chunk at hand: as it is cut, and both ways round for a layer.
 EDGE_BYTES: Final = 36
 #: Bytes of an edge whose chunk's graph is kept: as it is cut, both ways round, and as layers get it.

@@ -20,8 +20,6 @@ from dgcl.offload.residency import Ids
 from dgcl.offload.tables import RankTables, Swap
 from dgcl.program.checks import ProgramError
 
-__all__ = ["verify_tables"]
-
 
 def verify_tables(
     tables: Sequence[RankTables], stored: Sequence[Ids], reads: Sequence[Sequence[Ids]]

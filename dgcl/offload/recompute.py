@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["RandomNumbers", "in_place_of", "without_hooks"]
-
 #: Held while a chunk is computed where ranks are threads: they share torch's generator, whose state is kept by chunk.
 _generator = threading.Lock()
 

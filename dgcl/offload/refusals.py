@@ -19,17 +19,6 @@ from dgcl.ranks.torch_private import BatchNorm
 from dgcl.ranks.whole_rows import agree
 from dgcl.topology.checks import check_choice, check_flag, check_index, check_path, shown
 
-__all__ = [
-    "agree_on_layer",
-    "no_room",
-    "check_aggregate",
-    "check_module",
-    "check_offload",
-    "check_rows_of_layer",
-    "check_widths",
-    "learned_by",
-]
-
 #: Layers of PyG that take statistics over all rows that they get.
 _OVER_ALL_ROWS = frozenset(
     {"GraphNorm", "GraphSizeNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm", "InstanceNorm"}

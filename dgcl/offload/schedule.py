@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from dgcl.offload.residency import Ids, Residencies, make_residencies
 
-__all__ = ["Reads", "Schedule", "make_schedule", "reorganise", "volumes"]
-
 #: ``reads[i][j]``: what the chunk of rank i in batch j reads (N_ij), each vertex once, in any order.
 Reads = Sequence[Sequence[Ids]]
 

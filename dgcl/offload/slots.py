@@ -15,8 +15,6 @@ from dgcl.offload.residency import Ids
 from dgcl.offload.tables import HostRows, Swap
 from dgcl.transport.base import Transport
 
-__all__ = ["Mover"]
-
 
 class Mover:
     """Carries out the tables of a rank.

@@ -35,8 +35,6 @@ from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import demand_of_pairs
 from dgcl.topology import Topology
 
-__all__ = ["Batch", "HostRows", "RankTables", "Swap", "compile_tables"]
-
 
 @dataclass(frozen=True, eq=False)
 class Swap:

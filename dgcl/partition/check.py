@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dgcl.graph.id_arrays import as_ids
 from dgcl.topology.checks import check_index
 
-__all__ = ["as_num_parts", "check_part"]
-
 MAX_PARTS = 1 << 15
 
 

@@ -23,7 +23,6 @@ from dgcl.topology.free_memory import available_memory
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-__all__ = ["MetisOptions", "device_levels", "metis_partition", "with_blocks"]
 
 _log = logging.getLogger("dgcl")
 

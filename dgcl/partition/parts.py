@@ -21,8 +21,6 @@ from dgcl.partition.check import as_num_parts
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice, check_index, check_number, shown
 
-__all__ = ["BALANCES", "METHODS", "balance_weights", "partition_graph"]
-
 METHODS = ("metis", "random", "range")
 """How vertices come to their parts, besides "auto", which needs a topology and a plan."""
 

@@ -13,8 +13,6 @@ from dgcl.graph.csr import require_graph
 from dgcl.partition.check import as_num_parts, check_part
 from dgcl.topology.checks import check_index
 
-__all__ = ["check_hops", "holders_by_hop", "replication_factors"]
-
 
 def replication_factors(graph: Graph, part: Any, num_parts: int, hops: int = 3) -> NDArray[np.float64]:
     """Return how many parts hold a vertex on average, if each holds all that K layers read.

@@ -34,8 +34,6 @@ from dgcl.relation.demand import demand_of_pairs
 from dgcl.relation.local_graph import MAX_LOCAL_ROWS, RankEdges
 from dgcl.topology import Topology
 
-__all__ = ["plan_together", "share_of_edges"]
-
 Ids = NDArray[np.int64]
 
 

@@ -20,8 +20,6 @@ from dgcl.program.compile import Frame, compile_program
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.relation.local_graph import LocalGraph, NumberedEdges, RankEdges, Rows, build_local_graph
 
-__all__ = ["RankInputs", "RankItems", "Share", "share_of"]
-
 Ids = NDArray[np.int64]
 
 

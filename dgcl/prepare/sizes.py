@@ -8,8 +8,6 @@ from contextlib import suppress
 
 from dgcl.topology.checks import shown
 
-__all__ = ["as_bytes"]
-
 _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 

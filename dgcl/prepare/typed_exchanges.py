@@ -8,8 +8,6 @@ from dgcl.program.strategy import Arrangement, Planned, Problem
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import Demand, halo_demand
 
-__all__ = ["plan_edge_types"]
-
 
 def plan_edge_types(graph: TypedGraph, problem: Problem, arrangement: Arrangement) -> dict[str, Planned]:
     """Plan an exchange for each type of edges; its items are the vertices of that type, from 0.

@@ -22,8 +22,6 @@ from dgcl.planner.trees import Trees
 from dgcl.program.compile import Frame, compile_program
 from dgcl.program.model import Program
 
-__all__ = ["contribution_items", "contribution_program", "contribution_rows"]
-
 
 def contribution_program(plan: Plan, rank: int) -> Program:
     """A rank's program for the contributions to the fold of ``plan``.

@@ -17,8 +17,6 @@ from dgcl.program.checks import check_program
 from dgcl.program.compile import Frame
 from dgcl.program.model import Program
 
-__all__ = ["halo_windows", "window_programs"]
-
 
 def window_programs(
     program: Program, plan: Plan, num_owned: NDArray[np.int64], num_windows: int, by: By

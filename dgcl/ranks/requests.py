@@ -15,8 +15,6 @@ from torch import Tensor
 
 from dgcl.ranks.control import Control
 
-__all__ = ["Requests"]
-
 
 class Requests:
     """What this rank asks of every rank, and every rank of it. Collective to make.

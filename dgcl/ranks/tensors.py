@@ -11,14 +11,6 @@ from torch import Tensor
 
 from dgcl.ranks.torch_private import functorch_level, untransformed_tensors
 
-__all__ = [
-    "beside_the_graph",
-    "mark_of",
-    "refuse_transforms",
-    "require_tensors",
-    "untransformed",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

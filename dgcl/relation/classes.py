@@ -16,8 +16,6 @@ from dgcl.graph import Graph
 from dgcl.planner.relation import Relation
 from dgcl.relation.demand import Demand, halo_demand
 
-__all__ = ["Grouped", "ItemClasses", "build_classes", "group_by_mask", "halo_classes"]
-
 
 @dataclass(frozen=True, eq=False)
 class ItemClasses:

@@ -19,8 +19,6 @@ from dgcl.graph.csr import require_graph
 from dgcl.graph.id_arrays import as_ids
 from dgcl.partition.check import as_num_parts, check_part
 
-__all__ = ["Demand", "demand_of_pairs", "empty_masks", "group_masks", "halo_demand"]
-
 
 @dataclass(frozen=True, eq=False)
 class Demand:

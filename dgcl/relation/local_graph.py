@@ -19,19 +19,6 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 
-__all__ = [
-    "LocalGraph",
-    "NumberedEdges",
-    "RankEdges",
-    "Rows",
-    "build_local_graph",
-    "edge_places",
-    "edges_into",
-    "local_graph_bytes",
-    "number_edges",
-    "pointer",
-]
-
 MAX_LOCAL_ROWS = np.iinfo(np.int32).max
 """Local source ids are int32, as the frameworks' fastest kernels want them; global ids are int64."""
 

@@ -12,8 +12,6 @@ from dgcl.graph import Graph
 from dgcl.partition.check import as_num_parts, check_part
 from dgcl.relation.classes import halo_classes
 
-__all__ = ["PartitionReport", "partition_report"]
-
 
 @dataclass(frozen=True, eq=False)
 class PartitionReport:

@@ -28,8 +28,6 @@ from dgcl.replication.counts import CopyCounts, Holdings, count_copies, holdings
 from dgcl.topology import Topology
 from dgcl.topology.free_memory import available_memory
 
-__all__ = ["Replicas", "inside_machines"]
-
 _log = logging.getLogger("dgcl")
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from dgcl.communicator import Communicator
 
-__all__ = ["assert_equivalent"]
 
 _LONGEST = 12  # lines of a report
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from dgcl.program.model import Program
 from dgcl.transport.base import Transport
 
-__all__ = ["try_rows"]
-
 _DIGIT_BITS = 14
 _DIGITS = 4
 

@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 
-__all__ = ["cover"]
-
 
 def cover(
     graph: Graph,

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.relation.local_graph import RankEdges, pointer
 
-__all__ = ["edges_of_worker"]
-
 
 def edges_of_worker(graph: Graph, worker: NDArray[np.int32], rank: int) -> RankEdges:
     """The edges whose worker a rank is; ``worker``: ``(E,)``, in the order of ``graph.indices``."""

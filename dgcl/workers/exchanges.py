@@ -25,8 +25,6 @@ from dgcl.relation.classes import ItemClasses, build_classes
 from dgcl.relation.demand import demand_of_pairs
 from dgcl.workers.cover import cover
 
-__all__ = ["EDGES", "Exchanges", "exchanges_of", "workers_of"]
-
 #: Ways to choose workers, by the names that users type.
 EDGES = ("head", "tail", "cover")
 

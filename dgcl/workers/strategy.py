@@ -23,8 +23,6 @@ from dgcl.workers.edges import edges_of_worker
 from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, workers_of
 from dgcl.workers.plans import AggregationPlan
 
-__all__ = ["EdgePlacement"]
-
 _log = logging.getLogger("dgcl")
 
 

@@ -47,7 +47,7 @@ def fair_rates(active: Any, weight: Any, ptr: Any, hops: Any, capacity: Any, rat
                 open_[kept] = c
                 kept += 1
                 if left[c] < share * weights[c]:
-                    share, tightest = left[c] / weights[c], c
+                    share, tightest = left[c] / weights[c], int(c)
         if not kept:
             return left
         open_ = open_[:kept]
