@@ -20,7 +20,6 @@ from dgcl.topology.checks import nearest
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["Advice", "scaled", "working"]
 
 _WIDTH = 110
 _LEFT_OUT = (

@@ -16,8 +16,6 @@ from dgcl.planner.reading.render import seconds
 from dgcl.program.strategy import Arrangement, Problem
 from dgcl.topology import Topology
 
-__all__ = ["Advised"]
-
 _log = logging.getLogger("dgcl")
 
 

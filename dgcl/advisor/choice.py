@@ -20,8 +20,6 @@ from dgcl.topology import Topology, resolve_topology
 if TYPE_CHECKING:
     from torch.nn import Module
 
-__all__ = ["advise"]
-
 
 def advise(
     graph: Any,

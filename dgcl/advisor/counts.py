@@ -31,8 +31,6 @@ from dgcl.topology import Topology
 from dgcl.topology.free_memory import available_memory
 from dgcl.workers.exchanges import exchanges_of, workers_of
 
-__all__ = ["Candidates", "Counted", "Refused"]
-
 _DRAWN = 50_000  # vertices of a relation that is drawn for sizes alone
 
 

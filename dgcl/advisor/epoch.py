@@ -25,8 +25,6 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.topology import Topology
 
-__all__ = ["ERROR", "TIMES", "Seconds", "Way", "bounded", "direct", "epoch_layers", "planned", "total"]
-
 #: What predictions of two strategies' epochs may be wrong against each other (docs/advise.md).
 ERROR = 0.15
 #: What an epoch consists of.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["KINDS", "Layer"]
-
 #: Models that are understood, and an example of each.
 KINDS = {
     "gcn": "gcn:602,256,41",

@@ -18,8 +18,6 @@ from dgcl.offload.prediction import DeviceRows, host_bytes
 from dgcl.relation.local_graph import local_graph_bytes
 from dgcl.transport.memory import pool_bytes
 
-__all__ = ["MOST_CHUNKS", "device_bytes", "host_total", "offload_rows"]
-
 MOST_CHUNKS = 1024
 _WHOLE = {"gat", "mgn"}  # layers of frameworks, of whole neighbourhoods
 #: Of an edge, beyond the local graph: for sums, both ways round, with weights; for layers of frameworks. Measured.

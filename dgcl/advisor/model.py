@@ -18,8 +18,6 @@ from typing import Any
 from dgcl.advisor.layers import KINDS, Layer
 from dgcl.topology.checks import check_choice, nearest, shown
 
-__all__ = ["OPTIMIZERS", "TYPES", "Model", "read_model"]
-
 #: Numbers that are kept for each parameter.
 OPTIMIZERS = {"adam": 2, "momentum": 1, "sgd": 0}
 #: Bytes of an element.

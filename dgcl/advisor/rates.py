@@ -14,8 +14,6 @@ from dgcl.topology.checks import shown
 if TYPE_CHECKING:
     from dgcl.topology import Topology
 
-__all__ = ["Rates", "measure_rates", "preset_rates", "read_rates"]
-
 
 @dataclass(frozen=True)
 class Rates:

@@ -8,8 +8,6 @@ from typing import Any
 from dgcl.advisor.epoch import Seconds, total
 from dgcl.advisor.spelling import Description
 
-__all__ = ["Row"]
-
 
 @dataclass(eq=False)
 class Row:

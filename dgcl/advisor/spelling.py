@@ -21,8 +21,6 @@ from dgcl.replication.strategy import Replicas
 from dgcl.topology.checks import nearest, shown
 from dgcl.workers.strategy import EdgePlacement
 
-__all__ = ["CALLED", "SPELLINGS", "Description", "read_strategy"]
-
 #: Those that exchange what "halo" does, and are called on its communicator.
 CALLED = ("windows", "in-place", "offload")
 

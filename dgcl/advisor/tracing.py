@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 from dgcl.advisor.layers import KINDS, Layer
 
-__all__ = ["layers_of"]
-
 #: What layers are in the grammar; a sum is followed by a network of its own.
 _CLASSES = {
     "GCNConv": "gcn", "SAGEConv": "sage", "GraphConv": "sage", "GINConv": "sum", "GATConv": "gat",

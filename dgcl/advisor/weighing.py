@@ -20,8 +20,6 @@ from dgcl.planner.reading.render import seconds as in_seconds
 from dgcl.planner.reading.render import size
 from dgcl.planner.relation import Relation
 
-__all__ = ["weigh"]
-
 _PLANNED = 2  # by "auto"; the rest have direct plans and bounds
 
 

@@ -12,8 +12,6 @@ from torch.nn import Module
 from dgcl.distributed.functional_dropout import dropping
 from dgcl.distributed.home import Home
 
-__all__ = ["Distributed", "become", "subclass"]
-
 
 class Distributed:
     """Comes before the class of a module that was distributed.

@@ -19,8 +19,6 @@ from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of, remember
 from dgcl.nn.arguments import current
 from dgcl.nn.convolutions import Normalised
 
-__all__ = ["by_whole_degrees", "gcn_norm"]
-
 
 def gcn_norm(
     edge_index: Tensor,

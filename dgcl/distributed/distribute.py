@@ -24,7 +24,6 @@ from dgcl.nn.vertex_dropout import Dropout
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["distribute"]
 
 _log = logging.getLogger("dgcl")
 _Model = TypeVar("_Model", bound=Module)

@@ -17,8 +17,6 @@ from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
 from dgcl.nn.core_rows import ids_of_rows
 from dgcl.ranks.context import context
 
-__all__ = ["call"]
-
 _KEPT_BY = {
     "__getitem__", "cat", "clone", "contiguous", "expand", "expand_as", "index_select", "long", "masked_select",
     "reshape", "squeeze", "stack", "to", "unbind", "unsqueeze", "view"

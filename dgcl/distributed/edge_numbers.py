@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 
-__all__ = ["numbers_read"]
-
 _NUMBERS = {"edge_index", "edge_index_j", "size", "size_j"}
 
 

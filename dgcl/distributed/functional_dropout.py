@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from dgcl.nn.vertex_dropout import dropout, has_edge_rows
 
-__all__ = ["dropping", "mentions_dropout", "replaced"]
-
 _DROPOUTS = {functional.dropout, torch.dropout}
 _OTHERS = {
     functional.alpha_dropout,

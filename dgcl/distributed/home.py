@@ -17,8 +17,6 @@ from dgcl.ranks.context import context
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
-__all__ = ["Home"]
-
 
 class Home:
     """What the modules of one :func:`dgcl.distribute` share; copies of a model share it, too."""

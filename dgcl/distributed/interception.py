@@ -14,8 +14,6 @@ from dgcl.distributed.functional_dropout import replaced
 from dgcl.nn.guards import see_rows
 from dgcl.ranks.torch_private import num_function_modes
 
-__all__ = ["AsOneDevice"]
-
 
 class AsOneDevice(TorchFunctionMode):
     """While it is entered, dropout depends on the vertex or the edge, and ends of edges on no rank."""

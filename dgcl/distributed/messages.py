@@ -15,8 +15,6 @@ from dgcl.distributed.functional_dropout import dropping
 from dgcl.distributed.sums import is_sum, sum_messages
 from dgcl.frameworks.edge_sets import EdgeSet
 
-__all__ = ["message_passing"]
-
 
 class Exchanged(NamedTuple):
     """An argument of a message as PyG takes it, at sources and at heads."""

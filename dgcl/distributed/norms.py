@@ -12,8 +12,6 @@ from dgcl.nn.arguments import current
 from dgcl.nn.graph_norm import GraphNorm
 from dgcl.nn.reduce import mean_of_rows
 
-__all__ = ["NORMS", "norm"]
-
 
 def _mean(rows: Tensor, name: str) -> Tensor:
     """The mean of ``(num_owned, *F)`` over all vertices."""

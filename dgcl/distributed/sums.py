@@ -16,9 +16,6 @@ from torch_geometric import utils
 
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
 
-__all__ = ["is_sum", "spmm", "sum_messages"]
-
-
 _OF_SUMS = {"message", "message_and_aggregate"}
 _HOOKS = _OF_SUMS | {"aggregate", "update"}
 
