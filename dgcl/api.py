@@ -80,8 +80,7 @@ def _destroy_default_group(process: int) -> None:
 
 def current_communicator() -> Communicator:
     """The communicator that this thread built last."""
-    comm: Communicator = context.require_communicator()
-    return comm
+    return context.require_communicator()
 
 
 def given_or_current(comm: Communicator | None) -> Communicator:

@@ -90,8 +90,7 @@ def entry_point(function: _Function[_Arguments, _Result]) -> _Function[_Argument
     """
     dispatcher: Any = function
     assert dispatcher.has_entry
-    entry: _Function[_Arguments, _Result] = dispatcher.compile(dispatcher.only_signature)
-    return entry
+    return dispatcher.compile(dispatcher.only_signature)
 
 
 def _decorated(

@@ -94,8 +94,7 @@ def _stable_order(keys: NDArray[np.integer], num_keys: int) -> NDArray[np.int32]
 
     places, whole = np.arange(len(keys), dtype=np.int32), np.array([0, len(keys)], np.int32)
     matrix = csr_matrix((places, keys.astype(np.int32, copy=False), whole), shape=(1, num_keys))
-    order: NDArray[np.int32] = matrix.tocsc().data
-    return order
+    return matrix.tocsc().data
 
 
 def sum_over_edges(

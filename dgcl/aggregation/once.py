@@ -45,8 +45,7 @@ def once_differentiable(what: str) -> Callable[[Backward], Backward]:
 
 def refusing(text: str, result: Tensor, *sources: Tensor) -> Tensor:
     """The result as it is, for the graph a function of ``sources``, of which a gradient is an error that says this."""
-    out: Tensor = _Refusing.apply(text, result, *sources)
-    return out
+    return _Refusing.apply(text, result, *sources)
 
 
 class _Refusing(torch.autograd.Function):

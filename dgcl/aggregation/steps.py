@@ -127,8 +127,7 @@ def _repeated(what: Aggregation, x: Tensor, transport: Transport) -> StepList | 
         return None
     if lists[kind] is False:
         lists[kind] = transport.sequence(what.steps(rounds=False), x.shape[1], x.dtype, what.windows)
-    repeated: StepList | None = lists[kind]
-    return repeated
+    return lists[kind]
 
 
 def _one_by_one(

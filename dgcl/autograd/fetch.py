@@ -87,5 +87,4 @@ def fetch_rows(
     places = [
         torch.from_numpy(order[np.searchsorted(mine, each, sorter=order)]) for each in requests.incoming
     ]
-    out: Tensor = _Travel.apply(rows, _Fetch(collective, requests, places, len(rows)), False)
-    return out
+    return _Travel.apply(rows, _Fetch(collective, requests, places, len(rows)), False)

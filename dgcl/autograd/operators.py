@@ -248,8 +248,7 @@ def sum_over_ranks(tensor: Tensor, comm: Exchanging, number: int, name: str) -> 
     if not _unwatched(tensor):
         return _watched(sum_over_ranks, sum_operator, tensor, comm, number, name)
     if tensor.requires_grad and torch.is_grad_enabled():
-        out: Tensor = sum_operator(tensor, number, name)
-        return out
+        return sum_operator(tensor, number, name)
     return _sum(comm, tensor, name)
 
 
@@ -271,8 +270,7 @@ def _watched(
     """The call of a verb that something besides autograd needs to see."""
     _refuse_tangents(rows)
     if not torch.compiler.is_compiling() and functorch_level() is not None:
-        out: Tensor = _Transformed.apply(rows, verb, comm, number, which)
-        return out
+        return _Transformed.apply(rows, verb, comm, number, which)
     return operator(rows, number, which)
 
 

@@ -162,8 +162,7 @@ class ClassModel:
     def _unlimiting(self, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
         """For each class the GB/s from which on no transfer waits for it."""
         waits = (self._loads * parameters[len(self._keys) :]).max(axis=1)
-        rates: NDArray[np.float64] = (self._loads / waits[:, None]).max(axis=0)
-        return rates
+        return (self._loads / waits[:, None]).max(axis=0)
 
     def describe(self, parameters: NDArray[np.float64], fitted: Topology) -> tuple[FittedClass, ...]:
         """The classes, as they stand in the fitted topology."""

@@ -114,10 +114,7 @@ def _laplacian(
         return add_self_loops(edge_index, num_nodes=edges.num_owned)[0], torch.cat([-weight, degree])
     scale = edges.expand(_inverse(degree, -0.5 if normalization == "sym" else -1.0))
     weight = scale[sources] * weight * (scale[heads] if normalization == "sym" else 1.0)
-    loops: tuple[Tensor, Tensor] = add_self_loops(
-        edge_index, -weight, fill_value=1.0, num_nodes=edges.num_owned
-    )
-    return loops
+    return add_self_loops(edge_index, -weight, fill_value=1.0, num_nodes=edges.num_owned)
 
 
 _look_up = torch.compiler.disable(edge_set_of)

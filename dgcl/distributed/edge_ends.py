@@ -80,8 +80,7 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _role(value: Any) -> tuple[EdgeSet, str] | None:
     edges = edge_set_of(value) if isinstance(value, Tensor) else None
-    role: tuple[EdgeSet, str] | None = _roles.get(value) if edges is None else (edges, "edges")
-    return role
+    return _roles.get(value) if edges is None else (edges, "edges")
 
 
 def _end_of_result(name: str, args: tuple[Any, ...], end: str, place: int) -> str:

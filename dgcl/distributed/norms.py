@@ -51,7 +51,6 @@ def norm(base: type) -> type:
     def forward(self: Any, x: Tensor, batch: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         if batch is not None:
             raise ValueError("batch must be None in a distributed model, whose rows are of one graph")
-        out: Tensor = self.dgcl_home.run(over_ranks, False, self, x)
-        return out
+        return self.dgcl_home.run(over_ranks, False, self, x)
 
     return type(f"Distributed{base.__name__}", (Distributed, base), {"forward": forward, "_comm": None})

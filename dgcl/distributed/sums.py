@@ -31,8 +31,7 @@ class _Adjacency(NamedTuple):
 def spmm(src: Any, other: Tensor, reduce: str = "sum") -> Tensor:
     """PyG's ``spmm``; with this rank's edges in the place of a matrix the sums over all ranks. Collective then."""
     if not isinstance(src, _Adjacency):
-        out: Tensor = utils.spmm(src, other, reduce)
-        return out
+        return utils.spmm(src, other, reduce)
     edges, weight, dim = src
     kind = "sum" if reduce == "add" else reduce
     return edges.aggregate(other.movedim(dim, 0), kind, weight).movedim(0, dim)
@@ -61,5 +60,4 @@ def sum_messages(layer: Any, edge_index: Tensor, arguments: Mapping[str, Any]) -
         )
     reads = inspect.signature(layer.message_and_aggregate).parameters.keys() & arguments.keys()
     adjacency = _Adjacency(edges, arguments.get("edge_weight"), layer.node_dim)
-    out: Tensor = layer.message_and_aggregate(adjacency, **{name: arguments[name] for name in reads})
-    return out
+    return layer.message_and_aggregate(adjacency, **{name: arguments[name] for name in reads})

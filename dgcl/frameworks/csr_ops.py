@@ -112,14 +112,12 @@ def weighted_sum(x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
 
 def at_edges(x: Tensor, end: EndPoints) -> Tensor:
     """(E, *F): the row of ``x`` (num_rows, *F) at this end of each edge."""
-    out: Tensor = _AtEdges.apply(x, end)
-    return out
+    return _AtEdges.apply(x, end)
 
 
 def edge_sum(values: Tensor, end: EndPoints) -> Tensor:
     """(num_rows, *F): for each row the sum of ``values`` (E, *F) over the edges that touch it at this end."""
-    out: Tensor = _EdgeSum.apply(values, end)
-    return out
+    return _EdgeSum.apply(values, end)
 
 
 def _has_kernel(x: Tensor, columns: Tensor) -> bool:

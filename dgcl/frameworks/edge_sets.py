@@ -122,5 +122,4 @@ def remembered(graph: Any, comm: Any) -> Any:
 
 def edge_set_of(edge_index: Tensor) -> EdgeSet | None:
     """What was remembered of this tensor; None for any other, also one that was made of it."""
-    edges: EdgeSet | None = _sets.get(edge_index)
-    return edges
+    return _sets.get(edge_index)

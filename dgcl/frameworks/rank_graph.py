@@ -56,8 +56,7 @@ class RankGraph:
     def block(self) -> LocalBlock:
         """The edges, from [owned | halo] rows to owned ones."""
         self.comm.require_neighbourhoods("a message that is no row of a source times a weight")
-        block: LocalBlock = self._block
-        return block
+        return self._block
 
     srcdata = dstdata = property(lambda self: self.ndata)
 

@@ -56,12 +56,10 @@ def count_needs(needs: Needs) -> Counts:
 def has_bit(masks: NDArray[Any], bit: int) -> NDArray[np.bool_]:
     """(N,) whether a bit is set in masks (W, N)."""
     words = masks[bit // 64]
-    has: NDArray[np.bool_] = (words & words.dtype.type(1 << bit % 64)) != 0
-    return has
+    return (words & words.dtype.type(1 << bit % 64)) != 0
 
 
 def _has_own(masks: NDArray[Any], bits: NDArray[np.int32]) -> NDArray[np.bool_]:
     """(N,) whether each vertex's own bit is set."""
     words = masks[bits // 64, np.arange(len(bits))]
-    has: NDArray[np.bool_] = (words >> (bits % 64).astype(masks.dtype) & masks.dtype.type(1)) != 0
-    return has
+    return (words >> (bits % 64).astype(masks.dtype) & masks.dtype.type(1)) != 0

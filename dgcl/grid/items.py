@@ -42,10 +42,7 @@ class ItemDemand:
 
     def own_bits(self) -> NDArray[np.int32]:
         """(N,) of each vertex the bit that stands for its owner, in its owner's slice."""
-        bits: NDArray[np.int32] = (self.grid.part_of if self.over_parts else self.grid.depth_of)(
-            self.vertex_owner
-        )
-        return bits
+        return (self.grid.part_of if self.over_parts else self.grid.depth_of)(self.vertex_owner)
 
     def classes(self) -> ItemClasses:
         """The items that are wanted, in classes.

@@ -159,8 +159,7 @@ class GINConv(Module):
         comm = current(comm)
         total = _aggregated(Plain(Aggregator(comm)), x)
         rows = x.rows if isinstance(x, Constant) else x
-        out: Tensor = self.nn(total + (1 + self.eps.to(rows.dtype)) * rows)
-        return out
+        return self.nn(total + (1 + self.eps.to(rows.dtype)) * rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,8 +103,7 @@ class _Entry:
 def _octets(value: Tensor) -> NDArray[np.uint8]:
     # A copy: FSDP frees parameters' storages, and cannot where numpy has a view of one.
     copy = torch.clone(value.detach().cpu(), memory_format=torch.contiguous_format)
-    octets: NDArray[np.uint8] = copy.reshape(-1).view(torch.uint8).numpy()
-    return octets
+    return copy.reshape(-1).view(torch.uint8).numpy()
 
 
 def _first_difference(reports: list[list[_Entry]]) -> str | None:

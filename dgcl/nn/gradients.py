@@ -132,8 +132,7 @@ def _sum_bucket(
 
 def _local(tensor: Any) -> Tensor:
     """What this rank has of a tensor: its shard, where FSDP shares it out along the other axis."""
-    shard: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return shard
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 @beside_the_graph

@@ -59,8 +59,7 @@ def count_once(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
 
 def with_value(share: Tensor, value: Tensor, factor: float, comm: Communicator | None = None) -> Tensor:
     """The value, with the gradient of the share times a factor; ``comm``: whose losses' terms are looked at."""
-    out: Tensor = _WithValue.apply(share, value, factor, comm)
-    return out
+    return _WithValue.apply(share, value, factor, comm)
 
 
 class _WithValue(torch.autograd.Function):

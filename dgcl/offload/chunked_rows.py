@@ -82,8 +82,7 @@ class RowOrder:
             raise ValueError(
                 f"rows must be those of this rank's {len(self.rows)} vertices (got shape {tuple(rows.shape)})"
             )
-        stored: ChunkedRows = _Store.apply(rows, self)
-        return stored
+        return _Store.apply(rows, self)
 
 
 class ChunkedRows(Tensor):
@@ -113,8 +112,7 @@ class ChunkedRows(Tensor):
 
     def in_owned_order(self) -> Tensor:
         """The same rows in an ordinary tensor, in the order of ``comm.owned_ids``; a copy, differentiable."""
-        ordinary: Tensor = _InOwnedOrder.apply(self)
-        return ordinary
+        return _InOwnedOrder.apply(self)
 
     def checked(self) -> Tensor:
         """The memory.
@@ -283,8 +281,7 @@ class _InOwnedOrder(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: ChunkedRows) -> Tensor:
-        out: Tensor = _gathered(rows)
-        return out
+        return _gathered(rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

@@ -45,8 +45,7 @@ def chunked_cross_entropy(
             f" {len(wrong)} such labels on this rank); give the model more"
             f" columns, or leave rows out with mask= or labels of {IGNORED}"
         )
-    out: Tensor = _CrossEntropy.apply(logits, labels, mask, comm)
-    return out
+    return _CrossEntropy.apply(logits, labels, mask, comm)
 
 
 class _CrossEntropy(torch.autograd.Function):

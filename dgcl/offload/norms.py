@@ -49,8 +49,7 @@ def chunked_batch_norm(
         if norm.training and norm.track_running_stats:
             update_running(norm, mean, variance * (comm.num_nodes / (comm.num_nodes - 1)))
     inverse = torch.rsqrt(variance + norm.eps)
-    out: Tensor = _Normalise.apply(x, norm.weight, norm.bias, mean, inverse, learns, comm)
-    return out
+    return _Normalise.apply(x, norm.weight, norm.bias, mean, inverse, learns, comm)
 
 
 def _some(x: ChunkedRows, rows: slice) -> Tensor:

@@ -107,8 +107,7 @@ def device_sums(control: Control, gpus: Sequence[str], device: torch.device) -> 
     key = tuple(gpus)
     if key not in control.device_sums:
         control.device_sums[key] = _open(control, device)
-    sums: DeviceSums | None = control.device_sums[key]
-    return sums
+    return control.device_sums[key]
 
 
 def _open(control: GroupControl, device: torch.device) -> DeviceSums | None:
@@ -168,8 +167,7 @@ def _completion(device: torch.device) -> Callable[[], bool]:
         return lambda: True
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
-    query: Callable[[], bool] = event.query
-    return query
+    return event.query
 
 
 def _shut_down(group: Any) -> None:

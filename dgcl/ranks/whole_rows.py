@@ -77,8 +77,7 @@ def dispatch_rows(
     if ids_of_ranks is not None:
         assert rows is not None
         pieces = [_take(rows, some) for some in ids_of_ranks]
-    piece: Tensor = control.scatter(pieces)
-    return piece
+    return control.scatter(pieces)
 
 
 def agree(

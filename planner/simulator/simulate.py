@@ -229,8 +229,7 @@ def _send_order(sends: Messages, order: Order) -> Int64Array:
     if order != "neighbours" or sends.num == 0:
         return np.arange(sends.num)
     ahead = (sends.dst - sends.src) % (1 + max(sends.src.max(), sends.dst.max()))
-    taken: Int64Array = np.lexsort((ahead, sends.src, sends.stage))
-    return taken
+    return np.lexsort((ahead, sends.src, sends.stage))
 
 
 def _gates(sends: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:
