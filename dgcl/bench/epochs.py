@@ -12,7 +12,8 @@ import dgcl.nn
 from dgcl.advisor.advice import Advice
 from dgcl.bench.turns import in_turns
 
-_LAYERS: dict[str, Any] = {
+#: The layer of a kind, from its widths.
+LAYERS: dict[str, Any] = {
     "gcn": dgcl.nn.GCNConv,
     "sage": dgcl.nn.SAGEConv,
     "gin": lambda width, out: dgcl.nn.GINConv(Sequential(Linear(width, out), ReLU(), Linear(out, out))),
@@ -26,7 +27,7 @@ def measure_epochs(advice: Advice, rounds: int = 5, most: int = 3) -> None:
         ValueError: It is of another machine or model, or of sizes alone.
     """
     of = advice.candidates
-    if of.topology.name[:4] != "host" or of.part is None or of.model.kinds - {*_LAYERS}:
+    if of.topology.name[:4] != "host" or of.part is None or of.model.kinds - {*LAYERS}:
         raise ValueError(
             f"--measure trains gcn, sage or gin on a graph, with topology host:P (got {of.model.text} on"
             f" {of.topology.name})"
@@ -39,8 +40,8 @@ def measure_epochs(advice: Advice, rounds: int = 5, most: int = 3) -> None:
         calls: dict[Any, Any] = {}
         for row in rows[:most]:
             comm = dgcl.build_comm_info(of.graph, of.topology, part=of.part, strategy=row.strategy)
-            layers = [_LAYERS[each.kind](each.width, each.out) for each in of.model.layers]
-            calls[row] = partial(_epoch, comm, layers, torch.rand(comm.num_owned, of.model.widths[0]))
+            layers = [LAYERS[each.kind](each.width, each.out) for each in of.model.layers]
+            calls[row] = partial(epoch, comm, layers, torch.rand(comm.num_owned, of.model.widths[0]))
         times: Any = in_turns(calls, rounds, enough=0.2, control=comm.control)
         for row in times:  # the same on every rank
             row.measured = times[row].median
@@ -48,7 +49,8 @@ def measure_epochs(advice: Advice, rounds: int = 5, most: int = 3) -> None:
     dgcl.launch(on_rank, of.topology.num_devices)
 
 
-def _epoch(comm: dgcl.Communicator, layers: Any, x: Any) -> None:
+def epoch(comm: dgcl.Communicator, layers: Any, x: Any) -> None:
+    """Train once, without an optimiser."""
     for number, layer in enumerate(layers):
         x = layer(x.relu() if number else x, comm)
     torch.nn.functional.cross_entropy(x, comm.owned_ids % x.shape[1]).backward()

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise, product
+from pathlib import Path
 from typing import Any
 
+import torch
+
+import dgcl
+import dgcl.nn
 from dgcl.advisor.choice import advise
 from dgcl.advisor.rates import read_rates
-from dgcl.bench.epochs import measure_epochs
+from dgcl.bench.epochs import LAYERS, epoch, measure_epochs
+from dgcl.graph import read_graph
 from dgcl.partition import partition_graph
 from dgcl.topology import resolve_topology
-from docs.figures.framework import Figure, Run, machine
+from docs.figures.framework import Figure, Run, machine, resident
 
 PAGE = "advise.md"
-RANKS, HIDDEN = 4, (128, 128, 32)
+RANKS, HIDDEN, WIDTHS = 4, (128, 128, 32), "128,128,32"
 GRAPHS = {"coauthor_cs": "communities", "uk_2007_05_100k": "hubs", "amazon_computers": "dense"}
 KINDS = ("gcn", "sage", "gin")
 APART = 1.15
+HELD = [
+    *product(["gcn"], ["halo", "cover", "grid:2,2,1", "windows:4", "in-place"]),
+    *product(["sage"], ["halo", "tail"]),
+]
 
 
 def agreement(first: dict[str, float], second: dict[str, float]) -> float | None:
@@ -25,6 +36,48 @@ def agreement(first: dict[str, float], second: dict[str, float]) -> float | None
     pairs = [(a, b) for a, b in combinations(second, 2) if not 1 / APART < second[a] / second[b] < APART]
     signs = [(first[a] < first[b]) == (second[a] < second[b]) for a, b in pairs]
     return 2 * sum(signs) / len(signs) - 1 if signs else None
+
+
+def held(paths: list[Path], kind: str, spec: str) -> tuple[int, int]:
+    """Bytes that a rank takes at most in training on the last graph, and its pool's; the first has code compiled."""
+    torch.set_num_threads(1)
+    for path in paths:
+        graph = read_graph(path).graph
+        before = resident("RssAnon")
+        comm = dgcl.build_comm_info(graph, "uniform", strategy=spec, method="direct")
+        layers = [LAYERS[kind](*pair) for pair in pairwise(HIDDEN)]
+        if spec == "in-place":
+            layers = [dgcl.nn.InPlaceGCN(HIDDEN)]
+        x = torch.rand(comm.num_owned, HIDDEN[0])
+        for number in range(8):
+            epoch(comm, layers, x)
+            if number == 4:
+                Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        peak = resident("VmHWM") - resident("RssShmem") - resident("RssFile") - before
+        pool: int = comm.transport.runtime.pool.bytes_allocated  # type: ignore[attr-defined]
+        comm.close()
+    return peak + pool, pool
+
+
+def memory(run: Run) -> Figure:
+    """For each graph, model and strategy: bytes of the fullest rank, and pools of all, predicted and measured."""
+    columns = {
+        "graph": "", "model": "", "strategy": "", "predicted MB": ".1f", "measured MB": ".1f",
+        "predicted / measured": ".2f", "pools": ".2f",
+    }  # fmt: skip
+    os.environ |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+    def rows() -> Iterator[list[Any]]:
+        for name, (kind, spec) in product(run.some(list(GRAPHS)), run.some(HELD)):
+            path = run.path(name)
+            row = advise(read_graph(path).graph, model=f"{kind}:{WIDTHS}", topology="uniform4").row(spec)
+            paths = [run.graphs / "cora.npz", path]
+            ranks = dgcl.launch(held, RANKS, paths, kind, spec, ranks="processes")
+            peak, pools = max(ranks)[0], sum(pool for _, pool in ranks)
+            pool = sum(row.device_bytes["exchange buffers"]) / pools
+            yield [name, kind, spec, row.device / 1e6, peak / 1e6, row.device / peak, pool]
+
+    return Figure(columns, rows(), after=machine())
 
 
 def accuracy(run: Run) -> Figure:
@@ -41,8 +94,7 @@ def accuracy(run: Run) -> Figure:
             part = partition_graph(graph, RANKS)
             topology = resolve_topology("host", RANKS)
             for kind in KINDS:
-                model = f"{kind}:{','.join(map(str, HIDDEN))}"
-                advice = advise(graph, model=model, topology=topology, part=part, rates=rates)
+                advice = advise(graph, model=f"{kind}:{WIDTHS}", topology=topology, part=part, rates=rates)
                 measure_epochs(advice, 1 if run.quick else 5, most=99)
                 measured = {row.strategy.spec: row.measured for row in advice.rows if row.measured}
                 expected = {spec: advice.row(spec).seconds.total for spec in measured}
@@ -57,4 +109,4 @@ def accuracy(run: Run) -> Figure:
     return Figure(columns, rows(), after=machine())
 
 
-FIGURES = {"accuracy": accuracy}
+FIGURES = {"accuracy": accuracy, "memory": memory}

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from torch.testing import assert_close
 
 import dgcl
-from dgcl.advisor.advice import scaled, working
+import dgcl.nn
+from dgcl.advisor.advice import working
 from dgcl.advisor.choice import advise
 from dgcl.advisor.epoch import ERROR
 from dgcl.advisor.model import read_model
@@ -113,6 +115,21 @@ def test_less_memory_walks_to_offloading_and_out():
     assert len(set(names)) == len(names), names
 
 
+def test_auto_sets_the_windows_that_are_advised():
+    """Where whole halo rows do not fit; layers sum the same in them."""
+    options = {"model": "gcn:64,64,8", "memory_limit": 10_100_000}
+    edges, part = RNG.integers(0, 20_000, (2, 60_000)), np.arange(20_000) % 4
+
+    def on_rank(conv):
+        whole = dgcl.build_comm_info(edges, "uniform", part=part)
+        comm = dgcl.build_comm_info(edges, "uniform", part=part, strategy="auto", **options)
+        x = comm.owned_ids[:, None].cos()
+        assert_close(conv(x, comm), conv(x, whole))
+        return len(comm.windows.exchanges)
+
+    assert dgcl.launch(on_rank, 4, dgcl.nn.GCNConv(1, 8)) == [4] * 4
+
+
 @pytest.mark.parametrize(
     "model, strategy, why",
     [
@@ -152,7 +169,6 @@ def test_the_screen():
     assert lines[0].startswith("Machine  uniform4, ranks 4, 4.194 MB each; rates: given")
     marked = [line for line in lines if line.startswith(("*", "="))]
     assert marked[0].startswith("*")
-    assert {line.split()[1] for line in marked[1:]} <= {row.strategy.spec for row in advice().rows}
     assert '-> edges="cover"' in text
     assert "1 rank" in text
     assert lines[-2].startswith("Left out: the loss")
@@ -165,12 +181,6 @@ def test_the_working_and_comparisons():
     for part in ("kept, and at work", "exchange buffers", "device", "elements sent"):
         assert part in text
     assert "elements sent" not in working(found, [halo, cover])
-    held = found.to_json()["rows"][0]["device_bytes"]
-    assert max(map(sum, zip(*held.values(), strict=True))) == found.rows[0].device
-    text = scaled(
-        [advise(EDGES, model="gcn:32,8", topology=f"uniform{ranks}", rates=RATES) for ranks in (1, 2, 4)]
-    )
-    assert len(text.splitlines()) >= 4
 
 
 def test_papers_sizes_on_four_cards_of_80_gb():
@@ -188,17 +198,12 @@ def test_papers_sizes_on_four_cards_of_80_gb():
     assert chosen == ["offload", "offload", "halo"]
 
 
-def test_a_rank_alone():
-    found = advise(EDGES, model="gcn:32,8", topology="uniform1", rates=RATES)
-    assert found.best.spec == "halo"
-    assert "It is alone" in found.table()
-
-
 def test_ranks_that_share_a_core_take_what_one_rank_takes():
     alone, shared, apart = (
         advise(EDGES, model="gcn:32,8", topology=f"uniform{ranks}", rates=replace(RATES, sharing=sharing))
+        .row("halo")
+        .seconds.sums
         for ranks, sharing in ((1, 4), (4, 4), (4, 1))
     )
-    sums = [each.row("halo").seconds.sums for each in (alone, shared, apart)]
-    assert sums[0] == pytest.approx(sums[1])
-    assert sums[2] < sums[1]
+    assert alone == pytest.approx(shared)
+    assert apart < shared
