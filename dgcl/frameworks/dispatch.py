@@ -103,8 +103,12 @@ def dispatch(
                 nodes, of_edges = graph.node_types, graph.edge_types  # type: ignore[assignment]
             named = dict.fromkeys(vertices, "vertices") | dict.fromkeys(edges, "edges")
             items = [*_items(data, nodes, of_edges, named)]
-            bare = [each._replace(value=None) if each.rows else each for each in items]
-            schema = _Schema(framework, bare, nodes, of_edges)
+            schema = _Schema(
+                framework,
+                [each._replace(value=None) if each.rows else each for each in items],
+                nodes,
+                of_edges,
+            )
         except (TypeError, ValueError) as error:
             problem = error
     schema = agree(control, problem, schema if control.rank == 0 else None)[0]
