@@ -7,7 +7,7 @@ as long. 16-bit floats are added by :func:`dgcl.kernels.rows.sum_rows`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
@@ -16,13 +16,13 @@ from numba.core import cgutils
 from dgcl.kernels.memory import emitting
 
 #: Names of the element types that can be added, in the order of their codes.
-SUMMABLE: Final = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
+SUMMABLE = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
 
 #: Codes of the two that are added in float32 and rounded once.
 FLOAT16, BFLOAT16 = SUMMABLE.index("float16"), SUMMABLE.index("bfloat16")
 
-_WORD: Final = ir.IntType(64)
-_PIECES: Final = (128, 16)  # bytes that are added at once; then the elements that are left
+_WORD = ir.IntType(64)
+_PIECES = (128, 16)  # bytes that are added at once; then the elements that are left
 
 
 def _adder(element: ir.Type, element_bytes: int) -> Any:

@@ -30,7 +30,7 @@ import functools
 import gc
 from collections.abc import Callable
 from types import FunctionType, ModuleType
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from llvmlite import binding
 from numba import njit, types
@@ -148,7 +148,7 @@ def _decorated(
     return dispatcher
 
 
-_DEFAULTS: Final = {name: option.default for name, option in compiler.Flags.options.items()}
+_DEFAULTS = {name: option.default for name, option in compiler.Flags.options.items()}
 
 
 class _Options(compiler.Flags):  # type: ignore[misc]

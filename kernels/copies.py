@@ -11,25 +11,23 @@ Two effects slow a plain copy loop down:
 
 from __future__ import annotations
 
-from typing import Final
-
 from numba import int64, njit, void
 
 from dgcl.kernels.compiled import compiled
 from dgcl.kernels.memory import claim_line, copy_bytes, prefetch_line, stream_line, write_fence
 
 #: Prefetch distance of scattered reads, in rows: some 100 ns of latency over some 15 ns per row.
-AHEAD: Final = 8
+AHEAD = 8
 
 #: Prefetch distance of result rows, in rows; they are contiguous, so the hardware helps.
-CLAIMED: Final = 4
+CLAIMED = 4
 
 #: Results of this many bytes are written past the caches where the caller knows no better. Several ranks share a
 #: last-level cache of tens of megabytes, and each reads as much as it writes.
-STREAMED: Final = 8 << 20
+STREAMED = 8 << 20
 
-_LINE_BYTES: Final = 64
-_PREFETCHED: Final = 2048  # of a row; beyond, the hardware prefetcher has detected the sequence
+_LINE_BYTES = 64
+_PREFETCHED = 2048  # of a row; beyond, the hardware prefetcher has detected the sequence
 
 
 @njit(nogil=True, inline="always")

@@ -6,7 +6,7 @@ addition, written down as such (LLVM's), as in :mod:`dgcl.kernels.additions`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -18,7 +18,7 @@ from dgcl.kernels.memory import emit_prefetch, emitting
 _WORD, _BITS, _SINGLE, _DOUBLE = ir.IntType(64), ir.IntType(32), ir.FloatType(), ir.DoubleType()
 
 #: Prefetch distance, in edges. On ogbn-arxiv 8 are 9% slower, 32 12%, 2 47%.
-AHEAD: Final = 16
+AHEAD = 16
 
 
 class _Floats:

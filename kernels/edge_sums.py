@@ -13,7 +13,7 @@ next.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import boolean, float32, float64, int32, int64, njit, void
@@ -37,13 +37,13 @@ from dgcl.kernels.memory import address_of, pointer_to
 _LARGE, _MIDDLE, _SMALL, _ONE = 256, 64, 16, 1
 
 #: Prefetch distance of results that lie apart, in heads.
-_HEADS_AHEAD: Final = 8
+_HEADS_AHEAD = 8
 
-_SUMS: Final = void(
+_SUMS = void(
     *(int64, int64, int64, int64, int64[::1], int32[::1], int64, int64),
     *(int32[::1], int64, int64, int64, boolean),
 )
-_DOTS: Final = void(
+_DOTS = void(
     *(int64, int64, int64, int64, int64, int64[::1], int32[::1]),
     *(int32[::1], int32[::1], int64, int64, int64),
 )
@@ -161,7 +161,7 @@ dots_float16 = _dots("dots_float16", dot_float16, float32(0), 2)
 dots_bfloat16 = _dots("dots_bfloat16", dot_bfloat16, float32(0), 2)
 
 #: For each type of x a function with the arguments of :func:`_sum_heads` from ``out`` on.
-EDGE_SUMS: Final[dict[str, Callable[..., None]]] = {
+EDGE_SUMS: dict[str, Callable[..., None]] = {
     "float32": sum_float32,
     "float64": sum_float64,
     "float16": sum_float16,
@@ -169,7 +169,7 @@ EDGE_SUMS: Final[dict[str, Callable[..., None]]] = {
 }
 
 #: For each type of x and y a function with the arguments of :func:`_dot_heads` from ``out`` on.
-EDGE_DOTS: Final[dict[str, Callable[..., None]]] = {
+EDGE_DOTS: dict[str, Callable[..., None]] = {
     "float32": dots_float32,
     "float64": dots_float64,
     "float16": dots_float16,

@@ -22,7 +22,6 @@ that costs little (:mod:`dgcl.transport.shared_memory.wait_policy`).
 from __future__ import annotations
 
 import platform
-from typing import Final
 
 from numba import int64, types, void
 
@@ -35,10 +34,10 @@ AWAKE, ASLEEP, ATTEND = 0, 1, 2
 # futex(2), which libc has no function for; between processes, so without FUTEX_PRIVATE_FLAG.
 _system_call = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
-_FUTEX: Final = {"x86_64": 202, "ppc64le": 221}.get(platform.machine(), 98)
-_FUTEX_WAIT: Final = 0
-_FUTEX_WAKE: Final = 1
-_SECOND: Final = 1_000_000_000
+_FUTEX = {"x86_64": 202, "ppc64le": 221}.get(platform.machine(), 98)
+_FUTEX_WAIT = 0
+_FUTEX_WAKE = 1
+_SECOND = 1_000_000_000
 
 
 @compiled(void(int64, int64))

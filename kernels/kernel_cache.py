@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numba
 from numba import types
@@ -37,12 +37,12 @@ from numba.core.serialize import dumps
 
 _log = logging.getLogger("dgcl")
 
-_SCALARS: Final = (bool, int, float, str, bytes, type(None))
-_POLL_SECONDS: Final = 0.02
-_QUIET_SECONDS: Final = 1.5  # what may be waited for without a word
+_SCALARS = (bool, int, float, str, bytes, type(None))
+_POLL_SECONDS = 0.02
+_QUIET_SECONDS = 1.5  # what may be waited for without a word
 
 _Need = tuple[str, str, tuple[Any, ...]]  # module and name of a function, the types for which it is compiled
-_called_by_symbol: Final[dict[str, _Need]] = {}  # symbols that compiled code of this process may call
+_called_by_symbol: dict[str, _Need] = {}  # symbols that compiled code of this process may call
 
 
 class KernelCache:

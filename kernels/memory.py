@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
@@ -24,7 +24,7 @@ _BYTE = ir.IntType(8)
 _LINE = ir.VectorType(_WORD, 8)  # a cache line of 64 bytes
 
 #: Size of :func:`stack_memory`: half of a first-level cache.
-STACK_BYTES: Final = 16 << 10
+STACK_BYTES = 16 << 10
 
 
 def _pointer(builder: Any, address: Any, pointee: Any) -> Any:
@@ -157,7 +157,7 @@ def bits_to_float(builder: Any, bits: Any) -> Any:
 yield_cpu = types.ExternalFunction("sched_yield", types.int32())
 sleep_microseconds = types.ExternalFunction("usleep", types.int32(types.uint32))
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
-_CLOCK_MONOTONIC: Final = 1
+_CLOCK_MONOTONIC = 1
 
 
 @njit(nogil=True, inline="always")

@@ -11,8 +11,6 @@ float32 and rounded once.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 from numba import boolean, float32, int32, int64, njit, uint16, void
 
@@ -24,8 +22,8 @@ from dgcl.kernels.memory import STACK_BYTES, copy_bytes, pointer_to, stack_memor
 
 __all__ = ["STREAMED", "SUMMABLE", "add_arrivals", "gather_rows", "sum_rows"]
 
-_CLAIMED_FROM: Final = 64  # bytes of a row; of narrower ones several share a line
-_BLOCK: Final = 512  # columns of 16-bit floats that are added in float32 at a time
+_CLAIMED_FROM = 64  # bytes of a row; of narrower ones several share a line
+_BLOCK = 512  # columns of 16-bit floats that are added in float32 at a time
 
 
 @njit(nogil=True, inline="always")

@@ -6,8 +6,6 @@ last, so that a padded row takes its part.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,8 +13,8 @@ from torch import Tensor
 
 from dgcl.kernels.edge_extremes import extremes, scatter_rows
 
-_MOST: Final = 1 << 24  # elements of a temporary of all edges
-_NOBODY: Final = torch.iinfo(torch.int64).max
+_MOST = 1 << 24  # elements of a temporary of all edges
+_NOBODY = torch.iinfo(torch.int64).max
 
 
 class Segments:

@@ -226,21 +226,19 @@ def expand(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Te
     ``number`` is what :func:`register_communicator` returned for ``comm``."""
     if not _unwatched(rows):
         return _watched(expand, expand_operator, rows, comm, number, exchange)
-    return _directly(rows, expand_now, fold, comm, number, exchange)
+    # In forward mode autograd reports that this is not supported.
+    if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
+        return _apply(rows, expand_now, fold, comm, number, exchange)
+    return expand_now(comm, rows, exchange)
 
 
 def fold(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
     """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks, differentiably."""
     if not _unwatched(rows):
         return _watched(fold, fold_operator, rows, comm, number, exchange)
-    return _directly(rows, fold_now, expand, comm, number, exchange)
-
-
-def _directly(rows: Tensor, now: Verb, adjoint: Verb, comm: Exchanging, number: int, exchange: int) -> Tensor:
-    # In forward mode autograd reports that this is not supported.
     if (rows.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
-        return _apply(rows, now, adjoint, comm, number, exchange)
-    return now(comm, rows, exchange)
+        return _apply(rows, fold_now, expand, comm, number, exchange)
+    return fold_now(comm, rows, exchange)
 
 
 def sum_over_ranks(tensor: Tensor, comm: Exchanging, number: int, name: str) -> Tensor:

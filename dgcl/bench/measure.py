@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
     from dgcl.planner import Plan
 
-SAMPLE_BYTES: Final = 64 << 20  # of results that are alive at once, on each rank
-MAX_CALLS: Final = 100  # of a sample
-MIN_SAMPLES: Final = 5  # so that a median means something
-_COPIES: Final = "copies of {} rows"
+SAMPLE_BYTES = 64 << 20  # of results that are alive at once, on each rank
+MAX_CALLS = 100  # of a sample
+MIN_SAMPLES = 5  # so that a median means something
+_COPIES = "copies of {} rows"
 
 #: Ways to call "auto", or an all-to-all, that are measured beside the methods that build_comm_info knows: as models
 #: call it, and halo rows alone.

@@ -8,8 +8,6 @@ written differ in nearly every element.
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
@@ -19,7 +17,7 @@ from dgcl.kernels.rows import SUMMABLE
 _EXACT = {torch.float64: 1 << 53, torch.float32: 1 << 24, torch.float16: 1 << 11, torch.bfloat16: 1 << 8}
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MIXERS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
-_SLICE: Final = 1 << 16  # elements that are compared at a time
+_SLICE = 1 << 16  # elements that are compared at a time
 
 #: Names of the element types that a benchmark can send, those of nccl-tests included.
 DTYPES = {name: getattr(torch, name) for name in SUMMABLE} | {
@@ -29,7 +27,7 @@ DTYPES = {name: getattr(torch, name) for name in SUMMABLE} | {
 }
 
 #: What every byte of a buffer is set to before a result may be written there.
-POISON: Final = 0xFF
+POISON = 0xFF
 
 
 def _keys(numbers: Tensor, call: int, kind: int) -> Tensor:

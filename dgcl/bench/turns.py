@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -80,9 +80,9 @@ def _elapsed(events: list[torch.cuda.Event]) -> list[int]:
     return [round(1e6 * events[0].elapsed_time(event)) for event in events]
 
 
-WALL: Final = Clock(time.perf_counter_ns, list)
-PROCESS: Final = Clock(time.process_time_ns, list)  # of all threads of the process
-DEVICE: Final = Clock(_event, _elapsed)  # of the current stream
+WALL = Clock(time.perf_counter_ns, list)
+PROCESS = Clock(time.process_time_ns, list)  # of all threads of the process
+DEVICE = Clock(_event, _elapsed)  # of the current stream
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from dgcl.cli.errors import CliError
 from dgcl.topology.checks import nearest
 
 T = TypeVar("T")
 
-_ELSEWHERE: Final = {"--parts": "--ranks", "--num-parts": "--ranks", "-k": "--ranks"}  # what others call it
+_ELSEWHERE = {"--parts": "--ranks", "--num-parts": "--ranks", "-k": "--ranks"}  # what others call it
 
 
 class Parser(argparse.ArgumentParser):

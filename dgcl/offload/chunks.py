@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ _log = logging.getLogger("dgcl")
 CHUNK_BY = ("metis", "range")
 
 #: Of each rank: to order chunks takes time that grows with the square of their number, and each has exchanges.
-MOST_CHUNKS: Final = 1024
+MOST_CHUNKS = 1024
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from weakref import finalize
 
 import numpy as np
@@ -34,10 +34,10 @@ from dgcl.planner.reading.render import size as size_in_words
 from dgcl.topology.free_memory import available_memory
 
 #: Kinds of rows in host memory: what the user dispatched; what layers gave; kept aggregates; gradients of any of them.
-ROWS_HELD: Final = ("inputs", "results", "aggregates", "gradients")
+ROWS_HELD = ("inputs", "results", "aggregates", "gradients")
 
 Rows = slice | Tensor
-_BRIDGED: Final = 16 << 10  # bytes between stretches that are asked for together
+_BRIDGED = 16 << 10  # bytes between stretches that are asked for together
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
 

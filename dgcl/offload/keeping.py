@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -20,7 +20,7 @@ from dgcl.ranks.machines import places_of_ranks
 from dgcl.transport.row_checks import version_of
 
 #: Rows as wide as the aggregate that must fit beside one another: it, the layer's result, and gradients of two layers.
-ROOM: Final = 4
+ROOM = 4
 
 _log = logging.getLogger("dgcl")
 

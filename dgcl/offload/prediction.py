@@ -19,16 +19,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 
 from dgcl.offload.schedule import Schedule
 
 #: Bytes of an edge of the chunk at hand: as it is cut, and both ways round for a layer.
-EDGE_BYTES: Final = 36
+EDGE_BYTES = 36
 #: Bytes of an edge whose chunk's graph is kept: as it is cut, both ways round, and as layers get it.
-GRAPH_BYTES: Final = 72
+GRAPH_BYTES = 72
 
 
 class _Sizes:

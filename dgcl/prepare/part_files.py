@@ -33,7 +33,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -44,18 +44,18 @@ from dgcl.planner.verify.check import verify_plan
 from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
 from dgcl.relation.local_graph import LocalGraph, NumberedEdges
 
-MAGIC: Final = b"DGCLPART"
-SCHEMA: Final = "dgcl-part/4"
-PLAN: Final = "plan.npz"
-ANEW: Final = "prepare the parts anew (dgcl partition GRAPH --out DIR/)"
-_OTHER_PLANS: Final = "plan-*.npz"
-_PART: Final = "rank-*.part"
-_UNFINISHED: Final = ".new-"
-_ALIGNMENT: Final = 64
-_DIGEST_BYTES: Final = 32
-_LONGEST_HEADER: Final = 1 << 20
-_CHUNK: Final = 1 << 22
-_ITEMS: Final = ("num_owned", "owned", "about_owned", "wanted", "incoming", "about_incoming")
+MAGIC = b"DGCLPART"
+SCHEMA = "dgcl-part/4"
+PLAN = "plan.npz"
+ANEW = "prepare the parts anew (dgcl partition GRAPH --out DIR/)"
+_OTHER_PLANS = "plan-*.npz"
+_PART = "rank-*.part"
+_UNFINISHED = ".new-"
+_ALIGNMENT = 64
+_DIGEST_BYTES = 32
+_LONGEST_HEADER = 1 << 20
+_CHUNK = 1 << 22
+_ITEMS = ("num_owned", "owned", "about_owned", "wanted", "incoming", "about_incoming")
 
 
 def part_path(folder: str | os.PathLike[str], rank: int) -> Path:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-_LOOK: Final = 0.25  # seconds between two calls of ``meanwhile``
+_LOOK = 0.25  # seconds between two calls of ``meanwhile``
 
 
 def in_time(step: Callable[[], T], seconds: float, meanwhile: Callable[[], None] | None = None) -> T:

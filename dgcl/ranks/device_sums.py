@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +28,9 @@ from dgcl.ranks.group_control import GroupControl
 
 _log = logging.getLogger("dgcl")
 
-_CONNECTING: Final = 120.0  # seconds for NCCL to connect all ranks
-_LONGEST_PAUSE: Final = 0.001  # seconds between two looks at the device
-_PROOF: Final = 1000  # elements
+_CONNECTING = 120.0  # seconds for NCCL to connect all ranks
+_LONGEST_PAUSE = 0.001  # seconds between two looks at the device
+_PROOF = 1000  # elements
 
 
 class DeviceSums:

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOOK: Final = 0.1  # seconds in which a rank that left a communicator is not noticed
+_LOOK = 0.1  # seconds in which a rank that left a communicator is not noticed
 
 
 class GroupControl(Control):

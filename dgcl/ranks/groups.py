@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dgcl.errors import CommError
 from dgcl.ranks.deadlines import in_time
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_GRACE: Final = 0.9  # seconds beyond a deadline, in which torch may say itself what is wrong
-_PAUSE: Final = 0.1  # seconds between two attempts to reach a store
+_GRACE = 0.9  # seconds beyond a deadline, in which torch may say itself what is wrong
+_PAUSE = 0.1  # seconds between two attempts to reach a store
 
 
 def as_group(group: Any, name: str) -> ProcessGroup:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,10 +29,10 @@ from dgcl.ranks.tensors import untransformed
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-_TAG: Final = 0
-_NEVER: Final = 3  # a tag that is never sent
-_READS: Final = 5  # of the reason of a rank whose connection is broken,
-_READ_SECONDS: Final = 0.05  # with so much time behind each
+_TAG = 0
+_NEVER = 3  # a tag that is never sent
+_READS = 5  # of the reason of a rank whose connection is broken,
+_READ_SECONDS = 0.05  # with so much time behind each
 
 
 class _BrokenConnection(Exception):

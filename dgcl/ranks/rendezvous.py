@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.ranks.deadlines import in_time
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LONGEST_PAUSE: Final = 0.05  # seconds between two looks at the store
-_ANSWER: Final = 0.5  # seconds in which a store answers
-_JOINING: Final = 0.5  # seconds beyond the deadline, for a round that was formed just before it
+_LONGEST_PAUSE = 0.05  # seconds between two looks at the store
+_ANSWER = 0.5  # seconds in which a store answers
+_JOINING = 0.5  # seconds beyond the deadline, for a round that was formed just before it
 
 
 class _Round(NamedTuple):

@@ -9,7 +9,7 @@ that NCCL connects these go from device to device (:mod:`dgcl.ranks.device_sums`
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from dgcl.ranks.device_sums import device_sums, gpu_of
 from dgcl.ranks.tensors import require_tensors
 
 #: Bytes up to which a second round of messages costs more than bytes do: some 20 us for each peer, at 1 GB/s.
-DIRECT_BYTES: Final = 16 << 10
+DIRECT_BYTES = 16 << 10
 
 
 def all_reduce_sum(control: Control, tensor: Tensor, name: str = "all_reduce_sum") -> Tensor:

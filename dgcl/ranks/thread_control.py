@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.ranks.control import Call, Control, different_calls
 
-_LOOK: Final = 0.1  # seconds in which a rank that left a communicator is not noticed
+_LOOK = 0.1  # seconds in which a rank that left a communicator is not noticed
 
 
 class ThreadRendezvous:

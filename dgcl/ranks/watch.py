@@ -12,13 +12,13 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from dgcl.ranks.connections import Connection, wait_for_break
 
 T = TypeVar("T")
 
-_GRACE: Final = 0.5  # seconds in which who waits for the rank that is gone may say so, or the set-up end
+_GRACE = 0.5  # seconds in which who waits for the rank that is gone may say so, or the set-up end
 
 
 class _Interrupted(BaseException):

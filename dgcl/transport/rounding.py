@@ -11,7 +11,7 @@ To autograd a rounding is the identity: the adjoint of a rounded expand is a rou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ from dgcl.topology.checks import shown
 from dgcl.transport.base import StartedExpand, StartedFold, Transport
 
 #: Wire types. Numbers of exchanges are below WIRED; number + WIRED * k asks for the k-th type in that call, from 1.
-WIRES: Final = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
-WIRED: Final = 1 << 16
+WIRES = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
+WIRED = 1 << 16
 
 
 def check_wire(wire: Any, known: tuple[torch.dtype | None, ...] = (None, *WIRES[:-1])) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,15 +19,15 @@ from torch import Tensor
 #: Rows by number: what is given; the result; sums for other ranks, or, in an adjoint, their gradients; what arrives of
 #: one window and of the next, or, in an adjoint, sums of a window and what arrives for them; what is folded at the end.
 GIVEN, RESULT, PARTIAL, FIRST, SECOND, FOLDED = range(6)
-NUM_BUFFERS: Final = 6
+NUM_BUFFERS = 6
 
-EXPAND: Final = 0
-FOLD: Final = 1
+EXPAND = 0
+FOLD = 1
 
 #: What a call's rows are for, in 3 bits; ranks that disagree are named. Sums and means with WEIGHTED added: edges have
 #: weights of the caller.
 FOR_SUM, FOR_MEAN, FOR_MAX, FOR_MIN, WEIGHTED = 1, 2, 3, 7, 4
-_PURPOSES: Final = {1: "sum", 2: "mean", 3: "max", 5: "weighted sum", 6: "weighted mean", 7: "min"}
+_PURPOSES = {1: "sum", 2: "mean", 3: "max", 5: "weighted sum", 6: "weighted mean", 7: "min"}
 
 
 def purpose_name(purpose: int) -> str:

@@ -5,14 +5,12 @@ Imported on first use, like all compiled code.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
 from dgcl.planner.compiled import compiled
 
-FINE: Final = 0
+FINE = 0
 NO_SENDER, NO_RECEIVER, NO_LINK, LATE, OWNER, TWICE, UNFED, TOO_SOON, LEFT_OUT = range(1, 10)
 
 

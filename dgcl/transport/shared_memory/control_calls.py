@@ -7,14 +7,12 @@ that it waits in, and a rank that waits in an exchange reads the pages of its pe
 
 from __future__ import annotations
 
-from typing import Final
-
 from dgcl.errors import CommError, DisagreementError, PeerLostError
 from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.control_page import ALIVE, CLOSED
 from dgcl.transport.shared_memory.peers import Peers
 
-_ADVICE: Final = (
+_ADVICE = (
     "Make each call on every rank, in the same order: what stands under `if comm.rank == 0` runs on rank 0"
     " alone"
 )

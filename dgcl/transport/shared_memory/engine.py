@@ -17,7 +17,7 @@ Every function has one signature, so that all of it is compiled before a communi
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import carray, int32, int64, njit, types, void
@@ -37,13 +37,13 @@ from dgcl.kernels.rows import gather_rows, sum_rows
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
 #: made another call; a send can run now (with PEEK); the chosen send is done.
 DONE, WAITING, UNMAPPED, DISAGREES, FOUND, SENT = 0, 1, 2, 3, 4, 5
-_READY: Final = 6
+_READY = 6
 
 #: Which sends :func:`advance` carries out: all, or none (a number from 0 on: that one alone).
 ALL, PEEK = -1, -2
 
-EXPAND: Final = 0
-FOLD: Final = 1
+EXPAND = 0
+FOLD = 1
 
 #: Least and largest number of waits without yields after an expensive yield.
 FEWEST, MOST = 16, 1024
@@ -66,16 +66,16 @@ LINE, TAG = 35, 35
 #: The send, and its portion, that UNMAPPED or DISAGREES is about; coming waits without yields, and how many they were.
 WHERE, YIELDS = 42, 44
 _TARGETS, _CLOCK, _SINCE, _SHARING, _SLEEPS, _LISTENING = 46, 48, 50, 51, 52, 53
-NUM_WORDS: Final = 54
+NUM_WORDS = 54
 
 #: Columns of sends (COUNT to FIRST have one for each portion), of receives, and of peers: its ready line for this rank,
 #: its done line for this rank, this rank's done line for it, its wake word.
 PEER, STAGE, IS_DONE, COUNT, START, TO, FIRST, DEPS_BEGIN, DEPS_END = 0, 1, 2, 3, 5, 7, 9, 11, 12
 SEND_COLUMNS, RECEIVE_COLUMNS = 13, 3
 READY, ITS_DONE, OWN_DONE, ITS_WAKE, _SEEN = range(5)
-PEER_COLUMNS: Final = 5
+PEER_COLUMNS = 5
 
-_UNDECIDED: Final = -1  # whether to yield in a wait is decided when it has lasted a moment
+_UNDECIDED = -1  # whether to yield in a wait is decided when it has lasted a moment
 _I1 = int64[::1]
 _POLICY = types.UniTuple(int64, 5)
 

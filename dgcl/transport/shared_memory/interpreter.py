@@ -24,8 +24,6 @@ to Python. It also returns after a while of sums, for Ctrl-C.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 from numba import boolean, carray, int32, int64, njit, uint8
 
@@ -53,7 +51,7 @@ TASK, CALL, TAG, STREAMED_FROM, ROWS, NUM_ROWS, SECOND, PLACE, RELAY = 1, 3, 4, 
 INDPTR, TAILS, HEADS, WEIGHTS, WEIGHT_BYTES, FIRST_HEAD, LAST_HEAD, ADDS = 3, 5, 7, 9, 10, 11, 12, 13
 #: Of what has arrived: how many rows the target has, which of them it is for, where it lies; rows to begin with.
 COUNT, ARRIVAL_ROWS, ARRIVAL_SLOTS, OWN = 3, 4, 6, 8
-NUM_COLUMNS: Final = 15
+NUM_COLUMNS = 15
 
 #: Words of a list: addresses of its table and of its buffers; bytes of a row, code of its element type, elements;
 #: whether these are float64 (else float32); how to wait
@@ -62,12 +60,12 @@ NUM_COLUMNS: Final = 15
 TABLE, NUM_STEPS, BUFFERS, ROW_BYTES, SUM_CODE, WIDTH, IS_DOUBLE, POLICY, _CLOCK, BUFFER = (
     0, 1, 2, 3, 4, 5, 6, 7, 12, 14,
 )  # fmt: skip
-NUM_WORDS: Final = BUFFER + 3 * NUM_BUFFERS
+NUM_WORDS = BUFFER + 3 * NUM_BUFFERS
 #: Words of a place, of a block's too: base and size of its segment, its offset there, and its address.
 _BASE, _SIZE, _OFFSET, ADDRESS = range(4)
 
 #: Nanoseconds of sums after which Python has a look at signals.
-_PAUSE: Final = 20_000_000
+_PAUSE = 20_000_000
 
 
 @njit(nogil=True)

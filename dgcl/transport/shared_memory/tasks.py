@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,10 +19,10 @@ from dgcl.transport.shared_memory.row_types import RowType
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SMALL: Final = 64 << 10
+_SMALL = 64 << 10
 
 
-VERBS: Final = ("expand", "fold")
+VERBS = ("expand", "fold")
 
 
 def count_rows(count: int | np.integer) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from dgcl.transport.shared_memory.tasks import VERBS
 from dgcl.transport.steps import FIRST, FOLDED, GIVEN, RESULT, Begin, Step, Wait
 
 #: Lists of steps that a communicator remembers; who makes more begins anew.
-MOST_LISTS: Final = 256
+MOST_LISTS = 256
 
 
 class SharedMemoryTransport(Lives):

@@ -12,19 +12,17 @@ ended during cheap yields.
 
 from __future__ import annotations
 
-from typing import Final
-
 #: Nanoseconds to spin; nanoseconds to keep yielding the core between checks of the flags; nanoseconds from which a
 #: yield is expensive; how many times to sleep; nanoseconds of a sleep.
 WaitPolicy = tuple[int, int, int, int, int]
 
 #: Do not wait.
-AT_ONCE: Final[WaitPolicy] = (0, 0, 0, 0, 0)
+AT_ONCE: WaitPolicy = (0, 0, 0, 0, 0)
 
 #: Spin, yield, and sleep.
-POLICY: Final[WaitPolicy] = (2_000, 50_000, 200_000, 4, 5_000_000)
+POLICY: WaitPolicy = (2_000, 50_000, 200_000, 4, 5_000_000)
 
-_SHORT_SLEEPS: Final = (1, 1_000_000)
+_SHORT_SLEEPS = (1, 1_000_000)
 
 
 def among_others(policy: WaitPolicy) -> WaitPolicy:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from dgcl.transport.shared_memory.control_page import ControlPage
 from dgcl.transport.shared_memory.row_types import RowType
 from dgcl.transport.shared_memory.tasks import call_label
 from dgcl.transport.steps import purpose_name
 
-_MOST_WAITS: Final = 5  # in a message
-_ROW_BYTES_BITS: Final = 37
-_PURPOSE_BIT: Final = _ROW_BYTES_BITS + 8
-_VERB_BIT: Final = _PURPOSE_BIT + 3
+_MOST_WAITS = 5  # in a message
+_ROW_BYTES_BITS = 37
+_PURPOSE_BIT = _ROW_BYTES_BITS + 8
+_VERB_BIT = _PURPOSE_BIT + 3
 #: Largest number of exchanges of a communicator, windows included: a tag has 14 bits for the exchange.
-MOST_EXCHANGES: Final = (1 << 62 - _VERB_BIT) - 1
+MOST_EXCHANGES = (1 << 62 - _VERB_BIT) - 1
 
 
 def end_of_row(rank: int, peer: int, control_pages: Sequence[ControlPage], seconds: float) -> int:
