@@ -1,4 +1,4 @@
-"""What ``dgcl advise`` predicts against what epochs take, with 4 ranks that are threads. About ten minutes."""
+"""What ``dgcl advise`` predicts against what epochs and ranks take, with 4 ranks; half an hour on a quiet machine."""
 
 from __future__ import annotations
 
