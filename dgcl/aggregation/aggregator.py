@@ -26,7 +26,7 @@ from dgcl.aggregation.sparse import sum_dtype
 from dgcl.aggregation.steps import Aggregation
 from dgcl.aggregation.windows import HaloWindows, divide
 from dgcl.program.exchange import HALO, PARTIAL
-from dgcl.ranks.tensors import beside_the_graph, mark_of, require_tensors, untransformed
+from dgcl.ranks.tensors import beside_the_graph, mark_of, refuse_vmap, require_tensors, untransformed
 from dgcl.topology.checks import check_choice
 from dgcl.transport.row_checks import as_memory, check_rows, version_of
 from dgcl.transport.steps import FOR_MEAN
@@ -300,6 +300,8 @@ def number_of(comm: Aggregating, name: str) -> int | None:
 
 class _Aggregate(torch.autograd.Function):
     """Linear in x; its backward is the same for the adjoint. Keeps nothing."""
+
+    vmap = staticmethod(refuse_vmap)
 
     @staticmethod
     def forward(x: Tensor, operation: Aggregation, comm: Aggregating) -> Tensor:

@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 
 from dgcl.ranks.control import Control
 from dgcl.ranks.sums import all_reduce_sum
-from dgcl.ranks.tensors import mark_of
+from dgcl.ranks.tensors import mark_of, refuse_vmap
 from dgcl.ranks.torch_private import below_autograd, functorch_level, num_dispatch_modes, num_function_modes
 from dgcl.transport.base import Transport
 from dgcl.transport.rounding import WIRED, Rounding
@@ -199,6 +199,8 @@ class _Direct(torch.autograd.Function):
 
 class _Transformed(torch.autograd.Function):
     """One of the verbs under ``torch.func.grad``, which wants contexts that are set up apart from the forward."""
+
+    vmap = staticmethod(refuse_vmap)
 
     @staticmethod
     def forward(rows: Tensor, verb: Verb, comm: Exchanging, number: int, which: Any) -> Tensor:

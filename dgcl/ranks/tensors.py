@@ -70,3 +70,10 @@ def mark_of(comm: Any) -> Tensor:
     Where a checkpointed layer is computed again on another one, torch finds that the shape differs, and raises.
     """
     return torch.empty(0, comm._number, device="cpu")
+
+
+def refuse_vmap(*call: Any) -> None:
+    """The ``vmap`` of a function that exchanges rows."""
+    raise NotImplementedError(
+        "exchanges of rows cannot be mapped (torch.func.vmap): give the samples in one call, as rows of (samples, F)"
+    )

@@ -234,9 +234,12 @@ def test_what_is_not_differentiated_has_no_gradient(
 
 
 @named("verb", {"expand": ops.expand, "fold": ops.fold})
-def test_tangents_are_refused_not_dropped(verb: Callable[[Tensor, Communicator, int], Tensor]):
+def test_tangents_and_maps_are_refused(verb: Callable[[Tensor, Communicator, int], Tensor]):
     def run(comm: Communicator) -> None:
         rows = torch.randn(comm.num_owned, 3)
+        for mapped in (lambda x: verb(x, comm, comm._number), comm.aggregator("sum")):
+            with pytest.raises(NotImplementedError, match=r"torch\.func\.vmap.*rows of \(samples, F\)"):
+                torch.func.vmap(mapped)(torch.stack([rows, rows]))
         with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
             verb(forward_ad.make_dual(rows, torch.ones_like(rows)), comm, comm._number)
         with pytest.raises(NotImplementedError, match="forward mode"):
