@@ -14,7 +14,7 @@ import numpy as np
 from dgcl.planner.column_generation.search.incumbent import MANY_DEVICES, Effort, Incumbent
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.direct_trees import direct_trees
-from dgcl.planner.methods import spst
+from dgcl.planner.methods import hierarchical, spst
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
@@ -72,8 +72,6 @@ def searched(relation: Relation, topology: Topology, options: PlanOptions) -> In
     """Return what `plan` finds, to be improved further."""
     by_machines = _is_for_machines(relation, topology)
     if by_machines and options.time_limit is not None:
-        from dgcl.planner.methods import hierarchical
-
         hierarchical.prepare()
     best = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
     aside = copy.copy(best)  # column generation ends with better plans where it begins with none
@@ -113,10 +111,8 @@ def _is_for_machines(relation: Relation, topology: Topology) -> bool:
 
 def _plan_by_machines(best: Incumbent) -> None:
     """Offer the plan that enters each machine once."""
-    from dgcl.planner.methods.hierarchical import best_trees
-
     assert best.stage_times is not None
-    trees = best_trees(
+    trees = hierarchical.best_trees(
         best.relation, best.topology, best.options, best.stage_times, best.deadline,
         needed=best.seconds == np.inf or best.gap() > ROUGH, beat=best.seconds,
     )  # fmt: skip

@@ -208,7 +208,6 @@ def test_replay_on_another_machine():
         Relation.from_classes(3, [(0, {1, 2}, 4)]), switched(3, 1.0), "direct", PlanOptions(row_bytes=GB)
     )
     assert simulate(plan, topology=switched(3, 4.0)).seconds == pytest.approx(2.0)
-    assert simulate(plan, row_bytes=GB // 2).seconds == pytest.approx(4.0)
     with pytest.raises(ValueError, match=r"sends from rank 0 \(d0\) to rank 2 \(d2\), but topology 'line'"):
         simulate(plan, topology=line(3))
     with pytest.raises(ValueError, match="4 devices but the plan is for 3 ranks"):
@@ -332,11 +331,3 @@ def test_the_trace_has_a_bar_per_message():
         assert all(end <= begin + 1e-6 for (_, end), (begin, _) in itertools.pairwise(spans))
     named = {(e["pid"], e["tid"]) for e in trace["traceEvents"] if e["name"] == "thread_name"}
     assert named == set(lanes)
-
-
-def test_the_summary_is_json():
-    summary = simulate(MIXED).to_json()
-    assert json.loads(json.dumps(summary)) == summary
-    assert {c["name"] for c in summary["connections"]} == {
-        "p0:d0>switch", "p1:switch>d1", "p1:d1>switch", "p2:switch>d2", "p3:switch>d3",
-    }  # fmt: skip
