@@ -78,7 +78,7 @@ def test_messages_of_a_closed_connection_may_still_be_counted_when_a_look_takes_
 def test_memory_of_messages_that_were_cut_off_goes_when_their_wire_is_closed():
     held, rows = [], torch.zeros(1, 4, dtype=torch.uint8)
 
-    def begin(parts: list[torch.Tensor], *_: object) -> SimpleNamespace:
+    def begin(parts, *_):
         held.extend(parts)  # as Gloo does, for ever
         return SimpleNamespace(wait=lambda timeout: None)
 
