@@ -100,17 +100,15 @@ class Incumbent:
             if relation.world_size <= 2:
                 self.raise_bound(Bound(self.direct_seconds, "one stage is all that 2 ranks may use"))
 
-    def offer(self, trees: Trees, made_by: str) -> bool:
-        """Take `trees` if they are faster, noticeably so if they have more stages; tell whether they were taken."""
+    def offer(self, trees: Trees, made_by: str) -> None:
+        """Take `trees` if they are faster, noticeably so if they have more stages."""
         trees = replace(trees, made_by=made_by)
         seconds = predicted_seconds(trees, self.arrays, self.options.row_bytes)
         if self.stage_times is not None and seconds <= (self.direct_seconds or np.inf):
             self.offered.append(trees)
         more = self.seconds < np.inf and trees.num_stages > (self._trees.num_stages if self._trees else 1)
-        if seconds >= self.seconds * (1.0 - MIN_GAIN if more else 1.0):
-            return False
-        self._trees, self.seconds = trees, seconds
-        return True
+        if seconds < self.seconds * (1.0 - MIN_GAIN if more else 1.0):
+            self._trees, self.seconds = trees, seconds
 
     def raise_bound(self, bound: Bound) -> None:
         """Take `bound` if it is better."""
