@@ -31,8 +31,6 @@ from dgcl.topology.checks import check_choice
 from dgcl.transport.row_checks import as_memory, check_rows, version_of
 from dgcl.transport.steps import FOR_MEAN
 
-__all__ = ["Aggregating", "Aggregator", "Constant", "Reduce", "check_reduction", "number_of"]
-
 Reduce = Literal["sum", "mean", "max", "min"]
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COMPLEX = (torch.complex64, torch.complex128)

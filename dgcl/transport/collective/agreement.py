@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from typing import Final
 
 import numpy as np
 import torch
@@ -21,9 +20,9 @@ from dgcl.transport.collective.wires import ConnectionBroken, Wire
 from dgcl.transport.shared_memory.life_cycle import LifeCycle
 from dgcl.transport.shared_memory.peers import Peers
 
-_LOOK: Final = 0.02  # seconds of a wait in which Ctrl-C and failures of peers are not noticed
-_GRACE: Final = 0.2  # seconds in which a rank that broke a connection can say why
-_PAUSE: Final = 20e-6  # seconds between two looks at a page
+_LOOK = 0.02  # seconds of a wait in which Ctrl-C and failures of peers are not noticed
+_GRACE = 0.2  # seconds in which a rank that broke a connection can say why
+_PAUSE = 20e-6  # seconds between two looks at a page
 
 
 @compiled(void(int64, int64, int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from dgcl.transport.collective.wires import Wire
 from dgcl.transport.shared_memory.control_page import ControlPage
 
 #: Element types that move as integers, by their bytes: what only travels needs no operation of its own type.
-_MOVED: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MOVED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from datetime import timedelta
 from itertools import zip_longest
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,13 +25,13 @@ from torch import Tensor
 from dgcl.ranks.connections import Connection
 
 _ROWS, _NEVER = 2, 3  # tags, of which the second is never sent
-_PAUSE: Final = 20e-6  # seconds between two looks at a device
-_DEADLINES: Final = 10  # of the transport in that of a wait of Gloo's: the transport's own must come first
-_JOIN_SECONDS: Final = 0.5
-_ARRIVING: Final = 0.1  # seconds without a message after which those of a closed connection do not come
+_PAUSE = 20e-6  # seconds between two looks at a device
+_DEADLINES = 10  # of the transport in that of a wait of Gloo's: the transport's own must come first
+_JOIN_SECONDS = 0.5
+_ARRIVING = 0.1  # seconds without a message after which those of a closed connection do not come
 
 #: Bytes of a message, unless a row is longer: on a slow network each that arrives is progress, and ranks alternate.
-_MESSAGE: Final = 1 << 20
+_MESSAGE = 1 << 20
 
 
 class ConnectionBroken(Exception):

@@ -22,7 +22,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 
@@ -34,9 +33,9 @@ from dgcl.transport.shared_memory.engine import read_word, write_word
 LINE = 128
 PROOF = 256
 #: Calls whose addresses the ring holds; fewer than that are under way at a time.
-RING: Final = 64
+RING = 64
 #: Seconds that the device may take for something small at set-up.
-SECONDS: Final = 10.0
+SECONDS = 10.0
 _READY = 1024
 _BEGUN, _FINISHED, _RING = 128, 256, 384
 _POLL = 5e-4

@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,12 +50,12 @@ from dgcl.transport.shared_memory.waits import pack_tag
 from dgcl.transport.tried_rows import try_rows
 
 #: At most so many calls, and operations (unless one call has more), are enqueued and not finished.
-MOST_CALLS: Final = 32
-_MOST_OPERATIONS: Final = 768
+MOST_CALLS = 32
+_MOST_OPERATIONS = 768
 
-_POLL: Final = 50e-6
+_POLL = 50e-6
 #: Seconds without progress after which a first call, which nobody has asked for, has failed.
-_PROVING: Final = 15.0
+_PROVING = 15.0
 
 assert MOST_CALLS < RING
 

@@ -195,6 +195,3 @@ def number_of(device: torch.device) -> int:
     current = torch.cuda.current_device()
     is_free = current == 0 and local.isdigit() and int(local) < torch.cuda.device_count()
     return int(local) if is_free else current
-
-
-__all__ = ["CudaError", "CudaTensors", "Device", "Tensors", "open_device"]

@@ -26,7 +26,6 @@ Ranks that are threads and share a device are not covered: one rank's wait may s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 
@@ -48,9 +47,9 @@ from dgcl.transport.cuda.program import (
 
 #: Numbers of the streams in a prepared list, and their levels of priority: the caller's, copies to the host, copies
 #: from it.
-MAIN: Final = 0
-OUT: Final = 1
-IN: Final = 2
+MAIN = 0
+OUT = 1
+IN = 2
 
 
 class LaneCopies:

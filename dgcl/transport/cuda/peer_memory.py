@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import select
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 
 #: Words that name a piece of device memory: its allocation's address in the process of its owner, the offset, and the
 #: allocation's handle.
-PLACE_WORDS: Final = 2 + IPC_HANDLE_BYTES // 8
+PLACE_WORDS = 2 + IPC_HANDLE_BYTES // 8
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -21,12 +20,12 @@ from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.tables import Tables
 
 #: Parts of file names of libraries that tools load into a process, whose kernels then run one at a time.
-_TOOLS: Final = {
+_TOOLS = {
     "libsanitizer-collection": "compute-sanitizer",
     "libcuda-injection": "Nsight Compute",
     "libToolsInjection": "Nsight Systems",
 }
-_MODES: Final = {1: "exclusive to a thread", 2: "prohibited", 3: "exclusive to a process"}
+_MODES = {1: "exclusive to a thread", 2: "prohibited", 3: "exclusive to a process"}
 
 
 def hindrance(device: Device) -> str:

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -46,26 +45,24 @@ from dgcl.kernels.cuda_tables import (
 from dgcl.program.model import Program, Schedule
 from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 
-__all__ = ["EXPAND", "FOLD", "CallLayout", "Launch", "RankAddresses", "fuse", "peer_slot"]
-
 #: Slots of the address table: this rank's rows (the result of an expand, the input of a fold); its relay rows, or
 #: arrivals; the result of a fold; staging memory for peers out of reach. Two slots for each peer follow.
-LOCAL: Final = 0
-SECOND: Final = 1
-RESULT: Final = 2
-STAGING: Final = 3
-_PEERS: Final = 4
+LOCAL = 0
+SECOND = 1
+RESULT = 2
+STAGING = 3
+_PEERS = 4
 
 #: Marks in a list of launches, see :class:`Launch`.
-BEGUN: Final = "begun"
-PACKED: Final = "packed"
-JOINED: Final = "joined"
+BEGUN = "begun"
+PACKED = "packed"
+JOINED = "joined"
 
 # Bytes of a copy kernel's task that are worth a thread block.
-_UNITS_PER_THREAD: Final = {EXPAND: 4, FOLD: 1}
+_UNITS_PER_THREAD = {EXPAND: 4, FOLD: 1}
 
 #: Tables of a launch of ``signal_wait``, in the order in which it goes through them; ``begin`` has the middle one.
-_FLAG_TABLES: Final = ("raised", "awaited", "ended")
+_FLAG_TABLES = ("raised", "awaited", "ended")
 
 
 def peer_slot(peer: int) -> int:

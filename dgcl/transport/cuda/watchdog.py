@@ -22,7 +22,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from typing import Final
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.program.model import Program
@@ -35,15 +34,15 @@ from dgcl.transport.shared_memory.control_page import ALIVE
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.tasks import call_label, count_rows
 
-_CHECK_EVERY: Final = 0.05
-_SNAPSHOT_SECONDS: Final = 1.0
-_GRACE: Final = 0.5  # for what a peer did just before it died
-_EXIT_SECONDS: Final = 5.0
-_MOST_WAITS: Final = 5  # in a message
+_CHECK_EVERY = 0.05
+_SNAPSHOT_SECONDS = 1.0
+_GRACE = 0.5  # for what a peer did just before it died
+_EXIT_SECONDS = 5.0
+_MOST_WAITS = 5  # in a message
 
 #: Those whose threads may still run. A thread must not be the last to hold one: torch's groups, which may go with it,
 #: let other threads run meanwhile, and a thread that comes back when Python is shutting down aborts the process.
-_started: Final[set[Watchdog]] = set()
+_started: set[Watchdog] = set()
 
 
 class Watchdog:
