@@ -102,30 +102,30 @@ class Tables:
     def _expand(self, stage: int) -> Stage:
         p, schedule = self.program, self.program.expand
         halo_and_relay = np.array([-p.num_owned, 0])
-        made, out = self._stage(schedule, stage, halo_and_relay, (1, 2))
+        result, out = self._stage(schedule, stage, halo_and_relay, (1, 2))
         rows = p.send_rows[_ranges(schedule.send_from[out], schedule.send_count[out])]
         bounds = (0, p.num_owned, p.num_local, p.num_local + p.num_relay)
-        made.parts = list(self._parts(rows, bounds))
-        return made
+        result.parts = list(self._parts(rows, bounds))
+        return result
 
     def _fold(self, stage: int) -> Stage:
         p, schedule = self.program, self.program.fold
-        made, out = self._stage(schedule, stage, np.zeros(2, np.int64), (1, 1))
+        result, out = self._stage(schedule, stage, np.zeros(2, np.int64), (1, 1))
         rows = _ranges(schedule.send_from[out], schedule.send_count[out])
         relayed = (rows >= p.num_local).astype(np.int64)  # which have no row of this rank's, only arrivals
         layers = self._layers(rows, relayed)
         if not relayed.any() and not layers and (np.diff(rows) == 1).all():
             begin = int(rows[0]) - p.num_owned if len(rows) else 0
-            made.direct = (begin, begin + len(rows))
-            return made
+            result.direct = (begin, begin + len(rows))
+            return result
         first = np.searchsorted(p.arrival_rows, rows)
         halo = p.num_halo
         places = np.where(
             relayed, halo + p.arrival_slots[np.minimum(first, p.num_arrivals - 1)], rows - p.num_owned
         )
-        made.parts = list(self._parts(places, (0, halo, halo + p.num_arrivals)))
-        made.layers = layers
-        return made
+        result.parts = list(self._parts(places, (0, halo, halo + p.num_arrivals)))
+        result.layers = layers
+        return result
 
     def _stage(
         self, schedule: Schedule, stage: int, less: np.ndarray, buffers: tuple[int, int]
