@@ -1,6 +1,7 @@
 """The bench for rows on GPUs: the same lanes, on devices made of host memory."""
 
 from collections.abc import Iterator
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return open_fake(devices[context.require_control().rank])
 
     monkeypatch.setattr("dgcl.transport.cuda.gpu.open_device", open_device)
+    monkeypatch.setattr("dgcl.transport.cuda.ThreadControl", NoneType)  # threads stand for processes
     yield
     for fake in devices:
         fake.stop()
