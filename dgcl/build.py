@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import UUID
 
 from dgcl.advisor.auto import Advised
 from dgcl.advisor.model import Model
@@ -128,7 +127,7 @@ def build_comm_info(
         edges=edges, grid=grid, replicas=replicas, model=model, memory_limit=memory_limit,
     )  # fmt: skip
     opened = open_devices(control, device)
-    places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
+    places = places_of_ranks(control, "" if opened is None else opened.name)
     topology = topology_of_job(control, topology, places)
     layout = _agreed(control, settings, places, opened)
 

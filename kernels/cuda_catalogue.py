@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from dgcl.kernels.cuda_tables import Begin, SignalWait
 
 #: Compute capabilities that PTX is made for; newer GPUs run the newest of them.
-CAPABILITIES: Final = ((7, 5), (8, 0), (9, 0))
+CAPABILITIES = ((7, 5), (8, 0), (9, 0))
 
 #: Sizes of what a thread moves at a time, in bytes.
-UNITS: Final = (16, 8, 4, 2, 1)
+UNITS = (16, 8, 4, 2, 1)
 
 
 @dataclass(frozen=True)

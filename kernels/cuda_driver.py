@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
-from typing import Any, Final
+from typing import Any
 
 # Numbers of the driver's enumerations (cuda.h).
 _MULTIPROCESSORS, _COMPUTE_MODE, _MAJOR, _MINOR = 16, 20, 75, 76
@@ -25,7 +25,7 @@ _NOT_FOUND, _NOT_READY = 500, 600
 _ERROR_LOG, _ERROR_LOG_BYTES, _LOG_BYTES = 5, 6, 4096  # options of the translator of PTX
 _NAME_BYTES = 256
 
-IPC_HANDLE_BYTES: Final = 64
+IPC_HANDLE_BYTES = 64
 
 
 class CudaError(RuntimeError):

@@ -7,7 +7,7 @@ calls the driver through the addresses of its functions (:class:`dgcl.kernels.cu
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -17,11 +17,11 @@ from numba.extending import intrinsic
 from dgcl.kernels.compiled import compiled
 
 #: Kinds of operations, and the driver's function for each.
-LAUNCH: Final = 0
-RECORD_EVENT: Final = 1
-WAIT_EVENT: Final = 2
-COPY: Final = 3
-ENTRY_POINTS: Final = (
+LAUNCH = 0
+RECORD_EVENT = 1
+WAIT_EVENT = 2
+COPY = 3
+ENTRY_POINTS = (
     "cuLaunchKernel",
     "cuEventRecord",
     "cuStreamWaitEvent",
@@ -37,10 +37,10 @@ ENTRY_POINTS: Final = (
 #: WAIT_EVENT       event ``handle``
 #: COPY             ``b`` bytes from address ``a`` to address ``handle``
 #: ===============  ================================================================================
-OPERATION: Final = np.dtype(
+OPERATION = np.dtype(
     [("kind", "i8"), ("stream", "i8"), ("handle", "i8"), ("a", "i8"), ("b", "i8"), ("c", "i8")]
 )
-OPERATION_WORDS: Final = OPERATION.itemsize // 8
+OPERATION_WORDS = OPERATION.itemsize // 8
 
 _I32 = ir.IntType(32)
 

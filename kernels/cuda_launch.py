@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from dgcl.kernels.cuda_ptx import ptx_of
 _log = logging.getLogger("dgcl")
 
 # The driver's numbers for "no binary for this GPU", "invalid PTX" and "unsupported PTX version".
-_REFUSES_PTX: Final = (209, 218, 222)
+_REFUSES_PTX = (209, 218, 222)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ therefore contain no fence at all.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from numba import config, njit
 
 #: Whether kernels run in numba's simulator (the environment variable NUMBA_ENABLE_CUDASIM).
-SIMULATED: Final = bool(config.ENABLE_CUDASIM)
+SIMULATED = bool(config.ENABLE_CUDASIM)
 
 _here: Any = import_module(f"dgcl.kernels.cuda_memory_{'simulated' if SIMULATED else 'ptx'}")
 num_words, load_unit, store_unit = _here.num_words, _here.load_unit, _here.store_unit

@@ -13,16 +13,17 @@ All of it is marked as having side effects, so that the compiler keeps the order
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+
+from dgcl.kernels.memory import emitting
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 #: unit -> (PTX type of one access, registers)
-_ACCESS: Final = {16: ("v4.u32", 4), 8: ("v2.u32", 2), 4: ("u32", 1), 2: ("u16", 1), 1: ("u8", 1)}
+_ACCESS = {16: ("v4.u32", 4), 8: ("v2.u32", 2), 4: ("u32", 1), 2: ("u16", 1), 1: ("u8", 1)}
 
 
 def num_words(unit: int) -> int:
@@ -30,8 +31,9 @@ def num_words(unit: int) -> int:
     return _ACCESS[unit][1]
 
 
-def _assembly(result: Any, operands: list[Any], text: str, constraints: str) -> ir.InlineAsm:
-    return ir.InlineAsm(ir.FunctionType(result, operands), text, constraints, side_effect=True)
+def _call(builder: Any, text: str, constraints: str, result: Any, args: Any) -> Any:
+    function = ir.FunctionType(result, [each.type for each in args])
+    return builder.call(ir.InlineAsm(function, text, constraints, side_effect=True), args)
 
 
 def load_unit(unit: int) -> Any:
@@ -41,17 +43,15 @@ def load_unit(unit: int) -> Any:
     text = f"ld.global.{kind} {{{outputs}}}, [${count}];" if count > 1 else f"ld.global.{kind} $0, [$1];"
     constraints = ",".join(["=r"] * count + ["l"])
 
-    @intrinsic
-    def load(typingctx: Any, address: Any) -> Any:
+    @emitting(types.UniTuple(types.uint32, count), types.int64)
+    def load(builder: Any, address: Any) -> Any:
         """Load one unit."""
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            result = ir.LiteralStructType([_I32] * count) if count > 1 else _I32
-            loaded = builder.call(_assembly(result, [_I64], text, constraints), args)
-            words = [builder.extract_value(loaded, i) for i in range(count)] if count > 1 else [loaded]
-            return context.make_tuple(builder, signature.return_type, words)
-
-        return types.UniTuple(types.uint32, count)(types.int64), codegen
+        result = ir.LiteralStructType([_I32] * count) if count > 1 else _I32
+        loaded = _call(builder, text, constraints, result, [address])
+        words = ir.Constant(ir.ArrayType(_I32, count), ir.Undefined)
+        for i in range(count):
+            words = builder.insert_value(words, builder.extract_value(loaded, i) if count > 1 else loaded, i)
+        return words
 
     return load
 
@@ -63,78 +63,48 @@ def store_unit(unit: int) -> Any:
     text = f"st.global.{kind} [$0], " + (f"{{{inputs}}};" if count > 1 else f"{inputs};")
     constraints = ",".join(["l"] + ["r"] * count)
 
-    @intrinsic
-    def store(typingctx: Any, address: Any, words: Any) -> Any:
+    @emitting(types.void, types.int64, types.UniTuple(types.uint32, count))
+    def store(builder: Any, address: Any, words: Any) -> None:
         """Store one unit."""
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            words = [builder.extract_value(args[1], i) for i in range(count)]
-            builder.call(
-                _assembly(ir.VoidType(), [_I64] + [_I32] * count, text, constraints), [args[0], *words]
-            )
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.UniTuple(types.uint32, count)), codegen
+        values = [builder.extract_value(words, i) for i in range(count)]
+        _call(builder, text, constraints, ir.VoidType(), [address, *values])
 
     return store
 
 
-def _reading(text: str, constraints: str) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.call(_assembly(_I64, [_I64], text, constraints), args)
-
-    return types.int64(types.int64), codegen
-
-
-def _writing(text: str, constraints: str) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.call(_assembly(ir.VoidType(), [_I64, _I64], text, constraints), args)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def load_word(typingctx: Any, address: Any) -> Any:
+@emitting(types.int64, types.int64)
+def load_word(builder: Any, address: Any) -> Any:
     """The int64 at ``address``, no order."""
-    return _reading("ld.global.s64 $0, [$1];", "=l,l")
+    return _call(builder, "ld.global.s64 $0, [$1];", "=l,l", _I64, [address])
 
 
-@intrinsic
-def store_word(typingctx: Any, address: Any, value: Any) -> Any:
+@emitting(types.void, types.int64, types.int64)
+def store_word(builder: Any, address: Any, value: Any) -> None:
     """Write an int64, no order."""
-    return _writing("st.global.s64 [$0], $1;", "l,l")
+    _call(builder, "st.global.s64 [$0], $1;", "l,l", ir.VoidType(), [address, value])
 
 
-@intrinsic
-def load_index(typingctx: Any, address: Any) -> Any:
+@emitting(types.int32, types.int64)
+def load_index(builder: Any, address: Any) -> Any:
     """The int32 at ``address``, from a table that nobody writes while the kernel runs."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.call(_assembly(_I32, [_I64], "ld.global.nc.s32 $0, [$1];", "=r,l"), args)
-
-    return types.int32(types.int64), codegen
+    return _call(builder, "ld.global.nc.s32 $0, [$1];", "=r,l", _I32, [address])
 
 
-@intrinsic
-def load_acquire(typingctx: Any, address: Any) -> Any:
+@emitting(types.int64, types.int64)
+def load_acquire(builder: Any, address: Any) -> Any:
     """The int64 at ``address``; after this, what its writer wrote before it can be read, wherever it ran."""
-    return _reading("ld.acquire.sys.global.s64 $0, [$1];", "=l,l,~{memory}")
+    return _call(builder, "ld.acquire.sys.global.s64 $0, [$1];", "=l,l,~{memory}", _I64, [address])
 
 
-@intrinsic
-def store_release(typingctx: Any, address: Any, value: Any) -> Any:
+@emitting(types.void, types.int64, types.int64)
+def store_release(builder: Any, address: Any, value: Any) -> None:
     """Write an int64 after everything that came before, for readers anywhere in the system."""
-    return _writing("st.release.sys.global.s64 [$0], $1;", "l,l,~{memory}")
+    text = "st.release.sys.global.s64 [$0], $1;"
+    _call(builder, text, "l,l,~{memory}", ir.VoidType(), [address, value])
 
 
-@intrinsic
-def sleep_nanoseconds(typingctx: Any, duration: Any) -> Any:
+@emitting(types.void, types.int64)
+def sleep_nanoseconds(builder: Any, duration: Any) -> None:
     """Leave the processor to others for about this long (the hardware takes between 0 and twice as long)."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        text = "{ .reg .u32 t; cvt.u32.u64 t, $0; nanosleep.u32 t; }"
-        builder.call(_assembly(ir.VoidType(), [_I64], text, "l"), args)
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    text = "{ .reg .u32 t; cvt.u32.u64 t, $0; nanosleep.u32 t; }"
+    _call(builder, text, "l", ir.VoidType(), [duration])

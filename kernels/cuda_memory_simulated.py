@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any, Final
+from typing import Any
 
-_TYPES: Final[dict[int, Any]] = {
+_TYPES: dict[int, Any] = {
     16: (ctypes.c_uint32 * 4),
     8: (ctypes.c_uint32 * 2),
     4: (ctypes.c_uint32 * 1),

@@ -19,14 +19,14 @@ capability 8.0.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dgcl.kernels.cuda_memory import SIMULATED, num_words
 
 #: Names of the element types, and their size in bytes.
-ITEM_BYTES: Final = {
+ITEM_BYTES = {
     "float32": 4,
     "float64": 8,
     "float16": 2,
@@ -38,7 +38,7 @@ ITEM_BYTES: Final = {
 }
 
 # Bits of a word that are not the highest of their lane.
-_LANE_MASKS: Final = {"int8": 0x7F7F7F7F, "int16": 0x7FFF7FFF}
+_LANE_MASKS = {"int8": 0x7F7F7F7F, "int16": 0x7FFF7FFF}
 
 
 class Arithmetic(NamedTuple):

@@ -15,16 +15,15 @@ import tarfile
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel
 from dgcl.kernels.cuda_memory import SIMULATED
 
 #: Where the PTX of all kernels lies.
-ARCHIVE: Final = Path(__file__).with_name("cuda_ptx.tar.xz")
+ARCHIVE = Path(__file__).with_name("cuda_ptx.tar.xz")
 
 # What the text depends on.
-_SOURCES: Final = (
+_SOURCES = (
     "cuda_catalogue.py",
     "cuda_flags.py",
     "cuda_memory.py",
@@ -33,12 +32,13 @@ _SOURCES: Final = (
     "cuda_ptx.py",
     "cuda_rows.py",
     "cuda_tables.py",
+    "memory.py",
 )
-_FINGERPRINT: Final = "fingerprint"
+_FINGERPRINT = "fingerprint"
 
 # The text says which version of the PTX language its compiler speaks, and an older driver refuses a newer
 # one. What our kernels use is in 7.8, the first that knows compute capability 9.0.
-_VERSION: Final = "7.8"
+_VERSION = "7.8"
 
 
 def is_current(path: Path) -> bool:

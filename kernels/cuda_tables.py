@@ -19,7 +19,7 @@ lines      int64 words: addresses of the words that count this rank's calls
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,40 +39,40 @@ def _place(record: np.dtype, name: str) -> int:
 #:
 #: Sum: the sums of local rows ``[first, first + count)`` go to rows ``[to, to + count)`` at ``target``; own
 #: rows lie at ``source`` (none when it is -1), arrivals at ``second``.
-TASK: Final = _record("source", "second", "target", "first", "to", "count", "near_rows", "spare")
+TASK = _record("source", "second", "target", "first", "to", "count", "near_rows", "spare")
 
 #: Thread block i of a launch is the ``part``-th of the ``parts`` that work on ``task``.
-BLOCK: Final = _record("task", "part", "parts", "spare", kind="i4")
+BLOCK = _record("task", "part", "parts", "spare", kind="i4")
 
 #: A flag at ``address``; its value in call n is ``n * multiplier + offset``.
-FLAG: Final = _record("address", "multiplier", "offset", "spare")
+FLAG = _record("address", "multiplier", "offset", "spare")
 
 #: Words of the state.
-CALL: Final = 0  # number of the current call; the first is 1
-SKIP: Final = 8  # not 0: the host said stop, do nothing
-ABORT: Final = 16  # address of a word that the host sets to stop the device (page-locked memory)
-STATE_BYTES: Final = 128
+CALL = 0  # number of the current call; the first is 1
+SKIP = 8  # not 0: the host said stop, do nothing
+ABORT = 16  # address of a word that the host sets to stop the device (page-locked memory)
+STATE_BYTES = 128
 
-TASK_BYTES: Final = TASK.itemsize
-TASK_SOURCE: Final = _place(TASK, "source")
-TASK_SECOND: Final = _place(TASK, "second")
-TASK_TARGET: Final = _place(TASK, "target")
-TASK_FIRST: Final = _place(TASK, "first")
-TASK_TO: Final = _place(TASK, "to")
-TASK_COUNT: Final = _place(TASK, "count")
-TASK_NEAR_ROWS: Final = _place(TASK, "near_rows")
+TASK_BYTES = TASK.itemsize
+TASK_SOURCE = _place(TASK, "source")
+TASK_SECOND = _place(TASK, "second")
+TASK_TARGET = _place(TASK, "target")
+TASK_FIRST = _place(TASK, "first")
+TASK_TO = _place(TASK, "to")
+TASK_COUNT = _place(TASK, "count")
+TASK_NEAR_ROWS = _place(TASK, "near_rows")
 
-BLOCK_BYTES: Final = BLOCK.itemsize
-BLOCK_PART: Final = _place(BLOCK, "part")
-BLOCK_PARTS: Final = _place(BLOCK, "parts")
+BLOCK_BYTES = BLOCK.itemsize
+BLOCK_PART = _place(BLOCK, "part")
+BLOCK_PARTS = _place(BLOCK, "parts")
 
-FLAG_BYTES: Final = FLAG.itemsize
-FLAG_ADDRESS: Final = _place(FLAG, "address")
-FLAG_MULTIPLIER: Final = _place(FLAG, "multiplier")
-FLAG_OFFSET: Final = _place(FLAG, "offset")
+FLAG_BYTES = FLAG.itemsize
+FLAG_ADDRESS = _place(FLAG, "address")
+FLAG_MULTIPLIER = _place(FLAG, "multiplier")
+FLAG_OFFSET = _place(FLAG, "offset")
 
 #: Threads of the block of a flag kernel.
-FLAG_THREADS: Final = 32
+FLAG_THREADS = 32
 
 
 class Begin(NamedTuple):

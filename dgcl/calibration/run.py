@@ -81,8 +81,7 @@ def _open(control: Control, device: str) -> Device | None:
         if torch.cuda.is_available():
             torch.cuda.set_device(control.rank % torch.cuda.device_count())
     opened = open_devices(control, device)
-    names = control.exchange("" if opened is None else opened.name)
-    if opened is not None and len(set(names)) < len(names):
+    if opened is not None and opened.is_shared:
         raise ValueError(
             "ranks share a GPU, and no link is between them: start no more ranks than there are GPUs"
         )

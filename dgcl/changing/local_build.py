@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from dgcl.build import check_calls, connect_shares
 from dgcl.planner import PlanOptions
@@ -65,7 +64,7 @@ def build_from_local(
 
     control = context.require_control()
     opened = open_devices(control, device)
-    places = places_of_ranks(control, "" if opened is None else f"GPU-{UUID(opened.uuid)}")
+    places = places_of_ranks(control, "" if opened is None else opened.name)
     topology = topology_of_job(control, topology, places)
     problem = None
     try:

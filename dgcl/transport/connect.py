@@ -91,10 +91,10 @@ def _connect_on_device(
         raise ValueError(
             f'channel: rows on GPUs travel by "auto", "memory" or "collective" (got {channel!r})'
         )
-    why, names = "asked for", control.exchange(device.name)
+    why = "asked for"
     if channel != "collective":
         exchange, problem = None, "ranks share a GPU, where a kernel that waits keeps those of others out"
-        if channel == "memory" or len(set(names)) == len(names):
+        if channel == "memory" or not device.is_shared:
             exchange, problem = connect_device(programs, control, timeout, device)
         if exchange is not None:
             return exchange
@@ -103,20 +103,20 @@ def _connect_on_device(
             raise CommError(f'channel="memory": GPUs do not reach each other\'s memory: {problem}')
         if control.rank == 0:
             _log.warning("rows on GPUs travel by collectives of torch.distributed, %s", why)
-    backend, problem = _backend_of_device(control, names, device)
+    backend, problem = _backend_of_device(control, device)
     if backend is None:
         why = f"{why}; through the host, as {problem}"
     peers = connect_peers(programs, control, channel)
     return connect_collective(programs, peers, timeout, device.tensors.device, why, backend)
 
 
-def _backend_of_device(control: Control, names: list[str], device: Device) -> tuple[Any, str]:
+def _backend_of_device(control: Control, device: Device) -> tuple[Any, str]:
     """A group of NCCL's that carries nothing else; or None, and why there is none. Collective."""
     if not isinstance(control, GroupControl):
         return None, "ranks are threads"
-    if len(set(names)) < len(names):
+    if device.is_shared:
         return None, "ranks share a GPU"
-    if device_sums(control, names, device.tensors.device) is None:
+    if device_sums(control, control.exchange(device.name), device.tensors.device) is None:
         return None, "NCCL does not work between them"
     store = control.next_store("rows on devices")
     return make_backend(store, control, device.tensors.device), ""

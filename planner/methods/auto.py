@@ -62,10 +62,10 @@ def fastest(best: Incumbent) -> Trees:
     def executed(trees: Trees) -> float:
         return executed_seconds(Plan(relation, trees, topology, {"row_bytes": options.row_bytes})) or np.inf
 
-    first = min(best.offered, key=executed)
-    return (
-        replace(first, bound=trees.bound) if executed(first) <= FASTER * executed(trees) < np.inf else trees
-    )
+    seconds = [executed(each) for each in best.offered]
+    if min(seconds) <= FASTER * executed(trees) < np.inf:
+        return replace(best.offered[int(np.argmin(seconds))], bound=trees.bound)
+    return trees
 
 
 def searched(relation: Relation, topology: Topology, options: PlanOptions) -> Incumbent:

@@ -19,6 +19,7 @@ import dgcl
 from dgcl.build import connect
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
+from dgcl.kernels.cuda_driver import CudaError
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.ranks.context import context
 from dgcl.transport.cuda import open_devices
@@ -86,10 +87,15 @@ def join(
     control = context.require_control()
     edges, part = make_edges(control.world_size, num_nodes)
     opened = open_devices(control, device)
-    if opened is not None:
-        opened.is_open = not through_host
+    if opened is not None and through_host:
+        opened.driver.export_memory = refuse
     shares = partial(prepare_inputs, edges, control.world_size, TOPOLOGY, part=part, method=method)
     return connect(shares, Communicator, timeout, channel, device=opened)
+
+
+def refuse(address: int) -> bytes:
+    """Stand for a driver that shares no memory."""
+    raise CudaError("cuIpcGetMemHandle", 801, "CUDA_ERROR_NOT_SUPPORTED")
 
 
 def values(ids: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:

@@ -113,6 +113,7 @@ def open_devices(control: Control, device: str | torch.device) -> Device | None:
     ranks_on = defaultdict(list)
     for rank, (_, name, _) in enumerate(reports):
         ranks_on[name].append(str(rank))
+    opened.is_shared = len(ranks_on) < len(reports)
     for name, ranks in ranks_on.items():
         which = " and ".join(ranks)
         if len(ranks) > 1 and isinstance(control, ThreadControl):

@@ -133,7 +133,7 @@ def _allocate(device: Device, world_size: int) -> _Own:
     control_block = ControlBlock(driver.allocate(size), world_size)
     driver.clear(control_block.address, size, side)
     device.upload(control_block.address, first_state(page))
-    unreachable = "" if memory.is_exported else "it is kept closed"
+    unreachable = ""
     try:
         memory.export(control_block.address)
     except CudaError as error:

@@ -91,8 +91,10 @@ class Device:
         uuid: Identifies the device whatever its number, hexadecimal.
         title: The product's name.
         problem: Why the driver cannot be used, and only torch can; "" if it can.
-        is_open: Whether peers may open its memory; set to False before connecting, to try host lanes.
+        is_shared: Whether other ranks use it, too; :func:`dgcl.transport.cuda.open_devices` finds out.
     """
+
+    is_shared = False
 
     def __init__(
         self,
@@ -106,7 +108,6 @@ class Device:
         self.kernels = Kernels(driver, index, ptx)
         self.side = driver.create_stream(SIDE_LEVEL)
         self.uuid, self.title, self.problem = driver.uuid(index), driver.device_name(index), ""
-        self.is_open = True
         self._uploads: deque[tuple[int, np.ndarray]] = (
             deque()
         )  # events, and sources that the copies before them read

@@ -205,7 +205,7 @@ def test_what_does_not_prove_itself_gives_way_to_collectives(trouble: str, monke
     if trouble == "compute-mode":
         fakes[1].mode = 3
     elif trouble == "shared":
-        fakes[1], reason = fakes[0], "ranks share a GPU, where a kernel that waits"
+        reason = "ranks share a GPU, where a kernel that waits"
     elif trouble == "no-driver":
         reason = "rank 1: the driver cannot be used: cuInit"
     else:
@@ -217,6 +217,7 @@ def test_what_does_not_prove_itself_gives_way_to_collectives(trouble: str, monke
         device = open_fake(fakes[control.rank])
         if trouble == "no-driver" and control.rank == 1:
             device.problem = "the driver cannot be used: cuInit"
+        device.is_shared = trouble == "shared"
         comm = join(WORLD.shares(), device=device)
         assert isinstance(comm.transport, CollectiveTransport)
         return train(comm), comm.describe()
@@ -282,8 +283,9 @@ def test_ranks_that_share_a_gpu_are_named(monkeypatch, caplog):
     with pytest.raises(ValueError, match=r"ranks 0 and 1 are threads and share GPU-01.* start proc"):
         dgcl.launch(lambda: open_devices(context.require_control(), "cuda"), 2)
     monkeypatch.setattr("dgcl.transport.cuda.ThreadControl", NoneType)
-    dgcl.launch(lambda: open_devices(context.require_control(), "cuda"), 2)
+    opened = dgcl.launch(lambda: open_devices(context.require_control(), "cuda"), 2)
     fake.stop()
+    assert all(device.is_shared for device in opened)
     assert "ranks 0 and 1 share GPU-01000000-0000-0000-0000-000000000000" in caplog.text
 
 
