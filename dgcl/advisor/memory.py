@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dgcl.advisor.counts import Counted
 from dgcl.advisor.model import OPTIMIZERS, Model
+from dgcl.aggregation.results import ResultMemory
 from dgcl.offload.prediction import DeviceRows, host_bytes
 from dgcl.relation.local_graph import local_graph_bytes
 from dgcl.transport.memory import pool_bytes
@@ -44,8 +45,8 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
         tables = _TABLE_BYTES * (received + sent + partial) * (1 + (windows > 0))
         sizes = {"graph": graph, "exchange tables": tables}
         sizes["features"] = counted.owned * model.widths[0] * item
-        sizes["exchange buffers"], sizes["sums for other ranks"] = _buffers(counted, model)
-        sizes["kept, and at work"] = item * _at_work(counted, model)
+        sizes["exchange buffers"], sums = _buffers(counted, model)
+        sizes["kept, and at work"] = _at_work(counted, model, sums)
     sizes["parameters"] = parameters
     if model.training:
         sizes["gradients, optimiser"] = parameters * (1 + OPTIMIZERS[model.optimizer])
@@ -53,21 +54,22 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
 
 
 def _buffers(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes of each rank's pool, by a rehearsal of a step; and of what it sums for others in memory of its own: partial
-    sums, and gradients of halo rows unless they travel in windows.
+    """Bytes of each rank's pool of buffers, and (2L, P) those of its pool of sums as each layer's forward has summed,
+    then the backward of the last, and so on: of a rehearsal of a step. Sums for other ranks are partial sums, and
+    gradients of halo rows unless they travel in windows.
 
     Sums give halo rows up as soon as they are added, layers of whole neighbourhoods when messages are made of them.
     """
     received, sent, partial, arriving = counted.travelling
     owned, (name, windows) = counted.owned * counted.slices, astuple(counted.strategy)
     widths = [model.itemsize * -(-layer.exchanged // counted.slices) for layer in model.layers]
-    back = [width for number, width in enumerate(widths) if model.aggregates_back(number)]
+    back = [width * model.aggregates_back(number) for number, width in enumerate(widths)]
     if name == "in-place":
         back = [model.itemsize * layer.out for layer in model.layers] * model.training
-    for_others = np.maximum(max(widths) * partial, max(back, default=0) * received)
+    results, for_others = owned * (name != "in-place"), received
     forward, backward = [received, arriving], [partial, sent]
     if not model.kinds.isdisjoint(_WHOLE):
-        forward, backward, for_others = [owned + received], [owned, sent], 0 * sent
+        forward, backward, results, for_others = [owned + received], [owned, sent], 0 * sent, 0 * sent
     elif name == "windows":  # one that was expanded, and another one or what arrives
         room = -(-received // windows) + -(-np.maximum(received, sent) // windows)
         forward, backward, for_others = [room], [room], 0 * sent
@@ -76,22 +78,34 @@ def _buffers(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray
         calls.insert(0, 8 * np.array([owned + received, (owned + partial) * (counted.fold is not None)]))
     calls += [width * np.array(backward) for width in reversed(back)]
     pools = [pool_bytes(call[:, rank].tolist() for call in calls) for rank in range(len(owned))]
-    return np.array(pools), for_others
+    sums = [width * np.array([results, partial]) for width in widths]
+    sums += [width * np.array([results, for_others]) for width in reversed(back)]
+    held = np.zeros((len(sums), len(owned)), np.int64)
+    for rank in range(len(owned)):
+        memory = ResultMemory(lambda size: np.broadcast_to(np.uint8(0), size))
+        for number, call in [*enumerate(sums)] * 2:  # what the second step begins with is there in all
+            pieces = [memory.take(size) for size in call[:, rank]]
+            held[number, rank] = memory.num_bytes
+            memory.returned += pieces
+    return np.array(pools), held
 
 
-def _at_work(counted: Counted, model: Model) -> NDArray[np.int64]:
-    """(P,) elements that autograd keeps at the moment that takes most, and those of the layer that is at work then."""
+def _at_work(counted: Counted, model: Model, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(P,) bytes that autograd keeps at the moment that takes most, and those of the layer that is at work then."""
+    item, owned = model.itemsize, counted.owned
     if counted.strategy.name == "in-place":  # hidden rows, a product, and the result with what a loss makes
         outs = model.widths[1:]
-        return (sum(outs) + max(outs) + 2 * outs[-1]) * counted.owned
-    kept, most = np.zeros_like(counted.owned), np.zeros_like(counted.owned)
+        return item * (sum(outs) + max(outs) + 2 * outs[-1]) * owned + sums.max(0)
+    kept, most = 0 * owned, 0 * owned
     for number, layer in enumerate(model.layers):
-        back = model.aggregates_back(number)
-        work = (2 * max(layer.width, layer.out) if back else layer.out) * counted.owned
-        work = work + 3 * layer.out * (layer.kept_of_edge > 0) * counted.edges
-        own = layer.kept * counted.owned + layer.kept_of_edge * counted.edges
-        kept = kept + own if model.training else own
-        most = np.maximum(most, kept + work)
+        own = item * (layer.kept * owned + layer.kept_of_edge * counted.edges)
+        if model.training:  # gradients of what it took, before and after the activation; of edges' rows
+            work = 2 * (layer.width if number else layer.out) * owned
+            of_edges = own + 3 * item * layer.out * counted.edges if layer.kept_of_edge else 0
+            most = np.maximum(most, kept + item * work + of_edges + sums[~number])
+        kept = own + kept * model.training
+        copies = 1 + (model.training and layer is model.layers[-1])  # its gradient, by the loss
+        most = np.maximum(most, kept + item * copies * layer.out * owned + sums[number])
     return most
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _SMALLEST = 1 << 17
 """Bytes of the smallest result that is kept: the allocator of smaller ones does not return them to the system."""
@@ -21,54 +25,56 @@ _SMALLEST = 1 << 17
 class ResultMemory:
     """Allocates results of one rank's aggregations; one thread allocates, any may let a result die.
 
-    What is free is never more than what was in use at one time.
+    It never holds more than was in use at one time.
+
+    Args:
+        allocate: Makes a piece of so many bytes.
+
+    Attributes:
+        returned: Takes pieces back; the next :meth:`take` may return them again.
     """
 
-    def __init__(self) -> None:
-        self._free: deque[np.ndarray] = deque()  # the one that died last at the right
-        self._returned: deque[np.ndarray] = deque()  # appended to by finalisers, in any thread
+    def __init__(self, allocate: Callable[[int], np.ndarray] = lambda size: np.empty(size, np.uint8)) -> None:
+        self._allocate = allocate
+        self._free: list[np.ndarray] = []  # the one that died last at the end
+        self.returned: deque[np.ndarray] = deque()  # appended to by finalisers, in any thread
         self._arrays: dict[int, weakref.ref[np.ndarray]] = {}
         self._in_use = self._most_in_use = 0
 
     @property
-    def bytes_free(self) -> int:
-        """Bytes that are kept for results to come."""
-        self._collect()
-        return sum(piece.nbytes for piece in self._free)
+    def num_bytes(self) -> int:
+        """Bytes of results, and of pieces that are kept for those to come."""
+        return self._in_use + sum(piece.nbytes for piece in self._free)
 
     def empty(self, like: Tensor, num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """``(num_rows, width)`` on the device of ``like``, not filled."""
+        import torch
+
         size = num_rows * width * dtype.itemsize
         if like.device.type != "cpu" or size < _SMALLEST:
             return like.new_empty(num_rows, width, dtype=dtype)
-        piece = self._take(size)
+        piece = self.take(size)
         # From a buffer, not a slice: views of a slice would refer to the piece itself, and not to this array.
         array = np.frombuffer(piece.data, np.uint8)
 
         def give_back(_: object, self: ResultMemory = self) -> None:
             self._arrays.pop(piece.ctypes.data, None)
-            self._returned.append(piece)
+            self.returned.append(piece)
 
         self._arrays[piece.ctypes.data] = weakref.ref(array, give_back)
         # The type last: autograd takes a view of floats for one, and refuses to change it in place.
         return torch.from_numpy(array).view(num_rows, -1).view(dtype)
 
-    def _take(self, size: int) -> np.ndarray:
-        self._collect()
-        self._in_use += size
-        self._most_in_use = max(self._most_in_use, self._in_use)
-        for place in reversed(range(len(self._free))):
-            if self._free[place].nbytes == size:  # training steps repeat their sizes
-                piece = self._free[place]
-                del self._free[place]
-                return piece
-        return np.empty(size, np.uint8)
-
-    def _collect(self) -> None:
-        while self._returned:
-            piece = self._returned.popleft()
+    def take(self, size: int) -> np.ndarray:
+        """A piece of so many bytes, one that died if there is one."""
+        while self.returned:
+            piece = self.returned.popleft()
             self._in_use -= piece.nbytes
             self._free.append(piece)
-        left = sum(piece.nbytes for piece in self._free)
-        while left > self._most_in_use - self._in_use:
-            left -= self._free.popleft().nbytes
+        self._in_use += size
+        self._most_in_use = max(self._most_in_use, self._in_use)
+        same = [place for place, piece in enumerate(self._free) if piece.nbytes == size]
+        reused = self._free.pop(same[-1]) if same else None  # training steps repeat their sizes
+        while self.num_bytes > self._most_in_use:
+            del self._free[0]
+        return self._allocate(size) if reused is None else reused
