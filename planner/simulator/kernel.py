@@ -14,31 +14,25 @@ from dgcl.planner.compiled import compiled
 
 
 @compiled
-def fair_rates(active: Any, weight: Any, ptr: Any, hops: Any, capacity: Any, rate: Any) -> Any:
+def fair_rates(
+    active: Any, weight: Any, ptr: Any, hops: Any, user_ptr: Any, users: Any, capacity: Any, rate: Any
+) -> Any:
     """Write into ``rate`` the weighted max-min fair share of each message in ``active``.
 
     Progressive filling (Bertsekas and Gallager, Data Networks, 6.5): the direction that leaves the least to each
     unit of ``weight`` through it is filled first. Its messages keep that rate, and what they use of other directions
     is taken from these. Then the next direction. Weights are whole numbers: what is left of their sums is exact.
+    Rates of messages that are not active are not negative.
 
     Returns:
         (num_directions,) float64, what is left of ``capacity``.
     """
     left = capacity.copy()
-    num = left.shape[0]
-    weights = np.zeros(num)  # of messages without a rate over each direction
-    first = np.zeros(num + 1, np.int64)  # messages over each direction, in the order of `active`
+    weights = np.zeros(left.shape[0])  # of messages without a rate over each direction
     for m in active:
         rate[m] = -1.0
         for h in range(ptr[m], ptr[m + 1]):
-            first[hops[h] + 1] += 1
             weights[hops[h]] += weight[m]
-    first = np.cumsum(first)
-    over, end = np.empty(first[num], np.int64), first[:num].copy()
-    for m in active:
-        for h in range(ptr[m], ptr[m + 1]):
-            over[end[hops[h]]] = m
-            end[hops[h]] += 1
     open_ = np.flatnonzero(weights)
     while True:
         share, tightest, kept = np.inf, -1, 0
@@ -51,8 +45,7 @@ def fair_rates(active: Any, weight: Any, ptr: Any, hops: Any, capacity: Any, rat
         if not kept:
             return left
         open_ = open_[:kept]
-        for i in range(first[tightest], first[tightest + 1]):
-            m = over[i]
+        for m in users[user_ptr[tightest] : user_ptr[tightest + 1]]:
             if rate[m] < 0:
                 rate[m] = share * weight[m]
                 for h in range(ptr[m], ptr[m + 1]):
@@ -67,6 +60,8 @@ def run(
     release: Any,
     ptr: Any,
     hops: Any,
+    user_ptr: Any,
+    users: Any,
     capacity: Any,
     waits: Any,
     next_ptr: Any,
@@ -74,8 +69,9 @@ def run(
     previous: Any,
     weight: Any,
     sender: Any,
-    at_once: int,
-    send_order: Any,
+    room: Any,
+    send_ptr: Any,
+    sends: Any,
 ) -> Any:
     """Run all messages to their end.
 
@@ -86,13 +82,14 @@ def run(
     Args:
         size: (N,) float64, bytes. latency, release: (N,) float64, seconds.
         ptr, hops: route of each message as connection-directions; empty for messages without bytes.
+        user_ptr, users: the messages over each direction, ascending.
         capacity: (num_directions,) float64, bytes per second.
         waits: (N,) int64, how many messages each waits for; next_ptr, next_message: which wait for a message.
         previous: (N,) int64, the message queued ahead, or -1.
         weight: (N,) float64 > 0, see :func:`fair_rates`.
-        sender: (N,) int64, who sends each message, -1 for nobody.
-        at_once: how many messages of one sender may flow at a time; 0: any number.
-        send_order: (N,) int64, the messages in the order in which those that could flow are taken.
+        sender: (N,) int64, who sends each message.
+        room: (S,) int64, how many messages of each sender may flow at a time.
+        send_ptr, sends: the messages of each sender, in the order in which those that could flow are taken.
 
     Returns:
         issued, flowing, arrived: (N,) float64 seconds, nan where a message never ran; busy: (num_directions,)
@@ -109,20 +106,19 @@ def run(
             ahead[m] = 2
             behind[previous[m]] = m
     remaining, rate = size.copy(), np.zeros(num)
-    could, open_ = np.zeros(num, np.bool_), np.zeros(num, np.bool_)  # may flow now; flows
-    sending = np.zeros(max(1, sender.max() + 1) if num else 1, np.int64)
+    could = np.zeros(num, np.bool_)  # may flow now
     latencies = [(0.0, -1)]  # a heap of (end of its latency, message), typed by its first entry
     heapq.heappop(latencies)
     for m in range(num):
         if waiting[m] == 0:
             issued[m] = release[m]
             heapq.heappush(latencies, (release[m] + latency[m], m))
-    active: Any = np.flatnonzero(open_)
+    active, num_active = np.empty(num, np.int64), 0  # those that flow
     now = 0.0
-    while len(latencies) or active.shape[0]:
+    while len(latencies) or num_active:
         # 1. Go to the next moment at which anything changes.
         step = np.inf
-        for m in active:
+        for m in active[:num_active]:
             if rate[m] > 0:
                 step = min(step, remaining[m] / rate[m])
         latency_ends = len(latencies) > 0 and latencies[0][0] <= now + step
@@ -130,24 +126,26 @@ def run(
             step = max(0.0, latencies[0][0] - now)
         if step < np.inf:
             busy += np.where(left < capacity, step, 0.0)
-        done = [0]
+        done, flow = [0], num_active
         done.pop()
-        for m in active:
+        num_active = 0
+        for m in active[:flow]:
             # Done within a rounding error of this moment is done now: equal messages finish together.
             if rate[m] > 0 and remaining[m] <= rate[m] * step * (1 + 1e-12):
                 done.append(m)
             else:
                 remaining[m] -= rate[m] * step
+                active[num_active] = m
+                num_active += 1
         now = latencies[0][0] if latency_ends else now + step
-        _end_latencies(latencies, now, ahead, could)
         # 2. Release what waited for arrived messages, and start it; messages without bytes arrive at once.
-        changed = True
-        while changed:
+        while True:
+            free = [0]  # senders that may send more
+            free.pop()
             for m in done:
                 arrived[m] = now
-                open_[m] = False
-                if at_once and sender[m] >= 0:
-                    sending[sender[m]] -= 1
+                room[sender[m]] += 1
+                free.append(sender[m])
                 if behind[m] >= 0:
                     ahead[behind[m]] -= 1
                     could[behind[m]] = ahead[behind[m]] == 0
@@ -157,31 +155,24 @@ def run(
                     if waiting[other] == 0:
                         issued[other] = max(now, release[other])
                         heapq.heappush(latencies, (issued[other] + latency[other], other))
-            _end_latencies(latencies, now, ahead, could)
+            while len(latencies) and latencies[0][0] <= now:
+                _, m = heapq.heappop(latencies)
+                ahead[m] -= 1
+                could[m] = ahead[m] == 0
+                free.append(sender[m])
             done.clear()
-            for m in send_order:
-                if not could[m]:
-                    continue
-                if at_once and sender[m] >= 0:
-                    if sending[sender[m]] == at_once:
-                        continue
-                    sending[sender[m]] += 1
-                could[m] = False
-                flowing[m] = now
-                if size[m] > 0:
-                    open_[m] = True
-                else:
-                    done.append(m)
-            changed = len(done) > 0
-        active = np.flatnonzero(open_)
-        left = fair_rates(active, weight, ptr, hops, capacity, rate)
+            for s in free:
+                for m in sends[send_ptr[s] : send_ptr[s + 1]]:
+                    if could[m] and room[s]:
+                        room[s] -= 1
+                        could[m] = False
+                        flowing[m] = now
+                        if size[m] > 0:
+                            active[num_active] = m
+                            num_active += 1
+                        else:
+                            done.append(m)
+            if not done:
+                break
+        left = fair_rates(active[:num_active], weight, ptr, hops, user_ptr, users, capacity, rate)
     return issued, flowing, arrived, busy
-
-
-@compiled(entry=False)
-def _end_latencies(latencies: Any, now: float, ahead: Any, could: Any) -> None:
-    """Take the latencies that end by ``now`` off the heap; their messages may flow if nothing else is ahead."""
-    while len(latencies) and latencies[0][0] <= now:
-        _, m = heapq.heappop(latencies)
-        ahead[m] -= 1
-        could[m] = ahead[m] == 0

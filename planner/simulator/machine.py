@@ -49,3 +49,18 @@ def routes_of(machine: Topology, link: Int64Array) -> tuple[Int64Array, Int64Arr
     sizes = np.diff(arrays.link_ptr)[link]
     at = ranges(arrays.link_ptr[:-1][link], sizes)
     return np.append(0, np.cumsum(sizes)), arrays.link_directions[at].astype(np.int64)
+
+
+def narrowest(users: Int64Array, directions: Int64Array, capacity: FloatArray) -> Int64Array:
+    """Return, for each direction, the narrowest of those that the same messages cross; it alone limits them.
+
+    Sums of numbers drawn for the messages tell which are the same.
+
+    Args:
+        users, directions: (H,) the message and the direction of each hop.
+        capacity: (num_directions,).
+    """
+    drawn = np.random.default_rng(0).random(users.max(initial=0) + 1)
+    sums = np.bincount(directions, drawn[users], capacity.shape[0])
+    order = np.lexsort((capacity, sums))
+    return order[np.searchsorted(sums[order], sums)]

@@ -21,7 +21,7 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.plan import Plan
-from dgcl.planner.simulator.machine import capacities, links_of, routes_of
+from dgcl.planner.simulator.machine import capacities, links_of, narrowest, routes_of
 from dgcl.planner.simulator.messages import Messages, messages, transfer_bytes
 
 if TYPE_CHECKING:
@@ -195,41 +195,42 @@ def _run(
     total = num + num_gates
     by_before = np.argsort(before, kind="stable")
     ptr, hops = routes_of(machine, link)
-    none, nobody = np.zeros(num_gates), np.full(num_gates, -1, np.int64)
+    users = np.repeat(np.arange(num), np.diff(ptr))
+    limits = narrowest(users, hops, capacity)
+    users, hops = users[limits[hops] == hops], hops[limits[hops] == hops]
+    none, gates, ranks = np.zeros(num_gates), np.arange(num_gates), machine.num_devices
+    # Of GPUs each sends to the next rank first, so that not all of them send to the lowest one at a time.
+    ahead = (sends.dst - (sends.src if order == "neighbours" else 0)) % ranks
     weight = size if shares == "bytes" else np.ones(num)
     issued, flowing, arrived, busy = run(
         np.concatenate([size, none]),
         np.concatenate([machine.arrays().link_latency[link], none]),
         np.concatenate([release, none]),
-        np.concatenate([ptr, np.full(num_gates, ptr[-1])]),
+        _ends(users, total),
         hops,
+        _ends(hops, capacity.shape[0]),
+        users[np.argsort(hops, kind="stable")],
         capacity,
         np.bincount(after, minlength=total),
-        np.concatenate([[0], np.cumsum(np.bincount(before, minlength=total))]),
+        _ends(before, total),
         after[by_before],
-        np.concatenate([sends.previous(), nobody]),
+        np.concatenate([sends.previous(), np.full(num_gates, -1)]),
         np.concatenate([weight, np.ones(num_gates)]),
-        np.concatenate([sends.src, nobody]),
-        at_once,
-        np.concatenate([_send_order(sends, order), np.arange(num, total)]),
+        np.concatenate([sends.src, ranks + gates]),
+        np.full(ranks + num_gates, at_once or total),
+        np.concatenate([_ends(sends.src, ranks), num + 1 + gates]),
+        np.concatenate([np.lexsort((ahead, sends.stage, sends.src)), num + gates]),
     )
     if np.isnan(arrived).any():
         raise ValueError(
             "the plan's messages wait for each other in a cycle: `dgcl check` says where it is broken"
         )
-    return (issued[:num], flowing[:num], arrived[:num]), busy
+    return (issued[:num], flowing[:num], arrived[:num]), busy[limits]
 
 
-def _send_order(sends: Messages, order: Order) -> Int64Array:
-    """Return the messages in the order in which a rank that cannot send them all at a time sends them.
-
-    That is by stage and receiver; of GPUs, which send in the order "neighbours", by stage and the next rank first, so
-    that not all of them send to the lowest rank at a time.
-    """
-    if order != "neighbours" or sends.num == 0:
-        return np.arange(sends.num)
-    ahead = (sends.dst - sends.src) % (1 + max(sends.src.max(), sends.dst.max()))
-    return np.lexsort((ahead, sends.src, sends.stage))
+def _ends(kinds: Int64Array, num: int) -> Int64Array:
+    """Return (num + 1,) pointers into things sorted by their kind."""
+    return np.concatenate([[0], np.cumsum(np.bincount(kinds, minlength=num))])
 
 
 def _gates(sends: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:

@@ -45,11 +45,16 @@ def plan_of(topology: Topology, classes: list, trees: list[tuple[int, int, list[
     },
 )
 def test_fair_rates(capacity: list[float], routes: list[list[int]], rates: list[float]):
-    ptr = np.cumsum([0, *(len(route) for route in routes)])
-    hops = np.array([c for route in routes for c in route])
-    rate = np.zeros(len(routes))
-    fair_rates(np.arange(len(routes)), np.ones(len(routes)), ptr, hops, np.array(capacity), rate)
-    assert rate.tolist() == pytest.approx(rates)
+    assert rates_of(routes, np.ones(len(routes)), np.array(capacity)).tolist() == pytest.approx(rates)
+
+
+def rates_of(routes: list, weight: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+    """The shares of messages that go these ways."""
+    message, hops = np.array([(m, c) for m, route in enumerate(routes) for c in sorted(route)]).T
+    ptr, users = np.searchsorted(message, np.arange(len(routes) + 1)), np.argsort(hops, kind="stable")
+    user_ptr, rate = np.searchsorted(hops[users], np.arange(len(capacity) + 1)), np.zeros(len(routes))
+    fair_rates(np.arange(len(routes)), weight, ptr, hops, user_ptr, message[users], capacity, rate)
+    return rate
 
 
 @given(st.data())
@@ -61,11 +66,8 @@ def test_rates_are_max_min_fair(data: st.DataObject):
     capacity = np.array(data.draw(widths))
     route = st.sets(st.integers(0, num_directions - 1), min_size=1)
     routes = data.draw(st.lists(route, min_size=1, max_size=8))
-    ptr = np.cumsum([0, *(len(route) for route in routes)])
-    hops = np.array([c for route in routes for c in sorted(route)])
-    rate = np.zeros(len(routes))
     weight = np.array([data.draw(st.sampled_from([1.0, 2.0, 3.0, 1e9])) for _ in routes])
-    fair_rates(np.arange(len(routes)), weight, ptr, hops, capacity, rate)
+    rate = rates_of(routes, weight, capacity)
     share = rate / weight
     load = np.array(
         [sum(rate[m] for m, route in enumerate(routes) if c in route) for c in range(num_directions)]
