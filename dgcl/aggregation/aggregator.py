@@ -236,7 +236,7 @@ def _scale_of(comm: Aggregating, reduce: str) -> Tensor | None:
         return None
     local = comm.local
     degrees = np.concatenate([local.in_degrees[: local.num_owned], local.partial_in_degrees])
-    return torch.from_numpy((1 / np.maximum(degrees, 1))[local.heads]).to(comm.device)
+    return torch.from_numpy(np.repeat(1 / np.maximum(degrees, 1), np.diff(local.indptr))).to(comm.device)
 
 
 def _build_operation(comm: Aggregating) -> Operation:
@@ -246,7 +246,7 @@ def _build_operation(comm: Aggregating) -> Operation:
     heads, tails = local.heads, local.indices
     to_partial, from_halo = heads >= n, tails >= n
     num_partial, num_halo = len(local.partial_ids), local.num_halo
-    fresh = _rows_moved(comm, PARTIAL, heads[~to_partial]), _rows_moved(comm, HALO, tails[~from_halo])
+    fresh = _rows_moved(comm, PARTIAL, heads), _rows_moved(comm, HALO, tails)
     written = [as_mask(rows, n) for rows in fresh]
     blocks, places = [], []
     for partial, halo in ((False, False), (True, False), (False, True), (True, True)):
@@ -271,7 +271,7 @@ def _rows_moved(comm: Aggregating, exchange: str, summed: NDArray[np.integer]) -
     Args:
         comm: The communicator.
         exchange: Its name.
-        summed: The owned rows that this rank itself sums to, in any order, repeated or not.
+        summed: The rows that this rank itself sums to, in any order, repeated or not.
     """
     if number_of(comm, exchange) is None or comm.device.type != "cpu":
         return None
@@ -279,9 +279,9 @@ def _rows_moved(comm: Aggregating, exchange: str, summed: NDArray[np.integer]) -
     arriving = program.arrival_rows[: np.searchsorted(program.arrival_rows, program.num_owned)]
     if not len(arriving) or (np.diff(arriving) == 0).any():
         return None
-    here = np.zeros(program.num_owned, bool)
-    here[summed] = True
-    return None if here[arriving].any() else torch.from_numpy(arriving.astype(np.int64))
+    moved = np.zeros(program.num_local, bool)
+    moved[arriving] = True
+    return None if moved[summed].any() else torch.from_numpy(arriving.astype(np.int64))
 
 
 def _numbers(comm: Aggregating) -> tuple[int | None, int | None]:

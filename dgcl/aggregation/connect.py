@@ -35,10 +35,9 @@ def connect_aggregator(
             _check_divisible(comm, reduce)
     except (TypeError, ValueError) as error:
         problem = error
-    arguments: list[tuple[Any, ...]]
+    report = None if problem else (reduce, windows, by, _kind(edge_weight), comm.local.num_owned)
     with comm.collective("aggregator", limited=False):
-        agree(comm.control, problem)
-        arguments = comm.control.exchange((reduce, windows, by, _kind(edge_weight), comm.local.num_owned))
+        arguments: list[tuple[Any, ...]] = agree(comm.control, problem, report)
         for place, name in enumerate(("reduce", "windows", "by", "edge_weight")):
             values = [theirs[place] for theirs in arguments]
             if other := next((rank for rank, value in enumerate(values) if value != values[0]), 0):

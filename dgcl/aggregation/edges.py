@@ -195,6 +195,7 @@ def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
     return out
 
 
+@functools.cache
 def prepare() -> None:
     """Compile, or load, the kernels of float32 and float64, and steps, so that no peer waits for it in a call."""
     for kernels in (EDGE_SUMS, EDGE_DOTS):

@@ -30,7 +30,7 @@ from dgcl.ranks.control import Control
 from dgcl.ranks.set_up import leaving
 from dgcl.ranks.whole_rows import agree
 from dgcl.relation.classes import build_classes
-from dgcl.relation.demand import demand_of_pairs
+from dgcl.relation.demand import Demand, empty_masks
 from dgcl.relation.local_graph import MAX_LOCAL_ROWS, RankEdges
 from dgcl.topology import Topology
 
@@ -137,18 +137,19 @@ def share_of_edges(
         degrees = graph.in_degrees()[: len(ids)]
         rank_edges = RankEdges(len(part), ids, degrees, first, graph.indices, order)
         # Who reads this rank's rows, and how many edges of all ranks do.
-        read, counts = (np.concatenate(each) for each in zip(*pieces, strict=True))
-        np.add.at(reads, read, counts)
         ranks, by_id = range(control.world_size), np.argsort(ids, kind="stable")
-        readers = np.repeat(ranks, [len(some) for some, _ in pieces])
         row_of = np.empty_like(part)
         row_of[ids[by_id]] = np.arange(len(ids))
-        own = np.full(len(ids), control.rank)
-        classes = build_classes(demand_of_pairs(own, row_of[read], readers, len(ranks)))
+        masks = empty_masks(len(ids), len(ranks))
+        for peer, (read, counts) in enumerate(pieces):
+            reads[read] += counts
+            masks[peer // 64, row_of[read]] |= masks.dtype.type(1 << peer % 64)
+        own = np.full(len(ids), control.rank, np.int32)
+        classes = build_classes(Demand(len(ranks), own, masks))
         mine, wanted_rows = classes.relation, by_id[classes.items]
         owned, dests = np.stack([rank_edges.degrees, reads[ids], ids]), mine.dest_matrix()
         # All of these are as long as the edges, or the graph.
-        del arrays, graph, requests, said, pieces, read, counts, readers, row_of, classes, reads
+        del arrays, graph, requests, said, pieces, read, counts, masks, row_of, classes, reads
         straight = method == "direct"  # then whoever reads a row gets it from its owner, whatever the plan is
         rows: list[Any] = [
             owned[:, wanted_rows[np.repeat(dests[:, peer], mine.count)]] if straight else None

@@ -7,7 +7,8 @@ depends on how many stages a plan has.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from dgcl.planner.trees import Bound
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
+    from dgcl.topology.arrays import TopologyArrays
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class CutTimes:
     cuts: list[Cut]
     capacity: FloatArray
 
+
+#: Of each topology the candidate cuts, and what covers them; graphs that change are planned on one again and again.
+_covered: WeakKeyDictionary[TopologyArrays, tuple[list[Cut], Any, Any]] = WeakKeyDictionary()
 
 NOTHING_TO_SEND = Bound(0.0, "nothing: no row is sent")
 
@@ -97,11 +102,13 @@ def cut_times(relation: Relation, topology: Topology, row_bytes: int) -> CutTime
     Raises:
         ValueError: the relation cannot be delivered over these links at all.
     """
-    from dgcl.planner.bounds.cut_kernels import covers
-
-    cuts = candidate_cuts(topology)
     arrays = topology.arrays()
-    cover, latency = covers(labels(cuts, relation.world_size), arrays)
+    if arrays not in _covered:
+        from dgcl.planner.bounds.cut_kernels import covers
+
+        cuts = candidate_cuts(topology)
+        _covered[arrays] = cuts, *covers(labels(cuts, relation.world_size), arrays)
+    cuts, cover, latency = _covered[arrays]
     capacity = cover @ arrays.bandwidth
     seconds = bytes_seconds(relation, row_bytes, cuts, capacity)
     if np.isinf(seconds).any():
