@@ -30,11 +30,6 @@ def host_structure(num_ranks: int) -> Topology:
     return host_topology(num_ranks, _NOMINAL)
 
 
-def device_structure(control: Control, device: Device) -> Topology | None:
-    """Return the connections between the ranks' GPUs, which are detected, on rank 0. Collective."""
-    return find_topology(control, places_of_ranks(control, device.name)).topology
-
-
 def run_rank(
     topology: Topology | None,
     row_bytes: int,
@@ -62,7 +57,10 @@ def run_rank(
     opened = _open(control, device)
     base = topology
     if control.broadcast(topology is None):
-        base = host_structure(control.world_size) if opened is None else device_structure(control, opened)
+        if opened is None:
+            base = host_structure(control.world_size)
+        else:
+            base = find_topology(control, places_of_ranks(control, opened.name)).topology
     return calibrate(
         control,
         base if control.rank == 0 else None,

@@ -28,10 +28,6 @@ class Counts:
     folded: NDArray[np.int64]
     edges: NDArray[np.int64]
 
-    def received_bytes(self, width: int, itemsize: int = 4) -> NDArray[np.int64]:
-        """(P,) bytes received by each rank, padding included, of rows of ``width`` elements."""
-        return (self.expanded + self.folded) * (self.grid.slice_width(width) * itemsize)
-
     @property
     def imbalance(self) -> float:
         """Edges of the fullest rank over the mean; 1 where there are no edges."""

@@ -40,11 +40,6 @@ class Demand:
         """Number of items N."""
         return len(self.owner)
 
-    def wanted_by(self, rank: int) -> NDArray[np.int64]:
-        """Return the items that a rank wants, ascending."""
-        words = self.readers[rank // 64]
-        return np.flatnonzero(words & words.dtype.type(1 << rank % 64))
-
 
 def halo_demand(graph: Graph, part: Any, world_size: int) -> Demand:
     """Find who wants which vertex: the owners of the heads of its out-edges.

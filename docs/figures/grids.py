@@ -64,11 +64,11 @@ def dense(run: Run) -> Figure:
             part = partition_graph(graph, size, method="random")
             for sizes in grids:
                 grid, counts = Grid(*sizes), counted(graph, part, sizes)
-                mean = counts.received_bytes(WIDTH).mean()
-                halo = halo or mean
+                moved = whole_rows(counts, graph)
+                halo = halo or moved
                 plan = plan_grid(find_needs(graph, part, grid), topology)
                 yield [
-                    f"{size}, {name}", f"({grid})", whole_rows(counts, graph), halo / mean,
+                    f"{size}, {name}", f"({grid})", moved, halo / moved,
                     counts.edges.sum() / graph.num_edges, counts.imbalance, 1e6 * plan.exchange_seconds,
                     1e6 * plan.bound_seconds,
                 ]  # fmt: skip

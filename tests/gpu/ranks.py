@@ -10,7 +10,6 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from dgcl.transport.cuda import open_devices
 from tests.dgcl.fold_rounding import fold_bound
 
 #: Element types and trailing shapes that are checked.
-KINDS: Final = (
+KINDS = (
     ("float32", (1,)),
     ("float32", (602,)),
     ("float16", (127,)),
@@ -37,11 +36,11 @@ KINDS: Final = (
     ("uint8", (7,)),
 )
 #: What the others are to raise when the last rank is late, or is killed.
-FAULTS: Final = {"late": "CommTimeoutError", "dies": "PeerLostError"}
-_TIMEOUT: Final = 40.0
-_LOCAL_EDGES: Final = 0.7  # share of the edges that stay in a part
+FAULTS = {"late": "CommTimeoutError", "dies": "PeerLostError"}
+_TIMEOUT = 40.0
+_LOCAL_EDGES = 0.7  # share of the edges that stay in a part
 #: The machine that plans are made for. On a line of PCIe switches multi-stage plans pay.
-TOPOLOGY: Final = "pcie8"
+TOPOLOGY = "pcie8"
 
 
 def wrong_kinds(answers: list[dict[str, bool]]) -> list[str]:

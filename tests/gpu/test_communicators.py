@@ -5,14 +5,13 @@ finds what is right.
 """
 
 from functools import partial
-from typing import Final
 
 import pytest
 
 import dgcl
 from tests.gpu import ranks as work
 
-_SECONDS: Final = 120.0
+_SECONDS = 120.0
 
 launch = partial(dgcl.launch, ranks="processes", timeout=_SECONDS)
 

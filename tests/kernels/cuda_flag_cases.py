@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 
@@ -167,7 +166,7 @@ def nothing_is_done_after_a_stop(machine: Machine) -> None:
     assert (machine.download(target, 64) == 77).all()
 
 
-FLAG_CASES: Final = {
+FLAG_CASES = {
     function.__name__.replace("_", "-"): function
     for function in (
         begin_enters_counts_and_announces,

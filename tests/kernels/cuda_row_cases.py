@@ -1,7 +1,6 @@
 """Cases for the CUDA row kernels, judged by numpy indexing and by the CPU kernels."""
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -172,7 +171,7 @@ def _random_sum(seed: int) -> SumCase:
     return SumCase(element, width, unit, offset, seed)
 
 
-SUMS: Final = [*_sum_cases(), *(_random_sum(seed) for seed in range(27))]
+SUMS = [*_sum_cases(), *(_random_sum(seed) for seed in range(27))]
 
 
 def random_rows(generator: np.random.Generator, shape: tuple[int, int], element: str) -> np.ndarray:
@@ -343,7 +342,7 @@ def run_far(machine: Machine, row_bytes: int) -> None:
     assert np.array_equal(machine.download(far + row * row_bytes, row_bytes), data + data)
 
 
-ROW_CASES: Final = {
+ROW_CASES = {
     "far-rows-of-8000-bytes": (run_far, 8000),
     "far-rows-of-2408-bytes": (run_far, 2408),
     **{f"rounding-{element}": (run_rounding, element) for element in ("float16", "bfloat16")},

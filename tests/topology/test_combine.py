@@ -5,7 +5,7 @@ import pytest
 from dgcl.topology import Connection, Device, Link, Topology
 from dgcl.topology.combine import Nic, cluster, join_machines
 from dgcl.topology.importers import import_topology
-from tests.topology.importers.cases import XML
+from tests.topology.importers.cases import XML, routes
 from tests.topology.test_presets import bottleneck
 
 NODE = Topology(
@@ -17,10 +17,6 @@ NODE = Topology(
         Connection("bridge", "NV2", "gpu0", "gpu1", 48.0),
     ),
 )
-
-
-def routes(topology: Topology) -> dict[tuple[str, str], tuple[str, ...]]:
-    return {(link.src, link.dst): link.route for link in topology.links}
 
 
 def test_a_shared_nic_behind_a_switch():

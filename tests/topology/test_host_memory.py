@@ -2,12 +2,9 @@
 
 import pytest
 
-from dgcl.topology import Topology, preset
+from dgcl.topology import preset
 from dgcl.topology.host_memory import stage_in_host_memory
-
-
-def routes(topology: Topology) -> dict[tuple[str, str], tuple[str, ...]]:
-    return {(link.src, link.dst): link.route for link in topology.links}
+from tests.topology.importers.cases import routes
 
 
 def test_what_passes_a_processor_is_staged_at_the_senders():

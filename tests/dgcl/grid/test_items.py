@@ -128,7 +128,7 @@ def test_closed_formula_where_everything_is_needed(world_size: int):
     graph = complete(num_nodes)
     for grid in legal_grids(world_size):
         counts = count_needs(find_needs(graph, in_ranges(num_nodes, world_size), grid))
-        words = counts.received_bytes(width, 1)
+        words = (counts.expanded + counts.folded) * grid.slice_width(width)
         assert words == pytest.approx(np.full(world_size, width * num_nodes * dense_words(grid)))
 
 

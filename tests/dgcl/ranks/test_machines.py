@@ -14,11 +14,11 @@ from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
 from dgcl.ranks.machines import RankPlace, find_topology, place_of_this_rank, several_machines
 from dgcl.ranks.thread_control import ThreadControl
-from dgcl.topology import Topology
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.draft import Imported
 from tests.samples import named
 from tests.topology.detect.fakes import FakeDriver, FakeKernel, gpu, to_switch
+from tests.topology.importers.cases import routes
 
 TWO_HOSTS = [RankPlace(f"id{r % 2}", f"node{r % 2}") for r in range(4)]  # ranks take turns on the hosts
 
@@ -47,10 +47,6 @@ def kernel(folder: Path, speed: str = "25000") -> FakeKernel:
     made.processors(1, 4)
     made.ethernet("eth0", made.pci("0000:00:03.0"), speed=speed)
     return made
-
-
-def routes(topology: Topology) -> dict[tuple[str, str], tuple[str, ...]]:
-    return {(link.src, link.dst): link.route for link in topology.links}
 
 
 def test_cpu_ranks_on_two_hosts(tmp_path, caplog):

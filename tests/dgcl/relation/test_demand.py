@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
+from dgcl.grid.counts import has_bit
 from dgcl.planner.methods import make_plan
 from dgcl.program import compile_programs
 from dgcl.relation import build_classes, demand_of_pairs, halo_demand
@@ -19,7 +20,8 @@ from tests.samples import named
 
 def wants(demand: Any) -> set[tuple[int, int]]:
     """All pairs (item, rank that wants it)."""
-    return {(item, rank) for rank in range(demand.world_size) for item in demand.wanted_by(rank).tolist()}
+    ranks, items = np.nonzero([has_bit(demand.readers, rank) for rank in range(demand.world_size)])
+    return set(zip(items.tolist(), ranks.tolist(), strict=True))
 
 
 @given(

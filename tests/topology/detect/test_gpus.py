@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dgcl.topology import Topology
 from dgcl.topology.detect import NvmlUnavailable, detect_gpus
 from dgcl.topology.detect.nvml import PEER_NVLINK, PEER_READ, PEER_WRITE, REMOTE_CPU, NvmlLink
 from dgcl.topology.draft import Imported
 from tests.samples import named
 from tests.topology.detect.fakes import FakeDriver, FakeKernel, gpu, to_gpu, to_switch
+from tests.topology.importers.cases import wires
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("3d", "3e", "8d", "8e"))
 
@@ -33,10 +33,6 @@ def kernel(tmp_path: Path) -> FakeKernel:
 
 def found(kernel: FakeKernel, driver: FakeDriver, visible: str | None = "0,1,2,3") -> Imported:
     return detect_gpus("t", source=driver, sysfs=kernel.sysfs, visible=visible)
-
-
-def wires(topology: Topology) -> dict[tuple[str, str, str], float]:
-    return {(c.a, c.b, c.kind): c.bandwidth for c in topology.connections}
 
 
 def deny(

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from dgcl.topology import Topology
+
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "topologies"
 needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not here")
 
@@ -83,3 +85,13 @@ P2P=Enabled Latency (P2P Writes) Matrix (us)
 
 NOTE: The CUDA Samples are not meant for performance measurements. Results may vary when GPU Boost is enabled.
 """
+
+
+def wires(topology: Topology) -> dict[tuple[str, str, str], float]:
+    """The bandwidth of each connection."""
+    return {(c.a, c.b, c.kind): c.bandwidth for c in topology.connections}
+
+
+def routes(topology: Topology) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The connections of each link."""
+    return {(link.src, link.dst): link.route for link in topology.links}

@@ -2,20 +2,15 @@
 
 import pytest
 
-from dgcl.topology import Topology
 from dgcl.topology.draft import Imported
 from dgcl.topology.importers.nccl_xml import parse_nccl_xml
 from dgcl.topology.machine_topology import machine_topology
 from tests.samples import named
-from tests.topology.importers.cases import XML
+from tests.topology.importers.cases import XML, wires
 
 
 def imported(text: str) -> Imported:
     return machine_topology(parse_nccl_xml(text.encode()), "t")
-
-
-def wires(topology: Topology) -> dict[tuple[str, str, str], float]:
-    return {(c.a, c.b, c.kind): c.bandwidth for c in topology.connections}
 
 
 def gpu(address: str, dev: int, links: str = "", sm: str = 'sm="80"', speed: str = "16 GT/s") -> str:
