@@ -78,7 +78,7 @@ def normalised(
     weight = _weights(edge_index, edge_weight, dtype)
     sources, heads = edge_index
     degree = weight.new_zeros(edges.num_owned).index_add(0, heads, weight)
-    scale = edges.expand(_inverse(degree, -0.5))
+    scale = _expanded(edges, _inverse(degree, -0.5))
     return edge_index, scale[sources] * weight * scale[heads]
 
 
@@ -112,9 +112,16 @@ def _laplacian(
     )
     if normalization is None:
         return add_self_loops(edge_index, num_nodes=edges.num_owned)[0], torch.cat([-weight, degree])
-    scale = edges.expand(_inverse(degree, -0.5 if normalization == "sym" else -1.0))
+    scale = _expanded(edges, _inverse(degree, -0.5 if normalization == "sym" else -1.0))
     weight = scale[sources] * weight * (scale[heads] if normalization == "sym" else 1.0)
     return add_self_loops(edge_index, -weight, fill_value=1.0, num_nodes=edges.num_owned)
+
+
+def _expanded(edges: EdgeSet, scale: Tensor) -> Tensor:
+    """Scales of this rank's rows and those that it reads; a wire type rounds no integers, so learned ones alone."""
+    if scale.requires_grad:
+        return edges.expand(scale)
+    return edges.expand(scale.view(getattr(torch, f"int{8 * scale.itemsize}"))).view(scale.dtype)
 
 
 _look_up = torch.compiler.disable(edge_set_of)

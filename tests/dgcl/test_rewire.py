@@ -162,31 +162,6 @@ def test_an_early_communicator_keeps_no_other_alive():
     dgcl.launch(held, 2)
 
 
-def distributed(state) -> None:
-    """A GCN of PyG, distributed once, on three wirings: each is PyG alone on the whole graph."""
-    nn = pytest.importorskip("torch_geometric.nn")
-    rank, part = context.require_control().rank, np.arange(NUM_NODES) % 2
-    whole, ours = nn.GCNConv(3, 2).double(), nn.GCNConv(3, 2).double()
-    whole.load_state_dict(state)
-    ours.load_state_dict(state)
-    model = comm = None
-    x_all = torch.randn(NUM_NODES, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for seed in range(3):
-        edges = np.random.default_rng(seed).integers(0, NUM_NODES, (2, 150))
-        mine = edges[:, part[edges[1]] == rank]
-        owned = np.flatnonzero(part == rank)
-        comm = dgcl.build_from_local(owned, mine, "uniform") if comm is None else comm.rewire(mine)
-        model = model or dgcl.distribute(ours)
-        out = model(x_all[owned], comm.local_graph("pyg").edge_index)
-        expected = whole(x_all, torch.from_numpy(edges))[owned]
-        torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-10)
-
-
-def test_distributed_models_follow():
-    nn = pytest.importorskip("torch_geometric.nn")
-    dgcl.launch(distributed, 2, nn.GCNConv(3, 2).double().state_dict())
-
-
 def bits():
     """A rewired communicator's bits, and those of a fresh one of the same edges."""
     rank, world_size = context.require_control().rank, context.require_control().world_size

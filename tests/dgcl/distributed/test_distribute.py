@@ -225,16 +225,18 @@ def test_a_model_goes_on_when_its_graph_is_rewired():
     model = Model().double()
 
     def rank():
-        x, _, comm = rank_data()
+        x, before, comm = rank_data()
         own = dgcl.distribute(copy.deepcopy(model))
+        own(x, before)
         edges = graph().edge_index.flip(0)[:, graph().edge_index[0] % 2 == 0]
         mine = torch.isin(edges[1], comm.owned_ids)
         comm = comm.rewire((edges[0][mine], edges[1][mine]))
-        return dgcl.collect(own(x, comm.local_graph("pyg").edge_index.clone()).detach())
+        after = comm.local_graph("pyg").edge_index
+        return [dgcl.collect(own(x, each).detach()) for each in (after, after.clone())]
 
     whole = graph()
     whole.edge_index = whole.edge_index.flip(0)[:, whole.edge_index[0] % 2 == 0]
-    check([dgcl.launch(rank, 3)[0]], [model(whole.x, whole.edge_index)])
+    check(dgcl.launch(rank, 3)[0], [model(whole.x, whole.edge_index)] * 2)
 
 
 def test_a_message_that_numbers_sources_is_refused():

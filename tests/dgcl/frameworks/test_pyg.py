@@ -114,7 +114,7 @@ def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options):
     )
 
     def rank() -> list[tuple[int, int, float]]:
-        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(comm_size))
+        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(comm_size), wire=torch.bfloat16)
         graph = comm.local_graph("pyg")
         local_weight = None if weight is None else comm.dispatch_edges(weight)
         edge_index, weights = gcn_norm(graph.edge_index, local_weight, dtype=torch.float64, **options)

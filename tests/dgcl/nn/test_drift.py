@@ -30,6 +30,8 @@ def train(broadcast: bool, sync: bool, steps: int = 5, frozen_rows: bool = False
         x, y = rows(3)[comm.owned_ids], rows(2, seed=1)[comm.owned_ids]
         optimizer = torch.optim.SGD([*model.parameters(), own], lr=0.1)
         for _ in range(steps):
+            local = comm.local  # calls are counted across wirings
+            comm = comm.rewire((local.local_ids[local.indices], local.owned_ids[local.heads]))
             optimizer.zero_grad()
             dgcl.nn.loss(F.mse_loss)(model(x + own if frozen_rows else x), y).backward()
             if sync:
