@@ -7,7 +7,7 @@
 #   make smoke   half a minute for whoever changes the code: a plan, 2 ranks, the losses of 1 rank
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
-#   make kernels    compile the CUDA kernels (no GPU needed), report registers and spills, keep stored PTX current
+#   make kernels    compile the CUDA kernels (no GPU needed) and store their PTX
 #   make gpu-check    the tests that need a GPU, and the benchmark on it (GPU_PYTHON: a Python with dgcl, torch and pytest)
 #
 # All of it runs in a virtual environment of its own (VENV), which is made once and re-used until pyproject.toml or
@@ -76,7 +76,7 @@ docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 kernels: $(READY)
-	$(BIN)/python -m dgcl.kernels.cuda_report --write
+	$(BIN)/python -m dgcl.kernels.cuda_ptx
 
 # ptxas, NVVM and cuda.h from PyPI, for machines without the CUDA toolkit; CUDA_HOME is then build/cuda/nvidia/cuda_nvcc.
 cuda-tools: $(READY)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel
+from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel, catalogue
 from dgcl.kernels.cuda_memory import SIMULATED
 
 #: Where the PTX of all kernels lies.
@@ -107,3 +107,7 @@ def read_archive(path: Path) -> dict[str, str]:
 
 def _member(kernel: Kernel, capability: tuple[int, int]) -> str:
     return f"{kernel.name}.sm_{capability[0]}{capability[1]}.ptx"
+
+
+if __name__ == "__main__" and not is_current(ARCHIVE):
+    write_archive(ARCHIVE, catalogue().values())

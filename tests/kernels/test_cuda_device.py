@@ -41,11 +41,10 @@ def test_flags_on_a_gpu(machine: DeviceMachine, name: str):
 
 def test_every_kernel_loads_without_spilling(machine: DeviceMachine):
     from dgcl.kernels.cuda_catalogue import catalogue
-    from dgcl.kernels.cuda_report import MOST_REGISTERS
 
     for name in catalogue():
         kernel = machine.kernels[name]
         registers, local_bytes = machine.driver.registers(kernel.handle)
-        assert 0 < registers <= MOST_REGISTERS, name
+        assert 0 < registers <= 64, name
         assert local_bytes == 0, name
         assert machine.kernels.blocks_at_once(kernel, 256) >= 4 * machine.kernels.num_multiprocessors
