@@ -12,7 +12,7 @@ from dgcl.autograd.operators import transparent
 from dgcl.distributed.edge_ends import call
 from dgcl.distributed.functional_dropout import replaced
 from dgcl.nn.guards import see_rows
-from dgcl.ranks.torch_private import num_function_modes
+from dgcl.ranks.torch_private import num_function_modes, skip_frame
 
 
 class AsOneDevice(TorchFunctionMode):
@@ -21,6 +21,9 @@ class AsOneDevice(TorchFunctionMode):
     def __enter__(self) -> Any:
         if not torch.compiler.is_compiling():
             transparent.count += 1
+            skip_frame(
+                AsOneDevice.__torch_function__
+            )  # compiled for one function it would be taken for others
         super().__enter__()
         self._depth = num_function_modes()
         return self

@@ -105,9 +105,12 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
         DGL's backward adds the gradient of a vertex without in-edges to the row of source 0, or fails, where no
         vertex has any.
         """
+        super().update_all(message_func, reduce_func, self.applied(reduce_func, apply_node_func), etype)
+
+    def applied(self, reduce_func: Any, apply_node_func: Any) -> Any:
+        """What DGL applies to rows that it has reduced, in the place of ``apply_node_func``."""
         if self.num_edges() or getattr(reduce_func, "name", None) not in ("max", "min"):
-            super().update_all(message_func, reduce_func, apply_node_func, etype)
-            return
+            return apply_node_func
         inputs = [frame[key] for frame in (self.srcdata, self.edata, self.dstdata) for key in frame]
         # No element of the inputs: the gradient reaches them, and exchanges before them, as zeros.
         worst = float("-inf" if reduce_func.name == "max" else "inf")
@@ -119,7 +122,7 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
             nodes.data[name] = torch.full_like(nodes.data[name], worst) + nothing
             return {name: nodes.data[name]} if apply_node_func is None else apply_node_func(nodes)
 
-        super().update_all(message_func, reduce_func, apply, etype)
+        return apply
 
     @contextmanager
     def local_scope(self) -> Iterator[None]:
@@ -162,22 +165,27 @@ def build_block(local: LocalGraph, *, device: torch.device | str | None) -> Loca
         local: the rank's edges, from ``comm.local``.
         device: where the block lives; None means the CPU.
     """
-    # Edge ids are given, though they are 0..E-1: DGL 1.1's float32 CPU kernels refuse edge features on a CSC
-    # that leaves them out.
-    columns = (
-        torch.tensor(local.indptr, device="cpu"),
-        torch.tensor(local.indices, device="cpu").long(),
-        torch.arange(local.num_edges, device="cpu"),
-    )
-    with torch.device("cpu"):  # DGL makes tensors where torch's default device is
-        plain = dgl.create_block(
-            ("csc", columns), num_src_nodes=local.num_local, num_dst_nodes=local.num_owned
-        )
-    block = LocalBlock.__new__(LocalBlock)
-    block.__dict__.update(plain.__dict__)  # as DGLGraph.__copy__ does, for another class
-    block._whole_in_degrees = torch.tensor(local.in_degrees[: local.num_owned], device="cpu")
-    block._whole_out_degrees = torch.tensor(local.out_degrees, device="cpu")
+    in_degrees = local.in_degrees[: local.num_owned]
+    block = block_of(local.indptr, local.indices, local.num_local, in_degrees, local.out_degrees)
     block.srcdata[dgl.NID] = torch.tensor(local.local_ids, device="cpu")
     block.dstdata[dgl.NID] = torch.tensor(local.owned_ids, device="cpu")
     block.edata[dgl.EID] = torch.tensor(local.edge_ids, device="cpu")
     return block if device is None else block.to(torch.device(device))
+
+
+def block_of(indptr: Any, indices: Any, num_sources: int, in_degrees: Any, out_degrees: Any) -> LocalBlock:
+    """The block of in-edges as CSR, and degrees in the whole graph of heads and sources; on the CPU."""
+    # Edge ids are given, though they are 0..E-1: DGL 1.1's float32 CPU kernels refuse edge features on a CSC
+    # that leaves them out.
+    columns = (
+        torch.tensor(indptr, device="cpu"),
+        torch.tensor(indices, device="cpu").long(),
+        torch.arange(len(indices), device="cpu"),
+    )
+    with torch.device("cpu"):  # DGL makes tensors where torch's default device is
+        plain = dgl.create_block(("csc", columns), num_src_nodes=num_sources, num_dst_nodes=len(indptr) - 1)
+    block = LocalBlock.__new__(LocalBlock)
+    block.__dict__.update(plain.__dict__)  # as DGLGraph.__copy__ does, for another class
+    block._whole_in_degrees = torch.tensor(in_degrees, device="cpu")
+    block._whole_out_degrees = torch.tensor(out_degrees, device="cpu")
+    return block

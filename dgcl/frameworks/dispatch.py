@@ -73,8 +73,7 @@ def dispatch(
     :func:`dgcl.fetch` takes them.
 
     Args:
-        data: A PyG ``Data`` or ``HeteroData``, or a homogeneous ``DGLGraph``, on rank 0 alone (others pass None) or on
-            every rank.
+        data: A PyG ``Data`` or ``HeteroData``, or a ``DGLGraph``, on rank 0 alone (others pass None) or on every rank.
         vertices, edges: Lists of names of tensors with a row for each vertex, or edge, where sizes leave both open.
             (A placement of edges, as "head", is the option of that name.)
         options: As of :func:`dgcl.build_comm_info`, which makes the communicator, the current one from now on.
@@ -98,7 +97,8 @@ def dispatch(
                     " other graphs go to dgcl.build_comm_info, and rows to dgcl.dispatch_features"
                 )
             graph = as_graph(data)
-            nodes, of_edges = {"": (0, graph.num_nodes)}, {"": (0, graph.num_edges)}
+            node, edge = ("", "") if hasattr(data, "stores") else (data.ntypes[0], data.canonical_etypes[0])
+            nodes, of_edges = {node: (0, graph.num_nodes)}, {edge: (0, graph.num_edges)}
             if isinstance(graph, TypedGraph):
                 nodes, of_edges = graph.node_types, graph.edge_types  # type: ignore[assignment]
             named = dict.fromkeys(vertices, "vertices") | dict.fromkeys(edges, "edges")
@@ -147,9 +147,10 @@ def _items(
     Raises:
         ValueError: It cannot be said what something is, or it cannot be divided.
     """
-    if hasattr(data, "ndata"):
-        for what, frame in (("vertices", data.ndata), ("edges", data.edata)):
-            yield from (_Item("", name, what, value) for name, value in frame.items())
+    if not hasattr(data, "stores"):
+        for what, spaces, keys in (("vertices", data.nodes, nodes), ("edges", data.edges, edges)):
+            for key in keys:
+                yield from (_Item(key, name, what, value) for name, value in spaces[key].data.items())
         return
     for store in data.stores:
         key = store._key or ""
@@ -230,15 +231,21 @@ def _give_hetero(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any
     from torch_geometric.data import HeteroData
 
     data = HeteroData()
-    comm.node_types = schema.node_types
-    for name in schema.node_types:
-        data[name].num_nodes = len(comm._vertices(name)[0])
-    comm.num_heads = {"__".join(each): data[each[2]].num_nodes for each in schema.edge_types}
+    for name, number in _numbers(comm, schema).items():
+        data[name].num_nodes = number
     for edge_type in schema.edge_types:
         data[edge_type].edge_index = _edges_of_type(comm, edge_type)
     for each in items:
         (data[each.store] if each.store else data)[each.name] = each.value
     return data
+
+
+def _numbers(comm: Communicator, schema: _Schema) -> dict[str, int]:
+    """How many vertices of each type this rank owns, which the communicator gets to know."""
+    comm.node_types = schema.node_types
+    numbers = {name: comm._num_rows(name) for name in schema.node_types}
+    comm.num_heads = {"__".join(each): numbers[each[2]] for each in schema.edge_types}
+    return numbers
 
 
 def _edges_of_type(comm: Communicator, edge_type: EdgeType) -> Tensor:
@@ -253,11 +260,17 @@ def _edges_of_type(comm: Communicator, edge_type: EdgeType) -> Tensor:
 
 
 def _give_dgl(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
-    from dgcl.frameworks.rank_graph import RankGraph
+    from dgcl.frameworks.rank_graph import RankGraph, only_relation, relation_of
 
-    graph = RankGraph(comm)
+    (name, *_), (edge_type, *_) = schema.node_types, schema.edge_types
+    if "__".join(edge_type) in comm.exchanges:
+        numbers = _numbers(comm, schema)
+        relations = {each: relation_of(_edges_of_type(comm, each), each[2]) for each in schema.edge_types}
+    else:
+        numbers, relations = {name: comm.num_owned}, {edge_type: only_relation(comm)}
+    graph = RankGraph(comm, numbers, relations)
     for each in items:
-        (graph.ndata if each.rows == "vertices" else graph.edata)[each.name] = each.value
+        (graph.nodes if each.rows == "vertices" else graph.edges)[each.store].data[each.name] = each.value
     return graph
 
 

@@ -17,9 +17,10 @@ def as_graph(obj: Any, num_nodes: int | None = None) -> Graph:
     What may be given, and its edge order (which ``edge_ids`` counts, and edge weights are given in):
 
     - :class:`~dgcl.graph.Graph`: unchanged.
-    - DGLGraph, homogeneous: DGL's edge ids, also where only CSR or CSC is stored.
-    - PyG ``Data``: the columns of ``edge_index``; with ``adj_t`` instead, its stored entries. ``HeteroData``: types of
-      vertices are numbered through in the order of ``node_types``, types of edges in that of ``edge_types``.
+    - DGLGraph: DGL's edge ids, also where only CSR or CSC is stored.
+    - PyG ``Data``: the columns of ``edge_index``; with ``adj_t`` instead, its stored entries.
+    - ``HeteroData``, or a DGLGraph of several types: types of vertices are numbered through in the order of
+      ``node_types`` (``ntypes``), types of edges in that of ``edge_types`` (``canonical_etypes``).
     - edge_index of shape (2, E), tensor, array or two lists: the columns.
     - networkx ``Graph``, ``DiGraph``, ``MultiGraph``, ``MultiDiGraph``: ``G.to_directed().edges()``. An
       undirected edge counts in both directions, a self loop once, parallel edges by key.

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dgcl.graph.build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
 from dgcl.graph.csr import Graph
@@ -19,7 +20,7 @@ from dgcl.graph.id_arrays import as_ids, is_tensor
 from dgcl.graph.typed import TypedGraph, graph_of_types
 
 ACCEPTED = (
-    "a homogeneous DGLGraph, PyG Data or HeteroData, an edge_index of shape (2, E), a networkx graph, a scipy or torch "
+    "a DGLGraph, PyG Data or HeteroData, an edge_index of shape (2, E), a networkx graph, a scipy or torch "
     "sparse matrix, CSR arrays (indptr, indices), or a file's path"
 )
 
@@ -99,30 +100,36 @@ def _from_edge_index(edge_index: Any, num_nodes: int | None, name: str = "edge_i
 
 
 def _from_dgl(graph: Any, num_nodes: int | None) -> Graph:
-    """DGL keeps any of COO, CSR and CSC: read what it has, and add none to the user's graph."""
+    """Types in the order of `graph.ntypes` and of `graph.canonical_etypes`."""
     if graph.is_block:
         raise TypeError("graph must be the whole graph (got a DGL block)")
     if not graph.is_homogeneous:
-        raise TypeError(
-            f"graph must be homogeneous (got a DGLGraph with node types {graph.ntypes} and edge types "
-            f"{graph.etypes}); HeteroGraphConv, multi_update_all and graph[etype] have no rows of others: give its"
-            " types as a PyG HeteroData to a model of PyG's HeteroConv, or dgl.to_homogeneous(graph, ndata=[...],"
-            " edata=[...]) to RelGraphConv or HGTConv, with g.ndata[dgl.NTYPE] and g.edata[dgl.ETYPE]"
+        nodes = {
+            name: _require_count(f"vertices of {name!r}", graph.num_nodes(name), None)
+            for name in graph.ntypes
+        }
+        return graph_of_types(
+            nodes, ((each, np.stack(_dgl_edges(graph[each]))) for each in graph.canonical_etypes)
         )
     count = _require_count("DGLGraph", int(graph.num_nodes()), num_nodes)
+    return graph_from_edges(*_dgl_edges(graph), count, name="DGLGraph")
+
+
+def _dgl_edges(graph: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """DGL keeps any of COO, CSR and CSC: read what it has, and add none to the user's graph."""
     created = graph.formats()["created"]
     if "coo" in created:
         src, dst = graph.edges(order="eid")
-        return graph_from_edges(src, dst, count, name="DGLGraph")
+        return as_ids(src, "DGLGraph"), as_ids(dst, "DGLGraph")
     kind = "csc" if "csc" in created else "csr"
     indptr, indices, edge_ids = (as_ids(array, f"DGLGraph: {kind}") for array in graph.adj_tensors(kind))
-    rows = np.repeat(np.arange(count, dtype=indices.dtype), np.diff(indptr))
+    rows = np.repeat(np.arange(len(indptr) - 1, dtype=indices.dtype), np.diff(indptr))
     src, dst = (rows, indices) if kind == "csr" else (indices, rows)
     if len(edge_ids) == 0:  # DGL's way to say that positions are edge ids
-        return graph_from_edges(src, dst, count, name="DGLGraph")
+        return src, dst
     by_edge_id = np.empty_like(edge_ids)
     by_edge_id[edge_ids] = np.arange(len(edge_ids), dtype=edge_ids.dtype)
-    return graph_from_edges(src[by_edge_id], dst[by_edge_id], count, name="DGLGraph")
+    return src[by_edge_id], dst[by_edge_id]
 
 
 def _from_pyg(data: Any, num_nodes: int | None) -> Graph:

@@ -9,6 +9,10 @@ derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (su
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as untransformed_tensors
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # the class of all batch norms
@@ -23,6 +27,7 @@ __all__ = [
     "num_dispatch_modes",
     "num_function_modes",
     "profiler_enabled",
+    "skip_frame",
     "throw_on_data_pointer",
     "tree_iter",
     "tree_map_only",
@@ -37,3 +42,9 @@ functorch_level = torch._C._functorch.peek_interpreter_stack  # None outside of 
 current_graph_task = torch._C._current_graph_task_id  # -1 outside of a backward
 disabled_torch_function = torch._C._disabled_torch_function_impl  # a subclass that intercepts operators alone
 throw_on_data_pointer = torch._C._set_throw_on_mutable_data_ptr  # for a tensor without memory
+
+
+def skip_frame(function: Callable[..., Any]) -> None:
+    """Let torch.compile, where it is in use, look into a function as part of others, and never compile it by itself."""
+    dynamo = sys.modules.get("torch._dynamo.decorators")
+    getattr(dynamo, "skip_code", id)(function.__code__)

@@ -8,9 +8,7 @@ from torch.nn import Linear, Module
 
 pytest.importorskip("dgl")
 import dgl
-import dgl.function as fn
 import dgl.nn as dnn
-from dgl.nn.functional import edge_softmax
 
 NUM_NODES, NUM_EDGES, W, OF_EDGES = 40, 170, 4, 3
 
@@ -34,26 +32,6 @@ def graph():
     )
     whole.edata["kind"] = torch.arange(edges) % 3
     return whole
-
-
-class Attention(Module):
-    """Functions of one's own for messages, several fields, builtin and own reductions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v = Linear(W, 3), Linear(W, 3), Linear(W, 2)
-
-    def forward(self, g, h):
-        with g.local_scope():
-            g.ndata["q"], g.ndata["k"], g.ndata["v"] = self.q(h), self.k(h), self.v(h)
-            g.apply_edges(lambda edges: {"s": (edges.src["k"] * edges.dst["q"]).sum(-1, keepdim=True)})
-            g.edata["a"] = edge_softmax(g, g.edata["s"])
-            g.update_all(lambda edges: {"m": edges.src["v"] * edges.data["a"]}, fn.sum("m", "o"))
-            g.update_all(
-                fn.copy_u("v", "m"),
-                lambda nodes: {"own": nodes.mailbox["m"].amax(1) * nodes.data["q"][:, :1]},
-            )
-            return torch.cat([g.ndata["o"], g.ndata["own"]], 1)
 
 
 #: By its name what makes it, and its arguments after the graph; g.edata's by their names.
@@ -90,6 +68,5 @@ ZOO: dict[str, tuple[Callable[[], Module], str]] = {
     "SGConv": (lambda: dnn.SGConv(W, 3, 3), "x"),
     "TAGConv": (lambda: dnn.TAGConv(W, 3, 3), "x"),
     "TWIRLSConv": (lambda: dnn.TWIRLSConv(W, 3, 4, prop_step=3), "x"),
-    "functions of one's own": (Attention, "x"),
 }  # fmt: skip
 REFUSED = {"ChebConv", "DGNConv", "GatedGraphConv of several kinds", "PNAConv", "TWIRLSConv"}

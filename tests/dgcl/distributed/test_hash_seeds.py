@@ -4,7 +4,7 @@ from contextlib import closing
 
 import torch
 
-from tests.dgcl.distributed import dgl_zoo, pyg_zoo
+from tests.dgcl.distributed import dgl_zoo, pyg_zoo, test_hetero
 from tests.dgcl.distributed.test_pyg_zoo import check, rank, results, seeded
 from tests.dgcl.rank_pool import RankPool
 
@@ -15,7 +15,7 @@ LAYERS = {
         "ResGatedGraphConv", "TransformerConv", "a class of one's own", "a message of many tensors",
         "a step of MeshGraphNet"
     ),
-    dgl_zoo: ("DotGatConv", "EGATConv", "EGNNConv", "GATConv", "GMMConv", "HGTConv", "functions of one's own"),
+    dgl_zoo: ("DotGatConv", "EGATConv", "EGNNConv", "GATConv", "GMMConv", "HGTConv"),
 }  # fmt: skip
 
 
@@ -27,6 +27,10 @@ def check_layers() -> int:
             measured = rank(zoo, module, names)
             if measured[0] is not None:
                 check(measured, results(module, zoo.graph(), names, lambda module: None))
+    model, reference = test_hetero.expected("DGL")
+    measured = test_hetero.on_rank("DGL", model)
+    if measured[0] is not None:
+        test_hetero.check_rank(measured, reference)
     return hash("x")
 
 

@@ -1,25 +1,33 @@
 """Models of several types of vertices and edges run on ranks as they are."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 pytest.importorskip("torch_geometric")
+pytest.importorskip("dgl")
+import dgl
+import dgl.function as fn
+import dgl.nn as dnn
 import torch_geometric.nn as pyg
 from torch_geometric.data import HeteroData
 
 import dgcl
 import dgcl.nn
 from dgcl.ranks.context import context
+from tests.dgcl.distributed.test_pyg_zoo import check
 
-SIZES = {"author": 14, "paper": 23}
-TYPES = [
+SIZES = {"author": 14, "paper": 23, "venue": 4}
+WRITES, CITES, BY, READS, IN, NEAR = TYPES = [
     ("author", "writes", "paper"),
     ("paper", "cites", "paper"),
     ("paper", "by", "author"),
     ("author", "reads", "paper"),
+    ("paper", "in", "venue"),
+    ("venue", "cites", "venue"),
 ]
 
 
@@ -29,9 +37,22 @@ def graph() -> HeteroData:
     for place, (name, size) in enumerate(SIZES.items()):
         data[name].x = torch.randn(size, 3 + place, generator=gen, dtype=torch.float64)
     for edge_type in TYPES:
-        ends = [torch.randint(0, SIZES[name], (60,), generator=gen) for name in edge_type[::2]]
+        ends = [
+            torch.randint(0, SIZES[name], (60 * (edge_type != NEAR),), generator=gen)
+            for name in edge_type[::2]
+        ]
         data[edge_type].edge_index = torch.stack(ends)
     return data
+
+
+def graph_of_dgl() -> Any:
+    """The same with 32-bit ids, and a weight for each edge."""
+    data = graph()
+    g = dgl.heterograph({name: tuple(data[name].edge_index.int()) for name in TYPES}, SIZES)
+    g.ndata["x"] = data.x_dict
+    for name in TYPES:
+        g.edges[name].data["w"] = torch.arange(g.num_edges(name)).double().cos()
+    return g
 
 
 class ByType(nn.Module):
@@ -41,16 +62,16 @@ class ByType(nn.Module):
         super().__init__()
         self.conv = pyg.HeteroConv(
             {
-                TYPES[0]: pyg.SAGEConv((3, 4), 4),
-                TYPES[1]: pyg.GCNConv(4, 4),
-                TYPES[2]: pyg.GATConv((4, 3), 4, add_self_loops=False),
-                TYPES[3]: pyg.TransformerConv((3, 4), 4),
+                WRITES: pyg.SAGEConv((3, 4), 4),
+                CITES: pyg.GCNConv(4, 4),
+                BY: pyg.GATConv((4, 3), 4, add_self_loops=False),
+                READS: pyg.TransformerConv((3, 4), 4),
             }
         )
         self.norm = nn.ModuleDict({name: nn.BatchNorm1d(4) for name in SIZES})
 
     def forward(self, x, edge_index):
-        return {name: self.norm[name](rows) for name, rows in self.conv(x, edge_index).items()}
+        return {name: self.norm[name](rows.tanh()) for name, rows in self.conv(x, edge_index).items()}
 
 
 class Plain(nn.Module):
@@ -68,44 +89,127 @@ def translated() -> nn.Module:
     return model
 
 
-def numbers(model, data):
-    out = model(data.x_dict, data.edge_index_dict)
-    sum((rows * torch.arange(rows.shape[1]).cos()).square().sum() for rows in out.values()).backward()
-    return {name: rows.detach() for name, rows in out.items()}
+class OfDgl(nn.Module):
+    """Layers by type, then one layer for all of them."""
 
-
-@pytest.mark.parametrize("make", [ByType, translated])
-def test_types_on_ranks_are_those_of_one_device(make):
-    torch.manual_seed(0)
-    model = make().double()
-    part = torch.arange(sum(SIZES.values())) % 5 % 3
-
-    def rank():
-        data = dgcl.dispatch(graph(), topology="uniform", part=part)
-        own = dgcl.distribute(copy.deepcopy(model))
-        copies = data.edge_index_dict | {
-            each: data[each].edge_index.clone() for each in TYPES if each != TYPES[1]
+    def __init__(self) -> None:
+        super().__init__()
+        layers = {
+            "writes": dnn.GATConv((3, 4), 2, 2),
+            CITES: dnn.GraphConv(4, 4),
+            "by": dnn.SAGEConv((4, 3), 4, "pool"),
+            "reads": dnn.GraphConv(3, 4),
+            "in": dnn.SAGEConv((4, 5), 4, "mean"),
+            NEAR: dnn.GraphConv(5, 4),
         }
-        again = own(data.x_dict, copies)
-        out = numbers(own, data)
-        assert all(torch.equal(again[name], out[name]) for name in SIZES)
-        dgcl.nn.sync_gradients(own)
-        ids = dgcl.current_communicator().layout.owned_ids
-        return {n: (ids, rows) for n, rows in out.items()}, [p.grad for p in own.parameters()]
+        self.first = dnn.HeteroGraphConv(layers, lambda rows, _: sum(each.flatten(1) for each in rows))
+        self.norm = nn.ModuleDict({name: nn.BatchNorm1d(4) for name in SIZES})
+        self.key, self.query = (dnn.HeteroLinear(dict.fromkeys(SIZES, 4), 4) for _ in range(2))
 
-    expected = numbers(model, graph())
-    results = dgcl.launch(rank, 3)
-    for _, gradients in results:
-        for one, parameter in zip(gradients, model.parameters(), strict=True):
-            torch.testing.assert_close(one, parameter.grad, rtol=1e-10, atol=1e-10)
-    first = 0
-    for name, size in SIZES.items():
-        rows = torch.zeros_like(expected[name])
-        for out, _ in results:
-            ids, own = out[name]
-            rows[ids[(ids >= first) & (ids < first + size)] - first] = own
-        torch.testing.assert_close(rows, expected[name], rtol=1e-10, atol=1e-10)
-        first += size
+    def forward(self, g, x):
+        h = {name: self.norm[name](rows.tanh()) for name, rows in self.first(g, x).items()}
+        with g.local_scope():
+            g.ndata["k"], g.ndata["q"] = self.key(h), self.query(h)
+            for name in g.canonical_etypes:
+                of_type = g[name]
+                of_type.apply_edges(fn.v_dot_u("q", "k", "t"))
+                of_type.edata["a"] = dnn.functional.edge_softmax(of_type, of_type.edata["t"])
+            g.multi_update_all(
+                {name: (fn.u_mul_e("k", "a", "m"), fn.sum("m", "z")) for name in TYPES}, "mean"
+            )
+            g.apply_edges(lambda edges: {"e": edges.src["k"] * edges.data["w"][:, None]}, etype="by")
+            g.multi_update_all(
+                {
+                    "by": (fn.copy_e("e", "m"), fn.max("m", "y")),
+                    "in": (fn.copy_u("q", "m"), fn.min("m", "y")),
+                },
+                "stack",
+                lambda nodes: {"y": nodes.data["y"].squeeze(1) * nodes.data["z"]},
+            )
+            two = {name: (fn.copy_u("k", "m"), fn.max("m", "y")) for name in ("writes", "reads")}
+            g.multi_update_all(two, "max")
+            g.update_all(
+                lambda edges: {"m": edges.src["q"]},
+                lambda nodes: {"u": nodes.mailbox["m"].prod(1) * nodes.nodes()[:, None]},
+                etype=CITES,
+            )
+            degrees = g.in_degrees(etype="by") + g.out_degrees(etype="writes")
+            out = {name: rows + g.ndata["z"][name] for name, rows in g.ndata["y"].items()}
+            return out | {
+                "author": out["author"] * degrees[:, None],
+                "paper": out["paper"] + g.nodes["paper"].data["u"],
+            }
+
+
+MODELS = {"layers of PyG": (ByType, graph), "to_hetero": (translated, graph), "DGL": (OfDgl, graph_of_dgl)}
+
+
+def steps(model, data, sync) -> tuple[Any, ...]:
+    """Outputs of the last of three steps of training, gradients of inputs, and parameters with theirs."""
+    x = {
+        name: rows.requires_grad_()
+        for name, rows in (data.x_dict if hasattr(data, "x_dict") else data.ndata["x"]).items()
+    }
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        out = model(x, data.edge_index_dict) if hasattr(data, "x_dict") else model(data, x)
+        sum((rows * torch.arange(rows.shape[1]).cos() + 1).square().sum() for rows in out.values()).backward()
+        sync(model)
+        optimizer.step()
+    grads = {name: rows.grad for name, rows in x.items() if rows.grad is not None}
+    return {name: rows.detach() for name, rows in out.items()}, grads, [*model.parameters()]
+
+
+def on_rank(name: str, model: nn.Module) -> tuple[Any, ...]:
+    world_size = context.require_control().world_size
+    part = torch.arange(sum(SIZES.values())) % 5 % 3 % world_size
+    if world_size == 4:  # ranks without authors, ranks without venues
+        part[-7:] = 3
+    data = dgcl.dispatch(MODELS[name][1](), topology="uniform", part=part)
+    model = dgcl.distribute(copy.deepcopy(model))
+    if name == "layers of PyG":
+        x, edges = data.x_dict, data.edge_index_dict
+        copies = edges | {each: edges[each].clone() for each in TYPES if each != CITES}
+        out, again = model(x, edges), model(x, copies)
+        assert all(torch.equal(again[each], out[each]) for each in out)
+    out, grads, parameters = steps(model, data, dgcl.nn.sync_gradients)
+    return dgcl.collect(out), dgcl.collect(grads), parameters
+
+
+def expected(name: str) -> tuple[nn.Module, list[Any]]:
+    """The model, and what one device computes."""
+    torch.manual_seed(0)
+    make, data = MODELS[name]
+    model = make().double()
+    return model, steps(copy.deepcopy(model), data(), lambda model: None)
+
+
+def check_rank(measured: Any, reference: Any) -> None:
+    for one, other in zip(measured[:2], reference[:2], strict=True):
+        assert one.keys() == other.keys()
+        check([one[name] for name in other], other.values())
+    check(measured[2], reference[2])
+    check(*([each.grad for each in parameters] for parameters in (measured[2], reference[2])))
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_types_on_ranks_are_those_of_one_device(name, world_size):
+    model, reference = expected(name)
+    check_rank(dgcl.launch(on_rank, world_size, name, model)[0], reference)
+
+
+def test_what_a_graph_of_several_types_refuses():
+    def rank():
+        g = dgcl.dispatch(graph_of_dgl())
+        with pytest.raises(dgl.DGLError, match="ambiguous"):
+            g["cites"]
+        for run in (lambda: g.update_all(fn.copy_u("x", "m"), fn.sum("m", "h")), lambda: g.edata):
+            with pytest.raises(dgl.DGLError, match="must be specified"):
+                run()
+
+    dgcl.launch(rank, 2)
 
 
 def test_dropout_by_type_is_that_of_any_number_of_ranks():

@@ -23,7 +23,7 @@ def of_model(name: str) -> tuple[Any, Any]:
     if name == "HeteroConv":
         from tests.dgcl.distributed import test_hetero as types
 
-        data = dgcl.dispatch(types.graph(), topology="uniform", part=torch.arange(37) % 2)
+        data = dgcl.dispatch(types.graph(), topology="uniform", part=torch.arange(41) % 2)
         return types.ByType, (data.x_dict, data.edge_index_dict)
     if name.startswith("DGL"):
         from tests.dgcl.distributed import dgl_zoo
