@@ -124,4 +124,7 @@ def share_of(inputs: RankInputs) -> Share:
         num_replicas=inputs.num_replicas,
         first_edge=inputs.first_edge,
     )
+    # Of the ids that both have one array, and none that is a row of more.
+    program = replace(exchanges[0].program, owned_ids=local.owned_ids, halo_ids=local.halo_ids)
+    exchanges[0] = replace(exchanges[0], program=program)
     return Share(tuple(exchanges), local, inputs.sizes, inputs.choice, inputs.placement, inputs.grid)

@@ -211,10 +211,11 @@ def build_local_graph(
 ) -> LocalGraph:
     """The local graph of a rank; arguments and errors of :func:`number_edges`, and fields of the local graph."""
     ids, known = zip(owned, halo, partial, strict=True)
-    in_degrees, out_degrees, _ = np.concatenate(known[:2], axis=1)
+    in_degrees, out_degrees, names = np.concatenate(known[:2], axis=1)
+    num_owned = len(ids[0])
     return LocalGraph(
-        known[0][2],
-        known[1][2],
+        names[:num_owned],
+        names[num_owned:],
         *(edges if isinstance(edges, NumberedEdges) else number_edges(edges, *ids)),
         in_degrees,
         out_degrees,
