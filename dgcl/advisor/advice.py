@@ -110,8 +110,6 @@ class Advice:
             ranks = math.ceil(self.candidates.world_size * (least.device - fixed) / (limit - fixed))
             ways.append(f"Take {ranks} ranks or more")
         ways.append("Narrower layers" + ", or dtype 'bfloat16' (half the rows)" * (model.itemsize > 2))
-        if model.training and model.optimizer != "sgd":
-            ways.append("optimizer 'sgd', where parameters are most of it")
         numbered = " ".join(f"({number}) {way}." for number, way in enumerate(ways, 1))
         return f"nothing fits in {size(limit)} of a rank; {least.strategy} takes least, {need}. {numbered}"
 
@@ -152,10 +150,11 @@ def _heading(advice: Advice) -> list[str]:
     sizes = "" if candidates.part is not None else ", sizes alone"
     optimizer = model.optimizer if model.training else "inference"
     vertices = getattr(graph, "num_nodes", None) or getattr(graph, "num_vertices", 0)
-    return [
+    lines = (
         f"Machine  {candidates.topology.name}, ranks {candidates.world_size}{each}; rates: {advice.rates.origin}",
         f"Model    {model.text}; {optimizer}, {model.dtype}; vertices {vertices:,}, edges {graph.num_edges:,}{sizes}",
-    ]
+    )
+    return [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 9)]
 
 
 def _cells(row: Row, first: Row | None, advice: Advice) -> list[str]:
@@ -172,8 +171,6 @@ def _cells(row: Row, first: Row | None, advice: Advice) -> list[str]:
 
 def _alone(advice: Advice) -> str:
     alone, limit, ranks = advice.alone, advice.memory_limit, advice.candidates.world_size
-    if ranks == 1:
-        return "It is alone: nothing is exchanged."
     mine, theirs = alone.seconds.total, advice.rows[0].seconds.total
     if limit is not None and alone.device > limit:
         return f"1 rank would hold {size(alone.device)}, which is more than {size(limit)}."
@@ -199,7 +196,9 @@ def working(advice: Advice, rows: Sequence[Row]) -> str:
         ["device", *(size(row.device) for row in counted)],
         ["host, of all ranks", *(size(row.host_bytes) for row in counted)],
     ]  # fmt: skip
-    blocks = [*_heading(advice), *lines, "", table(["", *(row.strategy.spec for row in counted)], parts)]
+    blocks = [*_heading(advice), *lines]
+    if counted:
+        blocks += ["", table(["", *(row.strategy.spec for row in counted)], parts)]
     if len(rows) == len(counted) == 1:
         layers = [
             [str(number), str(layer.exchanged), *(seconds(getattr(each, name)) for name in TIMES)]
@@ -225,6 +224,11 @@ def scaled(several: Sequence[Advice]) -> str:
         efficiency = advice.alone.seconds.total / (ranks * mine.total)
         spent = f"{efficiency:.0%}, exchange {mine.exchange / max(mine.total, 1e-12):.0%}"
         lines.append([str(ranks), first.strategy.spec, seconds(mine.total), spent, size(first.device)])
-    text = table(["ranks", "strategy", "epoch", "efficiency", "device"], lines, range(2))
-    more = last and last < several[-1].candidates.world_size
-    return f"{text}\n\nno gain beyond {last} ranks" if more else text
+    text = [
+        *_heading(several[-1]),
+        "",
+        table(["ranks", "strategy", "epoch", "efficiency", "device"], lines, range(2)),
+    ]
+    if last and last < several[-1].candidates.world_size:
+        text += ["", f"no gain beyond {last} ranks"]
+    return "\n".join(text)

@@ -81,26 +81,27 @@ class Counted:
         return np.array([rows.sum(axis) for rows in pairs for axis in (0, 1)])
 
 
+@dataclass(eq=False)
 class Candidates:
     """The strategies for a model on a graph in parts, counted one by one.
 
-    Args:
+    Attributes:
         graph: The graph, or sizes alone.
         part: (N,) the owner of each vertex; None for sizes alone.
         model, topology: What is trained, on which machine; its devices are the ranks.
         seed: Of what is drawn for sizes alone.
     """
 
-    def __init__(
-        self,
-        graph: Graph | GraphShape,
-        part: NDArray[np.int32] | None,
-        model: Model,
-        topology: Topology,
-        seed: int = 0,
-    ) -> None:
-        self.graph, self.part, self.model, self.topology = graph, part, model, topology
-        self.world_size, self._seed = topology.num_devices, seed
+    graph: Graph | GraphShape
+    part: NDArray[np.int32] | None
+    model: Model
+    topology: Topology
+    seed: int = 0
+
+    @property
+    def world_size(self) -> int:
+        """Ranks."""
+        return self.topology.num_devices
 
     def names(self) -> list[Description]:
         """All that might be taken, the simplest first."""
@@ -153,7 +154,7 @@ class Candidates:
         halo, P = Description("halo"), self.world_size
         if isinstance(self.graph, GraphShape):
             shape, scale = self.graph, max(1.0, self.graph.num_vertices / _DRAWN)
-            drawn = synthetic_relation(shape, P, seed=self._seed, scale=1 / scale)
+            drawn = synthetic_relation(shape, P, seed=self.seed, scale=1 / scale)
             expand = Relation(P, drawn.source, drawn.dests, np.ceil(drawn.count * scale).astype(np.int64))
             owned, edges = (np.full(P, -(-total // P)) for total in (shape.num_vertices, shape.num_edges))
             return Counted(halo, self.topology, expand, None, owned, edges)

@@ -7,6 +7,7 @@ torch keeps but does not use, Python itself.
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple
 
 import numpy as np
@@ -73,20 +74,21 @@ def _buffers(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray
     elif name == "windows":  # one that was expanded, and another one or what arrives
         room = -(-received // windows) + -(-np.maximum(received, sent) // windows)
         forward, backward, for_others = [room], [room], 0 * sent
-    calls = [width * np.array(forward) for width in widths]
+    calls, sums = (
+        [width * np.array(there) for width in widths] + [width * np.array(again) for width in back[::-1]]
+        for there, again in ((forward, backward), ([results, partial], [results, for_others]))
+    )
     if "gcn" in model.kinds:  # degrees
         calls.insert(0, 8 * np.array([owned + received, (owned + partial) * (counted.fold is not None)]))
-    calls += [width * np.array(backward) for width in reversed(back)]
     pools = [pool_bytes(call[:, rank].tolist() for call in calls) for rank in range(len(owned))]
-    sums = [width * np.array([results, partial]) for width in widths]
-    sums += [width * np.array([results, for_others]) for width in reversed(back)]
     held = np.zeros((len(sums), len(owned)), np.int64)
     for rank in range(len(owned)):
-        memory = ResultMemory(lambda size: np.broadcast_to(np.uint8(0), size))
+        memory = ResultMemory()
         for number, call in [*enumerate(sums)] * 2:  # what the second step begins with is there in all
-            pieces = [memory.take(size) for size in call[:, rank]]
+            for size in call[:, rank]:
+                memory.take(size)
             held[number, rank] = memory.num_bytes
-            memory.returned += pieces
+            memory.returned += [np.broadcast_to(np.uint8(0), size) for size in call[:, rank]]
     return np.array(pools), held
 
 
@@ -112,11 +114,13 @@ def _at_work(counted: Counted, model: Model, sums: NDArray[np.int64]) -> NDArray
 def offload_rows(counted: Counted, chunks: int) -> DeviceRows:
     """Rows of a rank's device memory with so many chunks, at most: an estimate, as no chunk is cut.
 
-    A chunk reads no more rows than it has edges, beside its own, and than its rank reads.
+    Its rank's edges are divided at random, so the more chunks read a row the more edges lead from it: parts of a graph
+    with communities have chunks that read fewer.
     """
     owned, edges = (-(-int(each.max(initial=0)) // chunks) for each in (counted.owned, counted.edges))
     received, sent, *_ = counted.travelling
-    sources = min(int((counted.owned + received).max(initial=0)), owned + edges)
+    reads = max(int((counted.owned + received).max(initial=0)), 1)
+    sources = math.ceil(reads * (1 - (1 - 1 / chunks) ** max(edges * chunks / reads, 1)))
     travel = min(int(np.maximum(received, sent).max(initial=0)), sources)
     return DeviceRows(sources, sources, sources, owned, travel, edges)
 

@@ -93,14 +93,12 @@ def read_model(text: Any, *, optimizer: str = "adam", dtype: str = "float32", tr
         return replace(model, more=sum(each.numel() for each in text.parameters()) - model.parameters)
     check_choice(optimizer, "optimizer", OPTIMIZERS)
     check_choice(dtype, "dtype", TYPES)
-    kind, _, rest = (
-        text.strip().replace(" ", ":", 1).partition(":") if isinstance(text, str) else ("", "", "")
-    )
-    understood = re.fullmatch(r"(\d+x)?\d+(,(\d+x)?\d+)+(/\d+)?", rest.replace(" ", ""))
+    kind, _, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
+    understood = re.fullmatch(r"(\d+x)?\d+(,(\d+x)?\d+)+(/\d+)?", rest)
     if kind not in KINDS or understood is None:
         examples, guess = ", ".join(KINDS.values()), "" if kind in KINDS else nearest(kind, KINDS)
         raise ValueError(f"model must be written like {examples} (got {shown(text)}){guess}")
-    widths, _, edge_width = rest.replace(" ", "").partition("/")
+    widths, _, edge_width = rest.partition("/")
     sizes = [
         (int(heads or 1), int(size)) for heads, _, size in (w.rpartition("x") for w in widths.split(","))
     ]

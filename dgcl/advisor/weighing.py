@@ -20,8 +20,6 @@ from dgcl.planner.reading.render import seconds as in_seconds
 from dgcl.planner.reading.render import size
 from dgcl.planner.relation import Relation
 
-_PLANNED = 2  # by "auto"; the rest have direct plans and bounds
-
 
 def weigh(candidates: Candidates, limit: int | None, rates: Rates) -> Advice:
     """Count all, plan the two best, and choose."""
@@ -53,7 +51,7 @@ def weigh(candidates: Candidates, limit: int | None, rates: Rates) -> Advice:
         chosen = equal[0]  # candidates stand in the order of their simplicity
         for row in fitting:
             row.state = "*" if row is chosen else "=" if row in equal else ""
-            row.why = _reason(row, chosen, fastest, len(fitting))
+            row.why = _reason(row, chosen, fastest)
     rows.sort(key=lambda row: (row.state != "*", row.refused, 0.0 if row.refused else _total(row)))
     halo = candidates.halo
     alone = replace(
@@ -98,18 +96,16 @@ def _total(row: Row) -> float:
 
 
 def _worth_planning(fitting: list[Row]) -> Iterator[Row]:
-    """The two best by direct plans, then what could still be faster than they, by its bound."""
-    yield from sorted(fitting, key=_total)[:_PLANNED]
-    for row in sorted(fitting, key=lambda row: row.bound_seconds)[:_PLANNED]:
+    """The two best by direct plans, then the two others that could still be faster than they, by their bounds."""
+    yield from sorted(fitting, key=_total)[:2]
+    for row in sorted(fitting, key=lambda row: (row.planner == "auto", row.bound_seconds))[:2]:
         if row.planner == "direct" and row.bound_seconds < min(map(_total, fitting)):
             yield row
 
 
-def _reason(row: Row, chosen: Row, fastest: Row, fitting: int) -> str:
+def _reason(row: Row, chosen: Row, fastest: Row) -> str:
     """Why a row is chosen, or is not: one number, and what binds."""
     if row is chosen:
-        if fitting == 1:
-            return "the only one that fits"
         return "the fastest" if row is fastest else "within the model's error of the fastest, and simpler"
     if row.state == "=":
         return f"as fast, within the model's error; {chosen.strategy} is simpler"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,15 +26,11 @@ class ResultMemory:
 
     It never holds more than was in use at one time.
 
-    Args:
-        allocate: Makes a piece of so many bytes.
-
     Attributes:
         returned: Takes pieces back; the next :meth:`take` may return them again.
     """
 
-    def __init__(self, allocate: Callable[[int], np.ndarray] = lambda size: np.empty(size, np.uint8)) -> None:
-        self._allocate = allocate
+    def __init__(self) -> None:
         self._free: list[np.ndarray] = []  # the one that died last at the end
         self.returned: deque[np.ndarray] = deque()  # appended to by finalisers, in any thread
         self._arrays: dict[int, weakref.ref[np.ndarray]] = {}
@@ -53,7 +48,8 @@ class ResultMemory:
         size = num_rows * width * dtype.itemsize
         if like.device.type != "cpu" or size < _SMALLEST:
             return like.new_empty(num_rows, width, dtype=dtype)
-        piece = self.take(size)
+        reused = self.take(size)
+        piece = np.empty(size, np.uint8) if reused is None else reused
         # From a buffer, not a slice: views of a slice would refer to the piece itself, and not to this array.
         array = np.frombuffer(piece.data, np.uint8)
 
@@ -65,8 +61,8 @@ class ResultMemory:
         # The type last: autograd takes a view of floats for one, and refuses to change it in place.
         return torch.from_numpy(array).view(num_rows, -1).view(dtype)
 
-    def take(self, size: int) -> np.ndarray:
-        """A piece of so many bytes, one that died if there is one."""
+    def take(self, size: int) -> np.ndarray | None:
+        """Count on a piece of so many bytes: one that died, or None where there is none."""
         while self.returned:
             piece = self.returned.popleft()
             self._in_use -= piece.nbytes
@@ -77,4 +73,4 @@ class ResultMemory:
         reused = self._free.pop(same[-1]) if same else None  # training steps repeat their sizes
         while self.num_bytes > self._most_in_use:
             del self._free[0]
-        return self._allocate(size) if reused is None else reused
+        return reused
