@@ -127,7 +127,7 @@ def widened(rows: Tensor) -> Tensor:
 def add_layers(sums: Tensor, layers: Sequence[Layer], arrivals: Tensor) -> None:
     """Add what has arrived to rows of sums, in a fixed order."""
     for places, slots in layers:
-        sums.index_add_(0, places, arrivals.index_select(0, slots).to(sums.dtype))
+        sums.index_add_(0, places, arrivals[slots].to(sums.dtype))
 
 
 def _gather(stage: Stage, buffers: Sequence[Tensor], packed: Tensor) -> Tensor:

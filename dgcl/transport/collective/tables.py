@@ -24,10 +24,10 @@ class Slice(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One addition: to rows ``places``, each once, what has arrived in ``slots``."""
+    """One addition: to rows ``places``, each once, what has arrived in ``slots``, ascending; mostly a slice."""
 
     places: Tensor
-    slots: Tensor
+    slots: Tensor | slice
 
 
 class Part(NamedTuple):
@@ -162,13 +162,25 @@ class Tables:
             yield Part(int(number), None if len(places) == len(rows) else self._index(places), index)
 
     def _layers(self, rows: np.ndarray, skip: np.ndarray | int) -> list[Layer]:
-        """The arrivals of rows, of each row the first, then the second, ...; ``skip`` of them are left out."""
+        """What arrives for rows, by slots, which are those of a row in its order; ``skip`` of each are left out.
+
+        A layer ends where one of its rows comes again: mostly with the rows of a sender.
+        """
         p = self.program
         begin, end = (np.searchsorted(p.arrival_rows, rows, side) for side in ("left", "right"))
-        layers, begin = [], begin + skip
-        while (open_rows := np.flatnonzero(begin < end)).size:
-            layers.append(Layer(self._index(open_rows), self._index(p.arrival_slots[begin[open_rows]])))
-            begin = begin + 1
+        arrivals = _ranges(begin + skip, end - begin - skip)
+        slots, places = p.arrival_slots[arrivals], np.repeat(np.arange(len(rows)), end - begin - skip)
+        again = np.r_[False, places[1:] == places[:-1]]
+        before = np.where(again, np.roll(slots, 1), -1)  # the slot of the same row that comes before
+        order = np.argsort(slots)
+        slots, places, before = slots[order], places[order], before[order]
+        layers = []
+        while len(slots):
+            size = int(np.argmax(before >= slots[0])) or len(slots)
+            first, last = slots[0], slots[size - 1] + 1
+            dense = slice(first, last) if last - first == size else self._index(slots[:size])
+            layers.append(Layer(self._index(places[:size]), dense))
+            slots, places, before = slots[size:], places[size:], before[size:]
         return layers
 
 

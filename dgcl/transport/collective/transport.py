@@ -113,8 +113,8 @@ class CollectiveTransport(Lives):
             def add(into: Tensor, fresh: Tensor | None) -> Tensor:
                 if fresh is None:
                     return self._add_arrivals(into, arrivals, exchange)
-                for _, slots in self._tables[exchange][0].own_layers:  # one, of these rows
-                    into.index_copy_(0, fresh, arrivals.index_select(0, slots))
+                for places, slots in self._tables[exchange][0].own_layers:  # of these rows, each once
+                    into.index_copy_(0, places, arrivals[slots])
                 return into
 
             return Started(self, call, halo_rows, add)
