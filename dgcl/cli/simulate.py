@@ -74,7 +74,7 @@ def simulate(args: argparse.Namespace) -> int:
     plan = proved_plan(args.plan)
     machine = resolve(args.topology, plan.world_size) if args.topology else plan.topology
     row_bytes = args.row_bytes or plan.row_bytes
-    settings = protocol(machine).options()
+    settings = protocol(machine)
     settings |= {name: getattr(args, name) for name in settings if getattr(args, name) is not None}
     with step(f"simulating {args.plan} on {machine.name}"):
         played = play(

@@ -51,7 +51,7 @@ def bound_without_stages(relation: Relation, topology: Topology) -> float:
 
 def busiest(plan: Plan) -> str:
     """The connection that is in use the longest as the plan is executed."""
-    played = simulate(plan, **protocol(plan.topology).options())
+    played = simulate(plan, **protocol(plan.topology))
     return played.direction_names[int(np.argmax(played.direction_busy))]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import Int32Array
+from dgcl.planner.arrays import Int32Array, Int64Array
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -87,12 +87,13 @@ def _named_groups(topology: Topology) -> Iterator[tuple[frozenset[int], str]]:
     for rank, device in enumerate(topology.devices):
         yield frozenset([rank]), f"device {device.name}"
     sockets: dict[tuple[int, int], set[int]] = {}
-    machines: dict[int, set[int]] = {}
     for rank, device in enumerate(topology.devices):
         sockets.setdefault((device.machine, device.socket), set()).add(rank)
-        machines.setdefault(device.machine, set()).add(rank)
-    for machine, ranks in sorted(machines.items()):
-        yield frozenset(ranks), f"machine {machine}"
+    machines = machines_of(topology)
+    for number in range(machines.max() + 1):
+        group = np.flatnonzero(machines == number).tolist()
+        ends = {topology.devices[rank].machine: None for rank in (group[0], group[-1])}
+        yield frozenset(group), f"machine {' to '.join(map(str, ends))}"
     for (machine, socket), ranks in sorted(sockets.items()):
         yield frozenset(ranks), f"socket {socket} of machine {machine}"
 
@@ -120,3 +121,21 @@ def _listed(group: Iterable[int], names: list[str]) -> str:
     ranks = sorted(group)
     shown = ", ".join(names[r] for r in ranks[:8])
     return f"the group {{{shown}{', ...' if len(ranks) > 8 else ''}}}"
+
+
+def machines_of(topology: Topology) -> Int64Array:
+    """Return the machine of each device, (P,) int64, numbered 0, 1, ... in the order of `Device.machine`.
+
+    Machines are one where links between them share all their wires with links inside machines (racks on one
+    NVSwitch), unless all are.
+    """
+    _, machine = np.unique([device.machine for device in topology.devices], return_inverse=True)
+    arrays = topology.arrays()
+    src, dst = machine[arrays.link_src], machine[arrays.link_dst]
+    inside = np.bincount(arrays.link_directions, (src == dst)[arrays.link_of_hop], arrays.num_directions) > 0
+    near = np.bincount(arrays.link_of_hop, ~inside[arrays.link_directions], arrays.num_links) == 0
+    first = np.arange(machine.max() + 1)
+    np.minimum.at(first, dst[near], src[near])
+    if first.any():
+        _, machine = np.unique(first[machine], return_inverse=True)
+    return machine.astype(np.int64)

@@ -10,7 +10,8 @@ between machines and inside one. A plan with c far and i near stages is one of f
    in all, of which N(m) enter m. Let B be the bandwidth of a cover (:func:`dgcl.planner.bounds.best.cut_bound`) of the
    links out of m, or into it. The far stage takes at least A + X / B, or A + N / B, and each near stage at least L.
 4. **c >= 2.** For any cut whose crossing links have latencies >= a: a stage with n crossing bytes takes at least
-   a + n / B, other far stages at least A, other near stages at least L. In sum c min(a, A) + i min(a, L) + N / B.
+   a + n / B, other far stages at least A, other near stages at least L. In sum c min(a, A) + i min(a, L) + N / B,
+   and at least c A.
    This holds for 2 and 3, too.
 
 With c = i = 1 there are two orders.
@@ -36,6 +37,7 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.bounds.best import CutTimes, cut_times
+from dgcl.planner.bounds.cuts import machines_of
 from dgcl.planner.cost import GIGA, direct_seconds
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Bound
@@ -122,7 +124,7 @@ class StageTimes:
                 waits += number * np.minimum(self.cuts.latency, latency)
         by_cuts = float(np.where(self.cuts.seconds > 0, waits + self.cuts.seconds, 0.0).max())
         if num_far != 1:
-            return by_cuts
+            return max(by_cuts, num_far and num_far * self.far, num_near and num_near * self.near)
         return max(by_cuts, self.far + num_near * self.near + (self.two if num_near == 1 else self.single))
 
     def bound(self) -> Bound:
@@ -152,12 +154,6 @@ def stage_times(relation: Relation, topology: Topology, row_bytes: int) -> Stage
     return StageTimes(
         cuts, at.far, at.near, np.inf if direct is None else direct, single, two, bool(needs.rows_in.any())
     )
-
-
-def machines_of(topology: Topology) -> Int64Array:
-    """Return the machine of each device, (P,) int64, numbered 0, 1, ... in the order of `Device.machine`."""
-    _, machine = np.unique([device.machine for device in topology.devices], return_inverse=True)
-    return machine.astype(np.int64)
 
 
 def _near_then_far(needs: Needs, at: Capacities, unit: float) -> float:

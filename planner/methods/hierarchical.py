@@ -28,7 +28,8 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
 from dgcl.planner.bounds.best import bytes_seconds
-from dgcl.planner.bounds.stages import StageTimes, machines_of, stage_times
+from dgcl.planner.bounds.cuts import machines_of
+from dgcl.planner.bounds.stages import StageTimes, stage_times
 from dgcl.planner.cost import GIGA
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation

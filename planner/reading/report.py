@@ -75,7 +75,7 @@ def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
         "relation": _relation(plan),
         "takes": {
             "executed_seconds": executed_seconds(plan),
-            "executed": protocol(plan.topology).options(),
+            "executed": protocol(plan.topology),
             "model_seconds": plan.predicted_seconds,
             "bound_seconds": plan.lower_bound_seconds,
         },

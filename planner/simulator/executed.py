@@ -14,12 +14,11 @@ GPUs of one machine              neighbours  bytes   any            CUDA: one ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dgcl.planner.plan import Plan
 from dgcl.planner.simulator.messages import messages
-from dgcl.planner.simulator.simulate import Order, Shares, simulate
+from dgcl.planner.simulator.simulate import simulate
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -28,32 +27,20 @@ MOST_MESSAGES = 4000  # beyond, a simulation takes seconds
 _CPU_CORE, _HOST_MEMORY = "core", "DRAM"  # kinds of connections that tell how a machine's ranks copy
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """How a transport sends; the fields are arguments of :func:`~dgcl.planner.simulator.simulate.simulate`."""
-
-    order: Order
-    shares: Shares
-    sends_at_once: int | None
-
-    def options(self) -> dict[str, Any]:
-        """Return them by name."""
-        return {"order": self.order, "shares": self.shares, "sends_at_once": self.sends_at_once}
-
-
-def protocol(topology: Topology) -> Protocol:
-    """Return how ranks on this machine send."""
+def protocol(topology: Topology) -> dict[str, Any]:
+    """Return how ranks on this machine send: arguments of :func:`~dgcl.planner.simulator.simulate.simulate`."""
     kinds = {connection.kind for connection in topology.connections}
-    if _CPU_CORE in kinds:
-        return Protocol("eager", "equal", 1)
-    if _HOST_MEMORY in kinds:
-        return Protocol("neighbours", "equal", 1)
     several = len({device.machine for device in topology.devices}) > 1
-    return Protocol("neighbours", "equal" if several else "bytes", None)
+    cpus, one_stream = _CPU_CORE in kinds, _HOST_MEMORY in kinds
+    return {
+        "order": "eager" if cpus else "neighbours",
+        "shares": "equal" if cpus or one_stream or several else "bytes",
+        "sends_at_once": 1 if cpus or one_stream else None,
+    }
 
 
 def executed_seconds(plan: Plan) -> float | None:
     """Return the seconds of a plan as executed on its machine; None where that takes too long to tell."""
     if messages(plan.trees, plan.world_size).num > MOST_MESSAGES:
         return None
-    return simulate(plan, **protocol(plan.topology).options()).seconds
+    return simulate(plan, **protocol(plan.topology)).seconds

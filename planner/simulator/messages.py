@@ -52,8 +52,7 @@ def messages(trees: Trees, world_size: int) -> Messages:
     """Return the messages of a plan."""
     key = (trees.edge_stage.astype(np.int64) * world_size + trees.edge_src) * world_size + trees.edge_dst
     kinds, message = np.unique(key, return_inverse=True)
-    rows, num = np.zeros(kinds.shape[0], np.int64), max(1, kinds.shape[0])
-    np.add.at(rows, message, trees.edge_count())
+    rows, num = np.bincount(message, trees.edge_count(), kinds.shape[0]), max(1, kinds.shape[0])
     parent = trees.parents(world_size)
     child = np.flatnonzero(parent >= 0)
     pairs = np.unique(message[child] * num + message[parent[child]])
@@ -61,7 +60,7 @@ def messages(trees: Trees, world_size: int) -> Messages:
         stage=kinds // (world_size * world_size),
         src=kinds // world_size % world_size,
         dst=kinds % world_size,
-        rows=rows,
+        rows=rows.astype(np.int64),
         before=pairs % num,
         after=pairs // num,
     )

@@ -126,9 +126,7 @@ def simulate(
     release = np.maximum(late[sends.src], late[sends.dst])
     times, busy = _run(sends, link, machine, size, capacity, release, order, shares, sends_at_once or 0)
     issued, flowing, arrived = times
-    hops = np.diff(machine.arrays().link_ptr)[link]
-    crossed = np.zeros(capacity.shape[0])
-    np.add.at(crossed, routes_of(machine, link)[1], np.repeat(size, hops))
+    ptr, hops = routes_of(machine, link)
     finish, wait = _waiting(sends, late, flowing, arrived)
     return Simulation(
         seconds=float(arrived.max(initial=0.0)),
@@ -138,7 +136,7 @@ def simulate(
         flowing=flowing,
         arrived=arrived,
         direction_names=tuple(machine.arrays().direction_name(c) for c in range(capacity.shape[0])),
-        direction_bytes=crossed,
+        direction_bytes=np.bincount(hops, np.repeat(size, np.diff(ptr)), capacity.shape[0]).astype(float),
         direction_busy=busy,
         rank_finish=finish,
         rank_wait=wait,
