@@ -124,8 +124,9 @@ def simulate(
         late[rank] = seconds
     size = transfer_bytes(sends, width)
     release = np.maximum(late[sends.src], late[sends.dst])
-    times, busy = _run(sends, link, machine, size, capacity, release, order, shares, sends_at_once or 0)
-    issued, flowing, arrived = times
+    issued, flowing, arrived, busy = _run(
+        sends, link, machine, size, capacity, release, order, shares, sends_at_once or 0
+    )
     ptr, hops = routes_of(machine, link)
     finish, wait = _waiting(sends, late, flowing, arrived)
     return Simulation(
@@ -184,7 +185,7 @@ def _run(
     order: Order,
     shares: Shares,
     at_once: int,
-) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray]:
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Run the messages, with one without bytes for every gate that ``order`` needs."""
     from dgcl.planner.simulator.kernel import run
 
@@ -223,7 +224,7 @@ def _run(
         raise ValueError(
             "the plan's messages wait for each other in a cycle: `dgcl check` says where it is broken"
         )
-    return (issued[:num], flowing[:num], arrived[:num]), busy[limits]
+    return issued[:num], flowing[:num], arrived[:num], busy[limits]
 
 
 def _ends(kinds: Int64Array, num: int) -> Int64Array:

