@@ -7,7 +7,6 @@ torch keeps but does not use, Python itself.
 
 from __future__ import annotations
 
-import math
 from dataclasses import astuple
 
 import numpy as np
@@ -120,7 +119,7 @@ def offload_rows(counted: Counted, chunks: int) -> DeviceRows:
     owned, edges = (-(-int(each.max(initial=0)) // chunks) for each in (counted.owned, counted.edges))
     received, sent, *_ = counted.travelling
     reads = max(int((counted.owned + received).max(initial=0)), 1)
-    sources = math.ceil(reads * (1 - (1 - 1 / chunks) ** max(edges * chunks / reads, 1)))
+    sources = int(reads * (1 - (1 - 1 / chunks) ** (edges * chunks / reads)))
     travel = min(int(np.maximum(received, sent).max(initial=0)), sources)
     return DeviceRows(sources, sources, sources, owned, travel, edges)
 

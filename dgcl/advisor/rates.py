@@ -55,8 +55,9 @@ def preset_rates(topology: Topology) -> Rates:
     names, memory, products, host = next(
         card for card in _CARDS if any(each in name for each in card[0].split(" "))
     )
-    known = next(each for each in names.split(" ") if each in name)
-    what = known or "an average card, as none of its name is known"
+    what = (
+        next(filter(name.count, names.split())) if names else "an average card, as none of its name is known"
+    )
     return Rates(
         10e-9 if "host" in names else 0.0, memory, products, host, f"preset of {what}, not measured here"
     )
