@@ -196,7 +196,7 @@ def collect(
 
     Args:
         rows: ``(num_owned, *F)``; or such rows by type of vertices, of a graph that was dispatched with types; or the
-            ``Data`` or ``HeteroData`` that :func:`dispatch` gave, with tensors that were added to it.
+            ``Data``, ``HeteroData`` or graph of DGL that :func:`dispatch` gave, with tensors that were added to it.
         dst: The rank that gets them; None for every rank.
         file: Write them there as ``.npy`` instead of returning them.
         comm: The communicator; None for this thread's current one.

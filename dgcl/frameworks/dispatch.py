@@ -188,7 +188,8 @@ def _num_rows(data: Any, name: str, value: Any) -> int | None:
         return len(value)
     if not isinstance(value, (Tensor, np.ndarray)) or value.ndim == 0:
         return None
-    return len(value) if value.ndim == 1 or data.__cat_dim__(name, value) == 0 else None
+    first = value.ndim == 1 or isinstance(data.stores, dict) or data.__cat_dim__(name, value) == 0
+    return len(value) if first else None
 
 
 def _within(ids: NDArray[np.int64], first: int, number: int) -> NDArray[np.int64]:
@@ -289,14 +290,16 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
     whole, report, (known, places) = copy(data), dict[Any, Any](), comm.dispatched
     if not places:
         raise ValueError("data must be what dgcl.dispatch gave on this communicator (got others)")
-    stores = {store._key or "": store for store in whole.stores}
+    stores, of_dgl = whole.stores, isinstance(whole.stores, dict)
+    if not of_dgl:
+        stores = {store._key or "": store for store in stores}
     for key, store in stores.items():
         for name, value in store.items():
             if name == "num_nodes":
                 store[name] = places["vertices"][0][key][1]
             if name == "edge_index":
                 report[key, name] = f"edges of others on rank {comm.rank}"
-                if getattr(edge_set_of(value), "comm", None) is comm:
+                if getattr(value if of_dgl else edge_set_of(value), "comm", None) is comm:
                     report[key, name], store[name] = "edges", _whole_ends(comm, key).t()
                 continue
             report[key, name] = " or ".join(
@@ -325,4 +328,10 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
             ids, value = _within(ids, *types[key]), stores[key][name]
             value = comm._collect("collect", value, dst, None, len(ids), ids[:num_core], types[key][1])
             stores[key][name] = value.t() if name == "edge_index" and value is not None else value
-    return whole.cpu() if dst in (None, comm.rank) else None
+    if dst not in (None, comm.rank):
+        return None
+    if of_dgl:
+        from dgcl.frameworks.rank_graph import whole_graph
+
+        return whole_graph(stores, {name: number for name, (_, number) in places["vertices"][0].items()})
+    return whole.cpu()

@@ -91,6 +91,14 @@ class RankGraph:
     edges = property(lambda self: RowsByType(lambda etype: self._relation(etype)[1].edata))
     edata = property(lambda self: self._relation()[1].edata)
 
+    @property
+    def stores(self) -> dict[Any, dict[str, Any]]:
+        """Rows by type, and sets of edges, as :func:`dgcl.collect` takes them."""
+        stores = {name: dict(self.nodes[name].data) for name in self.ntypes}
+        return stores | {
+            key: {**block.edata, "edge_index": edges} for key, (edges, block) in self._relations.items()
+        }
+
     def __getitem__(self, etype: Any) -> RankGraph:
         """The edges of one type and their ends, with the same rows."""
         key, graph = self._key(etype), copy.copy(self)
@@ -273,6 +281,15 @@ class RankGraph:
 
     def __repr__(self) -> str:
         return f"RankGraph({self.num_nodes()} of {self.comm.num_nodes} vertices, {self.num_edges()} edges)"
+
+
+def whole_graph(stores: Mapping[Any, dict[str, Any]], num_nodes: Mapping[str, int]) -> Any:
+    """The graph of DGL with all rows, and ends of edges as ``edge_index``."""
+    ends = {key: tuple(store.pop("edge_index")) for key, store in stores.items() if "edge_index" in store}
+    graph = dgl.heterograph(ends, num_nodes)
+    for key, rows in stores.items():
+        (graph.edges if key in ends else graph.nodes)[key].data.update(rows)
+    return graph
 
 
 def _at(degrees: Tensor, vertices: Any) -> Tensor:

@@ -57,6 +57,10 @@ def test_what_a_graph_of_a_rank_refuses():
             dgl.sum_nodes(g, "x")
         with pytest.raises(TypeError, match="must read rows of vertices by name"):
             g.apply_edges(lambda edges: dict(edges.src))
+        back, whole = dgcl.collect(g, None), graph()
+        assert torch.equal(torch.stack(back.edges()), torch.stack(whole.edges()))
+        for rows, expected in ((back.edata, whole.edata), (back.ndata, whole.ndata)):
+            assert all(torch.equal(rows[name], expected[name]) for name in expected)
 
     dgcl.launch(rank, 2)
 
