@@ -66,7 +66,7 @@ def test_a_killed_rank_is_noticed_by_all_others(victim: int):
 
 def test_who_waits_for_rows_of_a_third_rank_names_that_one():
     """On the line 0-1-2-3 rank 0 gets the rows of rank 3 from rank 1, who waits for rank 2, who waits for rank 3."""
-    with Ranks(4, exchange_for_ever, LINE.shares(), 4.0) as ranks:
+    with Ranks(4, exchange_for_ever, LINE.shares(), 12.0) as ranks:  # a busy machine writes waits down late
         ranks.told()
         ranks.signal(3, signal.SIGSTOP)
         for kind, text, _ in ranks.told([0, 1, 2]).values():
