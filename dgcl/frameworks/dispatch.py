@@ -188,8 +188,7 @@ def _num_rows(data: Any, name: str, value: Any) -> int | None:
         return len(value)
     if not isinstance(value, (Tensor, np.ndarray)) or value.ndim == 0:
         return None
-    first = value.ndim == 1 or isinstance(data.stores, dict) or data.__cat_dim__(name, value) == 0
-    return len(value) if first else None
+    return len(value) if value.ndim == 1 or data.__cat_dim__(name, value) == 0 else None
 
 
 def _within(ids: NDArray[np.int64], first: int, number: int) -> NDArray[np.int64]:
@@ -330,8 +329,4 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
             stores[key][name] = value.t() if name == "edge_index" and value is not None else value
     if dst not in (None, comm.rank):
         return None
-    if of_dgl:
-        from dgcl.frameworks.rank_graph import whole_graph
-
-        return whole_graph(stores, {name: number for name, (_, number) in places["vertices"][0].items()})
-    return whole.cpu()
+    return whole.whole(stores, places["vertices"][0]) if of_dgl else whole.cpu()

@@ -99,6 +99,17 @@ class RankGraph:
             key: {**block.edata, "edge_index": edges} for key, (edges, block) in self._relations.items()
         }
 
+    def whole(self, stores: Mapping[Any, dict[str, Any]], places: Mapping[str, tuple[int, int]]) -> Any:
+        """The graph of DGL with all rows, ends of edges as ``edge_index``, and (first, number) of vertices by type."""
+        ends = {key: tuple(stores[key].pop("edge_index")) for key in self._relations}
+        graph = dgl.heterograph(ends, {name: number for name, (_, number) in places.items()})
+        for key, rows in stores.items():
+            (graph.edges if key in ends else graph.nodes)[key].data.update(rows)
+        return graph
+
+    def __cat_dim__(self, *_: Any) -> int:
+        return 0  # as PyG's data say where a tensor's rows are
+
     def __getitem__(self, etype: Any) -> RankGraph:
         """The edges of one type and their ends, with the same rows."""
         key, graph = self._key(etype), copy.copy(self)
@@ -106,9 +117,7 @@ class RankGraph:
         return graph
 
     def _relation(self, etype: Any = None) -> Relation:
-        keys = [*self._relations]
-        # A compiler need not look into DGL where there is one type.
-        return self._relations[keys[0] if len(keys) == 1 and etype is None else self._key(etype)]
+        return self._relations[self._key(etype)]
 
     def _key(self, etype: Any) -> EdgeType:
         key: EdgeType = self.canonical_etypes[self.get_etype_id(etype)]
@@ -281,15 +290,6 @@ class RankGraph:
 
     def __repr__(self) -> str:
         return f"RankGraph({self.num_nodes()} of {self.comm.num_nodes} vertices, {self.num_edges()} edges)"
-
-
-def whole_graph(stores: Mapping[Any, dict[str, Any]], num_nodes: Mapping[str, int]) -> Any:
-    """The graph of DGL with all rows, and ends of edges as ``edge_index``."""
-    ends = {key: tuple(store.pop("edge_index")) for key, store in stores.items() if "edge_index" in store}
-    graph = dgl.heterograph(ends, num_nodes)
-    for key, rows in stores.items():
-        (graph.edges if key in ends else graph.nodes)[key].data.update(rows)
-    return graph
 
 
 def _at(degrees: Tensor, vertices: Any) -> Tensor:
