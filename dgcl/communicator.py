@@ -65,7 +65,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         device: Where the rows are that it moves.
         offloads: Of this communicator that are open; :meth:`memory` reports them.
         windows: In which sums and means take halo rows (strategy "windows:W"); None: all at once.
-        message_edges: ``(2, E)`` of which a distributed model is making messages; None otherwise.
+        message_edges: ``(2, E)`` of which a distributed model is making messages, and their exchange; None otherwise.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self.rounding = transport if isinstance(transport, Rounding) else Rounding(transport, self._programs)
         self._num_local = {number: program.num_local for number, program in self._programs.items()}
         self._halo, self._dropout_calls = self._numbers[HALO], 0
-        self.message_edges: Tensor | None = None
+        self.message_edges: tuple[Tensor, str] | None = None
         self.dispatched: Any = {}, {}  # by dgcl.dispatch: kinds of rows by store and name, and where they are
-        self.num_heads: Mapping[str, int] = {}  # rows in which edges end, by the exchange of their type
+        self.end_ids: Mapping[str, tuple[Tensor, Tensor]] = {}  # of edges, by the exchange of their type
         self.windows: HaloWindows | None = None
         self.offloads: WeakSet[Any] = WeakSet()
         self._number = ops.register_communicator(self)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 DEFAULT_WIDTH = 128
+_MOST_SIZES = 10_000
 LEAST, MOST = 8, 64 << 20  # bytes; a sweep over patterns
 
 
@@ -99,6 +100,12 @@ def sizes(args: argparse.Namespace) -> list[int]:
     least = args.minbytes or min(LEAST, args.maxbytes or LEAST)
     most = args.maxbytes or args.minbytes or MOST
     if args.stepbytes is not None:
+        number = (most - least) // args.stepbytes + 1
+        if number > _MOST_SIZES:
+            raise CliError(
+                f"--stepbytes {args.stepbytes} makes {number} sizes from {least} to {most} bytes, and at most"
+                f" {_MOST_SIZES} are measured"
+            )
         return list(range(least, most + 1, args.stepbytes))
     values = [least]
     while values[-1] * args.stepfactor <= most:

@@ -244,18 +244,24 @@ def _numbers(comm: Communicator, schema: _Schema) -> dict[str, int]:
     """How many vertices of each type this rank owns, which the communicator gets to know."""
     comm.node_types = schema.node_types
     numbers = {name: comm._num_rows(name) for name in schema.node_types}
-    comm.num_heads = {"__".join(each): numbers[each[2]] for each in schema.edge_types}
+    comm.end_ids = {
+        name: (
+            torch.from_numpy(comm.layouts[name].global_ids("local")),
+            torch.from_numpy(comm._vertices(head)[0]),
+        )
+        for name, head in (("__".join(each), each[2]) for each in schema.edge_types)
+    }
     return numbers
 
 
 def _edges_of_type(comm: Communicator, edge_type: EdgeType) -> Tensor:
     """``(2, E)``: from rows [owned | halo] of the type's exchange to owned rows of the type of its heads."""
     name = "__".join(edge_type)
-    rows = comm.layouts[name].global_ids("local")
+    rows, owned = (ids.numpy() for ids in comm.end_ids[name])
     order = np.argsort(rows)
     sources, heads = _whole_ends(comm, edge_type).numpy()
     places = order[np.searchsorted(rows, sources, sorter=order)]
-    heads = np.searchsorted(comm._vertices(edge_type[2])[0], heads)
+    heads = np.searchsorted(owned, heads)
     return remember(torch.from_numpy(np.stack([places, heads])).to(comm.device), edges_of(comm, name))
 
 

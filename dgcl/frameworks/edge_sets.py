@@ -52,7 +52,7 @@ class EdgeSet:
     @contextmanager
     def messages(self, edge_index: Tensor) -> Iterator[None]:
         """While messages are made of edges, or what is ours computes with them."""
-        before, self.comm.message_edges = self.comm.message_edges, edge_index
+        before, self.comm.message_edges = self.comm.message_edges, (edge_index, self.exchange)
         try:
             yield
         finally:
@@ -101,7 +101,8 @@ class EdgeSet:
 
 def edges_of(comm: Any, exchange: str = HALO) -> EdgeSet:
     """A rank's edges whose sources an exchange of the communicator brings."""
-    return EdgeSet(comm, exchange, comm.num_heads.get(exchange, comm.num_owned))
+    _, heads = comm.end_ids.get(exchange, ((), comm.owned_ids))
+    return EdgeSet(comm, exchange, len(heads))
 
 
 _sets = WeakTensorKeyDictionary()

@@ -168,7 +168,7 @@ def dropout(
     comm = current(comm) if scope is None else None
     rows: Any = scope or comm
     messages = getattr(rows, "message_edges", None)
-    if messages is not None and not edges and len(x) == messages.shape[1]:
+    if messages is not None and not edges and len(x) == messages[0].shape[1]:
         ids = _message_ids(messages, rows)
     else:
         ids = _edge_ids(x, rows) if edges else _row_ids(x, rows)
@@ -302,11 +302,12 @@ def has_edge_rows(x: Tensor, comm: Communicator | None = None) -> bool:
     )
 
 
-def _message_ids(edges: Tensor, rows: RowsOfCall) -> Tensor:
+def _message_ids(messages: tuple[Tensor, str], comm: Any) -> Tensor:
     """An id for each edge of a message, by both its ends: parallel edges have one."""
-    owned = rows.owned_ids.to(edges.device)
-    sources = torch.cat([owned, rows.halo_ids.to(edges.device)])
-    return sources[edges[0]] * MIX_1 + owned[edges[1]]
+    edges, exchange = messages
+    whole = torch.cat([comm.owned_ids, comm.halo_ids]), comm.owned_ids
+    sources, heads = (ids.to(edges.device) for ids in comm.end_ids.get(exchange, whole))
+    return sources[edges[0]] * MIX_1 + heads[edges[1]]
 
 
 def _edge_ids(x: Tensor, comm: RowsOfCall) -> Tensor:

@@ -150,6 +150,7 @@ REFUSED = {
     f"{BENCH} --method gloo": "gloo.*processes of one torch.distributed group",
     f"{BENCH} --pattern star": "--pattern: invalid choice: 'star' .choose from alltoall, allgather, ring",
     f"{BENCH} -b 2M -e 1M": "--maxbytes 1048576 is less than --minbytes 2097152",
+    f"{BENCH} -b 8 -e 64M -i 1": "--stepbytes 1 makes 67108857 sizes",
     f"{BENCH} -f 4 -i 8": "not allowed with",
     f"{BENCH} --width 4,8": "--width takes one number for a pattern",
     f"{BENCH} --part part.npy": "--part goes with a graph",

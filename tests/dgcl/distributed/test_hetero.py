@@ -225,17 +225,30 @@ def test_what_a_graph_of_several_types_refuses():
 
 def test_dropout_by_type_is_that_of_any_number_of_ranks():
     class Drops(nn.Module):
-        def forward(self, x):
-            return {name: nn.functional.dropout(rows, 0.5, self.training) for name, rows in x.items()}
+        def __init__(self):
+            super().__init__()
+            width = {"author": 3, "paper": 4, "venue": 5}
+            layers = {
+                each: pyg.GATConv((width[each[0]], width[each[2]]), 4, dropout=0.5, add_self_loops=False)
+                for each in (WRITES, BY, READS, IN)
+            }
+            self.convolution = pyg.HeteroConv(layers).double()
+
+        def forward(self, x, edges):
+            dropped = {name: nn.functional.dropout(rows, 0.5, self.training) for name, rows in x.items()}
+            return dropped, self.convolution(x, edges)
 
     def rank():
         world_size = context.require_control().world_size
         part = torch.arange(sum(SIZES.values())) % 5 % 3 % world_size
         data = dgcl.dispatch(graph(), topology="uniform", part=part)
-        out = dgcl.distribute(Drops())(data.x_dict)
-        return dgcl.collect(out)
+        out = dgcl.distribute(copy.deepcopy(model))(data.x_dict, data.edge_index_dict)
+        return [dgcl.collect(each) for each in out]
 
-    one, many = dgcl.launch(rank, 1)[0], dgcl.launch(rank, 3)[0]
+    model = Drops()
+    (one, sums), (many, same) = dgcl.launch(rank, 1)[0], dgcl.launch(rank, 3)[0]
+    for name in sums:
+        torch.testing.assert_close(same[name], sums[name], rtol=1e-10, atol=1e-10)
     for name in SIZES:
         assert torch.equal(one[name], many[name])
         assert not torch.equal(one[name], graph()[name].x)
