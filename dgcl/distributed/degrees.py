@@ -131,6 +131,10 @@ def _edges_of(edge_index: Tensor) -> tuple[EdgeSet, bool]:
     compiling, comm = torch.compiler.is_compiling(), current(None)
     # Where there are several types the edges alone say which it is: a compiler must break its graph.
     known = None if compiling and not comm.node_types else _look_up(edge_index)
+    if known is None and comm.node_types:
+        raise ValueError(
+            "normalisation takes edges of a type as dgcl.dispatch gave them (got edges made from those)"
+        )
     return (edges_of(comm), False) if known is None else (known, not compiling)
 
 

@@ -293,11 +293,11 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
     """Rows of vertices and edges in the order of the whole graph, all else as ``dst`` has it. Collective."""
     comm.require_neighbourhoods("collect(data)")
     whole, report, (known, places) = copy(data), dict[Any, Any](), comm.dispatched
-    if not places:
-        raise ValueError("data must be what dgcl.dispatch gave on this communicator (got others)")
     stores, of_dgl = whole.stores, isinstance(whole.stores, dict)
     if not of_dgl:
         stores = {store._key or "": store for store in stores}
+    if not places or stores.keys().isdisjoint(places["vertices"][0]):
+        raise ValueError("data must be what dgcl.dispatch gave on this communicator (got others)")
     for key, store in stores.items():
         for name, value in store.items():
             if name == "num_nodes":

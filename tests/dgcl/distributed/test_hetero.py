@@ -13,7 +13,7 @@ import dgl
 import dgl.function as fn
 import dgl.nn as dnn
 import torch_geometric.nn as pyg
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 
 import dgcl
 import dgcl.nn
@@ -219,6 +219,13 @@ def test_what_a_graph_of_several_types_refuses():
         for run in (lambda: g.update_all(fn.copy_u("x", "m"), fn.sum("m", "h")), lambda: g.edata):
             with pytest.raises(dgl.DGLError, match="must be specified"):
                 run()
+        data = dgcl.dispatch(graph())
+        copies = {name: edges.clone() for name, edges in data.edge_index_dict.items()}
+        layer = pyg.HeteroConv({CITES: pyg.GCNConv(4, 4, add_self_loops=False)}).double()
+        with pytest.raises(ValueError, match="takes edges of a type as dgcl.dispatch gave them"):
+            dgcl.distribute(layer)(data.x_dict, copies)
+        with pytest.raises(ValueError, match="must be what dgcl.dispatch gave on this communicator"):
+            dgcl.collect(Data(num_nodes=3))
 
     dgcl.launch(rank, 2)
 
