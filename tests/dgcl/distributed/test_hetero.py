@@ -222,9 +222,9 @@ def test_what_a_graph_of_several_types_refuses():
         data = dgcl.dispatch(graph())
         copies = {name: edges.clone() for name, edges in data.edge_index_dict.items()}
         layer = pyg.HeteroConv({CITES: pyg.GCNConv(4, 4, add_self_loops=False)}).double()
-        with pytest.raises(ValueError, match="takes edges of a type as dgcl.dispatch gave them"):
+        with pytest.raises(ValueError, match="takes edges of a type as"):
             dgcl.distribute(layer)(data.x_dict, copies)
-        with pytest.raises(ValueError, match="must be what dgcl.dispatch gave on this communicator"):
+        with pytest.raises(ValueError, match="gave on this communicator"):
             dgcl.collect(Data(num_nodes=3))
 
     dgcl.launch(rank, 2)
