@@ -22,7 +22,7 @@ from dgcl.planner.relation import Relation
 
 
 def weigh(candidates: Candidates, limit: int | None, rates: Rates) -> Advice:
-    """Count all, plan the two best, and choose."""
+    """Count all, plan the best, and choose."""
     model, counts, rows = candidates.model, dict[Row, Counted](), list[Row]()
     for strategy in candidates.names():
         try:

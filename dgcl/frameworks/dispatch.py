@@ -1,4 +1,4 @@
-"""A graph object of PyG, with all its rows, to the ranks and back: what :func:`dgcl.dispatch` and ``collect`` do.
+"""A graph object of PyG or DGL, with all its rows, to the ranks and back: :func:`dgcl.dispatch` and ``collect``.
 
 Rank 0 decides what goes by vertices and what by edges; each tensor is then handed out by itself.
 """
@@ -300,7 +300,7 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
         raise ValueError("data must be what dgcl.dispatch gave on this communicator (got others)")
     for key, store in stores.items():
         for name, value in store.items():
-            if name == "num_nodes":
+            if name == "num_nodes" and not of_dgl:
                 store[name] = places["vertices"][0][key][1]
             if name == "edge_index":
                 report[key, name] = f"edges of others on rank {comm.rank}"

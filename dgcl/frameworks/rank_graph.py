@@ -211,8 +211,8 @@ class RankGraph:
             frames, order = zip(*of_types, strict=True)
             rows = reduce_dict_data(frames, cross_reducer, order)
             if getattr(reduce, "name", None) in ("max", "min"):  # as DGL does it
-                first = next(iter(rows))
-                rows[first] = dgl.backend.replace_inf_with_zero(rows[first])
+                for field in [*rows] if cross_reducer else [next(iter(rows))]:
+                    rows[field] = dgl.backend.replace_inf_with_zero(rows[field])
             self.nodes[name].data.update(rows)
             if apply_node_func is not None:
                 self.apply_nodes(apply_node_func, ntype=name)
@@ -303,6 +303,12 @@ class RowsByType(NamedTuple):
 
     def __getitem__(self, key: Any) -> EdgeSpace:
         return EdgeSpace(self.find(key))
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Refuse to list ids."""
+        raise dgl.DGLError(
+            "a rank's graph lists no vertices or edges: comm.owned_ids and comm.local have their ids"
+        )
 
 
 class _AtEdges(Mapping[str, Tensor]):

@@ -296,9 +296,15 @@ def has_edge_rows(x: Tensor, comm: Communicator | None = None) -> bool:
     if x.dim() == 0 or (not torch.compiler.is_compiling() and _scope.rows is not None):
         return False
     comm = current(comm)
-    return comm.message_edges is None and len(x) == comm.local.num_edges not in (
-        comm.num_owned,
-        comm.num_local,
+    return (
+        not comm.node_types
+        and comm.message_edges is None
+        and len(x)
+        == comm.local.num_edges
+        not in (
+            comm.num_owned,
+            comm.num_local,
+        )
     )
 
 

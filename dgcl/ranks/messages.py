@@ -199,6 +199,7 @@ class GroupMessages:
                 packed[id(value)] = data = torch.empty(max(size, _FIRST), dtype=torch.uint8, device="cpu")
                 data[:8].view(torch.int64).fill_(size)
                 data.numpy()[8:size] = np.frombuffer(pickled, np.uint8)
+                data[size:] = 0
             pieces = packed[id(value)].tensor_split([_FIRST])
             sends += [(peer, piece, self._send(piece, peer)) for piece in pieces if len(piece)]
         parts = {peer: torch.empty(_FIRST, dtype=torch.uint8, device="cpu") for peer in sources}

@@ -135,7 +135,9 @@ def machines_of(topology: Topology) -> Int64Array:
     inside = np.bincount(arrays.link_directions, (src == dst)[arrays.link_of_hop], arrays.num_directions) > 0
     near = np.bincount(arrays.link_of_hop, ~inside[arrays.link_directions], arrays.num_links) == 0
     first = np.arange(machine.max() + 1)
-    np.minimum.at(first, dst[near], src[near])
+    for _ in range(len(first)):  # along rows of machines that share wires
+        np.minimum.at(first, dst[near], first[src[near]])
+        np.minimum.at(first, src[near], first[dst[near]])
     if first.any():
         _, machine = np.unique(first[machine], return_inverse=True)
     return machine.astype(np.int64)

@@ -128,6 +128,10 @@ class OfDgl(nn.Module):
             )
             two = {name: (fn.copy_u("k", "m"), fn.max("m", "y")) for name in ("writes", "reads")}
             g.multi_update_all(two, "max")
+            for_each = {
+                name: (fn.copy_u("k", "m"), fn.max("m", name)) for name in two
+            }  # some have no in-edge
+            g.multi_update_all(for_each, "sum")
             g.update_all(
                 lambda edges: {"m": edges.src["q"]},
                 lambda nodes: {"u": nodes.mailbox["m"].prod(1) * nodes.nodes()[:, None]},
@@ -137,7 +141,7 @@ class OfDgl(nn.Module):
             out = {name: rows + g.ndata["z"][name] for name, rows in g.ndata["y"].items()}
             return out | {
                 "author": out["author"] * degrees[:, None],
-                "paper": out["paper"] + g.nodes["paper"].data["u"],
+                "paper": out["paper"] + sum(g.nodes["paper"].data[name] for name in ("u", *two)),
             }
 
 
@@ -216,6 +220,8 @@ def test_what_a_graph_of_several_types_refuses():
         g = dgcl.dispatch(graph_of_dgl())
         with pytest.raises(dgl.DGLError, match="ambiguous"):
             g["cites"]
+        with pytest.raises(dgl.DGLError, match="lists no vertices"):
+            g.nodes()
         for run in (lambda: g.update_all(fn.copy_u("x", "m"), fn.sum("m", "h")), lambda: g.edata):
             with pytest.raises(dgl.DGLError, match="must be specified"):
                 run()
