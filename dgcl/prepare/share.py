@@ -16,7 +16,7 @@ from dgcl.grid.grid import Grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.relays import without_idle_relays
 from dgcl.program import Program
-from dgcl.program.compile import Frame, compile_program, place_of
+from dgcl.program.compile import Frame, compile_program
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.relation.local_graph import LocalGraph, NumberedEdges, RankEdges, Rows, build_local_graph
 
@@ -111,7 +111,8 @@ def share_of(inputs: RankInputs) -> Share:
         frame = each.frame or Frame.of(each.plan.relation, without_idle_relays(each.plan), each.num_owned)
         ids, about = each.incoming
         program = compile_program(frame, inputs.rank, each.owned[0], each.wanted_rows, ids)
-        about = about[:, place_of(ids)[program.halo_ids]]
+        by_id = np.argsort(ids)
+        about = about[:, by_id[np.searchsorted(ids, program.halo_ids, sorter=by_id)]]
         halo[each.name] = program.halo_ids, about
         named = replace(program, owned_ids=each.owned[1][2], halo_ids=about[2])
         exchanges.append(Exchange(each.name, each.plan, named))

@@ -19,7 +19,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 _TAG = 0
-_FIRST = 384  # bytes of the first part of a message: its size, and most messages whole
 _NEVER = 3  # a tag that is never sent
 _READS = 5  # of the reason of a rank whose connection is broken,
 _READ_SECONDS = 0.05  # with so much time behind each
@@ -194,25 +192,21 @@ class GroupMessages:
         packed: dict[int, torch.Tensor] = {}  # by the object's id: what goes to all is pickled once
         for peer, value in outgoing.items():
             if id(value) not in packed:
-                pickled = pickle.dumps((tuple(call), value))
-                size = 8 + len(pickled)
-                packed[id(value)] = data = torch.empty(max(size, _FIRST), dtype=torch.uint8, device="cpu")
-                data[:8].view(torch.int64).fill_(size)
-                data.numpy()[8:size] = np.frombuffer(pickled, np.uint8)
-                data[size:] = 0
-            pieces = packed[id(value)].tensor_split([_FIRST])
-            sends += [(peer, piece, self._send(piece, peer)) for piece in pieces if len(piece)]
-        parts = {peer: torch.empty(_FIRST, dtype=torch.uint8, device="cpu") for peer in sources}
-        for peer, first in self._receive_all(parts).items():
-            size = int(first[:8].view(torch.int64))
-            if size > _FIRST:
-                parts[peer] = first.new_empty(size)
-                parts[peer][:_FIRST] = first
-        self._receive_all({peer: part[_FIRST:] for peer, part in parts.items() if len(part) > _FIRST})
+                pickled = bytearray(pickle.dumps((tuple(call), value)))
+                packed[id(value)] = torch.frombuffer(pickled, dtype=torch.uint8)
+            data = packed[id(value)]
+            sends += [
+                (peer, part, self._send(part, peer))
+                for part in (torch.tensor([len(data)], device="cpu"), data)
+            ]
+        sizes = self._receive_all({peer: torch.zeros(1, dtype=torch.int64, device="cpu") for peer in sources})
+        parts = self._receive_all(
+            {peer: torch.empty(int(size), dtype=torch.uint8, device="cpu") for peer, size in sizes.items()}
+        )
         self._wait_all([(peer, sending) for peer, _, sending in sends])
         received = {}
         for peer, part in parts.items():
-            theirs, value = pickle.loads(part.numpy().data[8:])
+            theirs, value = pickle.loads(part.numpy().data)
             received[peer] = Call(*theirs), value
         return received
 
