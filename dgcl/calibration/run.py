@@ -26,7 +26,7 @@ _NOMINAL = CopyRates(one=10.0, all=11.0)
 
 
 def host_structure(num_ranks: int) -> Topology:
-    """Return the connections of CPU ranks on this host, with placeholder figures."""
+    """Return the connections of CPU ranks on this host, with nominal figures."""
     return host_topology(num_ranks, _NOMINAL)
 
 

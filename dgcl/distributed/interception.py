@@ -21,9 +21,8 @@ class AsOneDevice(TorchFunctionMode):
     def __enter__(self) -> Any:
         if not torch.compiler.is_compiling():
             transparent.count += 1
-            skip_frame(
-                AsOneDevice.__torch_function__
-            )  # compiled for one function it would be taken for others
+            # Compiled by itself for one function, it would be taken for others.
+            skip_frame(AsOneDevice.__torch_function__)
         super().__enter__()
         self._depth = num_function_modes()
         return self

@@ -101,8 +101,8 @@ class EdgeSet:
 
 def edges_of(comm: Any, exchange: str = HALO) -> EdgeSet:
     """A rank's edges whose sources an exchange of the communicator brings."""
-    _, heads = comm.end_ids.get(exchange, ((), comm.owned_ids))
-    return EdgeSet(comm, exchange, len(heads))
+    num_heads = len(comm.end_ids[exchange][1]) if exchange in comm.end_ids else comm.num_owned
+    return EdgeSet(comm, exchange, num_heads)
 
 
 _sets = WeakTensorKeyDictionary()

@@ -296,24 +296,20 @@ def has_edge_rows(x: Tensor, comm: Communicator | None = None) -> bool:
     if x.dim() == 0 or (not torch.compiler.is_compiling() and _scope.rows is not None):
         return False
     comm = current(comm)
-    return (
-        not comm.node_types
-        and comm.message_edges is None
-        and len(x)
-        == comm.local.num_edges
-        not in (
-            comm.num_owned,
-            comm.num_local,
-        )
-    )
+    if comm.node_types or comm.message_edges is not None:
+        return False
+    return len(x) == comm.local.num_edges not in (comm.num_owned, comm.num_local)
 
 
 def _message_ids(messages: tuple[Tensor, str], comm: Any) -> Tensor:
     """An id for each edge of a message, by both its ends: parallel edges have one."""
     edges, exchange = messages
-    whole = torch.cat([comm.owned_ids, comm.halo_ids]), comm.owned_ids
-    sources, heads = (ids.to(edges.device) for ids in comm.end_ids.get(exchange, whole))
-    return sources[edges[0]] * MIX_1 + heads[edges[1]]
+    if exchange in comm.end_ids:
+        sources, heads = comm.end_ids[exchange]
+    else:
+        heads = comm.owned_ids
+        sources = torch.cat([heads, comm.halo_ids])
+    return sources.to(edges.device)[edges[0]] * MIX_1 + heads.to(edges.device)[edges[1]]
 
 
 def _edge_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
