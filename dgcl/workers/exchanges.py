@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.relation.classes import ItemClasses, build_classes
-from dgcl.relation.demand import demand_of_pairs
+from dgcl.relation.demand import Demand, empty_masks
 from dgcl.workers.cover import cover
 
 #: Ways to choose workers, by the names that users type.
@@ -92,20 +92,19 @@ def exchanges_of(
     Args:
         graph: The graph.
         part: (N,) the owner of each vertex.
-        worker: (E,) the rank that sums each edge, in the order of ``graph.indices``.
+        worker: (E,) the rank that sums each edge, of :func:`workers_of`.
         num_parts: How many ranks.
 
     Raises:
-        ValueError: ``worker`` has another length than the graph's edges, or names no rank.
+        ValueError: ``worker`` has another length than the graph's edges.
     """
     if len(worker) != graph.num_edges:
         raise ValueError(
             f"worker must have an entry for each of the graph's {graph.num_edges} edges (got {len(worker)})"
         )
-    heads = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), graph.in_degrees())
-    return Exchanges(
-        worker,
-        build_classes(demand_of_pairs(part, graph.indices, worker, num_parts)),
-        build_classes(demand_of_pairs(part, heads, worker, num_parts)),
-        np.bincount(worker, minlength=num_parts),
-    )
+    from dgcl.workers.kernels import mark_workers
+
+    expand, fold = (Demand(num_parts, part, empty_masks(len(part), num_parts)) for _ in range(2))
+    edges = np.zeros(num_parts, np.int64)
+    mark_workers(graph.indptr, graph.indices, worker, part, expand.readers, fold.readers, edges)
+    return Exchanges(worker, build_classes(expand), build_classes(fold), edges)
