@@ -71,14 +71,15 @@ def copy_graph(graph: Graph, part: NDArray[np.int32], counts: CopyCounts) -> Cop
         held = np.concatenate([np.flatnonzero(hop_of == 0), np.flatnonzero(hop_of > 0)])
         last = first + len(held)
         number[held] = np.arange(first, last, dtype=number.dtype)
-        complete = held[hop_of[held] < counts.hops]
-        last_edge = first_edge + int(degrees[complete].sum())
-        indices[first_edge:last_edge] = number[edges_into(graph, complete).sources]
+        for of in (hop_of == 0, (hop_of > 0) & (hop_of < counts.hops)):  # as they are held
+            sources = graph.indices[np.repeat(of, degrees)]
+            indices[first_edge : first_edge + len(sources)] = number[sources]
+            first_edge += len(sources)
         indptr[first + 1 : last + 1] = np.where(hop_of[held] < counts.hops, degrees[held], 0)
         origin[first:last] = held
         keepers[first:last] = _share_out(graph, part, hop_of, ranks, counts, quota)[held]
         number[held] = -1
-        first, first_edge = last, last_edge
+        first = last
     np.cumsum(indptr, out=indptr)
     return Copies(Graph(num_copies, indptr, indices), origin, keepers, counts.core)
 

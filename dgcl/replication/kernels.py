@@ -24,9 +24,10 @@ def spread_hops(
     for hop in range(1, hops + 1):
         for v in range(hop_of.size):
             if hop_of[v] == hop - 1:
-                for k in range(indptr[v], indptr[v + 1]):
-                    if hop_of[indices[k]] < 0:
-                        hop_of[indices[k]] = hop
+                for source in indices[indptr[v] : indptr[v + 1]]:
+                    u = np.uint64(source)
+                    if hop_of[u] < 0:
+                        hop_of[u] = hop
 
 
 @compiled
@@ -51,8 +52,8 @@ def count_votes(
         if hop_of[v] != hop - 1:
             continue
         mine = keeper[v]
-        for k in range(indptr[v], indptr[v + 1]):
-            u = indices[k]
+        for source in indices[indptr[v] : indptr[v + 1]]:
+            u = np.uint64(source)
             if hop_of[u] == hop and votes[place[u], mine] < 65535:
                 votes[place[u], mine] += np.uint16(1)
 
