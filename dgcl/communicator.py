@@ -55,7 +55,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         layout: That of "halo", of vertices.
         plan: The plan of "halo".
         choice: Why this plan, where there was a choice.
-        edges: Which rank sums an edge: "head", the owner of its head; "tail", "cover", "grid".
+        edges: Which rank sums an edge: "head", the owner of its head; "tail", "cover" and its bounds, "grid".
         grid: Parts x depth x slices (:class:`dgcl.grid.grid.Grid`).
         local: This rank's edges and degrees (:class:`~dgcl.relation.local_graph.LocalGraph`).
         control: The control plane.

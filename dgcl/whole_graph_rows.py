@@ -10,6 +10,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from dgcl.autograd.fetch import fetch_rows
 from dgcl.program.layout import Layout
 from dgcl.ranks.control import Control, Listener
 from dgcl.ranks.handle import Handle
+from dgcl.ranks.requests import Requests
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms, require_tensors, untransformed
 from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows
 from dgcl.relation.local_graph import LocalGraph
@@ -26,7 +28,6 @@ from dgcl.transport.base import Transport
 from dgcl.transport.row_checks import check_rows
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -78,15 +79,19 @@ class WholeGraphRows(Handle):
             _check_ids(ids, number)
         except (TypeError, ValueError) as error:
             problem = error
-        kind = None if problem is not None else (tuple(rows.shape[1:]), rows.dtype)
         with self.collective("fetch"):
-            kinds = agree(self.control, problem, kind)
-            if any(theirs != kinds[0] for theirs in kinds):
-                raise ValueError(
-                    f"rows must have the same trailing shape and dtype on every rank (got {kinds})"
-                )
+            self._agree_on_kind(problem, rows, "rows")
             part = self.part.numpy()[first : first + number]
             return fetch_rows(self.control, self.collective, rows, ids.cpu().numpy(), part, mine)
+
+    def _agree_on_kind(self, problem: Exception | None, rows: Tensor, name: str) -> None:
+        """Raise on every rank if one has a problem, or rows of another kind. Collective."""
+        kind = None if problem is not None else (tuple(rows.shape[1:]), rows.dtype)
+        kinds = agree(self.control, problem, kind)
+        if any(theirs != kinds[0] for theirs in kinds):
+            raise ValueError(
+                f"{name} must have the same trailing shape and dtype on every rank (got {kinds})"
+            )
 
     def _vertices(self, node_type: str | None) -> tuple[NDArray[np.int64], int, int]:
         """Of a type, or of all: the ids that this rank owns, from 0; the first in the whole graph; their number."""
@@ -148,7 +153,8 @@ class WholeGraphRows(Handle):
         Args:
             values: ``(num_edges, *F)`` in the order of the given edges: row k is of column k of an ``edge_index``, of
                 DGL's edge k (all orders: :func:`dgcl.graph.as_graph`); on rank 0 alone or on every rank. Where
-                each rank gave its own edges (:func:`dgcl.build_from_local`): theirs, in their order; not collective.
+                each rank gave its own edges (:func:`dgcl.build_from_local`): theirs, in their order; collective where
+                other ranks sum some of them.
 
         Returns:
             ``(num_local_edges, *F)`` on this rank's device, row ``k`` for edge ``local.edge_ids[k]``: the
@@ -156,17 +162,34 @@ class WholeGraphRows(Handle):
         """
         self.require_current("dispatch_edges")
         ids = self.local.edge_ids
-        if self.local.first_edge >= 0:
-            rows = torch.as_tensor(values, device="cpu")
-            if rows.dim() == 0 or len(rows) != len(ids):
-                raise ValueError(
-                    f"values must have one row for each of the {len(ids)} edges of rank {self.rank}, in the order in"
-                    f" which it gave them (got shape {tuple(rows.shape)})"
-                )
-            return rows.to(self.device)[torch.from_numpy(ids - self.local.first_edge)]
+        if self.local.first_edges is not None:
+            return self._rows_of_edges(values, self.local.first_edges, ids).to(self.device)
         with self.collective("dispatch_edges"):
             rows = dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges")
         return rows.to(self.device)
+
+    def _rows_of_edges(self, values: Any, first: NDArray[np.int64], ids: NDArray[np.int64]) -> Tensor:
+        """Rows of the edges that this rank sums, of which each rank has those that it gave."""
+        rows, problem = torch.zeros(0, device="cpu"), None
+        number = first[self.rank + 1] - first[self.rank]
+        try:
+            rows = torch.as_tensor(values, device="cpu")
+            if rows.dim() == 0 or len(rows) != number:
+                raise ValueError(
+                    f"values must have one row for each of the {number} edges of rank {self.rank}, in the order in"
+                    f" which it gave them (got shape {tuple(rows.shape)})"
+                )
+        except (RuntimeError, TypeError, ValueError) as error:
+            problem = error
+        if self.edges == "head":
+            if problem is not None:
+                raise problem
+            return rows[torch.from_numpy(ids - first[self.rank])]
+        with self.collective("dispatch_edges"):
+            self._agree_on_kind(problem, rows, "values")
+            owner = np.searchsorted(first, ids, side="right") - 1
+            requests = Requests(self.control, ids - first[owner], owner)
+            return requests.answer([rows[torch.from_numpy(each)] for each in requests.incoming])
 
     @beside_the_graph
     def collect(

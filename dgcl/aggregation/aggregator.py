@@ -181,6 +181,11 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
         raise ValueError(
             f"edge_weight goes with sums and means; reduce={reduce!r} takes rows as they are: leave it out"
         )
+    if comm.was_rewired and comm.edges != "head":
+        raise ValueError(
+            f"reduce={reduce!r} with edges={comm.edges!r} goes with a graph that stays, as each rewire would leave the"
+            " exchange of contributions behind; build a new communicator"
+        )
     if comm.device.type == "cpu":
         segments.prepare()
 

@@ -29,6 +29,7 @@ def build_from_local(
     topology: str | Topology = "auto",
     *,
     method: str = "auto",
+    strategy: str = "halo",
     plan: PlanOptions | None = None,
     timeout: float = 300.0,
     channel: str = "auto",
@@ -40,8 +41,8 @@ def build_from_local(
         >>> comm = dgcl.build_from_local(owned_ids, (sources, heads))
 
     Owned rows are in the order of ``owned_ids``, and :meth:`Communicator.dispatch_edges` takes this rank's own rows of
-    edges in the order of ``edges``. No rank ever has the edges of another. What needs the whole graph (METIS, replicas,
-    placements of edges other than at their heads, grids) is not for such graphs.
+    edges in the order of ``edges``. No rank has the edges of another, but those that it is to sum. What needs the whole
+    graph (METIS, replicas, grids, covers of pairs of machines or with a bound) is not for such graphs.
 
     Args:
         owned_ids: ``(n,)`` ids of this rank's vertices, torch or numpy, in any order. All ranks together own each of 0
@@ -49,6 +50,7 @@ def build_from_local(
         edges: ``(sources, heads)``, or an ``edge_index``: the in-edges of these vertices, by id.
         topology, timeout, channel, device, wire: As of :func:`dgcl.build_comm_info`.
         method: A planner's, see ``dgcl plan --help``.
+        strategy: "halo", "tail" or "cover", as of :func:`dgcl.build_comm_info`.
         plan: Options of planning.
 
     Returns:
@@ -56,7 +58,7 @@ def build_from_local(
 
     Raises:
         ValueError, TypeError: On every rank: a vertex has two owners or none, nobody owns a source, a head is not owned
-            by the rank that gives it; or there is no such method, topology or device.
+            by the rank that gives it; or there is no such method, strategy, topology or device.
         CommError: A rank is gone.
     """
     from dgcl.communicator import Communicator
@@ -70,13 +72,17 @@ def build_from_local(
     try:
         check_calls(timeout, wire)
         check_choice(method, "method", METHODS)
+        check_choice(strategy, "strategy", ("halo", "tail", "cover"))
     except (TypeError, ValueError) as error:
         problem = error
 
     def planned(relation: Relation) -> Plan:
         return plan_together(control, relation, topology, method, plan)
 
-    share, part, _ = share_of_edges(control, owned_ids, edges, planned, problem=problem, method=method)
+    placement = "head" if strategy == "halo" else strategy
+    share, part, _ = share_of_edges(
+        control, owned_ids, edges, planned, problem=problem, method=method, placement=placement
+    )
     comm = connect_shares(share, Communicator, timeout, channel, opened, wire)
     comm.keep_part(part)
     return comm

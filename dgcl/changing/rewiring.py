@@ -14,10 +14,11 @@ from dgcl.planner.methods import METHODS, make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.prepare.local_edges import plan_together, share_of_edges
-from dgcl.program.exchange import HALO
+from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.ranks.context import add_communicator
 from dgcl.ranks.handle import Handle
 from dgcl.topology.checks import check_choice, check_number
+from dgcl.workers.exchanges import EDGES
 
 #: What planning is taken to cost, where it is to pay.
 PLANNING_SECONDS = 0.2
@@ -97,14 +98,26 @@ class Rewiring(Handle):
             idle = {number for number, wired in wirings.items() if wired() is None}
             ids, part = (comm.layout.owned_ids, comm.part.numpy()) if owned_ids is None else (owned_ids, None)
             share, part, idle_of_ranks = share_of_edges(
-                control, ids, edges, planned, part, problem=problem, method=label, report=idle
+                control,
+                ids,
+                edges,
+                planned,
+                part,
+                problem=problem,
+                method=label,
+                placement=comm.edges,
+                report=idle,
             )
             if len(part) != comm.num_nodes:
                 raise ValueError(
                     f"owned_ids must be the {comm.num_nodes} vertices of before, shared out anew (got {len(part)})"
                 )
             idle = set.intersection(*idle_of_ranks)
-            number = comm.transport.add_exchanges({HALO: share.program}, 0, min(idle) if idle else None)
+            # As many for each wiring, one behind the other.
+            number, *_ = [
+                comm.transport.add_exchanges({each.name: each.program}, i, min(idle) + i if idle else None)
+                for i, each in enumerate(share.exchanges)
+            ]
         new = type(comm)(
             share.exchanges,
             share.local,
@@ -113,6 +126,7 @@ class Rewiring(Handle):
             comm.transport,
             timeout=comm.timeout,
             device=comm.device,
+            edges=comm.edges,
             first_exchange=number,
         )
         new.was_rewired = True
@@ -128,12 +142,13 @@ class Rewiring(Handle):
     def _check_rewirable(self: Any, method: str) -> None:
         check_choice(method, "method", METHODS)
         self.require_current("rewire")
-        self.require_neighbourhoods("rewire")
         what = None
-        if self.layouts[HALO].is_replicated:
+        if self.edges not in EDGES:
+            what = f"edges={self.edges!r} is decided by the whole graph"
+        elif self.layouts[HALO].is_replicated:
             what = "replicas are copies of neighbourhoods of the whole graph"
-        elif len(self.exchanges) > 1:
-            what = "there are exchanges beside that of all edges"
+        elif self.exchanges.keys() - {HALO, PARTIAL}:
+            what = "there are exchanges beside those of all edges"
         elif self.offloads:
             what = "an Offload is open, whose chunks are those of the old edges"
         elif self.transport.fixed:

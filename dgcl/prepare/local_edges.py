@@ -3,6 +3,9 @@
 All ranks learn the owner of every vertex. Each finds what it lacks from its own edges and asks the owners, who then
 know who reads each of their rows. All learn the classes with their counts; with the plan of these every rank compiles
 its own program, from the places that the owners send along the plan's ways.
+
+Where edges are summed elsewhere than at their heads, the owners of these give them to their workers first: of a pair of
+ranks each has all edges that end at it, which is all that a cover of the pair looks at.
 """
 
 from __future__ import annotations
@@ -24,23 +27,31 @@ from dgcl.planner.relays import without_idle_relays
 from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
 from dgcl.prepare.shares import machine_of
 from dgcl.program.compile import Frame
-from dgcl.program.exchange import HALO
+from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
 from dgcl.ranks.set_up import leaving
 from dgcl.ranks.whole_rows import agree
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import Demand, empty_masks
-from dgcl.relation.local_graph import MAX_LOCAL_ROWS, RankEdges
+from dgcl.relation.local_graph import MAX_LOCAL_ROWS, RankEdges, Rows, pointer
 from dgcl.topology import Topology
+from dgcl.workers.edges import edges_of_worker
+from dgcl.workers.exchanges import workers_of
 
 Ids = NDArray[np.int64]
 
 
 def own_edges(
-    rank: int, part: NDArray[np.int32], world_size: int, owned_ids: Ids, sources: Ids, heads: Ids
+    rank: int,
+    part: NDArray[np.int32],
+    world_size: int,
+    by_row: bool,
+    owned_ids: Ids,
+    sources: Ids,
+    heads: Ids,
 ) -> tuple[Graph, Ids, list[Any]]:
-    """A rank's edges, sorted by row of their head, and how many of them read each vertex, of all ranks' vertices.
+    """A rank's edges, sorted by row of their head, or its id, and how many of them read each vertex of all ranks.
 
     Time and memory: linear in its edges, and 20 bytes for each vertex of the whole graph.
 
@@ -60,7 +71,7 @@ def own_edges(
             f"heads of rank {rank} must be vertices that it owns: each rank gives the in-edges of its own (got"
             f" vertex {heads[np.argmin(head_rows)]})"
         )
-    graph = graph_from_edges(sources, head_rows.astype(np.int64), len(part))
+    graph = graph_from_edges(sources, head_rows.astype(np.int64) if by_row else heads, len(part))
     reads = graph.out_degrees()
     lacking = np.flatnonzero((reads > 0) & (row_of < 0))
     if len(owned_ids) + len(lacking) > MAX_LOCAL_ROWS:
@@ -79,6 +90,7 @@ def share_of_edges(
     *,
     problem: Exception | None,
     method: str,
+    placement: str = "head",
     report: Any = None,
 ) -> tuple[Share, NDArray[np.int32], list[Any]]:
     """This rank's share of a graph of which each rank has the in-edges of its own vertices. Collective.
@@ -91,6 +103,7 @@ def share_of_edges(
         part: ``(N,)`` the owner of every vertex, where ranks know it already.
         problem: What is wrong on this rank besides.
         method: Of planning, the same on every rank.
+        placement: Of edges, one of :data:`dgcl.workers.exchanges.EDGES`, the same on every rank.
         report: For the other ranks.
 
     Returns:
@@ -109,12 +122,14 @@ def share_of_edges(
     except Exception as error:  # every rank must hear of it, whatever it is
         problem = problem or error
     ids = arrays[0]
-    header = ((part is None, method), len(arrays[1]), report)
+    header = ((part is None, f"{method}, {placement}"), len(arrays[1]), report)
     while graph is None:  # once where ranks know the owners, else twice
         pieces: list[Any] = [(*header, ids)] * control.world_size
         try:
             if part is not None:
-                graph, reads, requests = own_edges(control.rank, part, control.world_size, *arrays)
+                graph, reads, requests = own_edges(
+                    control.rank, part, control.world_size, placement == "head", *arrays
+                )
                 pieces = [(*header, each) for each in requests]
         except Exception as error:
             problem = problem or error
@@ -122,62 +137,117 @@ def share_of_edges(
         kinds, num_edges, reports, pieces = map(list, zip(*said, strict=True))
         if len(set(kinds)) > 1:
             raise ValueError(
-                "owned_ids must be given on every rank or on none, and method and calls be the same: of"
+                "owned_ids must be given on every rank or on none, and method, strategy and calls be the same: of"
                 f" {[f'{name!r}, with owned_ids' if listed else repr(name) for listed, name in kinds]} by rank"
             )
         with leaving(control):  # where a rank has no memory, for example, the others would wait
             part = _owners(pieces) if part is None else part
     with leaving(control):
         assert part is not None
-        num_owned = np.bincount(part, minlength=control.world_size)
-        first_edge = sum(num_edges[: control.rank])
-        first, order = first_edge + graph.indptr[: len(ids)], graph.edge_ids
-        if order is not None:
-            order = first_edge + order
-        degrees = graph.in_degrees()[: len(ids)]
-        rank_edges = RankEdges(len(part), ids, degrees, first, graph.indices, order)
-        # Who reads this rank's rows, and how many edges of all ranks do.
-        ranks, by_id = range(control.world_size), np.argsort(ids, kind="stable")
-        row_of = np.empty_like(part)
-        row_of[ids[by_id]] = np.arange(len(ids))
-        masks = empty_masks(len(ids), len(ranks))
-        for peer, (read, counts) in enumerate(pieces):
+        first_edges = pointer(np.array(num_edges))
+        first_edge = first_edges[control.rank]
+        for read, counts in pieces:
             reads[read] += counts
-            masks[peer // 64, row_of[read]] |= masks.dtype.type(1 << peer % 64)
-        own = np.full(len(ids), control.rank, np.int32)
-        classes = build_classes(Demand(len(ranks), own, masks))
-        mine, wanted_rows = classes.relation, by_id[classes.items]
-        owned, dests = np.stack([rank_edges.degrees, reads[ids], ids]), mine.dest_matrix()
+        if placement == "head":
+            first, order = first_edge + graph.indptr[: len(ids)], graph.edge_ids
+            if order is not None:
+                order = first_edge + order
+            degrees = graph.in_degrees()[: len(ids)]
+            rank_edges = RankEdges(len(part), ids, degrees, first, graph.indices, order)
+            readers = {HALO: [read for read, _ in pieces]}
+        else:
+            degrees = graph.in_degrees()[ids]
+            rank_edges, readers = _give_to_workers(control, placement, graph, part, first_edge)
+        owned = ids, np.stack([degrees, reads[ids], ids])
         # All of these are as long as the edges, or the graph.
-        del arrays, graph, requests, said, pieces, read, counts, masks, row_of, classes, reads
-        straight = method == "direct"  # then whoever reads a row gets it from its owner, whatever the plan is
-        rows: list[Any] = [
-            owned[:, wanted_rows[np.repeat(dests[:, peer], mine.count)]] if straight else None
-            for peer in ranks
+        del arrays, graph, requests, said, pieces, read, counts, reads
+        straight = method == "direct"
+        items = [
+            _items(control, name, readers.pop(name), owned, part, planned, straight) for name in list(readers)
         ]
-        of_ranks = control.all_to_all([(mine.dests, mine.count, each) for each in rows])
-        relation = Relation(
-            control.world_size,
-            np.repeat(
-                np.arange(control.world_size, dtype=np.int32), [len(counts) for _, counts, _ in of_ranks]
-            ),
-            np.concatenate([theirs for theirs, *_ in of_ranks]),
-            np.concatenate([counts for _, counts, _ in of_ranks]),
-        )
-        plan = planned(relation)
-        frame = Frame.of(relation, without_idle_relays(plan), num_owned)
-        rows = [each for *_, each in of_ranks]
-        if not straight:
-            places = frame.places_of(control.rank)
-            here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
-            rows = control.all_to_all([owned[:, wanted_rows[each]] for each in here])
-        incoming = np.concatenate(rows, axis=1)
-        del rows, of_ranks  # copies of it
-        items = RankItems(HALO, plan, num_owned, (ids, owned), wanted_rows, (incoming[2], incoming), frame)
         inputs = RankInputs(
-            control.rank, (items,), rank_edges, (len(part), sum(num_edges)), first_edge=first_edge
+            control.rank,
+            tuple(items),
+            rank_edges,
+            (len(part), sum(num_edges)),
+            placement=placement,
+            first_edges=first_edges,
         )
         return share_of(inputs), part, reports
+
+
+def _give_to_workers(
+    control: Control, placement: str, graph: Graph, part: NDArray[np.int32], first_edge: int
+) -> tuple[RankEdges, dict[str, list[Ids]]]:
+    """Give edges into this rank's vertices to the ranks that sum them. Collective.
+
+    Returns:
+        What this rank sums; and by exchange, for each rank, ids of this one's vertices that it reads or contributes to.
+    """
+    worker = workers_of(placement, graph, part, control.world_size)
+    of_workers: list[Any] = [edges_of_worker(graph, worker, peer) for peer in range(control.world_size)]
+    sources = np.unique(of_workers[control.rank].sources)
+    pieces = [
+        (
+            (each.heads, each.degrees, first_edge + each.first, each.sources, first_edge + each.order),
+            sources[part[sources] == peer],
+        )
+        for peer, each in enumerate(of_workers)
+    ]
+    received, read = zip(*control.all_to_all(pieces), strict=True)
+    columns: list[Any] = [np.concatenate(column) for column in zip(*received, strict=True)]
+    return RankEdges(len(part), *columns), {HALO: list(read), PARTIAL: [each.heads for each in of_workers]}
+
+
+def _items(
+    control: Control,
+    name: str,
+    readers: list[Ids],
+    owned: Rows,
+    part: NDArray[np.int32],
+    planned: Callable[[Relation], Plan],
+    straight: bool,
+) -> RankItems:
+    """What an exchange has to do with this rank. Collective.
+
+    Args:
+        control, part, planned: As of :func:`share_of_edges`.
+        name: Of the exchange.
+        readers: Ids of this rank's vertices that each rank wants.
+        owned: This rank's vertices.
+        straight: Whoever reads a row gets it from its owner, whatever the plan is.
+    """
+    ids, about = owned
+    ranks, by_id = range(control.world_size), np.argsort(ids, kind="stable")
+    row_of = np.empty_like(part)
+    row_of[ids[by_id]] = np.arange(len(ids))
+    masks = empty_masks(len(ids), len(ranks))
+    for peer, read in enumerate(readers):
+        if peer != control.rank:
+            masks[peer // 64, row_of[read]] |= masks.dtype.type(1 << peer % 64)
+    classes = build_classes(Demand(len(ranks), np.full(len(ids), control.rank, np.int32), masks))
+    mine, wanted_rows = classes.relation, by_id[classes.items]
+    dests = mine.dest_matrix()
+    del readers, read, row_of, masks, classes  # as long as the graph, or what is read
+    rows: list[Any] = [
+        about[:, wanted_rows[np.repeat(dests[:, peer], mine.count)]] if straight else None for peer in ranks
+    ]
+    of_ranks = control.all_to_all([(mine.dests, mine.count, each) for each in rows])
+    relation = Relation(
+        control.world_size,
+        np.repeat(np.arange(control.world_size, dtype=np.int32), [len(counts) for _, counts, _ in of_ranks]),
+        np.concatenate([theirs for theirs, *_ in of_ranks]),
+        np.concatenate([counts for _, counts, _ in of_ranks]),
+    )
+    plan, num_owned = planned(relation), np.bincount(part, minlength=control.world_size)
+    frame = Frame.of(relation, without_idle_relays(plan), num_owned)
+    rows = [each for *_, each in of_ranks]
+    if not straight:
+        places = frame.places_of(control.rank)
+        here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
+        rows = control.all_to_all([about[:, wanted_rows[each]] for each in here])
+    incoming = np.concatenate(rows, axis=1)
+    return RankItems(name, plan, num_owned, owned, wanted_rows, (incoming[2], incoming), frame)
 
 
 def plan_together(

@@ -85,7 +85,7 @@ class RankInputs:
         rank: The rank.
         exchanges: Its items in each exchange.
         edges: What it sums, by ids of vertices, or by local rows already.
-        num_replicas, first_edge: Of its local graph.
+        num_replicas, first_edges: Of its local graph.
         sizes, choice, placement, grid: Of the share.
     """
 
@@ -94,7 +94,7 @@ class RankInputs:
     edges: RankEdges | NumberedEdges
     sizes: tuple[int, int]
     num_replicas: int = 0
-    first_edge: int = -1
+    first_edges: Ids | None = None
     choice: str = ""
     placement: str = "head"
     grid: Grid | None = None
@@ -123,7 +123,7 @@ def share_of(inputs: RankInputs) -> Share:
         halo[PARTIAL],
         inputs.sizes[0],
         num_replicas=inputs.num_replicas,
-        first_edge=inputs.first_edge,
+        first_edges=inputs.first_edges,
     )
     # Of the ids that both have one array, and none that is a row of more.
     program = replace(exchanges[0].program, owned_ids=local.owned_ids, halo_ids=local.halo_ids)

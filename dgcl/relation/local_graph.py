@@ -47,7 +47,7 @@ class LocalGraph:
             the order in which the plan takes partial sums. They follow the owned vertices in ``indptr``, which then has
             n + m + 1 entries; an owned vertex has those in-edges here that this rank sums. Empty otherwise.
         partial_in_degrees: (m,) int64, in-degree in the whole graph of each of them.
-        first_edge: Number of this rank's first edge, where each rank gave its own; -1: edges are those of one graph.
+        first_edges: (P + 1,) where the numbers of the edges that each rank gave begin; None: they are one graph's.
     """
 
     owned_ids: NDArray[np.int64]
@@ -62,7 +62,7 @@ class LocalGraph:
     num_replicas: int = 0
     partial_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     partial_in_degrees: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    first_edge: int = -1
+    first_edges: NDArray[np.int64] | None = None
 
     @property
     def num_owned(self) -> int:

@@ -82,12 +82,15 @@ class EdgePlacement:
             raise ValueError(
                 f"edges: a rank would sum {most} edges, at most {2**31 - 1} are possible; use more ranks"
             )
+        placement = self.edges + (":machine" if self.per_machine else "")
+        if self.imbalance is not None:
+            placement += f", imbalance {self.imbalance}"
         return Arrangement(
             exchanges.expand,
             plan.expand,
             functools.partial(edges_of_worker, problem.graph, exchanges.worker),
             why,
-            placement=self.edges,
+            placement=placement,
             partial=Planned(exchanges.fold, plan.folded),
         )
 

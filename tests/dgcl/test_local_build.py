@@ -34,12 +34,13 @@ def own_part(seed: int, sources, heads, part, shuffled: bool):
     return owned, edges
 
 
-def train(seed: int, size: tuple[int, int], topology: str, shuffled: bool):
+def train(seed: int, size: tuple[int, int], topology: str, shuffled: bool, strategy: str):
     """Compare with one device, and with build_comm_info where rows are in its order; the program and the plan."""
     world_size = context.require_control().world_size
     sources, heads, part, rows = problem(seed, *size, world_size)
     owned, edges = own_part(seed, sources, heads, part, shuffled)
-    comm = dgcl.build_from_local(torch.from_numpy(owned), (sources[edges], heads[edges]), topology)
+    mine = torch.from_numpy(owned), (sources[edges], heads[edges])
+    comm = dgcl.build_from_local(*mine, topology, strategy=strategy)
     graph = as_graph(np.stack([sources, heads]), num_nodes=size[0])
     assert comm.owned_ids.tolist() == owned.tolist()
     assert np.array_equal(comm.local.in_degrees, graph.in_degrees()[comm.local.local_ids])
@@ -52,18 +53,27 @@ def train(seed: int, size: tuple[int, int], topology: str, shuffled: bool):
     (dense @ x_all).pow(2).sum().backward()
     x = comm.dispatch_features(rows).requires_grad_()
     weight = comm.dispatch_edges(weights[edges])
-    out = comm.local_graph("csr").sum(comm.expand(x), weight)
+    out = comm.aggregator(edge_weight=weight)(x)
     out.pow(2).sum().backward()
     torch.testing.assert_close(out, (dense @ x_all.detach())[owned], rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(x.grad, x_all.grad[owned], rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(comm.aggregator(edge_weight=weight)(x), out, rtol=1e-10, atol=1e-10)
+    if strategy == "halo":
+        by_hand = comm.local_graph("csr").sum(comm.expand(x), weight)
+        torch.testing.assert_close(by_hand, out, rtol=1e-10, atol=1e-10)
     windowed = comm.aggregator(edge_weight=weight, windows=min(2, size[0]))(x)
     torch.testing.assert_close(windowed, out, rtol=1e-10, atol=1e-10)
     assert comm.collect(x.detach(), None).equal(x_all.detach())
     program = comm.exchanges["halo"].program
     if not shuffled:
-        other = dgcl.build_comm_info(graph, topology, part=part).exchanges["halo"].program
-        for ours, theirs in ((program, other), (program.expand, other.expand), (program.fold, other.fold)):
+        whole = dgcl.build_comm_info(graph, topology, part=part, strategy=strategy)
+        assert whole.aggregator(edge_weight=weight)(x).equal(out)
+        assert whole.dispatch_edges(weights).equal(weight)
+        assert comm.exchanges.keys() == whole.exchanges.keys()
+        for ours, theirs in (
+            (getattr(one.program, verb, one.program), getattr(other.program, verb, other.program))
+            for one, other in zip(comm.exchanges.values(), whole.exchanges.values(), strict=True)
+            for verb in ("", "expand", "fold")
+        ):
             for field in fields(ours):
                 value = getattr(ours, field.name)
                 if isinstance(value, np.ndarray):
@@ -75,19 +85,21 @@ def train(seed: int, size: tuple[int, int], topology: str, shuffled: bool):
 SIZES = {"few": (5, 3), "some": (40, 200), "many": (300, 3000)}
 
 
+@pytest.mark.parametrize("strategy", ["halo", "tail", "cover"])
 @named("shuffled", {"ascending": False, "shuffled": True})
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("world_size, topology", [(1, "auto"), (3, "auto"), (8, "dgx1")])
-def test_the_numbers_of_one_device(world_size: int, topology: str, size: str, shuffled: bool):
-    results = dgcl.launch(train, world_size, world_size, SIZES[size], topology, shuffled)
-    if not shuffled:
+def test_the_numbers_of_one_device(world_size: int, topology: str, size: str, shuffled: bool, strategy: str):
+    results = dgcl.launch(train, world_size, world_size, SIZES[size], topology, shuffled, strategy)
+    if not shuffled and strategy == "halo":
         prove([program for program, *_ in results], results[0][2])
-    if (world_size, size) == (8, "many"):
+    if (world_size, size, strategy) == (8, "many", "halo"):
         assert any(program.num_relay for program, *_ in results), "some rows are passed on"
 
 
-def test_processes(rank_pool):
-    assert len(rank_pool(4).run(train, 7, SIZES["some"], "auto", True)) == 4
+@pytest.mark.parametrize("strategy", ["halo", "cover"])
+def test_processes(rank_pool, strategy: str):
+    assert len(rank_pool(4).run(train, 7, SIZES["some"], "auto", True, strategy)) == 4
 
 
 def refused(owned, sources, heads, keywords) -> str:
@@ -119,6 +131,7 @@ REFUSALS = {
     "lengths": (HALVES, [[2, 3], []], [[1], []], r"sources and heads must be as many \(got 2 and 1\)"),
     "no-integers": (HALVES, [[0.5], []], [[1], []], "sources must hold integers"),
     "method": (HALVES, NOTHING, NOTHING, "method must be one of auto"),
+    "strategy": (HALVES, NOTHING, NOTHING, "strategy must be one of halo, tail, cover .got 'cover:machine'"),
     "nothing-at-all": (NOTHING, NOTHING, NOTHING, "owned_ids: all ranks together must own a vertex"),
 }
 
@@ -126,7 +139,7 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusals_are_raised_on_every_rank(name: str):
     *arguments, text = REFUSALS[name]
-    keywords = {"method": "fastest"} if name == "method" else {}
+    keywords = {"method": {"method": "fastest"}, "strategy": {"strategy": "cover:machine"}}.get(name, {})
     for said in dgcl.launch(refused, 2, *arguments, keywords):
         assert re.search(text, said), said
 

@@ -27,9 +27,18 @@ def wiring(seed: int, part: np.ndarray, num_edges: int = 160):
     return (sources[mine], heads[mine]), dense
 
 
+def built(seed: int, topology: str = "uniform", **kinds: str):
+    """A communicator of one wiring, and the owners, who have vertices in turn."""
+    control = context.require_control()
+    part = np.arange(NUM_NODES) % control.world_size
+    owned = np.flatnonzero(part == control.rank)
+    return dgcl.build_from_local(owned, wiring(seed, part)[0], topology, **kinds), part
+
+
 def layer(comm, x, weight):
-    """An exchange with a sum by hand, one by an aggregator, and dropout."""
-    h = comm.local_graph("csr").sum(comm.expand(torch.tanh(x @ weight)))
+    """An exchange with a sum by hand, where a rank has all edges, one by an aggregator, and dropout."""
+    h = torch.tanh(x @ weight)
+    h = comm.local_graph("csr").sum(comm.expand(h)) if comm.edges == "head" else comm.aggregator()(h)
     return dgcl.nn.dropout(comm.aggregator("mean")(h), 0.25, seed=3)
 
 
@@ -44,13 +53,14 @@ def factors_of(steps: int) -> list[torch.Tensor]:
     return dgcl.launch(rank, 1)[0]
 
 
-def sequence(seed: int, steps: int, factors, channel: str = "auto"):
+def sequence(seed: int, steps: int, factors, channel: str, strategy: str):
     """A chain of wirings, all differentiated in one backward after the last: B snapshots before a backward."""
     rank, world_size = context.require_control().rank, context.require_control().world_size
     random = np.random.default_rng(seed)
     *_, part, rows = problem(seed, NUM_NODES, 1, world_size)
     edges, dense = wiring(seed, part)
-    comm = dgcl.build_from_local(np.flatnonzero(part == rank), edges, "uniform", channel=channel)
+    owned, kinds = np.flatnonzero(part == rank), {"channel": channel, "strategy": strategy}
+    comm = dgcl.build_from_local(owned, edges, "uniform", **kinds)
     weight = torch.eye(3, dtype=torch.float64).requires_grad_()
     whole_weight = torch.eye(3, dtype=torch.float64).requires_grad_()
     x_all = torch.from_numpy(rows)
@@ -62,10 +72,10 @@ def sequence(seed: int, steps: int, factors, channel: str = "auto"):
         expected = (dense @ expected) / dense.sum(1, keepdim=True).clamp(min=1) * factors[step]
         torch.testing.assert_close(out, expected[comm.owned_ids], rtol=1e-10, atol=1e-10)
         loss, whole_loss = loss + out.pow(2).sum(), whole_loss + expected.pow(2).sum()
-        edges, dense = wiring(seed + 1000 + step, part)
-        if random.random() < 0.5:
+        if moves := random.random() < 0.5:
             part = random.integers(0, world_size, NUM_NODES)
-            edges, dense = wiring(seed + 1000 + step, part)
+        edges, dense = wiring(seed + 1000 + step, part)
+        if moves:
             owned = np.random.default_rng([seed, step, rank]).permutation(np.flatnonzero(part == rank))
             moved = dgcl.fetch(comm.expand(x)[: comm.num_owned], torch.from_numpy(owned), comm)
             comm = comm.rewire(edges, owned_ids=owned, method=random.choice(["direct", "auto"]))
@@ -80,35 +90,43 @@ def sequence(seed: int, steps: int, factors, channel: str = "auto"):
     return len(comm.transport.runtime.programs) if channel == "auto" else 0
 
 
+STRATEGIES = pytest.mark.parametrize("strategy", ["halo", "tail", "cover"])
+
+
+@STRATEGIES
 @pytest.mark.parametrize("channel", ["auto", "collective"])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_random_sequences_are_one_device(world_size: int, channel: str):
-    dgcl.launch(sequence, world_size, world_size, 8, factors_of(8), channel)
+def test_random_sequences_are_one_device(world_size: int, channel: str, strategy: str):
+    dgcl.launch(sequence, world_size, world_size, 8, factors_of(8), channel, strategy)
 
 
-def test_processes(rank_pool):
-    rank_pool(4).run(sequence, 9, 5, factors_of(5))
+@STRATEGIES
+def test_processes(rank_pool, strategy: str):
+    rank_pool(4).run(sequence, 9, 5, factors_of(5), "auto", strategy)
 
 
-def many(times: int):
-    """Programs, pool and registered communicators after many rewires, each with a backward."""
-    rank, world_size = context.require_control().rank, context.require_control().world_size
-    part = np.arange(NUM_NODES) % world_size
-    comm = dgcl.build_from_local(np.flatnonzero(part == rank), wiring(0, part)[0], "uniform")
-    sizes = []
+def many(times: int, strategy: str):
+    """Programs, tasks and wirings after many rewires, each with a backward; the first keeps but the newest alive."""
+    comm, part = built(0, strategy=strategy)
+    sizes, wirings, first = [], [], comm
     for step in range(times):
         x = torch.ones(comm.num_owned, 2, requires_grad=True)
         comm.aggregator()(x).sum().backward()
         comm = comm.rewire(wiring(step % 7, part)[0])
+        wirings.append(weakref.ref(comm))
         runtime = comm.transport.runtime
         sizes.append((len(runtime.programs), len(runtime.tasks), len(comm._wirings)))
+    gc.collect()
+    assert [each() for each in wirings] == [None] * (times - 1) + [comm]
+    assert first._newest is comm
     return sizes
 
 
-def test_nothing_grows():
-    for sizes in dgcl.launch(many, 3, 30):
+@STRATEGIES
+def test_nothing_grows(strategy: str):
+    for sizes in dgcl.launch(many, 3, 30, strategy):
         assert max(sizes[10:]) <= max(sizes[:10])
-        assert sizes[-1][0] <= 4
+        assert sizes[-1][0] <= (4 if strategy == "halo" else 8)
 
 
 LAYERS = {
@@ -121,9 +139,7 @@ LAYERS = {
 
 def checkpointed(name: str) -> None:
     """A layer that is computed again after a rewire raises; so it does not on the wiring of its forward."""
-    rank, world_size = context.require_control().rank, context.require_control().world_size
-    part = np.arange(NUM_NODES) % world_size
-    comm = dgcl.build_from_local(np.flatnonzero(part == rank), wiring(0, part)[0], "uniform")
+    comm, part = built(0)
 
     def loss() -> torch.Tensor:
         x = torch.ones(comm.num_owned, 2, requires_grad=True)
@@ -144,51 +160,33 @@ def test_a_checkpointed_layer_of_another_wiring_is_refused(name: str):
     dgcl.launch(checkpointed, 2, name)
 
 
-def held() -> None:
-    """The first communicator of many keeps no other alive but the newest, which the thread holds."""
-    rank, world_size = context.require_control().rank, context.require_control().world_size
-    part = np.arange(NUM_NODES) % world_size
-    first = comm = dgcl.build_from_local(np.flatnonzero(part == rank), wiring(0, part)[0], "uniform")
-    wirings = []
-    for seed in range(4):
-        comm = comm.rewire(wiring(seed, part)[0])
-        wirings.append(weakref.ref(comm))
-    gc.collect()
-    assert [each() is None for each in wirings] == [True, True, True, False]
-    assert first._newest is comm
-
-
-def test_an_early_communicator_keeps_no_other_alive():
-    dgcl.launch(held, 2)
-
-
-def bits():
-    """A rewired communicator's bits, and those of a fresh one of the same edges."""
-    rank, world_size = context.require_control().rank, context.require_control().world_size
-    part = np.arange(NUM_NODES) % world_size
-    owned = np.flatnonzero(part == rank)
-    fresh = dgcl.build_from_local(owned, wiring(5, part)[0], "uniform", method="direct")
-    comm = dgcl.build_comm_info(dgcl.graph.as_graph([[0], [1]], num_nodes=NUM_NODES), "uniform", part=part)
+def bits(strategy: str):
+    """Whether a rewired communicator has the bits of a fresh one of the same edges."""
+    fresh, part = built(5, method="direct", strategy=strategy)
+    graph = dgcl.graph.as_graph([[0], [1]], num_nodes=NUM_NODES)
+    comm = dgcl.build_comm_info(graph, "uniform", part=part, strategy=strategy)
     comm = comm.rewire(wiring(5, part)[0])
-    rows = torch.randn(comm.num_owned, 5, generator=torch.Generator().manual_seed(rank))
-    more = torch.randn(comm.num_local, 5, generator=torch.Generator().manual_seed(rank))
-    return comm.expand(rows).equal(fresh.expand(rows)), comm.fold(more).equal(fresh.fold(more))
+    rows = torch.randn(comm.num_owned, 5, generator=torch.Generator().manual_seed(comm.rank))
+    assert comm.aggregator("mean")(rows).equal(fresh.aggregator("mean")(rows))
+    for name in fresh.exchanges:
+        held = comm.expand(rows, name)
+        assert held.equal(fresh.expand(rows, name))
+        assert comm.fold(held.sin(), name).equal(fresh.fold(held.sin(), name))
+        assert comm.bytes_sent_by(name)["fold"].equal(fresh.bytes_sent_by(name)["fold"])
 
 
-def test_the_bits_of_a_fresh_communicator():
-    assert dgcl.launch(bits, 3) == [(True, True)] * 3
+@STRATEGIES
+def test_the_bits_of_a_fresh_communicator(strategy: str):
+    dgcl.launch(bits, 3, strategy)
 
 
 def replanned():
     """Whether a wiring for so many calls has the plan and the bits of a fresh communicator of the method expected."""
-    rank = context.require_control().rank
-    part = np.arange(NUM_NODES) % 8
-    owned, same = np.flatnonzero(part == rank), []
-    comm = dgcl.build_from_local(owned, wiring(0, part)[0], "dgx1", method="direct")
-    rows = torch.randn(comm.num_owned, 5, generator=torch.Generator().manual_seed(rank))
+    comm, part = built(0, "dgx1", method="direct")
+    same, rows = [], torch.randn(comm.num_owned, 5, generator=torch.Generator().manual_seed(comm.rank))
     for calls, method in ((1, "direct"), (10**9, "auto")):
         comm = comm.rewire(wiring(5, part)[0], method="auto", calls=calls)
-        fresh = dgcl.build_from_local(owned, wiring(5, part)[0], "dgx1", method=method)
+        fresh, _ = built(5, "dgx1", method=method)
         held = comm.expand(rows)
         assert comm.plan.method == fresh.plan.method
         same += [held.equal(fresh.expand(rows)), comm.fold(held).equal(fresh.fold(held))]
@@ -204,17 +202,16 @@ def test_a_wiring_is_planned_where_it_pays():
 
 def refused(case: str) -> list[str]:
     """Messages of one case; the ranks go on together afterwards."""
-    rank = context.require_control().rank
-    part = np.arange(NUM_NODES) % 2
-    edges = wiring(1, part)[0]
-    owned = np.flatnonzero(part == rank)
+    rank, strategy = (
+        context.require_control().rank,
+        "cover" if case in ("maximum", "rows of edges") else "halo",
+    )
+    comm, part = built(1, strategy=strategy)
+    edges, owned = wiring(1, part)[0], np.flatnonzero(part == rank)
     if case == "strategy":
-        graph = dgcl.graph.as_graph(
-            np.random.default_rng(0).integers(0, NUM_NODES, (2, 100)), num_nodes=NUM_NODES
-        )
-        comm = dgcl.build_comm_info(graph, "uniform", part=part, edges="tail")
-    else:
-        comm = dgcl.build_from_local(owned, edges, "uniform")
+        graph = dgcl.graph.as_graph([[0], [1]], num_nodes=NUM_NODES)
+        bounded = dgcl.EdgeOptions("cover", imbalance=1.5)
+        comm = dgcl.build_comm_info(graph, "uniform", part=part, edges=bounded)
     aggregator, x, said = comm.aggregator(), torch.ones(comm.num_owned, 2), []
     calls = {
         "strategy": [lambda: comm.rewire(edges)],
@@ -222,6 +219,8 @@ def refused(case: str) -> list[str]:
         "owners-on-one-rank": [lambda: comm.rewire(edges, owned_ids=owned if rank else None)],
         "fewer-vertices": [lambda: comm.rewire(([], []), owned_ids=[rank])],
         "windows": [lambda: comm.rewire(edges).aggregator(windows=2)],
+        "maximum": [lambda: comm.rewire(edges).aggregator("max")],
+        "rows of edges": [lambda: comm.dispatch_edges(torch.ones(len(edges[0]) - rank))],
         "method": [lambda: comm.rewire(edges, method="metis")],
         "calls": [lambda: comm.rewire(edges, method="auto", calls=1 + rank)],
         "stale": [
@@ -242,17 +241,19 @@ def refused(case: str) -> list[str]:
         with pytest.raises(ValueError, match=REFUSALS[case]) as error:
             call()
         said.append(str(error.value))
-    after = dgcl.current_communicator() if case == "windows" else after
+    after = dgcl.current_communicator() if case in ("windows", "maximum") else after
     after.aggregator()(x)
     return said
 
 
 REFUSALS = {
-    "strategy": "edges='tail'",
+    "strategy": "edges='cover, imbalance 1.5' is decided by the whole graph",
     "head-of-another": "heads of rank . must be vertices that it owns",
     "owners-on-one-rank": "owned_ids must be given on every rank or on none",
     "fewer-vertices": "owned_ids must be the 40 vertices of before",
     "windows": "windows go with a graph that stays",
+    "maximum": "reduce='max' with edges='cover' goes with a graph that stays",
+    "rows of edges": "values must have one row for each of the .* edges of rank 1",
     "method": "method must be one of",
     "calls": "calls be the same: of .*auto, calls=1.*auto, calls=2",
     "stale": "this communicator was rewired",
@@ -266,11 +267,9 @@ def test_refusals(case: str):
 
 def alone() -> str:
     """Rank 1 rewires, and rank 0 makes a call of rows."""
-    rank = context.require_control().rank
-    part = np.arange(NUM_NODES) % 2
-    comm = dgcl.build_from_local(np.flatnonzero(part == rank), wiring(1, part)[0], "uniform")
+    comm, part = built(1)
     with pytest.raises(CommError) as error:
-        comm.rewire(wiring(2, part)[0]) if rank else comm.expand(torch.ones(comm.num_owned, 2))
+        comm.rewire(wiring(2, part)[0]) if comm.rank else comm.expand(torch.ones(comm.num_owned, 2))
     return f"{type(error.value).__name__}: {error.value}"
 
 

@@ -50,17 +50,6 @@ def smallest_cover(edges: set[tuple[int, int]]) -> int:
     return best
 
 
-@pytest.mark.parametrize(
-    "num_parts, edges, rows",
-    [(2, "head", 14), (2, "tail", 12), (2, "cover", 12), (4, "head", 20), (4, "tail", 20), (4, "cover", 20)],
-)
-def test_rows_of_the_toy_graph(num_parts: int, edges: str, rows: int):
-    graph = toy_24()
-    part = in_ranges(24, num_parts)
-    made = exchanges_of(graph, part, workers_of(edges, graph, part, num_parts), num_parts)
-    assert sum(made.rows) == rows
-
-
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Graph, np.ndarray, int]:
     num_nodes = draw(st.integers(1, 12))
@@ -98,42 +87,34 @@ def test_no_cover_moves_fewer_rows(problem: tuple[Graph, np.ndarray, int]):
     assert sum(made.rows) == least
 
 
-@given(problems())
-def test_cover_is_at_most_head_and_tail(problem: tuple[Graph, np.ndarray, int]):
-    graph, part, num_parts = problem
-    rows = {
-        edges: sum(exchanges_of(graph, part, workers_of(edges, graph, part, num_parts), num_parts).rows)
-        for edges in EDGES
-    }
-    assert rows["cover"] <= min(rows["head"], rows["tail"])
-
-
 def star(num_leaves: int) -> tuple[Graph, np.ndarray]:
     """Leaves of rank 0, all read by one vertex of rank 1: one partial sum instead of all rows."""
     edges = np.stack([np.arange(num_leaves), np.full(num_leaves, num_leaves)])
     return as_graph(edges, num_leaves + 1), np.array([0] * num_leaves + [1], np.int32)
 
 
-def test_a_hub_is_summed_where_its_sources_are():
-    graph, part = star(10)
-    made = exchanges_of(graph, part, cover(graph, part, 2), 2)
-    assert made.rows == (0, 1)
-    assert made.edges.tolist() == [10, 0]
+TWO_SUMS = as_graph(np.array([[0, 1, 2, 3], [4, 4, 5, 5]]), 6), np.array([0, 0, 0, 0, 1, 1], np.int32)
+# Rank 0's partial sum, given up, would bring rank 1 to 4 edges of 5: each rank has as many as with the head.
+LOADED = (
+    as_graph(np.array([[0, 7, 9, 0, 1], [0, 0, 0, 2, 2]]), 10),
+    np.array([0, 0, 1, 0, 0, 0, 0, 1, 0, 1], np.int32),
+)
 
 
-def test_the_bound_on_imbalance_gives_partial_sums_up():
-    graph, part = star(10)
-    made = exchanges_of(graph, part, cover(graph, part, 2, imbalance=1.0), 2)
-    assert made.rows == (10, 0)
-
-
-def test_no_more_is_given_up_than_the_bound_needs():
-    # Rank 0 would sum all four edges, and may sum two: one of its two partial sums goes, not both.
-    graph = as_graph(np.array([[0, 1, 2, 3], [4, 4, 5, 5]]), 6)
-    part = np.array([0, 0, 0, 0, 1, 1], np.int32)
-    exchanges = exchanges_of(graph, part, cover(graph, part, 2, imbalance=1.0), 2)
-    assert exchanges.rows == (2, 1)
-    assert exchanges.edges.tolist() == [2, 2]
+@pytest.mark.parametrize(
+    "problem, imbalance, rows, edges",
+    [
+        pytest.param(star(10), None, (0, 1), [10, 0], id="a hub is summed where its sources are"),
+        pytest.param(star(10), 1.0, (10, 0), [0, 10], id="a partial sum is given up"),
+        pytest.param(TWO_SUMS, 1.0, (2, 1), [2, 2], id="one of two, no more than the bound needs"),
+        pytest.param(LOADED, 1.0, None, [3, 2], id="nobody else is overloaded"),
+    ],
+)
+def test_hubs_and_bounds(problem, imbalance: float | None, rows: tuple[int, int] | None, edges: list[int]):
+    graph, part = problem
+    made = exchanges_of(graph, part, cover(graph, part, 2, imbalance=imbalance), 2)
+    assert made.edges.tolist() == edges
+    assert rows in (None, made.rows)
 
 
 @given(problems(), st.sampled_from([1.0, 1.2, 2.0]))
@@ -155,13 +136,6 @@ def test_pairs_of_machines():
     by_edge = dict(zip(pairs(graph), worker.tolist(), strict=True))
     assert by_edge[0, 1] == 1
     assert sum(exchanges_of(graph, part, worker, 4).rows) <= 4
-
-
-def test_edges_that_are_given_up_overload_nobody_else():
-    # Rank 0's partial sum, given up, would bring rank 1 to 4 edges of 5: each rank has as many as with the head.
-    graph = as_graph(np.array([[0, 7, 9, 0, 1], [0, 0, 0, 2, 2]]), 10)
-    part = np.array([0, 0, 1, 0, 0, 0, 0, 1, 0, 1], np.int32)
-    assert exchanges_of(graph, part, cover(graph, part, 2, imbalance=1.0), 2).edges.tolist() == [3, 2]
 
 
 @pytest.mark.parametrize("imbalance", [0.5, float("nan")])
