@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dgcl.planner.arrays import ranges
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import stage_seconds
 from dgcl.planner.errors import PlanError
@@ -90,7 +91,8 @@ def reverse_plan(plan: Plan) -> Fold:
         PlanError: The fold is wrong (:func:`verify_fold`).
     """
     trees = reverse_trees(without_idle_relays(plan))
-    missing = np.flatnonzero(plan.topology.arrays().link_of[trees.edge_src, trees.edge_dst] < 0)
+    at = plan.topology.arrays()
+    missing = np.flatnonzero(at.link_of[trees.edge_src, trees.edge_dst] < 0)
     if missing.size:
         s, d = int(trees.edge_src[missing[0]]), int(trees.edge_dst[missing[0]])
         names = [plan.topology.devices[r].name for r in (s, d)]
@@ -98,11 +100,15 @@ def reverse_plan(plan: Plan) -> Fold:
             f"the plan cannot be folded back: it sends from rank {d} ({names[1]}) to rank {s} ({names[0]})"
             f" but topology {plan.topology.name!r} has no link {names[0]} -> {names[1]} for the way back"
         )
-    seconds = stage_seconds(trees, plan.topology.arrays(), plan.row_bytes)
-    links = plan.topology.links
-    route = {(link.src, link.dst): link.route for link in links}
+    seconds = stage_seconds(trees, at, plan.row_bytes)
+    back = at.link_of[at.link_dst, at.link_src][::-1]
+    sizes, wires = np.diff(at.link_ptr), at.direction_connection[at.link_directions]
     # Then machines and bounds are the same.
-    symmetric = all(route.get((link.dst, link.src)) == link.route[::-1] for link in links)
+    symmetric = (
+        bool((back >= 0).all())
+        and np.array_equal(sizes[back], sizes[::-1])
+        and np.array_equal(wires[ranges(at.link_ptr[back], sizes[back])], wires[::-1])
+    )
     turned = plan.topology if symmetric else transpose(plan.topology)
     known = Bound(plan.lower_bound_seconds, plan.meta.get("limited_by", "")) if symmetric else None
     bound = best_bound(plan.relation, turned, plan.row_bytes, known)

@@ -30,19 +30,20 @@ def relay_edges(relation: Relation, trees: Trees) -> BoolArray:
 def without_idle_relays(plan: Plan) -> Trees:
     """Return the plan's trees without edges to idle relays; the same object where there are none."""
     trees = plan.trees
-    while True:  # without an idle relay, the relay that fed it may be idle too
-        idle = relay_edges(plan.relation, trees)
-        if idle.any():
-            parent = trees.parents(plan.world_size)
-            idle[parent[parent >= 0]] = False  # it is passed on
-        if not idle.any():
-            return trees
-        left = np.bincount(trees.edge_tree()[~idle], minlength=trees.num_trees)
-        trees = Trees(
-            trees.tree_class,
-            trees.tree_count,
-            np.concatenate([[0], np.cumsum(left)]),
-            trees.edge_src[~idle],
-            trees.edge_dst[~idle],
-            trees.edge_stage[~idle],
-        )
+    idle = relay_edges(plan.relation, trees)
+    if idle.any():
+        from dgcl.planner.tree_kernels import spare_senders
+
+        sender = np.full(plan.world_size, -1)
+        spare_senders(trees.edge_ptr, trees.edge_src, trees.edge_dst, idle, sender)
+    if not idle.any():
+        return trees
+    left = np.bincount(trees.edge_tree()[~idle], minlength=trees.num_trees)
+    return Trees(
+        trees.tree_class,
+        trees.tree_count,
+        np.concatenate([[0], np.cumsum(left)]),
+        trees.edge_src[~idle],
+        trees.edge_dst[~idle],
+        trees.edge_stage[~idle],
+    )

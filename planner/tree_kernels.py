@@ -1,4 +1,4 @@
-"""Compiled loops over the edges of trees: rows over each link, trees in another order. Imported on first use."""
+"""Compiled loops over the edges of trees: rows over links, relays that send, trees in order. Imported on first use."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ def add_link_rows(count: Any, edge_ptr: Any, src: Any, dst: Any, stage: Any, lin
                 return e
             rows[stage[e], link] += count[t]
     return -1
+
+
+@compiled
+def spare_senders(edge_ptr: Any, src: Any, dst: Any, idle: Any, sender: Any) -> None:
+    """Clear `idle` (E,) where a rank is entered that sends on in the same tree; `sender` (P,) begins with -1."""
+    for t in range(edge_ptr.shape[0] - 1):
+        for e in range(edge_ptr[t + 1] - 1, edge_ptr[t] - 1, -1):  # children first
+            if sender[dst[e]] == t:
+                idle[e] = False
+            if not idle[e]:
+                sender[src[e]] = t
 
 
 @compiled

@@ -48,59 +48,66 @@ class TopologyArrays:
         """The link of each entry of ``link_directions``."""
         return np.repeat(np.arange(self.num_links), np.diff(self.link_ptr))
 
-    def direction_name(self, direction: int) -> str:
-        """The name of a connection-direction, such as ``gpu0-plx0:gpu0>plx0``."""
-        return self.direction_names[direction]
-
 
 @no_garbage_search()
 def topology_arrays(
     devices: Sequence[Device], connections: Sequence[Connection], links: Sequence[Link]
 ) -> TopologyArrays:
-    """The numeric view of a topology's parts. Call :meth:`Topology.arrays`, which keeps it."""
-    first_direction: dict[str, int] = {}
-    direction_connection: list[int] = []
-    direction_names: list[str] = []
-    for index, c in enumerate(connections):
-        ways = [f"{c.name}:{c.a}>{c.b}", f"{c.name}:{c.b}>{c.a}"] if c.duplex == "full" else [c.name]
-        first_direction[c.name] = len(direction_names)
-        direction_names += ways
-        direction_connection += [index] * len(ways)
+    """The numeric view of a topology's parts. Call :meth:`Topology.arrays`, which keeps it.
 
-    num_devices = len(devices)
+    All links go one hop at a time, since there may be a million.
+
+    Raises:
+        KeyError: A link has an unknown name, or is one of several of its pair; or its route does not lead to its end
+            through switches only, or uses a connection twice.
+    """
+    num_devices, num_links = len(devices), len(links)
     rank = {device.name: index for index, device in enumerate(devices)}
-    # Of each connection: its ends, the direction from each, its latency. A table, since there may be millions of hops.
-    hop = {
-        c.name: (c.a, c.b, first_direction[c.name], first_direction[c.name] + (c.duplex == "full"), c.latency)
-        for c in connections
-    }
-    links = sorted(links, key=lambda link: (rank[link.src], rank[link.dst]))
-    link_ptr, link_directions, link_latency = [0], [], []
-    for link in links:
-        at, latency = link.src, 0.0
-        for name in link.route:
-            a, b, forth, back, delay = hop[name]
-            if at == a:
-                link_directions.append(forth)
-                at = b
-            else:
-                link_directions.append(back)
-                at = a
-            latency += delay
-        link_ptr.append(len(link_directions))
-        link_latency.append(latency)
+    node = rank.copy()
+    ends = [[node.setdefault(end, len(node)) for end in (c.a, c.b)] for c in connections]
+    full = np.array([c.duplex == "full" for c in connections], np.int32)
+    delay = np.array([c.latency for c in connections])
+    direction_names: list[str] = []
+    for c in connections:
+        both = [f"{c.name}:{c.a}>{c.b}", f"{c.name}:{c.b}>{c.a}"]
+        direction_names += both if c.duplex == "full" else [c.name]
+
+    pair = np.array([rank[link.src] * num_devices + rank[link.dst] for link in links], np.int32)
+    links = [links[index] for index in np.argsort(pair)]
+    link_src, link_dst = np.divmod(np.sort(pair), np.int32(num_devices))
+    number = {c.name: index for index, c in enumerate(connections)}
+    wires = np.array([number[name] for link in links for name in link.route], np.int32)
+    sizes = np.array([len(link.route) for link in links], np.int64)
+    link_ptr = np.concatenate([[0], np.cumsum(sizes)])
+    directions, latency = np.empty_like(wires), np.zeros(num_links)
+    at, right = link_src.copy(), np.ones(num_links, np.bool_)
+    for step in range(sizes.max(initial=0)):
+        on = np.flatnonzero(sizes > step)
+        hop = link_ptr[on] + step
+        wire, here = wires[hop], at[on]
+        a, b = np.array(ends)[wire].T
+        back = here == b
+        right[on] &= (back | (here == a)) & ((here >= num_devices) | (step == 0))
+        for before in range(step):
+            right[on] &= wires[hop - before - 1] != wire
+        at[on] = np.where(back, a, b)
+        directions[hop] = (np.cumsum(1 + full) - 1 - full)[wire] + full[wire] * back
+        latency[on] += delay[wire]
+    if not (right & (at == link_dst) & (link_src != link_dst)).all() or (np.diff(np.sort(pair)) == 0).any():
+        raise KeyError("links")
+    direction_connection = np.repeat(np.arange(len(connections), dtype=np.int32), 1 + full)
     link_of = np.full((num_devices, num_devices), -1, dtype=np.int32)
+    link_of[link_src, link_dst] = np.arange(num_links)
     arrays: dict[str, NDArray[Any]] = {
-        "bandwidth": np.array([connections[c].bandwidth for c in direction_connection], dtype=np.float64),
-        "direction_connection": np.array(direction_connection, dtype=np.int32),
-        "link_src": np.array([rank[link.src] for link in links], dtype=np.int32),
-        "link_dst": np.array([rank[link.dst] for link in links], dtype=np.int32),
-        "link_ptr": np.array(link_ptr, dtype=np.int64),
-        "link_directions": np.array(link_directions, dtype=np.int32),
-        "link_latency": np.array(link_latency, dtype=np.float64),
+        "bandwidth": np.array([c.bandwidth for c in connections])[direction_connection],
+        "direction_connection": direction_connection,
+        "link_src": link_src,
+        "link_dst": link_dst,
+        "link_ptr": link_ptr,
+        "link_directions": directions,
+        "link_latency": latency,
         "link_of": link_of,
     }
-    link_of[arrays["link_src"], arrays["link_dst"]] = np.arange(len(links), dtype=np.int32)
     for array in arrays.values():
         array.setflags(write=False)
     return TopologyArrays(num_devices=num_devices, direction_names=tuple(direction_names), **arrays)

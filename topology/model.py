@@ -61,7 +61,11 @@ class Topology:
             routes = derive_routes([device.name for device in self.devices], self.connections)
             object.__setattr__(self, "links", tuple(Link(*route) for route in routes))
         else:
-            self._check_links()
+            try:
+                self.arrays()
+            except KeyError:
+                self._check_links()  # finds the link
+                raise
 
     @property
     def num_devices(self) -> int:

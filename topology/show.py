@@ -119,7 +119,7 @@ def _sharing(topology: Topology, arrays: TopologyArrays) -> str:
                 _name_list([topology.devices[rank].name for rank in np.unique(ranks[links])])
                 for ranks in (arrays.link_src, arrays.link_dst)
             ]
-            rows.append([arrays.direction_name(direction), str(len(links)), f"{ends[0]} > {ends[1]}"])
+            rows.append([arrays.direction_names[direction], str(len(links)), f"{ends[0]} > {ends[1]}"])
     if not rows:
         return ""
     return "\n".join(

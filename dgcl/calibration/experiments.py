@@ -120,7 +120,7 @@ def _shared(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
         chosen = _apart(users[direction])
         for count in range(1, len(chosen) + 1):
             yield Experiment(
-                f"{count} over {arrays.direction_name(direction)}",
+                f"{count} over {arrays.direction_names[direction]}",
                 "shared",
                 tuple(Transfer(0, src, dst, rows) for src, dst in chosen[:count]),
                 count,

@@ -76,7 +76,7 @@ def lane_names(topology: Topology, lanes: list[int]) -> list[str]:
     names = []
     for direction in lanes:
         connection = topology.connections[arrays.direction_connection[direction]]
-        a, b, full = connection.a, connection.b, arrays.direction_name(direction)
+        a, b, full = connection.a, connection.b, arrays.direction_names[direction]
         if connection.duplex == "half":
             name = f"{a} \N{LEFT RIGHT ARROW} {b}"
         else:

@@ -171,7 +171,7 @@ def _stages(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
                 "share_of_plan": total / plan.predicted_seconds,
                 "busiest": [
                     {
-                        "connection": arrays.direction_name(int(c)),
+                        "connection": arrays.direction_names[c],
                         "way": _way(plan.topology, int(c)),
                         "kind": _kind(plan.topology, int(c)),
                         "seconds": float(seconds[k, c]),
@@ -216,7 +216,7 @@ def _way(topology: Topology, direction: int) -> str:
     """Return a direction's name; only ``a>b`` where the connection is named after its ends."""
     arrays = topology.arrays()
     connection = topology.connections[int(arrays.direction_connection[direction])]
-    name, a, b = arrays.direction_name(direction), connection.a, connection.b
+    name, a, b = arrays.direction_names[direction], connection.a, connection.b
     if connection.duplex == "half" or connection.name not in (f"{a}-{b}", f"{b}-{a}"):
         return name
     return name.removeprefix(f"{connection.name}:")

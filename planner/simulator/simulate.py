@@ -136,7 +136,7 @@ def simulate(
         issued=issued,
         flowing=flowing,
         arrived=arrived,
-        direction_names=tuple(machine.arrays().direction_name(c) for c in range(capacity.shape[0])),
+        direction_names=machine.arrays().direction_names,
         direction_bytes=np.bincount(hops, np.repeat(size, np.diff(ptr)), capacity.shape[0]).astype(float),
         direction_busy=busy,
         rank_finish=finish,

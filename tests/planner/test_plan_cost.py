@@ -95,7 +95,7 @@ def test_loads_are_bytes_per_stage_and_direction():
     topology = machine(("a", "b", 4, 0, "full"), ("b", "c", 4, 0, "half"))
     arrays = topology.arrays()
     loads = stage_loads(trees_of((0, 5, [(0, 1, 0), (1, 2, 1)]), (1, 2, [(2, 1, 1)])), arrays, 8)
-    names = [arrays.direction_name(c) for c in range(arrays.num_directions)]
+    names = arrays.direction_names
     assert dict(zip(names, loads.T.tolist(), strict=True)) == {
         "ab0:a>b": [40.0, 0.0],
         "ab0:b>a": [0.0, 0.0],

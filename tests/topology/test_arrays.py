@@ -21,7 +21,7 @@ CHAIN = Topology(
 
 def test_directions_of_full_and_half_duplex_connections():
     arrays = CHAIN.arrays()
-    assert [arrays.direction_name(c) for c in range(arrays.num_directions)] == [
+    assert list(arrays.direction_names) == [
         "a-s:a>s",
         "a-s:s>a",
         "bus",
@@ -93,7 +93,7 @@ def test_directions_of_a_route_lead_from_device_to_device(name: str):
         assert tuple(used) == routes[src, dst].route
         at = src
         for c in steps:
-            tail, head = arrays.direction_name(c).split(":")[1].split(">")
+            tail, head = arrays.direction_names[c].split(":")[1].split(">")
             assert tail == at
             at = head
         assert at == dst

@@ -35,7 +35,7 @@ def test_senders_of_one_socket_share_its_memory():
     topology = stage_in_host_memory(preset("pcie8"), 40.0)
     arrays = topology.arrays()
     store = next(
-        c for c in range(arrays.num_directions) if arrays.direction_name(c).startswith("cpu0.store:cpu0>")
+        c for c in range(arrays.num_directions) if arrays.direction_names[c].startswith("cpu0.store:cpu0>")
     )
     users = [
         (int(arrays.link_src[link]), int(arrays.link_dst[link]))

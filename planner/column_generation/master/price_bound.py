@@ -309,7 +309,7 @@ def _describe(stage_free: PriceBound, topology: Topology) -> str:
     """Name the connection-directions with the largest prices."""
     arrays = topology.arrays()
     order = np.argsort(-stage_free.weight, kind="stable")
-    shown = [arrays.direction_name(int(c)) for c in order[:_NAMED] if stage_free.weight[c] > 0.01]
+    shown = [arrays.direction_names[c] for c in order[:_NAMED] if stage_free.weight[c] > 0.01]
     many = int((stage_free.weight > 0.01).sum())
     more = f" and {many - len(shown)} more" if many > len(shown) else ""
     return f"prices on {', '.join(shown)}{more}"
