@@ -69,6 +69,7 @@ class _Work:
         relation, machines: what must be delivered, and by which links.
         order: the classes, in the order in which they are planned.
         far, near: smallest latency of a link between machines, and inside one.
+        farthest: largest latency of a link between machines.
         floor: time of the bytes, at least.
         scale: how many times longer that is for all classes, where these are a sample.
         share: of the deliveries that these are.
@@ -81,6 +82,7 @@ class _Work:
     order: Int64Array
     far: float
     near: float
+    farthest: float
     floor: float
     scale: float
     share: float
@@ -135,9 +137,11 @@ def best_trees(
     unit = options.row_bytes / GIGA
     draw = np.random.default_rng(options.seed)
     far = times.far if times.crossing else min(times.far, times.near)
+    machines = _machines(topology, unit)
+    apart = machines.machine_of[:, None] != machines.machine_of
     everything = _Work(
-        relation, _machines(topology, unit), draw.permutation(relation.num_classes), far / unit, times.near / unit,
-        times.bytes_alone / unit, 1.0, 1.0, needed,
+        relation, machines, draw.permutation(relation.num_classes), far / unit, times.near / unit,
+        float(machines.latency[apart].max(initial=0.0)), times.bytes_alone / unit, 1.0, 1.0, needed,
     )  # fmt: skip
     work = everything
     if work.deliveries > MANY:
@@ -220,7 +224,7 @@ def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, 
         bytes_alone = np.array(
             [(1.0 + SLACK) / num_far if kind == "f" else NEAR / num_far for kind in pattern]
         )
-        room = latency + bytes_alone * work.floor
+        room = np.where(latency < work.far, latency, work.farthest) + bytes_alone * work.floor
         result = _passes(
             work, latency, room, MAX_PASSES if work.share == 1.0 else SAMPLE_PASSES, beat, deadline
         )
@@ -294,9 +298,7 @@ def _run_pass(
     src, dst, stage = np.empty((3, 3 * work.deliveries), np.int32)  # pages that are not used take no memory
     piece = min(EDGES, 1 + work.deliveries // FOLLOWED)
     start, begun, blindly, due = 0, time.perf_counter(), False, num / FOLLOWED
-    machine = work.machines.machine_of
-    largest = float(work.machines.latency[machine[:, None] != machine].max(initial=0.0))
-    least = np.where(latency < work.far, loads.room, (1.0 + TIGHT) * largest)
+    least = np.where(latency < work.far, loads.room, (1.0 + TIGHT) * work.farthest)
     while start < num:
         left, passed = deadline - time.perf_counter(), time.perf_counter() - begun
         rest = passed * (num - start) / start if start else 0.0  # at this pace

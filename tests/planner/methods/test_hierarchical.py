@@ -1,7 +1,6 @@
 """Plans machine by machine, for many ranks: judged by walking the trees over sets, and by the bounds by cuts."""
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from dgcl.planner.synthetic import synthetic_relation
 from dgcl.planner.trees import Trees
 from dgcl.topology import Connection, Device, Topology, resolve_topology
 from dgcl.topology.combine import Nic, cluster
+from dgcl.topology.latencies import without_latencies
 from tests.samples import named
 
 OPTIONS = PlanOptions()
@@ -22,13 +22,11 @@ OPTIONS = PlanOptions()
 
 def without_latency(name: str) -> Topology:
     """A preset in which only bytes count: a few rows on many ranks would be all latency."""
-    topology = resolve_topology(name)
-    return replace(topology, connections=tuple(replace(c, latency=0.0) for c in topology.connections))
+    return without_latencies(resolve_topology(name))
 
 
 def one_nic(node: str, machines: int) -> Topology:
-    each = without_latency(node)
-    return cluster(each, machines, nics=[Nic("nvswitch", 50.0)])
+    return cluster(without_latency(node), machines, nics=[Nic("nvswitch", 50.0)])
 
 
 def planned(relation: Relation, topology: Topology) -> tuple[Trees, float]:
@@ -46,14 +44,8 @@ def walk(relation: Relation, trees: Trees, topology: Topology) -> None:
         c = int(trees.tree_class[t])
         owner = int(relation.source[c])
         edges = slice(int(trees.edge_ptr[t]), int(trees.edge_ptr[t + 1]))
-        sent = sorted(
-            zip(
-                trees.edge_stage[edges].tolist(),
-                trees.edge_src[edges].tolist(),
-                trees.edge_dst[edges].tolist(),
-                strict=True,
-            )
-        )
+        columns = (trees.edge_stage, trees.edge_src, trees.edge_dst)
+        sent = sorted(zip(*(column[edges].tolist() for column in columns), strict=True))
         since, entered = {owner: -1}, [topology.devices[owner].machine]
         for stage, src, dst in sent:
             assert since[src] < stage
@@ -105,32 +97,18 @@ def test_much_is_planned_by_a_sample(monkeypatch):
     assert gap <= 0.10
 
 
-def test_links_of_large_latency_stay_open_while_stages_follow_a_sample(
-    monkeypatch,
-):
-    """Two of four machines are far from each other: what stages turn out to take must not shut their links out."""
-    monkeypatch.setattr(hierarchical, "MANY", 4000)
-    monkeypatch.setattr(hierarchical, "SAMPLE", 3000)
-    machine = np.arange(16) // 4
-
-    def wire(a: int, b: int) -> Connection:
-        ends = {int(machine[a]), int(machine[b])}
-        bandwidth, latency = (100.0, 1e-8) if len(ends) == 1 else (2.0, 6e-6 if ends == {0, 3} else 5e-8)
-        return Connection(f"{a}-{b}", "wire", f"d{a}", f"d{b}", bandwidth, latency=latency)
-
-    wires = tuple(wire(a, b) for a in range(16) for b in range(a))
-    devices = tuple(Device(f"d{i}", machine=int(m)) for i, m in enumerate(machine))
-    draw, classes = np.random.default_rng(0), []
-    for _ in range(3000):
-        owner = int(draw.integers(16))
-        wanted = set(draw.choice(16, draw.integers(1, 8), replace=False).tolist()) - {owner}
-        if wanted:
-            classes.append((owner, wanted, int(draw.integers(1, 6))))
-    relation, topology = Relation.from_classes(16, classes), Topology("uneven", devices, wires)
-    assert relation.num_dests().sum() > 4000
-    trees, gap = planned(relation, topology)
-    walk(relation, trees, topology)
-    assert gap <= 0.4
+@pytest.mark.parametrize("many", [0, hierarchical.MANY], ids=["by a sample", "at once"])
+def test_links_of_large_latency_stay_open(many: int, monkeypatch):
+    """Stages last as long as the latest link between machines, before any tree has used it, too."""
+    monkeypatch.setattr(hierarchical, "MANY", many)
+    monkeypatch.setattr(hierarchical, "SAMPLE", 4)
+    devices = tuple(Device(f"d{i}", machine=i // 2) for i in range(4))
+    wires = tuple(Connection(f"w{i}", "wire", f"d{i}", f"d{i + 2}", 1.0, float(i)) for i in range(2))
+    relation, topology = (
+        Relation.from_classes(4, [(i, {(i + 2) % 4}, 1) for i in range(4)]),
+        Topology("apart", devices, wires),
+    )
+    walk(relation, planned(relation, topology)[0], topology)
 
 
 def test_rows_leave_a_busy_machine_once_and_go_on_from_others():
