@@ -56,12 +56,13 @@ def join_cut(
 
 @compiled
 def sent_rows(
-    left_of_edge: NDArray[Any], right_of_edge: NDArray[Any], num_left: int, num_right: int
+    left_of_edge: NDArray[Any], right_of_edge: NDArray[Any], num_left: int, num_right: int, most: int
 ) -> NDArray[np.bool_]:
     """(L,) whether a left node is of Koenig's cover: none that is unmatched leads to it by an alternating path.
 
-    Phases of depth-first searches that look ahead for an unmatched right node (Pothen and Fan, 1990), which end with
-    one that finds none: it has gone along all those paths. Any maximum matching gives the same cover.
+    Phases of Hopcroft and Karp: breadth-first to the nearest unmatched right nodes, then disjoint paths to them. The
+    last finds none, or begins when `most` edges were looked at: the cover has, beyond the smallest, at most the
+    unmatched right nodes that are reached then. Any maximum matching gives the same cover.
     """
     ptr = np.zeros(num_left + 2, np.int64)
     for node in left_of_edge:
@@ -73,37 +74,46 @@ def sent_rows(
         place = ptr[left_of_edge[edge] + 1]
         right[place], ptr[left_of_edge[edge] + 1] = right_of_edge[edge], place + 1
     of_left, of_right = np.full(num_left, -1, right.dtype), np.full(num_right, -1, right.dtype)
-    ahead, at, path = ptr[:num_left].copy(), ptr[:num_left].copy(), np.empty(num_left, right.dtype)
-    seen, phase, is_longer = np.zeros(num_right, np.int32), 0, True
-    while is_longer:
-        phase, is_longer = phase + 1, False
+    level, path, at = np.empty(num_left, np.int32), np.empty(num_left, right.dtype), ptr[:num_left].copy()
+    while True:
+        is_last, nearest, done, size = most < 0, num_left, 0, 0
+        for left in range(num_left):
+            at[left], level[left] = ptr[left], -1
+            if of_left[left] < 0:
+                level[left], path[size] = 0, left
+                size += 1
+        while done < size and (is_last or level[path[done]] <= nearest):
+            left = path[done]
+            for node in right[ptr[left] : ptr[left + 1]]:
+                mate = of_right[node]
+                if mate < 0:
+                    nearest = level[left]
+                elif level[mate] < 0:
+                    level[mate], path[size] = level[left] + 1, mate
+                    size += 1
+            most -= ptr[left + 1] - ptr[left]
+            done += 1
+        if is_last or nearest == num_left:
+            return level < 0
         for root in range(num_left):
             depth = 0 if of_left[root] < 0 else -1
-            path[0], at[root] = root, ptr[root]
+            path[0] = root
             while depth >= 0:
-                left, free = path[depth], -1
-                while free < 0 and ahead[left] < ptr[left + 1]:
-                    free = right[ahead[left]] if of_right[right[ahead[left]]] < 0 else -1
-                    ahead[left] += 1
-                if free >= 0:
-                    is_longer = True
-                    for step in range(depth, -1, -1):
-                        of_right[free] = path[step]
-                        of_left[path[step]], free = free, of_left[path[step]]
-                    break
-                while at[left] < ptr[left + 1] and seen[right[at[left]]] == phase:
-                    at[left] += 1
+                left = path[depth]
                 if at[left] == ptr[left + 1]:
                     depth -= 1
                     continue
-                seen[right[at[left]]], depth = phase, depth + 1
-                path[depth] = of_right[right[at[left]]]
-                at[path[depth]] = ptr[path[depth]]
-    sent = of_left >= 0
-    for node in range(num_right):
-        if seen[node] == phase:
-            sent[of_right[node]] = False
-    return sent
+                node = right[at[left]]
+                mate = of_right[node]
+                at[left] += 1
+                if mate < 0:
+                    for step in range(depth, -1, -1):
+                        of_right[node] = path[step]
+                        of_left[path[step]], node = node, of_left[path[step]]
+                    break
+                if level[mate] == level[left] + 1:
+                    depth += 1
+                    path[depth] = mate
 
 
 @compiled
