@@ -186,7 +186,7 @@ def _give_to_workers(
     """
     worker = workers_of(placement, graph, part, control.world_size)
     of_workers: list[Any] = [edges_of_worker(graph, worker, peer) for peer in range(control.world_size)]
-    sources = np.unique(of_workers[control.rank].sources)
+    sources = np.flatnonzero(np.bincount(of_workers[control.rank].sources, minlength=len(part)))
     pieces = [
         (
             (each.heads, each.degrees, first_edge + each.first, each.sources, first_edge + each.order),
