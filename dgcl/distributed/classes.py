@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from dgcl.distributed.functional_dropout import dropping
+from dgcl.distributed.functional_dropout import dropping, own_functions
 from dgcl.distributed.home import Home
 
 
@@ -57,10 +57,11 @@ def subclass(kind: Callable[[type], type], base: type) -> type:
     result.dgcl_base, result.dgcl_kind = base, staticmethod(kind)  # type: ignore[attr-defined]
     functions = dropping(base)
     result.dgcl_calls_dropout = "forward" in functions  # type: ignore[attr-defined]
-    for name in functions.keys() - {
-        "forward",
-        "__init__",
-    }:  # parts of a forward, which are recomputed by themselves
+    # Parts of a forward, which are recomputed by themselves, or which scripts call: encode, decode.
+    parts = {*functions}
+    if kind is plain and not hasattr(base, "training_step"):  # of Lightning, which calls the optimizer
+        parts |= {name for name in own_functions(base) if name[0] != "_"}
+    for name in parts - {"forward", "__init__"}:
         setattr(result, name, _intercepted(getattr(result, name)))
     result.__module__, result.__doc__ = __name__, base.__doc__
     return result

@@ -94,27 +94,17 @@ def get_laplacian(
     edges.comm.require_neighbourhoods("get_laplacian")
     with edges.messages(edge_index):
         edge_index, edge_weight = remove_self_loops(edge_index, edge_weight)
-        return _laplacian(edges, edge_index, edge_weight, normalization, dtype)
-
-
-def _laplacian(
-    edges: EdgeSet,
-    edge_index: Tensor,
-    edge_weight: Tensor | None,
-    normalization: str | None,
-    dtype: torch.dtype | None,
-) -> tuple[Tensor, Tensor]:
-    weight = _weights(edge_index, edge_weight, dtype)
-    sources, heads = edge_index
-    # It counts out-edges, which are on the ranks of their heads.
-    degree = edges.comm.fold(
-        weight.new_zeros(edges.num_sources).index_add(0, sources, weight), edges.exchange
-    )
-    if normalization is None:
-        return add_self_loops(edge_index, num_nodes=edges.num_owned)[0], torch.cat([-weight, degree])
-    scale = _expanded(edges, _inverse(degree, -0.5 if normalization == "sym" else -1.0))
-    weight = scale[sources] * weight * (scale[heads] if normalization == "sym" else 1.0)
-    return add_self_loops(edge_index, -weight, fill_value=1.0, num_nodes=edges.num_owned)
+        weight = _weights(edge_index, edge_weight, dtype)
+        sources, heads = edge_index
+        # It counts out-edges, which are on the ranks of their heads.
+        degree = edges.comm.fold(
+            weight.new_zeros(edges.num_sources).index_add(0, sources, weight), edges.exchange
+        )
+        if normalization is None:
+            return add_self_loops(edge_index, num_nodes=edges.num_owned)[0], torch.cat([-weight, degree])
+        scale = _expanded(edges, _inverse(degree, -0.5 if normalization == "sym" else -1.0))
+        weight = scale[sources] * weight * (scale[heads] if normalization == "sym" else 1.0)
+        return add_self_loops(edge_index, -weight, fill_value=1.0, num_nodes=edges.num_owned)
 
 
 def _expanded(edges: EdgeSet, scale: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
 """Ends of edges in a forward of the user's own: rows that sources index are exchanged, vertices have their own numbers.
 
 A function mode sees each call (:mod:`dgcl.distributed.interception`); what is made of an ``edge_index`` by taking,
-joining and reshaping is remembered as its sources or heads. Compiled code is not seen.
+joining and reshaping is remembered as its sources or heads, and what computes with numbers of sources is refused.
+Compiled code is not seen.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -17,18 +19,17 @@ from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
 from dgcl.nn.core_rows import ids_of_rows
 from dgcl.ranks.context import context
 
-_KEPT_BY = {
-    "__getitem__", "cat", "clone", "contiguous", "expand", "expand_as", "index_select", "long", "masked_select",
-    "reshape", "squeeze", "stack", "to", "unbind", "unsqueeze", "view"
-}  # fmt: skip
-_WRITING = {
-    "__setitem__", "bincount", "index_add", "index_add_", "index_put_", "scatter", "scatter_", "scatter_add",
-    "scatter_add_", "scatter_reduce", "scatter_reduce_"
-}  # fmt: skip
+_KEPT_BY = re.compile(
+    "T|__getitem__|cat|clone|contiguous|cpu|cuda|data|detach|expand|expand_as|flatten|index_select|int|long"
+    "|masked_select|repeat|repeat_interleave|reshape|squeeze|stack|t|to|unbind|unsqueeze|view"
+)
+_WRITING = re.compile("__setitem__|bincount|index_add_?|index_put_?|scatter_?|scatter_add_?|scatter_reduce_?")
+_TAKING = re.compile("__getitem__|embedding|gather|index_select|take_along_dim")
+_HARMLESS = re.compile("argsort|new_.*|.*_like")
+_READING = re.compile("ge|gt|le|lt|numpy|tolist")
+_ENDS = ["sources", "heads"]
 
-_SEEN = _KEPT_BY | _WRITING | {"arange", "embedding", "max"}
-
-#: Of tensors made of edges their set, and "edges", "sources" or "heads".
+#: Of tensors made of edges their set, and "ends", "sources" or "heads".
 _roles = WeakTensorKeyDictionary()
 #: What arange gave: numbers of rows.
 _numbers = WeakTensorKeyDictionary()
@@ -37,78 +38,118 @@ _numbers = WeakTensorKeyDictionary()
 def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a function of torch in a distributed model. Collective where sources index this rank's rows."""
     name = getattr(func, "__name__", "")
-    if name not in _SEEN:
-        return func(*args, **kwargs)
-    integers = [each for each in _tensors([*args, *kwargs.values()]) if each.dtype == torch.int64]
-    if name == "embedding" and len(args) > 1 and args[0] in _numbers:
-        ids = ids_of_rows(context.communicator, len(args[0]), len(args[1]))
-        return func(args[0] if ids is None else ids, *args[1:], **kwargs)
-    edges, end = next((role for each in integers if (role := _role(each))), (None, ""))
-    if edges is None or edges.comm.message_edges is not None:
+    name = func.__self__.__name__ if name == "__get__" else name  # type: ignore[attr-defined]
+    values = [*args, *kwargs.values()]
+    integers = [each for each in tensors_in(values) if each.dtype in (torch.int32, torch.int64)]
+    place = int(name == "embedding")  # of rows that are taken
+    takes = _TAKING.fullmatch(name) and _role(values[place]) is None
+    if takes and isinstance(index := values[1 - place], Tensor) and index in _numbers:
+        ids = ids_of_rows(context.communicator, len(index), len(values[place]))
+        return func(*(ids if each is index and ids is not None else each for each in args), **kwargs)
+    roles = [role for each in integers if (role := _role(each))]
+    if not roles or roles[0][0].comm.message_edges is not None:
         out = func(*args, **kwargs)
         if name == "arange":
             _numbers[out] = True
         return out
+    edges, end = next((role for role in roles if role[1] != "heads"), roles[0])
     if name == "max" and len(args) == 1 and not kwargs:  # by which vertices are counted
         return args[0].new_tensor(edges.count(end) - 1)
-    takes = name in ("__getitem__", "index_select") and _role(args[0]) is None
-    if end != "edges" and (takes or name in _WRITING):
+    writes = _WRITING.fullmatch(name) and (name == "bincount" or _role(args[0]) is None)
+    if writes or takes:
         edges.comm.require_neighbourhoods(f"{name} by the {end} of edges")
-    if end == "sources" and name in _WRITING:
+    if writes and end != "heads":
         raise ValueError(
-            f"{name} by the sources of edges adds up out-edges, which are on the ranks of their heads: dispatch the"
+            f"{name} by the {end} of edges adds up out-edges, which are on the ranks of their heads: dispatch the"
             " graph turned round, too, and add up by its heads"
         )
-    if name == "cat" and {role[1] for each in integers if (role := _role(each))} == {"sources", "heads"}:
+    ends = [role[1] for role in roles]
+    mixed = len({*ends}) > 1
+    if takes and not mixed:
+        rows = _rows_at(values[place], edges, end, _dim(values))
+        return func(*(rows if each is values[place] else each for each in args), **kwargs)
+    out = None if takes else func(*args, **kwargs)
+    results = out if isinstance(out, tuple) else (out,)
+    if _KEPT_BY.fullmatch(name) and (not mixed or (name == "stack" and ends == _ENDS)):
+        for at, each in enumerate(results):
+            _roles[each] = edges, _end_of_result(name, values, end, at)
+    elif takes or _reads_numbers(name, end, len(ends) == len(integers) > 1, results):
         raise ValueError(
-            "cat of sources and heads of edges numbers rows of two kinds, [owned | halo] and owned: index rows by each,"
-            " and join what that gives"
+            f"{name} of the {end} of edges reads numbers of vertices, which are this rank's, sources [owned | halo]:"
+            " index rows by each end alone, or compute it before dgcl.dispatch, as rows of edges"
         )
-    if end == "sources" and takes:
-        index, dim = args[1], 0
-        if isinstance(index, tuple):  # x[:, sources]
-            dim = [isinstance(each, Tensor) for each in index].index(True)
-        elif name == "index_select":
-            dim = index
-        args = _at_sources(args[0], edges, dim), *args[1:]
-    out = func(*args, **kwargs)
-    if name in _KEPT_BY:
-        for place, each in enumerate(out if isinstance(out, tuple) else (out,)):
-            _roles[each] = edges, _end_of_result(name, args, end, place)
     return out
 
 
 def _role(value: Any) -> tuple[EdgeSet, str] | None:
     edges = edge_set_of(value) if isinstance(value, Tensor) else None
-    return _roles.get(value) if edges is None else (edges, "edges")
+    return _roles.get(value) if edges is None else (edges, "ends")
 
 
-def _end_of_result(name: str, args: tuple[Any, ...], end: str, place: int) -> str:
-    """Which end a result is, of what was made of ``end``."""
+def _end_of_result(name: str, values: list[Any], end: str, place: int) -> str:
+    """Which end a result is, of what was made of ``end``; both where it cannot be said."""
     if name == "stack":
-        return "edges"
-    if end != "edges" or name not in ("__getitem__", "unbind"):
+        return "ends"
+    if end != "ends" or name not in ("__getitem__", "unbind"):
         return end
-    index = args[1] if name == "__getitem__" else place
+    index = values[1] if name == "__getitem__" else place
     index = index[0] if isinstance(index, tuple) else index
-    return ("sources", "heads")[index] if isinstance(index, int) else end
+    return _ENDS[index] if type(index) is int and index < 2 else end
 
 
-def _at_sources(rows: Tensor, edges: EdgeSet, dim: int) -> Tensor:
-    """Rows that sources index."""
-    if rows.shape[dim] == edges.num_owned:
-        return edges.expand(rows, dim)
-    if rows.shape[dim] != edges.num_sources:
+def _reads_numbers(name: str, end: str, of_ends: bool, results: Any) -> bool:
+    """Whether what a function gives depends on numbers of vertices, which are a rank's own.
+
+    Args:
+        name: The function's.
+        end: What it takes.
+        of_ends: It takes ends of edges alone, several.
+        results: What it gives.
+    """
+    if name.strip("_") in ("eq", "ne"):  # rows that are owned have one number as sources and as heads
+        return not of_ends
+    if _READING.fullmatch(name):
+        return True
+    return (
+        end != "heads"
+        and not _HARMLESS.fullmatch(name)
+        and any(
+            isinstance(each, Tensor) and not (each.is_floating_point() and each.layout == torch.strided)
+            for each in results
+        )
+    )
+
+
+def _dim(values: list[Any]) -> int:
+    """The dimension along which a function takes rows."""
+    if isinstance(values[1], tuple):  # x[:, sources]
+        return [isinstance(each, Tensor) for each in values[1]].index(True)
+    return next((each for each in values if type(each) is int), 0)
+
+
+def _rows_at(rows: Tensor, edges: EdgeSet, end: str, dim: int) -> Tensor:
+    """Rows that ends of edges index."""
+    length, comm = rows.shape[dim], edges.comm
+    if length == comm.num_nodes != edges.num_owned and not comm.node_types:  # a table of all vertices
+        return rows.index_select(dim, torch.cat([comm.owned_ids, comm.halo_ids]).to(rows.device))
+    if end == "heads" or length == edges.num_sources != edges.num_owned:
+        return rows
+    if length != edges.num_owned:
         raise ValueError(
             f"rows that sources of edges index must be the {edges.num_owned} of this rank, which are exchanged (got"
-            f" {rows.shape[dim]}): give degree, scatter, ... the size x.size(0)"
+            f" {length}): give degree, scatter, ... the size x.size(0)"
         )
-    return rows
+    return edges.expand(rows, dim)
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among arguments, in lists, dicts and data of PyG among them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, (tuple, list)):
-            yield from _tensors(value)
+            yield from tensors_in(value)
+        elif isinstance(value, dict):
+            yield from tensors_in(value.values())
+        elif isinstance(getattr(value, "edge_index", None), Tensor):
+            yield value.edge_index

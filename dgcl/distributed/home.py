@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from dgcl.distributed.edge_ends import tensors_in
 from dgcl.distributed.interception import AsOneDevice
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
 from dgcl.nn.arguments import current
@@ -94,17 +95,7 @@ class Home:
 
 def _communicator_of(arguments: list[Any]) -> Communicator | None:
     """That of the first edges among arguments of a forward."""
-    for tensor in _tensors(arguments):
+    for tensor in tensors_in(arguments):
         if tensor.dim() == 2 and (known := edge_set_of(tensor)) is not None:
             return known.comm
     return None
-
-
-def _tensors(arguments: list[Any]) -> Iterator[Tensor]:
-    for value in arguments:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, dict):
-            yield from (each for each in value.values() if isinstance(each, Tensor))
-        elif isinstance(getattr(value, "edge_index", None), Tensor):
-            yield value.edge_index

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from dgcl.autograd.operators import transparent
 from dgcl.distributed.edge_ends import call
 from dgcl.distributed.functional_dropout import replaced
-from dgcl.nn.guards import see_rows
+from dgcl.nn.guards import explain, see_rows
 from dgcl.ranks.torch_private import num_function_modes, skip_frame
 
 
@@ -21,8 +21,10 @@ class AsOneDevice(TorchFunctionMode):
     def __enter__(self) -> Any:
         if not torch.compiler.is_compiling():
             transparent.count += 1
-            # Compiled by itself for one function, it would be taken for others.
-            skip_frame(AsOneDevice.__torch_function__)
+            for function in (AsOneDevice.__torch_function__, call, see_rows):
+                skip_frame(
+                    function
+                )  # compiled by themselves for one function, they would be taken for others
         super().__enter__()
         self._depth = num_function_modes()
         return self
@@ -41,8 +43,13 @@ class AsOneDevice(TorchFunctionMode):
     ) -> Any:
         """Call ``func``, or what replaces it."""
         kwargs = kwargs or {}
-        func = replaced(func, args, kwargs)
-        if torch.compiler.is_compiling():
+        func = replaced(func)
+        if torch.compiler.is_compiling() or isinstance(func, torch._ops.OperatorBase):  # of compiled code
             return func(*args, **kwargs)
-        see_rows(func, args, kwargs)
-        return call(func, args, kwargs)
+        try:
+            out = call(func, args, kwargs)
+        except (IndexError, RuntimeError) as error:
+            explain(error)
+            raise
+        see_rows(func, args, kwargs, out)
+        return out

@@ -28,6 +28,12 @@ class Exchanged(NamedTuple):
         return [Exchanged(*each) for each in zip(*pieces, strict=True)]
 
 
+class ExchangedPair(Exchanged):
+    """Of an argument that is a pair, which functions get that read it by its own name."""
+
+    pair: Any
+
+
 class Messages(Distributed):
     """Comes before a subclass of ``MessagePassing``.
 
@@ -40,7 +46,12 @@ class Messages(Distributed):
 
     def _dgcl_edges(self, edge_index: Any) -> EdgeSet:
         """The set that the edges of a call are of; edges that were changed are looked at in calls 1, 2, 4, ..."""
-        if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided or len(edge_index) != 2:
+        if (
+            not isinstance(edge_index, Tensor)
+            or hasattr(edge_index, "sparse_size")
+            or edge_index.layout != torch.strided
+            or len(edge_index) != 2
+        ):
             raise ValueError(
                 f"edge_index must be a (2, E) tensor in a distributed model (got {type(edge_index).__name__}"
                 f"{f', {edge_index.layout}' if isinstance(edge_index, Tensor) else ''}): take that of dgcl.dispatch,"
@@ -100,11 +111,6 @@ def _exchanging(
                 " build the communicator with strategy='halo'"
             )
         sizes = (edges.num_sources, edges.num_heads)
-        rows = edges.num_owned
-        if size is not None and not (size[0] in (None, rows, sizes[0]) and size[1] in (None, sizes[1])):
-            raise ValueError(
-                f"size must be ({rows}, {sizes[1]}), rows of this rank (got {tuple(size)}): leave it out"
-            )
         known = self.dgcl_base.__module__.startswith("torch_geometric.") and not (
             drops and self.dgcl_may_drop
         )
@@ -119,10 +125,14 @@ def _exchanging(
 def _exchange(value: Any, edges: EdgeSet, dim: int) -> Any:
     same = edges.num_heads == edges.num_owned  # else sources and heads are of two types
     at_sources, at_heads = value if isinstance(value, (tuple, list)) else (value, value if same else None)
-    if isinstance(at_sources, Tensor):
-        at_sources = edges.expand(at_sources, dim % at_sources.dim())
+    if not isinstance(at_sources, Tensor):
+        return value
+    at_sources = edges.expand(at_sources, dim % at_sources.dim())
+    if isinstance(value, Tensor):
         return Exchanged(at_sources, at_heads)
-    return value
+    out = ExchangedPair(at_sources, at_heads)
+    out.pair = value
+    return out
 
 
 def _as_given(function: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]:
@@ -131,7 +141,7 @@ def _as_given(function: Callable[..., Any], names: frozenset[str]) -> Callable[.
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         for name in names & kwargs.keys():
             if isinstance(kwargs[name], Exchanged):
-                kwargs[name] = kwargs[name].heads
+                kwargs[name] = getattr(kwargs[name], "pair", kwargs[name].heads)
         return function(self, *args, **kwargs)
 
     return call

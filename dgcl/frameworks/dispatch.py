@@ -294,6 +294,7 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
     comm.require_neighbourhoods("collect(data)")
     whole, report, (known, places) = copy(data), dict[Any, Any](), comm.dispatched
     stores, of_dgl = whole.stores, isinstance(whole.stores, dict)
+    ends = "" if of_dgl else "edge_index"
     if not of_dgl:
         stores = {store._key or "": store for store in stores}
     if not places or stores.keys().isdisjoint(places["vertices"][0]):
@@ -302,7 +303,7 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
         for name, value in store.items():
             if name == "num_nodes" and not of_dgl:
                 store[name] = places["vertices"][0][key][1]
-            if name == "edge_index":
+            if name == ends:
                 report[key, name] = f"edges of others on rank {comm.rank}"
                 if getattr(value if of_dgl else edge_set_of(value), "comm", None) is comm:
                     report[key, name], store[name] = "edges", _whole_ends(comm, key).t()
@@ -332,7 +333,7 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
             types, ids, num_core = places[kind]
             ids, value = _within(ids, *types[key]), stores[key][name]
             value = comm._collect("collect", value, dst, None, len(ids), ids[:num_core], types[key][1])
-            stores[key][name] = value.t() if name == "edge_index" and value is not None else value
+            stores[key][name] = value.t() if name == ends and value is not None else value
     if dst not in (None, comm.rank):
         return None
     return whole.whole(stores, places["vertices"][0]) if of_dgl else whole.cpu()

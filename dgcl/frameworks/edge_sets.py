@@ -45,7 +45,7 @@ class EdgeSet:
         return int(self.comm.layouts[self.exchange].num_local)
 
     def count(self, end: str) -> int:
-        """Rows of this rank at an end of the edges, "sources" or "heads"; "edges": the more of both."""
+        """Rows of this rank at an end of the edges, "sources" or "heads"; of others the more of both."""
         counts = {"sources": self.num_owned, "heads": self.num_heads}
         return counts.get(end, max(counts.values()))
 

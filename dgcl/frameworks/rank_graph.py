@@ -93,15 +93,13 @@ class RankGraph:
 
     @property
     def stores(self) -> dict[Any, dict[str, Any]]:
-        """Rows by type, and sets of edges, as :func:`dgcl.collect` takes them."""
+        """Rows by type, and sets of edges under no name, as :func:`dgcl.collect` takes them."""
         stores = {name: dict(self.nodes[name].data) for name in self.ntypes}
-        return stores | {
-            key: {**block.edata, "edge_index": edges} for key, (edges, block) in self._relations.items()
-        }
+        return stores | {key: {**block.edata, "": edges} for key, (edges, block) in self._relations.items()}
 
     def whole(self, stores: Mapping[Any, dict[str, Any]], places: Mapping[str, tuple[int, int]]) -> Any:
-        """The graph of DGL with all rows, ends of edges as ``edge_index``, and (first, number) of vertices by type."""
-        ends = {key: tuple(stores[key].pop("edge_index")) for key in self._relations}
+        """The graph of DGL with all rows, ends of edges under no name, and (first, number) of vertices by type."""
+        ends = {key: tuple(stores[key].pop("")) for key in self._relations}
         graph = dgl.heterograph(ends, {name: number for name, (_, number) in places.items()})
         for key, rows in stores.items():
             (graph.edges if key in ends else graph.nodes)[key].data.update(rows)
@@ -131,10 +129,10 @@ class RankGraph:
 
     @property
     def _graph(self) -> Any:  # DGL's edge softmax asks for it
-        if sys._getframe(1).f_locals.get("norm_by") == "src":
+        if sys._getframe(1).f_locals.get("norm_by") != "dst":
             raise ValueError(
-                "edge_softmax(norm_by='src') needs all out-edges of a vertex, which are on the ranks of their heads:"
-                " dispatch the graph turned round, and take norm_by='dst'"
+                "a rank's graph takes edge_softmax with norm_by='dst', update_all and apply_edges, and no dgl.ops or"
+                " dgl.reverse: out-edges of a vertex are on the ranks of their heads; dispatch the graph turned round"
             )
         return self.block._graph
 

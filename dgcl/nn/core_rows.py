@@ -43,7 +43,7 @@ def num_counted(comm: Communicator, outputs: Tensor) -> int:
 
 def first_rows(rows: Rows, count: int) -> Rows:
     """The first ``count`` rows; None stays None."""
-    return rows if rows is None or len(rows) == count else rows[:count]
+    return rows if rows is None or len(rows) == count else rows.narrow(0, 0, count)
 
 
 def ids_of_rows(comm: Communicator, num_rows: int, num_vertices: int) -> Tensor | None:

@@ -6,14 +6,18 @@ none has completed.
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.nn.parameter import is_lazy
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.errors import InexactWarning
 from dgcl.nn.drift import parameters_of
@@ -24,85 +28,125 @@ if TYPE_CHECKING:
 
 
 #: Functions that reduce rows to what a sum over ranks may complete.
-_REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "min", "std", "var")
-_SCATTERS = ("scatter_add_", "scatter_reduce_", "index_add_", "index_add")
-#: Those that nothing completes: which of their arguments names the dimension, and that without it.
+_REDUCTIONS = re.compile(
+    "amax|amin|bmm|dot|einsum|index_add_?|matmul|max|mean|min|mm|scatter_add_|scatter_reduce_|std|sum|tensordot|var"
+)
+#: Those that give a row for each, and look at all: which of their arguments names the dimension, and that without it.
 _ALONG = {
-    **dict.fromkeys(("softmax", "log_softmax", "logsumexp", "cumsum", "sort", "argsort", "median"), (1, -1)),
-    **dict.fromkeys(("norm", "topk"), (2, -1)),
+    **dict.fromkeys(("softmax", "log_softmax", "cumsum", "sort", "argsort"), (1, -1)),
+    **dict.fromkeys(("conv1d", "instance_norm"), (99, -1)),
+    **dict.fromkeys(("batch_norm", "linalg_qr", "linalg_svd", "multi_head_attention_forward"), (99, 0)),
     "normalize": (2, 1),
-    "multi_head_attention_forward": (99, 0),
+    "roll": (2, 0),
+    "scaled_dot_product_attention": (99, -2),
 }
-_SEEN = {
-    *_REDUCTIONS, *_SCATTERS, *_ALONG, "__getitem__", "batch_norm", "matmul", "mm", "scaled_dot_product_attention"
-}  # fmt: skip
+#: How functions begin that take, turn or join rows and add none up.
+_TAKING = re.compile(
+    "__|chunk|embedding|flatten|gather|index_select|masked_select|narrow|new_|pad|repeat|reshape|select|split|take"
+    "|tensor_split|unbind|unflatten|unfold|view"
+)
+#: Those that sum rows of edges by their heads, or sort them for that.
+_BY_HEADS = re.compile("argsort|index_|scatter|segment|sort")
+_RANDOM = re.compile(
+    "alpha_dropout|bernoulli|dropout[123]d|feature_|gumbel_softmax|multinomial|normal$|rand(?!om)|rrelu"
+)
 _SYNC = "sync_gradients"
 
 _warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+_of_ranks: WeakKeyDictionary[Any, Iterable[set[int]]] = WeakKeyDictionary()
+#: Rows that a mask took.
+_masked = WeakTensorKeyDictionary()
 
 
-def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
     """See a call that takes this rank's rows for all, inside a distributed model; never under a compiler.
 
-    Reductions are marked, as a sum over ranks may complete them; the rest is warned of.
+    What it is shows in shapes: the number of this rank's vertices or edges is gone, or is there twice. Reductions are
+    marked, as a sum over ranks may complete them; the rest is warned of.
     """
     name, comm = getattr(func, "__name__", ""), context.communicator
-    if name not in _SEEN or comm is None or comm.world_size == 1:
+    if comm is None or comm.world_size == 1:
         return
-    rows, other = (*args, *kwargs.values(), None, None)[:2]
-    if name in _SCATTERS:
-        rows = args[-1] if args and isinstance(args[-1], Tensor) else kwargs.get("src", rows)
-        if _counts_rows(rows, comm):
-            _mark(comm, f"{name} of")
-    elif name in ("matmul", "mm") and min(rows.dim(), other.dim()) > 1:
-        if _counts_rows(other, comm) and len(rows) != len(other):
-            _mark(comm, "product over")
-        elif _counts_rows(rows, comm) and other.shape[-1] == len(rows):
+    if _RANDOM.match(name) and kwargs.get("generator") is None and kwargs.get("training", True):
+        _warn(
+            comm,
+            f"the model draws random numbers by {name}, others on each rank, and not those of one device: take"
+            " torch.nn.functional.dropout, or dispatch what was drawn for the whole graph",
+        )
+    values = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and not is_lazy(each)]
+    results = [each.shape for each in (out if isinstance(out, tuple) else (out,)) if isinstance(each, Tensor)]
+    of_parameters = {size for each in values if isinstance(each, Parameter) for size in each.shape}
+    vertices, edges = (each - of_parameters for each in _counts(comm))
+    for rows in values if results else ():
+        integers = vertices if _REDUCTIONS.fullmatch(name) and comm.message_edges is None else ()
+        counts = vertices | edges if rows.is_floating_point() else integers
+        dims = [dim for dim, size in enumerate(rows.shape[: 1 if rows.dim() < 3 else 3]) if size in counts]
+        dim = 0 if rows in _masked else dims[0] if dims else None
+        if name == "__getitem__":
+            return _see_taken(rows, dim, args[1], out, comm)
+        count = -1 if dim is None else rows.shape[dim]
+        if dim is None or (count in edges and _BY_HEADS.match(name)):
+            continue
+        if name in _ALONG:
+            place, default = _ALONG[name]
+            along = kwargs.get("dim", args[place] if len(args) > place else default)
+            if along in (dim, dim - rows.dim()) and (name != "batch_norm" or kwargs.get("training")):
+                _warn_of_own_rows(name, comm)
+        elif (times := max(shape.count(count) for shape in results)) > max(
+            each.shape.count(count) for each in values
+        ):
             _warn_of_own_rows("products with all rows", comm)
-    elif name == "__getitem__" and isinstance(other, slice):
-        whole = {comm.local.num_edges: comm.num_edges, comm.num_owned: comm.num_nodes}
-        if isinstance(rows, Tensor) and not other.start and whole.get(other.stop) == len(rows) > other.stop:
-            _warn(
-                comm,
-                f"the model takes the first {other.stop} of {len(rows)} rows of the whole graph for this rank's: hand"
-                " them out with dgcl.dispatch, comm.dispatch_edges or dgcl.dispatch_features",
-            )
-    elif name == "scaled_dot_product_attention":
-        if rows.shape[-2] == comm.num_owned not in rows.shape[:-2]:
-            _warn_of_own_rows(name, comm)
-    elif name in _REDUCTIONS and _counts_rows(rows, comm):
-        if 0 in _dims(rows, args, kwargs, 1, None):
-            _mark(comm, f"{name} over")
-    elif name in _ALONG and _counts_rows(rows, comm):
-        if 0 in _dims(rows, args, kwargs, *_ALONG[name]):
-            _warn_of_own_rows(name, comm)
-    elif name == "batch_norm" and kwargs.get("training") and _counts_rows(rows, comm):
-        _warn_of_own_rows(name, comm)
+        elif not times and not _TAKING.match(name):
+            if _REDUCTIONS.fullmatch(name):
+                comm.control.pooled = [*comm.control.pooled[-15:], f"{name} over"]
+            else:
+                _warn_of_own_rows(name, comm)
+        return
 
 
-def _mark(comm: Communicator, reduction: str) -> None:
-    comm.control.pooled = [*comm.control.pooled[-15:], reduction]
+def explain(error: Exception) -> None:
+    """Add to an error of torch in a distributed model what a rank has."""
+    comm = context.communicator
+    if comm is not None and comm.world_size > 1 and type(error) in (IndexError, RuntimeError):
+        error.add_note(
+            f"in a distributed model: rank {comm.rank} has {comm.num_owned} of {comm.num_nodes} vertices and"
+            f" {comm.local.num_edges} of {comm.num_edges} edges. What has a row for each goes through dgcl.dispatch;"
+            " rows of any vertices, by ids of the whole graph, come from dgcl.fetch"
+        )
 
 
-def _counts_rows(rows: Any, comm: Communicator) -> bool:
-    """Whether there is a row for each vertex, and not for each edge."""
-    counts = isinstance(rows, Tensor) and rows.is_floating_point() and rows.dim() > 0
-    return counts and len(rows) == comm.num_owned != comm.local.num_edges
+def _see_taken(rows: Tensor, dim: int | None, index: Any, out: Tensor, comm: Communicator) -> None:
+    """See rows that are taken by number, or by a mask."""
+    wholes = (comm.num_owned, comm.num_nodes), (comm.local.num_edges, comm.num_edges)
+    if isinstance(index, slice) and (index.stop, len(rows)) in wholes:
+        _warn(
+            comm,
+            f"the model takes the first {index.stop} of {len(rows)} rows of the whole graph for this rank's: hand"
+            " them out with dgcl.dispatch, comm.dispatch_edges or dgcl.dispatch_features",
+        )
+    if dim == 0 and isinstance(index, Tensor) and index.dtype == torch.bool:
+        _masked[out] = True
+    elif dim == 0 and (
+        type(index) is int or (isinstance(index, slice) and 0 < len(range(len(rows))[index]) < len(rows))
+    ):
+        _warn_of_own_rows(f"rows {index}", comm)
 
 
-def _dims(
-    rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, default: int | None
-) -> set[int]:
-    """The dimensions that arguments name."""
-    dim = kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else default))
-    dims = dim if isinstance(dim, (tuple, list)) else range(rows.dim()) if dim is None else (dim,)
-    return {each % rows.dim() for each in dims if isinstance(each, int)}
+def _counts(comm: Communicator) -> Iterable[set[int]]:
+    """How many vertices and edges of each type a rank has, but for so few that they are no sign of anything."""
+    if comm not in _of_ranks:
+        numbers = {"vertices": [comm.num_owned], "edges": [comm.local.num_edges]}
+        for kind, (types, ids, _) in comm.dispatched[1].items():
+            numbers[kind] += [int(((ids >= at) & (ids < at + num)).sum()) for at, num in types.values()]
+        vertices, edges = ({number for number in each if number > 4} for each in numbers.values())
+        _of_ranks[comm] = vertices, edges - vertices
+    return _of_ranks[comm]
 
 
 def _warn_of_own_rows(name: str, comm: Communicator) -> None:
     _warn(
         comm,
-        f"the model takes {name} along this rank's rows, which are not those of all vertices: compute it with"
+        f"the model takes {name} along this rank's rows, which are not all: compute it with"
         " dgcl.nn.global_sum (docs/frameworks.md, Losses), or along another dimension",
     )
 
@@ -116,7 +160,7 @@ def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) 
     if pooled:
         _warn(
             comm,
-            f"the model took the {pooled[0]} this rank's rows, which is not that of all vertices: take"
+            f"the model took the {pooled[0]} this rank's rows, which is not that of all: take"
             " dgcl.nn.global_mean_pool and its kin, or complete a sum with dgcl.nn.global_sum",
         )
     if control.last_sum in ("", _SYNC):

@@ -6,7 +6,6 @@ A layer of one's own is not known here: :func:`dgcl.testing.assert_equivalent` t
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -175,6 +174,9 @@ _RULES: dict[str, dict[str, _Rule]] = {
         **_other("LINKX LightGCN Node2Vec MetaPath2Vec", _WHOLE),
     },
     "dgl": {
+        "Sequential": _Rule(
+            "takes graphs of DGL's own class alone", "call its layers one by one", distributed=False
+        ),
         "EdgeWeightNorm": _Rule(
             _DEGREES, "use it on rank 0, and hand its result out with dispatch_edges", distributed=False
         ),
@@ -229,10 +231,11 @@ def _findings(model: Module, which: Callable[[Module, _Rule], bool], training: b
     findings = []
     for name, module in model.named_modules():
         known = _rule_of(type(module))
-        if training and known is not None:
-            module = copy.copy(module)
-            module.training = True
-        if known is not None and which(module, known[1]) and known[1].applies(module):
+        mode = module.training
+        module.training = mode or training
+        applies = known is not None and which(module, known[1]) and known[1].applies(module)
+        module.training = mode
+        if known is not None and applies:
             kind, rule = known
             findings.append(Finding(name, kind, rule.why, rule.instead, rule.random))
     return findings

@@ -104,6 +104,7 @@ def loss(
             )
         _check(tensors, mask)
         used = current(comm)
+        marked = used.control.pooled
         if not on_every_rank:
             count = num_counted(used, tensors[0])
             if count < len(tensors[0]):
@@ -132,7 +133,10 @@ def loss(
             losses = called(*(_keep_rows(each, mask, 0.0) for each in tensors), **options)
             _check_losses(losses, outputs, targets, name)
             losses, divisor = _counted(losses, mask)
-        return _reduce(losses, divisor, reduction, ddp, used, name, on_every_rank)
+        value = _reduce(losses, divisor, reduction, ddp, used, name, on_every_rank)
+        if not torch.compiler.is_compiling():
+            used.control.pooled = marked  # sums of its own are completed
+        return value
 
     return of_all_ranks
 
@@ -244,7 +248,7 @@ def _counted(losses: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """The losses with zeros in the rows that do not count, and the number of elements in those that do."""
     if mask is None:
         return losses, torch.full((), losses.numel(), dtype=torch.float64, device=losses.device)
-    elements_per_row = losses[:1].numel() if len(losses) else 0
+    elements_per_row = losses.shape[1:].numel()
     return _keep_rows(losses, mask, 0.0), mask.sum(dtype=torch.float64) * elements_per_row
 
 

@@ -176,7 +176,7 @@ def dropout(
         call = rows.next_dropout_call() if comm is None else next_call(comm)
     if p == 1.0:
         return x * 0.0
-    kept = keep_mask(ids, x[:1].numel() if len(x) else 0, p, seed=seed, call=call).view(x.shape)
+    kept = keep_mask(ids, x.shape[1:].numel(), p, seed=seed, call=call).view(x.shape)
     return torch.where(kept, x * (1.0 / (1.0 - p)), 0.0)
 
 
@@ -192,7 +192,7 @@ def next_call(comm: Communicator) -> int:
     if torch.compiler.is_compiling():
         return comm.next_dropout_call()
     alone, calls = comm.control.threads_of_ranks == 1, _calls.setdefault(comm, {})
-    drawn = int(torch.randint(2**63 - 1, (), device="cpu")) if alone else 0
+    drawn = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if alone else 0
     if current_graph_task() == -1:  # not in a backward
         call = calls[drawn] = comm.next_dropout_call()
         if len(calls) > _RECENT:

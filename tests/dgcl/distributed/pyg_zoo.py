@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import Linear, Module, ReLU, Sequential
+from torch.nn.utils.parametrizations import weight_norm
 
 pytest.importorskip("torch_geometric")
 import torch_geometric.nn as pyg
@@ -68,20 +69,21 @@ class Res(Module):
 
 
 class OwnLayer(pyg.MessagePassing):
-    """As a tutorial writes one: reads its argument by itself, too, and counts in-edges."""
+    """As a tutorial writes one: reads a pair and a tensor by themselves, too, and counts in-edges."""
 
     def __init__(self) -> None:
         super().__init__(aggr="add")
         self.lin = Linear(WIDTH, WIDTH)
 
     def forward(self, x, edge_index):
-        return self.propagate(edge_index, x=self.lin(x), norm=norm_of(edge_index, x))
+        h = self.lin(x)
+        return self.propagate(edge_index, x=(x, h), h=h, norm=norm_of(edge_index, x))
 
-    def message(self, x_i, x_j, norm):
-        return norm.view(-1, 1) * (x_j - x_i)
+    def message(self, x_i, x_j, h_j, norm):
+        return norm.view(-1, 1) * (x_j - x_i * h_j)
 
-    def update(self, aggr_out, x):
-        return aggr_out + x
+    def update(self, aggr_out, x, h):
+        return aggr_out * x[0] + x[1] - h.sin()
 
 
 class Mesh(pyg.MessagePassing):
@@ -147,7 +149,9 @@ ZOO: dict[str, tuple[Callable[[], Module], str]] = {
     "FeaStConv": (lambda: pyg.FeaStConv(W, 3, heads=2), XE),
     "FiLMConv": (lambda: pyg.FiLMConv(W, 3), XE),
     "GATConv": (lambda: pyg.GATConv(W, 3, heads=2, edge_dim=OF_EDGES), "x edge_index attr"),
-    "GATv2Conv": (lambda: pyg.GATv2Conv(W, 3, heads=2, edge_dim=OF_EDGES), "x edge_index attr"),
+    "GATv2Conv": (
+        lambda: weight_norm(pyg.GATv2Conv(W, 3, heads=2, edge_dim=OF_EDGES), "att"), "x edge_index attr"
+    ),
     "GCN2Conv": (lambda: pyg.GCN2Conv(W, 0.1, 0.5, 1), "x x_0 edge_index"),
     "GCNConv": (lambda: pyg.GCNConv(W, 3), XE),
     "GCNConv with weights": (lambda: pyg.GCNConv(W, 3, improved=True), "x edge_index weight"),

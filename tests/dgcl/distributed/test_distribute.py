@@ -239,51 +239,46 @@ def test_a_model_goes_on_when_its_graph_is_rewired():
     check(dgcl.launch(rank, 3)[0], [model(whole.x, whole.edge_index)] * 2)
 
 
-def test_a_message_that_numbers_sources_is_refused():
-    class Counts(pyg.MessagePassing):
-        def forward(self, x, edge_index):
-            return self.propagate(edge_index, x=x)
+class Counts(pyg.MessagePassing):
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
 
-        def message(self, x_j, edge_index, size):
-            return x_j / torch.bincount(edge_index[0], minlength=size[0])[edge_index[0]].view(-1, 1)
+    def message(self, x_j, edge_index, size):
+        return x_j / torch.bincount(edge_index[0], minlength=size[0])[edge_index[0]].view(-1, 1)
 
+
+class Drops(nn.Module):
+    def forward(self, x):
+        return functional.dropout(x, 0.5, self.training)
+
+
+class Mine(nn.BatchNorm1d):
+    pass
+
+
+OF_A_NORM = r"cannot be distributed as it is:\n  the model \(torch.nn.\w+\)"
+#: Models, and what is said of them.
+INEXACT = [
+    (
+        lambda: nn.ModuleList([Counts()]),
+        r"0 \(Counts\) reads edge_index, size in messages, which are a rank's",
+    ),
+    (
+        lambda: torch.fx.symbolic_trace(Drops()),
+        r"torch.fx.GraphModule\) calls dropout as a function; take torch.nn.Drop",
+    ),
+    (lambda: Mine(3), OF_A_NORM),
+    (lambda: nn.SyncBatchNorm(3), OF_A_NORM),
+    (lambda: nn.BatchNorm2d(3), OF_A_NORM),
+]
+
+
+@pytest.mark.parametrize("make, message", INEXACT)
+def test_models_that_cannot_be_exact_are_refused(make, message):
     def rank():
         rank_data()
-        with pytest.raises(
-            ValueError, match=r"0 \(Counts\) reads edge_index, size in messages, which are a rank's"
-        ):
-            dgcl.distribute(nn.ModuleList([Counts()]))
-
-    dgcl.launch(rank, 1)
-
-
-def test_dropout_in_a_traced_model_is_refused():
-    class Drops(nn.Module):
-        def forward(self, x):
-            return functional.dropout(x, 0.5, self.training)
-
-    def rank():
-        rank_data()
-        traced = torch.fx.symbolic_trace(Drops())
-        with pytest.raises(
-            ValueError, match=r"torch.fx.GraphModule\) calls dropout as a function; take torch.nn.Drop"
-        ):
-            dgcl.distribute(traced)
-
-    dgcl.launch(rank, 1)
-
-
-def test_norms_of_ones_own_are_refused():
-    class Mine(nn.BatchNorm1d):
-        pass
-
-    def rank():
-        rank_data()
-        for norm in (Mine(3), nn.LazyBatchNorm1d(), nn.SyncBatchNorm(3), nn.BatchNorm2d(3)):
-            with pytest.raises(
-                ValueError, match=r"cannot be distributed as it is:\n  the model \(torch.nn.\w+\)"
-            ):
-                dgcl.distribute(norm)
+        with pytest.raises(ValueError, match=message):
+            dgcl.distribute(make())
 
     dgcl.launch(rank, 2)
 
@@ -305,10 +300,6 @@ def of_sources(conv, x, edge_index, comm):
     return conv(x, edge_index)
 
 
-def wrong_size(conv, x, edge_index, comm):
-    return conv(x, edge_index, size=(comm.num_nodes, comm.num_nodes))
-
-
 def exchanged_by_hand(conv, x, edge_index, comm):
     return conv(dgcl.graph_allgather(x), edge_index)
 
@@ -318,7 +309,6 @@ REFUSED = {
     new_edges: "edge_index must hold edges of this rank",
     sparse: r"edge_index must be a \(2, E\) tensor in a distributed model",
     of_sources: "flow must be 'source_to_target' in a distributed model",
-    wrong_size: "size must be",
     exchanged_by_hand: "rows must",
 }
 

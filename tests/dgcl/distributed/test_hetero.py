@@ -51,7 +51,7 @@ def graph_of_dgl() -> Any:
     g = dgl.heterograph({name: tuple(data[name].edge_index.int()) for name in TYPES}, SIZES)
     g.ndata["x"] = data.x_dict
     for name in TYPES:
-        g.edges[name].data["w"] = torch.arange(g.num_edges(name)).double().cos()
+        g.edges[name].data["edge_index"] = torch.arange(g.num_edges(name)).double().cos()
     return g
 
 
@@ -117,7 +117,7 @@ class OfDgl(nn.Module):
             g.multi_update_all(
                 {name: (fn.u_mul_e("k", "a", "m"), fn.sum("m", "z")) for name in TYPES}, "mean"
             )
-            g.apply_edges(lambda edges: {"e": edges.src["k"] * edges.data["w"][:, None]}, etype="by")
+            g.apply_edges(lambda edges: {"e": edges.src["k"] * edges.data["edge_index"][:, None]}, etype="by")
             g.multi_update_all(
                 {
                     "by": (fn.copy_e("e", "m"), fn.max("m", "y")),
@@ -189,7 +189,7 @@ def check_whole(g: Any, whole: Any) -> None:
         assert torch.equal(g.nodes[name].data["x"], whole.nodes[name].data["x"])
     for name in whole.canonical_etypes:
         assert torch.equal(torch.stack(g.edges(etype=name)), torch.stack(whole.edges(etype=name)))
-        assert torch.equal(g.edges[name].data["w"], whole.edges[name].data["w"])
+        assert torch.equal(g.edges[name].data["edge_index"], whole.edges[name].data["edge_index"])
 
 
 def expected(name: str) -> tuple[nn.Module, list[Any]]:

@@ -65,13 +65,20 @@ class Norm(Own):
 
 
 class Scattered(Own):
-    """No layer: rows are gathered and summed by hand."""
+    """No layer: rows, and a table of all vertices, are gathered and summed by hand, in a method that scripts call."""
+
+    def encode(self, x, edge_index):
+        row, col = edge_index.T[edge_index[0] != edge_index[1]].t()
+        both = torch.cat([*x[edge_index], self.table(edge_index[0])], 1)
+        sums = (
+            scatter(x.index_select(0, row), col, 0, len(x)) + scatter(both, edge_index[1], 0, len(x))[:, 3:7]
+        )
+        rows = torch.gather(x, 0, row[:, None].expand(-1, WIDTH)) * functional.embedding(row.int(), x)
+        sums = sums.index_add(0, col, rows * torch.take_along_dim(x, col[:, None], dim=0))
+        return sums + x[row].new_zeros(len(x), 1).index_add(0, col, x.t()[:1, row].t())
 
     def forward(self, x, edge_index):
-        row, col = edge_index[:, edge_index[0] != edge_index[1]]
-        return scatter(x.index_select(0, row), col, 0, len(x)) + x[row].new_zeros(len(x), 1).index_add(
-            0, col, x.t()[:1, row].t()
-        )
+        return self.encode(x, edge_index)
 
 
 class AlongOthers(Own):
@@ -94,7 +101,7 @@ def test_it_is_that_of_one_device(kind):
         data = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 5 % 3)
         own = dgcl.distribute(copy.deepcopy(model))
         assert own.eval()(data.x, data.edge_index).shape == own.train()(data.x, data.edge_index).shape
-        out = own(data.x.requires_grad_(), data.edge_index)
+        out = getattr(own, "encode", own)(data.x.requires_grad_(), data.edge_index)
         dgcl.nn.loss(functional.mse_loss)(out, out.detach().cos()).backward()
         dgcl.nn.sync_gradients(own)
         return dgcl.collect(out.detach()), dgcl.collect(data.x.grad), [p.grad for p in own.parameters()]
@@ -110,27 +117,32 @@ def test_it_is_that_of_one_device(kind):
 
 #: What a forward makes of its rows, edges and model, and what is said of it.
 WARNED: dict[str, Any] = {
-    "softmax": lambda x, edges, own: x.softmax(0),
-    "normalize": lambda x, edges, own: functional.normalize(x, dim=0),
-    "norm": lambda x, edges, own: x / x.norm(dim=0),
-    "cumsum": lambda x, edges, own: x.cumsum(0),
-    "batch_norm": lambda x, edges, own: functional.batch_norm(x, None, None, training=True),
-    "multi_head_attention_forward": lambda x, edges, own: own.attention(x[None], x[None], x[None])[0][0],
-    "scaled_dot_product_attention": lambda x, edges, own: functional.scaled_dot_product_attention(x, x, x),
-    "products with all rows": lambda x, edges, own: (x @ x.t()).sum(1, keepdim=True),
+    "normalize": lambda x, edges: functional.normalize(x, dim=0),
+    "norm": lambda x, edges: x / x.norm(dim=0),
+    "batch_norm": lambda x, edges: functional.batch_norm(x, None, None, training=True),
+    "multi_head_attention_forward": lambda x, edges: nn.MultiheadAttention(4, 2).double()(x, x, x)[0],
+    "scaled_dot_product_attention": lambda x, edges: functional.scaled_dot_product_attention(x, x, x),
+    "softmax": lambda x, edges: x * x[edges[0]].softmax(0).sum(0),
+    "rows 0": lambda x, edges: x - x[0],
+    "products with all rows": lambda x, edges: (x @ x.t()).sum(1, keepdim=True),
 }
 REFUSED: dict[str, Any] = {
-    "scatter_add_ by the sources": lambda x, edges, own: x * degree(edges[0], len(x)).view(-1, 1),
-    "__setitem__ by the sources": lambda x, edges, own: x.clone().__setitem__(edges[0], 1.0),
-    "cat of sources and heads": lambda x, edges, own: x[torch.cat([edges[1], edges[0]])],
-    "rows that sources of edges index": lambda x, edges, own: x[:1][edges[0]],
+    "scatter_add_ by the sources": lambda x, edges: x * degree(edges[0], len(x)).view(-1, 1),
+    "__setitem__ by the sources": lambda x, edges: x.clone().__setitem__(edges[0], 1.0),
+    "cat of the sources of edges": lambda x, edges: x[torch.cat([edges[1], edges[0]])],
+    "lt of the sources": lambda x, edges: edges[0] < edges[1],
+    "mul of the sources": lambda x, edges: edges[0] * 2,
+    "sparse_coo_tensor of the ends": lambda x, edges: torch.sparse_coo_tensor(
+        edges, x.new_ones(edges.shape[1])
+    ),
+    "rows that sources of edges index": lambda x, edges: x.new_ones(1)[edges[0]],
 }
 
 
 @pytest.mark.parametrize("words, act", [*WARNED.items(), *REFUSED.items()])
 def test_it_is_said(words, act):
     def forward(self, x, edge_index):
-        return act(self.conv(x, edge_index), edge_index, self)
+        return act(self.conv(x, edge_index), edge_index)
 
     kind = type("Kind", (Own,), {"forward": forward})
 

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,8 +68,32 @@ def batch_of(x: Tensor) -> Tensor:
 
 
 LOSS, POOL = "no loss of dgcl.nn took part.*dgcl.nn.loss", "global_mean_pool and its kin"
-#: What runs on each rank, and what is warned of; None: nothing.
+#: What a distributed model makes of the rows of its layer, and what is warned of; None: nothing.
+POOLS: dict[str, tuple[Callable[[Tensor], Tensor], str | None]] = {
+    "rows of the whole graph, cut": (
+        lambda x: x + rows(4)[: len(x)],
+        "first .* of 23 rows of the whole graph.*dgcl.dispatch",
+    ),
+    "mean of rows": (lambda x: x.mean(0, keepdim=True), f"mean over.*{POOL}"),
+    "mean of rows, below a norm": (
+        lambda x: dgcl.nn.BatchNorm(4).double()(x + x.mean(0)),
+        f"mean over.*{POOL}",
+    ),
+    "mean of masked rows": (lambda x: x - x[x[:, 0] > 0].mean(0), f"mean over.*{POOL}"),
+    "product of rows": (lambda x: x @ (x.t() @ x), f"matmul over.*{POOL}"),
+    "maximum of rows": (lambda x: x.amax(0, keepdim=True), f"amax over.*{POOL}"),
+    "PyG's mean pool": (
+        lambda x: pyg.global_mean_pool(x, batch_of(x), 1),
+        f"scatter_add_ over.*{POOL}",
+    ),
+    "random numbers": (lambda x: x * torch.rand_like(x), "random numbers by rand_like"),
+    "a sum that is completed": (lambda x: dgcl.nn.global_sum(x.sum(0, keepdim=True)), None),
+    "our mean pool": (lambda x: dgcl.nn.global_mean_pool(x, batch_of(x), 1), None),
+    "a loss inside": (lambda x: x + dgcl.nn.loss(F.mse_loss)(x, x.detach().cos()), None),
+}
+#: What runs on each rank, and what is warned of.
 GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
+    **{name: (partial(train, pool), words) for name, (pool, words) in POOLS.items()},
     "mean of a rank's losses": (lambda data: plain_loss(data, torch.mean), LOSS),
     "mean of a rank's losses, below a norm": (
         lambda data: plain_loss(data, lambda squares: dgcl.nn.BatchNorm(4).double()(squares).mean()),
@@ -82,32 +107,8 @@ GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
         lambda data: with_term(data, lambda weight: dgcl.nn.count_once(weight.square().sum())),
         None,
     ),
-    "rows of the whole graph, cut": (
-        lambda data: train(lambda x: x + rows(4)[: len(x)], data),
-        "first .* of 23 rows of the whole graph.*dgcl.dispatch",
-    ),
     "several hops, not distributed": (undistributed, r"GraphSAGE|BasicGNN.*several hops.*dgcl\.distribute"),
-    "mean of rows": (lambda data: train(lambda x: x.mean(0, keepdim=True), data), f"mean over.*{POOL}"),
-    "mean of rows, below a norm": (
-        lambda data: train(lambda x: dgcl.nn.BatchNorm(4).double()(x + x.mean(0)), data),
-        f"mean over.*{POOL}",
-    ),
-    "sum of rows": (lambda data: train(lambda x: x.sum(0, keepdim=True), data), f"sum over.*{POOL}"),
-    "maximum of rows": (lambda data: train(lambda x: x.amax(0, keepdim=True), data), f"amax over.*{POOL}"),
-    "PyG's mean pool": (
-        lambda data: train(lambda x: pyg.global_mean_pool(x, batch_of(x), 1), data),
-        f"of this rank's rows.*{POOL}",
-    ),
-    "a sum that is completed": (
-        lambda data: train(lambda x: dgcl.nn.global_sum(x.sum(0, keepdim=True)), data),
-        None,
-    ),
-    "our mean pool": (lambda data: train(lambda x: dgcl.nn.global_mean_pool(x, batch_of(x), 1), data), None),
-    "rows": (lambda data: train(lambda x: x - x.mean(1, keepdim=True), data), None),
-    "mean of rows, compiled": (
-        lambda data: train(lambda x: x.mean(0, keepdim=True), data, compiled=True),
-        None,
-    ),
+    "mean of rows, compiled": (partial(train, POOLS["mean of rows"][0], compiled=True), None),
 }
 
 

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -28,42 +29,32 @@ def seeded(make):
     return module
 
 
+def of_pyg(names, *args, takes_edges=True):
+    return {name: (partial(getattr(pyg, name), *args), takes_edges) for name in names.split()}
+
+
 #: By name: what makes it, and whether it takes edges.
 MODULES = {
-    "sage": (lambda: pyg.SAGEConv(WIDTH, WIDTH), True),
-    "gin": (lambda: pyg.GINConv(nn.Linear(WIDTH, WIDTH)), True),
+    **of_pyg("SAGEConv GATConv GraphConv GCNConv SGConv TAGConv ARMAConv MixHopConv", WIDTH, WIDTH),
+    **of_pyg("BatchNorm GraphNorm InstanceNorm LayerNorm", WIDTH, takes_edges=False),
+    **of_pyg("PairNorm MeanSubtractionNorm GraphSizeNorm", takes_edges=False),
+    **of_pyg("AntiSymmetricConv", WIDTH),
+    **of_pyg("LGConv"),
     "gin-with-batch-norm": (
         lambda: pyg.GINConv(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))), True
     ),
-    "gat": (lambda: pyg.GATConv(WIDTH, WIDTH), True),
-    "graph-conv": (lambda: pyg.GraphConv(WIDTH, WIDTH), True),
-    "gcn": (lambda: pyg.GCNConv(WIDTH, WIDTH), True),
     "gcn-not-normalised": (lambda: pyg.GCNConv(WIDTH, WIDTH, normalize=False), True),
-    "lg": (lambda: pyg.LGConv(), True),
     "lg-not-normalised": (lambda: pyg.LGConv(normalize=False), True),
     "appnp": (lambda: pyg.APPNP(3, 0.1), True),
-    "sg": (lambda: pyg.SGConv(WIDTH, WIDTH, 2), True),
     "ssg": (lambda: pyg.SSGConv(WIDTH, WIDTH, 0.1, 2), True),
-    "tag": (lambda: pyg.TAGConv(WIDTH, WIDTH), True),
     "cheb": (lambda: pyg.ChebConv(WIDTH, WIDTH, 3), True),
-    "arma": (lambda: pyg.ARMAConv(WIDTH, WIDTH), True),
-    "mix-hop": (lambda: pyg.MixHopConv(WIDTH, WIDTH), True),
     "gated": (lambda: pyg.GatedGraphConv(WIDTH, 2), True),
     "eg": (lambda: pyg.EGConv(WIDTH, WIDTH, num_heads=2), True),
-    "anti-symmetric": (lambda: pyg.AntiSymmetricConv(WIDTH), True),
     "batch-norm": (lambda: nn.BatchNorm1d(WIDTH), False),
     "batch-norm-in-evaluation": (lambda: nn.BatchNorm1d(WIDTH).eval(), False),
-    "batch-norm-of-pyg": (lambda: pyg.BatchNorm(WIDTH), False),
     "batch-norm-of-ours": (lambda: dgcl.nn.BatchNorm(WIDTH), False),
-    "graph-norm": (lambda: pyg.GraphNorm(WIDTH), False),
-    "pair-norm": (lambda: pyg.PairNorm(), False),
-    "instance-norm": (lambda: pyg.InstanceNorm(WIDTH), False),
-    "mean-subtraction": (lambda: pyg.MeanSubtractionNorm(), False),
-    "graph-size-norm": (lambda: pyg.GraphSizeNorm(), False),
-    "layer-norm-of-graph": (lambda: pyg.LayerNorm(WIDTH), False),
     "layer-norm-of-node": (lambda: pyg.LayerNorm(WIDTH, mode="node"), False),
     "layer-norm": (lambda: nn.LayerNorm(WIDTH), False),
-    "linear": (lambda: nn.Linear(WIDTH, WIDTH), False),
 }  # fmt: skip
 
 
