@@ -41,6 +41,8 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     name = func.__self__.__name__ if name == "__get__" else name  # type: ignore[attr-defined]
     values = [*args, *kwargs.values()]
     integers = [each for each in tensors_in(values) if each.dtype in (torch.int32, torch.int64)]
+    if not integers and name != "arange":
+        return func(*args, **kwargs)
     place = int(name == "embedding")  # of rows that are taken
     takes = _TAKING.fullmatch(name) and _role(values[place]) is None
     if takes and isinstance(index := values[1 - place], Tensor) and index in _numbers:

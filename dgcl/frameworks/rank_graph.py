@@ -305,7 +305,8 @@ class RowsByType(NamedTuple):
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Refuse to list ids."""
         raise dgl.DGLError(
-            "a rank's graph lists no vertices or edges: comm.owned_ids and comm.local have their ids"
+            "a rank's graph lists no vertices or edges: comm.owned_ids and comm.local have their ids; change the"
+            " graph (dgl.add_self_loop, ...) before dgcl.dispatch"
         )
 
 

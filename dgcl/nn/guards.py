@@ -75,17 +75,20 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         )
     values = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and not is_lazy(each)]
     results = [each.shape for each in (out if isinstance(out, tuple) else (out,)) if isinstance(each, Tensor)]
-    of_parameters = {size for each in values if isinstance(each, Parameter) for size in each.shape}
-    vertices, edges = (each - of_parameters for each in _counts(comm))
+    vertices, edges = _counts(comm)
     for rows in values if results else ():
-        integers = vertices if _REDUCTIONS.fullmatch(name) and comm.message_edges is None else ()
-        counts = vertices | edges if rows.is_floating_point() else integers
-        dims = [dim for dim, size in enumerate(rows.shape[: 1 if rows.dim() < 3 else 3]) if size in counts]
-        dim = 0 if rows in _masked else dims[0] if dims else None
+        sizes = rows.shape[: 1 if rows.dim() < 3 else 3]
+        dim = next((at for at, size in enumerate(sizes) if size in vertices or size in edges), None)
+        dim = 0 if rows in _masked else dim
         if name == "__getitem__":
-            return _see_taken(rows, dim, args[1], out, comm)
-        count = -1 if dim is None else rows.shape[dim]
-        if dim is None or (count in edges and _BY_HEADS.match(name)):
+            return _see_taken(rows, dim if rows.is_floating_point() else None, args[1], out, comm)
+        count = -1 if dim is None else sizes[dim]
+        if dim is None or any(isinstance(each, Parameter) and count in each.shape for each in values):
+            continue
+        sums, integers = _REDUCTIONS.fullmatch(name), not rows.is_floating_point()
+        if integers and (not sums or rows.dtype == torch.bool):
+            continue
+        if (count in edges or comm.message_edges) and (integers or _BY_HEADS.match(name)):
             continue
         if name in _ALONG:
             place, default = _ALONG[name]
@@ -97,7 +100,7 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         ):
             _warn_of_own_rows("products with all rows", comm)
         elif not times and not _TAKING.match(name):
-            if _REDUCTIONS.fullmatch(name):
+            if sums:
                 comm.control.pooled = [*comm.control.pooled[-15:], f"{name} over"]
             else:
                 _warn_of_own_rows(name, comm)
@@ -107,7 +110,7 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def explain(error: Exception) -> None:
     """Add to an error of torch in a distributed model what a rank has."""
     comm = context.communicator
-    if comm is not None and comm.world_size > 1 and type(error) in (IndexError, RuntimeError):
+    if comm is not None and type(error) in (IndexError, RuntimeError):
         error.add_note(
             f"in a distributed model: rank {comm.rank} has {comm.num_owned} of {comm.num_nodes} vertices and"
             f" {comm.local.num_edges} of {comm.num_edges} edges. What has a row for each goes through dgcl.dispatch;"

@@ -174,9 +174,6 @@ _RULES: dict[str, dict[str, _Rule]] = {
         **_other("LINKX LightGCN Node2Vec MetaPath2Vec", _WHOLE),
     },
     "dgl": {
-        "Sequential": _Rule(
-            "takes graphs of DGL's own class alone", "call its layers one by one", distributed=False
-        ),
         "EdgeWeightNorm": _Rule(
             _DEGREES, "use it on rank 0, and hand its result out with dispatch_edges", distributed=False
         ),
