@@ -34,10 +34,8 @@ _REDUCTIONS = re.compile(
 #: Those that give a row for each, and look at all: which of their arguments names the dimension, and that without it.
 _ALONG = {
     **dict.fromkeys(("softmax", "log_softmax", "cumsum", "sort", "argsort"), (1, -1)),
-    **dict.fromkeys(("conv1d", "instance_norm"), (99, -1)),
     **dict.fromkeys(("batch_norm", "linalg_qr", "linalg_svd", "multi_head_attention_forward"), (99, 0)),
     "normalize": (2, 1),
-    "roll": (2, 0),
     "scaled_dot_product_attention": (99, -2),
 }
 #: How functions begin that take, turn or join rows and add none up.
@@ -67,12 +65,15 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     name, comm = getattr(func, "__name__", ""), context.communicator
     if comm is None or comm.world_size == 1:
         return
-    if _RANDOM.match(name) and kwargs.get("generator") is None and kwargs.get("training", True):
+    if _RANDOM.match(name) and kwargs.get("training", True):
         _warn(
             comm,
             f"the model draws random numbers by {name}, others on each rank, and not those of one device: take"
             " torch.nn.functional.dropout, or dispatch what was drawn for the whole graph",
         )
+    sums = _REDUCTIONS.fullmatch(name)
+    if not sums and name not in _ALONG and args and getattr(out, "shape", 0) == getattr(args[0], "shape", 1):
+        return  # an element of each
     values = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and not is_lazy(each)]
     results = [each.shape for each in (out if isinstance(out, tuple) else (out,)) if isinstance(each, Tensor)]
     vertices, edges = _counts(comm)
@@ -85,7 +86,7 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         count = -1 if dim is None else sizes[dim]
         if dim is None or any(isinstance(each, Parameter) and count in each.shape for each in values):
             continue
-        sums, integers = _REDUCTIONS.fullmatch(name), not rows.is_floating_point()
+        integers = not rows.is_floating_point()
         if integers and (not sums or rows.dtype == torch.bool):
             continue
         if (count in edges or comm.message_edges) and (integers or _BY_HEADS.match(name)):
