@@ -33,9 +33,10 @@ _REDUCTIONS = re.compile(
 )
 #: Those that give a row for each, and look at all: which of their arguments names the dimension, and that without it.
 _ALONG = {
-    **dict.fromkeys(("softmax", "log_softmax", "cumsum", "sort", "argsort"), (1, -1)),
+    **dict.fromkeys(("softmax", "log_softmax", "sort", "argsort"), (1, -1)),
     **dict.fromkeys(("batch_norm", "linalg_qr", "linalg_svd", "multi_head_attention_forward"), (99, 0)),
     "normalize": (2, 1),
+    "roll": (2, 0),
     "scaled_dot_product_attention": (99, -2),
 }
 #: How functions begin that take, turn or join rows and add none up.
@@ -52,8 +53,8 @@ _SYNC = "sync_gradients"
 
 _warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 _of_ranks: WeakKeyDictionary[Any, Iterable[set[int]]] = WeakKeyDictionary()
-#: Rows that a mask took.
-_masked = WeakTensorKeyDictionary()
+#: Rows that a mask or a slice took.
+_some = WeakTensorKeyDictionary()
 
 
 def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -65,22 +66,22 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     name, comm = getattr(func, "__name__", ""), context.communicator
     if comm is None or comm.world_size == 1:
         return
-    if _RANDOM.match(name) and kwargs.get("training", True):
+    if _RANDOM.match(name) and kwargs.get("generator") is None and kwargs.get("training", True):
         _warn(
             comm,
             f"the model draws random numbers by {name}, others on each rank, and not those of one device: take"
             " torch.nn.functional.dropout, or dispatch what was drawn for the whole graph",
         )
-    sums = _REDUCTIONS.fullmatch(name)
-    if not sums and name not in _ALONG and args and getattr(out, "shape", 0) == getattr(args[0], "shape", 1):
-        return  # an element of each
     values = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and not is_lazy(each)]
+    sums = _REDUCTIONS.fullmatch(name)
+    if not sums and name not in _ALONG and values and getattr(out, "shape", 0) == values[0].shape:
+        return  # an element of each
     results = [each.shape for each in (out if isinstance(out, tuple) else (out,)) if isinstance(each, Tensor)]
     vertices, edges = _counts(comm)
     for rows in values if results else ():
         sizes = rows.shape[: 1 if rows.dim() < 3 else 3]
         dim = next((at for at, size in enumerate(sizes) if size in vertices or size in edges), None)
-        dim = 0 if rows in _masked else dim
+        dim = 0 if rows in _some else dim
         if name == "__getitem__":
             return _see_taken(rows, dim if rows.is_floating_point() else None, args[1], out, comm)
         count = -1 if dim is None else sizes[dim]
@@ -128,11 +129,9 @@ def _see_taken(rows: Tensor, dim: int | None, index: Any, out: Tensor, comm: Com
             f"the model takes the first {index.stop} of {len(rows)} rows of the whole graph for this rank's: hand"
             " them out with dgcl.dispatch, comm.dispatch_edges or dgcl.dispatch_features",
         )
-    if dim == 0 and isinstance(index, Tensor) and index.dtype == torch.bool:
-        _masked[out] = True
-    elif dim == 0 and (
-        type(index) is int or (isinstance(index, slice) and 0 < len(range(len(rows))[index]) < len(rows))
-    ):
+    if dim == 0 and (isinstance(index, slice) or getattr(index, "dtype", None) is torch.bool):
+        _some[out] = True
+    elif dim == 0 and type(index) is int:
         _warn_of_own_rows(f"rows {index}", comm)
 
 
