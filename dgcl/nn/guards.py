@@ -141,7 +141,7 @@ def _counts(comm: Communicator) -> Iterable[set[int]]:
         numbers = {"vertices": [comm.num_owned], "edges": [comm.local.num_edges]}
         for kind, (types, ids, _) in comm.dispatched[1].items():
             numbers[kind] += [int(((ids >= at) & (ids < at + num)).sum()) for at, num in types.values()]
-        vertices, edges = ({number for number in each if number > 4} for each in numbers.values())
+        vertices, edges = ({number for number in each if number > 8} for each in numbers.values())
         _of_ranks[comm] = vertices, edges - vertices
     return _of_ranks[comm]
 
