@@ -6,7 +6,7 @@ All of them have the same parts. Rows are counted exactly where there is a graph
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from dgcl.grid.counts import count_needs
 from dgcl.grid.grid import Grid, as_grid, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import find_needs
+from dgcl.offload.prediction import DeviceRows
 from dgcl.planner.reading.render import size
 from dgcl.planner.relation import Relation
 from dgcl.planner.synthetic import GraphShape, synthetic_relation
@@ -51,6 +52,7 @@ class Counted:
         edges: (P,) edges that it sums, at the width of a slice.
         slices: Of a row.
         edge_order: Whether edges have an order of their own.
+        chunks: Rows of each rank's device memory in offloading, where chunks were cut.
     """
 
     strategy: Description
@@ -61,6 +63,7 @@ class Counted:
     edges: NDArray[np.int64]
     slices: int = 1
     edge_order: bool = False
+    chunks: Sequence[DeviceRows] = ()
 
     @property
     def rows(self) -> int:

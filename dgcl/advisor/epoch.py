@@ -93,7 +93,7 @@ def epoch_layers(counted: Counted, model: Model, rates: Rates, way: Way) -> list
         dense = trained * products / rates.products + (1 + model.training) * moved / 2 / rates.memory
         copies = 0.0
         if name == "offload":
-            loads = offload_rows(counted, counted.strategy.argument).sources * counted.strategy.argument
+            loads = max(rows.sources for rows in offload_rows(counted)) * counted.strategy.argument
             copied = loads * layer.width * (1 + model.training * (1 + (number > 0)))
             copies = (copied + 2 * most_rows * layer.out) * item / rates.host
             sums, dense = sums * 1.5, dense * 4 / 3  # each layer is computed again in the backward

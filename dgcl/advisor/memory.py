@@ -7,6 +7,7 @@ torch keeps but does not use, Python itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple
 
 import numpy as np
@@ -24,6 +25,7 @@ _WHOLE = {"gat", "mgn"}  # layers of frameworks, of whole neighbourhoods
 #: Of an edge, beyond the local graph: for sums, both ways round, with weights; for layers of frameworks. Measured.
 _EDGE_BYTES = (50, 28)
 _HEAD_BYTES = 12  # of a row that edges of a window lead to, beyond that
+_CHUNK_BYTES = 72  # of a row that a chunk reads: places and slots, both ways. Measured
 _TABLE_BYTES = 24  # of a row that is sent or received: ids, places, and those of the way back
 
 
@@ -35,9 +37,14 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
     heads = counted.owned * counted.slices + partial
     graph = local_graph_bytes(heads, received, counted.edges, counted.edge_order)
     if strategy.name == "offload":
-        rows = offload_rows(counted, strategy.argument)
-        chunk = rows.bytes(model.widths, item, training=model.training).total
-        sizes = {"graph": graph, "a chunk's rows and edges": np.full_like(parameters, chunk)}
+        rows = offload_rows(counted)
+        of_chunks = [each.bytes(model.widths, item, training=model.training) for each in rows]
+        cut = len(counted.chunks) > 0  # else an estimate, with what is not there at once
+        chunk = np.array([each.total - cut * (each.loads + 3 * each.arrivals // 4) for each in of_chunks])
+        tables = cut * _CHUNK_BYTES * strategy.argument * np.array([each.sources for each in rows])
+        sizes = {"graph": graph, "a chunk's rows and edges": chunk + 0 * parameters}
+        # rank 0 arranges the chunks of all
+        sizes["exchange tables"] = 0 * parameters + tables * (1 + (np.arange(len(parameters)) == 0))
     else:
         windows = strategy.argument if strategy.name == "windows" else 0  # each has tables of its own
         graph += _HEAD_BYTES * np.minimum(counted.edges, windows * heads)
@@ -110,18 +117,21 @@ def _at_work(counted: Counted, model: Model, sums: NDArray[np.int64]) -> NDArray
     return most
 
 
-def offload_rows(counted: Counted, chunks: int) -> DeviceRows:
-    """Rows of a rank's device memory with so many chunks, at most: an estimate, as no chunk is cut.
+def offload_rows(counted: Counted) -> Sequence[DeviceRows]:
+    """Rows of each rank's device memory; where no chunk was cut of all, at most: an estimate.
 
     Its rank's edges are divided at random, so the more chunks read a row the more edges lead from it: parts of a graph
     with communities have chunks that read fewer.
     """
+    if counted.chunks:
+        return counted.chunks
+    chunks = counted.strategy.argument
     owned, edges = (-(-int(each.max(initial=0)) // chunks) for each in (counted.owned, counted.edges))
     received, sent, *_ = counted.travelling
     reads = max(int((counted.owned + received).max(initial=0)), 1)
     sources = int(reads * (1 - (1 - 1 / chunks) ** (edges * chunks / reads)))
     travel = min(int(np.maximum(received, sent).max(initial=0)), sources)
-    return DeviceRows(sources, sources, sources, owned, travel, edges)
+    return [DeviceRows(sources, sources, sources, owned, travel, edges)]
 
 
 def host_total(counted: Counted, model: Model) -> int:

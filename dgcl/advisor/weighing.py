@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -15,10 +16,14 @@ from dgcl.advisor.model import Model
 from dgcl.advisor.rates import Rates
 from dgcl.advisor.rows import Row
 from dgcl.advisor.spelling import Description
-from dgcl.offload.prediction import smallest_fitting
+from dgcl.graph import Graph
+from dgcl.offload.arranging import rehearsed
+from dgcl.offload.prediction import DeviceRows, smallest_fitting
 from dgcl.planner.reading.render import seconds as in_seconds
 from dgcl.planner.reading.render import size
 from dgcl.planner.relation import Relation
+
+_CUT = 10**7, 128  # edges and chunks, at most, where chunks are cut
 
 
 def weigh(candidates: Candidates, limit: int | None, rates: Rates) -> Advice:
@@ -26,7 +31,9 @@ def weigh(candidates: Candidates, limit: int | None, rates: Rates) -> Advice:
     model, counts, rows = candidates.model, dict[Row, Counted](), list[Row]()
     for strategy in candidates.names():
         try:
-            counted = _in_memory(candidates, candidates.count(strategy), limit)
+            counted = _in_memory(
+                candidates, candidates.count(strategy), limit, all(row.refused for row in rows)
+            )
         except Refused as refusal:
             rows.append(Row(strategy, refused=True, why=str(refusal)))
             continue
@@ -72,14 +79,22 @@ def _row(counted: Counted, model: Model, rates: Rates) -> Row:
     )  # fmt: skip
 
 
-def _in_memory(candidates: Candidates, counted: Counted, limit: int | None) -> Counted:
-    """Offloading in the fewest chunks that take no more than whole rows; others as they are."""
+def _in_memory(candidates: Candidates, counted: Counted, limit: int | None, is_chosen: bool) -> Counted:
+    """Offloading in the fewest chunks that take no more than whole rows; others as they are.
+
+    Chunks are cut where nothing else fits, unless they or edges are many: that takes METIS for each try.
+    """
     if counted.strategy.name != "offload":
         return counted
-    model = candidates.model
+    model, graph, part = candidates.model, candidates.graph, candidates.part
 
+    @cache
     def chunked(chunks: int) -> Counted:
-        return replace(counted, strategy=Description("offload", chunks))
+        cut: Sequence[DeviceRows] = ()
+        few = graph.num_edges <= _CUT[0] and chunks <= _CUT[1]
+        if is_chosen and few and part is not None and isinstance(graph, Graph):
+            cut = rehearsed(graph, part, candidates.world_size, chunks)
+        return replace(counted, strategy=Description("offload", chunks), chunks=cut)
 
     def peak(counted: Counted) -> int:
         return int(np.sum([*device_bytes(counted, model).values()], 0).max())

@@ -8,7 +8,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dgcl.graph import Graph
 from dgcl.offload.chunks import MOST_CHUNKS, chunk_rows, cut_chunk
 from dgcl.offload.prediction import DeviceRows, device_rows, smallest_fitting
 from dgcl.offload.proof import verify_tables
@@ -17,7 +19,7 @@ from dgcl.offload.schedule import Schedule, reorganise, volumes
 from dgcl.offload.tables import RankTables, compile_tables
 from dgcl.planner.options import PlanOptions
 from dgcl.ranks.control import Control
-from dgcl.relation.local_graph import LocalGraph
+from dgcl.relation.local_graph import LocalGraph, build_local_graph, edges_into
 from dgcl.topology import Topology
 
 
@@ -112,17 +114,39 @@ def _owner(owned: Sequence[Ids]) -> np.ndarray:
     return owner
 
 
+def rehearsed(graph: Graph, part: NDArray[np.int32], num_ranks: int, chunks: int) -> list[DeviceRows]:
+    """Rows of each rank's device memory with so many chunks, which are cut as an Offload cuts them by default."""
+    reports = []
+    for rank in range(num_ranks):
+        mine = np.flatnonzero(part == rank)
+        edges = edges_into(graph, mine)
+        ids = mine, np.setdiff1d(edges.sources, mine), mine[:0]
+        owned, halo, partial = ((each, np.stack([each] * 3)) for each in ids)
+        local = build_local_graph(edges, owned, halo, partial, graph.num_nodes)
+        reports.append((mine, _reads(local, chunk_rows(local, chunks))))
+    _, schedule, sizes = _scheduled(reports, None)
+    return device_rows(schedule, sizes)
+
+
+def _scheduled(reports: list[Any], slots: int | None) -> tuple[list[list[int]], Schedule, list[Any]]:
+    """Of all ranks the order of chunks, what is resident, and the sizes of chunks in this order."""
+    reads = [[reads for reads, _ in of_chunks] for *_, of_chunks in reports]
+    order, schedule = reorganise(reads, _owner([ids for ids, *_ in reports]), slots)
+    ordered = [perm.tolist() for perm in order]
+    return (
+        ordered,
+        schedule,
+        [[of[k][1] for k in perm] for perm, (*_, of) in zip(ordered, reports, strict=True)],
+    )
+
+
 def _peak(control: Control, local: LocalGraph, request: Request, rows: list[Ids]) -> int:
     """Predicted bytes of the fullest rank. Collective."""
     reports = control.gather((local.owned_ids, _reads(local, rows)))
     peak = 0
     if reports is not None:
         assert request.widths is not None
-        reads = [[reads for reads, _ in theirs] for _, theirs in reports]
-        order, schedule = reorganise(reads, _owner([ids for ids, _ in reports]), request.slots)
-        sizes = [
-            [theirs[k][1] for k in perm.tolist()] for perm, (_, theirs) in zip(order, reports, strict=True)
-        ]
+        _, schedule, sizes = _scheduled(reports, request.slots)
         peak = max(
             rows.bytes(request.widths, request.itemsize).total for rows in device_rows(schedule, sizes)
         )
@@ -172,10 +196,7 @@ def _compiled(
     reports: list[Any], topology: Topology, request: Request, options: PlanOptions
 ) -> list[Arrangement]:
     """The arrangement of every rank."""
-    reads = [[reads for reads, _ in of_chunks] for _, _, of_chunks in reports]
-    order, schedule = reorganise(reads, _owner([ids for ids, _, _ in reports]), request.slots)
-    ordered = [perm.tolist() for perm in order]
-    sizes = [[of[k][1] for k in perm] for perm, (_, _, of) in zip(ordered, reports, strict=True)]
+    ordered, schedule, sizes = _scheduled(reports, request.slots)
     rows = [[theirs[k] for k in perm] for perm, (_, theirs, _) in zip(ordered, reports, strict=True)]
     stored = [ids[np.concatenate(theirs)] for theirs, (ids, _, _) in zip(rows, reports, strict=True)]
     tables, plans = compile_tables(schedule, stored, sizes, topology, request.method, options)

@@ -318,6 +318,8 @@ class LayerCall:
     def _new_slots(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Zeros, so that nothing that is read before it is written is NaN."""
         work = self.machinery
+        for x in inputs:
+            work.mover.reserve(work.tables.travelling, bytes_of_row(x))
         return [
             torch.zeros((work.tables.num_slots, *x.shape[1:]), dtype=x.dtype, device=work.device)
             for x in inputs

@@ -44,6 +44,11 @@ class Mover:
         if self._helper is not None:
             self._helper.shutdown(cancel_futures=True)
 
+    def reserve(self, rows: int, row_bytes: int) -> None:
+        """Have a buffer for the most rows that travel at a time: pieces of smaller batches would be too small."""
+        if self.transport is not None:
+            self.transport.empty((rows * row_bytes + 512,), torch.uint8)
+
     def bring(
         self,
         inputs: Sequence[Tensor],

@@ -107,6 +107,12 @@ class RankTables:
     num_slots: int
     programs: dict[str, Program]
 
+    @cached_property
+    def travelling(self) -> int:
+        """The most rows that a call of an exchange has buffers for."""
+        calls = self.programs.values()
+        return max((max(of.num_halo, of.num_arrivals) + of.num_relay for of in calls), default=0)
+
 
 def compile_tables(
     schedule: Schedule,

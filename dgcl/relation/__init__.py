@@ -6,6 +6,6 @@ Imports :mod:`dgcl.graph`, :mod:`dgcl.partition` and :mod:`dgcl.planner.relation
 from __future__ import annotations
 
 from dgcl.relation.classes import ItemClasses, build_classes, halo_classes
-from dgcl.relation.demand import Demand, demand_of_pairs, halo_demand
+from dgcl.relation.demand import Demand, halo_demand
 
-__all__ = ["Demand", "ItemClasses", "build_classes", "demand_of_pairs", "halo_classes", "halo_demand"]
+__all__ = ["Demand", "ItemClasses", "build_classes", "halo_classes", "halo_demand"]

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.graph.csr import require_graph
-from dgcl.graph.id_arrays import as_ids
 from dgcl.partition.check import as_num_parts, check_part
 
 
@@ -90,32 +89,15 @@ def group_masks(graph: Graph, group: NDArray[np.int32], num_groups: int) -> NDAr
     return masks
 
 
-def demand_of_pairs(owner: Any, items: Any, ranks: Any, world_size: int) -> Demand:
-    """Build the demand in which rank ``ranks[k]`` wants item ``items[k]``, for every k.
-
-    Args:
-        owner: (N,) integers, the owner of each item.
-        items: (K,) integers from 0 to N - 1, in any order, repeated or not.
-        ranks: (K,) integers from 0 to P - 1; where the rank owns the item, the pair is left out.
-        world_size: number of ranks P.
-
-    Raises:
-        ValueError, TypeError: not integers, out of range, or of different lengths.
-    """
-    owners = as_ids(owner, "owner")
-    owners = check_part(owners, len(owners), world_size)
-    which, who = as_ids(items, "items"), as_ids(ranks, "ranks")
-    if len(which) != len(who):
-        raise ValueError(f"items and ranks must be as many (got {len(which)} and {len(who)})")
-    for name, ids, end in (("items", which, len(owners)), ("ranks", who, world_size)):
-        if len(ids) and (ids.min() < 0 or ids.max() >= end):
-            raise ValueError(f"{name} must lie in [0, {end}) (got {ids.min()} to {ids.max()})")
-    masks = empty_masks(len(owners), as_num_parts(world_size, "world_size"))
-    others = owners[which] != who
-    which, who = which[others], who[others]
-    bits = np.left_shift(masks.dtype.type(1), (who % 64).astype(masks.dtype), dtype=masks.dtype)
-    np.bitwise_or.at(masks, (who // 64, which), bits)
-    return Demand(world_size, owners, masks)
+def demand_of_pairs(
+    owner: NDArray[np.int32], items: NDArray[np.int64], ranks: NDArray[np.int64], world_size: int
+) -> Demand:
+    """The demand in which rank ``ranks[k]`` wants item ``items[k]``, for every k; pairs of owners are left out."""
+    masks, others = empty_masks(len(owner), world_size), owner[items] != ranks
+    items, ranks = items[others], ranks[others]
+    bits = np.left_shift(masks.dtype.type(1), (ranks % 64).astype(masks.dtype), dtype=masks.dtype)
+    np.bitwise_or.at(masks, (ranks // 64, items), bits)
+    return Demand(world_size, owner, masks)
 
 
 def empty_masks(num_items: int, num_bits: int) -> NDArray[Any]:

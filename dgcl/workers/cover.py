@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.graph.csr import index_dtype
 
-_PASSES = 20  # over more than five million cut edges; few graphs need as many
+_PASSES = 10  # over more than ten million cut edges; few graphs need as many
 
 
 def cover(

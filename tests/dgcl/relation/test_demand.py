@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,11 +10,11 @@ from dgcl.graph import as_graph
 from dgcl.grid.counts import has_bit
 from dgcl.planner.methods import make_plan
 from dgcl.program import compile_programs
-from dgcl.relation import build_classes, demand_of_pairs, halo_demand
+from dgcl.relation import build_classes, halo_demand
+from dgcl.relation.demand import demand_of_pairs
 from dgcl.topology import resolve_topology
 from tests.dgcl.graphs import edge_indices, random_parts
 from tests.dgcl.support_proof import prove
-from tests.samples import named
 
 
 def wants(demand: Any) -> set[tuple[int, int]]:
@@ -36,7 +35,7 @@ def test_a_graph_and_its_pairs_make_the_same_demand(
     part = random_parts(num_nodes, world_size, seed)
     found = halo_demand(as_graph(edges, num_nodes=num_nodes), part, world_size)
     assert wants(found) == {(u, int(part[v])) for u, v in edges.T.tolist() if part[u] != part[v]}
-    paired = demand_of_pairs(part, edges[0], np.asarray(part)[edges[1]], world_size)
+    paired = demand_of_pairs(np.asarray(part, np.int32), edges[0], np.asarray(part)[edges[1]], world_size)
     assert paired.readers.dtype == found.readers.dtype
     np.testing.assert_array_equal(paired.readers, found.readers)
     np.testing.assert_array_equal(paired.owner, found.owner)
@@ -57,16 +56,3 @@ def test_items_that_are_no_vertices():
         assert {item for item in held if owner[item] != program.rank} == {
             item for item, rank in to if rank == program.rank and owner[item] != rank
         }
-
-
-@named(
-    "items, ranks, message",
-    {
-        "item": ([0, 3], [0, 1], r"items must lie in \[0, 3\) \(got 0 to 3\)"),
-        "rank": ([0, 1], [0, 2], r"ranks must lie in \[0, 2\) \(got 0 to 2\)"),
-        "length": ([0, 1], [0], r"must be as many \(got 2 and 1\)"),
-    },
-)
-def test_bad_pairs_are_named(items: list[int], ranks: list[int], message: str):
-    with pytest.raises(ValueError, match=message):
-        demand_of_pairs([0, 1, 1], items, ranks, 2)
