@@ -118,6 +118,7 @@ def test_it_is_that_of_one_device(kind):
 #: What a forward makes of its rows, edges and model, and what is said of it.
 WARNED: dict[str, Any] = {
     "normalize": lambda x, edges: functional.normalize(x, dim=0),
+    "instance_norm": lambda x, edges: functional.instance_norm(x.t()[None]),
     "norm": lambda x, edges: x / x.norm(dim=0),
     "batch_norm": lambda x, edges: functional.batch_norm(x, None, None, training=True),
     "multi_head_attention_forward": lambda x, edges: nn.MultiheadAttention(4, 2).double()(x, x, x)[0],
