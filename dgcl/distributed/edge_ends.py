@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
 from dgcl.nn.core_rows import ids_of_rows
+from dgcl.nn.guards import see_numbers
 from dgcl.ranks.context import context
 
 _KEPT_BY = re.compile(
@@ -41,7 +42,7 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     name = func.__self__.__name__ if name == "__get__" else name  # type: ignore[attr-defined]
     values = [*args, *kwargs.values()]
     integers = [each for each in tensors_in(values) if each.dtype in (torch.int32, torch.int64)]
-    if not integers and name != "arange":
+    if not integers and name not in ("arange", "linspace"):
         return func(*args, **kwargs)
     place = int(name == "embedding")  # of rows that are taken
     takes = _TAKING.fullmatch(name) and _role(values[place]) is None
@@ -51,6 +52,8 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     roles = [role for each in integers if (role := _role(each))]
     if not roles or roles[0][0].comm.message_edges is not None:
         out = func(*args, **kwargs)
+        if all(each in _numbers for each in integers):
+            see_numbers(out)
         if name == "arange":
             _numbers[out] = True
         return out

@@ -11,7 +11,7 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import dgl
@@ -167,11 +167,16 @@ class RankGraph:
 
     @contextmanager
     def local_scope(self) -> Iterator[None]:
-        """Undo what is done to the frames inside."""
+        """Undo what is done to the frames inside; of one of several types, dropout knows rows of its edges there."""
         before = dict(vars(self))
+        messages: AbstractContextManager[None] = nullcontext()
         vars(self).update(vars(self.local_var()))
+        if self.comm.node_types and len(self._relations) == 1:
+            edges, block = self._relation()
+            messages = edges.messages(torch.stack(block.edges()))
         try:
-            yield
+            with messages:
+                yield
         finally:
             vars(self).update(before)
 

@@ -110,6 +110,19 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         return
 
 
+def see_numbers(out: Any) -> None:
+    """See numbers of this rank's rows as features; those of one device are other ones."""
+    comm = context.communicator
+    if comm is None or comm.world_size == 1 or not isinstance(out, Tensor) or not out.is_floating_point():
+        return
+    if any(len(out) in counts for counts in _counts(comm) if out.dim()):
+        _warn(
+            comm,
+            f"the model computes with the numbers of {len(out)} rows, which begin anew on each rank: dispatch numbers"
+            " with the data, as in data.ids = torch.arange(N)",
+        )
+
+
 def explain(error: Exception) -> None:
     """Add to an error of torch in a distributed model what a rank has."""
     comm = context.communicator

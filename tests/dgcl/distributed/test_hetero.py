@@ -236,26 +236,33 @@ def test_what_a_graph_of_several_types_refuses():
     dgcl.launch(rank, 2)
 
 
-def test_dropout_by_type_is_that_of_any_number_of_ranks():
+@pytest.mark.parametrize("make", [graph, graph_of_dgl])
+def test_dropout_by_type_is_that_of_any_number_of_ranks(make):
     class Drops(nn.Module):
         def __init__(self):
             super().__init__()
             width = {"author": 3, "paper": 4, "venue": 5}
-            layers = {
-                each: pyg.GATConv((width[each[0]], width[each[2]]), 4, dropout=0.5, add_self_loops=False)
-                for each in (WRITES, BY, READS, IN)
-            }
-            self.convolution = pyg.HeteroConv(layers).double()
+            convolution, layer, options = (
+                pyg.HeteroConv,
+                pyg.GATConv,
+                {"dropout": 0.5, "add_self_loops": False},
+            )
+            if make is graph_of_dgl:
+                convolution, layer = dnn.HeteroGraphConv, dnn.GATConv
+                options = {"attn_drop": 0.5, "num_heads": 1, "allow_zero_in_degree": True}
+            layers = {each: layer((width[each[0]], width[each[2]]), 4, **options) for each in TYPES}
+            self.convolution = convolution(layers).double()
 
         def forward(self, x, edges):
             dropped = {name: nn.functional.dropout(rows, 0.5, self.training) for name, rows in x.items()}
-            return dropped, self.convolution(x, edges)
+            return dropped, self.convolution(*((x, edges) if make is graph else (edges, x)))
 
     def rank():
         world_size = context.require_control().world_size
         part = torch.arange(sum(SIZES.values())) % 5 % 3 % world_size
-        data = dgcl.dispatch(graph(), topology="uniform", part=part)
-        out = dgcl.distribute(copy.deepcopy(model))(data.x_dict, data.edge_index_dict)
+        data = dgcl.dispatch(make(), topology="uniform", part=part)
+        x, edges = (data.x_dict, data.edge_index_dict) if make is graph else (data.ndata["x"], data)
+        out = dgcl.distribute(copy.deepcopy(model))(x, edges)
         return [dgcl.collect(each) for each in out]
 
     model = Drops()
