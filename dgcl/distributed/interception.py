@@ -12,7 +12,7 @@ from dgcl.autograd.operators import transparent
 from dgcl.distributed.edge_ends import call
 from dgcl.distributed.functional_dropout import replaced
 from dgcl.nn.guards import explain, see_rows
-from dgcl.ranks.torch_private import num_function_modes, skip_frame
+from dgcl.ranks.torch_private import OperatorBase, num_function_modes, skip_frame
 
 
 class AsOneDevice(TorchFunctionMode):
@@ -44,7 +44,7 @@ class AsOneDevice(TorchFunctionMode):
         """Call ``func``, or what replaces it."""
         kwargs = kwargs or {}
         func = replaced(func)
-        if torch.compiler.is_compiling() or isinstance(func, torch._ops.OperatorBase):  # of compiled code
+        if torch.compiler.is_compiling() or isinstance(func, OperatorBase):
             return func(*args, **kwargs)
         try:
             out = call(func, args, kwargs)

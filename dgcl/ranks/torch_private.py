@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as untransformed_tensors
+from torch._ops import OperatorBase  # functions of torch.ops, as compiled code calls them
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # the class of all batch norms
 from torch.utils._pytree import tree_iter, tree_map_only  # tensors in nested arguments
 
 __all__ = [
     "BatchNorm",
+    "OperatorBase",
     "below_autograd",
     "current_graph_task",
     "disabled_torch_function",
