@@ -36,6 +36,7 @@ _ALONG = {
     **dict.fromkeys(("softmax", "log_softmax", "sort", "argsort"), (1, -1)),
     **dict.fromkeys(("batch_norm", "linalg_qr", "linalg_svd", "multi_head_attention_forward"), (99, 0)),
     **dict.fromkeys(("conv1d", "instance_norm"), (99, -1)),
+    **dict.fromkeys(("gru", "lstm", "rnn_relu", "rnn_tanh"), (-1, 0)),  # batch_first, which comes last
     "normalize": (2, 1),
     "roll": (2, 0),
     "scaled_dot_product_attention": (99, -2),
