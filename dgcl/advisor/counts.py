@@ -53,6 +53,7 @@ class Counted:
         slices: Of a row.
         edge_order: Whether edges have an order of their own.
         chunks: Rows of each rank's device memory in offloading, where chunks were cut.
+        excess: Of ``rows``, how many a minimum cover may save, where it was not found.
     """
 
     strategy: Description
@@ -64,6 +65,7 @@ class Counted:
     slices: int = 1
     edge_order: bool = False
     chunks: Sequence[DeviceRows] = ()
+    excess: int = 0
 
     @property
     def rows(self) -> int:
@@ -165,16 +167,16 @@ class Candidates:
             halo, self.topology, *_at_heads(*self._whole(), P), edge_order=self.graph.edge_ids is not None
         )
 
-    def _workers(self, strategy: Description) -> Counted:
+    def _cover(self, strategy: Description) -> Counted:
         graph, part = self._whole()
         group = machine_numbers(self.topology) if strategy.argument == "machine" else None
-        worker = workers_of(strategy.name, graph, part, self.world_size, group=group)
+        worker, excess = workers_of(strategy.name, graph, part, self.world_size, group=group)
         exchanges = exchanges_of(graph, part, worker, self.world_size)
         expand, fold = exchanges.expand.relation, exchanges.fold.relation
-        return replace(self.halo, expand=expand, fold=fold, edges=exchanges.edges)
+        return replace(self.halo, expand=expand, fold=fold, edges=exchanges.edges, excess=excess)
 
     def _grid(self, strategy: Description) -> Counted:
-        grid = as_grid(strategy.argument, self.world_size)
+        grid = as_grid(strategy.argument or (1, self.world_size, 1), self.world_size)  # the latter is "tail"
         needs = find_needs(*self._whole(), grid)
         expand, fold = (demand(needs).classes().relation for demand in (expand_demand, fold_demand))
         return replace(
@@ -216,8 +218,8 @@ def _is_new(grid: Grid) -> bool:
 
 #: How those are counted that exchange other rows than the ordinary way.
 _COUNTS: dict[str, Callable[[Candidates, Description], Counted]] = {
-    "tail": Candidates._workers,
-    "cover": Candidates._workers,
+    "tail": Candidates._grid,
+    "cover": Candidates._cover,
     "grid": Candidates._grid,
     "replicas": Candidates._replicas,
 }

@@ -59,6 +59,10 @@ def weigh(candidates: Candidates, limit: int | None, rates: Rates) -> Advice:
         for row in fitting:
             row.state = "*" if row is chosen else "=" if row in equal else ""
             row.why = _reason(row, chosen, fastest)
+            if counts[row].excess:
+                row.why += (
+                    f"; at most {counts[row].excess} rows more than a minimum cover, whose search ended early"
+                )
     rows.sort(key=lambda row: (row.state != "*", row.refused, 0.0 if row.refused else _total(row)))
     halo = candidates.halo
     alone = replace(

@@ -33,7 +33,7 @@ from dgcl.ranks.control import Control
 from dgcl.ranks.set_up import leaving
 from dgcl.ranks.whole_rows import agree
 from dgcl.relation.classes import build_classes
-from dgcl.relation.demand import Demand, empty_masks
+from dgcl.relation.demand import demand_of_pairs
 from dgcl.relation.local_graph import MAX_LOCAL_ROWS, RankEdges, Rows, pointer
 from dgcl.topology import Topology
 from dgcl.workers.edges import edges_of_worker
@@ -184,7 +184,7 @@ def _give_to_workers(
     Returns:
         What this rank sums; and by exchange, for each rank, ids of this one's vertices that it reads or contributes to.
     """
-    worker = workers_of(placement, graph, part, control.world_size)
+    worker, _ = workers_of(placement, graph, part, control.world_size)
     of_workers: list[Any] = [edges_of_worker(graph, worker, peer) for peer in range(control.world_size)]
     sources = np.flatnonzero(np.bincount(of_workers[control.rank].sources, minlength=len(part)))
     pieces = [
@@ -221,14 +221,14 @@ def _items(
     ranks, by_id = range(control.world_size), np.argsort(ids, kind="stable")
     row_of = np.empty_like(part)
     row_of[ids[by_id]] = np.arange(len(ids))
-    masks = empty_masks(len(ids), len(ranks))
-    for peer, read in enumerate(readers):
-        if peer != control.rank:
-            masks[peer // 64, row_of[read]] |= masks.dtype.type(1 << peer % 64)
-    classes = build_classes(Demand(len(ranks), np.full(len(ids), control.rank, np.int32), masks))
+    readers_of_pairs = np.repeat(ranks, [*map(len, readers)])
+    own = np.full(len(ids), control.rank, np.int32)
+    classes = build_classes(
+        demand_of_pairs(own, row_of[np.concatenate(readers)], readers_of_pairs, len(ranks))
+    )
     mine, wanted_rows = classes.relation, by_id[classes.items]
     dests = mine.dest_matrix()
-    del readers, read, row_of, masks, classes  # as long as the graph, or what is read
+    del readers, row_of, readers_of_pairs, classes  # as long as the graph, or what is read
     rows: list[Any] = [
         about[:, wanted_rows[np.repeat(dests[:, peer], mine.count)]] if straight else None for peer in ranks
     ]

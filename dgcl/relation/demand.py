@@ -90,13 +90,13 @@ def group_masks(graph: Graph, group: NDArray[np.int32], num_groups: int) -> NDAr
 
 
 def demand_of_pairs(
-    owner: NDArray[np.int32], items: NDArray[np.int64], ranks: NDArray[np.int64], world_size: int
+    owner: NDArray[np.int32], items: NDArray[Any], ranks: NDArray[Any], world_size: int
 ) -> Demand:
     """The demand in which rank ``ranks[k]`` wants item ``items[k]``, for every k; pairs of owners are left out."""
-    masks, others = empty_masks(len(owner), world_size), owner[items] != ranks
-    items, ranks = items[others], ranks[others]
-    bits = np.left_shift(masks.dtype.type(1), (ranks % 64).astype(masks.dtype), dtype=masks.dtype)
-    np.bitwise_or.at(masks, (ranks // 64, items), bits)
+    from dgcl.relation import kernels
+
+    masks = empty_masks(len(owner), world_size)
+    kernels.mark_pairs(items, ranks, owner, masks)
     return Demand(world_size, owner, masks)
 
 

@@ -45,6 +45,18 @@ def mark_readers(
 
 
 @compiled
+def mark_pairs(
+    items: NDArray[Any], ranks: NDArray[Any], owner: NDArray[np.int32], masks: NDArray[Any]
+) -> None:
+    """Set the bit of each of `ranks` in the mask, (W, N), of its item, unless it is the owner."""
+    one = masks.dtype.type(1)
+    for pair in range(items.size):
+        item, rank = np.uint64(items[pair]), ranks[pair]
+        if owner[item] != rank:
+            masks[rank >> 6, item] |= one << masks.dtype.type(rank & 63)
+
+
+@compiled
 def clear_owners(masks: NDArray[Any], owner: NDArray[np.int32]) -> None:
     """Clear each owner's bit in the masks (W, N)."""
     one = masks.dtype.type(1)

@@ -3,11 +3,12 @@
 Between ranks i and j an edge from u (owned by i) to v (owned by j) is served if u's row travels to j, or a partial
 sum for v travels from i. The rows that serve all edges of the pair are a vertex cover of a bipartite graph, and a
 smallest one is as large as a maximum matching (Koenig's theorem). A node belongs to one ordered pair, (u, j) or
-(v, i), so all pairs are one bipartite graph and one run of a matching algorithm covers them all.
+(v, i), so all pairs with the same j are one bipartite graph, and one run of a matching algorithm covers them.
 
 The cover is Koenig's: nodes of the left side that no alternating path reaches from an unmatched left node, and
 nodes of the right side that one reaches. Every node of a minimum cover serves an edge that no other serves, so as
-many rows travel as the matching has edges, never more than with ``head`` or ``tail``.
+many rows travel as the matching has edges. A matching that takes too long ends early: the cover is then nearly minimum.
+No more rows travel than with ``head`` or ``tail`` either way.
 
 It counts rows for each pair: a row that travels to two ranks of another machine counts twice although a plan may
 carry it there once. With ``group`` the pairs are those of groups of ranks (machines), and edges within a group are
@@ -16,13 +17,16 @@ summed at the head.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.graph.csr import index_dtype
 
-_PASSES = 10  # over more than ten million cut edges; few graphs need as many
+#: Edges that a matching looks at: in any, and for each cut edge into its group. Few graphs need as many.
+MOST = 10**8, 10
 
 
 def cover(
@@ -32,11 +36,11 @@ def cover(
     *,
     group: NDArray[np.int64] | None = None,
     imbalance: float | None = None,
-) -> NDArray[np.int32]:
+) -> tuple[NDArray[Any], int]:
     """The worker of every edge under a minimum vertex cover of each pair of ranks.
 
-    Time O(M) for M cut edges between nodes (a vertex and a rank): a matching of many that took longer ends early, and
-    the cover is nearly minimum. Memory 16 bytes for each cut edge and about 20 for each node, beside the result.
+    Time O(M) for M cut edges between nodes (a vertex and a rank), after which a matching ends early. Memory, beside the
+    result, 16 bytes for each cut edge into a group, and about 20 for each node.
 
     Args:
         graph: The graph.
@@ -47,35 +51,37 @@ def cover(
             its head: partial sums that save the fewest rows for each edge are given up first. None: no bound.
 
     Returns:
-        (E,) int32 the rank that sums each edge, in the order of ``graph.indices``.
+        (E,) the rank that sums each edge, in the order of ``graph.indices``; and how many rows a minimum cover may
+        save where a matching ended early, else 0.
 
     Raises:
         ValueError: ``imbalance`` below 1.
     """
     if imbalance is not None and not imbalance >= 1:
         raise ValueError(f"imbalance must be at least 1, the mean (got {imbalance!r})")
-    groups = np.arange(num_parts) if group is None else np.asarray(group)
-    at_tail = _at_tails(graph, groups.astype(np.min_scalar_type(num_parts))[part])
-    worker = np.repeat(part.astype(np.int32), graph.in_degrees())
-    worker[at_tail] = part[graph.indices[at_tail]]
-    if imbalance is not None:
-        _give_up(worker, graph, part, num_parts, imbalance)
-    return worker
-
-
-def _at_tails(graph: Graph, home: NDArray[np.unsignedinteger]) -> NDArray[np.integer]:
-    """The places of edges between groups, (N,) of vertices, whose tails' rows are not of the cover."""
     from dgcl.workers import kernels
 
-    heads = np.argsort(home, kind="stable")
-    nodes = np.empty((3, graph.num_edges), index_dtype(graph.num_edges))  # takes memory where it is written
-    *sizes, num_cut = kernels.join_cut(graph.indptr, graph.indices, heads, home, *nodes)
-    left, right, cut = nodes[:, :num_cut]
-    return cut[~kernels.sent_rows(left, right, *sizes, 10**8 + _PASSES * num_cut)[left]]
+    groups = np.arange(num_parts) if group is None else np.asarray(group)
+    part, home = (each.astype(np.min_scalar_type(num_parts)) for each in (part, groups[part]))
+    degrees, excess = graph.in_degrees(), 0
+    worker = np.repeat(part, degrees)
+    heads = np.flatnonzero(degrees)
+    heads = heads[np.argsort(home[heads], kind="stable")]
+    for mine in np.split(heads, np.flatnonzero(np.diff(home[heads])) + 1):
+        nodes = np.empty((3, degrees[mine].sum()), index_dtype(graph.num_edges))
+        *sizes, num_cut = kernels.join_cut(graph.indptr, graph.indices, mine, home, *nodes)
+        left, right, cut = nodes[:, :num_cut]
+        sent, more = kernels.sent_rows(left, right, *sizes, MOST[0] + MOST[1] * num_cut)
+        at_tail = cut[~sent[left]]
+        worker[at_tail] = part[graph.indices[at_tail]]
+        excess += more
+    if imbalance is not None:
+        _give_up(worker, graph, part, num_parts, imbalance)
+    return worker, excess
 
 
 def _give_up(
-    worker: NDArray[np.int32], graph: Graph, part: NDArray[np.int32], num_parts: int, imbalance: float
+    worker: NDArray[Any], graph: Graph, part: NDArray[Any], num_parts: int, imbalance: float
 ) -> None:
     """Give partial sums up, back to the owners of their heads, to keep workers within the bound."""
     heads = np.repeat(np.arange(graph.num_nodes), graph.in_degrees())

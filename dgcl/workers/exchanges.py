@@ -16,13 +16,14 @@ together; its adjoint moves as many.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.relation.classes import ItemClasses, build_classes
-from dgcl.relation.demand import Demand, empty_masks
+from dgcl.relation.demand import demand_of_pairs
 from dgcl.workers.cover import cover
 
 #: Ways to choose workers, by the names that users type.
@@ -34,13 +35,13 @@ class Exchanges:
     """What travels in an aggregation.
 
     Attributes:
-        worker: (E,) int32 the rank that sums each edge, in the order of ``graph.indices``.
+        worker: (E,) the rank that sums each edge, in the order of ``graph.indices``.
         expand: Vertices by the ranks that want their rows.
         fold: Vertices by the ranks that contribute partial sums to them.
         edges: (P,) int64 edges that each rank sums.
     """
 
-    worker: NDArray[np.int32]
+    worker: NDArray[Any]
     expand: ItemClasses
     fold: ItemClasses
     edges: NDArray[np.int64]
@@ -64,8 +65,10 @@ def workers_of(
     *,
     group: NDArray[np.int64] | None = None,
     imbalance: float | None = None,
-) -> NDArray[np.int32]:
-    """``(E,)`` int32 the worker of each edge, in the order of ``graph.indices``, by the name of the way to choose it.
+) -> tuple[NDArray[Any], int]:
+    """``(E,)`` the worker of each edge, in the order of ``graph.indices``, by the name of the way to choose it.
+
+    Also how many rows a minimum cover may save, where it was not found: see :func:`dgcl.workers.cover.cover`.
 
     Args:
         edges: One of :data:`EDGES`.
@@ -75,18 +78,17 @@ def workers_of(
     Raises:
         ValueError: An unknown name.
     """
-    if edges == "head":
-        return np.repeat(part.astype(np.int32), graph.in_degrees())
-    if edges == "tail":
-        return part.astype(np.int32)[graph.indices]
     if edges == "cover":
         return cover(graph, part, num_parts, group=group, imbalance=imbalance)
+    owner = part.astype(np.min_scalar_type(num_parts))
+    if edges == "head":
+        return np.repeat(owner, graph.in_degrees()), 0
+    if edges == "tail":
+        return owner[graph.indices], 0
     raise ValueError(f"edges must be one of {', '.join(EDGES)} (got {edges!r})")
 
 
-def exchanges_of(
-    graph: Graph, part: NDArray[np.int32], worker: NDArray[np.int32], num_parts: int
-) -> Exchanges:
+def exchanges_of(graph: Graph, part: NDArray[np.int32], worker: NDArray[Any], num_parts: int) -> Exchanges:
     """The exchanges that a choice of workers has.
 
     Args:
@@ -102,9 +104,10 @@ def exchanges_of(
         raise ValueError(
             f"worker must have an entry for each of the graph's {graph.num_edges} edges (got {len(worker)})"
         )
-    from dgcl.workers.kernels import mark_workers
-
-    expand, fold = (Demand(num_parts, part, empty_masks(len(part), num_parts)) for _ in range(2))
-    edges = np.zeros(num_parts, np.int64)
-    mark_workers(graph.indptr, graph.indices, worker, part, expand.readers, fold.readers, edges)
-    return Exchanges(worker, build_classes(expand), build_classes(fold), edges)
+    heads = np.repeat(np.arange(len(part), dtype=graph.indices.dtype), graph.in_degrees())
+    expand, fold = (
+        build_classes(demand_of_pairs(part, ends, worker, num_parts)) for ends in (graph.indices, heads)
+    )
+    pieces = np.array_split(worker, num_parts)  # which are counted as int64
+    edges = np.sum([np.bincount(each, minlength=num_parts) for each in pieces], 0)
+    return Exchanges(worker, expand, fold, edges)

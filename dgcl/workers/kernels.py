@@ -1,8 +1,7 @@
-"""Compiled passes over the edges: of covers, and of what workers exchange. Loaded on first use (numba).
+"""Compiled passes of a cover of the edges into one group of ranks. Loaded on first use (numba).
 
-A *left* node is a tail with a group of its heads, a *right* node a head with a group of its tails; each cut edge joins
-one of both. Sources, which a graph has checked, are read as unsigned: numba asks of a signed index whether it counts
-from the end.
+A *left* node is a tail, a *right* node a head with a group of its tails; each cut edge joins one of both. Sources,
+which a graph has checked, are read as unsigned: numba asks of a signed index whether it counts from the end.
 """
 
 from __future__ import annotations
@@ -25,25 +24,22 @@ def join_cut(
     right: NDArray[Any],
     cut: NDArray[Any],
 ) -> tuple[int, int, int]:
-    """Write each cut edge's left and right node and its place, head by head, those of a group one after the other.
+    """Write each cut edge's left and right node and its place; `heads` are those of one group.
 
     Returns:
         How many left and right nodes and cut edges there are.
     """
-    num_left, num_right, num_cut, begin = 0, 0, 0, 0
-    number = np.full(group.size, -1, left.dtype)  # of a tail, with this group of heads where at least `begin`
+    num_left, num_right, num_cut = 0, 0, 0
+    number = np.full(group.size, -1, left.dtype)
     groups = np.int64(group.max()) + 1
     node, head = np.empty(groups, np.int64), np.full(groups, -1, np.int64)
-    for i in range(heads.size):
-        v = heads[i]
-        if i and group[v] != group[heads[i - 1]]:
-            begin = num_left
+    for v in heads:
         for edge in range(indptr[v], indptr[v + 1]):
             u = np.uint64(indices[edge])
             come = group[u]
             if come == group[v]:
                 continue
-            if number[u] < begin:
+            if number[u] < 0:
                 number[u] = num_left
                 num_left += 1
             if head[come] != v:
@@ -57,12 +53,17 @@ def join_cut(
 @compiled
 def sent_rows(
     left_of_edge: NDArray[Any], right_of_edge: NDArray[Any], num_left: int, num_right: int, most: int
-) -> NDArray[np.bool_]:
+) -> tuple[NDArray[np.bool_], int]:
     """(L,) whether a left node is of Koenig's cover: none that is unmatched leads to it by an alternating path.
 
-    Phases of Hopcroft and Karp: breadth-first to the nearest unmatched right nodes, then disjoint paths to them. The
-    last finds none, or begins when `most` edges were looked at: the cover has, beyond the smallest, at most the
-    unmatched right nodes that are reached then. Any maximum matching gives the same cover.
+    Phases of a breadth-first search from all unmatched left nodes at once: a tree ends with the first unmatched right
+    node that it reaches, and trees are disjoint, so their paths augment together (Azad, Buluc and Pothen, TPDS 2017,
+    without grafting). The last finds none, or begins when `most` edges were looked at: the cover has, beyond the
+    smallest, at most the unmatched right nodes that are reached then; all left nodes are taken where fewer of these are
+    unmatched. Any maximum matching gives the same cover.
+
+    Returns:
+        That, and how many nodes the cover may have beyond the smallest.
     """
     ptr = np.zeros(num_left + 2, np.int64)
     for node in left_of_edge:
@@ -74,67 +75,35 @@ def sent_rows(
         place = ptr[left_of_edge[edge] + 1]
         right[place], ptr[left_of_edge[edge] + 1] = right_of_edge[edge], place + 1
     of_left, of_right = np.full(num_left, -1, right.dtype), np.full(num_right, -1, right.dtype)
-    level, path, at = np.empty(num_left, np.int32), np.empty(num_left, right.dtype), ptr[:num_left].copy()
+    root, path, reached = np.empty_like(of_left), np.empty_like(of_left), np.empty_like(of_right)
     while True:
-        is_last, nearest, done, size = most < 0, num_left, 0, 0
+        is_last, done, size, excess = most < 0, 0, 0, 0
         for left in range(num_left):
-            at[left], level[left] = ptr[left], -1
+            root[left] = -1
             if of_left[left] < 0:
-                level[left], path[size] = 0, left
+                root[left], path[size] = left, left
                 size += 1
-        while done < size and (is_last or level[path[done]] <= nearest):
+        num_unmatched = size
+        reached[:] = -1  # from which left node
+        while done < size:
             left = path[done]
-            for node in right[ptr[left] : ptr[left + 1]]:
-                mate = of_right[node]
-                if mate < 0:
-                    nearest = level[left]
-                elif level[mate] < 0:
-                    level[mate], path[size] = level[left] + 1, mate
-                    size += 1
-            most -= ptr[left + 1] - ptr[left]
             done += 1
-        if is_last or nearest == num_left:
-            return level < 0
-        for root in range(num_left):
-            depth = 0 if of_left[root] < 0 else -1
-            path[0] = root
-            while depth >= 0:
-                left = path[depth]
-                if at[left] == ptr[left + 1]:
-                    depth -= 1
+            if of_left[root[left]] >= 0:
+                continue
+            most -= ptr[left + 1] - ptr[left]
+            for node in right[ptr[left] : ptr[left + 1]]:
+                if reached[node] >= 0:
                     continue
-                node = right[at[left]]
-                mate = of_right[node]
-                at[left] += 1
-                if mate < 0:
-                    for step in range(depth, -1, -1):
-                        of_right[node] = path[step]
-                        of_left[path[step]], node = node, of_left[path[step]]
+                reached[node], mate = left, of_right[node]
+                if mate >= 0:
+                    root[mate], path[size] = root[left], mate
+                    size += 1
+                    continue
+                excess += 1
+                if not is_last:
+                    while node >= 0:
+                        of_right[node] = reached[node]
+                        of_left[reached[node]], node = node, of_left[reached[node]]
                     break
-                if level[mate] == level[left] + 1:
-                    depth += 1
-                    path[depth] = mate
-
-
-@compiled
-def mark_workers(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    worker: NDArray[np.int32],
-    part: NDArray[np.int32],
-    expand: NDArray[Any],
-    fold: NDArray[Any],
-    edges: NDArray[np.int64],
-) -> None:
-    """Set the worker's bit in `expand` (W, N) at each edge's tail, in `fold` at its head, unless it owns them; count
-    edges by worker."""
-    one = expand.dtype.type(1)
-    for v in range(part.size):
-        for edge in range(indptr[v], indptr[v + 1]):
-            u, rank = np.uint64(indices[edge]), worker[edge]
-            bit = one << expand.dtype.type(rank & 63)
-            if part[u] != rank:
-                expand[rank >> 6, u] |= bit
-            if part[v] != rank:
-                fold[rank >> 6, v] |= bit
-            edges[rank] += 1
+        if is_last or not excess:
+            return (root < 0) | (excess > num_unmatched), min(excess, num_unmatched)

@@ -100,7 +100,7 @@ class EdgePlacement:
         group = None
         if self.per_machine:
             _, group = np.unique([device.machine for device in topology.devices], return_inverse=True)
-        worker = workers_of(
+        worker, _ = workers_of(
             self.edges,
             problem.graph,
             problem.part,

@@ -83,7 +83,7 @@ def graphs(run: Run) -> Figure:
         for name in run.some(GRAPHS):
             graph = run.graph(name)
             part = partition_graph(graph, 8)
-            cover = exchanges_of(graph, part, workers_of("cover", graph, part, 8), 8)
+            cover = exchanges_of(graph, part, workers_of("cover", graph, part, 8)[0], 8)
             moved = [whole_rows(counted(graph, part, sizes), graph) for sizes in GRIDS_OF_8]
             yield [name, *moved, sum(cover.rows) / graph.num_nodes]
 

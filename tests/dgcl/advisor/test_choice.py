@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -181,6 +182,8 @@ def test_the_working_and_comparisons():
     for part in ("kept, and at work", "exchange buffers", "device", "elements sent"):
         assert part in text
     assert "elements sent" not in working(found, [halo, cover])
+    with patch("dgcl.workers.cover.MOST", (-1, 0)):
+        assert "rows more than a minimum cover" in advice().row("cover").why
 
 
 def test_papers_sizes_on_four_cards_of_80_gb():

@@ -70,7 +70,7 @@ def test_a_cache_holds_every_plan(edges: str, tmp_path, caplog):
 def test_every_edge_is_on_its_worker_once():
     graph: Graph = CASE.graph
     part = CASE.part(RANKS).astype(np.int32)
-    worker = workers_of("cover", graph, part, RANKS)
+    worker, _ = workers_of("cover", graph, part, RANKS)
     heads = np.repeat(np.arange(graph.num_nodes), graph.in_degrees())
     rows = []
     for rank in range(RANKS):
