@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dgcl.errors import ERROR_CODES, CommError, PeerLostError
 from dgcl.ranks.deadlines import in_time
+from dgcl.ranks.rendezvous import stored
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -99,12 +100,8 @@ class AbortReasons:
 
     def _read(self, key: str) -> Any:
         """What is under a key; None: nothing. ConnectionError: the store does not answer."""
-
-        def read() -> bytes | None:
-            return self._store.get(key) if self._store.check([key]) else None
-
         try:
-            text = in_time(read, _STORE_TIMEOUT)
+            text = in_time(lambda: stored(self._store, key), _STORE_TIMEOUT)
         except (TimeoutError, RuntimeError):
             raise ConnectionError("the store that the ranks met by does not answer") from None
         return None if text is None else json.loads(text)

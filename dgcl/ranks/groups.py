@@ -21,7 +21,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dgcl.errors import CommError
+from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.deadlines import in_time
 from dgcl.ranks.rendezvous import Waiting, another_client, meet
 from dgcl.topology.checks import shown
@@ -123,21 +123,24 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
     Raises:
         CommError: Ranks have not come in time, or cannot be reached.
     """
-    waiting, begin = Waiting(), time.monotonic()
+    waiting = Waiting()
     they = f"rank {rank}: the {world_size} ranks cannot connect to each other"
     try:
         return in_time(lambda: connect(waiting), timeout + _GRACE, waiting.check)
-    except CommError as error:
-        raise type(error)(f"{they}: {error}") from None
     except (RuntimeError, TimeoutError) as error:
-        text = str(error).split(". This is typically", 1)[0]
-        if (
-            time.monotonic() - begin < timeout - _GRACE
-        ):  # a connection broke: others may not have one to that rank
-            waiting.post(f"a connection of rank {rank} broke ({text})")
-        raise CommError(
-            f"{they}: one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached ({text})"
-        ) from None
+        kind, reason = type(error), str(error).split(". This is typically", 1)[0]
+        if not isinstance(error, CommError):
+            time.sleep(_PAUSE)  # a process that the kernel ends loses its connections first
+            kind, text, reason = PeerLostError, reason, waiting.reason()
+            if not reason:
+                kind = CommError
+                reason = (
+                    f"one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached from"
+                    f" rank {rank} ({text})"
+                )
+        if waiting.number:  # no others can take this rank's place any more
+            waiting.post(reason)
+        raise kind(f"{they}: {reason}") from None
     except BaseException as error:
         waiting.post(f"rank {rank} was stopped by {type(error).__name__} in {purpose}")
         raise

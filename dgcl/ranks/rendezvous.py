@@ -15,6 +15,7 @@ There is one round in the store at a time. The next one needs a new token of eve
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.ranks.deadlines import in_time
+from dgcl.ranks.processes import has_died, process_name
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -35,10 +37,11 @@ _JOINING = 0.5  # seconds beyond the deadline, for a round that was formed just 
 
 
 class _Round(NamedTuple):
-    """A round: its number, which is rank 0's token, the token of each place, and what is wrong with it."""
+    """A round: its number, which is rank 0's token, token and process of each place, and what is wrong with it."""
 
     number: int
     tokens: list[int]
+    processes: list[str]
     problem: str
 
 
@@ -50,44 +53,56 @@ def another_client(store: Store) -> Store:
 class Waiting(threading.Event):
     """A rank that waits until ranks are connected; set when it does no more.
 
-    Who is stopped meanwhile, by Ctrl-C for instance, or sees a connection break, posts it in the ranks' store: the
-    others, who wait for it, raise that at once.
+    Who is stopped meanwhile, by Ctrl-C for instance, or sees a connection break, or that a rank of its machine has
+    died, posts it in the ranks' store: the others, who wait for it, raise that at once.
+
+    Attributes:
+        number, processes: Of the ranks' round, and of all ranks, once they have met.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._store: Store | None = None
-        self._stops = 0
+        self._before = b""
+        self.number, self.processes = 0, list[str]()
 
     def begin(self, store: Store) -> None:
         """Wait from now on for the ranks that have this part of a store."""
         self._store = another_client(store)
-        self._stops = self._store.add("stops", 0)
+        self._before = _last_stop(self._store)
 
     def post(self, clause: str) -> None:
         """Why this rank comes no more, for the others."""
         store = self._store
-        if store is None:
-            return
+        if store is not None:
+            with suppress(TimeoutError, RuntimeError):  # the store is gone, which the others notice
+                in_time(lambda: store.set("last stop", f"{time.time_ns()} {self.number} {clause}"), _ANSWER)
 
-        def post() -> None:
-            store.set("last stop", clause)
-            store.add("stops", 1)
-
-        with suppress(TimeoutError, RuntimeError):  # the store is gone, which the others notice
-            in_time(post, _ANSWER)
+    def reason(self) -> str:
+        """What another rank has posted since :meth:`begin`, or who has died; "" as long as all may come."""
+        store, gone = self._store, ""
+        if store is not None:
+            try:
+                last = in_time(lambda: _last_stop(store), _ANSWER)
+                if last != self._before:
+                    _, number, clause = last.decode().split(" ", 2)
+                    if int(number) in (0, self.number):
+                        return clause
+            except TimeoutError:
+                pass
+            except RuntimeError as error:
+                gone = f"rank 0 or torchrun, which keeps the ranks' store, cannot be reached ({error})"
+        dead = [place for place, process in enumerate(self.processes) if has_died(process)]
+        return f"rank {dead[0]} has died" if dead else gone
 
     def check(self) -> None:
-        """Raise what another rank has posted since :meth:`begin`."""
-        store = self._store
-        if store is None:
-            return
-        clause = b""
-        with suppress(TimeoutError, RuntimeError):
-            if in_time(lambda: store.add("stops", 0), _ANSWER) > self._stops:
-                clause = in_time(lambda: store.get("last stop"), _ANSWER)
-        if clause:
-            raise PeerLostError(clause.decode())
+        """Raise the reason why ranks will not meet, once there is one."""
+        if reason := self.reason():
+            raise PeerLostError(reason)
+
+
+def _last_stop(store: Store) -> bytes:
+    return stored(store, "last stop") or b""
 
 
 class Attempt:
@@ -103,6 +118,8 @@ class Attempt:
     def __init__(self, store: Store, place: int, size: int, purpose: str) -> None:
         self._store, self._place, self._size = store, place, size
         self._token = store.add(f"attempts of {place}", 1)
+        self.processes: list[str] = []  # of all, once there is a round
+        store.set(f"token {self._token} of {place}/process", process_name(os.getpid()))
         self._publish(purpose)
 
     def step(self) -> int | None:
@@ -124,6 +141,7 @@ class Attempt:
             return None
         if last.problem:
             raise DisagreementError(last.problem)
+        self.processes = last.processes
         return last.number
 
     def give_up(self, in_vain: bool = False) -> None:
@@ -183,21 +201,25 @@ class Attempt:
             return None
         odd = next((place for place, purpose in enumerate(purposes) if purpose != purposes[0]), None)
         problem = "" if odd is None else f"rank 0 is at {purposes[0]} and rank {odd} at {purposes[odd]}"
-        formed = _Round(self._token, tokens, problem)
+        processes = [
+            self._store.get(f"token {token} of {place}/process").decode()
+            for place, token in enumerate(tokens)
+        ]
+        formed = _Round(self._token, tokens, processes, problem)
         self._store.set("round", json.dumps(formed))
         return formed
 
     def _last_round(self) -> _Round | None:
-        text = self._get("round")
+        text = stored(self._store, "round")
         return None if text is None else _Round(*json.loads(text))
 
     def _last_token(self, place: int) -> int:
         """The token of a place's last attempt; 0: there was none."""
-        return int(self._get(f"attempts of {place}") or 0)
+        return int(stored(self._store, f"attempts of {place}") or 0)
 
     def _purpose(self, place: int, token: int) -> str | None:
         """What an attempt has come for: "" where it was withdrawn, None where it has not published it yet."""
-        text = self._get(f"token {token} of {place}")
+        text = stored(self._store, f"token {token} of {place}")
         return None if text is None else text.decode()
 
     def _publish(self, purpose: str) -> None:
@@ -209,9 +231,10 @@ class Attempt:
     def _joined(self, number: int, place: int) -> str:
         return f"round {number}/joined by {place}"
 
-    def _get(self, key: str) -> bytes | None:
-        """What is under a key; ``Store.get`` alone would wait for it."""
-        return self._store.get(key) if self._store.check([key]) else None
+
+def stored(store: Store, key: str) -> bytes | None:
+    """What is under a key; ``Store.get`` alone would wait for it."""
+    return store.get(key) if store.check([key]) else None
 
 
 def meet(store: Store, place: int, size: int, purpose: str, timeout: float, waiting: Waiting) -> int:
@@ -235,7 +258,7 @@ def meet(store: Store, place: int, size: int, purpose: str, timeout: float, wait
             number = attempt.step()  # a round formed just before: the others count on this rank
         if number is None:
             raise CommTimeoutError(f"{attempt.describe_absent()} within {timeout:g} s")
-        formed = number
+        waiting.number, waiting.processes = formed, _ = number, attempt.processes
         attempt.join(formed)
         if _poll(lambda: attempt.all_joined(formed), deadline + _JOINING, waiting) is None:
             raise CommTimeoutError(f"{attempt.describe_lost(formed)} within {timeout:g} s")

@@ -17,6 +17,7 @@ import numpy as np
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.control import Control
+from dgcl.ranks.processes import process_status
 from dgcl.transport.shared_memory.control_page import (
     CLOSED,
     FAILED,
@@ -203,9 +204,8 @@ class Peers:
         try:
             with open(f"/proc/self/fdinfo/{self._watch[peer]}") as about:
                 process = next(line.split()[1] for line in about if line.startswith("Pid:"))
-            with open(f"/proc/{process}/stat") as status:
-                return status.read().rpartition(")")[2].split()[0] in "tT"
-        except (OSError, StopIteration):
+            return process_status(process)[0] in "tT"
+        except (OSError, StopIteration, IndexError):
             return False
 
     def unmap(self) -> None:

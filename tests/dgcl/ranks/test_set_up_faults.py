@@ -62,36 +62,42 @@ open(os.path.join(sys.argv[1], os.environ["RANK"]), "w").close()
 while len(os.listdir(sys.argv[1])) < int(sys.argv[2]):
     time.sleep(0.01)
 try:
-    dgcl.init(timeout=4)
+    dgcl.init(timeout=float(sys.argv[3]))
 except dgcl.CommError as error:
     print("told:", error)
 """
-DIES_ON_THE_WAY = """
+KILLED = """
 import torch.distributed as dist
-dist.init_process_group = lambda *args, **keywords: os._exit(0)
-dgcl.init(timeout=4)
+from dgcl.ranks.rendezvous import Attempt
+{} = lambda *_, **keywords: os.kill(os.getpid(), 9)
+dgcl.init()
 """
 
 
 @named(
-    "programs, words",
+    "programs, timeout, words",
     {
-        "a rank never comes": slow({0: INIT, 1: INIT}, "rank 2 has not come"),
+        "a rank never comes": slow({0: INIT, 1: INIT}, 4, "rank 2 has not come"),
         "the rank that keeps the store": slow(
-            {1: INIT, 2: INIT}, "rank 0, which keeps the ranks' store at 127.0.0.1"
+            {1: INIT, 2: INIT}, 4, "rank 0, which keeps the ranks' store at 127.0.0.1"
         ),
-        "one dies on the way": slow({0: INIT, 1: INIT, 2: DIES_ON_THE_WAY}, "the 3 ranks cannot connect"),
+        "one is killed before they have met": (
+            {0: INIT, 1: INIT, 2: KILLED.format("Attempt.join")}, 10 * TIMEOUT, "rank 2 has died"
+        ),
+        "and while they connect": slow(
+            {0: KILLED.format("dist.init_process_group"), 1: INIT, 2: INIT}, 10 * TIMEOUT, "rank 0 has died"
+        ),
     },
-)
-def test_init_ends_within_its_timeout(programs: dict[int, str], words: str, tmp_path):
+)  # fmt: skip
+def test_init_ends_within_its_timeout(programs: dict[int, str], timeout: int, words: str, tmp_path: Path):
     """Half an hour, torch's own limit, is far beyond that of this test. Those that come begin together."""
     together = list(programs.values()).count(INIT)
-    for rank, (status, printed) in run_ranks(3, programs, str(tmp_path), str(together)).items():
+    for rank, (status, printed) in run_ranks(3, programs, str(tmp_path), str(together), str(timeout)).items():
         if programs[rank] is INIT:
             assert status == 0, printed
             told = printed.split("told:")[1]
             # The store ends with rank 0, and who comes to its own deadline after that only sees it gone.
-            assert words in told or (rank > 0 and 0 in programs and "ranks cannot connect" in told)
+            assert words in told or (rank > 0 and "ranks cannot connect" in told and timeout < TIMEOUT)
 
 
 def stopped_in_set_up() -> str:
