@@ -284,12 +284,12 @@ class _SparseSide(Side):
         shape = (self.edges.num_heads, self.sizes[1])
         matrix = torch.sparse_csr_tensor(self._indptr, self._tails, values, shape, check_invariants=False)
         sums = sparse_product(matrix, x.to(out.dtype))
-        if not add:
-            out.zero_()
+        if not add and self.missing is not None:
+            out.index_fill_(0, self.missing, 0)
         if len(self.edges.heads) or len(sums) < len(out):
-            out.index_add_(0, self._heads, sums)
+            (out.index_add_ if add else out.index_copy_)(0, self._heads, sums)
         else:
-            out.add_(sums)
+            (out.add_ if add else out.copy_)(sums)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """As :meth:`Block.dots`."""
@@ -312,7 +312,7 @@ class _SparseSide(Side):
     @functools.cached_property
     def _heads(self) -> Tensor:
         heads = self.edges.heads if len(self.edges.heads) else np.arange(self.edges.num_heads)
-        return torch.from_numpy(heads).to(self.device, torch.int32)
+        return torch.from_numpy(heads).to(self.device, torch.int64)
 
     def _ones(self, dtype: torch.dtype) -> Tensor:
         if dtype not in self._constant:
