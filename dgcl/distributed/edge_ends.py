@@ -7,6 +7,7 @@ Compiled code is not seen.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -15,19 +16,22 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
+from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, whole_ids
 from dgcl.nn.core_rows import ids_of_rows
-from dgcl.nn.guards import see_numbers
+from dgcl.nn.guards import see_count
 from dgcl.ranks.context import context
 
 _KEPT_BY = re.compile(
     "T|__getitem__|cat|clone|contiguous|cpu|cuda|data|detach|expand|expand_as|flatten|index_select|int|long"
     "|masked_select|repeat|repeat_interleave|reshape|squeeze|stack|t|to|unbind|unsqueeze|view"
 )
-_WRITING = re.compile("__setitem__|bincount|index_add_?|index_put_?|scatter_?|scatter_add_?|scatter_reduce_?")
+_WRITING = re.compile("__setitem__|bincount|index_(add|copy|fill|put)_?|scatter(_add|_reduce)?_?")
 _TAKING = re.compile("__getitem__|embedding|gather|index_select|take_along_dim")
 _HARMLESS = re.compile("argsort|new_.*|.*_like")
 _READING = re.compile("ge|gt|le|lt|numpy|tolist")
+_SHAPE = re.compile(
+    "data_ptr|device|dim|dtype|is_.*|__len__|layout|ndim|numel|requires_grad|shape|size|stride"
+)
 _ENDS = ["sources", "heads"]
 
 #: Of tensors made of edges their set, and "ends", "sources" or "heads".
@@ -36,13 +40,22 @@ _roles = WeakTensorKeyDictionary()
 _numbers = WeakTensorKeyDictionary()
 
 
+@functools.cache
+def name_of(func: Any) -> str:
+    """The name of a function of torch; "" of what reads no values, which most calls do."""
+    name = getattr(func, "__name__", "")
+    name = func.__self__.__name__ if name == "__get__" else name
+    return "" if _SHAPE.fullmatch(name) else name
+
+
 def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a function of torch in a distributed model. Collective where sources index this rank's rows."""
-    name = getattr(func, "__name__", "")
-    name = func.__self__.__name__ if name == "__get__" else name  # type: ignore[attr-defined]
+    name = name_of(func)
+    if not args and _TAKING.fullmatch(name):
+        args = tuple(kwargs.pop(each) for each in ("input", "indices", "dim", "index") if each in kwargs)
     values = [*args, *kwargs.values()]
     integers = [each for each in tensors_in(values) if each.dtype in (torch.int32, torch.int64)]
-    if not integers and name not in ("arange", "linspace"):
+    if not integers and name not in ("arange", "eye", "linspace"):
         return func(*args, **kwargs)
     place = int(name == "embedding")  # of rows that are taken
     takes = _TAKING.fullmatch(name) and _role(values[place]) is None
@@ -53,9 +66,22 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if not roles or roles[0][0].comm.message_edges is not None:
         out = func(*args, **kwargs)
         if all(each in _numbers for each in integers):
-            see_numbers(out)
+            see_count(
+                out if isinstance(out, Tensor) and out.is_floating_point() else None,
+                "computes with the numbers of {} rows, which begin anew on each rank: dispatch numbers with the data,"
+                " as in data.ids = torch.arange(N), or rows of torch.eye(N)",
+            )
         if name == "arange":
             _numbers[out] = True
+        if any(each in whole_ids for each in integers):
+            if values[place] in whole_ids and _KEPT_BY.fullmatch(name):
+                whole_ids.update((each, True) for each in (out if isinstance(out, tuple) else (out,)))
+            elif (takes or _WRITING.fullmatch(name)) and _dim(values) == 0:
+                see_count(
+                    values[place],
+                    "indexes {} rows of this rank by ids of the whole graph, as dgcl.dispatch leaves them: take"
+                    " dgcl.fetch(rows, ids), or dispatch a mask in their place",
+                )
         return out
     edges, end = next((role for role in roles if role[1] != "heads"), roles[0])
     if name == "max" and len(args) == 1 and not kwargs:  # by which vertices are counted

@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dgcl.autograd.operators import transparent
-from dgcl.distributed.edge_ends import call
+from dgcl.distributed.edge_ends import call, name_of
 from dgcl.distributed.functional_dropout import replaced
 from dgcl.nn.guards import explain, see_rows
 from dgcl.ranks.torch_private import OperatorBase, num_function_modes, skip_frame
@@ -44,7 +44,7 @@ class AsOneDevice(TorchFunctionMode):
         """Call ``func``, or what replaces it."""
         kwargs = kwargs or {}
         func = replaced(func)
-        if torch.compiler.is_compiling() or isinstance(func, OperatorBase):
+        if torch.compiler.is_compiling() or isinstance(func, OperatorBase) or not name_of(func):
             return func(*args, **kwargs)
         try:
             out = call(func, args, kwargs)

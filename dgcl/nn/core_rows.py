@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
 
+_counts: WeakKeyDictionary[Any, Iterable[set[int]]] = WeakKeyDictionary()
 Rows = TypeVar("Rows", Tensor, None, "Tensor | None")
 
 
@@ -75,6 +78,22 @@ def ids_of_rows(comm: Communicator, num_rows: int, num_vertices: int) -> Tensor 
             " dispatch numbers with the data, as in data[type].ids = torch.arange(...)"
         )
     return fitting[0][0].to(comm.device)
+
+
+def counts(comm: Any) -> Iterable[set[int]]:
+    """How many vertices and edges of each type a rank has, but for so few that they are no sign of anything.
+
+    None of a rank that is alone.
+    """
+    if comm is None or comm.world_size == 1:
+        return ()
+    if comm not in _counts:
+        numbers = {"vertices": [comm.num_owned], "edges": [comm.local.num_edges]}
+        for kind, (types, ids, _) in comm.dispatched[1].items():
+            numbers[kind] += [int(((ids >= at) & (ids < at + num)).sum()) for at, num in types.values()]
+        vertices, edges = ({number for number in each if number > 8} for each in numbers.values())
+        _counts[comm] = vertices, edges - vertices
+    return _counts[comm]
 
 
 def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:

@@ -12,8 +12,9 @@ import warnings
 import zlib
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.errors import DisagreementError, InexactWarning
 from dgcl.nn.arguments import current, require_parameters
+from dgcl.nn.core_rows import counts
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import default_store
 from dgcl.ranks.tensors import beside_the_graph
@@ -135,6 +137,7 @@ class _Watch:
 
 _watches: WeakKeyDictionary[Transport, _Watch] = WeakKeyDictionary()
 _names = WeakTensorKeyDictionary()
+_warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def remember_names(model: Module) -> None:
@@ -164,7 +167,13 @@ def _compare(outputs: Tensor, comm: Communicator, watch: _Watch) -> None:
         watch.parameters = [ref(parameter) for parameter in parameters_of(outputs)]
     alive = [parameter for parameter in (each() for each in watch.parameters) if parameter is not None]
     entries = [_Entry.of(_names.get(parameter, "a parameter"), parameter, comm) for parameter in alive]
-    reports = comm.control.exchange(entries)
+    taken, reports = zip(*comm.control.exchange((_rows_taken(outputs, comm), entries)), strict=True)
+    if taken[0] and len({*taken}) == 1:
+        warn_once(
+            comm,
+            "a loss takes the same rows of each rank, as if by ids of the whole graph: dispatch a mask in their place,"
+            " or take dgcl.fetch(rows, ids)",
+        )
     if len({len(others) for others in reports}) > 1:
         return
     columns = [each for each in zip(*reports, strict=True) if not all(entry.of_rows for entry in each)]
@@ -172,17 +181,35 @@ def _compare(outputs: Tensor, comm: Communicator, watch: _Watch) -> None:
         return
     difference = _first_difference([list(of_rank) for of_rank in zip(*columns, strict=True)])
     watch.warned = difference is not None
-    if difference is not None and comm.rank == 0:
+    if difference is not None:
         if watch.calls == 1:
             why = "call dgcl.nn.broadcast_parameters(model) before training"
         else:
             why = "call dgcl.nn.sync_gradients(model) between backward() and step(), or wrap it in"
             why += " DistributedDataParallel and give the loss ddp=True"
-        warnings.warn(
-            f"{difference}, at call {watch.calls} of a loss: ranks train models of their own; {why}",
-            InexactWarning,
-            stacklevel=4,
+        warn_once(
+            comm, f"{difference}, at call {watch.calls} of a loss: ranks train models of their own; {why}"
         )
+
+
+def _rows_taken(outputs: Tensor, comm: Communicator) -> int:
+    """A checksum of the numbers by which a loss takes some of this rank's rows; 0 where it takes none so."""
+    node: Any = outputs.grad_fn
+    with suppress(AttributeError, IndexError, RuntimeError):  # it does not, or after a backward
+        for _ in range(4):  # steps of the loss itself
+            node = node if type(node).__name__ == "IndexBackward0" else node.next_functions[0][0]
+        ids, size = node._saved_indices[0], node._saved_self_sym_sizes[0]
+        if ids.dtype == torch.int64 and 8 < ids.numel() < size and any(size in each for each in counts(comm)):
+            return zlib.crc32(_octets(ids).data)
+    return 0
+
+
+def warn_once(comm: Communicator, text: str) -> None:
+    """Warn on rank 0, of each thing once."""
+    warned = _warned.setdefault(comm, set())
+    if text not in warned and comm.rank == 0:
+        warnings.warn(text, InexactWarning, stacklevel=4)
+    warned.add(text)
 
 
 def compare_over_axes(parameters: Sequence[Parameter], comm: Communicator, declared: bool) -> None:
@@ -233,7 +260,7 @@ def parameters_of(outputs: Tensor, until: str | None = None) -> list[Parameter]:
     seen, waiting = set(), deque([outputs.grad_fn])
     while waiting:
         node = waiting.popleft()
-        if node is None or node in seen or (until and node.name().startswith(until)):
+        if node is None or node in seen or (until and type(node).__name__.startswith(until)):
             continue
         seen.add(node)
         leaf = getattr(node, "variable", None)  # of AccumulateGrad

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,8 +17,8 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dgcl.errors import InexactWarning
-from dgcl.nn.drift import parameters_of
+from dgcl.nn.core_rows import counts
+from dgcl.nn.drift import parameters_of, warn_once
 from dgcl.ranks.context import context
 
 if TYPE_CHECKING:
@@ -38,6 +36,7 @@ _ALONG = {
     **dict.fromkeys(("conv1d", "instance_norm"), (99, -1)),
     **dict.fromkeys(("gru", "lstm", "rnn_relu", "rnn_tanh"), (-1, 0)),  # batch_first, which comes last
     "normalize": (2, 1),
+    **dict.fromkeys(("cummax", "cumprod", "cumsum", "flip", "flipud"), (1, 0)),
     "roll": (2, 0),
     "scaled_dot_product_attention": (99, -2),
 }
@@ -53,8 +52,6 @@ _RANDOM = re.compile(
 )
 _SYNC = "sync_gradients"
 
-_warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-_of_ranks: WeakKeyDictionary[Any, Iterable[set[int]]] = WeakKeyDictionary()
 #: Rows that a mask or a slice took.
 _some = WeakTensorKeyDictionary()
 
@@ -69,17 +66,23 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if comm is None or comm.world_size == 1:
         return
     if _RANDOM.match(name) and kwargs.get("generator") is None and kwargs.get("training", True):
-        _warn(
+        warn_once(
             comm,
             f"the model draws random numbers by {name}, others on each rank, and not those of one device: take"
             " torch.nn.functional.dropout, or dispatch what was drawn for the whole graph",
+        )
+    if name in ("div", "div_") and args and type(args[-1]) is int:
+        see_count(
+            args[-1],
+            "divides by {}, how many rows this rank has: those of all are comm.num_nodes or comm.num_edges of comm ="
+            " dgcl.current_communicator()",
         )
     values = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and not is_lazy(each)]
     sums = _REDUCTIONS.fullmatch(name)
     if not sums and name not in _ALONG and values and getattr(out, "shape", 0) == values[0].shape:
         return  # an element of each
     results = [each.shape for each in (out if isinstance(out, tuple) else (out,)) if isinstance(each, Tensor)]
-    vertices, edges = _counts(comm)
+    vertices, edges = counts(comm)
     for rows in values if results else ():
         sizes = rows.shape[: 1 if rows.dim() < 3 else 3]
         dim = next((at for at, size in enumerate(sizes) if size in vertices or size in edges), None)
@@ -111,17 +114,11 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         return
 
 
-def see_numbers(out: Any) -> None:
-    """See numbers of this rank's rows as features; those of one device are other ones."""
-    comm = context.communicator
-    if comm is None or comm.world_size == 1 or not isinstance(out, Tensor) or not out.is_floating_point():
-        return
-    if any(len(out) in counts for counts in _counts(comm) if out.dim()):
-        _warn(
-            comm,
-            f"the model computes with the numbers of {len(out)} rows, which begin anew on each rank: dispatch numbers"
-            " with the data, as in data.ids = torch.arange(N)",
-        )
+def see_count(rows: Any, what: str) -> None:
+    """Warn of what is done with so many rows, or with that number, if this rank has as many."""
+    number = len(rows) if isinstance(rows, Tensor) and rows.dim() else rows
+    if type(number) is int and any(number in each for each in counts(context.communicator)):
+        warn_once(context.communicator, f"the model {what.format(number)}")
 
 
 def explain(error: Exception) -> None:
@@ -139,7 +136,7 @@ def _see_taken(rows: Tensor, dim: int | None, index: Any, out: Tensor, comm: Com
     """See rows that are taken by number, or by a mask."""
     wholes = (comm.num_owned, comm.num_nodes), (comm.local.num_edges, comm.num_edges)
     if isinstance(index, slice) and (index.stop, len(rows)) in wholes:
-        _warn(
+        warn_once(
             comm,
             f"the model takes the first {index.stop} of {len(rows)} rows of the whole graph for this rank's: hand"
             " them out with dgcl.dispatch, comm.dispatch_edges or dgcl.dispatch_features",
@@ -150,19 +147,8 @@ def _see_taken(rows: Tensor, dim: int | None, index: Any, out: Tensor, comm: Com
         _warn_of_own_rows(f"rows {index}", comm)
 
 
-def _counts(comm: Communicator) -> Iterable[set[int]]:
-    """How many vertices and edges of each type a rank has, but for so few that they are no sign of anything."""
-    if comm not in _of_ranks:
-        numbers = {"vertices": [comm.num_owned], "edges": [comm.local.num_edges]}
-        for kind, (types, ids, _) in comm.dispatched[1].items():
-            numbers[kind] += [int(((ids >= at) & (ids < at + num)).sum()) for at, num in types.values()]
-        vertices, edges = ({number for number in each if number > 8} for each in numbers.values())
-        _of_ranks[comm] = vertices, edges - vertices
-    return _of_ranks[comm]
-
-
 def _warn_of_own_rows(name: str, comm: Communicator) -> None:
-    _warn(
+    warn_once(
         comm,
         f"the model takes {name} along this rank's rows, which are not all: compute it with"
         " dgcl.nn.global_sum (docs/frameworks.md, Losses), or along another dimension",
@@ -176,13 +162,13 @@ def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) 
     if comm.world_size == 1 or all(parameter.grad is None for parameter in parameters):
         return
     if pooled:
-        _warn(
+        warn_once(
             comm,
             f"the model took the {pooled[0]} this rank's rows, which is not that of all: take"
             " dgcl.nn.global_mean_pool and its kin, or complete a sum with dgcl.nn.global_sum",
         )
     if control.last_sum in ("", _SYNC):
-        _warn(
+        warn_once(
             comm,
             "sync_gradients after a backward in which no loss of dgcl.nn took part: a mean over this rank's rows has"
             " another divisor on each rank; take dgcl.nn.loss(fn)(outputs, targets, mask)",
@@ -196,15 +182,8 @@ def warn_of_terms(comm: Communicator) -> None:
         frame = frame.f_back
     roots = () if frame is None else frame.f_locals.get("t_outputs", ())
     if any(parameters_of(root, "_WithValue") for root in roots):
-        _warn(
+        warn_once(
             comm,
             "a term beside the loss of dgcl.nn counts once a rank: take dgcl.nn.loss for what is of rows, too, and"
             " dgcl.nn.count_once(term) for what is the same on every rank, as a norm of parameters",
         )
-
-
-def _warn(comm: Communicator, text: str) -> None:
-    warned = _warned.setdefault(comm, set())
-    if text not in warned and comm.rank == 0:
-        warnings.warn(text, InexactWarning, stacklevel=4)
-    warned.add(text)

@@ -74,8 +74,10 @@ class Scattered(Own):
         sums = (
             scatter(x.index_select(0, row), col, 0, len(x)) + scatter(both, edge_index[1], 0, len(x))[:, 3:7]
         )
-        rows = torch.gather(x, 0, row[:, None].expand(-1, WIDTH)) * functional.embedding(row.int(), x)
-        sums = sums.index_add(0, col, rows * torch.take_along_dim(x, col[:, None], dim=0))
+        rows = torch.gather(index=row[:, None].expand(-1, WIDTH), input=x, dim=0) * functional.embedding(
+            row.int(), x
+        )
+        sums = sums.index_add(0, col, rows * torch.take_along_dim(input=x, indices=row[:, None], dim=0))
         return sums + x[row].new_zeros(len(x), 1).index_add(0, col, x.t()[:1, row].t())
 
     def forward(self, x, edge_index):
@@ -129,7 +131,9 @@ WARNED: dict[str, Any] = {
     "lstm": lambda x, edges: nn.LSTM(4, 4).double()(x)[0],
     "gru": lambda x, edges: nn.GRU(4, 4, batch_first=True).double()(x[None])[0],
     "the numbers of": lambda x, edges: x * torch.arange(len(x)).double()[:, None],
-    "numbers of": lambda x, edges: x * torch.linspace(0, 1, len(x), dtype=x.dtype)[:, None],
+    "numbers of": lambda x, edges: x + torch.eye(len(x), 4, dtype=x.dtype),
+    "divides by": lambda x, edges: x / len(x),
+    "flip": lambda x, edges: x.flip(0),
     "rows 0": lambda x, edges: x - x[0],
     "products with all rows": lambda x, edges: (x @ x.t()).sum(1, keepdim=True),
 }

@@ -10,7 +10,6 @@ from torch import nn
 
 import dgcl
 import dgcl.nn
-from dgcl.nn.drift import parameters_of
 from tests.dgcl.nn.ranks import on_ranks, rows
 from tests.samples import named
 
@@ -88,14 +87,6 @@ def test_only_calls_that_are_powers_of_two_compare(monkeypatch):
 
     assert on_ranks(2, rank)[1] == [2, 2, 0, 2, 0, 0, 0, 2, 0]
     assert on_ranks(1, rank)[0] == [0] * 9
-
-
-def test_parameters_of_a_result():
-    first, second, unused = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
-    found = parameters_of(second(first(torch.ones(1, 2))))
-    assert {id(each) for each in found} == {id(each) for each in (*first.parameters(), *second.parameters())}
-    assert not {id(each) for each in found} & {id(each) for each in unused.parameters()}
-    assert parameters_of(torch.ones(1)) == []
 
 
 def test_check_equal_names_the_first_tensor():

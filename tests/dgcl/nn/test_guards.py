@@ -68,6 +68,7 @@ def batch_of(x: Tensor) -> Tensor:
 
 
 LOSS, POOL = "no loss of dgcl.nn took part.*dgcl.nn.loss", "global_mean_pool and its kin"
+FETCH = r"dgcl\.fetch\(rows, ids\)"
 #: What a distributed model makes of the rows of its layer, and what is warned of; None: nothing.
 POOLS: dict[str, tuple[Callable[[Tensor], Tensor], str | None]] = {
     "rows of the whole graph, cut": (
@@ -81,7 +82,6 @@ POOLS: dict[str, tuple[Callable[[Tensor], Tensor], str | None]] = {
     ),
     "mean of masked rows": (lambda x: x - x[x[:, 0] > 0].mean(0), f"mean over.*{POOL}"),
     "product of rows": (lambda x: x @ (x.t() @ x), f"matmul over.*{POOL}"),
-    "maximum of rows": (lambda x: x.amax(0, keepdim=True), f"amax over.*{POOL}"),
     "PyG's mean pool": (
         lambda x: pyg.global_mean_pool(x, batch_of(x), 1),
         f"scatter_add_ over.*{POOL}",
@@ -89,6 +89,10 @@ POOLS: dict[str, tuple[Callable[[Tensor], Tensor], str | None]] = {
     "random numbers": (lambda x: x * torch.rand_like(x), "random numbers by rand_like"),
     "a sum that is completed": (lambda x: dgcl.nn.global_sum(x.sum(0, keepdim=True)), None),
     "our mean pool": (lambda x: dgcl.nn.global_mean_pool(x, batch_of(x), 1), None),
+    "rows by ids of the whole graph": (
+        lambda x: x[torch.arange(9).roll(1)],
+        f"same rows of each rank.*{FETCH}",
+    ),
     "a loss inside": (lambda x: x + dgcl.nn.loss(F.mse_loss)(x, x.detach().cos()), None),
 }
 #: What runs on each rank, and what is warned of.
@@ -100,12 +104,16 @@ GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
         LOSS,
     ),
     "a term beside the loss": (
-        lambda data: with_term(data, lambda weight: weight.square().sum()),
+        lambda data: with_term(data, lambda weight: dgcl.nn.global_sum(weight).square().sum()),
         "beside the loss",
     ),
     "a term that counts once": (
         lambda data: with_term(data, lambda weight: dgcl.nn.count_once(weight.square().sum())),
         None,
+    ),
+    "ids that stay whole": (
+        lambda data: train(lambda x: x.index_fill(0, data.ids.t()[0], 0), data),
+        f"rows of this rank by ids of the whole graph.*{FETCH}",
     ),
     "several hops, not distributed": (undistributed, r"GraphSAGE|BasicGNN.*several hops.*dgcl\.distribute"),
     "mean of rows, compiled": (partial(train, POOLS["mean of rows"][0], compiled=True), None),
@@ -126,7 +134,8 @@ def test_it_is_said_once(name: str):
 
 def on_rank(run: Callable[[Any], Any]) -> Any:
     edges = torch.from_numpy(CYCLE)
-    return run(dgcl.dispatch(Data(x=rows(3), edge_index=torch.cat([edges, edges.flip(0)], 1))))
+    ids = torch.arange(8).view(-1, 2)
+    return run(dgcl.dispatch(Data(x=rows(3), edge_index=torch.cat([edges, edges.flip(0)], 1), ids=ids)))
 
 
 def test_collected_rows_carry_no_gradient_silently():
