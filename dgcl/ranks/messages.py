@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _TAG = 0
 _NEVER = 3  # a tag that is never sent
+_SMALL = 312  # bytes of an object that travels in one message with its size
 _READS = 5  # of the reason of a rank whose connection is broken,
 _READ_SECONDS = 0.05  # with so much time behind each
 
@@ -189,28 +190,23 @@ class GroupMessages:
     ) -> dict[int, tuple[Call, Any]]:
         self._number += 1
         sends = []  # (peer, what must live until it is sent, the sending)
-        packed: dict[int, torch.Tensor] = {}  # by the object's id: what goes to all is pickled once
+        packed: dict[int, list[torch.Tensor]] = {}  # by the object's id: what goes to all is pickled once
         for peer, value in outgoing.items():
             if id(value) not in packed:
-                pickled = bytearray(pickle.dumps((tuple(call), value)))
-                packed[id(value)] = torch.frombuffer(pickled, dtype=torch.uint8)
-            data = packed[id(value)]
-            sends += [
-                (peer, part, self._send(part, peer))
-                for part in (torch.tensor([len(data)], device="cpu"), data)
-            ]
-        sizes = self._receive_all({peer: torch.zeros(1, dtype=torch.int64, device="cpu") for peer in sources})
-        parts = self._receive_all(
-            {peer: torch.empty(int(size), dtype=torch.uint8, device="cpu") for peer, size in sizes.items()}
-        )
+                packed[id(value)] = _packed((tuple(call), value))
+            sends += [(peer, part, self._send(part, peer)) for part in packed[id(value)]]
+        first = self._receive_all(dict.fromkeys(sources, 8 + _SMALL))
+        sizes = {peer: int(part[:8].view(torch.int64)) for peer, part in first.items()}
+        rest = self._receive_all({peer: size for peer, size in sizes.items() if size > _SMALL})
         self._wait_all([(peer, sending) for peer, _, sending in sends])
         received = {}
-        for peer, part in parts.items():
-            theirs, value = pickle.loads(part.numpy().data)
+        for peer, part in first.items():
+            theirs, value = pickle.loads(rest.get(peer, part[8:]).numpy().data)
             received[peer] = Call(*theirs), value
         return received
 
-    def _receive_all(self, into: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    def _receive_all(self, sizes: dict[int, int]) -> dict[int, torch.Tensor]:
+        into = {peer: torch.empty(size, dtype=torch.uint8, device="cpu") for peer, size in sizes.items()}
         self._wait_all([(peer, self._receive(part, peer)) for peer, part in into.items()])
         self.bytes_received += sum(part.nbytes for part in into.values())
         return into
@@ -274,6 +270,15 @@ class GroupMessages:
 
     def _receive(self, data: torch.Tensor, peer: int) -> Any:
         return _with_peer(peer, self._group.recv, [data], peer, _TAG)
+
+
+def _packed(value: Any) -> list[torch.Tensor]:
+    """A message of always the same length, with the size of the object, and itself where it fits; else one more."""
+    pickled = pickle.dumps(value)
+    size = len(pickled).to_bytes(8, "little")
+    parts = [size, pickled] if len(pickled) > _SMALL else [size + pickled]
+    parts[0] = parts[0].ljust(8 + _SMALL)
+    return [torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in parts]
 
 
 def _name(call: Call) -> str:

@@ -66,7 +66,7 @@ def bytes_of_a_sum(num_bytes: int) -> int:
 @pytest.mark.parametrize("num_bytes", [DIRECT_BYTES, DIRECT_BYTES + 4, 4 << 20])
 def test_no_more_is_received_than_by_an_all_reduce(rank_pool: Callable[[int], RankPool], num_bytes: int):
     """2 (P - 1) / P of the tensor, and a few hundred bytes with each message; small ones from each rank whole."""
-    size, most_with_a_message = 4, 400
+    size, most_with_a_message = 4, 800
     for received in rank_pool(size).run(bytes_of_a_sum, num_bytes):
         if num_bytes <= DIRECT_BYTES:
             needed, rounds = (size - 1) * num_bytes, 1
