@@ -173,7 +173,7 @@ class LayerCall:
     def backward(
         self,
         inputs: Sequence[Tensor],
-        parameters: Sequence[Tensor],
+        parameters: Sequence[tuple[Tensor, Tensor]],
         grads: Sequence[Tensor | None],
         needed: Sequence[bool],
         aggregate: Tensor | None = None,
@@ -181,7 +181,8 @@ class LayerCall:
         """Gradients of inputs and of parameters. Collective.
 
         Args:
-            inputs, parameters: As in the forward.
+            inputs: As in the forward.
+            parameters: With their values there, which hooks of saved tensors may have made anew.
             grads: Of its results.
             needed: Which inputs need one.
             aggregate: The kept one; None: it is made again.
@@ -229,7 +230,7 @@ class LayerCall:
         number: int,
         batch: Batch,
         rows: Sequence[Tensor],
-        parameters: Sequence[Tensor],
+        parameters: Sequence[tuple[Tensor, Tensor]],
         grads: Sequence[Tensor | None],
         opened: Sequence[Tensor | None],
     ) -> list[Tensor | None]:
@@ -239,9 +240,10 @@ class LayerCall:
         needed = [held is not None for held in opened] if not kept else [opened[0] is not None] * len(rows)
         for each, needs_grad in zip(rows, needed, strict=True):
             each.requires_grad_(needs_grad)
-        stand_ins = [p.detach().requires_grad_() for p in parameters] if self.is_module else list(parameters)
+        stand_ins = [x.detach().requires_grad_() if self.is_module else p for p, x in parameters]
+        replaced = [(p, other) for (p, _), other in zip(parameters, stand_ins, strict=True)]
         with torch.enable_grad(), self.drawn.again(number):
-            results = self._compute(number, rows, list(zip(parameters, stand_ins, strict=True)))
+            results = self._compute(number, rows, replaced)
         pairs = [
             (got, work.store.look_at(grad, batch.rows).to(work.device))
             for got, grad in zip(results, grads, strict=True)

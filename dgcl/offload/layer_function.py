@@ -21,7 +21,7 @@ from dgcl.offload.layer import LayerCall
 class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: LayerCall, num_inputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.call, ctx.num_inputs = call, num_inputs
+        ctx.call, ctx.num_inputs, ctx.parameters = call, num_inputs, tensors[num_inputs:]
         ctx.set_materialize_grads(False)
         rows, order = tensors[:num_inputs], call.machinery.order
         with _telling(call):
@@ -53,9 +53,10 @@ class _Layer(torch.autograd.Function):
             end = len(ctx.needs_input_grad) - 2
             kept = tensors[end] if len(tensors) > end else None
             order = call.machinery.order
-            rows = [order.stored(x) if isinstance(x, ChunkedRows) else x for x in tensors[:n]]
+            rows = [order.stored(x) if kept is None or call.own_rows else x for x in tensors[:n]]
+            parameters = list(zip(ctx.parameters, tensors[n:end], strict=True))
             of_results = [None if grad is None else order.stored(grad) for grad in grads]
-            of_inputs, of_parameters = call.backward(rows, tensors[n:end], of_results, needed, kept)
+            of_inputs, of_parameters = call.backward(rows, parameters, of_results, needed, kept)
         chunked = (None if grad is None else ChunkedRows(grad, order) for grad in of_inputs)
         return None, None, *chunked, *of_parameters
 

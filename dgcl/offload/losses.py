@@ -67,7 +67,7 @@ class _CrossEntropy(torch.autograd.Function):
             total[1] += counts.sum()
         value, count = comm.all_reduce_sum(total, "cross_entropy").unbind()
         ctx.save_for_backward(logits, labels, mask)
-        ctx.count = float(count)
+        ctx.count, ctx.order = float(count), logits.order
         # As torch's: of 16 bits where the logits are, but not in mixed precision.
         return (value / count).to(wide if torch.is_autocast_enabled("cpu") else logits.dtype)
 
@@ -75,10 +75,11 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable("Offload.cross_entropy")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         logits, labels, mask = ctx.saved_tensors
-        memory, host = logits.checked(), logits.order.host
+        order, host = ctx.order, ctx.order.host
+        memory = order.stored(logits)
         out = host.empty(tuple(logits.shape), logits.dtype, "gradients")
         wide = sum_dtype(logits.dtype)
-        for rows in logits.order.stretches:
+        for rows in order.stretches:
             counts = mask[rows]
             which = slice(None) if counts.all() else counts.nonzero().squeeze(1)
             some = host.look_at(memory, rows)[which].to(wide).softmax(1)
@@ -88,7 +89,7 @@ class _CrossEntropy(torch.autograd.Function):
                 result = torch.zeros(len(counts), logits.shape[1], dtype=wide, device="cpu")
                 result[which] = some
             host.write(out, rows, result.to(out.dtype))
-        return ChunkedRows(out, logits.order), None, None, None
+        return ChunkedRows(out, order), None, None, None
 
 
 def chunked_accuracy(

@@ -82,7 +82,7 @@ class _Normalise(torch.autograd.Function):
         comm: Communicator,
     ) -> Tensor:
         ctx.save_for_backward(x, weight, mean.clone(), inverse)
-        ctx.learns, ctx.comm = learns, comm
+        ctx.learns, ctx.comm, ctx.order = learns, comm, x.order
         out = x.order.host.empty(tuple(x.shape), x.dtype)
         for rows in x.order.stretches:
             some = (_some(x, rows) - mean) * inverse
@@ -94,8 +94,8 @@ class _Normalise(torch.autograd.Function):
     @once_differentiable("Offload.batch_norm")
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         x, weight, mean, inverse = ctx.saved_tensors
-        order: RowOrder = x.order
-        grad = ChunkedRows(order.stored(grad), order)
+        order: RowOrder = ctx.order
+        x, grad = (ChunkedRows(order.stored(rows), order) for rows in (x, grad))
         # of gradients, and of gradients times normalised rows
         sums = torch.zeros(2, x.shape[1], dtype=sum_dtype(x.dtype), device="cpu")
         for rows in order.stretches:
