@@ -15,7 +15,6 @@ There is one round in the store at a time. The next one needs a new token of eve
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.ranks.deadlines import in_time
-from dgcl.ranks.processes import has_died, process_name
+from dgcl.ranks.processes import has_died, this_process
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -119,7 +118,7 @@ class Attempt:
         self._store, self._place, self._size = store, place, size
         self._token = store.add(f"attempts of {place}", 1)
         self.processes: list[str] = []  # of all, once there is a round
-        store.set(f"token {self._token} of {place}/process", process_name(os.getpid()))
+        store.set(f"token {self._token} of {place}/process", this_process())
         self._publish(purpose)
 
     def step(self) -> int | None:

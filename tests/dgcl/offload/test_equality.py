@@ -89,7 +89,7 @@ def test_rows_in_files(tmp_path, cached: bool, kept: bool):
 )
 def test_what_is_saved_may_pass_through_hooks(architecture: str, kept: bool):
     def run():
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: x.numpy(force=True), torch.from_numpy):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x.numpy(force=True), torch.tensor):
             return on_rank(architecture, "multi-edges", 2, kept, chunks=3)
 
     for each in dgcl.launch(run, 2):
