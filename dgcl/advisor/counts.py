@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from dgcl.advisor.model import Model
 from dgcl.advisor.spelling import Description
 from dgcl.graph import Graph
-from dgcl.grid.counts import count_needs
 from dgcl.grid.grid import Grid, as_grid, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import find_needs
@@ -180,7 +179,7 @@ class Candidates:
         needs = find_needs(*self._whole(), grid)
         expand, fold = (demand(needs).classes().relation for demand in (expand_demand, fold_demand))
         return replace(
-            self.halo, expand=expand, fold=fold, edges=count_needs(needs).edges, slices=grid.slices,
+            self.halo, expand=expand, fold=fold, edges=needs.edges_of_ranks, slices=grid.slices,
             edge_order=self.halo.edge_order or grid.depth > 1,
         )  # fmt: skip
 

@@ -6,7 +6,6 @@ edges, and a fold of what they summed:
 - :mod:`~dgcl.grid.grid`: the three numbers, and which rank is where;
 - :mod:`~dgcl.grid.needs`: who reads and who sums which vertex, by one pass over the edges;
 - :mod:`~dgcl.grid.items`: slices of rows as items, and both demands of an aggregation over them;
-- :mod:`~dgcl.grid.counts`: rows that travel and edges that are held, counted, and by closed formulas;
 - :mod:`~dgcl.grid.edges`: each rank's edges;
 - :mod:`~dgcl.grid.plans`: plans of both exchanges;
 - :mod:`~dgcl.grid.strategy`: a grid as a strategy.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dgcl.grid.counts import Counts, count_needs
 from dgcl.grid.items import ItemDemand, expand_demand, fold_demand
 from dgcl.grid.needs import Needs
 from dgcl.planner.fold import Fold, reverse_plan
@@ -24,14 +23,12 @@ class GridPlan:
 
     Attributes:
         needs: Who reads and who sums which vertex.
-        counts: What each rank receives and sums.
         expand: The items that go to those that sum edges.
         folded: Those whose trees the partial sums travel backwards.
         fold: These trees turned round: cost and bound.
     """
 
     needs: Needs
-    counts: Counts
     expand: Planned
     folded: Planned
     fold: Fold
@@ -72,7 +69,7 @@ def plan_grid(
     arguments = (topology, method, options or PlanOptions(), source)
     expand = plan_items(expand_demand(needs), HALO, *arguments)
     folded = plan_items(fold_demand(needs), PARTIAL, *arguments)
-    return GridPlan(needs, count_needs(needs), expand, folded, reverse_plan(folded.plan))
+    return GridPlan(needs, expand, folded, reverse_plan(folded.plan))
 
 
 def plan_items(

@@ -22,6 +22,7 @@ from dgcl.program.exchange import HALO, ROWS, SLICES
 from dgcl.program.strategy import Arrangement, Planned, Problem
 from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
+from dgcl.workers.exchanges import imbalance_of
 
 #: What a communicator calls the placement of edges of a grid.
 GRID = "grid"
@@ -68,7 +69,7 @@ class GridPlacement:
 
     def lay_out(self, problem: Problem, plan: GridPlan) -> Arrangement:
         """What :meth:`arrange` makes of the plans of this grid; raises as that does."""
-        most = int(plan.counts.edges.max())
+        most = int(plan.needs.edges.max())
         if most >= 2**31:
             raise ValueError(
                 f"grid ({self.grid}): a rank would sum {most} edges, at most {2**31 - 1} are possible; use more parts"
@@ -124,13 +125,14 @@ class GridPlacement:
 
     def _summary(self, plan: GridPlan, graph: Graph) -> str:
         """The grid in words."""
-        grid, counts = self.grid, plan.counts
+        grid, edges = self.grid, plan.needs.edges_of_ranks
+        expanded, folded = (each.plan.relation.deliveries for each in (plan.expand, plan.folded))
         held = (
-            f"a rank holds {counts.edges.mean():.0f} edges, the fullest {counts.imbalance:.2f} times as many in"
-            f" {size(int(counts.edges.max()) * bytes_of_edge(grid, graph))}"
+            f"a rank holds {edges.mean():.0f} edges, the fullest {imbalance_of(edges):.2f} times as many in"
+            f" {size(int(edges.max()) * bytes_of_edge(grid, graph))}"
         )
         return (
             f"grid ({grid}): {grid.parts} part(s), depth {grid.depth}, {grid.slices} slice(s) of a row; predicted"
-            f" {seconds(plan.exchange_seconds)} of exchange in an aggregation, {int(counts.expanded.sum())} slices of"
-            f" rows and {int(counts.folded.sum())} partial sums; {held}"
+            f" {seconds(plan.exchange_seconds)} of exchange in an aggregation, {expanded} slices of"
+            f" rows and {folded} partial sums; {held}"
         )

@@ -51,10 +51,10 @@ class Exchanges:
         """Rows received by all ranks: (expanded, folded)."""
         return self.expand.relation.deliveries, self.fold.relation.deliveries
 
-    @property
-    def imbalance(self) -> float:
-        """Edges of the fullest rank over the mean; 1 where there are no edges."""
-        return float(self.edges.max() / self.edges.mean()) if self.edges.any() else 1.0
+
+def imbalance_of(edges: NDArray[np.int64]) -> float:
+    """Edges of the fullest rank over the mean; 1 where there are no edges."""
+    return float(edges.max() / edges.mean()) if edges.any() else 1.0
 
 
 def workers_of(

@@ -20,7 +20,7 @@ from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice, check_flag, shown
 from dgcl.workers.edges import edges_of_worker
-from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, workers_of
+from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, imbalance_of, workers_of
 from dgcl.workers.plans import AggregationPlan
 
 _log = logging.getLogger("dgcl")
@@ -73,8 +73,8 @@ class EdgePlacement:
         expanded, folded = exchanges.rows
         why = (
             f"edges={self.edges!r} was asked for: {seconds(plan.exchange_seconds)} of exchange in an aggregation,"
-            f" {expanded} rows and {folded} partial sums, {exchanges.imbalance:.2f} times the mean number of edges on"
-            " the fullest rank"
+            f" {expanded} rows and {folded} partial sums, {imbalance_of(exchanges.edges):.2f} times the mean number of"
+            " edges on the fullest rank"
         )
         _log.info("%s", why)
         most = int(exchanges.edges.max(initial=0))

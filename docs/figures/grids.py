@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dgcl.graph import Graph, as_graph
-from dgcl.grid.counts import Counts, count_needs
 from dgcl.grid.grid import Grid
-from dgcl.grid.needs import find_needs
+from dgcl.grid.items import expand_demand, fold_demand
+from dgcl.grid.needs import Needs, find_needs
 from dgcl.grid.plans import plan_grid
 from dgcl.partition import partition_graph
 from dgcl.planner import PlanOptions
@@ -40,14 +40,10 @@ def dense_graph(run: Run, exponent: float = 0.5) -> Graph:
     return as_graph(np.stack([keys // num_nodes, keys % num_nodes]), num_nodes)
 
 
-def counted(graph: Graph, part: np.ndarray, sizes: tuple[int, int, int]) -> Counts:
-    """What a grid moves."""
-    return count_needs(find_needs(graph, part, Grid(*sizes)))
-
-
-def whole_rows(counts: Counts, graph: Graph) -> float:
+def whole_rows(needs: Needs, graph: Graph) -> float:
     """Rows of whole width that travel, for each vertex."""
-    return float((counts.expanded + counts.folded).sum() / counts.grid.slices / graph.num_nodes)
+    classes = (demand(needs).classes() for demand in (expand_demand, fold_demand))
+    return sum(each.relation.deliveries for each in classes) / needs.grid.slices / graph.num_nodes
 
 
 def dense(run: Run) -> Figure:
@@ -63,13 +59,17 @@ def dense(run: Run) -> Figure:
             size, halo, topology = Grid(*grids[0]).size, 0.0, without_latencies(resolve_topology(name))
             part = partition_graph(graph, size, method="random")
             for sizes in grids:
-                grid, counts = Grid(*sizes), counted(graph, part, sizes)
-                moved = whole_rows(counts, graph)
+                grid = Grid(*sizes)
+                needs = find_needs(graph, part, grid)
+                edges, moved, plan = (
+                    needs.edges_of_ranks,
+                    whole_rows(needs, graph),
+                    plan_grid(needs, topology),
+                )
                 halo = halo or moved
-                plan = plan_grid(find_needs(graph, part, grid), topology)
                 yield [
                     f"{size}, {name}", f"({grid})", moved, halo / moved,
-                    counts.edges.sum() / graph.num_edges, counts.imbalance, 1e6 * plan.exchange_seconds,
+                    edges.sum() / graph.num_edges, edges.max() / edges.mean(), 1e6 * plan.exchange_seconds,
                     1e6 * plan.bound_seconds,
                 ]  # fmt: skip
 
@@ -84,7 +84,7 @@ def graphs(run: Run) -> Figure:
             graph = run.graph(name)
             part = partition_graph(graph, 8)
             cover = exchanges_of(graph, part, workers_of("cover", graph, part, 8)[0], 8)
-            moved = [whole_rows(counted(graph, part, sizes), graph) for sizes in GRIDS_OF_8]
+            moved = [whole_rows(find_needs(graph, part, Grid(*sizes)), graph) for sizes in GRIDS_OF_8]
             yield [name, *moved, sum(cover.rows) / graph.num_nodes]
 
     numbers = [*(f"({Grid(*sizes)})" for sizes in GRIDS_OF_8), "cover"]
@@ -104,7 +104,7 @@ def machines(run: Run) -> Figure:
                 for sizes in ((size, 1, 1), (size // 8, 8, 1), (size // 8, 1, 8), (size // 16, 4, 4)):
                     options = PlanOptions(time_limit=20)
                     plan = plan_grid(find_needs(graph, part, Grid(*sizes)), topology, options=options)
-                    cells.append(f"({plan.counts.grid}) {1e6 * plan.exchange_seconds:.0f}")
+                    cells.append(f"({plan.needs.grid}) {1e6 * plan.exchange_seconds:.0f}")
                 yield [name, f"{size}, {machine_name}", *cells]
 
     return Figure(columns, rows())

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dgcl.grid.counts import has_bit
 from dgcl.program import Program
 from dgcl.relation import Demand
 from dgcl.transport.shared_memory.agreement import digests_of
+
+
+def wanted_by(rank: int, demand: Demand) -> np.ndarray:
+    """The items that a rank wants."""
+    words = demand.readers[rank // 64]
+    return np.flatnonzero(words >> words.dtype.type(rank % 64) & words.dtype.type(1))
 
 
 def prove(programs: Sequence[Program], demand: Demand) -> None:
@@ -33,7 +38,7 @@ def prove(programs: Sequence[Program], demand: Demand) -> None:
                     held[peer.rank][first + to : first + to + count] = moved
     for rows, each in zip(held, programs, strict=True):
         assert rows[each.num_owned : each.num_local].tolist() == each.halo_ids.tolist()
-        assert sorted(each.halo_ids.tolist()) == np.flatnonzero(has_bit(demand.readers, each.rank)).tolist()
+        assert sorted(each.halo_ids.tolist()) == wanted_by(each.rank, demand).tolist()
     values = [np.random.default_rng(each.rank).integers(1, 2**40, each.num_local) for each in programs]
     sums = [
         np.concatenate([own, np.zeros(each.num_relay, int)])

@@ -23,7 +23,6 @@ import dgcl
 import dgcl.nn
 from dgcl.bench.transports import Baseline
 from dgcl.graph import Graph, as_graph
-from dgcl.grid.counts import count_needs
 from dgcl.grid.grid import Grid, legal_grids
 from dgcl.grid.needs import find_needs
 from dgcl.program.exchange import HALO, PARTIAL
@@ -41,6 +40,7 @@ from tests.dgcl.aggregation.test_aggregator import (
 )
 from tests.dgcl.aggregation.test_extremes import assert_expected, reduced
 from tests.dgcl.awkward import Case
+from tests.dgcl.grid.test_items import received as items_received
 from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
 from tests.samples import sampled
 
@@ -117,17 +117,17 @@ def test_bytes_are_those_of_the_relation(grid: str):
     """Sent directly, of 7 columns every rank receives what is counted, there and back."""
     case, shape = CASE_BY_NAME["multi-edges"], Grid(*map(int, grid.split(",")))
     owner = case.part(shape.size).astype(np.int32)
-    counts = count_needs(find_needs(case.graph, owner, shape))
+    expanded, folded = items_received(find_needs(case.graph, owner, shape))
     found = dgcl.launch(count_bytes, shape.size, grid, 7)
     received = {key: torch.stack([sent[key] for sent in found]).sum(0).numpy() for key in found[0]}
     item_bytes = shape.slice_width(7) * 8
-    assert (received[f"{HALO} expand"] == counts.expanded * item_bytes).all()
-    assert received[f"{HALO} fold"].sum() == counts.expanded.sum() * item_bytes
+    assert (received[f"{HALO} expand"] == expanded * item_bytes).all()
+    assert received[f"{HALO} fold"].sum() == expanded.sum() * item_bytes
     if PARTIAL in {key.split()[0] for key in received}:
-        assert (received[f"{PARTIAL} fold"] == counts.folded * item_bytes).all()
-        assert received[f"{PARTIAL} expand"].sum() == counts.folded.sum() * item_bytes
+        assert (received[f"{PARTIAL} fold"] == folded * item_bytes).all()
+        assert received[f"{PARTIAL} expand"].sum() == folded.sum() * item_bytes
     else:
-        assert not counts.folded.any()
+        assert not folded.any()
 
 
 def of_widths(grid: str) -> list[Tensor]:

@@ -5,7 +5,7 @@ what                   judged by
 =====================  ==============================================================================================
 numbering, legal ones  (part, depth, slice) counted by nested loops
 demands and classes    for every edge and slice its worker; sets of (item, rank)
-counts of ranks        the same sets; golden numbers of the toy graph
+counts of ranks        golden numbers of the toy graph
 everything needed      w n [1/(KS) - 1/(PS) + (KS - 1)/(PS)], of equal shares
 =====================  ==============================================================================================
 """
@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
-from dgcl.grid.counts import count_needs
 from dgcl.grid.grid import Grid, as_grid, dense_words, legal_grids
 from dgcl.grid.items import ItemDemand, expand_demand, fold_demand
 from dgcl.grid.needs import Needs, find_needs
@@ -54,8 +53,10 @@ def brute_force(graph: Graph, owner: np.ndarray, grid: Grid) -> tuple[Pairs, Pai
     return expand, fold, edges
 
 
-def per_rank(ranks: list[int], size: int) -> list[int]:
-    return np.bincount(ranks, minlength=size).tolist()
+def received(needs: Needs) -> tuple[np.ndarray, np.ndarray]:
+    """Items of each rank in the expand, and in the fold."""
+    expand, fold = (demand(needs).classes().relation.pair_rows() for demand in (expand_demand, fold_demand))
+    return expand.sum(0), fold.sum(1)
 
 
 @st.composite
@@ -72,12 +73,9 @@ def problems(draw: st.DrawFn) -> tuple[Graph, np.ndarray, Grid]:
 def check(graph: Graph, owner: np.ndarray, grid: Grid) -> Needs:
     expand, fold, edges = brute_force(graph, owner, grid)
     found = find_needs(graph, owner, grid)
-    counts = count_needs(found)
     check_demand(expand_demand(found), expand)
     check_demand(fold_demand(found), fold)
-    assert counts.expanded.tolist() == per_rank([rank for _, rank in expand], grid.size)
-    assert counts.folded.tolist() == per_rank([owner[item // grid.slices] for item, _ in fold], grid.size)
-    assert counts.edges.tolist() == edges
+    assert found.edges_of_ranks.tolist() == edges
     return found
 
 
@@ -107,11 +105,11 @@ def complete(num_nodes: int) -> Graph:
 def test_the_toy_graph(sizes: tuple[int, int, int]):
     expanded, folded, dense, edges = TOY[sizes]
     grid, graph = Grid(*sizes), toy_24()
-    counts = count_needs(find_needs(graph, in_ranges(24, grid.size), grid))
-    assert (counts.expanded.tolist(), counts.folded.tolist()) == (expanded, folded)
-    assert counts.edges.tolist() == [edges] * grid.size
-    counts = count_needs(find_needs(complete(24), in_ranges(24, grid.size), grid))
-    assert (counts.expanded.tolist(), counts.folded.tolist()) == tuple([each] * grid.size for each in dense)
+    needs = find_needs(graph, in_ranges(24, grid.size), grid)
+    assert [each.tolist() for each in received(needs)] == [expanded, folded]
+    assert needs.edges_of_ranks.tolist() == [edges] * grid.size
+    needs = find_needs(complete(24), in_ranges(24, grid.size), grid)
+    assert [each.tolist() for each in received(needs)] == [[each] * grid.size for each in dense]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +125,8 @@ def test_closed_formula_where_everything_is_needed(world_size: int):
     num_nodes, width = 2 * world_size, 3 * world_size
     graph = complete(num_nodes)
     for grid in legal_grids(world_size):
-        counts = count_needs(find_needs(graph, in_ranges(num_nodes, world_size), grid))
-        words = (counts.expanded + counts.folded) * grid.slice_width(width)
+        items = received(find_needs(graph, in_ranges(num_nodes, world_size), grid))
+        words = sum(items) * grid.slice_width(width)
         assert words == pytest.approx(np.full(world_size, width * num_nodes * dense_words(grid)))
 
 

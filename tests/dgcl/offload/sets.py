@@ -3,11 +3,11 @@
 import numpy as np
 
 from dgcl.graph import Graph, as_graph
-from dgcl.grid.counts import has_bit
 from dgcl.offload.chunks import Chunk, chunk_rows, cut_chunk
 from dgcl.relation.demand import halo_demand
 from dgcl.relation.local_graph import LocalGraph
 from tests.dgcl.support_local_graphs import local_graph_of
+from tests.dgcl.support_proof import wanted_by
 
 Sets = list[list[set[int]]]
 
@@ -28,7 +28,7 @@ def random_graph(num_nodes: int, num_edges: int, seed: int) -> Graph:
 def local_graphs(graph: Graph, part: np.ndarray, num_ranks: int) -> list[LocalGraph]:
     wanted = halo_demand(graph, part, num_ranks)
     return [
-        local_graph_of(graph, np.flatnonzero(part == rank), np.flatnonzero(has_bit(wanted.readers, rank)))
+        local_graph_of(graph, np.flatnonzero(part == rank), wanted_by(rank, wanted))
         for rank in range(num_ranks)
     ]
 

@@ -7,20 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
-from dgcl.grid.counts import has_bit
 from dgcl.planner.methods import make_plan
 from dgcl.program import compile_programs
 from dgcl.relation import build_classes, halo_demand
 from dgcl.relation.demand import demand_of_pairs
 from dgcl.topology import resolve_topology
 from tests.dgcl.graphs import edge_indices, random_parts
-from tests.dgcl.support_proof import prove
+from tests.dgcl.support_proof import prove, wanted_by
 
 
 def wants(demand: Any) -> set[tuple[int, int]]:
     """All pairs (item, rank that wants it)."""
-    ranks, items = np.nonzero([has_bit(demand.readers, rank) for rank in range(demand.world_size)])
-    return set(zip(items.tolist(), ranks.tolist(), strict=True))
+    return {(item, rank) for rank in range(demand.world_size) for item in wanted_by(rank, demand).tolist()}
 
 
 @given(
