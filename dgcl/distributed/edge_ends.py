@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, whole_ids
+from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
 from dgcl.nn.core_rows import ids_of_rows
 from dgcl.nn.guards import see_count
 from dgcl.ranks.context import context
@@ -59,13 +59,13 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         return func(*args, **kwargs)
     place = int(name == "embedding")  # of rows that are taken
     takes = _TAKING.fullmatch(name) and _role(values[place]) is None
-    if takes and isinstance(index := values[1 - place], Tensor) and index in _numbers:
+    if takes and isinstance(index := values[1 - place], Tensor) and _are_numbers(index, values[place], name):
         ids = ids_of_rows(context.communicator, len(index), len(values[place]))
         return func(*(ids if each is index and ids is not None else each for each in args), **kwargs)
     roles = [role for each in integers if (role := _role(each))]
     if not roles or roles[0][0].comm.message_edges is not None:
         out = func(*args, **kwargs)
-        if all(each in _numbers for each in integers):
+        if all(_numbers.get(each) for each in integers):
             see_count(
                 out if isinstance(out, Tensor) and out.is_floating_point() else None,
                 "computes with the numbers of {} rows, which begin anew on each rank: dispatch numbers with the data,"
@@ -73,15 +73,6 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
             )
         if name == "arange":
             _numbers[out] = True
-        if any(each in whole_ids for each in integers):
-            if values[place] in whole_ids and _KEPT_BY.fullmatch(name):
-                whole_ids.update((each, True) for each in (out if isinstance(out, tuple) else (out,)))
-            elif (takes or _WRITING.fullmatch(name)) and _dim(values) == 0:
-                see_count(
-                    values[place],
-                    "indexes {} rows of this rank by ids of the whole graph, as dgcl.dispatch leaves them: take"
-                    " dgcl.fetch(rows, ids), or dispatch a mask in their place",
-                )
         return out
     edges, end = next((role for role in roles if role[1] != "heads"), roles[0])
     if name == "max" and len(args) == 1 and not kwargs:  # by which vertices are counted
@@ -110,6 +101,14 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
             " index rows by each end alone, or compute it before dgcl.dispatch, as rows of edges"
         )
     return out
+
+
+def _are_numbers(index: Tensor, rows: Tensor, name: str) -> bool:
+    """Whether an index is what arange gave, in the model or, if it is one of a table of all vertices, before."""
+    of_all = name == "embedding" and len(rows) == getattr(context.communicator, "num_nodes", 0)
+    if of_all and index not in _numbers and _role(index) is None:
+        _numbers[index] = index.equal(torch.arange(index.numel()).to(index))
+    return _numbers.get(index, False)
 
 
 def _role(value: Any) -> tuple[EdgeSet, str] | None:

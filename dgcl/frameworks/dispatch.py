@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.build import build_comm_info
-from dgcl.frameworks.edge_sets import edge_set_of, edges_of, remember, whole_ids
+from dgcl.frameworks.edge_sets import edge_set_of, edges_of, remember
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
 from dgcl.graph.typed import EdgeType, TypedGraph
@@ -122,7 +122,13 @@ def dispatch(
             "edges": (schema.edge_types, comm.local.edge_ids, comm.local.indptr[comm.local.num_core]),
         },
     )
-    whole = [each.name for each in schema.items if _may_be_ids(each.value)]
+    whole = [
+        each.name
+        for each in schema.items
+        if isinstance(each.value, Tensor)
+        and each.value.dim()
+        and each.value.dtype in (torch.int32, torch.int64)
+    ]
     if whole and control.rank == 0:
         _log.warning(
             "data: %s stay whole; ids in them are of the whole graph, as dgcl.fetch takes them",
@@ -130,12 +136,7 @@ def dispatch(
         )
     own = {each[:3]: each.value for each in items}
     handed = [each._replace(value=_rows(comm, each, own.get(each[:3]))) for each in schema.items]
-    whole_ids.update((each.value, True) for each in handed if not each.rows and _may_be_ids(each.value))
     return _GIVE[schema.framework][1](comm, schema, handed)
-
-
-def _may_be_ids(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() > 0 and value.dtype in (torch.int32, torch.int64)
 
 
 def _items(

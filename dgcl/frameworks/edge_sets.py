@@ -106,8 +106,6 @@ def edges_of(comm: Any, exchange: str = HALO) -> EdgeSet:
 
 
 _sets = WeakTensorKeyDictionary()
-#: Integers that dispatch gave whole: ids of the whole graph, it may be.
-whole_ids = WeakTensorKeyDictionary()
 
 
 def remember(edge_index: Tensor, edges: EdgeSet) -> Tensor:

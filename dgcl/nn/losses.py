@@ -35,6 +35,7 @@ from torch.nn import CrossEntropyLoss, Module, NLLLoss
 from dgcl.nn.arguments import current, require_dense, require_floats
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.drift import compare_at_times
+from dgcl.nn.guards import see_count
 from dgcl.nn.reduce import with_value
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import functorch_level
@@ -116,6 +117,12 @@ def loss(
                 }
             tensors, mask = tuple(first_rows(each, count) for each in tensors), first_rows(mask, count)
         outputs, *targets = tensors
+        if outputs.shape[:1] == outputs.shape[1:2] and not torch.compiler.is_compiling():
+            see_count(
+                outputs,
+                "takes a loss of {} rows of this rank against each other, which are not all: draw others, the same on"
+                " every rank, and take dgcl.fetch(rows, ids)",
+            )
         if of_labels and targets[0].is_floating_point() and targets[0].shape != outputs.shape:
             raise ValueError(
                 f"labels must be int64 classes, or probabilities of shape {tuple(outputs.shape)} (got"

@@ -56,8 +56,11 @@ class Own(nn.Module):
 
 
 class Ids(Own):
+    """Numbers of rows that are made here, and those that torch is not seen to make."""
+
     def forward(self, x, edge_index):
-        return self.conv(x + self.table(torch.arange(x.size(0))), edge_index)
+        given = self.table(torch.tensor(range(len(x))))
+        return self.conv(x + self.table(torch.arange(x.size(0))) * given, edge_index)
 
 
 class Norm(Own):

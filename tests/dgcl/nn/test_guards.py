@@ -111,9 +111,9 @@ GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
         lambda data: with_term(data, lambda weight: dgcl.nn.count_once(weight.square().sum())),
         None,
     ),
-    "ids that stay whole": (
-        lambda data: train(lambda x: x.index_fill(0, data.ids.t()[0], 0), data),
-        f"rows of this rank by ids of the whole graph.*{FETCH}",
+    "a loss of rows against each other": (
+        lambda data: dgcl.nn.loss(F.cross_entropy)(data.x @ data.x.t(), torch.arange(len(data.x))),
+        "rows of this rank against each other",
     ),
     "several hops, not distributed": (undistributed, r"GraphSAGE|BasicGNN.*several hops.*dgcl\.distribute"),
     "mean of rows, compiled": (partial(train, POOLS["mean of rows"][0], compiled=True), None),
@@ -134,8 +134,7 @@ def test_it_is_said_once(name: str):
 
 def on_rank(run: Callable[[Any], Any]) -> Any:
     edges = torch.from_numpy(CYCLE)
-    ids = torch.arange(8).view(-1, 2)
-    return run(dgcl.dispatch(Data(x=rows(3), edge_index=torch.cat([edges, edges.flip(0)], 1), ids=ids)))
+    return run(dgcl.dispatch(Data(x=rows(3), edge_index=torch.cat([edges, edges.flip(0)], 1))))
 
 
 def test_collected_rows_carry_no_gradient_silently():
