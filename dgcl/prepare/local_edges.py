@@ -73,12 +73,12 @@ def own_edges(
         )
     graph = graph_from_edges(sources, head_rows.astype(np.int64) if by_row else heads, len(part))
     reads = graph.out_degrees()
-    lacking = np.flatnonzero((reads > 0) & (row_of < 0))
+    lacking = np.flatnonzero((reads > 0) & (row_of < 0)).astype(graph.indices.dtype)
     if len(owned_ids) + len(lacking) > MAX_LOCAL_ROWS:
         raise ValueError(f"owned_ids: rank {rank} would hold more than {MAX_LOCAL_ROWS} rows; use more ranks")
-    owners = part[lacking]
+    owners, narrow = part[lacking], _narrow(reads)
     lacking_of_ranks = (lacking[owners == peer] for peer in range(world_size))
-    return graph, reads, [(ids, reads[ids]) for ids in lacking_of_ranks]
+    return graph, reads, [(ids, narrow[ids]) for ids in lacking_of_ranks]
 
 
 def share_of_edges(
@@ -217,7 +217,7 @@ def _items(
         owned: This rank's vertices.
         straight: Whoever reads a row gets it from its owner, whatever the plan is.
     """
-    ids, about = owned
+    ids, about = owned[0], _narrow(owned[1])
     ranks, by_id = range(control.world_size), np.argsort(ids, kind="stable")
     row_of = np.empty_like(part)
     row_of[ids[by_id]] = np.arange(len(ids))
@@ -247,7 +247,13 @@ def _items(
         here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
         rows = control.all_to_all([about[:, wanted_rows[each]] for each in here])
     incoming = np.concatenate(rows, axis=1)
-    return RankItems(name, plan, num_owned, owned, wanted_rows, (incoming[2], incoming), frame)
+    numbers = incoming[2].astype(np.int64), incoming
+    return RankItems(name, plan, num_owned, owned, wanted_rows, numbers, frame)
+
+
+def _narrow(numbers: Ids) -> NDArray[Any]:
+    """In as few bytes as travel, and are held twice on the way."""
+    return numbers.astype(np.min_scalar_type(numbers.max(initial=0)))
 
 
 def plan_together(

@@ -112,7 +112,7 @@ def share_of(inputs: RankInputs) -> Share:
         ids, about = each.incoming
         program = compile_program(frame, inputs.rank, each.owned[0], each.wanted_rows, ids)
         by_id = np.argsort(ids)
-        about = about[:, by_id[np.searchsorted(ids, program.halo_ids, sorter=by_id)]]
+        about = about[:, by_id[np.searchsorted(ids, program.halo_ids, sorter=by_id)]].astype(np.int64)
         halo[each.name] = program.halo_ids, about
         named = replace(program, owned_ids=each.owned[1][2], halo_ids=about[2])
         exchanges.append(Exchange(each.name, each.plan, named))

@@ -85,7 +85,7 @@ def compile_program(
     ids = np.concatenate([owned_ids[wanted_rows], incoming])
     order = np.argsort(ids)
     ids, places = ids[order], np.concatenate([mine, through])[order]
-    rows = np.concatenate([wanted_rows, np.full(len(incoming), -1)])[order].astype(np.int32)
+    rows = np.concatenate([wanted_rows, np.full(len(incoming), -1)], dtype=np.int32)[order]
     local_places = np.full(
         num_owned + num_halo + num_relay,
         -1,

@@ -199,9 +199,10 @@ class GroupMessages:
         sizes = {peer: int(part[:8].view(torch.int64)) for peer, part in first.items()}
         rest = self._receive_all({peer: size for peer, size in sizes.items() if size > _SMALL})
         self._wait_all([(peer, sending) for peer, _, sending in sends])
+        del sends, packed  # each is as long as what is unpickled
         received = {}
         for peer, part in first.items():
-            theirs, value = pickle.loads(rest.get(peer, part[8:]).numpy().data)
+            theirs, value = pickle.loads(rest.pop(peer, part[8:]).numpy().data)
             received[peer] = Call(*theirs), value
         return received
 
