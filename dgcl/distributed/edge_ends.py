@@ -65,9 +65,10 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     roles = [role for each in integers if (role := _role(each))]
     if not roles or roles[0][0].comm.message_edges is not None:
         out = func(*args, **kwargs)
-        if all(_numbers.get(each) for each in integers):
+        features = isinstance(out, Tensor) and out.is_floating_point() and not takes
+        if features and all(map(_numbers.get, integers)):
             see_count(
-                out if isinstance(out, Tensor) and out.is_floating_point() else None,
+                out,
                 "computes with the numbers of {} rows, which begin anew on each rank: dispatch numbers with the data,"
                 " as in data.ids = torch.arange(N), or rows of torch.eye(N)",
             )
