@@ -10,13 +10,12 @@ The store may have died with the rank that keeps it, so nothing here waits longe
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dgcl.errors import ERROR_CODES, CommError, PeerLostError
 from dgcl.ranks.deadlines import in_time
-from dgcl.ranks.rendezvous import stored
+from dgcl.ranks.rendezvous import store_in_time, stored
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -51,7 +50,8 @@ class AbortReasons:
 
     def post(self, rank: int, reason: AbortReason) -> None:
         """Write down why ``rank`` leaves; others see it when this returns, if the store still answers."""
-        self._write(str(rank), [reason.culprit, reason.clause, ERROR_CODES.index(reason.kind)])
+        value = [reason.culprit, reason.clause, ERROR_CODES.index(reason.kind)]
+        store_in_time(self._store, str(rank), json.dumps(value))
 
     def read(self, rank: int) -> AbortReason | None:
         """Why ``rank`` has left; None where it has written nothing.
@@ -68,7 +68,7 @@ class AbortReasons:
 
     def post_wait(self, rank: int, number: int, peer: int) -> None:
         """Write down that ``rank`` has waited long for ``peer``, in its swap of this number."""
-        self._write(f"{rank} waits", [number, peer])
+        store_in_time(self._store, f"{rank} waits", json.dumps([number, peer]))
 
     def last_in_row(self, rank: int, peer: int) -> int:
         """The rank at the end of a chain of waits: ``rank`` waits for ``peer``, which may wait for another.
@@ -89,14 +89,6 @@ class AbortReasons:
             peer = after
             seen.add(peer)
         return peer
-
-    def _write(self, key: str, value: list[object]) -> None:
-        def write() -> None:
-            self._store.set(key, json.dumps(value))
-            self._store.check([key])  # its answer comes after the write
-
-        with suppress(TimeoutError, RuntimeError):  # the store is gone; others notice the broken connection
-            in_time(write, _STORE_TIMEOUT)
 
     def _read(self, key: str) -> Any:
         """What is under a key; None: nothing. ConnectionError: the store does not answer."""

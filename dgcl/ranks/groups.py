@@ -138,7 +138,7 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
                     f"one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached from"
                     f" rank {rank} ({text})"
                 )
-        if waiting.number:  # no others can take this rank's place any more
+        if waiting.round.number:  # no others can take this rank's place any more
             waiting.post(reason)
         raise kind(f"{they}: {reason}") from None
     except BaseException as error:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -38,10 +38,10 @@ _JOINING = 0.5  # seconds beyond the deadline, for a round that was formed just 
 class _Round(NamedTuple):
     """A round: its number, which is rank 0's token, token and process of each place, and what is wrong with it."""
 
-    number: int
-    tokens: list[int]
-    processes: list[str]
-    problem: str
+    number: int = 0
+    tokens: Sequence[int] = ()
+    processes: Sequence[str] = ()
+    problem: str = ""
 
 
 def another_client(store: Store) -> Store:
@@ -56,52 +56,46 @@ class Waiting(threading.Event):
     died, posts it in the ranks' store: the others, who wait for it, raise that at once.
 
     Attributes:
-        number, processes: Of the ranks' round, and of all ranks, once they have met.
+        round: Of the ranks, once they have met.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._store: Store | None = None
-        self._before = b""
-        self.number, self.processes = 0, list[str]()
+        self._before: bytes | None = None
+        self.round = _Round()
 
     def begin(self, store: Store) -> None:
         """Wait from now on for the ranks that have this part of a store."""
         self._store = another_client(store)
-        self._before = _last_stop(self._store)
+        self._before = stored(self._store, "last stop")
 
     def post(self, clause: str) -> None:
         """Why this rank comes no more, for the others."""
-        store = self._store
-        if store is not None:
-            with suppress(TimeoutError, RuntimeError):  # the store is gone, which the others notice
-                in_time(lambda: store.set("last stop", f"{time.time_ns()} {self.number} {clause}"), _ANSWER)
+        if self._store is not None:
+            store_in_time(self._store, "last stop", f"{time.time_ns()} {self.round.number} {clause}")
 
     def reason(self) -> str:
         """What another rank has posted since :meth:`begin`, or who has died; "" as long as all may come."""
         store, gone = self._store, ""
         if store is not None:
             try:
-                last = in_time(lambda: _last_stop(store), _ANSWER)
-                if last != self._before:
+                last = in_time(lambda: stored(store, "last stop"), _ANSWER)
+                if last is not None and last != self._before:
                     _, number, clause = last.decode().split(" ", 2)
-                    if int(number) in (0, self.number):
+                    if int(number) in (0, self.round.number):
                         return clause
             except TimeoutError:
                 pass
             except RuntimeError as error:
                 gone = f"rank 0 or torchrun, which keeps the ranks' store, cannot be reached ({error})"
-        dead = [place for place, process in enumerate(self.processes) if has_died(process)]
+        dead = [place for place, process in enumerate(self.round.processes) if has_died(process)]
         return f"rank {dead[0]} has died" if dead else gone
 
     def check(self) -> None:
         """Raise the reason why ranks will not meet, once there is one."""
         if reason := self.reason():
             raise PeerLostError(reason)
-
-
-def _last_stop(store: Store) -> bytes:
-    return stored(store, "last stop") or b""
 
 
 class Attempt:
@@ -117,7 +111,7 @@ class Attempt:
     def __init__(self, store: Store, place: int, size: int, purpose: str) -> None:
         self._store, self._place, self._size = store, place, size
         self._token = store.add(f"attempts of {place}", 1)
-        self.processes: list[str] = []  # of all, once there is a round
+        self.round = _Round()
         store.set(f"token {self._token} of {place}/process", this_process())
         self._publish(purpose)
 
@@ -140,7 +134,7 @@ class Attempt:
             return None
         if last.problem:
             raise DisagreementError(last.problem)
-        self.processes = last.processes
+        self.round = last
         return last.number
 
     def give_up(self, in_vain: bool = False) -> None:
@@ -231,6 +225,17 @@ class Attempt:
         return f"round {number}/joined by {place}"
 
 
+def store_in_time(store: Store, key: str, text: str) -> None:
+    """Put a text under a key; others see it when this returns, if the store still answers."""
+
+    def write() -> None:
+        store.set(key, text)
+        store.check([key])  # its answer comes after the write
+
+    with suppress(TimeoutError, RuntimeError):  # the store is gone; others notice the broken connection
+        in_time(write, _ANSWER)
+
+
 def stored(store: Store, key: str) -> bytes | None:
     """What is under a key; ``Store.get`` alone would wait for it."""
     return store.get(key) if store.check([key]) else None
@@ -257,7 +262,7 @@ def meet(store: Store, place: int, size: int, purpose: str, timeout: float, wait
             number = attempt.step()  # a round formed just before: the others count on this rank
         if number is None:
             raise CommTimeoutError(f"{attempt.describe_absent()} within {timeout:g} s")
-        waiting.number, waiting.processes = formed, _ = number, attempt.processes
+        formed, waiting.round = number, attempt.round
         attempt.join(formed)
         if _poll(lambda: attempt.all_joined(formed), deadline + _JOINING, waiting) is None:
             raise CommTimeoutError(f"{attempt.describe_lost(formed)} within {timeout:g} s")
