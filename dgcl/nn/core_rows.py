@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dgcl.nn.arguments import current
-from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.tensors import beside_the_graph, require_tensors
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -96,6 +96,7 @@ def counts(comm: Any) -> Iterable[set[int]]:
     return _counts[comm]
 
 
+@beside_the_graph
 def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:
     """For each owned row the sum over all copies of its vertex: replicas, and the core row.
 

@@ -96,14 +96,18 @@ def _checked(
         )
     count = num_counted(comm, x)
     x, batch = first_rows(x, count), first_rows(batch, count)
-    if size is None:
-        largest = int(batch.max()) if len(batch) else -1
-        with comm.control.collective("pool"):
-            size = max(comm.control.exchange(largest)) + 1
+    size = _size(batch, comm) if size is None else size
     require_int64(size=size)
     if not 0 <= size < 2**40:
         raise ValueError(f"size must be a number of graphs (got {size})")
     return x, batch, size
+
+
+@beside_the_graph
+def _size(batch: Tensor, comm: Communicator) -> int:
+    largest = int(batch.max()) if len(batch) else -1
+    with comm.control.collective("pool"):
+        return max(comm.control.exchange(largest)) + 1
 
 
 def _add(x: Tensor, batch: Tensor, size: int) -> Tensor:

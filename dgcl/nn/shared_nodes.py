@@ -20,7 +20,7 @@ from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.ranks.requests import Requests
 from dgcl.ranks.set_up import set_up_call
-from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.tensors import beside_the_graph, require_tensors
 from dgcl.ranks.whole_rows import agree
 from dgcl.transport.row_checks import check_rows, version_of
 
@@ -28,6 +28,7 @@ from dgcl.transport.row_checks import check_rows, version_of
 _plans: WeakKeyDictionary[Control, Any] = WeakKeyDictionary()
 
 
+@beside_the_graph
 def sum_shared(rows: Tensor, ids: Tensor) -> Tensor:
     """For each copy of a node the sum over all copies of it, on all ranks. Differentiable: its adjoint is itself.
 

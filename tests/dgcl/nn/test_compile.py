@@ -82,6 +82,7 @@ def collectives() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
         "mse": lambda x, labels: dgcl.nn.loss(F.mse_loss)(x, torch.zeros_like(x)),
         "accuracy": lambda x, labels: x.sum() * dgcl.nn.accuracy(x, labels),
         "allgather": lambda x, labels: dgcl.graph_allgather(x).square(),
+        "mean-pool": lambda x, labels: dgcl.nn.global_mean_pool(x, labels, 3).square(),
     }
 
 
@@ -92,6 +93,8 @@ def collectives_beside_the_graph() -> dict[str, Callable[[Tensor, Tensor], Tenso
         "fetch": lambda x, labels: dgcl.fetch(x, torch.tensor([0, 5, 3])).square(),
         "collect": lambda x, labels: x * dgcl.collect(x.detach(), None).sum(0),
         "dispatch": lambda x, labels: x * dgcl.dispatch_features(torch.arange(CASES[0].num_nodes))[:, None],
+        "add-pool": lambda x, labels: dgcl.nn.global_add_pool(x, labels).square(),
+        "shared": lambda x, labels: dgcl.nn.sum_shared(x, labels).square(),
         "check": lambda x, labels: (dgcl.nn.check_equal(layer), layer(x))[1],
     }
 
