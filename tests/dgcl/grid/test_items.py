@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
 from dgcl.grid.grid import Grid, as_grid, dense_words, legal_grids
-from dgcl.grid.items import ItemDemand, expand_demand, fold_demand
+from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import Needs, find_needs
 from tests.dgcl.workers.test_exchanges import in_ranges, pairs, sets_of, toy_24
 
@@ -73,15 +73,10 @@ def problems(draw: st.DrawFn) -> tuple[Graph, np.ndarray, Grid]:
 def check(graph: Graph, owner: np.ndarray, grid: Grid) -> Needs:
     expand, fold, edges = brute_force(graph, owner, grid)
     found = find_needs(graph, owner, grid)
-    check_demand(expand_demand(found), expand)
-    check_demand(fold_demand(found), fold)
+    assert sets_of(expand_demand(found).classes()) == expand
+    assert sets_of(fold_demand(found).classes()) == fold
     assert found.edges_of_ranks.tolist() == edges
     return found
-
-
-def check_demand(demand: ItemDemand, wanted: Pairs) -> None:
-    classes = demand.classes()
-    assert sets_of(classes) == wanted
 
 
 @given(problems())

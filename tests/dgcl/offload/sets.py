@@ -12,13 +12,6 @@ from tests.dgcl.support_proof import wanted_by
 Sets = list[list[set[int]]]
 
 
-def t24() -> Graph:
-    """The toy graph of 24 vertices and 72 edges."""
-    u = np.arange(24)
-    edges = [np.stack([u, (u + 1) % 24]), np.stack([u, (5 * u + 2) % 24]), np.stack([u, u])]
-    return as_graph(np.unique(np.concatenate(edges, 1), axis=1))
-
-
 def random_graph(num_nodes: int, num_edges: int, seed: int) -> Graph:
     """A directed multigraph with loops."""
     edges = np.random.default_rng(seed).integers(0, num_nodes, (2, num_edges))

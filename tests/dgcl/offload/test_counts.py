@@ -24,7 +24,8 @@ from dgcl.offload.prediction import (
 )
 from dgcl.offload.residency import make_residencies
 from dgcl.offload.schedule import make_schedule, reorganise, volumes
-from tests.dgcl.offload.sets import chunks_of, fewest_loads, held_sets, local_graphs, random_graph, t24
+from tests.dgcl.offload.sets import chunks_of, fewest_loads, held_sets, local_graphs, random_graph
+from tests.dgcl.workers.test_exchanges import toy_24
 
 
 def host_loads(made, rank):
@@ -36,7 +37,7 @@ def host_loads(made, rank):
 
 def test_toy_graph_has_the_published_counts():
     part = np.arange(24) * 2 // 24
-    reads = [[chunk.reads for chunk in of_rank] for of_rank in chunks_of(t24(), part, 2, 3)]
+    reads = [[chunk.reads for chunk in of_rank] for of_rank in chunks_of(toy_24(), part, 2, 3)]
     assert volumes(reads) == (50, 44, 26)
     made = make_schedule(reads, part.astype(np.int32))
     assert made.num_slots == (10, 10)
@@ -181,7 +182,7 @@ def test_bytes_by_formula():
     assert host_bytes(10, (8, 6, 40), 8) == HostBytes(80 * 8, 80 * (6 + 40), 0, 80 * 40)  # the loss
     assert host_bytes(10, (8, 6, 4), 8, kept=True) == HostBytes(80 * 8, 80 * (6 + 4), 80 * (8 + 6), 0)
     part = (np.arange(24) * 2 // 24).astype(np.int32)
-    chunks = chunks_of(t24(), part, 2, 3)
+    chunks = chunks_of(toy_24(), part, 2, 3)
     made = make_schedule([[c.reads for c in of] for of in chunks], part)
     assert (int(made.host_rows.sum()), int(made.device_rows.sum())) == (26, 14)
     one, two = (rows.bytes((8, 6, 4)) for rows in device_rows(made, [[c.size for c in of] for of in chunks]))
@@ -209,7 +210,7 @@ def test_smallest_number_of_chunks(limit, expected):
     ],
 )
 def test_chunks_that_cannot_be(wrong, message):
-    (local,) = local_graphs(t24(), np.zeros(24, np.int32), 1)
+    (local,) = local_graphs(toy_24(), np.zeros(24, np.int32), 1)
     with pytest.raises(ValueError, match=message):
         chunk_rows(local, **wrong)  # type: ignore[arg-type]
 

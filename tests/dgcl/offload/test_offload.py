@@ -17,7 +17,8 @@ from dgcl.offload.prediction import GRAPH_BYTES, host_bytes
 from dgcl.planner.reading.render import size
 from dgcl.prepare.part_files import save_parts
 from dgcl.prepare.shares import prepare_inputs
-from tests.dgcl.offload.sets import random_graph, t24
+from tests.dgcl.offload.sets import random_graph
+from tests.dgcl.workers.test_exchanges import toy_24
 
 GRAPH = random_graph(30, 110, 3)
 
@@ -52,7 +53,7 @@ def test_rows_come_back_in_global_order(tmp_path):
 
 def test_toy_graph_moves_the_published_rows():
     def run() -> str:
-        comm = dgcl.build_comm_info(t24(), "uniform", part=np.arange(24) * 2 // 24)
+        comm = dgcl.build_comm_info(toy_24(), "uniform", part=np.arange(24) * 2 // 24)
         off = dgcl.Offload(comm, chunks=3, chunk_by="range")
         x = off.dispatch_features(torch.ones(24, 8))
         off.layer(torch.nn.Linear(8, 6), x, aggregate="sum", keep=True)

@@ -24,7 +24,8 @@ from dgcl.offload.schedule import reorganise
 from dgcl.offload.tables import Batch, HostRows, RankTables, Swap, compile_tables
 from dgcl.program.checks import ProgramError
 from dgcl.topology import resolve_topology
-from tests.dgcl.offload.sets import chunks_of, random_graph, t24
+from tests.dgcl.offload.sets import chunks_of, random_graph
+from tests.dgcl.workers.test_exchanges import toy_24
 
 Made = tuple[list[RankTables], list[np.ndarray], list[list[np.ndarray]]]
 
@@ -90,7 +91,7 @@ def _other_send(batch: Batch) -> Batch:
 )
 def test_changed_tables_are_refused(change: Callable[[Batch], Batch]):
     part = np.arange(24) * 2 // 24
-    tables, stored, reads = compiled(t24(), part, 2, 2)
+    tables, stored, reads = compiled(toy_24(), part, 2, 2)
     verify_tables(tables, stored, reads)
     batches = tables[0].batches
     broken = [replace(tables[0], batches=(change(batches[0]), *batches[1:])), tables[1]]
