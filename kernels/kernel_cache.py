@@ -134,7 +134,7 @@ class KernelCache:
 
     def _read(self, path: Path) -> bytes | None:
         """The pickle in an entry that is whole, of the present sources and of nobody else."""
-        if not os.path.exists(path) or not _is_trusted(path.parent):
+        if not os.path.isfile(path) or not _is_trusted(path.parent):
             return None
         try:
             with open(path, "rb") as file:
@@ -144,7 +144,7 @@ class KernelCache:
                 return None
             if header["sha256"] != hashlib.sha256(code).hexdigest():
                 raise ValueError("its digest is wrong")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
             _log.info("%s is damaged (%r) and compiled anew", path, error)
             return None
         return code

@@ -146,7 +146,7 @@ def entries(folder: Path, name: str = "") -> dict[Path, bytes]:
         "half-a-header": ("caller", b'{"sha256": 1}\n'),
         "other-json": slow("callee", b"[]\n"),
         "nested": slow("caller", b"[" * 99999),
-        "missing": slow("callee", None),
+        "a-pipe": slow("callee", None),
     },
 )
 def test_a_damaged_entry_is_made_anew(probe: Path, whose: str, damage: bytes | None):
@@ -155,6 +155,7 @@ def test_a_damaged_entry_is_made_anew(probe: Path, whose: str, damage: bytes | N
     for path, data in whole.items():
         if damage is None:
             path.unlink()
+            os.mkfifo(path)
         else:
             path.write_bytes(damage + data[-9:])
     said, log = run(LOGGED + TOTAL, probe, NUMBA_CACHE_DIR=str(probe / "cache"))
