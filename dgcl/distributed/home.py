@@ -58,11 +58,11 @@ class Home:
             intercept: Whether its calls of torch must be seen: of dropout as a function, of its own.
             args, kwargs: Its arguments.
         """
-        intercept = intercept and self._mode is None
-        if torch.compiler.is_compiling() and not intercept:
+        intercept, eager = intercept and self._mode is None, not torch.compiler.is_compiling()
+        if not eager and not intercept:
             return forward(*args, **kwargs)
         before = context.communicator
-        if not torch.compiler.is_compiling():
+        if eager:
             inner = before if self._running else self.comm  # within a model that runs, that of its edges
             context.communicator = _communicator_of([*args, *kwargs.values()]) or inner or before
             self._running += 1
@@ -74,7 +74,7 @@ class Home:
         finally:
             if intercept:
                 self._mode = None
-            if not torch.compiler.is_compiling():
+            if eager:
                 self._running -= 1
                 context.communicator = before
 
