@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -67,14 +66,13 @@ class EdgeSet:
         """Sums, means, ... over these edges, wherever they are summed. Collective."""
         return (self.sums or Aggregator(self.comm, reduce, weight))(rows)
 
-    @cached_property
-    def _known(self) -> Tensor | None:
+    def _known(self, device: torch.device) -> Tensor | None:
         """The edges as sorted numbers; None where the communicator does not know them."""
         local = self.comm.local
         if self.exchange != HALO:
             return None
-        edges = torch.from_numpy(local.heads).long() * self.num_sources + torch.from_numpy(local.indices)
-        return edges.sort().values.to(self.comm.device)
+        heads, sources = (torch.from_numpy(each).to(device) for each in (local.heads, local.indices))
+        return (heads.long() * self.num_sources + sources).sort().values
 
     def require(self, edge_index: Tensor) -> None:
         """Refuse edges that are neither of this set nor self loops.
@@ -84,11 +82,11 @@ class EdgeSet:
         """
         source, head = edge_index.long()
         odd = (head < 0) | (head >= self.num_heads) | (source < 0) | (source >= self.num_sources)
-        if self._known is not None:
+        known = self._known(edge_index.device)
+        if known is not None:
             numbers = head * self.num_sources + source
-            place = torch.searchsorted(self._known, numbers).clamp(max=max(len(self._known) - 1, 0))
-            known = self._known[place] == numbers if len(self._known) else odd
-            odd |= ~known & (source != head)
+            place = torch.searchsorted(known, numbers).clamp(max=max(len(known) - 1, 0))
+            odd |= ~(known[place] == numbers if len(known) else odd) & (source != head)
         if odd.any():
             first = int(odd.nonzero()[0])
             raise ValueError(

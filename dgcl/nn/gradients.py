@@ -110,7 +110,10 @@ def _sum_bucket(
 ) -> None:
     """One sum for all gradients, followed by how many ranks have each."""
     gradients = [_local(torch.zeros_like(p) if p.grad is None else p.grad).detach() for p in parameters]
-    present = gradients[0].new_tensor([p.grad is not None for p in parameters], dtype=dtype)
+    present = gradients[0].new_ones(len(parameters), dtype=dtype)
+    absent = [place for place, parameter in enumerate(parameters) if parameter.grad is None]
+    if absent:  # else no host waits for its device
+        present[absent] = 0
     flat = torch.cat([*(g.reshape(-1).to(dtype) for g in gradients), present])
     try:
         total = comm.all_reduce_sum(flat, "sync_gradients")
@@ -122,7 +125,8 @@ def _sum_bucket(
             f" {comm.rank} are {flat.numel() - len(parameters)} numbers in {len(parameters)} tensors ({error})"
         ) from None
     *sums, holders = total.split([*(g.numel() for g in gradients), len(parameters)])
-    for parameter, summed, held in zip(parameters, sums, (holders > 0).tolist(), strict=True):
+    held_by = holders.tolist() if absent else [1] * len(parameters)
+    for parameter, summed, held in zip(parameters, sums, held_by, strict=True):
         if held and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         if parameter.grad is not None:

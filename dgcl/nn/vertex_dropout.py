@@ -12,7 +12,7 @@ their 32 bits each.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
@@ -40,6 +40,10 @@ MIX_2 = 0x94D049BB133111EB - 2**64
 BLOCK = 1 << 15
 """64-bit words hashed at a time on a CPU: the dozen passes of the hash then run in its cache, each too small
 for torch to share out among threads, which would then meet after every pass."""
+
+
+#: What :func:`_once` keeps, by communicators and chunks.
+_on_devices: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 class RowsOfCall(Protocol):
@@ -171,7 +175,8 @@ def dropout(
     if messages is not None and not edges and len(x) == messages[0].shape[1]:
         ids = _message_ids(messages, rows)
     else:
-        ids = _edge_ids(x, rows) if edges else _row_ids(x, rows)
+        make = _edge_ids if edges else _row_ids
+        ids = _once(rows, (make, len(x), x.device), lambda: make(x, rows))
     if call is None:
         call = rows.next_dropout_call() if comm is None else next_call(comm)
     if p == 1.0:
@@ -266,6 +271,16 @@ def check_probability(p: float) -> float:
     return p
 
 
+def _once(rows: Any, key: Any, make: Callable[[], Any]) -> Any:
+    """What is made of ids, kept where they are on a device: a host that copies them there waits for it."""
+    if key[-1].type == "cpu" or torch.compiler.is_compiling():
+        return make()
+    kept = _on_devices.setdefault(rows, {})
+    if key not in kept:
+        kept[key] = make()
+    return kept[key]
+
+
 def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
     """The global id of each row of ``x``."""
     if len(x) == comm.num_owned:
@@ -304,12 +319,14 @@ def has_edge_rows(x: Tensor, comm: Communicator | None = None) -> bool:
 def _message_ids(messages: tuple[Tensor, str], comm: Any) -> Tensor:
     """An id for each edge of a message, by both its ends: parallel edges have one."""
     edges, exchange = messages
-    if exchange in comm.end_ids:
-        sources, heads = comm.end_ids[exchange]
-    else:
+
+    def ends() -> list[Tensor]:
         heads = comm.owned_ids
-        sources = torch.cat([heads, comm.halo_ids])
-    return sources.to(edges.device)[edges[0]] * MIX_1 + heads.to(edges.device)[edges[1]]
+        pair = comm.end_ids.get(exchange) or (torch.cat([heads, comm.halo_ids]), heads)
+        return [each.to(edges.device) for each in pair]
+
+    sources, heads = _once(comm, (exchange, edges.device), ends)
+    return sources[edges[0]] * MIX_1 + heads[edges[1]]
 
 
 def _edge_ids(x: Tensor, comm: RowsOfCall) -> Tensor:

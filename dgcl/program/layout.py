@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -24,6 +24,9 @@ class Layout:
             where vertices are replicated across machines: there each machine has a copy of its own.
         is_replicated: Whether ranks hold replicas of others' vertices; true on every rank or on none.
         summary: A line about it for people; "" for none.
+        num_owned: Rows that go into an expand, and come out of a fold.
+        num_halo: Rows that an expand brings from other ranks.
+        num_local: Rows that come out of an expand, and go into a fold: owned, then halo.
     """
 
     owned_ids: NDArray[np.int64]
@@ -32,21 +35,14 @@ class Layout:
     holds: NDArray[np.bool_]
     is_replicated: bool = False
     summary: str = ""
+    num_owned: int = field(init=False)
+    num_halo: int = field(init=False)
+    num_local: int = field(init=False)
 
-    @property
-    def num_owned(self) -> int:
-        """Rows that go into an expand, and come out of a fold."""
-        return len(self.owned_ids)
-
-    @property
-    def num_halo(self) -> int:
-        """Rows that an expand brings from other ranks."""
-        return len(self.halo_ids)
-
-    @property
-    def num_local(self) -> int:
-        """Rows that come out of an expand, and go into a fold: owned, then halo."""
-        return len(self.owned_ids) + len(self.halo_ids)
+    def __post_init__(self) -> None:  # numbers: compilers do not see through the lengths of arrays
+        counts = {"num_owned": len(self.owned_ids), "num_halo": len(self.halo_ids)}
+        for name, count in {**counts, "num_local": sum(counts.values())}.items():
+            object.__setattr__(self, name, count)
 
     def global_ids(self, rows: Rows) -> NDArray[np.int64]:
         """Global ids of the core, owned, halo or local rows, in their order."""

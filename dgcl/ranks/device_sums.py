@@ -4,16 +4,16 @@ NCCL's own all-reduce adds in an order that depends on its version and on the ma
 all) and sums (all-gather), and each rank adds its slice in rank order; so the bits are those of :mod:`dgcl.ranks.sums`.
 
 NCCL says nothing of a rank that never comes: its kernels wait. So all ranks have agreed on the sum before anything is
-enqueued, report to each other when they have enqueued it, and then wait under a deadline. What fails ends by an abort.
+enqueued, and report to each other when they have enqueued it. No host waits for its device; what that does not end in
+time ends by an abort, and the next sum raises.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -24,12 +24,12 @@ from torch import Tensor
 from dgcl.errors import CommError, CommTimeoutError
 from dgcl.ranks.control import Control
 from dgcl.ranks.deadlines import in_time
+from dgcl.ranks.enqueued import Enqueued
 from dgcl.ranks.group_control import GroupControl
 
 _log = logging.getLogger("dgcl")
 
 _CONNECTING = 120.0  # seconds for NCCL to connect all ranks
-_LONGEST_PAUSE = 0.001  # seconds between two looks at the device
 _PROOF = 1000  # elements
 
 
@@ -44,20 +44,23 @@ class DeviceSums:
     def __init__(self, control: GroupControl, group: Any) -> None:
         self._rank, self._size, self._timeout = control.rank, control.world_size, control.timeout
         self._group = group
+        self._failure: CommError | None = None
+        self.enqueued = Enqueued(self._timeout, self._check, self._fail)
 
     def sum(self, control: Control, tensor: Tensor) -> Tensor:
         """The sum of a tensor of any shape, on the same device. Collective.
 
         Raises:
-            CommError: A rank is lost, or does not come.
+            CommError: A rank is lost, or does not come; or the device has not ended an earlier sum.
         """
         try:
+            if self._failure is not None:
+                raise self._failure
             total = self.enqueue(tensor.detach().reshape(-1))
-            is_done = _completion(tensor.device)
+            self.enqueued.add(tensor.device, f"rank {self._rank}: a sum over ranks")
             control.barrier()  # all have enqueued it, so NCCL waits for nobody who is gone
-            self._await(is_done)
         except BaseException as error:
-            threading.Thread(target=self._abort, name="dgcl abort", daemon=True).start()
+            self.abort()
             if isinstance(error, RuntimeError) and not isinstance(error, CommError):
                 raise CommError(f"rank {self._rank}: NCCL: {error}") from None
             raise
@@ -77,24 +80,32 @@ class DeviceSums:
         self._group._allgather_base(everything.view(torch.uint8), total.view(torch.uint8)).wait()
         return everything[: len(flat)]
 
-    def _await(self, is_done: Callable[[], bool]) -> None:
-        deadline, pause = time.monotonic() + self._timeout, 1e-5
-        while not is_done():
-            if time.monotonic() > deadline:
-                raise CommTimeoutError(
-                    f"rank {self._rank}: a sum over ranks on the device has not ended within {self._timeout:g} s"
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+    def _check(self, place: str, late: bool) -> None:
+        if late:
+            raise CommTimeoutError(f"{place} has not ended on the device within {self._timeout:g} s")
 
-    def _abort(self) -> None:
-        with suppress(RuntimeError):
-            self._group.abort()
+    def _fail(self, error: CommError) -> None:
+        self._failure = error
+        self.abort()
+
+    def abort(self) -> None:
+        """End what is on the device; does not wait for that."""
+
+        def run() -> None:
+            with suppress(RuntimeError):
+                self._group.abort()
+
+        threading.Thread(target=run, name="dgcl abort", daemon=True).start()
 
 
 def gpu_of(tensor: Tensor) -> str:
     """The UUID of the GPU that a tensor is on; "" for a tensor elsewhere."""
     return str(torch.cuda.get_device_properties(tensor.device).uuid) if tensor.is_cuda else ""
+
+
+def have_device_sums(control: Control) -> bool:
+    """Whether ranks have found that sums go from device to device."""
+    return isinstance(control, GroupControl) and any(control.device_sums.values())
 
 
 def device_sums(control: Control, gpus: Sequence[str], device: torch.device) -> DeviceSums | None:
@@ -121,8 +132,8 @@ def _open(control: GroupControl, device: torch.device) -> DeviceSums | None:
 
     def connect() -> None:
         group = make_backend(store, control, device)
-        weakref.finalize(control, _shut_down, group)
         opened.append(DeviceSums(control, group))
+        weakref.finalize(control, _shut_down, opened[0].enqueued, group)
         values = torch.arange(_PROOF, device=device) + control.rank
         total = opened[0].enqueue(values).cpu()
         size = control.world_size
@@ -143,7 +154,7 @@ def _open(control: GroupControl, device: torch.device) -> DeviceSums | None:
             "sums of tensors on GPUs go through the hosts: NCCL does not work between ranks (%s)", problem
         )
     for sums in opened:
-        threading.Thread(target=sums._abort, name="dgcl abort", daemon=True).start()
+        sums.abort()
     return None
 
 
@@ -161,15 +172,7 @@ def make_backend(store: Any, control: GroupControl, device: torch.device) -> Any
         )
 
 
-def _completion(device: torch.device) -> Callable[[], bool]:
-    """Tells whether what the current stream has been given is done."""
-    if device.type != "cuda":
-        return lambda: True
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
-    return event.query
-
-
-def _shut_down(group: Any) -> None:
+def _shut_down(enqueued: Enqueued, group: Any) -> None:
+    enqueued.close()
     with suppress(RuntimeError):
         group.shutdown()

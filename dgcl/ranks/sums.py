@@ -3,7 +3,7 @@
 An element is always added in rank order, whoever does it. Small tensors go from every rank to every rank, and each adds
 them all: one round of messages. Of larger ones every rank adds one slice (a reduce-scatter), and then the sums go round
 (an all-gather): of W bytes a rank receives 2 (P - 1) / P W, where the direct way would bring it (P - 1) W. Between GPUs
-that NCCL connects these go from device to device (:mod:`dgcl.ranks.device_sums`).
+that NCCL connects all go from device to device, and no host waits for that (:mod:`dgcl.ranks.device_sums`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dgcl.errors import DisagreementError
 from dgcl.ranks.control import Control
-from dgcl.ranks.device_sums import device_sums, gpu_of
+from dgcl.ranks.device_sums import device_sums, gpu_of, have_device_sums
 from dgcl.ranks.tensors import require_tensors
 
 #: Bytes up to which a second round of messages costs more than bytes do: some 20 us for each peer, at 1 GB/s.
@@ -44,16 +44,20 @@ def all_reduce_sum(control: Control, tensor: Tensor, name: str = "all_reduce_sum
         raise ValueError(f"tensor must be dense (got {tensor.layout}); call .to_dense()")
     if tensor.is_meta:
         raise ValueError("tensor must have values (got one on the device meta)")
+    if control.world_size == 1:
+        return tensor.detach().clone(memory_format=torch.contiguous_format)
     with control.collective(name):
-        direct = tensor.nbytes <= DIRECT_BYTES
+        gpu = gpu_of(tensor)
+        direct = tensor.nbytes <= DIRECT_BYTES and not (gpu and tensor.nbytes and have_device_sums(control))
         array = _to_array(_on_host(tensor)) if direct else None
-        reports = control.exchange((tuple(tensor.shape), tensor.dtype, gpu_of(tensor), array))
+        reports = control.exchange((tuple(tensor.shape), tensor.dtype, gpu, array))
         shape, dtype, *_ = reports[0]
         for rank, (other_shape, other_dtype, *_) in enumerate(reports):
             if (other_shape, other_dtype) != (shape, dtype):
                 raise DisagreementError(
                     f"tensor: ranks disagree: {shape} {dtype} on rank 0, {other_shape} {other_dtype} on rank {rank}"
                 )
+        direct = all(array is not None for *_, array in reports)
         if not direct:
             on_device = device_sums(control, [gpu for *_, gpu, _ in reports], tensor.device)
             if on_device is not None:

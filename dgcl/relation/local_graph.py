@@ -48,6 +48,7 @@ class LocalGraph:
             n + m + 1 entries; an owned vertex has those in-edges here that this rank sums. Empty otherwise.
         partial_in_degrees: (m,) int64, in-degree in the whole graph of each of them.
         first_edges: (P + 1,) where the numbers of the edges that each rank gave begin; None: they are one graph's.
+        num_edges: Edges that this rank sums: those whose head it owns, where no partial sums travel.
     """
 
     owned_ids: NDArray[np.int64]
@@ -63,6 +64,12 @@ class LocalGraph:
     partial_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     partial_in_degrees: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     first_edges: NDArray[np.int64] | None = None
+    num_edges: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "num_edges", len(self.indices)
+        )  # a compiler reads it, and no lengths of arrays
 
     @property
     def num_owned(self) -> int:
@@ -83,11 +90,6 @@ class LocalGraph:
     def num_local(self) -> int:
         """Rows of a layer's input after the exchange: owned, then halo."""
         return len(self.owned_ids) + len(self.halo_ids)
-
-    @property
-    def num_edges(self) -> int:
-        """Edges that this rank sums: those whose head it owns, where no partial sums travel."""
-        return len(self.indices)
 
     @property
     def num_heads(self) -> int:

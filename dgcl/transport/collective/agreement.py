@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from numba import int64, void
 
-from dgcl.errors import CommError, PeerLostError
+from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.kernels.compiled import compiled
 from dgcl.kernels.memory import load_acquire, store_release, write_fence
 from dgcl.program.model import Program
+from dgcl.ranks.enqueued import Enqueued
 from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.collective.call import Call
-from dgcl.transport.collective.wires import ConnectionBroken, Wire
+from dgcl.transport.collective.wires import BackendWire, ConnectionBroken, Wire
 from dgcl.transport.shared_memory.life_cycle import LifeCycle
-from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.shared_memory.peers import DIED, Peers
 
 _LOOK = 0.02  # seconds of a wait in which Ctrl-C and failures of peers are not noticed
 _GRACE = 0.2  # seconds in which a rank that broke a connection can say why
@@ -60,6 +61,7 @@ class Agreement(LifeCycle):
         self.wire, self._words = wire, words
         self._messages: GroupControl | None = None
         self.under_way: Call | None = None
+        self.enqueued = Enqueued(timeout, self._check_enqueued, self.fail)
         if words is not None:  # pages are not shared: calls are sent, and reasons
             assert isinstance(self.control, GroupControl)
             self._messages = self.failure_detector.far = self.control.anew(timeout)
@@ -116,6 +118,21 @@ class Agreement(LifeCycle):
             self._check_failures(call, time.monotonic() > deadline)
             time.sleep(_PAUSE)
         self.under_way = None
+        if isinstance(self.wire, BackendWire) and call.stages:
+            self.enqueued.add(call.staging.device, self.failure_detector.place(call))
+
+    def _check_enqueued(self, place: str, late: bool) -> None:
+        """Raise if a call that the device does not end cannot end."""
+        if (report := self.peers.reported_failure()) is not None:
+            raise report[1]  # the first reason, not a chain of reasons
+        for peer in self._partners.tolist():
+            if self.peers.gone(peer) == DIED:
+                raise PeerLostError(f"{place}: rank {peer} {DIED}, and the device does not end the call")
+        if late:
+            raise CommTimeoutError(
+                f"{place}: the device has not ended it {self.enqueued.timeout:g} s after the one before. If ranks may"
+                " be that late, give build_comm_info a longer timeout"
+            )
 
     def _compare(self, call: Call) -> bool:
         """Whether all have begun the call with which this rank exchanges rows."""
@@ -165,6 +182,8 @@ class Agreement(LifeCycle):
         """As of every transport; a started call that is not over fails on all ranks."""
         if self.closed:
             return
+        if os.getpid() == self.process:
+            self.enqueued.close()
         call = self.under_way
         if call is not None and os.getpid() == self.process:
             self.fail(

@@ -181,9 +181,11 @@ class CollectiveTransport(Lives):
         return replace(report, tables=report.tables + sum(each.nbytes for each in tables))
 
     def synchronize(self) -> None:
-        """Wait until the device has finished all calls."""
+        """Wait until the device has finished all calls, and raise what went wrong."""
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)
+        if self.failure is not None:
+            self.agreement.check_usable()
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """As :meth:`dgcl.transport.base.Transport.record_stream`."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -25,7 +24,6 @@ from torch import Tensor
 from dgcl.ranks.connections import Connection
 
 _ROWS, _NEVER = 2, 3  # tags, of which the second is never sent
-_PAUSE = 20e-6  # seconds between two looks at a device
 _DEADLINES = 10  # of the transport in that of a wait of Gloo's: the transport's own must come first
 _JOIN_SECONDS = 0.5
 _ARRIVING = 0.1  # seconds without a message after which those of a closed connection do not come
@@ -43,11 +41,7 @@ class ConnectionBroken(Exception):
 
 
 class BackendWire:
-    """A group of a device's backend: a stage is one ``all_to_all_single``.
-
-    The host waits for each stage, too, and so keeps deadlines: what waits on the device for a rank that is gone would
-    otherwise wait for ever.
-    """
+    """A group of a device's backend: a stage is one ``all_to_all_single``, for which the host does not wait."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -58,14 +52,9 @@ class BackendWire:
         return self._group.alltoall_base(arrived, packed, receives, sends)
 
     def wait(self, work: Any, seconds: float) -> bool:
-        """As the module says."""
-        deadline = time.monotonic() + seconds
-        while not work.is_completed():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_PAUSE)
+        """Put what follows in the device's queue behind it: for the host it is over."""
         try:
-            return bool(work.wait())  # what follows in the device's queue, too
+            return bool(work.wait())
         except torch.distributed.DistError as error:
             raise ConnectionBroken(str(error)) from None
 

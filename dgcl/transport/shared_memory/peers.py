@@ -32,6 +32,8 @@ from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 #: How rows may travel. "auto": through memory where all ranks share it, else by collectives of torch.
 CHANNELS = ("auto", "memory", "collective")
 
+DIED = "has died"  # a peer
+
 
 class Peers:
     """The connections of rank ``control.rank`` to all other ranks. Construction is collective.
@@ -194,7 +196,7 @@ class Peers:
             poll = select.poll()
             poll.register(watch, select.POLLIN)
             if poll.poll(0):
-                return "has died"
+                return DIED
         return None
 
     def is_stopped(self, peer: int) -> bool:

@@ -11,10 +11,7 @@ from tests.dgcl.rank_pool import RankPool
 #: What moves rows or picks elements gives the bits of shared memory; sums over edges are of another kernel.
 SAME_BITS = ("verbs", "started", "halo fold", "csr", "max", "min")
 #: For what the host waits: this may not grow.
-WAITS = {
-    **{name: ["tolist"] for name in FEATURES_BY_NAME if name.startswith(("GCN", "SAGE"))},
-    **{name: ["copy to the host"] for name in FEATURES_BY_NAME if name.startswith("offload")},
-}
+WAITS = {name: ["copy to the host"] for name in FEATURES_BY_NAME if name.startswith("offload")}
 
 
 @pytest.fixture(scope="module")
