@@ -28,7 +28,13 @@ from torch.autograd import forward_ad
 from dgcl.ranks.control import Control
 from dgcl.ranks.sums import all_reduce_sum
 from dgcl.ranks.tensors import mark_of, refuse_vmap
-from dgcl.ranks.torch_private import below_autograd, functorch_level, num_dispatch_modes, num_function_modes
+from dgcl.ranks.torch_private import (
+    below_autograd,
+    functorch_level,
+    keep_order,
+    num_dispatch_modes,
+    num_function_modes,
+)
 from dgcl.transport.base import Transport
 from dgcl.transport.rounding import WIRED, Rounding
 from dgcl.transport.row_checks import check_summable_dtype
@@ -106,6 +112,7 @@ def fold_now(comm: Exchanging, rows: Tensor, exchange: int) -> Tensor:
     return transport.fold(rows, exchange)
 
 
+_VERBS = "expand", "fold", "sum_over_ranks"
 # Schemas are written out: torch 2.4 cannot read them from annotations that are strings.
 _ROWS = "(Tensor rows, int comm, int exchange=0) -> Tensor"
 
@@ -137,18 +144,26 @@ def _sum(comm: Exchanging, tensor: Tensor, name: str) -> Tensor:
         return all_reduce_sum(comm.control, tensor)
 
 
+def _meet_compiler() -> None:
+    """Called where a compiler traces; its parts are loaded by then."""
+    keep_order(getattr(torch.ops.dgcl, verb).default for verb in _VERBS)
+
+
 @sum_operator.register_fake
 def _(tensor: Tensor, comm: int, name: str) -> Tensor:
+    _meet_compiler()
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 @expand_operator.register_fake
 def _(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
+    _meet_compiler()
     return rows.new_empty((_find(comm).rows_of(exchange)[1], *rows.shape[1:]))
 
 
 @fold_operator.register_fake
 def _(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
+    _meet_compiler()
     return rows.new_empty((_find(comm).rows_of(exchange)[0], *rows.shape[1:]))
 
 
@@ -291,8 +306,8 @@ def _make_effectful() -> None:
     except ImportError:  # an older torch, whose compiler may drop a call whose result nobody uses
         return
 
-    for name in ("dgcl::expand", "dgcl::fold", "dgcl::sum_over_ranks"):
-        _register_effectful_op(name, EffectType.ORDERED)
+    for verb in _VERBS:
+        _register_effectful_op(f"dgcl::{verb}", EffectType.ORDERED)
 
 
 _make_effectful()

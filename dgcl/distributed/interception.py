@@ -12,19 +12,16 @@ from dgcl.autograd.operators import transparent
 from dgcl.distributed.edge_ends import call, name_of
 from dgcl.distributed.functional_dropout import replaced
 from dgcl.nn.guards import explain, see_rows
-from dgcl.ranks.torch_private import OperatorBase, num_function_modes, skip_frame
+from dgcl.ranks.torch_private import OperatorBase, at_trace_time, num_function_modes, skip_frame
 
 
 class AsOneDevice(TorchFunctionMode):
     """While it is entered, dropout depends on the vertex or the edge, and ends of edges on no rank."""
 
     def __enter__(self) -> Any:
+        _skip_frames()
         if not torch.compiler.is_compiling():
             transparent.count += 1
-            for function in (AsOneDevice.__torch_function__, call, see_rows):
-                skip_frame(
-                    function
-                )  # compiled by themselves for one function, they would be taken for others
         super().__enter__()
         self._depth = num_function_modes()
         return self
@@ -53,3 +50,10 @@ class AsOneDevice(TorchFunctionMode):
             raise
         see_rows(func, args, kwargs, out)
         return out
+
+
+@at_trace_time
+def _skip_frames() -> None:
+    """Compiled by themselves for one function of torch, these would be taken for others."""
+    for function in (AsOneDevice.__torch_function__, call, see_rows):
+        skip_frame(function)

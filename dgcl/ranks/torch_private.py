@@ -11,7 +11,7 @@ of autograd (rows that a loss takes).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -23,10 +23,12 @@ from torch.utils._pytree import tree_iter, tree_map_only  # tensors in nested ar
 __all__ = [
     "BatchNorm",
     "OperatorBase",
+    "at_trace_time",
     "below_autograd",
     "current_graph_task",
     "disabled_torch_function",
     "functorch_level",
+    "keep_order",
     "num_dispatch_modes",
     "num_function_modes",
     "profiler_enabled",
@@ -45,6 +47,38 @@ functorch_level = torch._C._functorch.peek_interpreter_stack  # None outside of 
 current_graph_task = torch._C._current_graph_task_id  # -1 outside of a backward
 disabled_torch_function = torch._C._disabled_torch_function_impl  # a subclass that intercepts operators alone
 throw_on_data_pointer = torch._C._set_throw_on_mutable_data_ptr  # for a tensor without memory
+
+
+def at_trace_time(function: Callable[[], None]) -> Callable[[], None]:
+    """A function that a compiler runs where it meets a call of it."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def keep_order(operators: Iterable[Any]) -> None:
+    """Let Inductor, where it is in use, keep calls of effectful operators in the order of the graph.
+
+    Torch up to 2.13 notes it under names of buffers, and its scheduler looks under those of operations: without it each
+    rank may order calls by the sizes of its own rows.
+    """
+    lowering: Any = sys.modules.get("torch._inductor.lowering")
+    for operator in operators if lowering is not None else ():
+        if operator not in lowering.lowerings:
+            lowering.lowerings[operator] = _in_order(operator, lowering)
+
+
+def _in_order(operator: Any, lowering: Any) -> Callable[..., Any]:
+    lower = lowering.fallback_handler(operator, add_to_fallback_set=False)
+
+    def lowered(*arguments: Any) -> Any:
+        graph = lowering.V.graph
+        first, earlier = len(graph.operations), [each.get_name() for each in graph.effectful_ops.values()]
+        result = lower(*arguments)
+        for operation in graph.operations[first:]:
+            graph.additional_star_deps[operation.get_operation_name()].update(earlier)
+        return result
+
+    return lowered
 
 
 def skip_frame(function: Callable[..., Any]) -> None:

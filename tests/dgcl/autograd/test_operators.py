@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -415,3 +416,25 @@ def test_compiled_code_follows_the_current_communicator(rank_pool: Pools):
 @pytest.mark.slow
 def test_compiled_for_shapes_that_vary(rank_pool: Pools):
     rank_pool(3).run(compiled_for_many_shapes)
+
+
+@pytest.mark.slow
+def test_inductor_keeps_the_order_of_calls(rank_pool: Callable[[int], RankPool]):
+    assert rank_pool(1).run(calls_of_compiled_code) == [[64, 1, 32, 2]]
+
+
+def calls_of_compiled_code() -> list[int]:
+    """The widths of calls that need each other in nothing, in the order in which they are made."""
+    comm, made = join(ONE.shares()), []
+
+    def step(x: Tensor) -> Tensor:
+        sums = [comm.expand(x.expand(-1, width).cumsum(1)).sum() for width in (64, 1, 32, 2)]
+        return sums[3] + sums[2] + sums[1] + sums[0]
+
+    def noted(comm: Any, rows: Tensor, exchange: int) -> Tensor:
+        made.append(rows.shape[1])
+        return comm.transport.expand(rows, exchange)
+
+    with patch.object(ops, "expand_now", noted):
+        torch.compile(step, fullgraph=True)(torch.ones(comm.num_owned, 1))
+    return made

@@ -52,7 +52,7 @@ def compiled(name: str) -> list[list[torch.Tensor | None]]:
 
 #: "dropout" has GAT and GCN.
 SLOW = (
-    "dropout", "TransformerConv", "PNAConv", "GraphSAGE", "RGCNConv", "a step of MeshGraphNet", "HeteroConv",
+    "dropout", "GCN", "TransformerConv", "PNAConv", "GraphSAGE", "RGCNConv", "a step of MeshGraphNet", "HeteroConv",
     "DGL GraphConv", "DGL GATConv"
 )  # fmt: skip
 
