@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -121,19 +122,12 @@ def sum_copies(rows: Tensor, *, comm: Communicator | None = None) -> Tensor:
         raise ValueError(
             f"rows must hold the {comm.num_owned} owned rows of rank {comm.rank} (got {len(rows)})"
         )
-    mine = comm.owned_ids
-    order = mine.argsort()
-    ascending = mine[order]
-    total = torch.zeros_like(rows)
+    mine, total = comm.owned_ids.cpu(), torch.zeros_like(rows)
     # A copy is sent: ranks that are threads would otherwise read what this one goes on to change.
     with comm.collective("sum_copies"):
         copies = comm.control.exchange((mine, rows.detach().cpu().clone()))
     for ids, rows_of_rank in copies:
-        place = torch.searchsorted(ascending, ids).clamp(max=max(len(mine) - 1, 0))
-        common = (
-            ascending[place] == ids
-            if len(mine)
-            else torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-        )
-        total.index_add_(0, order[place[common]].to(rows.device), rows_of_rank[common].to(rows.device))
+        common = np.intersect1d(mine, ids, assume_unique=True, return_indices=True)[1:]
+        here, there = map(torch.from_numpy, common)
+        total.index_add_(0, here.to(rows.device), rows_of_rank[there].to(rows.device))
     return total

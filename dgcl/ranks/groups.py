@@ -130,14 +130,11 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
     except (RuntimeError, TimeoutError) as error:
         kind, reason = type(error), str(error).split(". This is typically", 1)[0]
         if not isinstance(error, CommError):
-            time.sleep(_PAUSE)  # a process that the kernel ends loses its connections first
-            kind, text, reason = PeerLostError, reason, waiting.reason()
-            if not reason:
-                kind = CommError
-                reason = (
-                    f"one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached from"
-                    f" rank {rank} ({text})"
-                )
+            kind = PeerLostError
+            reason = waiting.reason() or (
+                f"one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached from"
+                f" rank {rank} ({reason})"
+            )
         if waiting.round.number:  # no others can take this rank's place any more
             waiting.post(reason)
         raise kind(f"{they}: {reason}") from None

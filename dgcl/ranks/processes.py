@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+_EXITING = 4  # PF_EXITING of linux/sched.h
+
 
 def this_process() -> str:
     """The machine's start, the namespace of process ids, and this one's; "" where the kernel does not say."""
@@ -15,15 +17,21 @@ def this_process() -> str:
     return ""
 
 
-def process_state(process: str) -> str:
-    """One letter, as the kernel has it; X where there is no such process."""
+def process_status(process: str) -> list[str]:
+    """The kernel's fields of a process, from its state on; X where there is none."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return "X"
+        return ["X"]
 
 
 def has_died(process: str) -> bool:
-    """Whether this was a process of this machine, by its :func:`this_process`; of other machines' it is not known."""
+    """Whether this was a process of this machine, by its :func:`this_process`; of other machines' it is not known.
+
+    One that the kernel is ending counts, too: it has that mark before its connections are closed.
+    """
     place, _, number = process.rpartition(" ")
-    return place != "" and place == this_process().rpartition(" ")[0] and process_state(number) in "ZX"
+    if not place or place != this_process().rpartition(" ")[0]:
+        return False
+    status = process_status(number)
+    return status[0] in "ZX" or int(status[6]) & _EXITING > 0

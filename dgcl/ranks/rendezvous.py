@@ -137,10 +137,8 @@ class Attempt:
         self.round = last
         return last.number
 
-    def give_up(self, in_vain: bool = False) -> None:
-        """Withdraw the token; it may be in a round already. ``in_vain``: because of others, who did not come."""
-        if in_vain:
-            self._store.set(self._in_vain(self._place, self._token), "")
+    def give_up(self) -> None:
+        """Withdraw the token; it may be in a round already."""
         self._publish("")
 
     def join(self, number: int) -> None:
@@ -167,13 +165,8 @@ class Attempt:
         if self._place != 0 and 0 in waiting and not unseen:
             clauses[0] = "rank 0 had come, but did not call the others (has it died?)"
         everybody = "all ranks are here by now, but were not"
-        # Who has given up may have done so because of those that have not come, or that gave up of themselves.
-        in_vain = {
-            place: self._store.check([self._in_vain(place, self._last_token(place))]) for place in clauses
-        }
-        order = sorted(
-            clauses, key=lambda place: (not clauses[place].endswith("has not come"), in_vain[place], place)
-        )
+        # Who has given up may have done so because of those that have not come.
+        order = sorted(clauses, key=lambda place: (not clauses[place].endswith("has not come"), place))
         return ", ".join(clauses[place] for place in order) or everybody
 
     def describe_lost(self, number: int) -> str:
@@ -218,9 +211,6 @@ class Attempt:
     def _publish(self, purpose: str) -> None:
         self._store.set(f"token {self._token} of {self._place}", purpose)
 
-    def _in_vain(self, place: int, token: int) -> str:
-        return f"token {token} of {place}/in vain"
-
     def _joined(self, number: int, place: int) -> str:
         return f"round {number}/joined by {place}"
 
@@ -258,7 +248,7 @@ def meet(store: Store, place: int, size: int, purpose: str, timeout: float, wait
     try:
         number = _poll(attempt.step, deadline, waiting)
         if number is None:
-            attempt.give_up(in_vain=True)
+            attempt.give_up()
             number = attempt.step()  # a round formed just before: the others count on this rank
         if number is None:
             raise CommTimeoutError(f"{attempt.describe_absent()} within {timeout:g} s")

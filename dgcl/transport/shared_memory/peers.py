@@ -17,7 +17,7 @@ import numpy as np
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.control import Control
-from dgcl.ranks.processes import process_state
+from dgcl.ranks.processes import process_status
 from dgcl.transport.shared_memory.control_page import (
     CLOSED,
     FAILED,
@@ -206,7 +206,7 @@ class Peers:
         try:
             with open(f"/proc/self/fdinfo/{self._watch[peer]}") as about:
                 process = next(line.split()[1] for line in about if line.startswith("Pid:"))
-            return process_state(process) in "tT"
+            return process_status(process)[0] in "tT"
         except (OSError, StopIteration):
             return False
 

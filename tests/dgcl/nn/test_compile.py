@@ -82,7 +82,6 @@ def collectives() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
         "mse": lambda x, labels: dgcl.nn.loss(F.mse_loss)(x, torch.zeros_like(x)),
         "accuracy": lambda x, labels: x.sum() * dgcl.nn.accuracy(x, labels),
         "allgather": lambda x, labels: dgcl.graph_allgather(x).square(),
-        "mean-pool": lambda x, labels: dgcl.nn.global_mean_pool(x, labels, 3).square(),
     }
 
 

@@ -88,14 +88,6 @@ def test_who_came_and_died_is_named_and_replaced(dead: int, places: tuple[int, i
         assert len(set(pool.map(lambda place: come(store, place, 3, 60.0), (0, 1, 2)))) == 1
 
 
-def test_who_gave_up_by_itself_is_named_before_who_gave_up_because_of_it():
-    store = dist.HashStore()
-    first, second, third = (Attempt(store, place, 3, "init") for place in range(3))
-    second.give_up()
-    first.give_up(in_vain=True)
-    assert third.describe_absent() == "rank 1 has given up waiting, rank 0 has given up waiting"
-
-
 def test_a_rank_that_meets_twice_at_once_is_told():
     store = dist.HashStore()
     first = Attempt(store, 1, 2, "init")
