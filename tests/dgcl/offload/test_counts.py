@@ -17,9 +17,6 @@ from hypothesis import strategies as st
 
 from dgcl.offload.chunks import CHUNK_BY, chunk_rows
 from dgcl.offload.prediction import (
-    HostBytes,
-    device_rows,
-    host_bytes,
     smallest_fitting,
 )
 from dgcl.offload.residency import make_residencies
@@ -175,23 +172,6 @@ def test_metis_chunks_read_less_than_random_ones():
         for by in ("metis", "random")
     }
     assert read["metis"] <= read["random"] / 2
-
-
-def test_bytes_by_formula():
-    assert host_bytes(10, (8, 6, 4), 8) == HostBytes(80 * 8, 80 * 6, 0, 80 * (6 + 4))
-    assert host_bytes(10, (8, 6, 40), 8) == HostBytes(80 * 8, 80 * (6 + 40), 0, 80 * 40)  # the loss
-    assert host_bytes(10, (8, 6, 4), 8, kept=True) == HostBytes(80 * 8, 80 * (6 + 4), 80 * (8 + 6), 0)
-    part = (np.arange(24) * 2 // 24).astype(np.int32)
-    chunks = chunks_of(toy_24(), part, 2, 3)
-    made = make_schedule([[c.reads for c in of] for of in chunks], part)
-    assert (int(made.host_rows.sum()), int(made.device_rows.sum())) == (26, 14)
-    one, two = (rows.bytes((8, 6, 4)) for rows in device_rows(made, [[c.size for c in of] for of in chunks]))
-    assert one == two
-    assert (one.slots, one.outputs, one.edges) == (10 * 8 * 4 * 2, 4 * 6 * 4 * 2, 12 * 36)
-    widest = max(len(c.reads) for of in chunks for c in of)
-    assert one.sources == widest * 8 * 4 * 2
-    assert one.loads == 7 * 8 * 4  # the first batch of the forward loads seven
-    assert one.total == one.loads + one.slots + one.sources + one.outputs + one.arrivals + one.edges
 
 
 @pytest.mark.parametrize("limit, expected", [(1000, 1), (499, 3), (100, 10), (10, 91), (9, 0)])

@@ -185,39 +185,6 @@ def test_forward_backward_forward_again_is_exact(world: World):
     on_threads(world, run)
 
 
-@some_worlds
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_two_runs_give_the_same_bits(world: World, dtype: torch.dtype):
-    def run(comm: Communicator) -> list[torch.Tensor]:
-        generator = torch.Generator().manual_seed(comm.rank)
-        rows = torch.randn(comm.num_local, 17, generator=generator).to(dtype)
-        results = []
-        for _ in range(3):
-            rows = comm.expand(comm.fold(rows).sin())
-            results.append(rows)
-        return results
-
-    first, second = on_threads(world, run), on_threads(world, run)
-    for mine, again in zip(first, second, strict=True):
-        for a, b in zip(mine, again, strict=True):
-            assert same_bits(a, b)
-
-
-def test_binary_tree_on_three_ranks():
-    edges = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6)]
-
-    def run(comm: Communicator) -> tuple[list[int], list[float]]:
-        ids = dgcl.graph_allgather(comm.owned_ids).tolist()
-        x = torch.zeros(comm.num_owned, requires_grad=True)
-        dgcl.graph_allgather(x).sum().backward()
-        assert x.grad is not None
-        return ids, x.grad.tolist()
-
-    results = on_threads(make_world(edges, np.arange(7) % 3, 3), run)
-    assert [ids for ids, _ in results] == [[0, 3, 6, 1, 2], [1, 4, 0], [2, 5, 0]]
-    assert [grad for _, grad in results] == [[3, 1, 1], [2, 1], [2, 1]]
-
-
 # Whose memory a result lives in.
 
 
@@ -352,33 +319,6 @@ def test_rows_of_any_strides_are_sent(strided):  # type: ignore[no-untyped-def]
 
 
 # Several communicators, and modes of torch.
-
-
-def test_two_communicators_interleave():
-    """Over other graphs, plans and call numbers, in the same threads."""
-    first, second = random_world(11, 4, "random-1"), random_world(12, 4, "line", num_nodes=33)
-    shares = (first.shares(), second.shares())
-
-    def run() -> None:
-        a, b = join(shares[0]), join(shares[1])
-        x = torch.arange(a.num_nodes * 1.0).requires_grad_()
-        y = torch.arange(b.num_nodes * 1.0).requires_grad_()
-        for _ in range(5):
-            from_a = dgcl.graph_allgather(x[a.owned_ids], comm=a)
-            from_b = dgcl.graph_allgather(y[b.owned_ids], comm=b)
-            assert torch.equal(from_a, x[local_ids(a)])
-            assert torch.equal(from_b, y[local_ids(b)])
-            assert torch.equal(b.expand(b.owned_ids), local_ids(b))
-            (from_a.sum() * 2 + from_b.sum() * 3).backward()
-        held_a = torch.ones(a.num_local)
-        assert x.grad is not None
-        assert y.grad is not None
-        assert torch.equal(x.grad[a.owned_ids], 10 * folded(a, held_a))
-        a.close()
-        assert torch.equal(y.grad[b.owned_ids], 15 * folded(b, torch.ones(b.num_local)))
-        assert torch.equal(b.expand(b.owned_ids), local_ids(b))
-
-    dgcl.launch(run, 4)
 
 
 @named("mode", {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode})
