@@ -17,7 +17,7 @@ def this_process() -> str:
     return ""
 
 
-def process_status(process: str) -> list[str]:
+def process_status(process: int | str) -> list[str]:
     """The kernel's fields of a process, from its state on; X where there is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

@@ -77,6 +77,7 @@ class Peers:
         self._files: list[PeerFile | None] = []
         self.control_pages: list[ControlPage] = []
         self._watch: list[int] = []  # pidfds, -1 for ranks of this process
+        self._processes = [handle[0] for handle in handles]
         self._segments: list[list[Segment]] = [[] for _ in handles]
         trouble = [self._connect(peer, handle, control_page) for peer, handle in enumerate(handles)]
         answers = control.exchange((channel, trouble, control.has_group))
@@ -201,14 +202,8 @@ class Peers:
 
     def is_stopped(self, peer: int) -> bool:
         """Whether ``peer``'s process is on this host and is stopped by a signal or a debugger."""
-        if peer >= len(self._watch) or self._watch[peer] < 0:
-            return False
-        try:
-            with open(f"/proc/self/fdinfo/{self._watch[peer]}") as about:
-                process = next(line.split()[1] for line in about if line.startswith("Pid:"))
-            return process_status(process)[0] in "tT"
-        except (OSError, StopIteration):
-            return False
+        watched = peer < len(self._watch) and self._watch[peer] >= 0
+        return watched and process_status(self._processes[peer])[0] in "tT"
 
     def unmap(self) -> None:
         """Give back what is mapped of the peers' buffers."""

@@ -101,18 +101,6 @@ def test_a_rank_that_meets_twice_at_once_is_told():
     assert second.step() == number
 
 
-def test_a_token_that_an_older_attempt_publishes_late_changes_nothing():
-    store = dist.HashStore()
-    older, newer = (Attempt(store, 1, 2, "init") for _ in range(2))
-    older._publish("init")
-    assert newer.step() is None
-    older.give_up()
-    assert newer.step() is None
-    number = Attempt(store, 0, 2, "init").step()
-    assert number is not None
-    assert newer.step() == number
-
-
 def retry(members: list[int]) -> None:
     """The last of these ranks misses a first rendezvous, the others give up at different times; then all come."""
     if dist.get_rank() not in members:
