@@ -171,9 +171,10 @@ class Attempt:
 
     def describe_lost(self, number: int) -> str:
         """Who is in a round and has not joined it."""
-        places = [p for p in range(self._size) if not self._store.check([self._joined(number, p)])]
         clauses = [
-            f"rank {place} had come, but has died or given up since, and has not joined" for place in places
+            f"rank {place} had come, but has died or given up since, and has not joined"
+            for place in range(self._size)
+            if not self._store.check([self._joined(number, place)])
         ]
         return ", ".join(clauses) or "all ranks have joined by now, but had not"
 
