@@ -45,14 +45,14 @@ class Segments:
             return out, winner
         step = max(_MOST // max(len(self._tails), 1), 1)
         pieces = x.split(step, 1)
-        of_ids = [ids] * len(pieces) if ids.shape[1] == 1 else ids.split(step, 1)
-        of_columns = [self._extremes(*each, largest) for each in zip(pieces, of_ids, strict=True)]
+        by_place = ids.shape[1] == 1 < x.shape[1]  # else they may be other ones in each call
+        of_ids = [ids] * len(pieces) if by_place else ids.split(step, 1)
+        of_columns = [self._extremes(*each, largest, by_place) for each in zip(pieces, of_ids, strict=True)]
         out, winner = (torch.cat(each, 1) for each in zip(*of_columns, strict=True))
         return out, winner
 
-    def _extremes(self, x: Tensor, ids: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
+    def _extremes(self, x: Tensor, ids: Tensor, largest: bool, by_place: bool) -> tuple[Tensor, Tensor]:
         shape, wide = (self._num_heads, x.shape[1]), (-1, x.shape[1])
-        by_place = ids.shape[1] == 1
         if by_place:
             self._sort_by(ids[:, 0])
         heads, tails = self._ends

@@ -55,7 +55,7 @@ class DeviceSums:
         """
         try:
             if self._failure is not None:
-                raise self._failure
+                raise type(self._failure)(str(self._failure))  # a copy: a traceback keeps tensors
             total = self.enqueue(tensor.detach().reshape(-1))
             self.enqueued.add(tensor.device, f"rank {self._rank}: a sum over ranks")
             control.barrier()  # all have enqueued it, so NCCL waits for nobody who is gone

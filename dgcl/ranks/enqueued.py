@@ -52,6 +52,7 @@ class Enqueued:
         self._closing.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(seconds)
+        self._places.clear()  # the thread must not look at what its owner closes
         atexit.unregister(self.close)
 
     def _run(self) -> None:
@@ -75,6 +76,7 @@ def completion(device: torch.device) -> Callable[[], bool]:
     """Says whether what the current stream of a device has been given is over."""
     if device.type == "cpu":
         return lambda: True
-    event = torch.Event(device)
-    event.record(torch.accelerator.current_stream(device))
+    module = getattr(torch, device.type)  # torch.accelerator is not in older ones
+    event = module.Event()
+    event.record(module.current_stream(device))
     return event.query

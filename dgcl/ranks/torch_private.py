@@ -62,7 +62,7 @@ def keep_order(operators: Iterable[Any]) -> None:
     rank may order calls by the sizes of its own rows.
     """
     lowering: Any = sys.modules.get("torch._inductor.lowering")
-    for operator in operators if lowering is not None else ():
+    for operator in operators if lowering and hasattr(torch.library, "EffectType") else ():
         if operator not in lowering.lowerings:
             lowering.lowerings[operator] = _in_order(operator, lowering)
 

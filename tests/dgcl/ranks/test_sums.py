@@ -14,6 +14,7 @@ import dgcl
 from dgcl.errors import CommError, CommTimeoutError
 from dgcl.ranks.context import context
 from dgcl.ranks.device_sums import DeviceSums
+from dgcl.ranks.enqueued import Enqueued
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.sums import DIRECT_BYTES, all_reduce_sum
 from tests.dgcl.rank_pool import RankPool
@@ -213,5 +214,12 @@ def wait_in_vain() -> None:
     assert total.tolist() == [2.0] * 10
     while "abort" not in backend.calls:
         time.sleep(0.01)
-    with pytest.raises(CommTimeoutError, match=r"has not ended on the device within 0\.1 s"):
+    with pytest.raises(CommTimeoutError, match=r"has not ended on the device within 0\.1 s") as caught:
         sums.sum(control, torch.ones(10))
+    assert caught.value is not sums._failure, "whose traceback would keep tensors"
+    with patch("dgcl.ranks.enqueued.completion", lambda device: lambda: False):
+        late = Enqueued(60.0, sums._check, sums._fail)
+        late.add(torch.device("cpu"), "a sum")
+    late.close(0.1)  # as at exit
+    late._thread.join(60)
+    assert not late._thread.is_alive()
