@@ -89,8 +89,9 @@ class Waiting(threading.Event):
                 pass
             except RuntimeError as error:
                 gone = f"rank 0 or torchrun, which keeps the ranks' store, cannot be reached ({error})"
-        dead = [place for place, process in enumerate(self.round.processes) if has_died(process)]
-        return f"rank {dead[0]} has died" if dead else gone
+        # All of them: one may have ended because of another.
+        dead = [f"rank {place} has died" for place, each in enumerate(self.round.processes) if has_died(each)]
+        return ", ".join(dead) or gone
 
     def check(self) -> None:
         """Raise the reason why ranks will not meet, once there is one."""

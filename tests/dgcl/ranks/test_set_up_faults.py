@@ -65,6 +65,9 @@ try:
     dgcl.init(timeout=float(sys.argv[3]))
 except dgcl.CommError as error:
     print("told:", error, flush=True)
+open(os.path.join(sys.argv[1], "told" + os.environ["RANK"]), "w").close()
+while len(os.listdir(sys.argv[1])) < 2 * int(sys.argv[2]):  # the store ends with rank 0
+    time.sleep(0.01)
 os._exit(0)  # torch's thread that still connects may abort where Python shuts down
 """
 KILLED = """
