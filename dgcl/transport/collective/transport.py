@@ -183,7 +183,7 @@ class CollectiveTransport(Lives):
     def synchronize(self) -> None:
         """Wait until the device has finished all calls, and raise what went wrong."""
         if self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)
+            getattr(torch, self._device.type).synchronize(self._device)
         if self.failure is not None:
             self.agreement.check_usable()
 

@@ -274,7 +274,7 @@ class ThreadWire:
 def _wait_for_device(rows: Tensor) -> None:
     """Wait for what the current stream has been given."""
     if rows.device.type != "cpu":
-        torch.accelerator.current_stream(rows.device).synchronize()
+        getattr(torch, rows.device.type).current_stream(rows.device).synchronize()
 
 
 Wire = BackendWire | GlooWire | ThreadWire
