@@ -18,6 +18,7 @@ from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.collective.wires import BackendWire, GlooWire, Mailbox, PinnedWire, ThreadWire, Wire
 from dgcl.transport.cuda import connect_device
+from dgcl.transport.cuda.trial import failed_trial
 from dgcl.transport.shared_memory.agreement import connect_peers
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.other_communicators import register
@@ -94,7 +95,9 @@ def _connect_on_device(
     why = "asked for"
     if channel != "collective":
         exchange, problem = None, "ranks share a GPU, where a kernel that waits keeps those of others out"
-        if channel == "memory" or not device.is_shared:
+        if channel == "auto" and not device.is_shared:
+            problem = failed_trial(control, device)
+        if channel == "memory" or not problem:
             exchange, problem = connect_device(programs, control, timeout, device)
         if exchange is not None:
             return exchange

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import dgcl
@@ -21,24 +20,13 @@ from dgcl.errors import CommError
 from dgcl.kernels.cuda_driver import CudaError
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.ranks.context import context
+from dgcl.testing.device_trial import KINDS, make_edges, values, wrong_rows
 from dgcl.transport.cuda import open_devices
 from tests.dgcl.fold_rounding import fold_bound
 
-#: Element types and trailing shapes that are checked.
-KINDS = (
-    ("float32", (1,)),
-    ("float32", (602,)),
-    ("float16", (127,)),
-    ("bfloat16", (128,)),
-    ("bfloat16", (3, 43)),
-    ("float64", (16,)),
-    ("int64", (5,)),
-    ("uint8", (7,)),
-)
 #: What the others are to raise when the last rank is late, or is killed.
 FAULTS = {"late": "CommTimeoutError", "dies": "PeerLostError"}
 _TIMEOUT = 40.0
-_LOCAL_EDGES = 0.7  # share of the edges that stay in a part
 #: The machine that plans are made for. On a line of PCIe switches multi-stage plans pay.
 TOPOLOGY = "pcie8"
 
@@ -59,18 +47,6 @@ def fault_reports(kind: str, channel: str, folder: Path, device: str) -> list[st
         dgcl.launch(fault_rank, 3, kind, channel, str(folder), device, ranks="processes", timeout=120.0)
     paths = [folder / f"{kind}-{rank}" for rank in range(2)]
     return [path.read_text() if path.is_file() else "never returned" for path in paths]
-
-
-def make_edges(num_ranks: int, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """``(2, E)`` random edges that mostly stay in their part, and the part of each vertex."""
-    generator = np.random.default_rng(num_ranks)
-    part = np.arange(num_nodes) * num_ranks // num_nodes
-    tails = generator.integers(0, num_nodes, 4 * num_nodes)
-    size = num_nodes // num_ranks
-    inside = tails // size * size + generator.integers(0, size, len(tails))
-    anywhere = generator.integers(0, num_nodes, len(tails))
-    heads = np.where(generator.random(len(tails)) < _LOCAL_EDGES, inside, anywhere)
-    return np.stack([tails, np.minimum(heads, num_nodes - 1)]), part
 
 
 def join(
@@ -97,32 +73,12 @@ def refuse(address: int) -> bytes:
     raise CudaError("cuIpcGetMemHandle", 801, "CUDA_ERROR_NOT_SUPPORTED")
 
 
-def values(ids: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Small whole numbers, whose sums are exact in every type."""
-    columns = torch.arange(torch.Size(shape).numel(), device=device)
-    rows = (ids.to(device)[:, None] * 7 + columns) % 5
-    return rows.to(dtype).view(-1, *shape)
-
-
 def is_right(comm: Communicator, device: str) -> dict[str, bool]:
     """Expand, fold and the gradient, for all kinds of rows, to the bit."""
-    ids = torch.cat([comm.owned_ids, comm.halo_ids])
-    held = torch.zeros(comm.num_nodes, dtype=torch.int64)
-    held[ids] = 1
-    holders = comm.all_reduce_sum(held)[comm.owned_ids].to(device)
-    found = {}
-    for name, shape in KINDS:
-        dtype = getattr(torch, name)
-        mine, every = values(comm.owned_ids, shape, dtype, device), values(ids, shape, dtype, device)
-        right = True
-        for _ in range(3):
-            expanded, folded = comm.expand(mine), comm.fold(every)
-            comm.synchronize()
-            total = mine.to(torch.float64) * holders.view(-1, *[1] * len(shape))
-            right &= torch.equal(expanded, every) and torch.equal(folded.to(torch.float64), total)
-        found[f"{name} {shape}"] = right
-    x = values(comm.owned_ids, (8,), torch.float32, device).requires_grad_()
-    weights = values(ids, (8,), torch.float32, device)
+    wrong = wrong_rows(comm, device, 3)
+    found = {f"{name} {shape}": f"{name} {shape}" not in wrong for name, shape in KINDS}
+    x = values(comm.owned_ids.to(device), (8,), torch.float32).requires_grad_()
+    weights = values(torch.cat([comm.owned_ids, comm.halo_ids]).to(device), (8,), torch.float32)
     (dgcl.graph_allgather(x, comm) * weights).sum().backward()
     wanted = comm.fold(weights)
     comm.synchronize()

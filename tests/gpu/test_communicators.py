@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 import dgcl
+from dgcl.testing import device_trial
 from tests.gpu import ranks as work
 
 _SECONDS = 120.0
@@ -19,7 +20,7 @@ launch = partial(dgcl.launch, ranks="processes", timeout=_SECONDS)
 def test_the_checks_find_what_is_right_on_the_cpu():
     answers = dgcl.launch(work.check_rank, 2, 1 << 7, "direct", "cpu")
     assert work.wrong_kinds(answers) == []
-    assert len(answers[0]) == len(work.KINDS) + 1
+    assert len(answers[0]) == len(device_trial.KINDS) + 1
 
 
 @pytest.mark.gpu
@@ -31,6 +32,11 @@ def test_ranks(count: int, method: str, through_host: bool):
     """Rows and gradients to the bit, peer to peer and in stages, directly and through the host's memory."""
     answers = launch(work.check_rank, count, 1 << 13, method, "cuda", through_host)
     assert work.wrong_kinds(answers) == []
+
+
+@pytest.mark.gpu
+def test_the_trial_of_set_up():
+    launch(device_trial.main, 2, "cuda")
 
 
 @pytest.mark.gpu

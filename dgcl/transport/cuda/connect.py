@@ -1,4 +1,4 @@
-"""Connects the ranks' devices: memory is published, that of peers opened, every pair tested by a real transfer."""
+"""Connects the ranks' devices: memory is published, and that of peers opened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dgcl.transport.cuda.control_block import RING, ControlBlock, HostPage, firs
 from dgcl.transport.cuda.gpu import CudaError, Device
 from dgcl.transport.cuda.lanes import Lanes
 from dgcl.transport.cuda.peer_memory import Descriptor, OwnMemory, PeerMemory
-from dgcl.transport.cuda.probe import hindrance, out_of_reach, write_patterns, wrong_patterns
+from dgcl.transport.cuda.probe import hindrance, out_of_reach
 from dgcl.transport.cuda.program import RankAddresses, num_slots
 from dgcl.transport.cuda.tables import Tables
 
@@ -65,19 +65,16 @@ def connect(device: Device, control: Control) -> Connections:
     """Connect this rank's device with those of the others. Collective; may wait for the device.
 
     Pairs of ranks whose devices cannot write into each other's memory get host lanes; a line at INFO says so. Where it
-    fails this rank keeps what it has allocated, some MB: a peer may have it open, or a test transfer write to it.
+    fails this rank keeps what it has allocated, some MB: a peer may have it open.
 
     Raises:
-        CommError: The driver cannot lock host memory, test transfers do not end, or kernels should not wait for those
-            of other ranks here (:func:`dgcl.transport.cuda.probe.hindrance`); on every rank.
+        CommError: The driver cannot lock host memory, or kernels should not wait for those of other ranks here
+            (:func:`dgcl.transport.cuda.probe.hindrance`); on every rank.
     """
     rank, world_size = control.rank, control.world_size
     own = _together(control, lambda: _allocate(device, world_size))
     descriptors = control.exchange(own.memory.descriptor(own.control_block.address, own.unreachable))
     peers, blocks, problems = _open_peers(device, rank, descriptors, own.control_block)
-    _together(control, lambda: write_patterns(device, own.tables, rank, own.control_block, blocks))
-    for other in _together(control, lambda: wrong_patterns(own.page, own.control_block, rank)):
-        problems.setdefault(other, "what it wrote into this rank's device memory did not arrive")
     staged, reasons = _staged(rank, control.exchange(problems))
     for other in staged[rank]:
         if (peer := peers[other]) is not None:

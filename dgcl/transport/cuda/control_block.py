@@ -5,7 +5,6 @@ The control block is one device allocation that peers can write to::
     byte 0       state       this rank's state (dgcl.kernels.cuda_tables)
       1024       ready[P]    a line per peer: the last call that it has begun
        ...       done[P]     a line per peer: the stages it has written here
-       ...       proof[P]    256 bytes per peer, for the transfers that test the connection at set-up
 
 A peer writes only its own lines, so every flag is waited for in memory of the device that waits. The host page is
 locked memory of this process, allocated by the driver::
@@ -31,7 +30,6 @@ from dgcl.transport.cuda.gpu import CudaError, Device
 from dgcl.transport.shared_memory.engine import read_word, write_word
 
 LINE = 128
-PROOF = 256
 #: Calls whose addresses the ring holds; fewer than that are under way at a time.
 RING = 64
 #: Seconds that the device may take for something small at set-up.
@@ -55,7 +53,7 @@ class ControlBlock:
     @staticmethod
     def num_bytes(world_size: int) -> int:
         """Size of a control block."""
-        return _READY + world_size * (2 * LINE + PROOF)
+        return _READY + world_size * 2 * LINE
 
     def ready(self, peer: int) -> int:
         """Address of the line in which ``peer`` announces its calls to this rank."""
@@ -65,10 +63,6 @@ class ControlBlock:
         """Address of the line in which ``peer`` counts the stages it has written here."""
         return self.address + _READY + (self.world_size + peer) * LINE
 
-    def proof(self, peer: int) -> int:
-        """Address where ``peer`` writes its test pattern."""
-        return self.address + _READY + 2 * self.world_size * LINE + peer * PROOF
-
 
 class Snapshot:
     """A copy of a control block at one moment.
@@ -76,14 +70,12 @@ class Snapshot:
     Attributes:
         call: The last call that the device has begun.
         ready, done: ``(P,)`` the last call that each peer has announced, and its done flag.
-        proof: ``(P, 32)`` the test pattern that each peer wrote.
     """
 
     def __init__(self, words: np.ndarray, world_size: int) -> None:
         self.call = int(words[CALL // 8])
         lines = words[_READY // 8 :][: 2 * world_size * LINE // 8].reshape(2, world_size, -1)
         self.ready, self.done = lines[:, :, 0].copy()
-        self.proof = words[-world_size * PROOF // 8 :].reshape(world_size, -1).copy()
 
 
 class HostPage:

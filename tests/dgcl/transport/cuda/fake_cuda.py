@@ -127,7 +127,6 @@ class FakeCuda:
         self.errors: list[BaseException] = []
         self.blocks: list[str] = []  # names of threads that blocked
         self.refused: dict[str, int] = {}  # functions that fail, and how
-        self.broken_writes = False  # what is written into other devices' memory gets lost
         self.limit = 1 << 40  # bytes of memory
         self.missing: set[str] = set()  # functions that this driver does not have
         self.dawdles = False  # what may wait for all that runs does
@@ -265,8 +264,7 @@ class FakeCuda:
         def run() -> None:
             self.check(source, num_bytes)
             self.check(target, num_bytes)
-            if not (self.broken_writes and not self.is_own(target)):
-                ctypes.memmove(target, source, num_bytes)
+            ctypes.memmove(target, source, num_bytes)
 
         self._streams[stream or 0].put(run)
         self.enqueued.append((stream or 0, "copy"))
@@ -277,11 +275,6 @@ class FakeCuda:
     def check(self, address: int, num_bytes: int) -> None:
         """What a device touches must be allocated."""
         self.memory.check(address, num_bytes)
-
-    def is_own(self, address: int) -> bool:
-        """Whether an address is in memory of this device, or of the host."""
-        owner = self.memory.owner_of(address)
-        return owner is None or getattr(owner, "device", None) is self
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu"):

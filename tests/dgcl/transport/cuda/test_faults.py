@@ -17,7 +17,7 @@ from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
 from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices
-from tests.dgcl.transport.cuda.test_lanes import losing
+from tests.dgcl.transport.cuda.test_lanes import apart
 from tests.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
@@ -44,7 +44,7 @@ def failing(rank: Rank, call: Callable[[], object] | None = None) -> tuple[type[
 
 
 #: How rows of rank 0 travel.
-paths = named("path", {"peer memory": {}, "through the host": {"shared": False, "prepare": losing(0)}})
+paths = named("path", {"peer memory": {}, "through the host": {"shared": False, "prepare": apart(0)}})
 
 
 @paths

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.xdist_group("alone")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 
 
-def losing(*ranks: int) -> Any:
-    """What these ranks' devices write into others gets lost, whatever the driver says."""
+def apart(*ranks: int) -> Any:
+    """These ranks' devices have no peer access to others."""
 
     def prepare(fakes: list[FakeCuda]) -> None:
         for rank in ranks:
-            fakes[rank].broken_writes = True
+            fakes[rank].access = False
 
     return prepare
 
@@ -46,7 +46,7 @@ def test_rows_arrive_all_the_same(trees: str, slice_bytes: int):
         assert lanes is not None
         return sorted(lanes.staged), rank.exchange.bytes_sent[0, 0].tolist()
 
-    results, _ = on_devices(world, body, shared=False, prepare=losing(1))
+    results, _ = on_devices(world, body, shared=False, prepare=apart(1))
     assert [staged for staged, _ in results] == [[1], [0, 2], [1]]
     for rank, (_, sent) in enumerate(results):
         assert sent == ((3 * 12 + 4) * world.planned_rows[rank]).tolist()
@@ -64,7 +64,7 @@ def test_streams_that_share_a_hardware_queue_do_not_wait_for_each_other(trees: s
     monkeypatch.setattr("dgcl.transport.cuda.lanes.SLICE_BYTES", 64)
 
     def prepare(fakes: list[FakeCuda]) -> None:
-        losing(0, 1)(fakes)
+        apart(0, 1)(fakes)
         for fake in fakes:
             fake.queues = queues
 
@@ -77,7 +77,7 @@ def test_streams_that_share_a_hardware_queue_do_not_wait_for_each_other(trees: s
 )
 def test_roles_have_levels_of_priority(highest: int, levels: list[int]):
     def prepare(fakes: list[FakeCuda]) -> None:
-        losing(0)(fakes)
+        apart(0)(fakes)
         for fake in fakes:
             fake.highest = highest
 
@@ -95,7 +95,7 @@ def test_no_call_waits_for_the_device_here_either():
     frozen: list[FakeCuda] = []
 
     def prepare(fakes: list[FakeCuda]) -> None:
-        losing(0)(fakes)
+        apart(0)(fakes)
         frozen.extend(fakes)
 
     def body(rank: Rank) -> None:
@@ -147,7 +147,7 @@ def test_rows_without_bytes_come_too():
         assert out.shape == (rank.program.num_local, 0)
         both_verbs(rank, 1, torch.float32, 1)
 
-    on_devices(PAIR, body, shared=False, prepare=losing(0))
+    on_devices(PAIR, body, shared=False, prepare=apart(0))
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
