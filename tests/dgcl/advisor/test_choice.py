@@ -78,6 +78,7 @@ def test_the_simplest_of_the_fastest_is_chosen():
     assert json.dumps(found.to_json()) == json.dumps(again.to_json())
 
 
+@pytest.mark.slow
 def test_a_slow_network_makes_replicas_pay():
     slow, fast = (advice(topology=machines(gbps)) for gbps in (0.001, 1000.0))
     replicas = slow.row("replicas")

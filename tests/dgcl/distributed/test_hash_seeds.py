@@ -2,6 +2,7 @@
 
 from contextlib import closing
 
+import pytest
 import torch
 
 from tests.dgcl.distributed import dgl_zoo, pyg_zoo, test_hetero
@@ -34,6 +35,7 @@ def check_layers() -> int:
     return hash("x")
 
 
+@pytest.mark.slow
 def test_ranks_give_what_one_device_gives():
     with closing(RankPool(3, "spawn")) as pool:
         assert len({*pool.run(check_layers)}) == 3

@@ -219,6 +219,7 @@ def fail_somehow(how: str, shares: list[Any]) -> Any:
     return comm.expand(comm.owned_ids)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_alone():
     with pytest.raises(CommError, match=r"rank 0 died \(exit code -6\)"):
         dgcl.launch(os.abort, 1, ranks="processes")

@@ -105,10 +105,11 @@ def swap(channel: Connection, rounds: list[dict[int, list[int]]]) -> Any:
 ALL = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
 
 
+@pytest.mark.slow
 @named(
     "rounds",
     {
-        "all wait for it": slow([ALL, ALL]),
+        "all wait for it": [ALL, ALL],
         # Rank 2 gives rank 0 its message and not rank 1; rank 0 goes on, and waits for rank 1, which waits for rank 2.
         "one waits for another that waits": [{2: [0]}, {**ALL, 2: [1]}, {1: [0]}],
     },

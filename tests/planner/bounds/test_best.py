@@ -186,7 +186,7 @@ def test_cuts_are_many_for_few_ranks_and_few_for_many(num_devices: int):
         assert 0 < len(frozenset().union(*cut.groups)) <= num_devices
 
 
-@examples(20, 40)
+@examples(6, 40)
 @given(instances(max_devices=5))
 def test_bounds_hold_for_every_method(case: tuple[Relation, Topology]):
     relation, topology = case

@@ -67,6 +67,7 @@ def exchange(channel: Connection, shares: list[Any], timeout: float, ends: bool)
         channel.send(describe(caught.value))
 
 
+@pytest.mark.slow
 def test_a_communicator_is_closed_when_its_device_has_done_its_calls():
     with Ranks(3, exchange, WORLD.shares(), 60.0, True) as ranks:
         assert [*ranks.told().values()] == ["enqueued"] * 3
@@ -82,6 +83,7 @@ def test_a_rank_that_dies_is_named_although_no_host_waits_for_it():
             assert "rank 1 has died, and the device does not end the call" in text
 
 
+@pytest.mark.slow
 def test_a_device_that_does_not_end_a_call_in_time_fails_it():
     with Ranks(3, exchange, WORLD.shares(), 1.0, False) as ranks:
         assert [*ranks.told().values()] == ["enqueued"] * 3

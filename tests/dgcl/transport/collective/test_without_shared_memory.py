@@ -64,6 +64,7 @@ def test_a_killed_rank_is_noticed_by_all_others(victim: int):
         assert ranks.told(others) == {rank: [] for rank in others}
 
 
+@pytest.mark.slow
 def test_who_waits_for_rows_of_a_third_rank_names_that_one():
     """On the line 0-1-2-3 rank 0 gets the rows of rank 3 from rank 1, who waits for rank 2, who waits for rank 3."""
     with Ranks(4, exchange_for_ever, LINE.shares(), 12.0) as ranks:  # a busy machine writes waits down late
