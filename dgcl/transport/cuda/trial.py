@@ -9,6 +9,7 @@ folder, by driver, devices and kernels.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from dgcl.ranks.machines import places_of_ranks, several_machines
 from dgcl.topology.copy_rates import rates_file
 from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.probe import hindrance
+
+_log = logging.getLogger("dgcl")
 
 _COMMAND = (sys.executable, "-m", "dgcl.testing.device_trial")
 _SECONDS = 120.0  # on devices it ends itself after 15; before, modules are loaded and kernels compiled
@@ -43,6 +46,7 @@ def failed_trial(control: Control, device: Device) -> str:
         answers = control.exchange((kept.exists(), server.getsockname()[1]))
     if all(known for known, _ in answers):
         return ""
+    _log.info("GPUs are tried in processes of their own, once on this machine (some seconds)")
     reports = control.exchange(_try(control, device.tensors.device, answers[0][1]))
     for rank, why in enumerate(reports):
         if why:
