@@ -93,7 +93,7 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	  { echo "no Python 3.11 or later found; name one with: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV) (once; some 1.5 GB with the CPU build of torch)"
-	@$(PIP) setuptools
+	@$(PIP) 'setuptools>=77'
 	@$(PIP) --no-build-isolation -e '.[dgl,pyg,viz,dev]'
 	@$(BIN)/dgcl warmup
 	@touch $@
