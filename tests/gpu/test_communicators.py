@@ -36,7 +36,7 @@ def test_ranks(count: int, method: str, through_host: bool):
 
 @pytest.mark.gpu
 def test_the_trial_of_set_up():
-    launch(device_trial.main, 2, "cuda")
+    launch(device_trial.main, 2, "cuda", 50)
 
 
 @pytest.mark.gpu
