@@ -212,6 +212,7 @@ def _connect_store(host: str, port: int, rank: int, deadline: float, waiting: Wa
 
     As torch connects it, but rank 0 does not wait for the others here.
     """
+    import torch
     import torch.distributed as dist
 
     of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -235,6 +236,7 @@ def _connect_store(host: str, port: int, rank: int, deadline: float, waiting: Wa
         wait_for_workers=False,
         multi_tenant=True,
         master_listen_fd=_listen_on_loopback(host, port) if serves else None,
+        use_libuv=torch.__version__ >= "2.8",  # before, it takes no socket
     )
     if of_agent:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
