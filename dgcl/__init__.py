@@ -11,8 +11,6 @@
 Names load on first use (PEP 562): ``dgcl.planner`` and ``dgcl.topology`` work without torch, and quickly.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``python -m dgcl`` is the ``dgcl`` command."""
 
-from __future__ import annotations
-
 import sys
 
 from dgcl.cli import main

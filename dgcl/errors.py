@@ -5,8 +5,6 @@ or makes another call than this rank. After a :class:`CommError` the communicato
 raises, and its buffers are never used again; close it and build a new one.
 """
 
-from __future__ import annotations
-
 
 class CommError(RuntimeError):
     """A rank could not finish a call because of what its peers did; base of the errors below."""

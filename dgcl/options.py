@@ -3,8 +3,6 @@
 :class:`~dgcl.planner.PlanOptions`, for planning, is the third group.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any

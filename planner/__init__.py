@@ -9,8 +9,6 @@ Pure functions without torch or processes. May import :mod:`dgcl.topology` only.
 (1700, 'auto', True)
 """
 
-from __future__ import annotations
-
 from dgcl.planner.errors import PlanError
 from dgcl.planner.methods.registry import METHODS, make_plan
 from dgcl.planner.options import PlanOptions

@@ -1,7 +1,5 @@
 """Array types of the planner, and checks of integer arrays: dtype, shape, range, pointers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sets of ranks as bits of 64-bit words, in compiled code: lowest member, and rows per pair of ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ This is the one door from here to :mod:`dgcl.kernels`, which owns compiling and 
 functions anew for every use.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dgcl.kernels.compiled import compiled

@@ -1,7 +1,5 @@
 """Peer-to-peer trees: one edge from the owner to each destination, all in stage 0."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dgcl.planner.relation import Relation

@@ -1,7 +1,5 @@
 """Errors of planning."""
 
-from __future__ import annotations
-
 
 class PlanError(ValueError):
     """A plan is not what it states: its structure, delivery, cost or fingerprint is wrong.

@@ -4,8 +4,6 @@
 bytes in the archive, and with the dtype and number of dimensions that the format prescribes, before anything is read.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

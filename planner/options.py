@@ -1,7 +1,5 @@
 """The options of planning."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from numbers import Real

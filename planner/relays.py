@@ -6,8 +6,6 @@ a fold they would have nothing to send back; the programs then move less than th
 planners have no idle relays.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dgcl.planner.arrays import BoolArray

@@ -1,7 +1,5 @@
 """Compiled loops over the edges of trees: rows over links, relays that send, trees in order. Imported on first use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dgcl.planner.compiled import compiled

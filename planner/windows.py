@@ -11,8 +11,6 @@ the plan alone says how many rows of each tree are in each window:
 - "owner": window q are the items of rank q: one rank after the other sends (CAGNET's and MG-GCN's staged broadcast).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

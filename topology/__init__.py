@@ -5,8 +5,6 @@
 8
 """
 
-from __future__ import annotations
-
 from dgcl.topology.arrays import TopologyArrays
 from dgcl.topology.host import measure_host
 from dgcl.topology.json_io import load_topology, save_topology

@@ -1,7 +1,5 @@
 """A topology as arrays, for planners and simulators."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Every message starts with the name of the field, so that a reader can put the pa
 ``connections[3].`` + ``bandwidth must be a positive number (got -1)``.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import os

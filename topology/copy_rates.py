@@ -4,8 +4,6 @@ Other work on the host only ever slows a copy down, so the best of many short ro
 is the nearest to what the memory can do. One file holds the rates of all machines that share a home folder.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Builds a topology step by step: devices, wires, and notes on what was assumed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Shared memory is allocated eagerly, page by page, and Linux refuses no single pa
 for, it ends some process of its choice. So the library looks first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

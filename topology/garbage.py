@@ -1,7 +1,5 @@
 """Making many objects that stay, without the search for garbage."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

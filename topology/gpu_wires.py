@@ -1,7 +1,5 @@
 """The wires that GPUs have besides PCIe: NVLink, xGMI, C2C; to each other, NVSwitches and processors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dgcl.topology.draft import Draft

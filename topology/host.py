@@ -10,8 +10,6 @@ are given explicitly: a rank has one wire for reading and one for being written 
 the wrong one.
 """
 
-from __future__ import annotations
-
 from dgcl.topology.checks import check_index, check_num_devices
 from dgcl.topology.copy_rates import CopyRates, copy_rates, num_copiers
 from dgcl.topology.model import Topology

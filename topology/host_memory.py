@@ -8,8 +8,6 @@ A processor's endpoint ``cpu0`` gets a twin, ``cpu0.memory``, and two wires to i
 that is stored shares, and ``cpu0.load``. A staged route passes both, at the sender's processor.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace

@@ -4,8 +4,6 @@ A row for another host is read by its sender's core, leaves by the NIC of its se
 and is written there; it does not pass the memory connection of either host, which stands for copies within one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ Infinity too) are errors that name the path of the item: ``connections[3].bandwi
 -1)``. One key more than the schema's is accepted and ignored: ``"about"``, an object (:mod:`dgcl.topology.json_io`).
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence

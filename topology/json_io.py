@@ -4,8 +4,6 @@ A file may hold one key more than the schema's, ``"about"``: an object that says
 import's notes, a calibration's measurements). A :class:`Topology` does not keep it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

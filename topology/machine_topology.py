@@ -9,8 +9,6 @@ NVSwitches never block, so all NVSwitches that a GPU's links reach are one switc
 traffic of a GPU uses all of them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from dgcl.topology.combine import PORT

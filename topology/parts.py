@@ -5,8 +5,6 @@ one physical wire or bus segment. A *link* is what one rank sees towards another
 It is as slow as its slowest connection, and shares each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ and in the DGCL paper (below). Everything else: the figures of NCCL's and RCCL's
 src/graph/topo.h). Measured rates can replace them (:mod:`dgcl.topology.importers.p2p_refine`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

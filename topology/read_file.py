@@ -1,7 +1,5 @@
 """Opens files that a user named: regular files and standard input."""
 
-from __future__ import annotations
-
 import os
 import stat
 from typing import BinaryIO

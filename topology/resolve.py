@@ -1,7 +1,5 @@
 """Resolves a topology that a user names: ``dgx1``, ``host:4``, ``machine.json``."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping

@@ -15,8 +15,6 @@ Two searches from each device find it. *Bottlenecks*: Dijkstra's search, by the 
 connection names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """A topology as text, for ``dgcl topo show``."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

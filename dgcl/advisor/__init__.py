@@ -6,5 +6,3 @@ and holds: one line there makes a new strategy a candidate), :mod:`~dgcl.advisor
 :mod:`~dgcl.advisor.epoch` (bytes and seconds of that), :mod:`~dgcl.advisor.weighing` (which one to take),
 :mod:`~dgcl.advisor.rows` and :mod:`~dgcl.advisor.advice` (what is said of it).
 """
-
-from __future__ import annotations

@@ -1,7 +1,5 @@
 """``strategy="auto"``: a strategy that does what advice says."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ All of them have the same parts. Rows are counted exactly where there is a graph
 (:class:`~dgcl.planner.synthetic.GraphShape`) a smaller relation is drawn and scaled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

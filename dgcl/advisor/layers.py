@@ -1,7 +1,5 @@
 """A layer of a model: what it costs a vertex, an edge and an exchange."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 #: Models that are understood, and an example of each.

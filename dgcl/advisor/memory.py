@@ -5,8 +5,6 @@ backward makes two rows of its wider side beside what is kept, for attention thr
 torch keeps but does not use, Python itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import astuple
 

@@ -8,8 +8,6 @@ Layers are those of :mod:`dgcl.nn` with ReLU between them (gcn, sage, gin), PyG'
 of two layers over both ends and the edge's own row (mgn), the last two distributed (:func:`dgcl.distribute`).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise

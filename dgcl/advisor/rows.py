@@ -1,7 +1,5 @@
 """A row of advice: what is said of one strategy."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any
 

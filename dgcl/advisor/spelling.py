@@ -6,8 +6,6 @@
 'offload:16'
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from types import MappingProxyType

@@ -4,8 +4,6 @@ Layers that aggregate, of :mod:`dgcl.nn`, PyG or DGL, do not run: they are recor
 graph is needed, whatever the framework. All else runs as it is, on meta tensors.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from functools import partial

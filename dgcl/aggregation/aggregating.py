@@ -1,7 +1,5 @@
 """The interface of a communicator that aggregations need."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol

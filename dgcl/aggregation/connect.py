@@ -1,7 +1,5 @@
 """Makes aggregators, together with the other ranks: all ask for the same, and know the windows of the halo."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 from weakref import WeakKeyDictionary

@@ -4,8 +4,6 @@ A fold adds contributions on their way, which gives no maximum. The exchange (:m
 added to a communicator's transport by its first maximum or minimum.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any

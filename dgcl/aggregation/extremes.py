@@ -9,8 +9,6 @@ depth 1 the in-edges of a slice are on one rank, which may not be the owner: the
 row, brings the result to its place.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from weakref import WeakKeyDictionary
 

@@ -8,8 +8,6 @@ At depth 1 a rank has, for one slice of the columns, the complete neighbourhoods
 treats columns, or heads of attention, apart runs on them as it is.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 

@@ -4,8 +4,6 @@ A winner is the tail that an element is of; where a head has no edge it is -1 on
 last, so that a padded row takes its part.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

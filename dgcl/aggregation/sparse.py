@@ -1,7 +1,5 @@
 """Products of sparse matrices with rows, in the type that sums are made in."""
 
-from __future__ import annotations
-
 import warnings
 
 import torch

@@ -4,8 +4,6 @@ The first aggregation of its kind is carried out one by one, and so are those th
 learned weights for example: their operation is another one each time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self

@@ -3,8 +3,6 @@
 Bringing rows and adding up rows that are given back are each other's adjoint, so derivatives of any order exist.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any

@@ -12,8 +12,6 @@ subclass needs to see the call. Where nothing is to be differentiated they call 
 another 20 microseconds.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 import weakref

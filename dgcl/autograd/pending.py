@@ -5,8 +5,6 @@ gradients of halo rows are added to those of owned rows in place. Between start 
 rows it has (:mod:`dgcl.transport.shared_memory.started`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

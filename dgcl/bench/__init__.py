@@ -7,8 +7,6 @@ One core measures: :mod:`~dgcl.bench.turns` times lanes in turns, :mod:`~dgcl.be
 :mod:`~dgcl.bench.table` prints. ``dgcl bench``, calibration and the figures of the documentation stand on it.
 """
 
-from __future__ import annotations
-
 from dgcl.bench.baselines import BASELINES, METHODS, build_comm_info
 
 __all__ = ["BASELINES", "METHODS", "build_comm_info"]

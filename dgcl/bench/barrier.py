@@ -1,8 +1,6 @@
 """A barrier of microseconds: that of ``torch.distributed`` takes longer than what is measured, and lets ranks go one
 after the other."""
 
-from __future__ import annotations
-
 import torch
 
 import dgcl

@@ -6,8 +6,6 @@ key of (vertex, call) and one of (column, call): a row in a wrong place, one of 
 written differ in nearly every element.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

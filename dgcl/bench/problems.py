@@ -5,8 +5,6 @@ All become the same thing, a :class:`Problem`: a graph and the owner of every ve
 vertex" is known, one edge per need says so: from the vertex to some vertex of the rank.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import cached_property

@@ -10,8 +10,6 @@
 [{'ranks': 2, 'time': 18.25}]
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@
 (:mod:`~dgcl.calibration.check`).
 """
 
-from __future__ import annotations
-
 from dgcl.calibration.calibrate import Calibration, calibrate
 from dgcl.calibration.effort import Effort
 

@@ -4,8 +4,6 @@ Connections of the same kind, bandwidth, latency and duplex are one class, with 
 Along a route only sums of latencies can be measured. So only classes that some route begins with have any.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """How long a calibration measures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -5,8 +5,6 @@ belong to which class is shuffled, and as many rows as are sent stay: boundary v
 scattered, too, and rows that lie side by side are copied faster, in one piece.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

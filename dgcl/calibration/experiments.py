@@ -9,8 +9,6 @@
 Links are of one class if their routes pass connections of the same kinds, bandwidths and latencies.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ finds better ones. It stops when nothing changes, and keeps the best it has seen
 more than most are left out, and it begins again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

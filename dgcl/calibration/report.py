@@ -1,7 +1,5 @@
 """Tables of what a calibration measured, for the command."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dgcl.bench.table import Column, Table

@@ -10,8 +10,6 @@ A verb's module is light: it declares arguments, and imports what it needs insid
 So ``dgcl topo show`` loads neither torch nor numba.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

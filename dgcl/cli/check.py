@@ -1,7 +1,5 @@
 """``dgcl check``: prove a plan file, trusting nothing but the file."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors of commands: one line instead of a traceback."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

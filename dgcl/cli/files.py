@@ -1,7 +1,5 @@
 """Writing result files so that a failure leaves nothing behind and never half a file."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat

@@ -1,7 +1,5 @@
 """Groups of options that several verbs share, each declared once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dgcl.cli.arguments import at_least, number, option

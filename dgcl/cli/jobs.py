@@ -1,7 +1,5 @@
 """The ranks that a verb measures: those of the job that it runs in, or those that it starts on this host."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from typing import Any

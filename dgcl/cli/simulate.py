@@ -1,7 +1,5 @@
 """``dgcl simulate``: play a plan on a machine, message by message."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

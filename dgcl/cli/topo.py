@@ -1,7 +1,5 @@
 """``dgcl topo``: a machine's devices, connections and links. ``show`` is here, the others in their files."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``dgcl topo detect``: the topology of this machine, from sysfs and NVML."""
 
-from __future__ import annotations
-
 import argparse
 import platform
 from typing import Any

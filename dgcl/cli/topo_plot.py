@@ -1,7 +1,5 @@
 """``dgcl topo plot``: a picture of a machine, with the load of a plan where one is given."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -4,8 +4,6 @@ Layers call PyG's ``gcn_norm`` and ``get_laplacian``. Their forwards are copied 
 live in the subclasses of :mod:`dgcl.distributed.messages`, and nothing of PyG changes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import FunctionType
 from typing import Any

@@ -5,8 +5,6 @@ joining and reshaping is remembered as its sources or heads, and what computes w
 Compiled code is not seen.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator

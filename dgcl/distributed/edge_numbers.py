@@ -1,7 +1,5 @@
 """Numbers of vertices that functions of PyG's layers read: those of sources are a rank's own."""
 
-from __future__ import annotations
-
 import inspect
 
 _NUMBERS = {"edge_index", "edge_index_j", "size", "size_j"}

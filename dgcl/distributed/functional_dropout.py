@@ -1,7 +1,5 @@
 """Calls of ``torch.nn.functional.dropout`` inside a distributed model, which drop by vertex or by edge."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any

@@ -1,7 +1,5 @@
 """The mode in which a distributed model runs: calls of torch that would look at one rank alone are seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ So they run on communicators of every strategy. PyG's own hook for such layers s
 ``message_and_aggregate`` beside ``message``. There ``spmm`` multiplies with what stands for the edges.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Edge sets: the communicator and the exchange that an ``edge_index`` belongs to, and whether edges are of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@
 :mod:`~dgcl.graph.build`. Imports nothing else of ours.
 """
 
-from __future__ import annotations
-
 from dgcl.graph.convert import as_graph
 from dgcl.graph.csr import Graph
 from dgcl.graph.files import read_graph, save_graph

@@ -5,8 +5,6 @@ edges came grouped by destination) plus 2 E, and a scratch copy of the densest 1
 out-neighbours takes 4 E more, for sources.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whatever the user holds as a :class:`~dgcl.graph.Graph`: :func:`as_graph`."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -4,8 +4,6 @@ An edge u->v means that v reads u. Multi-edges and self loops are kept. Whatever
 through :func:`dgcl.graph.as_graph`; nothing after that looks at a user's graph object again.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -6,8 +6,6 @@ destinations, each written front to back, and are then placed within a bucket, w
 times faster at a hundred million edges, for two more bytes per edge.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Errors name the file and the line.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import itertools

@@ -5,8 +5,6 @@
 2708
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

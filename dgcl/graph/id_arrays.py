@@ -1,7 +1,5 @@
 """Arrays of ids from whoever holds them: numpy, torch on any device, lists. Checked, never rounded."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -4,8 +4,6 @@ An object can only be a DGL graph if dgl is loaded already, so its module is loo
 table of edge orders is in :func:`dgcl.graph.as_graph`.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from itertools import chain

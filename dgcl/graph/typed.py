@@ -1,7 +1,5 @@
 """A graph with types of vertices and edges, numbered through type by type; what has one type has one, named ""."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate

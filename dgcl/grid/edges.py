@@ -4,8 +4,6 @@ Rank (r, k, s) sums the edges into the vertices of part r from those at depth k,
 items of slice s and its halo items, heads its own items of slice s and those to which it contributes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -6,8 +6,6 @@
 ['1,1,4', '1,2,2', '1,4,1', '2,1,2', '2,2,1', '4,1,1']
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index

@@ -10,8 +10,6 @@ So the ranks that want an item follow from a mask over parts, or over depths, an
 slice are those of any other, but for its owners: there the own bit of a mask is the owner itself, who wants nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

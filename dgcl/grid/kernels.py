@@ -1,7 +1,5 @@
 """The compiled pass over the edges that finds from which depths each vertex is summed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Both are masks over parts, or over depths, one for each vertex, found by a pass 
 slices are the same. So nothing here grows with the number of slices.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

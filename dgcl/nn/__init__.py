@@ -8,8 +8,6 @@ training vertex too. Where vertices are replicated across machines, each counts 
 May import everything of ``dgcl`` but the command line, benchmarks and calibration.
 """
 
-from __future__ import annotations
-
 from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
 from dgcl.nn.core_rows import sum_copies

@@ -4,8 +4,6 @@ The first copy of a node, by rank and place, is its owner: contributions are fol
 find owners by a directory: rank ``id % world_size`` knows who has a node.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from weakref import WeakKeyDictionary
 

@@ -1,7 +1,5 @@
 """Arranges the chunks of all ranks: rank 0 collects what they read, compiles all tables and verifies them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Chunks: the vertices of a rank in groups of about as many in-edges, and the edges of each group."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The report of an :class:`~dgcl.offload.offload.Offload`: predicted figures, and those counted so far."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 

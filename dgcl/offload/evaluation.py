@@ -1,7 +1,5 @@
 """Inference of a model: in evaluation mode, without gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

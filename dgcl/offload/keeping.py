@@ -3,8 +3,6 @@
 Both ways give the same bits: an aggregate that is made again is the same sum in the same order.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The forward computes every chunk without a graph. The backward takes the batches
 chunk again with gradients, or from its kept aggregate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

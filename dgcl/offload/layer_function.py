@@ -4,8 +4,6 @@ It returns the gradients of the parameters like those of any function, so that h
 accumulation work as ever.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Losses and metrics over rows in host memory, a chunk of rows at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Batch normalisation over rows in host memory: statistics of all rows first, then the rows, a chunk at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Rows put into places of a tensor, or added there: each is one copy of memory, or one sum, and no indexing."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

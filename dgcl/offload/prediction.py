@@ -13,8 +13,6 @@ in chunks, with rows of w = d_l and of w' = d_{l+1} elements::
 What a layer makes inside itself (a row for each edge, say) depends on the layer and is not in it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

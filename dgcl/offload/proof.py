@@ -9,8 +9,6 @@ It reads the tables alone, and shares no code with the compiler that made them. 
   first gradient that is not added to what was there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

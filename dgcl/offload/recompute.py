@@ -1,7 +1,5 @@
 """Recomputes a chunk exactly: with the same random numbers, and stand-ins for the parameters."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Checks of the arguments of offload, and of modules: a result may depend on a vertex's neighbourhood alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any

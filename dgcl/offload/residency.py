@@ -6,8 +6,6 @@ allows; those whose next use is farthest are dropped first (Belady, 1966). The s
 loads fewer rows with as many slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

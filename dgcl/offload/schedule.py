@@ -1,7 +1,5 @@
 """All ranks' batches together: what is loaded, what travels between ranks, and in which order chunks are computed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Rows on their way between host memory, slots, and the slots of other ranks: the moves of one batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 

@@ -15,8 +15,6 @@ A backward takes them in descending order:
    memory: ``load``, backwards
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

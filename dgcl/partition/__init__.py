@@ -3,8 +3,6 @@
 Imports :mod:`dgcl.graph` and :mod:`dgcl.topology`.
 """
 
-from __future__ import annotations
-
 from dgcl.partition.check import check_part
 from dgcl.partition.parts import BALANCES, METHODS, balance_weights, partition_graph
 from dgcl.partition.replication import replication_factors

@@ -1,7 +1,5 @@
 """Checking a part vector, before anything is built on it."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -6,8 +6,6 @@
 array([0, 0, 1, 1], dtype=int32)
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What it would cost to replicate instead of communicate (DGCL paper, section 2.2 and Figure 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

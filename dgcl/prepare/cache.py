@@ -19,8 +19,6 @@ Entries are written beside their place and renamed into it, so that a reader see
 many jobs share the folder and whenever one is killed.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -22,8 +22,6 @@ leaves the old parts unchanged. A writer killed between two renames leaves a mix
 the set ids of their parts, and each rank compares the plan's fingerprint with its part's.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import mmap

@@ -5,8 +5,6 @@ The same on every way to a share: rank 0 hands such inputs out from a whole grap
 (:mod:`dgcl.prepare.local_edges`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Numbers of bytes as people write them."""
 
-from __future__ import annotations
-
 import operator
 import re
 from contextlib import suppress

@@ -5,8 +5,6 @@ entry of its own (:mod:`dgcl.prepare.cache`). What is *not* stored is a strategy
 the memory that is free and on what a layer costs here and now, so it is made anew, from the stored plans.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The exchanges of a graph of several types: one for each type of edges, of the rows of its type of sources alone."""
 
-from __future__ import annotations
-
 from dgcl.graph.typed import TypedGraph
 from dgcl.planner.methods import make_plan
 from dgcl.program.strategy import Arrangement, Planned, Problem

@@ -3,8 +3,6 @@
 Imports :mod:`dgcl.graph`, :mod:`dgcl.relation` and :mod:`dgcl.planner`.
 """
 
-from __future__ import annotations
-
 from dgcl.program.compile import compile_programs
 from dgcl.program.model import Program, Schedule
 

@@ -8,8 +8,6 @@ row, and every sum, arrives where it belongs, by induction over stages:
 - what a rank sends to another one are the items that this one expects, in its order.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

@@ -10,8 +10,6 @@ So an expand moves what a fold without sums on its way would, and nothing in its
 numbered by (contributor, place of the row): each rank finds the rows behind them in its own tables and the plan.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """An exchange: a relation, the plan that serves it, and one rank's program of that plan."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dgcl.planner.plan import Plan

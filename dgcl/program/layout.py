@@ -1,7 +1,5 @@
 """Layouts: which global rows, and which of their columns, an exchange's rows stand for on one rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Literal
 

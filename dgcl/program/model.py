@@ -21,8 +21,6 @@ A :class:`Program` is plain arrays: :mod:`dgcl.program.checks` and what pairs of
 :mod:`dgcl.transport.shared_memory` executes it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

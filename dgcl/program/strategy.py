@@ -4,8 +4,6 @@ A *strategy* lays out an aggregation: it chooses the items, where they live, and
 after it is the same for every strategy: a rank's share is made from an :class:`Arrangement`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

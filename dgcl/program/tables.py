@@ -6,8 +6,6 @@ parents first, so an item's local row at a sender is known when an edge that lea
 Places are unsigned where there are many of them: a signed one might count from the end, which is looked at every time.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import uint64
 

@@ -5,8 +5,6 @@ An item's row travels its own tree, so what is left of a program is a program, o
 owned rows; of halo rows, relay rows and arrivals it has the window's, in their order, numbered anew.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

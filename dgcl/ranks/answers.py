@@ -1,7 +1,5 @@
 """Answers that rank 0 has for every rank, or the error that it met."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 

@@ -8,8 +8,6 @@ Gloo does not report its sockets. So each rank lists the connections that it has
 and takes for the group's those of which the other end is on another rank's list.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket

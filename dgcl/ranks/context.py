@@ -4,8 +4,6 @@ Ranks may be threads of one process, so this is thread-local. Operators do not a
 backward in another thread, and carries the communicator's number with it.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import os

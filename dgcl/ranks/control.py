@@ -10,8 +10,6 @@ which publish it to their peers: one of these that waits for the rank in an exch
 never come.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Keeps deadlines of collectives on a device, which a host enqueues and does not wait for."""
 
-from __future__ import annotations
-
 import atexit
 import threading
 import time

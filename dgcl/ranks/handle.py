@@ -4,8 +4,6 @@ Models hold communicators (``dgcl.nn.BatchNorm(width, comm=comm)``), and program
 shared the original's open files would close them when it is deleted.
 """
 
-from __future__ import annotations
-
 from typing import Any, NoReturn, Self
 
 

@@ -7,8 +7,6 @@ between ranks of one host, or else its fastest. For ranks on GPUs it is what NVM
 of containers changes nothing.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

@@ -1,7 +1,5 @@
 """Processes of this machine: whether another rank's still lives."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

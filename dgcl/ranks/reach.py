@@ -1,7 +1,5 @@
 """A test of which ranks share memory: each tries to open a piece of the others'."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Through the control plane: one exchange of numbers when requests are made, one of rows each way they travel.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

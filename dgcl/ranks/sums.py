@@ -6,8 +6,6 @@ them all: one round of messages. Of larger ones every rank adds one slice (a red
 that NCCL connects all go from device to device, and no host waits for that (:mod:`dgcl.ranks.device_sums`).
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

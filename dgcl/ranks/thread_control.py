@@ -1,7 +1,5 @@
 """The control plane of ranks that are threads of one process; values are passed by reference."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

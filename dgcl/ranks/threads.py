@@ -5,8 +5,6 @@ than there are cores, the threads wait for each other: four ranks with two threa
 long as with one each.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rows of the whole graph to their owners and back, through the control plane."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import zlib

@@ -3,8 +3,6 @@
 Imports :mod:`dgcl.graph`, :mod:`dgcl.partition` and :mod:`dgcl.planner.relation`.
 """
 
-from __future__ import annotations
-
 from dgcl.relation.classes import ItemClasses, build_classes, halo_classes
 from dgcl.relation.demand import Demand, halo_demand
 

@@ -4,8 +4,6 @@ Items of one class are interchangeable, so a planner needs their number only (do
 be wanted is :mod:`dgcl.relation.demand`; nothing here looks at a graph but :func:`halo_classes`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

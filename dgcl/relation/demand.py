@@ -6,8 +6,6 @@ other items (slices of rows) or other wants (the worker of an edge instead of th
 are a :class:`Demand`, and everything behind it is the same.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

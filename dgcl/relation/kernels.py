@@ -4,8 +4,6 @@ Masks of all N items are kept word by word, (W, N): the pass over the edges then
 entries only, which caches can hold, and everything after it reads front to back. Loaded on first use (numba).
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

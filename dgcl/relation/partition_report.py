@@ -1,7 +1,5 @@
 """What a partition costs: balance, cut, boundary, halo."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

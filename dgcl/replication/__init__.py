@@ -35,5 +35,3 @@ Modules: :mod:`~dgcl.replication.counts` says how much is copied before anything
 :mod:`~dgcl.replication.copies` copies; :mod:`~dgcl.replication.strategy` plans inside machines. Imports what comes
 before it on the way of the data, up to :mod:`dgcl.program` and :mod:`dgcl.ranks`.
 """
-
-from __future__ import annotations

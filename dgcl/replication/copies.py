@@ -5,8 +5,6 @@ order of their vertices. So ascending numbers, the order in which programs keep 
 first.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

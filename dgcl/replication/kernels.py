@@ -3,8 +3,6 @@
 Loaded on first use (numba).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

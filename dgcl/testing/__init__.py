@@ -3,8 +3,6 @@
 May import everything of ``dgcl`` but the command line, benchmarks and calibration.
 """
 
-from __future__ import annotations
-
 from dgcl.testing.equivalence import assert_equivalent
 
 __all__ = ["assert_equivalent"]

@@ -4,8 +4,6 @@ Shared memory, collectives of torch, CUDA (between devices of one machine) and e
 of :mod:`dgcl.bench` are transports. A communicator holds one transport, and nothing else that moves rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Describes a communicator's exchanges, for people and for profilers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

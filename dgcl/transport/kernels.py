@@ -6,8 +6,6 @@ first time on a machine, and a tenth of a second later. Sums need no kernel per 
 (:mod:`dgcl.kernels.additions`), so the first use of a type compiles nothing.
 """
 
-from __future__ import annotations
-
 from dgcl.kernels import copies, futex, row_moves, rows
 from dgcl.kernels.compiled import compile_all
 from dgcl.transport.collective import agreement

@@ -1,7 +1,5 @@
 """Checks the shape, type and device of the rows of a call."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

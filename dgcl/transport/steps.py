@@ -5,8 +5,6 @@ the other is carried out by :mod:`dgcl.aggregation.steps`; all of them at once, 
 (:mod:`dgcl.transport.shared_memory.step_list`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -4,8 +4,6 @@ Programs that do not fit together are found out before anything moves
 (:mod:`dgcl.transport.shared_memory.agreement`); here what has moved is compared with the ids that they state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

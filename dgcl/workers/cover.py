@@ -15,8 +15,6 @@ carry it there once. With ``group`` the pairs are those of groups of ranks (mach
 summed at the head.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The edges that each rank sums, where ranks other than their heads' owners sum some."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

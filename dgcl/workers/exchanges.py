@@ -13,8 +13,6 @@ by definition, so y is the full sum. Rows received in one aggregation, over all 
 together; its adjoint moves as many.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ A *left* node is a tail, a *right* node a head with a group of its tails; each c
 which a graph has checked, are read as unsigned: numba asks of a signed index whether it counts from the end.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

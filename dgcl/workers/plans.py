@@ -1,7 +1,5 @@
 """The plans of both exchanges of an aggregation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dgcl.planner.fold import Fold

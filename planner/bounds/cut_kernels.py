@@ -3,8 +3,6 @@
 Imported on first use, because importing numba takes longer than making a small plan.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Compiled loop for bounds by stages: the rows of each owner that each machine needs. Imported on first use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

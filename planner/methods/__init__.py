@@ -3,8 +3,6 @@
 May import everything else in ``dgcl.planner`` but ``reading``.
 """
 
-from __future__ import annotations
-
 from dgcl.planner.methods.registry import METHODS, Method, Planner, get_planner, make_plan
 
 __all__ = ["METHODS", "Method", "Planner", "get_planner", "make_plan"]

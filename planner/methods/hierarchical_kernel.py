@@ -3,8 +3,6 @@
 They make no arrays, and so count no references: that took more than half of their time.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

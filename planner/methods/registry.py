@@ -4,8 +4,6 @@ A planner is one function ``plan(relation, topology, options) -> Trees`` in a mo
 and one line in :data:`METHODS`. Planners are imported when they are first used, since most need compiled code.
 """
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Mapping

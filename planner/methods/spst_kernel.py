@@ -1,7 +1,5 @@
 """The inner loop of SPST, compiled. Imported on first use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

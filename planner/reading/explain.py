@@ -1,7 +1,5 @@
 """Shows how the rows of one class travel: its trees, as data and as text."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A plan's report as text, about one screen."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 It knows nothing of plans, stages or costs: only messages with a size, a latency, a route, and what they wait for.
 """
 
-from __future__ import annotations
-
 import heapq
 from typing import Any
 

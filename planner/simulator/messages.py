@@ -4,8 +4,6 @@ All rows that one rank sends to another in one stage are one message. It waits f
 sender rows that it forwards.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Simulations as traces for chrome://tracing and ui.perfetto.dev."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dgcl.planner.simulator.simulate import Simulation

@@ -3,8 +3,6 @@
 Delivery is proved, costs, gap and fingerprint are recomputed. :func:`check_plan_file` needs nothing but the file.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict, dataclass
 from typing import Any

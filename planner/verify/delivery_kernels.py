@@ -3,8 +3,6 @@
 Imported on first use, like all compiled code.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray

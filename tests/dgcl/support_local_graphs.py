@@ -1,7 +1,5 @@
 """Local graphs of hand-made rows."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dgcl.graph import Graph

@@ -1,7 +1,5 @@
 """An oracle for programs: what all ranks together do, row by row, with ids and random numbers in the place of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The shares of all ranks, made in one process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dgcl.prepare.share import Share, share_of

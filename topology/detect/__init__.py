@@ -5,8 +5,6 @@
 '2 sockets, 112 processors, 1081 GB of memory (Intel(R) Xeon(R) Platinum 8480+)'
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack
 

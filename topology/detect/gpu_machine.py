@@ -4,8 +4,6 @@ A link is modelled where GPUs may use it, not where a wire is up: NVML's peer st
 the two sources: containers change numbers, but not addresses.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Anything may be missing (containers, virtual machines, other kernels): what cann
 and nothing raises.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

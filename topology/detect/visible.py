@@ -1,7 +1,5 @@
 """Applies ``CUDA_VISIBLE_DEVICES``: which GPUs a job may use, and in which order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dgcl.topology.checks import shown

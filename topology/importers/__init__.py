@@ -6,8 +6,6 @@
 ('the file has no <gpu>: ...',)
 """
 
-from __future__ import annotations
-
 from dgcl.topology.draft import Imported
 from dgcl.topology.importers.files import import_machines, import_topology
 from dgcl.topology.importers.nccl_xml import parse_nccl_xml

@@ -1,7 +1,5 @@
 """Imports a file. Its format is recognised by its content, not by its name."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recognises files of other tools, and refuses them with a way out."""
 
-from __future__ import annotations
-
 import re
 
 _MATRIX = "import the text of `nvidia-smi topo -m`"

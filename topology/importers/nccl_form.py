@@ -4,8 +4,6 @@ A wrong value is refused with its line. Unknown attributes are accepted, since a
 with a letter wrong is refused as damage.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

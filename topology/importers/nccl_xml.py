@@ -12,8 +12,6 @@ Meanings are those of NCCL's own reader (NVIDIA/nccl, src/graph/xml.cc and topo.
 elements; the files that cloud providers ship leave GPUs' links, and often more, to detection.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

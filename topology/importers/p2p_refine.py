@@ -7,8 +7,6 @@ the bus that all use. A connection that is never the slowest is not measured; it
 pair that uses it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

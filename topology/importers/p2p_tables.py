@@ -8,8 +8,6 @@
 The row is the sender, the column the receiver, the diagonal a GPU's own memory.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

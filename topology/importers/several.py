@@ -1,7 +1,5 @@
 """Joins imported machines, and gives speeds to network cards whose files have none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -10,8 +10,6 @@ the rows of the NICs, legends, the terminal's underlining and the command itself
 there must be complete and consistent: every word known, the diagonal ``X``, both directions of a pair equal.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ apart on one host bridge where a NUMA node has several, and all of a NUMA node o
 what lies below it; the words of a NIC may still show it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from itertools import combinations

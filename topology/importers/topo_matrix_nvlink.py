@@ -4,8 +4,6 @@ Through NVSwitches every pair shows all links of its GPUs at once, so the counts
 a GPU has. Where they do not, GPUs are wired directly.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import networkx as nx

@@ -5,8 +5,6 @@ the peak of the data sheet. Latencies are not here: :mod:`dgcl.topology.latencie
 when a machine is asked for by its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """Machines that clouds rent: NVIDIA's boards with the clouds' own networks and PCIe trees."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from dgcl.topology.combine import Nic, cluster

@@ -1,7 +1,5 @@
 """NVIDIA's own machines: NVLink meshes and NVSwitches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from dgcl.topology.combine import Nic, cluster

@@ -1,7 +1,5 @@
 """IBM's and AMD's nodes, and an abstract machine of any size."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

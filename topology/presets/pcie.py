@@ -4,8 +4,6 @@ Several of them are joined by one network card for each box. What card that is, 
 socket; or where the DGCL paper's figures are used, the paper's.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from dgcl.topology.combine import Nic, cluster

@@ -1,7 +1,5 @@
 """Parts of preset machines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Which call each rank is in, and why one cannot go on: on control pages, and between machines by messages."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable

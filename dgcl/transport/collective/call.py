@@ -1,7 +1,5 @@
 """A call that is under way, stage by stage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

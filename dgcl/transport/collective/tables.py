@@ -1,7 +1,5 @@
 """A program as stages: which rows are packed, where arrivals go, and in which order they are added."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple

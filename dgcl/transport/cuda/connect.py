@@ -1,7 +1,5 @@
 """Connects the ranks' devices: memory is published, and that of peers opened."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass

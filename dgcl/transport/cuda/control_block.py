@@ -16,8 +16,6 @@ locked memory of this process, allocated by the driver::
        ...       snapshot    a copy of the control block, when one was requested
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable

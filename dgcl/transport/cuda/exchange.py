@@ -12,8 +12,6 @@ than its predecessor waits, on the device, for that stream.
 **Graphs.** A call cannot be captured into a CUDA graph: a replay would take place without the hosts' agreement.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -23,8 +23,6 @@ its stream. Two things keep ranks from waiting for each other in a circle:
 Ranks that are threads and share a device are not covered: one rank's wait may stand before another rank's work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -17,8 +17,6 @@ Both sides process their slices in rounds, in the order of (stage, number within
 each other in a circle (:mod:`dgcl.transport.cuda.lane_copies` has the argument).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ word for every peer: not 0 says that this rank uses none of that peer's memory a
 these words, or for the deaths of those that will not write them, before it frees anything or ends its process.
 """
 
-from __future__ import annotations
-
 import os
 import select
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ What drivers report and what machines do has differed before (virtual machines, 
 rows come after it (:mod:`dgcl.transport.cuda.trial`, :mod:`dgcl.transport.tried_rows`).
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

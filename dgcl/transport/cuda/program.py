@@ -25,8 +25,6 @@ Nothing here touches a GPU: it makes numpy tables, passes them to ``upload``, an
 launches run on a device and in numba's simulator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Tables in device memory that stay as long as the communicator."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dgcl.errors import CommError

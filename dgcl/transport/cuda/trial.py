@@ -6,8 +6,6 @@ that process. So each rank starts one that does on its device what the rank woul
 folder, by driver, devices and kernels.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -5,8 +5,6 @@ write where their peers expect other rows, and no later check would notice. With
 (:mod:`dgcl.program.checks`) this proves the programs.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Reads the size of the processor's last-level cache."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

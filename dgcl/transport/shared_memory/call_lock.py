@@ -1,7 +1,5 @@
 """The lock that allows one call at a time on a communicator, from one thread at a time."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -5,8 +5,6 @@ their next exchange. A deadline could not say what is wrong. So each rank publis
 that it waits in, and a rank that waits in an exchange reads the pages of its peers.
 """
 
-from __future__ import annotations
-
 from dgcl.errors import CommError, DisagreementError, PeerLostError
 from dgcl.ranks.control import Control
 from dgcl.transport.shared_memory.control_page import ALIVE, CLOSED

@@ -1,7 +1,5 @@
 """Numbers for torch's element types, the same on every rank of a job."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

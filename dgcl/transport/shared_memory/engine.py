@@ -15,8 +15,6 @@ Every function has one signature, so that all of it is compiled before a communi
 (:mod:`dgcl.transport.kernels`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -14,8 +14,6 @@ A rank that waits in one call also advances calls that it has started on other c
 those rows before it begins this call. So exchanges may be started and waited for in any order.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """The failure detector: finds why a call that makes no progress cannot, or must not, go on."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence

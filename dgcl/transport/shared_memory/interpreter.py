@@ -22,8 +22,6 @@ wait takes long): Python sees to it, and has the steps after it carried out. ``a
 to Python. It also returns after a while of sums, for Ctrl-C.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import boolean, carray, int32, int64, njit, uint8
 

@@ -5,8 +5,6 @@ sees only that a rank does not come. Together they see that the rank is in a cal
 (:class:`dgcl.transport.shared_memory.failure_detector.FailureDetector`).
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 import weakref

@@ -7,8 +7,6 @@ Whether two ranks share memory is found by trying. Host names and process ids pr
 host may or may not share memory. Of ranks that share none each has a stand-in for the control page of the other.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket

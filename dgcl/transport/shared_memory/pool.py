@@ -6,8 +6,6 @@ read is overwritten. The first touch of new memory is several times slower than 
 reused, best fit first, and the pool keeps all its memory until the communicator is closed, which gives it back.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import weakref

@@ -1,7 +1,5 @@
 """Shows the parts of a call in torch's profiler: sends by peer and stage, waits by their peers."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch.profiler import record_function
 

@@ -1,7 +1,5 @@
 """Turns blocks of a rank's memory into the tensors that calls return."""
 
-from __future__ import annotations
-
 import math
 
 import torch

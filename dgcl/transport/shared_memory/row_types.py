@@ -1,7 +1,5 @@
 """The type of the rows of a call, on which all ranks must agree."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

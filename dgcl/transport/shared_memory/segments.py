@@ -12,8 +12,6 @@ The memory of a segment is allocated when the segment is created. Lack of memory
 with the sizes, and not a crash later. File offsets are never reused, so a mapping of a segment stays valid.
 """
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

@@ -8,8 +8,6 @@ The start sends everything whose receiver is ready; the wait sends the rest. No 
 per core no core is free for it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

@@ -24,8 +24,6 @@ The tests of this are ``tests/dgcl/transport/shared_memory`` (expand, fold, Ctrl
 and ``tests/dgcl/test_faults.py``.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import os

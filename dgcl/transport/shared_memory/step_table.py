@@ -4,8 +4,6 @@ Rows are those of :mod:`dgcl.transport.shared_memory.interpreter`. An expand rea
 them, while they are copied to the result; where rows are relayed, it reads the copies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

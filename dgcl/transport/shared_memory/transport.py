@@ -1,7 +1,5 @@
 """The transport of ranks that compute on the CPU: takes and returns tensors, and calls the runtime."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence

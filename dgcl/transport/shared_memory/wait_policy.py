@@ -10,8 +10,6 @@ yield in many following waits. Their number doubles if the next yield is expensi
 ended during cheap yields.
 """
 
-from __future__ import annotations
-
 #: Nanoseconds to spin; nanoseconds to keep yielding the core between checks of the flags; nanoseconds from which a
 #: yield is expensive; how many times to sleep; nanoseconds of a sleep.
 WaitPolicy = tuple[int, int, int, int, int]

@@ -1,7 +1,5 @@
 """Describes what a call waits for, and packs the tag that all ranks of a call compare."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from dgcl.transport.shared_memory.control_page import ControlPage

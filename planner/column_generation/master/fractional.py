@@ -15,8 +15,6 @@ program finds their best combination (restricted_master.py).
 Time is counted in rows per GB/s here: the seconds of a plan divided by row_bytes / 1e9, without latencies.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

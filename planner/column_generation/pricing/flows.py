@@ -4,8 +4,6 @@ All rows are sent through the chosen options of all states at once. Rows of diff
 one number from there on, so a round costs the same for a thousand classes as for a million.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ some node w over a shortest path and there either delivers (w in A) or divides A
 "The Steiner problem in graphs", 1971). O(N * 3**N + N**2 * 2**N) for N nodes, less where fewer sets occur.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -16,8 +16,6 @@ from the earlier one), so it is that price.
 Where a state's device is outside the group of its set (groups.py), the set is not divided.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Advice: rows counted against communicators, the choice as memory falls, refusals as rows, the screen."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The grammar of models, held against layers of torch: parameters, and what autograd keeps."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

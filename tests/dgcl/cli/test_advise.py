@@ -1,7 +1,5 @@
 """``dgcl advise``: the command around the advisor; what it prints, and its exit status."""
 
-from __future__ import annotations
-
 import pytest
 
 ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"

@@ -1,7 +1,5 @@
 """`dgcl info`: what is there, without importing it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import dgcl

@@ -1,7 +1,5 @@
 """`dgcl plan --strategy` and `dgcl partition --strategy`: golden rows of small graphs, files, loading, refusals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What a user writes in a forward of his own is right on ranks, or is said with the cure."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs as the CUDA kernels run them: in numba's simulator, and where there is a GPU, on it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 
