@@ -20,6 +20,8 @@ from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.gradients import broadcast_parameters
 from dgcl.nn.inexact import Finding, refusals
 from dgcl.nn.vertex_dropout import Dropout
+from dgcl.testing.first_call import compare_once
+from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -29,7 +31,7 @@ _log = logging.getLogger("dgcl")
 _Model = TypeVar("_Model", bound=Module)
 
 
-def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
+def distribute(model: _Model, comm: Communicator | None = None, *, check: bool = False) -> _Model:
     """Let a model that was written for one device run on ranks as it is; in place. Collective.
 
         >>> data = dgcl.dispatch(data)
@@ -47,6 +49,8 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
     Args:
         model: The same architecture on every rank, on the device of the communicator.
         comm: The communicator; default the current one. Edges of another one that ``dispatch`` gave take that.
+        check: At the first call, run the model as it was on one device with the whole graph, too, and raise an
+            AssertionError on every rank where outputs or gradients differ (:mod:`dgcl.testing.first_call`).
 
     Returns:
         ``model``.
@@ -89,6 +93,8 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
             become(module, plain, home)
         module.dgcl_refused = why
     _broadcast(root, comm)
+    if check_flag(check, "check"):
+        compare_once(root, comm)
     if comm.rank == 0:
         _log.info("distribute(%s): %s", kind, _summary(changes))
     return model

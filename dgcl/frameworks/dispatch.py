@@ -191,7 +191,7 @@ def _num_rows(data: Any, name: str, value: Any) -> int | None:
     return len(value) if value.ndim == 1 or data.__cat_dim__(name, value) == 0 else None
 
 
-def _within(ids: NDArray[np.int64], first: int, number: int) -> NDArray[np.int64]:
+def within(ids: NDArray[np.int64], first: int, number: int) -> NDArray[np.int64]:
     """Ids of one type, from 0."""
     return ids[(ids >= first) & (ids < first + number)] - first
 
@@ -202,7 +202,7 @@ def _rows(comm: Communicator, item: _Item, value: Any) -> Any:
         return item.value.to(comm.device) if isinstance(item.value, Tensor) else item.value
     types, ids, _ = comm.dispatched[1][item.rows]
     place = types[item.store]
-    return dispatch_rows(comm.control, value, place[1], _within(ids, *place), item.name, item.rows).to(
+    return dispatch_rows(comm.control, value, place[1], within(ids, *place), item.name, item.rows).to(
         comm.device
     )
 
@@ -213,11 +213,11 @@ def _give_data(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
     if comm.edges == "head":
         edge_index = comm.local_graph("pyg", device=comm.device).edge_index
     else:  # no numbers of rows fit: some edges end at others' vertices
-        edge_index = remember(_whole_ends(comm, "").to(comm.device), edges_of(comm))
+        edge_index = remember(whole_ends(comm, "").to(comm.device), edges_of(comm))
     return Data(edge_index=edge_index, num_nodes=comm.num_owned, **{each.name: each.value for each in items})
 
 
-def _whole_ends(comm: Communicator, store: str | EdgeType) -> Tensor:
+def whole_ends(comm: Communicator, store: str | EdgeType) -> Tensor:
     """``(2, E)`` ids in the whole graph, within their types, of both ends of the edges that this rank sums."""
     (nodes, *_), (edges, ids, _) = comm.dispatched[1].values()
     local, (first, number) = comm.local, edges[store]
@@ -259,7 +259,7 @@ def _edges_of_type(comm: Communicator, edge_type: EdgeType) -> Tensor:
     name = "__".join(edge_type)
     rows, owned = (ids.numpy() for ids in comm.end_ids[name])
     order = np.argsort(rows)
-    sources, heads = _whole_ends(comm, edge_type).numpy()
+    sources, heads = whole_ends(comm, edge_type).numpy()
     places = order[np.searchsorted(rows, sources, sorter=order)]
     heads = np.searchsorted(owned, heads)
     return remember(torch.from_numpy(np.stack([places, heads])).to(comm.device), edges_of(comm, name))
@@ -306,14 +306,14 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
             if name == ends:
                 report[key, name] = f"edges of others on rank {comm.rank}"
                 if getattr(value if of_dgl else edge_set_of(value), "comm", None) is comm:
-                    report[key, name], store[name] = "edges", _whole_ends(comm, key).t()
+                    report[key, name], store[name] = "edges", whole_ends(comm, key).t()
                 continue
             report[key, name] = " or ".join(
                 kind
                 for kind, (types, ids, _) in places.items()
                 if known.get((key, name), kind) == kind
                 and key in types
-                and len(_within(ids, *types[key])) == _num_rows(data, name, value)
+                and len(within(ids, *types[key])) == _num_rows(data, name, value)
             ) or getattr(value, "shape", None)
     problem = (
         None
@@ -331,7 +331,7 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
             )
         if kind in places:
             types, ids, num_core = places[kind]
-            ids, value = _within(ids, *types[key]), stores[key][name]
+            ids, value = within(ids, *types[key]), stores[key][name]
             value = comm._collect("collect", value, dst, None, len(ids), ids[:num_core], types[key][1])
             stores[key][name] = value.t() if name == ends and value is not None else value
     if dst not in (None, comm.rank):

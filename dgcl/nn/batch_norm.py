@@ -35,6 +35,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
         comm: the communicator; default the current one at each call.
     """
 
+    dgcl_base = torch.nn.BatchNorm1d  # what it is on one device
     _counts_rows = False  # of a distributed model, where rows may be of edges
 
     def __init__(

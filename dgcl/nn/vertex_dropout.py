@@ -107,6 +107,8 @@ class Dropout(torch.nn.Module):
         comm: the communicator; default the current one at each call.
     """
 
+    dgcl_base = torch.nn.Dropout  # what it is on one device
+
     def __init__(
         self, p: float = 0.5, *, seed: int = 0, edges: bool = False, comm: Communicator | None = None
     ) -> None:

@@ -78,7 +78,7 @@ def assert_equivalent(
         )
     models: list[Module] = []  # all are kept, so that no two have the same id
 
-    def one_device() -> _Run:
+    def one_device() -> Run:
         comm = dgcl.build_comm_info(
             graph, **{name: value for name, value in options.items() if name == "plan"}
         )
@@ -89,15 +89,15 @@ def assert_equivalent(
         state = {name: value.detach().clone() for name, value in model.to(dtype).state_dict().items()}
         return _train(comm, model, x, state, steps, learning_rate)
 
-    def many(state: dict[str, Tensor]) -> _Run:
+    def many(state: dict[str, Tensor]) -> Run:
         comm = dgcl.build_comm_info(graph, **options)
         model = _new(model_fn(comm), models, "model_fn").to(dtype)
         return _train(comm, model, x, state, steps, learning_rate)
 
     (expected,) = dgcl.launch(one_device, 1)
-    measured: _Run = dgcl.launch(many, ranks, expected.state)[0]
+    measured: Run = dgcl.launch(many, ranks, expected.state)[0]
     limit = tolerance if tolerance is not None else (1e-9 if dtype == torch.float64 else 1e-3)
-    lines = _differences(expected, measured, limit)
+    lines = differences(expected, measured, limit)
     if lines:
         more = [f"... and {len(lines) - _LONGEST} more"] if len(lines) > _LONGEST else []
         known = [f"known of this model: {each}" for each in measured.findings]
@@ -109,10 +109,10 @@ def assert_equivalent(
 
 
 @dataclass
-class _Run:
+class Run:
     """What was computed, in its order: by name, and whether it has a row for each vertex."""
 
-    state: dict[str, Tensor]
+    state: dict[str, Tensor] = field(default_factory=dict)
     tensors: dict[str, tuple[Tensor | None, bool]] = field(default_factory=dict)
     owner: Tensor | None = None
     findings: list[Any] = field(default_factory=list)
@@ -136,7 +136,7 @@ def _train(
     state: dict[str, Tensor],
     steps: int,
     learning_rate: float,
-) -> _Run:
+) -> Run:
     """Several steps; rows are collected on rank 0. Collective."""
     try:
         model.load_state_dict(state)
@@ -144,7 +144,7 @@ def _train(
         raise ValueError(
             f"the models of ranks and of one device must have the same parameters: {error}"
         ) from None
-    run = _Run(state, findings=dgcl.check_model(model, comm))
+    run = Run(state, findings=dgcl.check_model(model, comm))
     run.owner = comm.collect(torch.full((comm.num_owned,), comm.rank))
     x = x_all[comm.owned_ids]
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
@@ -213,7 +213,7 @@ class _Recorder:
         self._seen[name] = out.detach()[: self._comm.num_owned].clone() if fits else None
 
 
-def _differences(expected: _Run, measured: _Run, tolerance: float) -> list[str]:
+def differences(expected: Run, measured: Run, tolerance: float) -> list[str]:
     """A line for each tensor that differs, in the order of computation on one device."""
     lines = []
     # A gradient that is zero but for rounding, as of a bias before a normalisation, is as exact as the others are.
