@@ -27,7 +27,7 @@ from dgcl.planner.trees import Bound, Trees
 from dgcl.planner.verify.delivery import verify_trees
 
 if TYPE_CHECKING:
-    from dgcl.topology import Topology
+    from dgcl.topology import Topology, TopologyArrays
 
 
 class NoWayBackError(ValueError):
@@ -83,6 +83,17 @@ def transpose(topology: Topology) -> Topology:
     return Topology(topology.name, topology.devices, topology.connections, links)
 
 
+def is_symmetric(at: TopologyArrays) -> bool:
+    """Tell whether every link has one the other way, over the same connections."""
+    back = at.link_of[at.link_dst, at.link_src][::-1]
+    sizes, wires = np.diff(at.link_ptr), at.direction_connection[at.link_directions]
+    return (
+        bool((back >= 0).all())
+        and np.array_equal(sizes[back], sizes[::-1])
+        and np.array_equal(wires[ranges(at.link_ptr[back], sizes[back])], wires[::-1])
+    )
+
+
 def reverse_plan(plan: Plan) -> Fold:
     """Return the fold of a plan, verified.
 
@@ -101,14 +112,7 @@ def reverse_plan(plan: Plan) -> Fold:
             f" but topology {plan.topology.name!r} has no link {names[0]} -> {names[1]} for the way back"
         )
     seconds = stage_seconds(trees, at, plan.row_bytes)
-    back = at.link_of[at.link_dst, at.link_src][::-1]
-    sizes, wires = np.diff(at.link_ptr), at.direction_connection[at.link_directions]
-    # Then machines and bounds are the same.
-    symmetric = (
-        bool((back >= 0).all())
-        and np.array_equal(sizes[back], sizes[::-1])
-        and np.array_equal(wires[ranges(at.link_ptr[back], sizes[back])], wires[::-1])
-    )
+    symmetric = is_symmetric(at)  # then machines and bounds are the same
     turned = plan.topology if symmetric else transpose(plan.topology)
     known = Bound(plan.lower_bound_seconds, plan.meta.get("limited_by", "")) if symmetric else None
     bound = best_bound(plan.relation, turned, plan.row_bytes, known)

@@ -26,6 +26,7 @@ _HEADER = re.compile(
     r"\s*\{'descr': '(?P<descr>[<>|=]?[A-Za-z]\d*(?:\[\w+\])?)', 'fortran_order': (?P<fortran>True|False),"
     r" 'shape': \((?P<shape>|\d+,|\d+(?:, \d+)+),?\),? ?\}\s*"
 )
+_PIECE = 1 << 20  # bytes that are read at a time
 _LONGEST_REASON = 120  # characters
 _UNREADABLE = (ValueError, zlib.error, EOFError, NotImplementedError, RuntimeError, MemoryError, OSError)
 
@@ -117,8 +118,11 @@ def _read_member(archive: zipfile.ZipFile, key: str, spec: ArraySpec) -> npt.NDA
         have = info.file_size - member.tell()
         if need != have:
             raise ValueError(f"array {key!r} of shape {shape} needs {need} bytes but the file holds {have}")
-        data = member.read()  # to the end, where the archive's checksum is verified
-    return np.ndarray(shape, dtype, data, order="F" if fortran else "C")
+        data = np.empty(need, np.uint8)
+        for start in range(0, need, _PIECE):  # to the end, where the archive's checksum is verified
+            piece = np.frombuffer(member.read(min(_PIECE, need - start)), np.uint8)
+            data[start : start + len(piece)] = piece
+    return np.ndarray(shape, dtype, data.data, order="F" if fortran else "C")
 
 
 def _read_header(member: IO[bytes], key: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:

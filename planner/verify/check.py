@@ -10,12 +10,13 @@ from typing import Any
 from dgcl.planner.bounds.best import cut_bound
 from dgcl.planner.cost import direct_seconds, predicted_seconds, stage_seconds
 from dgcl.planner.errors import PlanError
-from dgcl.planner.fold import Fold, NoWayBackError, reverse_plan
+from dgcl.planner.fold import NoWayBackError, is_symmetric, reverse_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology.checks import shown
+from dgcl.topology.garbage import no_garbage_search
 
 _RELATIVE = 1e-9  # room for the order of additions in another numpy, nothing more
 
@@ -83,22 +84,23 @@ def verify_plan(plan: Plan) -> None:
     _verify(plan)
 
 
-def _verify(plan: Plan) -> None:
-    """Prove a plan whose topology is known to be that of its meta."""
+def _verify(plan: Plan) -> float:
+    """Prove a plan whose topology is known to be that of its meta; return its seconds without idle relays."""
     meta = plan.meta
     if meta["world_size"] != plan.relation.world_size:
         raise PlanError(
             f"meta.world_size is {meta['world_size']} but the relation has {plan.relation.world_size} ranks"
         )
     verify_trees(plan.relation, plan.trees, plan.topology)
-    _check_cost(plan)
+    seconds = _check_cost(plan)
     computed = fingerprint(plan_arrays(plan.relation, plan.trees), meta)
     if computed != meta["fingerprint"]:
         raise PlanError(f"meta.fingerprint is {meta['fingerprint']!r} but arrays and meta give {computed!r}")
+    return seconds
 
 
-def _check_cost(plan: Plan) -> None:
-    """Raise PlanError unless the stated costs, bound and gap agree with recomputed ones."""
+def _check_cost(plan: Plan) -> float:
+    """Return the seconds without idle relays; PlanError unless stated costs, bound and gap are the recomputed ones."""
     meta = plan.meta
     stages = stage_seconds(plan.trees, plan.topology.arrays(), plan.row_bytes).tolist()
     if len(stages) != len(meta["stage_seconds"]):
@@ -126,8 +128,9 @@ def _check_cost(plan: Plan) -> None:
         _require_not_beaten(bound, "peer-to-peer", direct)
     needed = without_idle_relays(plan)
     if needed is not plan.trees:
-        computed = predicted_seconds(needed, plan.topology.arrays(), plan.row_bytes)
-        _require_not_beaten(bound, "the plan without idle relays", computed)
+        predicted = predicted_seconds(needed, plan.topology.arrays(), plan.row_bytes)
+        _require_not_beaten(bound, "the plan without idle relays", predicted)
+    return predicted
 
 
 def _require_not_beaten(bound: float, what: str, seconds: float) -> None:
@@ -140,17 +143,25 @@ def _require_equal(name: str, stated: float, computed: float) -> None:
         raise PlanError(f"meta.{name} is {stated!r} but the edges cost {computed!r}")
 
 
-def _fold(plan: Plan) -> Fold | None:
-    """Return the verified fold of a plan; None where some link has none the other way."""
+def _fold(plan: Plan, seconds: float, bound: float) -> tuple[float, float] | tuple[None, None]:
+    """Return the seconds of the fold of a proved plan, and its bound; None where some link has none the other way.
+
+    Where each link has its way back over the same connections, the proof of the trees is that of the fold
+    (:func:`dgcl.planner.fold.verify_fold`), and both figures, those of the plan without idle relays, are the same.
+    """
+    if is_symmetric(plan.topology.arrays()):
+        return seconds, bound
     try:
         fold = reverse_plan(plan)
     except NoWayBackError:
-        return None
-    if fold.bound.seconds > fold.predicted_seconds * (1 + _RELATIVE):
-        raise PlanError(f"the fold costs {fold.predicted_seconds!r}, below its bound {fold.bound.seconds!r}")
-    return fold
+        return None, None
+    seconds, bound = fold.predicted_seconds, fold.bound.seconds
+    if bound > seconds * (1 + _RELATIVE):
+        raise PlanError(f"the fold costs {seconds!r}, below its bound {bound!r}")
+    return seconds, bound
 
 
+@no_garbage_search()
 def check_plan_file(path: str | os.PathLike[str]) -> Report:
     """Read a plan file and prove it, with nothing but the file.
 
@@ -161,11 +172,11 @@ def check_plan_file(path: str | os.PathLike[str]) -> Report:
     """
     plan = Plan.load(path)
     try:
-        _verify(plan)  # the file has one topology only
+        seconds = _verify(plan)  # the file has one topology only
         cut = cut_bound(plan.relation, plan.topology, plan.row_bytes)
         if cut.seconds > plan.predicted_seconds * (1 + _RELATIVE):
             raise PlanError(f"the plan costs {plan.predicted_seconds!r}, below the cut bound {cut.seconds!r}")
-        fold = _fold(plan)
+        fold, fold_bound = _fold(plan, seconds, max(plan.lower_bound_seconds, cut.seconds))
     except PlanError as error:
         raise PlanError(f"{os.fspath(path)}: {error}") from None
     relation, trees = plan.relation, plan.trees
@@ -187,7 +198,7 @@ def check_plan_file(path: str | os.PathLike[str]) -> Report:
         gap=plan.gap,
         direct_seconds=plan.direct_seconds,
         cut_bound_seconds=cut.seconds,
-        fold_seconds=None if fold is None else fold.predicted_seconds,
-        fold_bound_seconds=None if fold is None else fold.bound.seconds,
+        fold_seconds=fold,
+        fold_bound_seconds=fold_bound,
         fingerprint=plan.fingerprint,
     )
