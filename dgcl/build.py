@@ -42,12 +42,6 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
     from dgcl.transport.cuda.gpu import Device
 
-__all__ = [
-    "build_comm_info",
-    "connect",
-    "connect_shares",
-    "load_comm_info",
-]
 
 AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
 

@@ -9,8 +9,6 @@ import numpy as np
 from dgcl.kernels.compiled import compiled
 from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array
 
-__all__ = ["compiled", "new_flag_table", "new_float_table", "new_floats", "new_int32_table"]
-
 
 @compiled(inline=False, entry=False)
 def new_floats(num: int) -> FloatArray:

@@ -13,6 +13,7 @@ from dgcl.distributed.edge_ends import tensors_in
 from dgcl.distributed.interception import AsOneDevice
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
 from dgcl.nn.arguments import current
+from dgcl.nn.guards import forget_unused
 from dgcl.ranks.context import context
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class Home:
                 self._mode = None
             if eager:
                 self._running -= 1
+                if not self._running and context.communicator is not None:
+                    forget_unused(context.communicator)
                 context.communicator = before
 
     @contextmanager

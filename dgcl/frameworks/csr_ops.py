@@ -29,17 +29,6 @@ from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, sum_over_edg
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
 from dgcl.kernels.edge_sums import EDGE_SUMS
 
-__all__ = [
-    "Adjacency",
-    "EndPoints",
-    "at_edges",
-    "build_adjacency",
-    "edge_sum",
-    "sparse_product",
-    "sum_dtype",
-    "weighted_sum",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class EndPoints:

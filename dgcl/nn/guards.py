@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -108,10 +109,19 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
             _warn_of_own_rows("products with all rows", comm)
         elif not times and not _TAKING.match(name):
             if sums:
-                comm.control.pooled = [*comm.control.pooled[-15:], f"{name} over"]
+                token, node = set[int](), getattr(out, "grad_fn", None)
+                if node is not None:
+                    node.metadata["dgcl"] = token  # lives as long as the graph has the node
+                mark = f"{name} over", ref(token), token if node is None else None
+                comm.control.pooled = [*comm.control.pooled[-15:], mark]
             else:
                 _warn_of_own_rows(name, comm)
         return
+
+
+def forget_unused(comm: Communicator) -> None:
+    """At the end of a forward: reductions that nothing of its outputs depends on, as energies for forces, are none."""
+    comm.control.pooled = [each for each in comm.control.pooled if each[1]() is not None]
 
 
 def see_count(rows: Any, what: str) -> None:
@@ -164,7 +174,7 @@ def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) 
     if pooled:
         warn_once(
             comm,
-            f"the model took the {pooled[0]} this rank's rows, which is not that of all: take"
+            f"the model took the {pooled[0][0]} this rank's rows, which is not that of all: take"
             " dgcl.nn.global_mean_pool and its kin, or complete a sum with dgcl.nn.global_sum",
         )
     if control.last_sum in ("", _SYNC):

@@ -77,13 +77,14 @@ class Control:
         has_group: Whether ranks are processes of a ``torch.distributed`` group, which can carry rows, too.
         threads_of_ranks: How many threads of this process are ranks or wait for them.
         last_sum: What the last sum of tensors over ranks was called.
-        pooled: Reductions over this rank's rows that no sum over ranks has completed yet, the last ones.
+        pooled: Reductions over this rank's rows that no sum over ranks has completed yet, the last ones: what each is,
+            and a reference that is dead when no graph of autograd has it.
     """
 
     has_group = False
     threads_of_ranks = 1
     last_sum = ""
-    pooled: Sequence[str] = ()
+    pooled: Sequence[Any] = ()
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size

@@ -6,8 +6,6 @@ from dgcl.planner.fold import Fold
 from dgcl.planner.plan import Plan
 from dgcl.workers.exchanges import Exchanges
 
-__all__ = ["AggregationPlan"]
-
 
 @dataclass(frozen=True, eq=False)
 class AggregationPlan:

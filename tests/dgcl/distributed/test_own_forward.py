@@ -66,6 +66,14 @@ class Norm(Own):
         return self.conv(x, *gcn_norm(edge_index))
 
 
+class Differentiated(Own):
+    """Forces of an energy, of which a rank needs its own part alone."""
+
+    def forward(self, x, edge_index):
+        energy = self.conv(x.requires_grad_(), edge_index).tanh().sum()
+        return torch.autograd.grad(energy, x, create_graph=True)[0]
+
+
 class Scattered(Own):
     """No layer: rows, and a table of all vertices, are gathered and summed by hand, in a method that scripts call."""
 
@@ -97,7 +105,7 @@ class AlongOthers(Own):
         return functional.normalize(rows.sort().values @ torch.ones(4, 4, dtype=x.dtype))
 
 
-@pytest.mark.parametrize("kind", [Tutorial, Ids, Norm, Scattered, AlongOthers])
+@pytest.mark.parametrize("kind", [Tutorial, Ids, Norm, Differentiated, Scattered, AlongOthers])
 def test_it_is_that_of_one_device(kind):
     torch.manual_seed(0)
     model = kind().double()
