@@ -4,8 +4,6 @@ The rank that has most sets the pace of each, and nothing overlaps. Left out: th
 optimiser, ranks that are late.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Counts all candidates, plans the best, and chooses the simplest of those that fit and are as fast as the fastest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Epochs with several strategies, in turns, on ranks of this host that are threads."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

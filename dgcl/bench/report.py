@@ -3,8 +3,6 @@
 docs/bench.md derives every number.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Sequence

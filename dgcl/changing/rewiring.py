@@ -4,8 +4,6 @@ Every wiring has exchange numbers of its own on the transport. A backward of an 
 that call, and so runs along its wiring; where all ranks have given one up, the next wiring takes its number.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self, cast
 from weakref import ref
 

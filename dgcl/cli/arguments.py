@@ -1,7 +1,5 @@
 """The argument parser of the command, and the kinds of value its options take."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable

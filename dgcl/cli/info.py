@@ -3,8 +3,6 @@
 Packages are asked for their versions and not imported, but by ``--check``, which runs an exchange.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

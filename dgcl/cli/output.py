@@ -1,7 +1,5 @@
 """What commands print: one JSON object, or aligned tables with units; progress only on a terminal."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

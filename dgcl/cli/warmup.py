@@ -1,7 +1,5 @@
 """``dgcl warmup``: compile what jobs usually need, so that the first one does not wait for it."""
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import os

@@ -1,7 +1,5 @@
 """Both exchanges of an aggregation on a grid, planned, and what an aggregation is predicted to take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The strategy of a grid: both exchanges of slices of rows planned, and each rank's edges laid out."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable, Mapping

@@ -8,8 +8,6 @@ Where edges are summed elsewhere than at their heads, the owners of these give t
 ranks each has all edges that end at it, which is all that a cover of the pair looks at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ All that needs the graph and no ranks, as one pure function; :mod:`dgcl.build` r
 decided by a :class:`~dgcl.program.strategy.Strategy`; nothing else here depends on which one it is.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

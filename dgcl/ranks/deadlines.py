@@ -1,7 +1,5 @@
 """A deadline for calls that take none."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -8,8 +8,6 @@ enqueued, and report to each other when they have enqueued it. No host waits for
 time ends by an abort, and the next sum raises.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import weakref

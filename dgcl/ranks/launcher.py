@@ -1,7 +1,5 @@
 """``dgcl.launch``: run a function on several ranks of this host, as threads or as processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -3,8 +3,6 @@
 Ctrl-C is reported to the other ranks, and a rank that dies is noticed at once.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

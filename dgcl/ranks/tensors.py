@@ -1,7 +1,5 @@
 """Tensor arguments: whether they are tensors, traced by a compiler or torch.func, or of which communicator."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar

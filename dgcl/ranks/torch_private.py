@@ -8,8 +8,6 @@ derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (su
 of autograd (rows that a loss takes).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -6,8 +6,6 @@ system closes with the process. It also writes down for whom this rank has been 
 wait for each other in a row find the one at its end.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

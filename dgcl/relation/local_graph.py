@@ -8,8 +8,6 @@ A vertex has only some of its out-edges here, and a halo vertex has none of its 
 for a degree means the degree in the whole graph, so the degrees of the whole graph travel along.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple

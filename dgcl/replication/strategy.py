@@ -5,8 +5,6 @@ before anything is copied, so that what is far too large costs a few passes over
 after.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import math

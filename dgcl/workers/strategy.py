@@ -1,7 +1,5 @@
 """The strategy that places edges: plans both exchanges."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Mapping
