@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 #: Functions that reduce rows to what a sum over ranks may complete.
 _REDUCTIONS = re.compile(
-    "amax|amin|bmm|dot|einsum|index_add_?|matmul|max|mean|min|mm|scatter_add_|scatter_reduce_|std|sum|tensordot|var"
+    "amax|amin|bincount|bmm|count_nonzero|dot|einsum|index_add_?|matmul|max|mean|min|mm|mode|scatter_(add|reduce)_"
+    "|std|sum|tensordot|var"
 )
 #: Those that give a row for each, and look at all: which of their arguments names the dimension, and that without it.
 _ALONG = {
@@ -94,7 +95,7 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         if dim is None or any(isinstance(each, Parameter) and count in each.shape for each in values):
             continue
         integers = not rows.is_floating_point()
-        if integers and (not sums or rows.dtype == torch.bool):
+        if integers and not sums:
             continue
         if (count in edges or comm.message_edges) and (integers or _BY_HEADS.match(name)):
             continue

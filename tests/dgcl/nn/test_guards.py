@@ -81,6 +81,7 @@ POOLS: dict[str, tuple[Callable[[Tensor], Tensor], str | None]] = {
         f"mean over.*{POOL}",
     ),
     "mean of masked rows": (lambda x: x - x[x[:, 0] > 0].mean(0), f"mean over.*{POOL}"),
+    "a number of masked rows": (lambda x: x / (x[:, 0] > 0).sum(), f"sum over.*{POOL}"),
     "product of rows": (lambda x: x @ (x.t() @ x), f"matmul over.*{POOL}"),
     "PyG's mean pool": (
         lambda x: pyg.global_mean_pool(x, batch_of(x), 1),
