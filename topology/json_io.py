@@ -76,7 +76,7 @@ def save_topology(
     try:
         Path(path).write_text(_layout(obj), encoding="utf-8")
     except OSError as error:
-        raise type(error)(f"cannot write topology file {path!r}: {error.strerror or error}") from None
+        raise OSError(error.errno, error.strerror, path) from None
 
 
 def _layout(obj: dict[str, Any]) -> str:

@@ -18,6 +18,8 @@ def check_output(option: str, path: str | None, inputs: dict[str, str | None]) -
     special = _is_special(path)
     if target.is_dir() or path.endswith(os.sep):
         raise CliError(f"{option} {path}: is a folder, name a file")
+    if target.is_symlink():
+        raise CliError(f"{option} {path}: is a link that leads to itself, name a file")
     if not special and not target.parent.is_dir():
         raise CliError(f"{option} {path}: there is no folder {target.parent}")
     if not os.access(path if special else target.parent, os.W_OK):

@@ -196,8 +196,10 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_files_that_cannot_be_written(tmp_path):
-    with pytest.raises(FileNotFoundError, match="cannot write topology file"):
+    with pytest.raises(FileNotFoundError, match=r"^\[Errno 2\] No such file or directory: .*none/t.json"):
         save_topology(preset("dgx1"), tmp_path / "none" / "t.json")
+    with pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device: '/dev/full'$"):
+        save_topology(preset("dgx1"), "/dev/full")
 
 
 json_values = st.recursive(

@@ -115,3 +115,9 @@ def test_closed_folder_is_refused_at_once(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(CliError, match="no permission"):
         check_output("--out", str(tmp_path / "a.npz"), {})
+
+
+def test_a_link_to_itself_is_no_output(tmp_path):
+    (tmp_path / "a").symlink_to("a")
+    with pytest.raises(CliError, match="leads to itself"):
+        check_output("--out", str(tmp_path / "a"), {})
