@@ -18,7 +18,7 @@ def rank_pool() -> Iterator[Callable[[int], RankPool]]:
 
 
 @pytest.fixture
-def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_ranks(monkeypatch: pytest.MonkeyPatch):
     """Processes of :func:`dgcl.launch` begin as copies of one that has imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)

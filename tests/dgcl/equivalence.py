@@ -167,7 +167,7 @@ def _gradients(layers: nn.ModuleList) -> list[Tensor | None]:
     return [None if p.grad is None else p.grad.clone() for p in layers.parameters()]
 
 
-def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-10) -> None:
+def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-10):
     """Every loss, logit, gradient and parameter."""
     close = functools.partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
     for number, (step, wanted) in enumerate(zip(found.steps, expected.steps, strict=True)):
@@ -270,7 +270,7 @@ def _stack(layers: nn.ModuleList, x: Tensor, apply: Callable[[nn.Module, Tensor]
 class TorchLayer(nn.Module):
     """Parameters that all plain layers share; each uses what it needs."""
 
-    def __init__(self, width_in: int, width_out: int, heads: int = 1) -> None:
+    def __init__(self, width_in: int, width_out: int, heads: int = 1):
         super().__init__()
         self.heads = heads
         self.own = nn.Linear(width_in, width_out)

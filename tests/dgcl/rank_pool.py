@@ -22,7 +22,7 @@ class RankPool:
     ``method`` is that of :mod:`multiprocessing`; by "spawn" ranks may use a GPU, and each hashes strings differently.
     """
 
-    def __init__(self, world_size: int, method: str = "forkserver") -> None:
+    def __init__(self, world_size: int, method: str = "forkserver"):
         self.world_size, self._method = world_size, method
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
@@ -56,7 +56,7 @@ class RankPool:
                 results[rank] = value
         return results
 
-    def close(self) -> None:
+    def close(self):
         """End the processes."""
         for process in self._processes:
             process.kill()
@@ -68,7 +68,7 @@ class RankPool:
             self._folder.cleanup()
             self._folder = None
 
-    def _start(self) -> None:
+    def _start(self):
         """Start the processes; the pipes are in rank order."""
         # A server imports what ranks need and forks them; it runs nothing in parallel, so a fork is sound.
         context = multiprocessing.get_context(self._method)
@@ -86,7 +86,7 @@ class RankPool:
             self._pipes.append(here)
 
 
-def serve(rank: int, world_size: int, address: str, pipe: Connection) -> None:
+def serve(rank: int, world_size: int, address: str, pipe: Connection):
     """Be a rank: meet the others at an address of ``torch.distributed``, and do what comes down the pipe."""
     import torch
     import torch.distributed as dist

@@ -38,7 +38,7 @@ class Ranks:
     its communicators are closed as :func:`dgcl.launch` does, and it ends.
     """
 
-    def __init__(self, world_size: int, function: Callable[..., Any], *args: Any) -> None:
+    def __init__(self, world_size: int, function: Callable[..., Any], *args: Any):
         self._folder = tempfile.TemporaryDirectory(prefix="dgcl-ranks-")
         store = str(Path(self._folder.name) / "store")
         self.processes, self._channels = [], []
@@ -58,7 +58,7 @@ class Ranks:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ):
         for process in self.processes:
             process.kill()
             process.join()
@@ -90,7 +90,7 @@ class Ranks:
                     raise AssertionError(f"rank {rank} is dead") from None
         return said
 
-    def tell(self, what: Any, ranks: list[int] | None = None) -> None:
+    def tell(self, what: Any, ranks: list[int] | None = None):
         """Send something to these ranks."""
         for rank in ranks or range(len(self._channels)):
             self._channels[rank].send(what)
@@ -98,7 +98,7 @@ class Ranks:
 
 def _main(
     rank: int, world_size: int, store: str, channel: Connection, function: Callable[..., Any], args: Any
-) -> None:
+):
     import torch
     import torch.distributed as dist
 

@@ -15,7 +15,7 @@ def wanted_by(rank: int, demand: Demand) -> np.ndarray:
     return np.flatnonzero(words >> words.dtype.type(rank % 64) & words.dtype.type(1))
 
 
-def prove(programs: Sequence[Program], demand: Demand) -> None:
+def prove(programs: Sequence[Program], demand: Demand):
     """Every rank gets what it wants, once, and every owner the sum over all that have its item."""
     agreed(programs)
     held = [np.full(each.num_local + each.num_relay, -1) for each in programs]
@@ -60,7 +60,7 @@ def prove(programs: Sequence[Program], demand: Demand) -> None:
         assert total[: each.num_owned].tolist() == expected[each.owned_ids].tolist()
 
 
-def agreed(programs: Sequence[Program]) -> None:
+def agreed(programs: Sequence[Program]):
     """What each sends is what its peers expect, by their digests."""
     sent, expected = np.stack([digests_of(each) for each in programs]).transpose(1, 0, 2)
     assert np.array_equal(sent, expected.T)

@@ -30,7 +30,7 @@ def on_threads(
     return dgcl.launch(lambda: function(join(shares, timeout, channel)), world.world_size)
 
 
-def hurry(runtime: Any, seconds: float) -> None:
+def hurry(runtime: Any, seconds: float):
     """Let this rank wait no longer than that from now on; set-up and first calls had all the time they need."""
     runtime._timeout = runtime.failure_detector._timeout = seconds
 

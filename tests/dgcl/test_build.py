@@ -39,7 +39,7 @@ def build(graph: Any = EDGES, topology: Any = "uniform", **options: Any) -> dgcl
     return dgcl.build_comm_info(given_on_rank_0(graph), topology, **options)
 
 
-def check_exchange(comm: dgcl.Communicator) -> None:
+def check_exchange(comm: dgcl.Communicator):
     assert torch.equal(comm.expand(comm.owned_ids), local_ids(comm))
     rows = torch.arange(comm.num_local * 2).view(-1, 2)
     assert torch.equal(comm.fold(rows), folded(comm, rows))
@@ -56,7 +56,7 @@ def check_exchange(comm: dgcl.Communicator) -> None:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_every_method_moves_the_planned_bytes(topology: Any, method: str):
-    def run() -> None:
+    def run():
         comm = build(topology=topology, part=PARTS, method=method)
         check_exchange(comm)
         trees = comm.plan.trees
@@ -81,7 +81,7 @@ def test_every_partition_covers_the_graph(world_size: int, partition: str):
 
 
 def test_a_given_part_is_kept():
-    def run() -> None:
+    def run():
         comm = build(part=torch.from_numpy(PARTS))
         assert comm.owned_ids.tolist() == np.flatnonzero(comm.rank == PARTS).tolist()
 
@@ -137,7 +137,7 @@ SEEN_BY_ALL = {"seed of the wrong type", "no such partition"}
 def test_mistakes_on_rank_0_are_heard_on_all(mistake: str):
     options, kind, text = MISTAKES[mistake]
 
-    def run() -> None:
+    def run():
         with pytest.raises(kind, match=text) as raised:
             build(**options)
         heard = mistake not in SEEN_BY_ALL and context.require_control().rank > 0
@@ -148,7 +148,7 @@ def test_mistakes_on_rank_0_are_heard_on_all(mistake: str):
 
 
 def test_no_timeout_is_an_error_on_the_rank_that_gives_it():
-    def run() -> None:
+    def run():
         with pytest.raises(ValueError, match=r"timeout must be a positive number of seconds \(got 0\)"):
             build(timeout=0)
 
@@ -216,7 +216,7 @@ def test_a_group_within_a_larger_world(rank_pool: Callable[[int], RankPool]):
     assert sorted([*one, *three]) == list(range(40))
 
 
-def mistake_in_a_process() -> None:
+def mistake_in_a_process():
     with pytest.raises(ValueError, match=r"did you mean 'spst'"):
         build(method="spts")
     with pytest.raises(OSError, match="no/such"):
@@ -258,7 +258,7 @@ def test_parts_are_placed_where_the_plan_is_fastest(caplog):
 
 
 def test_an_exchange_with_placed_parts_is_right():
-    def run() -> None:
+    def run():
         check_exchange(build(topology=LINE, part=PARTS, partition=dgcl.PartitionOptions(place=True)))
 
     dgcl.launch(run, 3)
@@ -268,7 +268,7 @@ def test_ctrl_c_while_rank_0_plans_is_not_waited_for():
     left: list[str] = []
 
     class Recorder(SingleControl):
-        def leave(self, why: str) -> None:
+        def leave(self, why: str):
             left.append(why)
 
     def interrupted() -> Any:
@@ -289,11 +289,11 @@ def test_ranks_that_cannot_be_joined_leave_though_their_errors_are_kept(
     """Errors keep frames alive, and these the communicator that was being made, with its threads and connections."""
     left: list[Peers] = []
 
-    def close(peers: Peers, own: Any = Peers.close) -> None:
+    def close(peers: Peers, own: Any = Peers.close):
         left.append(peers)
         own(peers)
 
-    def refuse(control: Any, *arguments: Any) -> None:
+    def refuse(control: Any, *arguments: Any):
         raise dgcl.CommError("there is no way to the other devices")
 
     def attempt() -> BaseException:

@@ -142,7 +142,7 @@ MISTAKES: dict[str, tuple[Callable[[Communicator], Any], type[Exception], str]] 
 def test_mistakes_are_named_with_what_was_given(
     mistake: Callable[[Communicator], Any], kind: type[Exception], text: str
 ):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         with pytest.raises(kind, match=text) if comm.rank == 0 else pytest.raises(kind):
             mistake(comm)
         assert torch.equal(comm.expand(comm.owned_ids), local_ids(comm)), (
@@ -168,7 +168,7 @@ def test_mistakes_are_named_with_what_was_given(
     },
 )
 def test_a_mistake_of_one_rank_is_an_error_on_all(mistake: Callable[[Communicator, int], Any]):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         with pytest.raises(ValueError, match=r"on rank 1|on every rank"):
             mistake(comm, int(comm.rank == 1))
 
@@ -204,7 +204,7 @@ def test_dispatched_features_are_the_owners_rows(world: Any, given: Callable[[],
         np.array(features) if not isinstance(features, torch.Tensor) else features.detach()
     )
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         rows = comm.dispatch_features(features if everywhere or comm.rank == 0 else None)
         assert same_bits(rows, full[comm.owned_ids])
         assert not rows.requires_grad
@@ -215,7 +215,7 @@ def test_dispatched_features_are_the_owners_rows(world: Any, given: Callable[[],
 
 
 def test_dispatched_rows_are_copies():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         rows = comm.dispatch_features(features)
         comm.control.barrier()
         rows.fill_(-1)
@@ -257,7 +257,7 @@ def edges_of(world: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def test_collected_rows_are_in_global_order(world: Any, shape: tuple[int, ...], dst: int | None):
     full = random_bits((20, *shape), torch.int32)
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         result = comm.collect(full[comm.owned_ids], dst)
         if dst is None or dst == comm.rank:
             assert result is not None
@@ -271,7 +271,7 @@ def test_collected_rows_are_in_global_order(world: Any, shape: tuple[int, ...], 
 def test_collected_rows_are_those_of_the_call():
     """A rank may write to its rows as soon as its call has returned."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         for step in range(50):
             rows = (comm.owned_ids * 1000 + step).repeat_interleave(500).view(-1, 500)
             result = comm.collect(rows)
@@ -287,7 +287,7 @@ def test_rows_are_collected_into_a_file(tmp_path, dst: int | None):
     full = torch.randn(20, 3)
     file = tmp_path / "out.npy"
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         assert comm.collect(full[comm.owned_ids], dst, file=file) is None
         assert np.array_equal(np.load(file), full.numpy()), "written when the call returns, on any rank"
 
@@ -305,7 +305,7 @@ def test_rows_are_collected_into_a_file(tmp_path, dst: int | None):
 def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(
     tmp_path, rows: torch.Tensor, name: str, text: str
 ):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         with pytest.raises(ValueError, match=f"file: cannot write .*{text}"):
             comm.collect(rows[comm.owned_ids], file=tmp_path / name)
 
@@ -313,7 +313,7 @@ def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(
     assert not list(tmp_path.iterdir())
 
 
-def through_processes() -> None:
+def through_processes():
     """In and out between processes, which copy instead of sharing."""
     comm = join(WORLD.shares())
     full = torch.arange(60.0).view(20, 3)
@@ -341,7 +341,7 @@ def test_rows_in_and_out_among_processes(rank_pool: Callable[[int], RankPool]):
 
 
 def test_close_may_be_called_twice_and_later_calls_say_so():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         comm.expand(comm.owned_ids)
         out = comm.expand_async(torch.zeros(comm.num_owned, requires_grad=True)).wait()
         comm.close()
@@ -364,7 +364,7 @@ def test_close_gives_the_memory_of_rows_back_but_for_that_of_results_in_use():
         spans = [line[0].split("-") for line in lines if line[4] == str(inode)]
         return sum(int(end, 16) - int(start, 16) for start, end in spans)
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         inode = os.fstat(comm.transport.runtime.pool._file.handle[1]).st_ino
         kept = comm.expand(comm.owned_ids)
         comm.expand(torch.zeros(comm.num_owned, 400_000))
@@ -379,7 +379,7 @@ def test_close_gives_the_memory_of_rows_back_but_for_that_of_results_in_use():
 
 
 def test_a_forgotten_communicator_closes_itself():
-    def run() -> None:
+    def run():
         comm = join(shares)
         descriptor = comm.transport.runtime.pool._file.handle[1]
         comm.control.barrier()
@@ -399,7 +399,7 @@ def test_a_forgotten_communicator_closes_itself():
 def test_a_fork_neither_uses_nor_closes_the_communicator():
     """Data loaders fork; what dies with a worker must not be taken for the rank."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         pid = os.fork()
         if pid == 0:
             try:
@@ -417,7 +417,7 @@ def test_a_fork_neither_uses_nor_closes_the_communicator():
 
 
 def test_nothing_stays_open_or_mapped():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         x = torch.ones(comm.num_owned, 50, requires_grad=True)
         dgcl.graph_allgather(x).sum().backward()
 
@@ -440,7 +440,7 @@ def resources() -> tuple[int, int]:
 def test_verbs_use_the_communicator_built_last_in_this_thread():
     shares = WORLD.shares()
 
-    def run() -> None:
+    def run():
         with pytest.raises(ValueError, match=r"call dgcl\.build_comm_info\(graph\) first"):
             dgcl.current_communicator()
         first = join(shares)

@@ -68,7 +68,7 @@ def test_training_is_the_same_and_sends_less(case: Case):
 
 
 def test_a_wrong_number_of_rows_is_refused():
-    def refuse() -> None:
+    def refuse():
         comm = dgcl.build_comm_info(CASES[0].graph, "uniform", part=CASES[0].part(2))
         comm.dispatch_features(torch.zeros(3, 2), halo=True)
 

@@ -18,7 +18,7 @@ NAMES = [case.name for case in CASES]
 
 
 @pytest.fixture(autouse=True)
-def _framework_is_installed(request: pytest.FixtureRequest) -> None:
+def _framework_is_installed(request: pytest.FixtureRequest):
     framework = request.node.callspec.params["architecture"].split("-")[0]
     pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[framework])
 

@@ -29,7 +29,7 @@ PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 # In processes: what happens to a rank from outside.
 
 
-def train(channel: Connection, shares: list[Any], timeout: float) -> None:
+def train(channel: Connection, shares: list[Any], timeout: float):
     """Epochs for ever; says when the first is over, and how it ended."""
     comm = join(shares, timeout)
     x = torch.ones(comm.num_owned, 40, requires_grad=True)
@@ -70,7 +70,7 @@ def test_killing_every_rank_leaves_nothing():
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def wait_here_and_there(channel: Connection) -> None:
+def wait_here_and_there(channel: Connection):
     """Rank 1 waits for rows of rank 2, which waits in the control plane for rank 0, and then ends."""
     comm = join(make_world([(1, 2), (2, 1), (0, 2)], [0, 1, 2], 3).shares(), 60.0)
     channel.send("ready")
@@ -96,7 +96,7 @@ def test_who_waits_for_rows_of_a_rank_that_lost_another_elsewhere_hears_of_that_
         assert text.startswith("rank 1 stops because rank 2 reports: rank 2: rank 0 has died"), text
 
 
-def end_because_of_another(channel: Connection) -> None:
+def end_because_of_another(channel: Connection):
     """Rank 0 waits for rows of rank 2, and its program ends; rank 1 waits in the control plane for rank 0."""
     comm = join(make_world([(2, 0), (0, 1)], [0, 1, 2], 3).shares(), 60.0)
     channel.send("ready")
@@ -122,7 +122,7 @@ def test_who_waits_elsewhere_for_a_rank_that_ended_because_of_another_hears_of_t
         assert expected in text
 
 
-def wait_for_others(channel: Connection, shares: list[Any]) -> None:
+def wait_for_others(channel: Connection, shares: list[Any]):
     """Rank 0 waits in a call that rank 1 never makes."""
     comm = join(shares, 60.0)
     if comm.rank == 1:
@@ -146,7 +146,7 @@ def test_an_interrupt_is_heard_while_waiting():
         assert kind == "KeyboardInterrupt"
 
 
-def leave_in_the_set_up(channel: Connection, how: str) -> None:
+def leave_in_the_set_up(channel: Connection, how: str):
     """Rank 0 goes or stays away, rank 2 hears of it and goes, rank 1 waits for rank 2 alone."""
     from dgcl.ranks.context import context
 
@@ -224,7 +224,7 @@ channels = pytest.mark.parametrize("channel", ["auto", "collective"])
 
 @channels
 def test_a_rank_that_leaves_early_is_named(channel: str):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         comm.expand(comm.owned_ids)
         if comm.rank == 1:
             comm.close()
@@ -241,7 +241,7 @@ def test_a_rank_that_did_its_part_and_left_is_not_missed():
     """It sends its rows and closes between this rank's last look at its rows and that at its state."""
     looks, left = threading.Event(), threading.Event()
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         if comm.rank == 1:
             looks.wait(60)
             comm.expand(comm.owned_ids)
@@ -250,7 +250,7 @@ def test_a_rank_that_did_its_part_and_left_is_not_missed():
             return
         peers = comm.transport.runtime.peers
 
-        def look() -> None:
+        def look():
             looks.set()
             left.wait(60)
 
@@ -263,7 +263,7 @@ def test_a_rank_that_did_its_part_and_left_is_not_missed():
 def test_a_rank_whose_layer_raises_stops_the_others():
     """The error of the layer is what the caller of launch gets; the other ranks' consequences are notes."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         comm.expand(comm.owned_ids)
         if comm.rank == 2:
             raise ZeroDivisionError("in a layer")
@@ -281,7 +281,7 @@ def test_a_rank_whose_layer_raises_stops_the_others():
 def test_a_rank_that_is_late_is_named_with_stage_and_rows(channel: str):
     late = threading.Event()
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         if comm.rank == 1:
             late.wait(60)
         try:
@@ -307,7 +307,7 @@ def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_as_well():
     """On the line 0-1-2-3, rank 0 gets the rows of the late rank 3 from rank 1, which waits for rank 2, and so on."""
     late = threading.Event()
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         if comm.rank == 3:
             late.wait(60)
         try:
@@ -330,7 +330,7 @@ def test_progress_puts_the_deadline_off():
     world = make_world([(rank, 0) for rank in range(1, 5)], range(5), 5)
     done = [threading.Event() for _ in range(5)]
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         if comm.rank > 0:
             done[comm.rank - 1].wait(60)
             time.sleep(1.5)
@@ -343,7 +343,7 @@ def test_progress_puts_the_deadline_off():
 
 
 def test_memory_that_is_not_there_stops_the_others_at_once():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         if comm.rank == 1:
             comm.transport.runtime.pool._file.grow = no_memory  # type: ignore[method-assign]
         comm.expand(torch.zeros(comm.num_owned, 1 << 20))
@@ -360,7 +360,7 @@ def test_memory_that_is_not_there_stops_the_others_at_once():
 def test_a_failed_call_gives_no_block_back_to_a_peer():
     """A late writer still has the failed call's address: nobody may be given that memory again."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         if comm.rank == 1:
             comm.control.exchange(None)
             return

@@ -30,7 +30,7 @@ def outputs(comm: dgcl.Communicator) -> Tensor:
     return torch.zeros(comm.num_owned, 3, requires_grad=True)
 
 
-def forward_mode_on_rank_0(comm: dgcl.Communicator) -> None:
+def forward_mode_on_rank_0(comm: dgcl.Communicator):
     if comm.rank == 0:
         torch.func.jvp(dgcl.graph_allgather, (X[:10],), (X[:10],))
 
@@ -56,12 +56,12 @@ def graph(kind: str) -> Any:
     return build().local_graph(kind)
 
 
-def uneven(shape: Callable[[int], Tensor]) -> None:
+def uneven(shape: Callable[[int], Tensor]):
     comm = build()
     dgcl.graph_allgather(shape(comm.rank).new_zeros(comm.num_owned, *shape(comm.rank).shape))
 
 
-def late() -> None:
+def late():
     comm = build(timeout=0.3)
     if comm.rank == 0:
         dgcl.graph_allgather(torch.zeros(comm.num_owned, 3))
@@ -69,7 +69,7 @@ def late() -> None:
         comm.control.barrier()
 
 
-def other_calls() -> None:
+def other_calls():
     comm = build()
     rows = torch.zeros(comm.num_owned, 3)
     if comm.rank == 0:
@@ -78,27 +78,27 @@ def other_calls() -> None:
         dgcl.collect(rows)
 
 
-def closed() -> None:
+def closed():
     comm = build()
     comm.close()
     comm.expand(X[:10])
 
 
-def other_models() -> None:
+def other_models():
     comm = build()
     dgcl.nn.broadcast_parameters(nn.Linear(3, 3 + comm.rank))
 
 
-def sums(name: str, dtype: torch.dtype) -> None:
+def sums(name: str, dtype: torch.dtype):
     getattr(graph("csr"), name)(dgcl.graph_allgather(dgcl.dispatch_features(X.to(dtype))))
 
 
-def normalise_slices(norm: nn.Module) -> None:
+def normalise_slices(norm: nn.Module):
     comm = build(part=None, grid=(1, 1, 2))
     norm(comm.slices(dgcl.dispatch_features(X[:, 1:])))
 
 
-def dgl_layer(name: str, *sizes: Any, **options: Any) -> None:
+def dgl_layer(name: str, *sizes: Any, **options: Any):
     import dgl.nn
 
     block = graph("dgl")

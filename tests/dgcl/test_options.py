@@ -43,7 +43,7 @@ def test_a_seed_of_its_own_goes_before_that_of_the_plan():
     ],
 )
 def test_bad_options_are_raised_on_every_rank(given: dict[str, Any], error: type[Exception], message: str):
-    def run() -> None:
+    def run():
         from dgcl.ranks.context import context
 
         mine = given if context.require_control().rank == 0 else {}
@@ -80,7 +80,7 @@ def test_options_that_cannot_be_are_refused_where_they_are_made(make: Callable[[
 
 
 def test_bad_options_of_any_rank_are_raised_on_all():
-    def run() -> None:
+    def run():
         from dgcl.ranks.context import context
 
         edges = "covers" if context.require_control().rank == 1 else "cover"

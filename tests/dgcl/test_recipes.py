@@ -205,7 +205,7 @@ def lightning_steps(code: str, data: Any, distributed: bool) -> list[float]:
     module.setup("fit")
 
     class Step(torch.nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.module = module
 

@@ -137,7 +137,7 @@ LAYERS = {
 }
 
 
-def checkpointed(name: str) -> None:
+def checkpointed(name: str):
     """A layer that is computed again after a rewire raises; so it does not on the wiring of its forward."""
     comm, part = built(0)
 

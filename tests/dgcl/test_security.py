@@ -79,7 +79,7 @@ def test_nothing_is_unpickled_that_came_from_a_file(tmp_path, monkeypatch):
 class Evil:
     """Makes a file where it is unpickled."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path):
         self._path = str(path)
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:

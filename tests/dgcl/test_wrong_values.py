@@ -62,7 +62,7 @@ def launch(
     ranks: Any = "threads",
     timeout: Any = 9.0,
     threads_per_rank: Any = None,
-) -> None:
+):
     dgcl.launch(function, num_ranks, ranks=ranks, timeout=timeout, threads_per_rank=threads_per_rank)
 
 
@@ -75,13 +75,13 @@ def offload_layer(
     constant: Any = False,
     keep: Any = "auto",
     parameters: Any = (),
-) -> None:
+):
     off = dgcl.Offload(context.communicator, chunks=2)
     options = {"own_rows": own_rows, "edge_weight": edge_weight, "constant": constant, "keep": keep}
     off.layer(module, x, aggregate=aggregate, parameters=parameters, **options)
 
 
-def offload_loss(logits: Any, labels: Any, mask: Any = None) -> None:
+def offload_loss(logits: Any, labels: Any, mask: Any = None):
     off = dgcl.Offload(context.communicator, chunks=2)
     off.accuracy(logits, labels, mask)
     off.cross_entropy(logits, labels, mask)

@@ -113,7 +113,7 @@ def aggregated(comm: dgcl.Communicator, case: Case, reduce: str, weighted: str, 
     return found
 
 
-def assert_close(found: Results, wanted: Results, tolerance: float = EXACT) -> None:
+def assert_close(found: Results, wanted: Results, tolerance: float = EXACT):
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)

@@ -58,7 +58,7 @@ def dense(heads: np.ndarray, tails: np.ndarray, shape: tuple[int, int], weight: 
     )
 
 
-def close(got: Tensor, expected: Tensor) -> None:
+def close(got: Tensor, expected: Tensor):
     exact = got.dtype in (torch.float64, torch.complex128)
     tolerance = {"rtol": 1e-11, "atol": 1e-11} if exact else {"rtol": 1e-5, "atol": 1e-4}
     torch.testing.assert_close(got.to(expected.dtype), expected, **tolerance)
@@ -205,7 +205,7 @@ def test_a_weight_that_changes_is_seen(way: str):
     block, x = Block(heads, tails, 20, 30), random((30, 4), torch.float64)
     weight = random((90,), torch.float64, 1)
 
-    def check(weight: Tensor) -> None:
+    def check(weight: Tensor):
         out = torch.zeros(20, 4, dtype=torch.float64)
         block.add(x, out, weight)
         close(out, dense(heads, tails, (20, 30), weight.detach()) @ x)

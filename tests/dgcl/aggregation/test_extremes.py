@@ -86,7 +86,7 @@ def on_rank(name: str, world_size: int, edges: str, channel: str = "auto") -> li
     return [reduced(comm, case, reduce) for reduce in ("max", "min")]
 
 
-def assert_expected(ranks: list[list[Results]], name: str) -> None:
+def assert_expected(ranks: list[list[Results]], name: str):
     for found in ranks:
         for each, reduce in zip(found, ("max", "min"), strict=True):
             torch.testing.assert_close(each, expected(name, reduce), rtol=1e-14, atol=1e-14, equal_nan=True)
@@ -239,7 +239,7 @@ def test_an_exception_between_the_exchanges_is_named_on_every_rank(place, backwa
     calls = Calls()
 
     def fail_at(real: Any) -> Any:
-        def count(*given: Any) -> None:
+        def count(*given: Any):
             if calls.left == 0:
                 raise ZeroDivisionError("between exchanges")
             calls.left -= 1
@@ -247,7 +247,7 @@ def test_an_exception_between_the_exchanges_is_named_on_every_rank(place, backwa
 
         return count
 
-    def on_rank() -> None:
+    def on_rank():
         comm = connect(CASE_BY_NAME["hub"], 3, "cover", timeout=60.0)
         x = comm.dispatch_features(features(26, 2)).requires_grad_()
         aggregate = comm.aggregator("max")
@@ -271,7 +271,7 @@ def test_an_exception_between_the_exchanges_is_named_on_every_rank(place, backwa
         assert f"rank {rank}: CommError: rank {rank} stops because" in notes
 
 
-def die_between(folder: str, backward: bool) -> None:
+def die_between(folder: str, backward: bool):
     """Rank 1 is killed when it has received, and has not sent what it found; the others write down what they hear."""
     comm = connect(CASE_BY_NAME["hub"], 3, "cover", timeout=60.0)
     x = comm.dispatch_features(features(26, 2)).requires_grad_()

@@ -49,7 +49,7 @@ def runtime_of(comm: dgcl.Communicator) -> Runtime:
 class Counted:
     """How often steps were carried out at once, by thread."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self._here = threading.local()
         real = StepList.run
 
@@ -72,7 +72,7 @@ def there_and_back(comm: dgcl.Communicator, aggregate: Any, width: int, dtype: t
     return y.detach().numpy().tobytes() + gradient.numpy().tobytes()  # type: ignore[no-any-return]
 
 
-def both_ways(comm: dgcl.Communicator, options: dict[str, Any], counted: Counted) -> None:
+def both_ways(comm: dgcl.Communicator, options: dict[str, Any], counted: Counted):
     """For each reduction, type and width: one by one, then at once, then attended on some ranks and not on others."""
     runtime = runtime_of(comm)
     weight = torch.linspace(0.5, 1.5, comm.local.num_edges)
@@ -97,7 +97,7 @@ def both_ways(comm: dgcl.Communicator, options: dict[str, Any], counted: Counted
 def test_the_same_bits_as_one_by_one(way, edges, monkeypatch):
     counted = Counted(monkeypatch)
 
-    def on_rank() -> None:
+    def on_rank():
         for name in ("hub", "directed"):
             comm = connect(CASE_BY_NAME[name], 4, edges)
             both_ways(comm, most_windows(name, WAYS[way]), counted)
@@ -111,7 +111,7 @@ def test_rows_that_are_relayed_and_a_rank_without_rows(trees, monkeypatch):
     counted = Counted(monkeypatch)
     world = random_world(3, 4, trees, empty=(2,))
 
-    def on_rank() -> None:
+    def on_rank():
         for way in WAYS:
             comm = join(world.shares())
             both_ways(comm, WAYS[way], counted)
@@ -126,8 +126,8 @@ def test_sums_by_several_threads(monkeypatch):
     counted = Counted(monkeypatch)
     threads, real = set(), edge_sums._in_threads
 
-    def noted(run: Callable[[int, int], None], *rest: Any) -> None:
-        def run_noted(begin: int, end: int) -> None:
+    def noted(run: Callable[[int, int], None], *rest: Any):
+        def run_noted(begin: int, end: int):
             threads.add(threading.get_ident())
             run(begin, end)
 
@@ -135,7 +135,7 @@ def test_sums_by_several_threads(monkeypatch):
 
     monkeypatch.setattr(edge_sums, "_in_threads", noted)
 
-    def on_rank() -> None:
+    def on_rank():
         for way in ("whole", "5"):
             both_ways(connect(CASE_BY_NAME["hub"], 2, "cover"), WAYS[way], counted)
 
@@ -153,7 +153,7 @@ def count_calls(windows: int) -> tuple[int, int]:
         for _ in range(20):
             number = 0
 
-            def count(frame: Any, event: str, what: Any) -> None:
+            def count(frame: Any, event: str, what: Any):
                 nonlocal number
                 number += event == "call"
 
@@ -176,15 +176,15 @@ def test_windows_cost_no_call_of_python():
 class Fault:
     """What a rank does in one of its sums, which it makes one by one."""
 
-    def __init__(self, happens: Callable[[], None]) -> None:
+    def __init__(self, happens: Callable[[], None]):
         self._happens, self._here, self._real = happens, threading.local(), Block._sum
 
-    def arm(self, place: int) -> None:
+    def arm(self, place: int):
         """In sum number ``place`` of this rank."""
         self._here.left = place
 
-    def patch(self, patch: pytest.MonkeyPatch) -> None:
-        def count(block: Block, *given: Any, **kinds: Any) -> None:
+    def patch(self, patch: pytest.MonkeyPatch):
+        def count(block: Block, *given: Any, **kinds: Any):
             left = getattr(self._here, "left", -1)
             if left == 0:
                 self._happens()
@@ -198,9 +198,7 @@ class Fault:
         )
 
 
-def fail_later(
-    fault: Fault, options: dict[str, Any], place: int, backward: bool, timeout: float = 60.0
-) -> None:
+def fail_later(fault: Fault, options: dict[str, Any], place: int, backward: bool, timeout: float = 60.0):
     """Rank 1 fails; the others have compiled code carry out their steps."""
     comm = connect(CASE_BY_NAME["hub"], 3, "cover", timeout=timeout)
     x = comm.dispatch_features(features(26, 2)).requires_grad_()
@@ -217,7 +215,7 @@ def fail_later(
             aggregate(x)
 
 
-def raise_an_error() -> None:
+def raise_an_error():
     raise ZeroDivisionError("in a window")
 
 
@@ -238,11 +236,11 @@ def test_ctrl_c_while_compiled_code_waits_is_told(monkeypatch):
     """Rank 0 is interrupted where it waits for rank 1, which is in a sum."""
     waiting, interrupted, from_steps = threading.Event(), threading.Event(), []
 
-    def wait_for_the_interrupt() -> None:
+    def wait_for_the_interrupt():
         waiting.set()
         assert interrupted.wait(60)
 
-    def interrupt(runtime: Runtime, *given: Any) -> None:
+    def interrupt(runtime: Runtime, *given: Any):
         if runtime.rank == 0 and waiting.is_set() and not interrupted.is_set():
             from_steps.append("_go_on" in [frame.name for frame in traceback.extract_stack()])
             interrupted.set()
@@ -286,10 +284,10 @@ def test_a_rank_that_makes_another_call_is_named():
         assert "expand" in said
 
 
-def end_in_a_window(folder: str, how: str, backward: bool) -> None:
+def end_in_a_window(folder: str, how: str, backward: bool):
     """Rank 1 is killed, or stopped for longer than the timeout; the others write down what they are told."""
 
-    def end() -> None:
+    def end():
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         subprocess.Popen(["sh", "-c", f"sleep 8; kill -CONT {os.getpid()}"])

@@ -221,7 +221,7 @@ def test_two_windows_are_held_at_most():
         assert held >= max(num_halo, num_arrivals)
 
 
-def what_happens(events: list[str]) -> None:
+def what_happens(events: list[str]):
     comm = connect(CASE_BY_NAME["multi-edges"], 2, "head")
     x = comm.dispatch_features(features(26, 3)).requires_grad_()
     y = comm.aggregator(windows=3)(x)
@@ -233,7 +233,7 @@ def what_happens(events: list[str]) -> None:
 def test_own_rows_are_summed_while_a_window_is_folded(world_size, monkeypatch):
     logs = threading.local()
 
-    def log(kind: type, name: str, word: str) -> None:
+    def log(kind: type, name: str, word: str):
         real = getattr(kind, name)
 
         def call(self: Any, *given: Any, **options: Any) -> Any:
@@ -262,7 +262,7 @@ class Sums(threading.local):
     left = 1000
 
 
-def fail_at(sums: Sums, place: int, options: dict[str, Any], backward: bool) -> None:
+def fail_at(sums: Sums, place: int, options: dict[str, Any], backward: bool):
     """Rank 1 fails in its sum number ``place``."""
     comm = connect(CASE_BY_NAME["hub"], 3, "cover", timeout=60.0)
     x = comm.dispatch_features(features(26, 2)).requires_grad_()
@@ -292,7 +292,7 @@ def fail_at(sums: Sums, place: int, options: dict[str, Any], backward: bool) -> 
 def test_an_exception_within_a_window_is_named_on_every_rank(options, place, backward, monkeypatch):
     sums, real = Sums(), Block._sum
 
-    def count(self: Block, *given: Any, **kinds: Any) -> None:
+    def count(self: Block, *given: Any, **kinds: Any):
         if sums.left == 0:
             raise ZeroDivisionError("in a window")
         sums.left -= 1
@@ -307,7 +307,7 @@ def test_an_exception_within_a_window_is_named_on_every_rank(options, place, bac
         assert f"rank {rank}: CommError: rank {rank} stops because" in notes
 
 
-def die_in_a_window(folder: str, backward: bool) -> None:
+def die_in_a_window(folder: str, backward: bool):
     """Rank 1 is killed in its fifth sum; the others write down what they are told."""
     comm = connect(CASE_BY_NAME["hub"], 3, "cover", timeout=60.0)
     x = comm.dispatch_features(features(26, 2)).requires_grad_()
@@ -315,7 +315,7 @@ def die_in_a_window(folder: str, backward: bool) -> None:
     y = aggregate(x) if backward else x.sum()
     real, left = Block._sum, iter(range(5, -1, -1))
 
-    def count(self: Block, *given: Any, **kinds: Any) -> None:
+    def count(self: Block, *given: Any, **kinds: Any):
         if comm.rank == 1 and next(left) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         real(self, *given, **kinds)
@@ -454,7 +454,7 @@ def in_the_way() -> tuple[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         if comm.rank == 1:
 
-            def stop(*_: Any) -> None:
+            def stop(*_: Any):
                 raise KeyboardInterrupt
 
             patch.setattr(connecting, "check_windows", stop)

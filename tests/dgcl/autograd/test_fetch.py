@@ -83,7 +83,7 @@ def test_repeated_ids_are_added_in_a_fixed_order():
     ],
 )
 def test_what_one_rank_gets_wrong_is_an_error_on_all(wrong: Any, kind: type[Exception], words: str):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         x, ids = dgcl.dispatch_features(rows(2)), torch.tensor([1, 2])
         with pytest.raises(kind if comm.rank == 1 else ValueError, match=words):
             dgcl.fetch(*(wrong(x) if comm.rank == 1 else (x, ids)))
@@ -93,7 +93,7 @@ def test_what_one_rank_gets_wrong_is_an_error_on_all(wrong: Any, kind: type[Exce
 
 
 def test_who_owns_which_vertex():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         assert (comm.part[comm.owned_ids] == comm.rank).all()
         assert comm.part.shape == (NUM_NODES,)
 

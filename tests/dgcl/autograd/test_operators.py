@@ -54,7 +54,7 @@ def total_loss(comm: Communicator, loss: Callable[[Tensor], Tensor], x: Tensor) 
     return float(sum(comm.control.exchange(loss(x).item())))
 
 
-def check_gradient(comm: Communicator, loss: Callable[[Tensor], Tensor], x: Tensor) -> None:
+def check_gradient(comm: Communicator, loss: Callable[[Tensor], Tensor], x: Tensor):
     """The gradient that a backward gives, element by element, in lockstep on all ranks."""
     x = x.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(x), x)
@@ -72,7 +72,7 @@ def check_gradient(comm: Communicator, loss: Callable[[Tensor], Tensor], x: Tens
 
 @worlds
 def test_gradients_are_those_of_finite_differences(world: Any):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         torch.manual_seed(comm.rank)
         check_gradient(comm, layered, torch.randn(comm.num_owned, 1, dtype=torch.float64))
 
@@ -86,7 +86,7 @@ def test_second_gradients_are_those_of_finite_differences(world: Any):
         (gradient,) = torch.autograd.grad(layered(x), x, create_graph=True)
         return gradient.square().sum()
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         torch.manual_seed(comm.rank)
         check_gradient(comm, squared_gradient, torch.randn(comm.num_owned, 1, dtype=torch.float64) / 2)
 
@@ -94,7 +94,7 @@ def test_second_gradients_are_those_of_finite_differences(world: Any):
 
 
 def test_gradcheck_on_one_rank():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         x = torch.randn(comm.num_owned, 2, dtype=torch.float64, requires_grad=True)
         for verb in (comm.expand, comm.fold):
             assert torch.autograd.gradcheck(verb, x)
@@ -120,7 +120,7 @@ def test_expand_and_fold_are_adjoint(world: Any):
 @worlds
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 def test_complex_gradients_are_summed(world: Any, dtype: torch.dtype):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         torch.manual_seed(comm.rank)
         whole = torch.complex(torch.randint(-9, 9, (comm.num_local, 3)).double(), torch.ones(()).double())
         for gradient in (whole.to(dtype), whole.to(dtype).conj()):
@@ -134,7 +134,7 @@ def test_complex_gradients_are_summed(world: Any, dtype: torch.dtype):
 def test_a_gradient_that_cannot_be_summed_is_an_error():
     """Not silence: 8-bit floats travel, but have no sum."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         x = torch.zeros(comm.num_owned, 4, requires_grad=True)
         narrow = dgcl.graph_allgather(x.to(torch.float8_e4m3fn))
         with pytest.raises(TypeError, match=r"rows: torch\.float8_e4m3fn rows cannot be summed"):
@@ -146,7 +146,7 @@ def test_a_gradient_that_cannot_be_summed_is_an_error():
 @worlds
 @named("reentrant", {"non-reentrant": False, "reentrant": True})
 def test_activation_checkpointing(world: Any, reentrant: bool):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         torch.manual_seed(comm.rank)
         x = torch.randn(comm.num_owned, 4, requires_grad=True)
         layered(x).backward()
@@ -170,7 +170,7 @@ def test_a_result_that_is_not_used_has_no_backward():
 def test_the_graph_keeps_its_communicator():
     """The caller may forget it between forward and backward."""
 
-    def run() -> None:
+    def run():
         comm = join(shares)
         held = folded(comm, torch.ones(comm.num_local))
         x = torch.ones(comm.num_owned, requires_grad=True)
@@ -190,7 +190,7 @@ def test_operators_and_the_short_way_are_the_same(world: Any):
     also of rows that are views, and a result may be changed in place."""
 
     class Watch(TorchDispatchMode):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.seen: list[str] = []
 
@@ -198,7 +198,7 @@ def test_operators_and_the_short_way_are_the_same(world: Any):
             self.seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         base = torch.randn(2, comm.num_owned, dtype=torch.float64, requires_grad=True)
         found = []
         for watch in (nullcontext(), Watch()):
@@ -220,7 +220,7 @@ def test_operators_and_the_short_way_are_the_same(world: Any):
 def test_what_is_not_differentiated_has_no_gradient(
     verb: Callable[[Tensor, Communicator, int], Tensor],
 ):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         rows = torch.randn(comm.num_owned if verb is ops.expand else comm.num_local, 3)
         plain = verb(rows, comm, comm._number)
         rows.requires_grad_()
@@ -236,7 +236,7 @@ def test_what_is_not_differentiated_has_no_gradient(
 
 @named("verb", {"expand": ops.expand, "fold": ops.fold})
 def test_tangents_and_maps_are_refused(verb: Callable[[Tensor, Communicator, int], Tensor]):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         rows = torch.randn(comm.num_owned, 3)
         for mapped in (lambda x: verb(x, comm, comm._number), comm.aggregator("sum")):
             with pytest.raises(NotImplementedError, match=r"torch\.func\.vmap.*rows of \(samples, F\)"):
@@ -254,7 +254,7 @@ def test_tangents_and_maps_are_refused(verb: Callable[[Tensor, Communicator, int
 def test_functional_gradients_are_those_of_autograd():
     """First and second ones, through an exchange, an aggregation and a sum over ranks."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         x = torch.randn(comm.num_owned, 3, dtype=torch.float64)
 
         def loss(x: Tensor) -> Tensor:
@@ -289,7 +289,7 @@ def test_threads_get_numbers_of_their_own():
 def test_the_operators_keep_the_rules_of_torch():
     """Schema, fake kernels and autograd registration, as torch itself checks them."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         number = comm._number
         for operator, num_rows in (
             (ops.expand_operator, comm.num_owned),
@@ -307,7 +307,7 @@ OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 # Compiled, in processes: dynamo is not made for ranks that are threads.
 
 
-def compiled(backend: str) -> None:
+def compiled(backend: str):
     """Values, gradients and the number of calls are those of eager mode."""
     comm = join(LINE.shares())
     torch.manual_seed(comm.rank)
@@ -335,7 +335,7 @@ def compiled(backend: str) -> None:
     comm.close()
 
 
-def compiled_with_an_idle_rank() -> None:
+def compiled_with_an_idle_rank():
     """Rank 1 uses no result at all; the others depend on its calls, in their order."""
     comm = join(LINE.shares(), timeout=60.0)
     x = torch.randn(comm.num_owned, 1, dtype=torch.float64)
@@ -354,7 +354,7 @@ def compiled_with_an_idle_rank() -> None:
     comm.close()
 
 
-def compiled_for_two_communicators() -> None:
+def compiled_for_two_communicators():
     """A compiled function must not go on using the communicator that it was compiled with."""
     first, second = join(LINE.shares()), join(random_world(25, 3, "line", num_nodes=17).shares())
 
@@ -375,7 +375,7 @@ def compiled_for_two_communicators() -> None:
         comm.close()
 
 
-def compiled_for_many_shapes() -> None:
+def compiled_for_many_shapes():
     """Widths and types that vary: sizes become symbols in the graph."""
     comm = join(LINE.shares())
 

@@ -104,7 +104,7 @@ def test_inference_mode():
     assert all(dgcl.launch(in_inference_mode, 3))
 
 
-def abandons_a_fold() -> None:
+def abandons_a_fold():
     comm = build("directed", 3)
     if comm.rank == 0:
         comm.transport.begin_fold(torch.ones(comm.num_halo, 4))
@@ -117,7 +117,7 @@ def test_a_fold_that_is_dropped_is_an_error_on_peers():
 
 
 def test_autograd_knows_what_was_added():
-    def act() -> None:
+    def act():
         comm = build("directed", 1)
         z = torch.ones(comm.num_owned, 2, requires_grad=True)
         into = torch.exp(z)  # saved for its backward
@@ -189,7 +189,7 @@ def test_baselines_exchange_halo_rows_too():
 # Misuse
 
 
-def _changed(channel: str) -> None:
+def _changed(channel: str):
     comm = build("directed", 2, channel)
     rows = torch.zeros(comm.num_owned, 2)
     pending = dgcl.graph_allgather_async(rows)
@@ -271,7 +271,7 @@ def in_a_fork(carry_on: Any) -> int:
 
 @pytest.mark.parametrize("world_size", [1, 2])  # alone: nothing was left to be done when the process forked
 def test_a_fork_does_not_carry_on_what_its_rank_has_started(world_size: int):
-    def act() -> None:
+    def act():
         comm = build("directed", world_size)
         rows = random_bits((comm.num_nodes, 4), torch.int64)
         into = torch.ones(comm.num_owned)
@@ -299,7 +299,7 @@ def test_a_fork_does_not_carry_on_what_its_rank_has_started(world_size: int):
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_rows_are_not_waited_for_once_the_communicator_is_closed(world_size: int):
-    def act() -> None:
+    def act():
         comm = build("directed", world_size)
         whole = random_bits((comm.num_nodes, 4), torch.int64)
         before = comm.expand_async(whole[comm.owned_ids])

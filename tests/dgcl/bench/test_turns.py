@@ -10,13 +10,13 @@ from dgcl.bench.turns import Clock, Sample, Timing, combine, in_turns, take_turn
 class Counted:
     """A clock that advances by a second a look, and a lane that notes what is done to it."""
 
-    def __init__(self, name: str, steps: list[str]) -> None:
+    def __init__(self, name: str, steps: list[str]):
         self.name, self.steps = name, steps
 
-    def prepare(self, first: int, calls: int) -> None:
+    def prepare(self, first: int, calls: int):
         self.steps.append(f"{self.name} prepares {first}+{calls}")
 
-    def run(self, call: int) -> None:
+    def run(self, call: int):
         self.steps.append(f"{self.name} runs {call}")
 
     def check(self) -> int:

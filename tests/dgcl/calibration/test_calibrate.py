@@ -20,7 +20,7 @@ from tests.samples import named
 LEAST = Effort(seconds=0.0, least=1, most=1, rounds=1)
 
 
-def check_outcome(outcome: Calibration, num_ranks: int, num_checks: int) -> None:
+def check_outcome(outcome: Calibration, num_ranks: int, num_checks: int):
     """Whatever the figures are: they are figures of everything, and the file can be used."""
     told = outcome_json(outcome)
     topology = outcome.fit.topology
@@ -92,7 +92,7 @@ def test_several_hosts_are_refused(monkeypatch):
 
     monkeypatch.setattr(run_module, "place_of_this_rank", place)
 
-    def rank() -> None:
+    def rank():
         with pytest.raises(ValueError, match=r"several hosts \(node0, node1\), whose clocks differ"):
             run_rank(None, 512, 0, LEAST)
 
@@ -103,7 +103,7 @@ def test_a_rank_that_fails_ends_it(monkeypatch):
     met = 0
     barrier = Barrier.__call__
 
-    def failing(self: Barrier) -> None:
+    def failing(self: Barrier):
         nonlocal met
         met += context.require_control().rank == 1
         if met > 5:

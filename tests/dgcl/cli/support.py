@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 Run = Callable[..., Outcome]
 
 
-def save_graph(path: Path, num_nodes: int, edges: list[tuple[int, int]]) -> None:
+def save_graph(path: Path, num_nodes: int, edges: list[tuple[int, int]]):
     """A graph file as docs/cli.md has it: CSR of out-neighbours."""
     tails, heads = np.array(sorted(edges), np.int32).reshape(-1, 2).T
     indptr = np.concatenate([[0], np.cumsum(np.bincount(tails, minlength=num_nodes))]).astype(np.int32)

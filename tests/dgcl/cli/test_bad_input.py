@@ -166,7 +166,7 @@ REFUSED = {
 }
 
 
-def assert_refused(run: Run, folder: Path, line: str, message: str) -> None:
+def assert_refused(run: Run, folder: Path, line: str, message: str):
     before = listing(folder)
     for extra in ([], ["--json"]):
         outcome = run(*line.split(), *extra)
@@ -190,7 +190,7 @@ def test_no_value(run: Run, folder: Path, line: str):
     assert_refused(run, folder, line, f"{option}:? must be .*got '({value}|{'|'.join(value.split(':'))})'")
 
 
-def edited(path: Path, **changes: object) -> None:
+def edited(path: Path, **changes: object):
     """Rewrite an npz file with some arrays changed; None leaves one out."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {**file, **changes}
@@ -201,7 +201,7 @@ def edited_json(**changes: object) -> str:
     return json.dumps({key: value for key, value in {**LINE, **changes}.items() if value is not None})
 
 
-def damage(path: Path, kind: str) -> None:
+def damage(path: Path, kind: str):
     """Make of a good file one of the ways in which files go wrong."""
     whole = path.read_bytes() if path.is_file() else b""
     if kind == "missing":

@@ -51,7 +51,7 @@ def test_row_that_does_not_arrive(run: Run, plan_file: Path):
     assert_rejected(run, plan_file, "tree|class|link")
 
 
-def assert_rejected(run: Run, path: Path, reason: str) -> None:
+def assert_rejected(run: Run, path: Path, reason: str):
     text = run("check", path)
     assert text.status == 1
     assert text.out == ""

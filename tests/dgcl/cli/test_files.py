@@ -13,7 +13,7 @@ from dgcl.cli.files import check_output, replacing
 from dgcl.planner.npz import write_npz
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str):
     with replacing(str(path)) as temporary:
         temporary.write_text(text)
 
@@ -41,7 +41,7 @@ def test_failure_leaves_the_old_file_and_nothing_else(tmp_path, error: type | OS
     path = tmp_path / "a.npz"
     path.write_text("old")
 
-    def write_half() -> None:
+    def write_half():
         with replacing(str(path)) as temporary:
             temporary.write_text("half")
             raise error

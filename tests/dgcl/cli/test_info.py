@@ -48,7 +48,7 @@ def test_the_check_finds_wrong_rows_and_errors(run: Run, monkeypatch):
     assert outcome.status == 1
     assert "rows that arrived were wrong" in outcome.out
 
-    def broken(comm: Communicator, rows: object) -> None:
+    def broken(comm: Communicator, rows: object):
         raise RuntimeError("no luck")
 
     monkeypatch.setattr(Communicator, "expand", broken)

@@ -92,7 +92,7 @@ def test_interrupt_of_a_process(folder: Path):
 def test_interrupt_leaves_no_file(folder: Path, monkeypatch, capsys):
     before = set(folder.iterdir())
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object):
         raise KeyboardInterrupt
 
     from dgcl.planner import Plan

@@ -22,7 +22,7 @@ COMMAND = "topo calibrate --threads"
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch):
     """One call for each measurement."""
     monkeypatch.setattr(topo_calibrate, "_effort", lambda args: Effort(0.0, least=1, most=1, rounds=1))
     monkeypatch.setattr(timing, "_FLUSH", 1 << 20)
@@ -57,7 +57,7 @@ def test_json_is_the_file(run: Run):
 
 @pytest.mark.usefixtures("folder")
 def test_a_lost_rank_is_one_line(run: Run, monkeypatch):
-    def lost(*args: object) -> None:
+    def lost(*args: object):
         raise dgcl.CommError("rank 1 died (exit code -9)")
 
     monkeypatch.setattr(topo_calibrate, "_started", lost)

@@ -25,7 +25,7 @@ GPUS = Topology.from_json(
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(monkeypatch: pytest.MonkeyPatch):
     """No GPU, and copies that take no time to measure."""
 
     def none(name: str) -> Imported:

@@ -45,7 +45,7 @@ def mlp(width: int = WIDTH, out: int = WIDTH) -> Module:
 
 
 class Signed(Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = pyg.SignedConv(WIDTH, 3, first_aggr=True)
         self.second = pyg.SignedConv(3, 3, first_aggr=False)
@@ -58,7 +58,7 @@ class Signed(Module):
 class Res(Module):
     """Skips, norms by hand, edges without loops, and a layer used twice."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.conv, self.norm = pyg.GATv2Conv(WIDTH, WIDTH, edge_dim=OF_EDGES), pyg.PairNorm()
 
@@ -71,7 +71,7 @@ class Res(Module):
 class OwnLayer(pyg.MessagePassing):
     """As a tutorial writes one: reads a pair and a tensor by themselves, too, and counts in-edges."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(aggr="add")
         self.lin = Linear(WIDTH, WIDTH)
 
@@ -89,7 +89,7 @@ class OwnLayer(pyg.MessagePassing):
 class Mesh(pyg.MessagePassing):
     """A step of MeshGraphNet, which updates its edges, too."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(aggr="sum")
         self.of_edges, self.of_vertices = mlp(2 * WIDTH + OF_EDGES, OF_EDGES), mlp(WIDTH + OF_EDGES)
 

@@ -37,7 +37,7 @@ def test_ranks_give_what_one_device_gives(name, strategy):
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_cannot_be_exact_is_refused_by_name(name):
-    def refused() -> None:
+    def refused():
         dgcl.build_comm_info(graph(), "uniform", part=torch.arange(NUM_NODES) % 3)
         with pytest.raises(ValueError, match=r"cannot be distributed as it is:\n.*\(dgl\.nn\.\w+\) .*; "):
             dgcl.distribute(ZOO[name][0]())
@@ -46,7 +46,7 @@ def test_what_cannot_be_exact_is_refused_by_name(name):
 
 
 def test_what_a_graph_of_a_rank_refuses():
-    def rank() -> None:
+    def rank():
         g = dgcl.dispatch(graph(), topology="uniform", part=torch.arange(NUM_NODES) % 2)
         rows = torch.ones(g.num_nodes() + 1, 2)
         with pytest.raises(dgl.DGLError, match=r"features to match number of nodes"):

@@ -24,7 +24,7 @@ PART = torch.arange(NUM_NODES) % 5 % 3
 class Model(nn.Module):
     """Dropout as a function and as a module, attention that drops, layers of several kinds."""
 
-    def __init__(self, p: float = 0.0, width: int = WIDTH) -> None:
+    def __init__(self, p: float = 0.0, width: int = WIDTH):
         super().__init__()
         self.p = p
         self.first = pyg.GATConv(width, 4, heads=2, dropout=p)

@@ -58,7 +58,7 @@ def graph_of_dgl() -> Any:
 class ByType(nn.Module):
     """Layers and norms by type."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.conv = pyg.HeteroConv(
             {
@@ -75,7 +75,7 @@ class ByType(nn.Module):
 
 
 class Plain(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.second = pyg.SAGEConv((-1, -1), 4), pyg.SAGEConv((-1, -1), 3)
 
@@ -92,7 +92,7 @@ def translated() -> nn.Module:
 class OfDgl(nn.Module):
     """Layers by type, then one layer for all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         layers = {
             "writes": dnn.GATConv((3, 4), 2, 2),
@@ -183,7 +183,7 @@ def on_rank(name: str, model: nn.Module) -> tuple[Any, ...]:
     return dgcl.collect(out), dgcl.collect(grads), parameters
 
 
-def check_whole(g: Any, whole: Any) -> None:
+def check_whole(g: Any, whole: Any):
     """The same graph, edges in their order, and rows of vertices and edges."""
     for name in whole.ntypes:
         assert torch.equal(g.nodes[name].data["x"], whole.nodes[name].data["x"])
@@ -200,7 +200,7 @@ def expected(name: str) -> tuple[nn.Module, list[Any]]:
     return model, steps(copy.deepcopy(model), data(), lambda model: None)
 
 
-def check_rank(measured: Any, reference: Any) -> None:
+def check_rank(measured: Any, reference: Any):
     for one, other in zip(measured[:2], reference[:2], strict=True):
         assert one.keys() == other.keys()
         check([one[name] for name in other], other.values())

@@ -24,7 +24,7 @@ from tests.dgcl.distributed.test_pyg_zoo import check
 class Tutorial(pyg.MessagePassing):
     """The layer that PyG's tutorial on message passing writes, sizes left out where they can be."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(aggr="add")
         self.lin = nn.Linear(WIDTH, 4)
 
@@ -42,7 +42,7 @@ class Tutorial(pyg.MessagePassing):
 class Own(nn.Module):
     """A forward of the user's, around a layer of PyG."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.conv = pyg.GraphConv(WIDTH, 4)
         self.table = nn.Embedding(NUM_NODES, WIDTH)
@@ -166,7 +166,7 @@ def test_it_is_said(words, act):
 
     kind = type("Kind", (Own,), {"forward": forward})
 
-    def rank() -> None:
+    def rank():
         data = dgcl.dispatch(graph(), topology="uniform")
         own = dgcl.distribute(kind().double()).eval()
         if words in REFUSED:
@@ -184,7 +184,7 @@ def test_it_is_said(words, act):
 
 
 def test_what_cannot_be_trained_is_refused_when_it_is():
-    def rank() -> None:
+    def rank():
         data = dgcl.dispatch(graph(), topology="uniform")
         own = dgcl.distribute(nn.Sequential(nn.Linear(WIDTH, 4), nn.AlphaDropout(0.5)).double().eval())
         assert own(data.x).shape == (len(data.x), 4)

@@ -51,7 +51,7 @@ def rank(zoo, module, names, strategy="halo"):
     return [dgcl.collect(out), None if x_grad is None else dgcl.collect(x_grad), *grads]
 
 
-def check(measured, expected) -> None:
+def check(measured, expected):
     """The same numbers; a gradient of zeros is none."""
     for one, other in zip(measured, expected, strict=True):
         if one is None or other is None:
@@ -60,7 +60,7 @@ def check(measured, expected) -> None:
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
-def check_ranks(zoo, name, strategy) -> None:
+def check_ranks(zoo, name, strategy):
     make, names = zoo.ZOO[name]
     module = seeded(make)
     measured = dgcl.launch(rank, 3, zoo, module, names, strategy)[0]
@@ -86,7 +86,7 @@ def test_what_cannot_be_exact_is_refused_by_name(name):
     if not hasattr(pyg, name.split()[0]):
         pytest.skip(f"this PyG has no {name}")
 
-    def refused() -> None:
+    def refused():
         dgcl.build_comm_info(graph(), "uniform", part=torch.arange(NUM_NODES) % 3)
         module = ZOO[name][0]()
         classes = [type(each) for each in module.modules()]

@@ -91,7 +91,7 @@ def draw(num: int, seed: int, deadline: float, set_up: float = 2.0) -> list[Tria
     ]
 
 
-def program(channel: Connection, deadline: float) -> None:
+def program(channel: Connection, deadline: float):
     """Meets, makes a communicator and windows, and trains until something happens."""
     context.control = None
     dgcl.init(timeout=deadline)
@@ -123,10 +123,10 @@ def set_up_seconds(at_once: int) -> float:
         return time.monotonic() - begun
 
 
-def serve(channel: Connection, deadline: float, has_child: bool) -> None:
+def serve(channel: Connection, deadline: float, has_child: bool):
     """Run the program; say how it ended, and end as a process does that returns to the interpreter."""
 
-    def raise_error(number: int, frame: FrameType | None) -> None:
+    def raise_error(number: int, frame: FrameType | None):
         raise ZeroDivisionError("in the user's program")
 
     signal.signal(signal.SIGUSR1, raise_error)
@@ -144,11 +144,11 @@ def serve(channel: Connection, deadline: float, has_child: bool) -> None:
     channel.recv()
 
 
-def _raise_again() -> None:
+def _raise_again():
     """Let no fault pass without effect: Python ignores what is raised inside a destructor or another callback."""
 
-    def again(ignored: Any) -> None:
-        def raise_it(number: int, frame: FrameType | None) -> None:
+    def again(ignored: Any):
+        def raise_it(number: int, frame: FrameType | None):
             raise ignored.exc_value
 
         if isinstance(ignored.exc_value, (ZeroDivisionError, KeyboardInterrupt)):

@@ -76,13 +76,13 @@ class _Leave(BaseException):
 class Fault:
     """Strikes at its point: this object is called with the name of every point that the rank passes."""
 
-    def __init__(self, case: Case, rank: int, channel: Connection) -> None:
+    def __init__(self, case: Case, rank: int, channel: Connection):
         self._case, self._channel = case, channel
         self._left = case.occurrence + 1 if rank == case.victim else 0
         self._limits: tuple[int, tuple[int, int]] | None = None
         self.other: Communicator | None = None  # for calls that nobody else makes
 
-    def __call__(self, name: str) -> None:
+    def __call__(self, name: str):
         if self._limits is not None and name.endswith("after"):
             self.lift()
         if self._case.point == "engine" and name == "ready: told one more":
@@ -94,7 +94,7 @@ class Fault:
             self._channel.send(("struck", time.monotonic()))
             self._strike()
 
-    def _strike(self) -> None:
+    def _strike(self):
         kind = self._case.kind
         if self._case.point == "engine":  # in the middle of compiled code
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -118,7 +118,7 @@ class Fault:
         else:
             self._exhaust_memory()
 
-    def _exhaust_memory(self) -> None:
+    def _exhaust_memory(self):
         """From now on the kernel refuses: a larger memory file, or another mapping."""
         if self._case.point == "map: before":
             limit, size = resource.RLIMIT_AS, int(Path("/proc/self/statm").read_text().split()[0]) * 4096
@@ -127,18 +127,18 @@ class Fault:
         self._limits = limit, resource.getrlimit(limit)
         resource.setrlimit(limit, (size, self._limits[1][1]))
 
-    def lift(self) -> None:
+    def lift(self):
         """Let there be memory again."""
         if self._limits is not None:
             resource.setrlimit(*self._limits)
             self._limits = None
 
 
-def _nothing(name: str) -> None:
+def _nothing(name: str):
     """A point where nothing happens."""
 
 
-def work(comm: Communicator, problem: Problem, seed: int, point: Point, kept: list[Any], rounds: int) -> None:
+def work(comm: Communicator, problem: Problem, seed: int, point: Point, kept: list[Any], rounds: int):
     """Every verb in turn, every result held against what is known; some are kept with a copy."""
     order = np.random.default_rng(seed).permutation(len(_WIDTHS))
     ids, owned = local_ids(comm).double(), comm.owned_ids
@@ -165,7 +165,7 @@ def work(comm: Communicator, problem: Problem, seed: int, point: Point, kept: li
         del pending
 
 
-def serve(channel: Connection, problems: dict[str, Problem]) -> None:
+def serve(channel: Connection, problems: dict[str, Problem]):
     """Play the cases that come through the channel, and answer what the harness asks about them."""
     everyone = context.require_control()
     rank = everyone.rank
@@ -203,7 +203,7 @@ def serve(channel: Connection, problems: dict[str, Problem]) -> None:
             return
 
 
-def _meet_again(timeout: float = 60.0) -> None:
+def _meet_again(timeout: float = 60.0):
     context.control = None
     dgcl.init(timeout=timeout)
 
@@ -211,7 +211,7 @@ def _meet_again(timeout: float = 60.0) -> None:
 class _StoreControl(Control):
     """The control plane of some of the ranks: torch's groups need all of them to be made."""
 
-    def __init__(self, name: str, ranks: list[int], rank: int) -> None:
+    def __init__(self, name: str, ranks: list[int], rank: int):
         super().__init__(ranks.index(rank), len(ranks))
         self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
         self._round = 0

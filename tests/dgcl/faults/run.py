@@ -41,7 +41,7 @@ class Harness:
         grace: Seconds that a survivor may take beyond its deadline.
     """
 
-    def __init__(self, world_size: int, grace: float = GRACE) -> None:
+    def __init__(self, world_size: int, grace: float = GRACE):
         self.world_size, self._grace = world_size, grace
         self.tally = Tally()
         self._problems: dict[str, Problem] = make_problems(world_size)
@@ -64,7 +64,7 @@ class Harness:
             self.close()
         return wrong
 
-    def close(self) -> None:
+    def close(self):
         """End the ranks; nothing of theirs may be left."""
         if self._ranks is None:
             return

@@ -51,7 +51,7 @@ Point = Callable[[str], None]
 class Steps:
     """The steps of one communicator, with ``point(name)`` between them."""
 
-    def __init__(self, comm: Communicator, point: Point) -> None:
+    def __init__(self, comm: Communicator, point: Point):
         runtime: Any = comm.transport.runtime
         self._runtime, self._point = runtime, point
         peers = range(comm.world_size)
@@ -77,12 +77,12 @@ class Steps:
     def _shadow(self, kind: int, peer: int) -> int:
         return int(self._shadows[kind, peer].ctypes.data)
 
-    def _wrap(self) -> None:
+    def _wrap(self):
         runtime, point = self._runtime, self._point
         start, run = runtime.start, runtime.run
         look, gone = runtime._check_failures, runtime.peers.gone
 
-        def started(call: Any, begin: Any) -> None:
+        def started(call: Any, begin: Any):
             point("call: nobody told")
             start(call, begin)
             for shadow, real in self._own_ready[id(call.task)]:
@@ -106,7 +106,7 @@ class Steps:
             self.push(point)
             return done
 
-        def looked(*rest: Any) -> None:
+        def looked(*rest: Any):
             self.push(point)
             self.pull(point)
             point("waiting")
@@ -135,7 +135,7 @@ class Steps:
 
         return called
 
-    def pull(self, point: Point) -> None:
+    def pull(self, point: Point):
         """Show the engine what peers have raised."""
         for peer, (ready, done) in enumerate(zip(self._ready, self._done, strict=True)):
             shadow = self._shadow(0, peer)
@@ -151,7 +151,7 @@ class Steps:
                 point("done: seen, rows not read")
                 write_word(shadow, count)
 
-    def push(self, point: Point) -> None:
+    def push(self, point: Point):
         """Raise for peers what the engine has raised."""
         for peer, real in enumerate(self._own_done):
             count = read_word(self._shadow(2, peer))
@@ -161,7 +161,7 @@ class Steps:
                 point("done: flag raised")
 
 
-def watch_stages(wire: Any, point: Point) -> None:
+def watch_stages(wire: Any, point: Point):
     """Call ``point`` before and after a stage of the collective transport is sent."""
     post = wire.post
 

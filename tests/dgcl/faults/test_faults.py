@@ -62,7 +62,7 @@ def test_every_kind_of_fault_at_every_place(channel: str, sixth: int):
     num = sum(map(len, table.values()))
     chosen = list(cases(harnesses[0].worlds, num, seed=1, channel=channel))[sixth::6]
 
-    def play(number: int) -> None:
+    def play(number: int):
         try:
             for case in chosen[number :: len(harnesses)]:
                 harnesses[number].play(case)

@@ -50,41 +50,41 @@ def start(comm: Communicator) -> object:
     return comm.expand_async(torch.zeros(comm.num_owned, 3)).wait()
 
 
-def accuracy(comm: Communicator) -> None:
+def accuracy(comm: Communicator):
     logits = torch.eye(4)[torch.arange(comm.num_owned) % 4]
     dgcl.nn.accuracy(logits, torch.zeros(comm.num_owned, dtype=torch.int64), comm=comm)
 
 
-def allgather(comm: Communicator) -> None:
+def allgather(comm: Communicator):
     dgcl.graph_allgather(torch.ones(comm.num_owned, 3), comm)
 
 
-def loss(comm: Communicator) -> None:
+def loss(comm: Communicator):
     dgcl.nn.loss(F.mse_loss, comm=comm)(torch.ones(comm.num_owned), torch.zeros(comm.num_owned))
 
 
-def collect(comm: Communicator) -> None:
+def collect(comm: Communicator):
     comm.collect(torch.ones(comm.num_owned))
 
 
-def repeat(comm: Communicator) -> None:
+def repeat(comm: Communicator):
     """Calls that begin when the odd rank has done what it does."""
     comm.control.barrier()
     for _ in range(100):
         expand(3)(comm)
 
 
-def repeat_after_all(comm: Communicator) -> None:
+def repeat_after_all(comm: Communicator):
     """Nobody's rows come before the odd rank has dropped its call, which could otherwise be over by then."""
     comm.control.barrier()
     repeat(comm)
 
 
-def drop(comm: Communicator) -> None:
+def drop(comm: Communicator):
     comm.expand_async(torch.zeros(comm.num_owned, 3))
 
 
-def fail(comm: Communicator) -> None:
+def fail(comm: Communicator):
     comm.fail("stopped")
 
 
@@ -160,7 +160,7 @@ def play(case: str, world: str, channel: str) -> tuple[str, str, list[int]]:
     return kind, text, sent
 
 
-def judge(results: list[tuple[str, str, list[int]]], case: str, channel: str) -> None:
+def judge(results: list[tuple[str, str, list[int]]], case: str, channel: str):
     _, _, kind, words = CASES[case]
     for rank, (error, text, _) in enumerate(results):
         assert error == kind, text
@@ -208,11 +208,11 @@ def test_where_another_thread_may_come_the_deadline_tells():
             (hurried if comm.rank else announced)(comm)
         return f"{type(caught.value).__name__}: {caught.value}"
 
-    def announced(comm: Communicator) -> None:
+    def announced(comm: Communicator):
         comes.set()
         accuracy(comm)
 
-    def hurried(comm: Communicator) -> None:
+    def hurried(comm: Communicator):
         comes.wait(60)
         hurry(comm.transport.runtime, 3.0)  # rank 0, which waits alone, waits longer
         allgather(comm)
@@ -228,7 +228,7 @@ def test_where_another_thread_may_come_the_deadline_tells():
 def test_a_slow_rank_is_waited_for():
     """Ranks that make the same calls may be in a collective while another is still in the exchange before it."""
 
-    def run() -> None:
+    def run():
         comm = join(ANY_TREES.shares())
         for step in range(20):
             if comm.rank == step % 3:

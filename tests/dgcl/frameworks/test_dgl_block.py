@@ -19,7 +19,7 @@ dgl = pytest.importorskip("dgl")
 class WithEdges(nn.Module):
     """A layer that takes rows of edges, which are those of their ends here."""
 
-    def __init__(self, conv: nn.Module, width: int) -> None:
+    def __init__(self, conv: nn.Module, width: int):
         super().__init__()
         self.conv, self.width = conv, width
 

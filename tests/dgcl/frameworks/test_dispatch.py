@@ -53,7 +53,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool((one == other).all()) if isinstance(one, torch.Tensor) else one == other
 
 
-def check_back(back: Any, whole: Any) -> None:
+def check_back(back: Any, whole: Any):
     for store, expected in zip(back.stores, whole.stores, strict=True):
         values = dict(store.items())
         assert values.pop("num_nodes", N) in (N, 17, 6)
@@ -92,7 +92,7 @@ def test_data_is_divided_by_vertices_and_edges_and_comes_back(world_size: int, g
 def test_every_type_of_edges_has_an_exchange_of_its_own(world_size: int):
     whole = heterogeneous()
 
-    def run(rank: int) -> None:
+    def run(rank: int):
         data = dgcl.dispatch(whole if rank == 0 else None)
         comm = current()
         numbers = {name: torch.from_numpy(comm._vertices(name)[0]) for name in whole.node_types}
@@ -148,7 +148,7 @@ def collect_changed(data: Any, key: Any = "paper", **values: Any) -> Any:
     ],
 )
 def test_what_is_wrong_on_one_rank_is_an_error_on_all(right: Any, wrong: Any, words: str):
-    def run(rank: int) -> None:
+    def run(rank: int):
         data = dgcl.dispatch(heterogeneous())
         with pytest.raises(ValueError, match=words):
             (wrong if rank == 1 else right)(data)
@@ -185,7 +185,7 @@ WRONG = {
 def test_what_cannot_be_divided_is_an_error_on_every_rank(case: str):
     make, options, words = WRONG[case]
 
-    def run(rank: int) -> None:
+    def run(rank: int):
         with pytest.raises((ValueError, TypeError), match=words):
             dgcl.dispatch(make() if rank == 0 else None, **options)
 
@@ -206,7 +206,7 @@ def test_what_is_open_is_what_it_is_named():
 
 
 def test_rows_of_edges_that_are_given_as_those_of_vertices():
-    def run(rank: int) -> None:
+    def run(rank: int):
         data = homogeneous()
         dgcl.dispatch(data)
         with pytest.raises(ValueError, match=r"rows of edges: hand them out with comm.dispatch_edges"):

@@ -72,7 +72,7 @@ def weights_of(case: Case, kind: str) -> Tensor | None:
     return None if kind == "unweighted" else weight
 
 
-def distinct_loops(case: Case) -> None:
+def distinct_loops(case: Case):
     loops = case.edges[0][case.edges[0] == case.edges[1]]
     if len(np.unique(loops)) < len(loops):
         pytest.skip("PyG keeps one of several weights of a self loop, and does not say which")

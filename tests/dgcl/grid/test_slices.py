@@ -283,7 +283,7 @@ def test_what_cannot_be_is_refused_with_a_way_out():
     ],
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], text: str):
-    def build() -> None:
+    def build():
         with pytest.raises(ValueError, match=text):
             dgcl.build_comm_info(CASE_BY_NAME["directed"].graph, "uniform", **options)
 

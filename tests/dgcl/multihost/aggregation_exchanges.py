@@ -52,7 +52,7 @@ def aggregation_on_rank(
     assert isinstance(operation, Operation)
     x, out = torch.rand(comm.num_owned, WIDTH), torch.zeros(comm.num_owned, WIDTH)
 
-    def there_and_back() -> None:
+    def there_and_back():
         for each in (operation, operation.transposed):
             _exchange(each, comm, x, out)
 
@@ -76,7 +76,7 @@ def aggregation_on_rank(
     }
 
 
-def _exchange(operation: Operation, comm: dgcl.Communicator, x: Tensor, out: Tensor) -> None:
+def _exchange(operation: Operation, comm: dgcl.Communicator, x: Tensor, out: Tensor):
     """What an aggregation moves, with nothing summed but what the fold adds."""
     if operation.expand is not None:
         comm.transport.begin_expand(x, operation.expand, wait=True).wait()

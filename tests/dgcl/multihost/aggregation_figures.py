@@ -64,7 +64,7 @@ def lines(graph: str) -> Iterator[str]:
     )
 
 
-def main() -> None:
+def main():
     """Print the table, and put it into the page if that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="a graph file")

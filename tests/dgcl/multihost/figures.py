@@ -75,7 +75,7 @@ def layout_line(pool: HostPool, name: str, edges: np.ndarray, parts: str, gather
     return f"| {' | '.join(cells)} |"
 
 
-def main() -> None:
+def main():
     """Print both tables, and put them into the page if that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", default="", help="the page")

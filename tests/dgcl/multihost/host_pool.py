@@ -36,14 +36,14 @@ class HostPool(RankPool):
 
     def __init__(
         self, ranks: Sequence[int], megabytes: float | None = None, cards: Sequence[int] | None = None
-    ) -> None:
+    ):
         super().__init__(sum(ranks))
         self.ranks, self.megabytes = list(ranks), megabytes
         self.card_of_rank = list(cards or [0] * max(ranks))
         self.host_of_rank = [host for host, count in enumerate(ranks) for _ in range(count)]
         self.hosts: Hosts | None = None
 
-    def close(self) -> None:
+    def close(self):
         """End the ranks, and take the hosts away."""
         for process in self._processes:
             process.kill()  # unshare --kill-child takes what runs on the host with it
@@ -54,7 +54,7 @@ class HostPool(RankPool):
             self.hosts.__exit__(None, None, None)
             self.hosts = None
 
-    def _start(self) -> None:
+    def _start(self):
         self.hosts = Hosts(len(self.ranks), self.megabytes, max(self.card_of_rank) + 1).__enter__()
         address = f"tcp://{self.hosts.address(0)}:{PORT}"
         preload = ",".join(PRELOAD if self.megabytes is None else OURS)
@@ -82,7 +82,7 @@ class HostPool(RankPool):
                 pipe.close()
 
 
-def main() -> None:
+def main():
     """On a host: ``ADDRESS WORLD_SIZE MODULES RANK:PIPE:NAMESPACE ...``; returns when all ranks have ended."""
     address, world_size, preload, *places = sys.argv[1:]
     ranks = [place.split(":") for place in places]
@@ -101,9 +101,7 @@ def main() -> None:
         os.waitpid(child, 0)
 
 
-def _be_rank(
-    rank: int, world_size: int, address: str, pipe: int, namespace: str, pipes: Sequence[int]
-) -> None:
+def _be_rank(rank: int, world_size: int, address: str, pipe: int, namespace: str, pipes: Sequence[int]):
     """In a process of its own: go to the card's network, and serve until the tests are over."""
     try:
         for other in pipes:

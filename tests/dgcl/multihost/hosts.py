@@ -52,7 +52,7 @@ class Hosts:
         cards: How many a host has.
     """
 
-    def __init__(self, count: int, megabytes: float | None = None, cards: int = 1) -> None:
+    def __init__(self, count: int, megabytes: float | None = None, cards: int = 1):
         self.count, self.cards = count, cards
         self._name = f"dgcl{secrets.token_hex(3)}"
         self._megabytes = megabytes
@@ -68,7 +68,7 @@ class Hosts:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ):
         for process in self._running:
             if process.poll() is None:
                 process.kill()  # unshare --kill-child takes what runs on the host with it
@@ -110,7 +110,7 @@ class Hosts:
             *("sh", "-c", script, "sh", f"host{host}", *command),
         ]
 
-    def torchrun(self, ranks: Sequence[int], module: str, *args: str, timeout: float = DEADLINE) -> None:
+    def torchrun(self, ranks: Sequence[int], module: str, *args: str, timeout: float = DEADLINE):
         """Run a module under torchrun, with ``ranks[h]`` ranks on host h, to its end.
 
         Raises:
@@ -119,7 +119,7 @@ class Hosts:
         self.start(ranks, module, *args)
         self.finish(timeout)
 
-    def start(self, ranks: Sequence[int], module: str, *args: str) -> None:
+    def start(self, ranks: Sequence[int], module: str, *args: str):
         """Start that, and return at once."""
         for host, count in enumerate(ranks):
             run = [
@@ -139,12 +139,12 @@ class Hosts:
                 )
             )
 
-    def check_running(self) -> None:
+    def check_running(self):
         """Fail with what they said if any has ended."""
         if any(process.poll() for process in self._running):
             self.finish(0.5)
 
-    def finish(self, timeout: float = DEADLINE) -> None:
+    def finish(self, timeout: float = DEADLINE):
         """Wait for what was started."""
         until = time.monotonic() + timeout
         said = []
@@ -165,7 +165,7 @@ class Hosts:
         """The process whose end takes all with it that was started on a host."""
         return self._running[host].pid
 
-    def pause(self, host: int, paused: bool) -> None:
+    def pause(self, host: int, paused: bool):
         """Stop all processes that were started on a host, or let them go on."""
         waiting = [self.process(host)]
         while waiting:
@@ -175,19 +175,19 @@ class Hosts:
                 waiting += [int(child) for child in children.split()]
                 os.kill(process, signal.SIGSTOP if paused else signal.SIGCONT)
 
-    def cut_off(self, host: int) -> None:
+    def cut_off(self, host: int):
         """Take a host's links down, with nothing said to anybody."""
         self._set(host, "down")
 
-    def restore(self, host: int) -> None:
+    def restore(self, host: int):
         """And up again."""
         self._set(host, "up")
 
-    def _set(self, host: int, state: str) -> None:
+    def _set(self, host: int, state: str):
         for card in range(self.cards):
             self.check(["ip", "-n", f"{self._name}-switch", "link", "set", f"port{host}-{card}", state])
 
-    def limit(self, host: int, megabytes: float) -> None:
+    def limit(self, host: int, megabytes: float):
         """Limit what each card of a host sends, and what it is sent, to ``megabytes`` MB/s.
 
         The burst is what the kernel may be late by on a busy machine without the link losing speed; the queue drops
@@ -200,7 +200,7 @@ class Hosts:
             for namespace, port in ends:
                 self.check(["tc", "-n", namespace, "qdisc", "replace", "dev", port, *shape])
 
-    def _make(self) -> None:
+    def _make(self):
         switch = f"{self._name}-switch"
         self.check(["ip", "netns", "add", switch])
         self.check(["ip", "-n", switch, "link", "add", "bridge", "type", "bridge"])
@@ -211,7 +211,7 @@ class Hosts:
             if self._megabytes is not None:
                 self.limit(host, self._megabytes)
 
-    def _make_card(self, host: int, card: int) -> None:
+    def _make_card(self, host: int, card: int):
         switch, name, port = f"{self._name}-switch", self.namespace(host, card), f"port{host}-{card}"
         self.check(["ip", "netns", "add", name])
         ends = ["eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", switch]

@@ -7,14 +7,14 @@ from dgcl.bench.table import write_between
 from tests.dgcl.multihost.hosts import missing
 
 
-def require_hosts() -> None:
+def require_hosts():
     """End the program with the reason if hosts cannot be made here."""
     why = missing()
     if why is not None:
         raise SystemExit(f"no hosts: {why}")
 
 
-def print_table(program: str, mark: str, lines: Iterator[str]) -> None:
+def print_table(program: str, mark: str, lines: Iterator[str]):
     """The whole of a program with one table: ``program`` is its docstring."""
     parser = argparse.ArgumentParser(description=program.splitlines()[0])
     parser.add_argument("--write", default="", help="the page")
@@ -23,7 +23,7 @@ def print_table(program: str, mark: str, lines: Iterator[str]) -> None:
     print_into(given.write, mark, lines)
 
 
-def print_into(page: str, mark: str, lines: Iterable[str]) -> None:
+def print_into(page: str, mark: str, lines: Iterable[str]):
     """Print each line as it comes, then write all of them between the marks of ``page``, if one is named."""
     said = []
     for line in lines:

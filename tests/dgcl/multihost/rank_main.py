@@ -162,7 +162,7 @@ def ending(error: CommError, when: float) -> dict[str, Any]:
     return {"kind": type(error).__name__, "text": str(error), "when": when}
 
 
-def count(done: int) -> None:
+def count(done: int):
     """Let the test see how far this rank has come, whole."""
     place = FOLDER / f"calls{dist.get_rank()}"
     place.with_suffix(".new").write_text(str(done))
@@ -175,7 +175,7 @@ CHECKS: dict[str, Callable[..., Any]] = {
 FOLDER = Path(sys.argv[1]) if __name__ == "__main__" else Path()
 
 
-def main() -> None:
+def main():
     """All checks that were asked for, in order; a word after a colon is given to a check."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -42,7 +42,7 @@ def topology(architecture: str, case: str, ranks: list[int]) -> str | Topology:
 
 def train_and_compare(
     pools: PoolMaker, ranks: list[int], architecture: str, case: str, precision: str = "float64"
-) -> None:
+):
     pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric"}.get(architecture.split("-")[0], "torch"))
     shape = topology(architecture, case, ranks)
     runs = pools(ranks).run(on_rank, architecture, case, sum(ranks), shape, precision)

@@ -44,7 +44,7 @@ def hosts() -> Iterator[Hosts]:
         yield made
 
 
-def wait_until(what: Callable[[], bool], seconds: float, words: str) -> None:
+def wait_until(what: Callable[[], bool], seconds: float, words: str):
     until = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < until, f"{words}: not after {seconds:g} s"
@@ -57,7 +57,7 @@ def calls_made(folder: Path) -> int:
     return min(int(file.read_text() or 0) if file.exists() else 0 for file in files)
 
 
-def start(hosts: Hosts, folder: Path, what: str, timeout: float) -> None:
+def start(hosts: Hosts, folder: Path, what: str, timeout: float):
     hosts.start(RANKS, MODULE, str(folder), f"{what}:{timeout}")
 
     def under_way() -> bool:
@@ -76,7 +76,7 @@ def endings(folder: Path, ranks: list[int], timeout: float) -> dict[int, dict[st
     return {rank: next(iter(answer.values())) for rank, answer in answers.items()}
 
 
-def check(ending: dict[str, Any], rank: int, since: float, limit: float) -> None:
+def check(ending: dict[str, Any], rank: int, since: float, limit: float):
     connecting = "cannot connect to each other" in ending["text"]  # torch does not say which rank is missing
     assert ending["kind"] in ("CommTimeoutError", "PeerLostError") or connecting, ending
     assert f"rank {rank}" in ending["text"], ending
@@ -113,7 +113,7 @@ def test_what_goes_on_and_a_link_that_almost_stands_still(what: str, timeout: fl
     """A link that is down for a while, a host that stands still for a while and a slow link are waited for."""
     start(hosts, tmp_path, what, timeout)
 
-    def goes_on(words: str) -> None:
+    def goes_on(words: str):
         before = calls_made(tmp_path)
 
         def gone_on() -> bool:

@@ -130,7 +130,7 @@ def test_halo_rows_are_refused_in_training_only():
 class OnePlaceTwice(nn.Module):
     """A norm that two names lead to."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = self.second = nn.BatchNorm1d(4)
 

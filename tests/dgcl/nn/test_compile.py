@@ -15,7 +15,7 @@ from tests.dgcl.awkward import CASES
 class Model(nn.Module):
     """Attention between two exchanges, with dropout."""
 
-    def __init__(self, graph) -> None:
+    def __init__(self, graph):
         super().__init__()
         self.graph = graph
         self.first, self.second, self.scores = nn.Linear(5, 6), nn.Linear(6, 3), nn.Linear(6, 1)

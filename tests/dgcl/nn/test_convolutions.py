@@ -115,7 +115,7 @@ def train(
 COUNT: dict[int, int] = {}
 
 
-def assert_equal_runs(found: Run, wanted: Run) -> None:
+def assert_equal_runs(found: Run, wanted: Run):
     assert found[0] == pytest.approx(wanted[0], rel=EXACT)
     torch.testing.assert_close(found[1], wanted[1], rtol=EXACT, atol=EXACT)
     assert found[2].keys() == wanted[2].keys()
@@ -182,7 +182,7 @@ def test_bad_options_are_refused():
 def test_other_loops_on_one_rank_are_named():
     case = CASE_BY_NAME["self-loops"]
 
-    def on_rank() -> None:
+    def on_rank():
         comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(3))
         conv = dgcl.nn.GCNConv(2, 2, add_self_loops=comm.rank != 2)
         with pytest.raises(

@@ -16,7 +16,7 @@ STEPS = 4
 class MeanModel(nn.Module):
     """Two layers of mean aggregation, with normalisation and dropout between them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.norm, self.second = nn.Linear(5, 8), dgcl.nn.BatchNorm(8), nn.Linear(8, 3)
         self.drop = dgcl.nn.Dropout(0.3, seed=5)

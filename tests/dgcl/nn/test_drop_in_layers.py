@@ -115,7 +115,7 @@ def test_the_same_edges_are_dropped_on_any_number_of_ranks(world_size):
 class Attention(nn.Module):
     """A GAT layer with dropout of rows and of attention, after a linear layer."""
 
-    def __init__(self, graph) -> None:
+    def __init__(self, graph):
         super().__init__()
         self.graph = graph
         self.linear, self.scores, self.last = nn.Linear(WIDTH, 6), nn.Linear(6, 2), nn.Linear(12, 3)

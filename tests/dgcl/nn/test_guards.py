@@ -23,7 +23,7 @@ Data = pytest.importorskip("torch_geometric.data").Data
 class Readout(nn.Module):
     """A layer, and what a function makes of its rows."""
 
-    def __init__(self, pool: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, pool: Callable[[Tensor], Tensor]):
         super().__init__()
         self.conv, self.pool = pyg.SAGEConv(3, 4).double(), pool
 
@@ -31,7 +31,7 @@ class Readout(nn.Module):
         return self.pool(self.conv(x, edge_index))
 
 
-def train(pool: Callable[[Tensor], Tensor], data: Any, compiled: bool = False) -> None:
+def train(pool: Callable[[Tensor], Tensor], data: Any, compiled: bool = False):
     """Two steps of a distributed model, of which the second must say nothing new."""
     model = dgcl.distribute(Readout(pool))
     run = torch.compile(model, backend="eager") if compiled else model
@@ -43,14 +43,14 @@ def train(pool: Callable[[Tensor], Tensor], data: Any, compiled: bool = False) -
         dgcl.nn.sync_gradients(model)
 
 
-def plain_loss(data: Any, share: Callable[[Tensor], Tensor]) -> None:
+def plain_loss(data: Any, share: Callable[[Tensor], Tensor]):
     model = dgcl.distribute(Readout(lambda x: x))
     for _ in range(2):
         share(model(data.x, data.edge_index).square()).backward()
         dgcl.nn.sync_gradients(model)
 
 
-def with_term(data: Any, term: Callable[[Tensor], Tensor]) -> None:
+def with_term(data: Any, term: Callable[[Tensor], Tensor]):
     model = dgcl.distribute(Readout(lambda x: x))
     for _ in range(2):
         out = model(data.x, data.edge_index)
@@ -59,7 +59,7 @@ def with_term(data: Any, term: Callable[[Tensor], Tensor]) -> None:
         dgcl.nn.sync_gradients(model)
 
 
-def undistributed(data: Any) -> None:
+def undistributed(data: Any):
     dgcl.nn.broadcast_parameters(pyg.GraphSAGE(3, 4, 2))
 
 
@@ -139,7 +139,7 @@ def on_rank(run: Callable[[Any], Any]) -> Any:
 
 
 def test_collected_rows_carry_no_gradient_silently():
-    def run(data: Any) -> None:
+    def run(data: Any):
         x = data.x.requires_grad_()
         for dst in (0, None):
             whole = dgcl.collect(2 * x, dst)

@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 class OneByOne(nn.Module):
     """The same model, of layers that autograd differentiates."""
 
-    def __init__(self, stack: dgcl.nn.InPlaceGCN) -> None:
+    def __init__(self, stack: dgcl.nn.InPlaceGCN):
         super().__init__()
         self.convs = copy.deepcopy(stack.convs)
         self.slope = stack.options.slope
@@ -69,7 +69,7 @@ def connect(name: str, world_size: int, edges: str | tuple[int, int, int]) -> dg
     return dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size), **given)
 
 
-def fill(model: nn.Module) -> None:
+def fill(model: nn.Module):
     """Parameters that are the same on every rank: ranks are threads, and share torch's generator."""
     generator = torch.Generator().manual_seed(2)
     for parameter in model.parameters():
@@ -123,7 +123,7 @@ def compare(
     return pairs
 
 
-def assert_same(pairs: list[tuple[Tensor, Tensor]]) -> None:
+def assert_same(pairs: list[tuple[Tensor, Tensor]]):
     for mine, theirs in pairs:
         torch.testing.assert_close(mine, theirs, rtol=EXACT, atol=EXACT)
 
@@ -276,18 +276,18 @@ def misuse() -> list[str]:
     x = comm.dispatch_features(features(26, 3))
     said = []
 
-    def twice() -> None:
+    def twice():
         loss = stack(x).sum()
         loss.backward(retain_graph=True)
         loss.backward()
 
-    def too_late() -> None:
+    def too_late():
         loss = stack(x).sum()
         with torch.no_grad():
             stack(x)
         loss.backward()
 
-    def changed() -> None:
+    def changed():
         loss = stack(x).sum()
         with torch.no_grad():
             stack.convs[1].lin.weight.add_(1)

@@ -45,7 +45,7 @@ def test_pools(kind: str, world_size: int):
 class Potential(nn.Module):
     """Energies of edges, added up at their heads, and an MLP behind the readout."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.edges = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4)).double()
@@ -84,7 +84,7 @@ def test_energy_and_forces(energy: Any, of_rows: Any, world_size: int):
     expected = F.mse_loss(whole, ENERGY) + F.mse_loss(-gradient, TARGETS)
     expected.backward()
 
-    def rank(comm: dgcl.Communicator) -> None:
+    def rank(comm: dgcl.Communicator):
         copy = Potential()
         copy.load_state_dict(model.state_dict())
         graph, own = comm.local_graph("csr"), rows(3)[comm.owned_ids].requires_grad_()
@@ -107,7 +107,7 @@ def test_energy_and_forces(energy: Any, of_rows: Any, world_size: int):
 
 
 def test_a_batch_of_another_length_is_refused():
-    def rank(comm: dgcl.Communicator) -> None:
+    def rank(comm: dgcl.Communicator):
         with pytest.raises(ValueError, match=r"batch must be int64 with shape \(23,\)"):
             dgcl.nn.global_mean_pool(rows(2), torch.zeros(3).long())
 

@@ -30,7 +30,7 @@ def band(num_nodes: int) -> np.ndarray:
 
 
 class Gcn(nn.Module):
-    def __init__(self, width_in: int, width_out: int) -> None:
+    def __init__(self, width_in: int, width_out: int):
         super().__init__()
         self.product = nn.Linear(width_in, width_out)
 
@@ -39,7 +39,7 @@ class Gcn(nn.Module):
 
 
 class Gat(nn.Module):
-    def __init__(self, width_in: int, width_out: int) -> None:
+    def __init__(self, width_in: int, width_out: int):
         super().__init__()
         self.product, self.attention = nn.Linear(width_in, width_out), nn.Linear(width_out, 2)
 
@@ -53,7 +53,7 @@ class Gat(nn.Module):
 class Wide(nn.Module):
     """Its aggregate is made once and kept, in a file."""
 
-    def __init__(self, width_in: int, width_out: int) -> None:
+    def __init__(self, width_in: int, width_out: int):
         super().__init__()
         self.product = nn.Linear(width_in, width_out)
 
@@ -95,7 +95,7 @@ def losses(mode: str, model: str, features: str, folder: str, procs: str = "none
         yield float(loss.detach())
 
 
-def main(*arguments: str) -> None:
+def main(*arguments: str):
     torch.set_num_threads(1)
     dgcl.init()
     for loss in losses(*arguments):

@@ -32,7 +32,7 @@ KEPT = {
 class Chunked(nn.Module):
     """One layer of an architecture, as it is called for a chunk, with what follows it."""
 
-    def __init__(self, architecture: str, layer: Any, is_last: bool) -> None:
+    def __init__(self, architecture: str, layer: Any, is_last: bool):
         super().__init__()
         self.framework, self.model = architecture.split("-")
         self.layer, self.is_last = layer, is_last
@@ -83,7 +83,7 @@ class Chunked(nn.Module):
 class OfAggregate(nn.Module):
     """The same layer, given its aggregate."""
 
-    def __init__(self, architecture: str, layer: Any, is_last: bool) -> None:
+    def __init__(self, architecture: str, layer: Any, is_last: bool):
         super().__init__()
         self.model, self.layer, self.is_last = architecture.split("-")[1], layer, is_last
 

@@ -23,7 +23,7 @@ NUM_NODES, WIDTH = 30_000, 256
 class Mean(nn.Module):
     """A product of means."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.product = nn.Linear(WIDTH, WIDTH)
 
@@ -47,7 +47,7 @@ def peak_of_step(comm: dgcl.Communicator, chunks: int, folder: str) -> tuple[int
     layers = [Mean(), Mean()]
     before, peak, is_over = anonymous(), 0, threading.Event()
 
-    def watch() -> None:
+    def watch():
         nonlocal peak
         while not is_over.is_set():
             peak = max(peak, anonymous())
@@ -71,7 +71,7 @@ def peak_of_step(comm: dgcl.Communicator, chunks: int, folder: str) -> tuple[int
     return device.total, peak - before
 
 
-def main(folder: str, *chunks: str) -> None:
+def main(folder: str, *chunks: str):
     torch.set_num_threads(1)
     dgcl.init()
     peak_of_step(dgcl.build_comm_info(as_graph(band(1000))), 2, folder)  # loads what a first step loads

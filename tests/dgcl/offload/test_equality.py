@@ -30,7 +30,7 @@ LAYOUTS = [
 
 
 @pytest.fixture(autouse=True)
-def _framework_is_installed(request: pytest.FixtureRequest) -> None:
+def _framework_is_installed(request: pytest.FixtureRequest):
     parameters = getattr(request.node, "callspec", None)
     framework = (parameters.params if parameters else {}).get("architecture", "torch-").split("-")[0]
     pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[framework])

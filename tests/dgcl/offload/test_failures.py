@@ -23,7 +23,7 @@ from tests.dgcl.offload.sets import random_graph
 class Killed(nn.Module):
     """Ends its process, on rank 1, in the chunk with this number."""
 
-    def __init__(self, is_me: bool, chunk: int) -> None:
+    def __init__(self, is_me: bool, chunk: int):
         super().__init__()
         self.left = chunk if is_me else -1
 
@@ -34,7 +34,7 @@ class Killed(nn.Module):
         return g.sum(src)
 
 
-def killed_rank(folder: str) -> None:
+def killed_rank(folder: str):
     comm = dgcl.build_comm_info(random_graph(30, 110, 3), "uniform", timeout=60.0)
     off = dgcl.Offload(comm, chunks=4, store=folder)
     x = off.dispatch_features(torch.ones(30, 2))
@@ -56,7 +56,7 @@ def test_a_rank_that_is_interrupted_in_a_write(tmp_path):
         loss = off.layer(nn.Linear(2, 2), x, aggregate="sum", keep=True).sum()
         if comm.rank == 1:
 
-            def interrupted(*arguments: Any) -> None:
+            def interrupted(*arguments: Any):
                 raise KeyboardInterrupt
 
             off.store.unload = interrupted  # type: ignore[method-assign]
@@ -76,7 +76,7 @@ def test_a_rank_whose_disk_is_full(tmp_path, monkeypatch):
     """That of rank 0 when the second layer gives rows; rank 1, which has fewer, is told."""
     allocate, rows = os.posix_fallocate, 24 * 1000 * 4
 
-    def full(descriptor: int, offset: int, num_bytes: int) -> None:
+    def full(descriptor: int, offset: int, num_bytes: int):
         if num_bytes == rows:
             raise OSError(28, "No space left on device")
         allocate(descriptor, offset, num_bytes)

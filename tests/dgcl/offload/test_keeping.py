@@ -43,7 +43,7 @@ def on_ranks(function: Callable[..., Any], **options: Any) -> list[Any]:
 
 
 class Product(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(WIDTH, 3, generator=torch.Generator().manual_seed(1)).double())
 
@@ -104,7 +104,7 @@ def test_both_ways_give_the_same_bits(own_rows: bool):
 
 
 def test_nothing_is_decided_without_a_backward():
-    def run(comm: dgcl.Communicator, off: dgcl.Offload) -> None:
+    def run(comm: dgcl.Communicator, off: dgcl.Offload):
         x = off.dispatch_features(torch.ones(30, WIDTH, dtype=torch.float64))
         off.infer(lambda off, x: off.layer(Product(), x, aggregate="mean"), x)
         off.layer(Product(), x, aggregate="mean", constant=True).sum().backward()

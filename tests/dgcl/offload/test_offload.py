@@ -36,7 +36,7 @@ def connected(function: Callable[[dgcl.Communicator], Any], world_size: int = 2,
 def test_rows_come_back_in_global_order(tmp_path):
     features = np.arange(60.0).reshape(30, 2)
 
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         off = dgcl.Offload(comm, chunks=5, store=tmp_path)
         x = off.dispatch_features(features if comm.rank == 0 else None)
         ids = off.owned_ids
@@ -72,7 +72,7 @@ def test_example_of_the_page_runs(tmp_path):
     assert found is not None
     code = found[1].replace("/scratch", str(tmp_path))
 
-    def run() -> None:
+    def run():
         names: dict[str, Any] = {"dgcl": dgcl, "torch": torch, "torch_geometric": SimpleNamespace(nn=pyg)}
         names |= {
             "graph": GRAPH,
@@ -88,7 +88,7 @@ def test_example_of_the_page_runs(tmp_path):
 
 
 def test_as_few_chunks_as_fit():
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         widths = (64, 32)
         one = dgcl.Offload(comm, chunks=1, memory_limit=None, widths=widths)
         peak = one.memory().device.total
@@ -111,7 +111,7 @@ def test_as_few_chunks_as_fit():
 def test_host_memory_is_what_lives(tmp_path, widths: tuple[int, ...], kept: bool, in_files: bool):
     """By name and to the byte, in the second step as in the first; of equal widths by the published formula, too."""
 
-    def step(off: dgcl.Offload, layers: list[torch.nn.Linear], x: torch.Tensor, labels: torch.Tensor) -> None:
+    def step(off: dgcl.Offload, layers: list[torch.nn.Linear], x: torch.Tensor, labels: torch.Tensor):
         h, options = x, {"aggregate": "mean", "keep": True} if kept else {}
         for layer in layers[:-1]:
             h = off.layer(layer, h, **options) if kept else off.layer(Sums(layer), h)
@@ -120,7 +120,7 @@ def test_host_memory_is_what_lives(tmp_path, widths: tuple[int, ...], kept: bool
         del h
         loss.backward()
 
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         off = dgcl.Offload(
             comm, chunks=3, widths=widths, method="direct", store=tmp_path if in_files else None
         )
@@ -155,7 +155,7 @@ def slots_of_layers(widths: tuple[int, ...], kept: bool) -> list[int]:
 def test_inference_holds_two_layers_of_rows():
     widths = (8, 6, 32, 4)
 
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         off = dgcl.Offload(comm, chunks=3, widths=widths, method="direct")
         layers = torch.nn.ModuleList(Sums(torch.nn.Linear(*pair)) for pair in pairwise(widths))
 
@@ -176,7 +176,7 @@ def test_inference_holds_two_layers_of_rows():
 def test_what_does_not_fit_is_not_begun(monkeypatch):
     """Graphs are kept where they fit into what is free, and said; rows that do not fit are refused."""
 
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         off = dgcl.Offload(comm, chunks=3)
         assert off.memory().graphs == GRAPH_BYTES * comm.local.num_edges
         assert "graphs of all chunks kept" in off.describe()
@@ -220,7 +220,7 @@ def test_edges_stay_in_part_files(tmp_path):
 class Sums(torch.nn.Module):
     """A layer that sums itself."""
 
-    def __init__(self, inner: torch.nn.Module) -> None:
+    def __init__(self, inner: torch.nn.Module):
         super().__init__()
         self.inner = inner
 
@@ -259,7 +259,7 @@ class Sums(torch.nn.Module):
     ],
 )
 def test_arguments_that_cannot_be(options: dict[str, Any], message: str):
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         with pytest.raises((TypeError, ValueError), match=message):
             dgcl.Offload(comm, **options)
 
@@ -267,7 +267,7 @@ def test_arguments_that_cannot_be(options: dict[str, Any], message: str):
 
 
 def test_questions_that_cannot_be():
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         off = dgcl.Offload(comm, chunks=2)
         for widths in (5, ["a"], [3], [3, 0]):
             with pytest.raises(ValueError, match="widths must be given, as integers"):
@@ -279,7 +279,7 @@ def test_questions_that_cannot_be():
 
 
 def test_files_in_memory_have_no_thread_that_reads_ahead():
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         off = dgcl.Offload(comm, chunks=2, store="/dev/shm")
         x = off.dispatch_features(torch.ones(30, 3)).requires_grad_()
         off.layer(Sums(torch.nn.Identity()), x).sum().backward()
@@ -289,10 +289,10 @@ def test_files_in_memory_have_no_thread_that_reads_ahead():
 
 
 def test_a_rank_without_room_is_told_to_all(tmp_path, monkeypatch):
-    def no_room(*arguments: Any) -> None:
+    def no_room(*arguments: Any):
         raise OSError(28, "store: 1 GB of rows do not fit")
 
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         off = dgcl.Offload(comm, chunks=2, store=tmp_path)
         if comm.rank == 1:
             monkeypatch.setattr(off.store, "empty", no_room)
@@ -303,13 +303,13 @@ def test_a_rank_without_room_is_told_to_all(tmp_path, monkeypatch):
 
 
 def test_other_placements_and_ranks_that_disagree():
-    def placed(comm: dgcl.Communicator) -> None:
+    def placed(comm: dgcl.Communicator):
         with pytest.raises(ValueError, match="Offload needs all in-edges of a rank's vertices"):
             dgcl.Offload(comm, chunks=2)
 
     connected(placed, edges="tail")
 
-    def differ(comm: dgcl.Communicator) -> None:
+    def differ(comm: dgcl.Communicator):
         with pytest.raises(
             ValueError, match=r"same on every rank: rank 0 asks for .*chunks=2.*rank 1 for .*chunks=3"
         ):

@@ -256,7 +256,7 @@ def _results(comm: dgcl.Communicator, chunk_by: str, folder: Path) -> dict[str, 
     x = off.dispatch_features(FEATURES)
     found: dict[str, Any] = {}
 
-    def both(name: str, function: Callable[[Tensor], Tensor], is_scalar: bool = False) -> None:
+    def both(name: str, function: Callable[[Tensor], Tensor], is_scalar: bool = False):
         """The result, and the gradient, of rows from the Offload."""
         rows = off.dispatch_features(FEATURES).requires_grad_()
         out = function(rows)
@@ -315,7 +315,7 @@ def expected() -> dict[str, Any]:
     a, weighted = dense(), dense(WEIGHTS)
     found: dict[str, Any] = {"file": FEATURES, "constant": a @ FEATURES}
 
-    def both(names: str, function: Callable[[Tensor], Tensor], is_scalar: bool = False) -> None:
+    def both(names: str, function: Callable[[Tensor], Tensor], is_scalar: bool = False):
         x = FEATURES.clone().requires_grad_()
         out = function(x)
         (out if is_scalar else (out * 0.5).square().sum()).backward()

@@ -93,7 +93,7 @@ def test_metis_that_wants_more_than_is_free(monkeypatch, caplog):
 
 
 def test_an_end_that_metis_does_not_explain_says_both_causes(monkeypatch):
-    def ends(*_: object, **__: object) -> None:
+    def ends(*_: object, **__: object):
         raise RuntimeError("Caught an unknown exception!")
 
     monkeypatch.setattr("pymetis.part_graph", ends)

@@ -163,7 +163,7 @@ def test_the_key_does_not_depend_on_how_the_graph_was_given():
     assert key(as_graph(EDGES[:, order].astype(np.int32))) == key()
 
 
-def rewrite(path: Path, **changes: Callable[[Any], Any]) -> None:
+def rewrite(path: Path, **changes: Callable[[Any], Any]):
     """Change arrays of an entry and sign it anew: damage that no checksum shows."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
@@ -173,11 +173,11 @@ def rewrite(path: Path, **changes: Callable[[Any], Any]) -> None:
     np.savez(path, **arrays)
 
 
-def cut(path: Path) -> None:
+def cut(path: Path):
     path.write_bytes(path.read_bytes()[:-200])
 
 
-def flip(path: Path) -> None:
+def flip(path: Path):
     """One bit of the parts, with the archive's checksum set right again."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
@@ -185,28 +185,28 @@ def flip(path: Path) -> None:
     np.savez(path, **arrays)
 
 
-def foreign(path: Path) -> None:
+def foreign(path: Path):
     """The entry of another seed under this one's name."""
     shares(path.parent / "other", options=PlanOptions(seed=5))
     os.replace(entries(path.parent / "other")[0], path)
     (path.parent / "other").rmdir()
 
 
-def link(path: Path) -> None:
+def link(path: Path):
     path.rename(path.parent.parent / "elsewhere.npz")
     path.symlink_to(path.parent.parent / "elsewhere.npz")
 
 
-def pipe(path: Path) -> None:
+def pipe(path: Path):
     path.unlink()
     os.mkfifo(path)
 
 
-def pickled(path: Path) -> None:
+def pickled(path: Path):
     np.savez(path, part=np.array([print], dtype=object))
 
 
-def claims_too_much(path: Path) -> None:
+def claims_too_much(path: Path):
     """A header that speaks of a terabyte."""
     with zipfile.ZipFile(path) as old:
         members = {name: old.read(name) for name in old.namelist()}
@@ -220,7 +220,7 @@ def claims_too_much(path: Path) -> None:
             new.writestr(name, data)
 
 
-def squeezed(path: Path) -> None:
+def squeezed(path: Path):
     with zipfile.ZipFile(path) as old:
         members = {name: old.read(name) for name in old.namelist()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as new:
@@ -310,7 +310,7 @@ def test_no_flipped_byte_is_believed(seed: int, tmp_path, caplog):
     assert len(caplog.records) == found
 
 
-def no_space(descriptor: int) -> None:
+def no_space(descriptor: int):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -326,7 +326,7 @@ def test_a_disk_that_fills_up_while_an_entry_is_written_is_one_warning(tmp_path,
     """The kernel itself refuses, in the middle of the file."""
     write = PlanCache._write
 
-    def write_on_a_small_disk(entry: PlanCache, arrays: dict[str, Any]) -> None:
+    def write_on_a_small_disk(entry: PlanCache, arrays: dict[str, Any]):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1500, before[1]))
         try:
@@ -365,7 +365,7 @@ def test_jobs_that_share_a_folder_see_whole_entries(tmp_path, caplog):
     assert plan is not None
     stop = threading.Event()
 
-    def write() -> None:
+    def write():
         while not stop.is_set():
             PlanCache(tmp_path, key()).store(part, plan)
 

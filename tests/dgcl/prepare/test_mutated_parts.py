@@ -82,9 +82,7 @@ def play(folders: list[Path]) -> list[bool]:
     return [computes(folder) for folder in folders]
 
 
-def trial(
-    rank_pool: Any, tmp_path: Path, strategy: Strategy | None, machine: Any, trials: int, seed: int
-) -> None:
+def trial(rank_pool: Any, tmp_path: Path, strategy: Strategy | None, machine: Any, trials: int, seed: int):
     inputs = prepare_inputs(EDGES, 3, machine, part=PARTS, strategy=strategy)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(part_files.secrets, "token_hex", lambda _: "token")

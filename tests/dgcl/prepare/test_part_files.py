@@ -80,28 +80,28 @@ def outcome(folder: Path) -> str:
     return "connected"
 
 
-def spoil_missing(folder: Path, rank: int = 2) -> None:
+def spoil_missing(folder: Path, rank: int = 2):
     part_path(folder, rank).unlink()
 
 
-def spoil_rank(folder: Path) -> None:
+def spoil_rank(folder: Path):
     part_path(folder, 1).write_bytes(part_path(folder, 0).read_bytes())
 
 
-def spoil_set(folder: Path) -> None:
+def spoil_set(folder: Path):
     first = part_path(folder, 0).read_bytes()
     save_parts(folder, prepare_inputs(EDGES, 3, "uniform", part=PARTS))
     part_path(folder, 0).write_bytes(first)
 
 
-def spoil_rename(folder: Path) -> None:
+def spoil_rename(folder: Path):
     """As if the writer of other parts had been killed before its last rename: their plan is not there yet."""
     plan = (folder / PLAN).read_bytes()
     save_parts(folder, prepare_inputs(EDGES, 3, "uniform", part=PARTS[::-1].copy()))
     (folder / PLAN).write_bytes(plan)
 
 
-def spoil_plan(folder: Path) -> None:
+def spoil_plan(folder: Path):
     (folder / PLAN).write_bytes(b"PK")
 
 
@@ -148,7 +148,7 @@ def test_a_writer_that_is_stopped(folder: Path, renames: int, monkeypatch):
     """Before the first rename nothing has changed; later a mix is refused; the next writer puts all right."""
     before, done = contents(folder), 0
 
-    def replace(source: Path, target: Path) -> None:
+    def replace(source: Path, target: Path):
         nonlocal done
         if done == renames:
             raise OSError("the disk is full")

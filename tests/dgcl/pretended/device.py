@@ -131,7 +131,7 @@ def _exchange(name: str, rows: Tensor, number: int, exchange: int = 0) -> Tensor
 _library = torch.library.Library("aten", "IMPL")
 
 
-def _factory(name: str, of_host: Any) -> None:
+def _factory(name: str, of_host: Any):
     def make(*args: Any, **kwargs: Any) -> OnDevice:
         return OnDevice(of_host(*args, **kwargs | {"device": "cpu", "pin_memory": False}))
 

@@ -152,7 +152,7 @@ def train(layer: str, *between: Callable[[], nn.Module]) -> Feature:
     return run
 
 
-def _move(modules: nn.Module, device: torch.device) -> None:
+def _move(modules: nn.Module, device: torch.device):
     for module in modules.modules():
         for held in (module._parameters, module._buffers):
             for name, value in held.items():

@@ -28,7 +28,7 @@ SEEDS = range(4)
 class Call:
     """A call on symbols, transfer by transfer, in any order that the protocol allows."""
 
-    def __init__(self, programs: list[Program], verb: str) -> None:
+    def __init__(self, programs: list[Program], verb: str):
         self.programs, self.verb = programs, verb
         self.schedules: list[Schedule] = [getattr(program, verb) for program in programs]
         self.received: set[tuple[int, int, int]] = set()  # (receiver, stage, sender)
@@ -53,7 +53,7 @@ class Call:
         earlier = ((rank, j) in self.left for j in range(i) if schedule.send_peer[j] == schedule.send_peer[i])
         return all(receive in self.received for receive in mine) and not any(earlier)
 
-    def run(self, send: Send) -> None:
+    def run(self, send: Send):
         """Read the rows, write them at the receiver, say so."""
         rank, i = send
         program, schedule = self.programs[rank], self.schedules[rank]
@@ -79,7 +79,7 @@ class Call:
                 total[row - start] += self.memory[rank][slot]
         return total
 
-    def finish(self, last: Send | None) -> None:
+    def finish(self, last: Send | None):
         """Run all there is, and `last` only when nothing else can go on."""
         while self.left:
             able = [send for send in self.left if self.may_run(send)]
@@ -134,7 +134,7 @@ def test_at_any_pace_for_any_plan(seed: int, num_edges: int, wander: bool):
 def test_plans_of_many_stages_carried_out(seed: int):
     world = many_stages(seed)
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         ids = local_ids(comm)
         for call in range(3):
             full = random_bits((comm.num_nodes, 5), torch.int64, seed=call)

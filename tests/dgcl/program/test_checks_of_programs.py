@@ -12,7 +12,7 @@ from tests.dgcl.support_proof import agreed
 from tests.samples import sampled
 
 
-def verify(programs: list[Program]) -> None:
+def verify(programs: list[Program]):
     """What each rank checks, and what they compare."""
     for rank, program in enumerate(programs):
         check_program(program)
@@ -113,7 +113,7 @@ def test_every_change_is_rejected_in_plans_of_many_stages():
     assert_every_change_is_rejected(random_world(5, 6, wandering(5), num_nodes=30, num_edges=25))
 
 
-def assert_every_change_is_rejected(world: World) -> None:
+def assert_every_change_is_rejected(world: World):
     escaped, num_rejected = [], 0
     for what, programs in mutants(world, seed=5):
         same = all(

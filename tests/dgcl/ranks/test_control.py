@@ -19,7 +19,7 @@ from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
 from tests.dgcl.rank_pool import RankPool
 
 
-def collectives() -> None:
+def collectives():
     """Every collective, with values that tell who gave them."""
     control = context.require_control()
     rank, world_size = control.rank, control.world_size
@@ -64,7 +64,7 @@ def meet(
     rendezvous = ThreadRendezvous(world_size, timeout)
     results: list[Any] = [None] * world_size
 
-    def run(rank: int) -> None:
+    def run(rank: int):
         try:
             results[rank] = ranks[rank](ThreadControl(rendezvous, rank), rendezvous)
         except Exception as error:
@@ -83,7 +83,7 @@ def comes(control: ThreadControl, rendezvous: ThreadRendezvous) -> list[Any]:
     return control.exchange(control.rank)
 
 
-def leaves(control: ThreadControl, rendezvous: ThreadRendezvous) -> None:
+def leaves(control: ThreadControl, rendezvous: ThreadRendezvous):
     rendezvous.leave(control.rank, "has returned")
 
 
@@ -103,7 +103,7 @@ def test_threads_that_do_not_come_are_named_after_the_deadline():
         finally:
             gave_up.release()
 
-    def stays_away(control: ThreadControl, rendezvous: ThreadRendezvous) -> None:
+    def stays_away(control: ThreadControl, rendezvous: ThreadRendezvous):
         assert all(gave_up.acquire(timeout=60) for _ in range(2))
 
     results = meet(3, 0.2, waits, stays_away, waits)
@@ -147,7 +147,7 @@ def test_leaving_after_a_round_does_not_disturb_it():
 
 
 def test_rounds_of_hurried_and_slow_threads_keep_their_values_apart():
-    def run() -> None:
+    def run():
         control = context.require_control()
         chance = random.Random(control.rank)
         for step in range(100):
@@ -159,7 +159,7 @@ def test_rounds_of_hurried_and_slow_threads_keep_their_values_apart():
 
 
 def test_scatter_wants_one_entry_per_rank():
-    def run() -> None:
+    def run():
         with pytest.raises(ValueError, match="rank 0 must give one entry per rank"):
             context.require_control().scatter([1, 2, 3])
 
@@ -220,11 +220,11 @@ def test_a_reason_is_read_by_others_and_belongs_to_its_group():
 class BrokenStore(dist.HashStore):
     """The store of a job whose keeper has died, or whose host does not answer."""
 
-    def __init__(self, answer: Callable[[], None]) -> None:
+    def __init__(self, answer: Callable[[], None]):
         super().__init__()
         self._answer = answer
 
-    def set(self, key: str, value: str) -> None:
+    def set(self, key: str, value: str):
         self._answer()
 
     def check(self, keys: list[str]) -> bool:
@@ -232,7 +232,7 @@ class BrokenStore(dist.HashStore):
         return False
 
 
-def dies() -> None:
+def dies():
     raise dist.DistNetworkError("Broken pipe")
 
 
@@ -240,7 +240,7 @@ def dies() -> None:
 def test_a_store_that_is_gone_is_said_and_not_waited_for(how: str):
     is_over, answered = threading.Event(), []
 
-    def hangs() -> None:
+    def hangs():
         is_over.wait(60)
         answered.append(None)
 

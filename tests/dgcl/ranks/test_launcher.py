@@ -114,7 +114,7 @@ def test_functions_for_processes_must_be_importable():
 def test_a_ranks_own_error_is_raised_before_what_followed_from_it():
     """Rank 2 alone is at fault; the others wait for it in the control plane."""
 
-    def run() -> None:
+    def run():
         control = context.require_control()
         if control.rank == 2:
             raise KeyError("mine")
@@ -132,7 +132,7 @@ def test_a_ranks_own_error_is_raised_before_what_followed_from_it():
 
 
 def test_a_thread_that_returns_early_is_not_waited_for():
-    def run() -> None:
+    def run():
         control = context.require_control()
         if control.rank == 1:
             return
@@ -156,7 +156,7 @@ def test_an_interrupt_of_the_caller_stops_threads(where: str):
     shares = WORLD.shares()
     started = threading.Barrier(3)
 
-    def run() -> None:
+    def run():
         comm = join(shares)
         started.wait()
         if comm.rank == 0:
@@ -177,7 +177,7 @@ def test_an_interrupt_of_the_caller_stops_threads(where: str):
 
 
 class Unpicklable(Exception):
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str):
         super().__init__(text)
         self.lock = threading.Lock()
 
@@ -241,7 +241,7 @@ def test_processes_that_fail(how: str, kind: type[BaseException], text: str, for
     assert "rank 1" in "\n".join([str(raised.value), *raised.value.__notes__])
 
 
-def report_and_sleep(folder: str) -> None:
+def report_and_sleep(folder: str):
     control = context.require_control()
     (Path(folder) / str(control.rank)).write_text(str(os.getpid()))
     time.sleep(600)

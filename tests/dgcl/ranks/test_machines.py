@@ -24,7 +24,7 @@ TWO_HOSTS = [RankPlace(f"id{r % 2}", f"node{r % 2}") for r in range(4)]  # ranks
 
 
 @pytest.fixture(autouse=True)
-def _no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_measurement(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machines, "copy_rates", lambda copiers: CopyRates(8.0, 8.0 + copiers))
 
 
@@ -168,7 +168,7 @@ def test_a_failure_reaches_every_rank(tmp_path):
     drivers = {f"id{m}": FakeDriver(gpus_of(2)) for m in (0, 1)}
     caught = []
 
-    def rank() -> None:
+    def rank():
         control = context.require_control()
         machine = places[control.rank].machine
         try:

@@ -101,7 +101,7 @@ def test_a_rank_that_meets_twice_at_once_is_told():
     assert second.step() == number
 
 
-def retry(members: list[int]) -> None:
+def retry(members: list[int]):
     """The last of these ranks misses a first rendezvous, the others give up at different times; then all come."""
     if dist.get_rank() not in members:
         return
@@ -130,7 +130,7 @@ def test_processes_that_retry_meet(rank_pool: Callable[[int], RankPool], members
     rank_pool(3).run(retry, members)
 
 
-def crossed() -> None:
+def crossed():
     """Ranks 0 and 1 make a group of both, rank 1 after one of ranks 1 and 2, in which rank 2 is late."""
     pairs = {0: [[0, 1]], 1: [[1, 2], [0, 1]], 2: [[1, 2]]}
     me = dist.get_rank()
@@ -149,19 +149,19 @@ def test_groups_of_other_ranks_do_not_mix(rank_pool: Callable[[int], RankPool]):
     rank_pool(3).run(crossed)
 
 
-def wait_for_all(step: str) -> None:
+def wait_for_all(step: str):
     """Until every rank has come to this step, by the store alone."""
     store = dist.PrefixStore(f"step {step}", dist.distributed_c10d._get_default_store())
     store.set(str(dist.get_rank()), "")
     store.wait([str(rank) for rank in range(dist.get_world_size())])
 
 
-def in_other_orders() -> None:
+def in_other_orders():
     """Rank 0 comes to all first, rank 1 to the pair; both are told, and all meet afterwards."""
     me = dist.get_rank()
     missing = {0: "rank 1 has not come|were not within", 1: "rank 0 has not come", 2: "rank 1 has not come"}
 
-    def come_to_mine() -> None:
+    def come_to_mine():
         if me == 1:
             next_store([0, 1], 1, "dgcl.init", 1.0, Waiting())
         else:
@@ -174,7 +174,7 @@ def in_other_orders() -> None:
     assert GroupControl(None, 60.0).exchange(me) == [0, 1, 2]
 
 
-def after_a_failure() -> None:
+def after_a_failure():
     """What the error says helps: dgcl.init() once more."""
     control = context.require_control()
     me = control.rank
@@ -191,7 +191,7 @@ def after_a_failure() -> None:
     assert context.control is fresh, "nothing has failed"
 
 
-def interrupted() -> None:
+def interrupted():
     """Ctrl-C while rank 1 waits for rank 2, which does not come, and then while all connect to each other."""
     me = dist.get_rank()
     for where in ("before they meet", "while they connect"):
@@ -212,12 +212,12 @@ def interrupted() -> None:
     assert GroupControl(None, 60.0).exchange(me) == [0, 1, 2]
 
 
-def in_threads() -> None:
+def in_threads():
     """Two threads of each rank, with a control plane each, make groups at once, not in step."""
     me = dist.get_rank()
     controls = [GroupControl(None, 60.0) for _ in range(2)]
 
-    def make(which: int) -> None:
+    def make(which: int):
         time.sleep(0.02 * ((me + which) % 3))
         for _ in range(5):
             messages = GroupMessages(controls[which].new_group()[0], me)
@@ -229,7 +229,7 @@ def in_threads() -> None:
         list(pool.map(make, range(2)))
 
 
-def many_times() -> None:
+def many_times():
     """What a control plane holds ends with it."""
     held = []
     for count in range(40):

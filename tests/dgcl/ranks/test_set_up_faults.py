@@ -108,7 +108,7 @@ def stopped_in_set_up() -> str:
     with pytest.MonkeyPatch.context() as patch:
         if control.rank == 1:
 
-            def stop(*_: Any) -> None:
+            def stop(*_: Any):
                 raise KeyboardInterrupt
 
             patch.setattr("dgcl.build.open_devices", stop)
@@ -200,7 +200,7 @@ def resources() -> tuple[int, int, int]:
         return files, sum("memfd:dgcl" in line for line in maps), threading.active_count()
 
 
-def fail_once(kept: list[BaseException]) -> None:
+def fail_once(kept: list[BaseException]):
     """A failure as users keep it: the error, and in its frames a tensor that autograd made from an exchange."""
     edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
     comm = dgcl.build_comm_info(edges, "uniform", part=[0, 0, 1, 1], timeout=40)

@@ -80,7 +80,7 @@ def test_no_more_is_received_than_by_an_all_reduce(rank_pool: Callable[[int], Ra
 def test_a_sum_is_of_the_values_at_the_call(length: int):
     """Threads read each other's memory: a rank that returns first may write to its tensor, and to the sum, at once."""
 
-    def run() -> None:
+    def run():
         control = context.require_control()
         for step in range(200):
             tensor = torch.full((length,), float(control.rank + step))
@@ -94,7 +94,7 @@ def test_a_sum_is_of_the_values_at_the_call(length: int):
 
 @pytest.mark.parametrize("lengths", [(1, 2), (5000, 5001), (1, 5000)])
 def test_sums_of_different_tensors_are_an_error(lengths: tuple[int, int]):
-    def run() -> None:
+    def run():
         control = context.require_control()
         said = rf"ranks disagree: \({lengths[0]},\) torch.float32 on rank 0, \({lengths[1]},\) torch.float32 on rank 1"
         with pytest.raises(CommError, match=said):
@@ -109,7 +109,7 @@ def test_sums_of_different_tensors_are_an_error(lengths: tuple[int, int]):
 class GlooAsNccl:
     """What :class:`~dgcl.ranks.device_sums.DeviceSums` uses of a backend; the groups end in the caller's time."""
 
-    def __init__(self, store: Any, control: GroupControl, wrong: bool = False) -> None:
+    def __init__(self, store: Any, control: GroupControl, wrong: bool = False):
         self._group: Any = dist.ProcessGroupGloo(
             store, control.rank, control.world_size, timedelta(seconds=60)
         )
@@ -124,10 +124,10 @@ class GlooAsNccl:
         self.calls.append("all-gather")
         return self._group._allgather_base(to, given + 1 if self._wrong else given)
 
-    def abort(self) -> None:
+    def abort(self):
         self.calls.append("abort")
 
-    def shutdown(self) -> None:
+    def shutdown(self):
         self.calls.append("shutdown")
 
 
@@ -204,7 +204,7 @@ def test_a_sum_on_devices_that_does_not_end_is_given_up(rank_pool: Callable[[int
     rank_pool(2).run(wait_in_vain)
 
 
-def wait_in_vain() -> None:
+def wait_in_vain():
     control = GroupControl(None, 60.0)
     backend = GlooAsNccl(control.next_store("a test"), control)
     with patch.object(control, "timeout", 0.1):

@@ -26,7 +26,7 @@ EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
 LONG = 240.0
 
 
-def play(channel: Connection) -> None:
+def play(channel: Connection):
     """One scene after another, each on a control plane of its own."""
     while True:
         scene, *args = channel.recv()
@@ -36,14 +36,14 @@ def play(channel: Connection) -> None:
             channel.send(describe(error))
 
 
-def sits(seconds: float) -> None:
+def sits(seconds: float):
     """Work in small steps of Python, as planners do."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(0.01)
 
 
-def partitions(channel: Connection) -> None:
+def partitions(channel: Connection):
     """Rank 0 partitions for minutes; rank 1 says when it waits for rank 0."""
     control = context.require_control()
     with pytest.MonkeyPatch.context() as patch:
@@ -74,7 +74,7 @@ def test_a_death_is_noticed_while_rank_0_partitions():
         dies_while_rank_0_partitions(ranks)
 
 
-def dies_while_rank_0_partitions(ranks: Ranks) -> None:
+def dies_while_rank_0_partitions(ranks: Ranks):
     ranks.tell((forks,), [2])
     child = ranks.told([2])[2]
     try:

@@ -36,7 +36,7 @@ def expected_classes(edges: np.ndarray, part: np.ndarray) -> dict[tuple[int, int
     return dict(sorted(classes.items()))
 
 
-def assert_consistent(classes: ItemClasses) -> None:
+def assert_consistent(classes: ItemClasses):
     assert classes.num_boundary == classes.relation.num_vertices
 
 

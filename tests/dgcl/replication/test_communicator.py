@@ -87,7 +87,7 @@ def test_describe_says_what_does_not_travel_and_why():
 
 
 def test_memory_that_is_not_there_is_an_error_on_every_rank():
-    def run() -> None:
+    def run():
         with pytest.raises(MemoryError, match="do not fit"):
             dgcl.build_comm_info(as_graph(EDGES), machines(MACHINE), replicas=dgcl.ReplicaOptions(2, 1000))
 
@@ -111,7 +111,7 @@ def test_losses_count_each_vertex_once(name: str, masked: bool):
     expected = theirs(outputs[mask], labels[mask])
     expected.backward()
 
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         mine = dgcl.dispatch_features(rows(3)).requires_grad_()
         given = (mine, dgcl.dispatch_features(labels), dgcl.dispatch_features(mask) if masked else None)
         loss = ours(*given)
@@ -131,7 +131,7 @@ def test_weights_of_elements_stay_with_their_rows():
     labels, weight = rows(3).sigmoid().flip(0), rows(3).abs()
     expected = F.binary_cross_entropy_with_logits(rows(3), labels, weight)
 
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         mine = (dgcl.dispatch_features(each) for each in (rows(3), labels))
         loss = dgcl.nn.loss(F.binary_cross_entropy_with_logits)(*mine, weight=dgcl.dispatch_features(weight))
         torch.testing.assert_close(loss, expected)
@@ -158,7 +158,7 @@ def test_batch_normalisation_has_the_statistics_of_the_vertices():
     out = whole(x)
     (out * rows(3).cos()).sum().backward()
 
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         norm = dgcl.nn.BatchNorm(3, dtype=torch.float64)
         mine = dgcl.dispatch_features(rows(3)).requires_grad_()
         found = norm(mine)
@@ -185,7 +185,7 @@ def test_copies_drop_the_same_elements():
 
 
 def test_sums_over_copies():
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         mine = dgcl.dispatch_features(rows(2)) * (comm.rank + 1)
         factor = torch.zeros(NUM_NODES, dtype=torch.float64)
         for rank, ids in enumerate(comm.control.exchange(comm.owned_ids)):

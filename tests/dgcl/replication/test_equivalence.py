@@ -16,7 +16,7 @@ from tests.dgcl.replication.training import LAYERS, on_rank
 from tests.samples import sampled
 
 
-def _require(architecture: str) -> None:
+def _require(architecture: str):
     name = {"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[architecture.split("-")[0]]
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")

@@ -45,7 +45,7 @@ def on_rank(
 class Poison:
     """A forward hook that spoils the rows of ring K, which have none of their in-edges here."""
 
-    def __init__(self, comm: dgcl.Communicator, value: float) -> None:
+    def __init__(self, comm: dgcl.Communicator, value: float):
         self._value = value
         cut_off = (np.diff(comm.local.indptr) == 0) & (comm.local.in_degrees[: comm.num_owned] > 0)
         assert not cut_off[: comm.num_core].any()

@@ -55,11 +55,11 @@ class Outcome:
 class _Delays:
     """Called at every step: mostly goes on, sometimes gives way, seldom sleeps for up to some milliseconds."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int):
         self._draw = np.random.default_rng(seed)
         self.steps = 0
 
-    def __call__(self, name: str) -> None:
+    def __call__(self, name: str):
         self.steps += 1
         luck = self._draw.random()
         if luck < 0.01:
@@ -77,7 +77,7 @@ def rows_of(ids: Tensor, width: int, dtype: torch.dtype, call: int) -> Tensor:
 class Player:
     """One rank's part: the same calls on all ranks, drawn from one seed."""
 
-    def __init__(self, problems: list[Problem], seed: int) -> None:
+    def __init__(self, problems: list[Problem], seed: int):
         self._draw = np.random.default_rng(seed)
         self._problems = problems
         self._comms = [join(problem.shares, 120.0) for problem in problems]
@@ -87,7 +87,7 @@ class Player:
         self.calls = self.elements = 0
         self.wrong: list[str] = []
 
-    def play(self, calls: int) -> None:
+    def play(self, calls: int):
         """Make some calls."""
         for _ in range(calls):
             which = int(self._draw.integers(len(self._comms)))
@@ -113,13 +113,13 @@ class Player:
             self._check("kept", result, copy)
         self._kept = self._kept[-3:]
 
-    def _expand(self, comm: Communicator, width: int, dtype: torch.dtype) -> None:
+    def _expand(self, comm: Communicator, width: int, dtype: torch.dtype):
         with torch.no_grad():
             result = comm.expand(rows_of(comm.owned_ids, width, dtype, self.calls))
         self._check(f"expand {dtype}", result, rows_of(local_ids(comm), width, dtype, self.calls))
         self._kept.append((result, result.clone()))
 
-    def _backward(self, comm: Communicator, problem: Problem, width: int) -> None:
+    def _backward(self, comm: Communicator, problem: Problem, width: int):
         x = rows_of(comm.owned_ids, width, torch.float64, self.calls).requires_grad_()
         rows = comm.expand(x)
         self._check("forward", rows.detach(), rows_of(local_ids(comm), width, torch.float64, self.calls))
@@ -128,13 +128,13 @@ class Player:
         wanted = (problem.rank_sum + problem.holders)[comm.owned_ids]
         self._check("backward", x.grad, wanted[:, None].expand(-1, width))
 
-    def _fold(self, comm: Communicator, problem: Problem, width: int, dtype: torch.dtype) -> None:
+    def _fold(self, comm: Communicator, problem: Problem, width: int, dtype: torch.dtype):
         result = comm.fold(torch.ones(comm.num_local, width, dtype=dtype))
         self._check(
             f"fold {dtype}", result, problem.holders[comm.owned_ids, None].expand(-1, width).to(dtype)
         )
 
-    def _check(self, what: str, result: Tensor, wanted: Tensor) -> None:
+    def _check(self, what: str, result: Tensor, wanted: Tensor):
         self.calls += what != "kept"
         self.elements += result.numel()
         if not torch.equal(result, wanted):
@@ -154,7 +154,7 @@ def play(problems: list[Problem], seconds: float, seed: int) -> tuple[Any, ...]:
     return player.calls, player.delays.steps, player.elements, time.monotonic() - begin, player.wrong
 
 
-def _serve(channel: Connection, problems: list[Problem], seconds: float, seed: int) -> None:
+def _serve(channel: Connection, problems: list[Problem], seconds: float, seed: int):
     channel.send(play(problems, seconds, seed))
     channel.recv()
 

@@ -19,7 +19,7 @@ FEATURES = torch.randn(CASE.num_nodes, 3, generator=torch.Generator().manual_see
 class Model(nn.Module):
     """Two rounds of sums over neighbours; ``wrong`` says what is broken on several ranks."""
 
-    def __init__(self, comm: dgcl.Communicator, wrong: str = "") -> None:
+    def __init__(self, comm: dgcl.Communicator, wrong: str = ""):
         super().__init__()
         self.comm, self.wrong, self.graph = comm, wrong, comm.local_graph("csr")
         self.first, self.act, self.second = nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)
@@ -40,7 +40,7 @@ class Model(nn.Module):
         return x[1:] if self.wrong == "rows" else x
 
 
-def check(wrong: str = "", **options: object) -> None:
+def check(wrong: str = "", **options: object):
     dgcl.testing.assert_equivalent(lambda comm: Model(comm, wrong), CASE.graph, FEATURES, 3, **options)
 
 
@@ -88,7 +88,7 @@ def test_against_a_model_without_dgcl():
     )
 
     class OnRanks(nn.Module):
-        def __init__(self, graph) -> None:
+        def __init__(self, graph):
             super().__init__()
             self.linear, self.graph = nn.Linear(3, 2), graph
 
@@ -96,14 +96,14 @@ def test_against_a_model_without_dgcl():
             return self.graph.sum(dgcl.graph_allgather(self.linear(x)))
 
     class Alone(nn.Module):
-        def __init__(self, matrix: Tensor) -> None:
+        def __init__(self, matrix: Tensor):
             super().__init__()
             self.linear, self.matrix = nn.Linear(3, 2), matrix
 
         def forward(self, x: Tensor) -> Tensor:
             return self.matrix @ self.linear(x)
 
-    def run(matrix: Tensor) -> None:
+    def run(matrix: Tensor):
         dgcl.testing.assert_equivalent(
             lambda comm: OnRanks(comm.local_graph("csr")),
             CASE.graph,

@@ -21,7 +21,7 @@ from tests.dgcl.distributed import pyg_zoo, test_hetero
 class Model(nn.Module):
     """Lazy, with a norm, dropout of each kind, a number of rows, and what one rank computes."""
 
-    def __init__(self, change=lambda x: x) -> None:
+    def __init__(self, change=lambda x: x):
         super().__init__()
         self.first, self.norm, self.drop = pyg.GCNConv(-1, 4), nn.BatchNorm1d(4), nn.Dropout()
         self.second, self.change = pyg.GATConv(4, 4, dropout=0.5), change
@@ -32,11 +32,11 @@ class Model(nn.Module):
         return {"x": self.change(self.drop(x).view(num_nodes, -1)), "attr": data.attr}
 
 
-def check(make, call=lambda model, data: model(data, data.num_nodes), of=pyg_zoo.graph, error=None) -> None:
+def check(make, call=lambda model, data: model(data, data.num_nodes), of=pyg_zoo.graph, error=None):
     torch.manual_seed(0)
     model = make().double()
 
-    def rank() -> None:
+    def rank():
         data, own = dgcl.dispatch(of(), topology="uniform"), copy.deepcopy(model)
         with pytest.raises(type(error), match=str(error)) if error else nullcontext():
             call(dgcl.distribute(own, check=True), data)

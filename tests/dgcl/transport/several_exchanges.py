@@ -50,7 +50,7 @@ def check_verbs(comm: Communicator, names: list[str], rounds: int = 3) -> list[s
     """What goes wrong when both verbs of all exchanges take turns, with gradients, started or not."""
     wrong = []
 
-    def hold(right: bool, what: str) -> None:
+    def hold(right: bool, what: str):
         if not right:
             wrong.append(f"rank {comm.rank}: {what}")
 

@@ -27,12 +27,12 @@ def expand(comm: Communicator) -> bool:
     return bool((comm.expand(comm.owned_ids) == local_ids(comm)).all())
 
 
-def count_looks(comm: Communicator, number: int, done: threading.Event) -> None:
+def count_looks(comm: Communicator, number: int, done: threading.Event):
     """Set ``done`` when the communicator has waited so long that it looked around ``number`` times."""
     looked: list[None] = []
     look = comm.transport.runtime._check_failures
 
-    def count(*rest: object) -> None:
+    def count(*rest: object):
         look(*rest)  # type: ignore[arg-type]
         looked.append(None)
         if len(looked) == number:
@@ -120,13 +120,13 @@ def test_threads_may_make_the_calls_of_a_communicator_each():
     """Rank 0 waits in the first, whose call rank 1 has not begun; rank 1 waits in the second in another thread."""
     waiting = [threading.Event(), threading.Event()]
 
-    def run() -> None:
+    def run():
         one, two = both(60.0)
         rank = one.rank
         mine, others = (one, two) if rank == 0 else (two, one)
         results: list[bool] = []
 
-        def elsewhere() -> None:
+        def elsewhere():
             """This rank's calls on the communicator in which the other rank waits: late."""
             results.append(expand(others))
             waiting[1 - rank].wait(50)
@@ -148,14 +148,14 @@ def test_communicators_built_and_used_by_one_thread_may_then_go_to_a_thread_each
     rank 0 has looked around several times; rank 0's helper comes after that."""
     looked = threading.Event()
 
-    def run() -> None:
+    def run():
         one, two = both(60.0)
         assert expand(one)
         assert expand(two)
         began = threading.Event()
         results: list[bool] = []
 
-        def helper() -> None:
+        def helper():
             if two.rank == 0:
                 looked.wait(50)
             began.set()
@@ -179,7 +179,7 @@ def test_a_failed_communicator_that_is_still_held_says_nothing_about_its_success
     """Rank 1 began a call of it that rank 0 did not; rank 0 then waits in the next one for a late rank 1."""
     looked = threading.Event()
 
-    def run() -> None:
+    def run():
         old, spare = both(60.0)
         assert expand(old)
         if old.rank == 0:
@@ -201,7 +201,7 @@ def test_a_failed_communicator_that_is_still_held_says_nothing_about_its_success
 
 
 def test_one_communicator_may_be_used_while_an_exchange_of_another_is_under_way():
-    def run() -> None:
+    def run():
         one, two = both(60.0)
         for _ in range(50):
             pending = one.expand_async(one.owned_ids)

@@ -103,7 +103,7 @@ def test_inference_takes_less():
 
 @pytest.mark.parametrize("widths", [[-1], [2.5], ["a"]])
 def test_bad_widths(widths):
-    def ask() -> None:
+    def ask():
         dgcl.build_comm_info(_graph(), "uniform", part=np.zeros(6000, int)).memory(widths)
 
     with pytest.raises(ValueError, match="widths must be numbers of elements"):

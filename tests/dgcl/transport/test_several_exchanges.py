@@ -70,7 +70,7 @@ def test_exchanges_that_ranks_do_not_share_are_refused():
     some, others = worlds("direct", "direct"), worlds("direct")
     shares = [*shares_of(some)[:3], shares_of(others)[3]]
 
-    def run() -> None:
+    def run():
         with pytest.raises(DisagreementError, match="rank 0 has halo, partials, rank 3 has halo"):
             join(shares)
 
@@ -80,7 +80,7 @@ def test_exchanges_that_ranks_do_not_share_are_refused():
 def test_an_exchange_that_is_not_there():
     shares = shares_of(worlds("direct", "line"))
 
-    def run() -> None:
+    def run():
         comm = join(shares)
         with pytest.raises(ValueError, match=r"exchange must be one of 'halo', 'partials'.* \(got 'sums'\)"):
             comm.expand(torch.ones(comm.num_owned), exchange="sums")
@@ -94,7 +94,7 @@ def test_an_exchange_that_is_not_there():
 def test_memory_and_description_of_all():
     shares = shares_of(worlds("direct", "line"))
 
-    def run() -> None:
+    def run():
         comm = join(shares)
         one, both = comm.memory([4]), comm.memory([4, (2, "partials")])
         assert one.tables == sum(each.program.table_bytes for each in comm.exchanges.values())

@@ -21,14 +21,14 @@ OTHER = random_world(82, 3, "random-1", num_nodes=45)
 def test_a_second_thread_is_refused_and_the_first_not_disturbed():
     under_way, refused = threading.Event(), threading.Event()
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         if comm.rank == 1:
             refused.wait(60)
             comm.expand(comm.owned_ids)
             return
         said: list[str] = []
 
-        def second() -> None:
+        def second():
             under_way.wait(60)
             for call in (
                 lambda: comm.expand(comm.owned_ids),
@@ -43,7 +43,7 @@ def test_a_second_thread_is_refused_and_the_first_not_disturbed():
 
         look = comm.transport.runtime._check_failures
 
-        def looked(*rest: object) -> None:
+        def looked(*rest: object):
             under_way.set()  # the first thread waits for rank 1
             look(*rest)  # type: ignore[arg-type]
 
@@ -59,7 +59,7 @@ def test_a_second_thread_is_refused_and_the_first_not_disturbed():
 
 
 def test_threads_one_after_the_other_may_share_a_communicator():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         for _ in range(3):
             results: list[torch.Tensor] = []
             thread = threading.Thread(
@@ -74,7 +74,7 @@ def test_threads_one_after_the_other_may_share_a_communicator():
 
 
 def test_ids_are_copies():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         owned, halo = comm.owned_ids.clone(), comm.halo_ids.clone()
         rows = comm.owned_ids.double()
         comm.owned_ids.zero_()
@@ -91,7 +91,7 @@ def test_two_communicators_train_and_infer_side_by_side():
     """Calls of one between forward and backward of the other, some without gradients."""
     shares, others = LINE.shares(), OTHER.shares()
 
-    def run() -> None:
+    def run():
         train, infer = join(shares), join(others)
         for step in range(6):
             x = torch.full((train.num_owned, 2 + step), 1.5, requires_grad=True)

@@ -25,7 +25,7 @@ WORLD = random_world(3, 3, "random-1", num_nodes=30, num_edges=150)
 class Backend:
     """What a wire uses of one."""
 
-    def __init__(self, store: Any, rank: int, size: int) -> None:
+    def __init__(self, store: Any, rank: int, size: int):
         self._group, self.aborted = (
             dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=60)),
             threading.Event(),
@@ -40,7 +40,7 @@ class Backend:
         return "a stand-in"
 
 
-def exchange(channel: Connection, shares: list[Any], timeout: float, ends: bool) -> None:
+def exchange(channel: Connection, shares: list[Any], timeout: float, ends: bool):
     comm, over = join(shares, 60.0, "collective"), threading.Event()
     rows = torch.arange(comm.num_owned * 2.0).view(-1, 2)
     expected = comm.fold(comm.expand(rows))

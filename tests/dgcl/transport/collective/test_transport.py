@@ -151,7 +151,7 @@ def test_memory_is_kept_and_predicted():
 
 
 def test_a_started_call_without_stages_may_be_dropped():
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         rows = torch.ones(comm.num_owned, 2)
         started = comm.expand_async(rows)
         del started
@@ -161,7 +161,7 @@ def test_a_started_call_without_stages_may_be_dropped():
 
 
 def test_a_captured_call_is_refused_and_the_next_one_works(monkeypatch):
-    def run(comm: dgcl.Communicator) -> None:
+    def run(comm: dgcl.Communicator):
         rows = torch.ones(comm.num_owned, 2)
         with monkeypatch.context() as patch:
             patch.setattr(comm.transport, "_device", torch.device("cuda"))

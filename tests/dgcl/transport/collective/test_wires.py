@@ -12,7 +12,7 @@ from dgcl.transport.collective.wires import BackendWire, GlooWire, Mailbox, Thre
 class Work:
     """What a backend has under way."""
 
-    def __init__(self, error: str = "") -> None:
+    def __init__(self, error: str = ""):
         self.error, self.waited = error, 0
 
     def wait(self) -> bool:
@@ -25,7 +25,7 @@ class Work:
 class Group:
     """A backend's group."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work):
         self.work, self.aborted = work, threading.Event()
         self.abort = self.aborted.set
 

@@ -28,7 +28,7 @@ def own_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dgcl ")]
 
 
-def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float) -> None:
+def exchange_for_ever(channel: Connection, shares: list[Any], timeout: float):
     """Calls until one fails; says when it is under way, how it ended, and that closing leaves no thread."""
     abort_reasons._STORE_TIMEOUT = 30.0  # a busy machine answers late
     comm = apart(2, join, shares, timeout, "auto")
@@ -92,7 +92,7 @@ def test_a_stopped_rank_is_given_up_at_the_deadline():
         assert kind in ("CommTimeoutError", "PeerLostError"), text
 
 
-def differ(channel: Connection, shares: list[Any], change: str) -> None:
+def differ(channel: Connection, shares: list[Any], change: str):
     """One call that all make alike, then one that rank 1 makes differently."""
     comm = apart(2, join, shares, 20.0, "auto")
     comm.expand(torch.ones(comm.num_owned, 4))

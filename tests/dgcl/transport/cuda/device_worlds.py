@@ -66,7 +66,7 @@ def values(vertices: np.ndarray, rank: int, width: int, dtype: torch.dtype) -> t
     return torch.from_numpy((vertices[:, None] * 7 + rank * 3 + columns) % 9 - 4).to(dtype)
 
 
-def check_expand(loopback: Loopback, run: Runner, width: int, dtype: torch.dtype) -> None:
+def check_expand(loopback: Loopback, run: Runner, width: int, dtype: torch.dtype):
     for rank in loopback.ranks:
         program = rank.program
         for buffer in (rank.local, rank.relay):
@@ -79,7 +79,7 @@ def check_expand(loopback: Loopback, run: Runner, width: int, dtype: torch.dtype
         assert torch.equal(rank.local.cpu(), values(ids, 0, width, dtype)), f"rank {rank.program.rank}"
 
 
-def check_fold(loopback: Loopback, world: World, run: Runner, width: int, dtype: torch.dtype) -> None:
+def check_fold(loopback: Loopback, world: World, run: Runner, width: int, dtype: torch.dtype):
     total = torch.zeros(world.graph.num_nodes, width, dtype=dtype)
     for rank in loopback.ranks:
         program = rank.program
@@ -98,7 +98,7 @@ def check_fold(loopback: Loopback, world: World, run: Runner, width: int, dtype:
 
 def run_case(
     case: Case, device: torch.device, max_blocks: Callable[[str], int], threads: int, run: Runner, scale: int
-) -> None:
+):
     """Two rounds of expand and fold: what a first call leaves behind must not help a second."""
     world = random_world(
         5,
@@ -143,7 +143,7 @@ def _halves(launch: Launch) -> list[Launch]:
     return [launch]
 
 
-def run_in_any_order(loopback: Loopback, verb: int, launch: Callable[..., None], seed: int) -> None:
+def run_in_any_order(loopback: Loopback, verb: int, launch: Callable[..., None], seed: int):
     """One call of all ranks, one after the other as far as each can go before it must wait.
 
     What a wait fails to wait for has not come, then.
@@ -173,7 +173,7 @@ def _simulate() -> dict[str, str]:
 
     kernels: dict[str, Any] = {name: cuda.jit(kernel.build()) for name, kernel in catalogue().items()}
 
-    def launch(name: str, blocks: int, threads: int, *parameters: int) -> None:
+    def launch(name: str, blocks: int, threads: int, *parameters: int):
         kernels[name][blocks, min(threads, 4)](*parameters)
 
     def in_any_order(seed: int) -> Runner:

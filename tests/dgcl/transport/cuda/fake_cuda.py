@@ -44,14 +44,14 @@ _numbers = itertools.count(1)
 class Memory:
     """All memory of a process that devices may touch, by address."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._lock = threading.Lock()
         self._starts: list[int] = []
         self._known: dict[int, tuple[int, Any]] = {}
         self._users: Counter[int] = Counter()
         self.devices: list[int] = []  # what the driver numbers
 
-    def add(self, address: int, size: int, owner: Any) -> None:
+    def add(self, address: int, size: int, owner: Any):
         with self._lock:
             bisect.insort(self._starts, address)
             self._users[address] = 1
@@ -84,7 +84,7 @@ class Memory:
         with self._lock:
             return self._known[self._starts[bisect.bisect_right(self._starts, address) - 1]][1]
 
-    def check(self, address: int, size: int) -> None:
+    def check(self, address: int, size: int):
         with self._lock:
             place = bisect.bisect_right(self._starts, address) - 1
             start = self._starts[place] if place >= 0 else 0
@@ -93,19 +93,19 @@ class Memory:
 
 
 class Event:
-    def __init__(self) -> None:
+    def __init__(self):
         self.recorded = self.happened = 0
 
 
 class Stream:
-    def __init__(self, priority: int = 0) -> None:
+    def __init__(self, priority: int = 0):
         self.priority = priority
         self.work: deque[Work] = deque()
         self.numbers: deque[int] = deque()  # of the work, in the order in which all of it was enqueued
         self.is_captured = False
         self.kept: deque[Any] = deque()
 
-    def put(self, run: Callable[[], None], ready: Callable[[], bool] = lambda: True) -> None:
+    def put(self, run: Callable[[], None], ready: Callable[[], bool] = lambda: True):
         self.numbers.append(next(_numbers))
         self.work.append((ready, run))
 
@@ -119,7 +119,7 @@ class FakeCuda:
         uuid: Which device; processes that name the same share it.
     """
 
-    def __init__(self, memory: Memory, seed: int = 0, *, uuid: int | None = None) -> None:
+    def __init__(self, memory: Memory, seed: int = 0, *, uuid: int | None = None):
         self.memory = memory
         self.number = uuid if uuid is not None else next(_numbers)
         memory.devices.append(self.number)
@@ -155,7 +155,7 @@ class FakeCuda:
 
     # The device.
 
-    def _run(self) -> None:
+    def _run(self):
         while not self._stopped.is_set():
             if self.frozen.is_set() or not self._step():
                 time.sleep(20e-6)
@@ -194,7 +194,7 @@ class FakeCuda:
             heads.setdefault(self._streams[handle].priority if self.queues == "levels" else 0, handle)
         return list(heads.values())
 
-    def _drop(self, stream: Stream) -> None:
+    def _drop(self, stream: Stream):
         # The newest stays: what reads it may not all have been put into the stream yet.
         count = len(stream.kept) - 1
         if not stream.work:  # asked after that, for others may be added meanwhile
@@ -202,10 +202,10 @@ class FakeCuda:
                 tensor = stream.kept.popleft()  # lives until its place is forgotten
                 self.memory.remove(tensor.data_ptr())
 
-    def stop(self) -> None:
+    def stop(self):
         self._stopped.set()
 
-    def drain(self, seconds: float = 60.0) -> None:
+    def drain(self, seconds: float = 60.0):
         """Wait until everything is done."""
         end = time.monotonic() + seconds
         while any(stream.work for stream in list(self._streams.values())):
@@ -218,7 +218,7 @@ class FakeCuda:
 
     # The driver: what compiled code calls.
 
-    def _make_callbacks(self) -> None:
+    def _make_callbacks(self):
         callback, code = ctypes.CFUNCTYPE, ctypes.c_int
         self.cuLaunchKernel = callback(code, VOID, *[UINT] * 7, VOID, ctypes.POINTER(VOID), VOID)(
             self._launch
@@ -261,7 +261,7 @@ class FakeCuda:
         return 0
 
     def _copy(self, target: int, source: int, num_bytes: int, stream: int) -> int:
-        def run() -> None:
+        def run():
             self.check(source, num_bytes)
             self.check(target, num_bytes)
             ctypes.memmove(target, source, num_bytes)
@@ -272,7 +272,7 @@ class FakeCuda:
 
     # The driver: the rest.
 
-    def check(self, address: int, num_bytes: int) -> None:
+    def check(self, address: int, num_bytes: int):
         """What a device touches must be allocated."""
         self.memory.check(address, num_bytes)
 
@@ -285,10 +285,10 @@ class FakeCuda:
                 return lambda *arguments: refused[name]
         return object.__getattribute__(self, name)
 
-    def _need_context(self) -> None:
+    def _need_context(self):
         assert getattr(_contexts, "current", 0) == self.context, "no context, or another device's"
 
-    def _dawdle(self) -> None:
+    def _dawdle(self):
         """Wait for all kernels that run, as some functions of the driver may."""
         end = time.monotonic() + 60
         while self.dawdles and any(stream.work for stream in list(self._streams.values())):
@@ -430,7 +430,7 @@ class FakeCuda:
         self._need_context()
         where, what, count = target.value, source.value, size.value
 
-        def run() -> None:  # as where the device reads any memory of the host itself: only now
+        def run():  # as where the device reads any memory of the host itself: only now
             self.check(where, count)
             self._check_source(what, count)
             ctypes.memmove(where, what, count)
@@ -438,7 +438,7 @@ class FakeCuda:
         self._streams[stream.value or 0].put(run)
         return 0
 
-    def _check_source(self, address: int, size: int) -> None:
+    def _check_source(self, address: int, size: int):
         """What a copy reads is locked memory, or an array that its :class:`Device` keeps."""
         if any(
             array.ctypes.data <= address and address + size <= array.ctypes.data + array.nbytes
@@ -513,7 +513,7 @@ class FakeCuda:
 class Allocation:
     """Memory of a device, as a file that other processes can open. Fresh memory is full of rubbish."""
 
-    def __init__(self, device: FakeCuda, size: int) -> None:
+    def __init__(self, device: FakeCuda, size: int):
         self.device, self.size = device, size
         self.file = os.memfd_create("fake-cuda")
         os.ftruncate(self.file, size)
@@ -521,5 +521,5 @@ class Allocation:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.mapped))
         np.frombuffer(self.mapped, np.uint8)[: 1 << 16] = 0xA5
 
-    def __del__(self) -> None:
+    def __del__(self):
         os.close(self.file)

@@ -25,7 +25,7 @@ def word(address: int) -> int:
     return ctypes.c_int64.from_address(address).value
 
 
-def set_word(device: FakeCuda, address: int, value: int) -> None:
+def set_word(device: FakeCuda, address: int, value: int):
     device.check(address, 8)
     ctypes.c_int64.from_address(address).value = value
 
@@ -44,11 +44,11 @@ def skips(state: int) -> bool:
     return word(state + tables.SKIP) != 0
 
 
-def nothing(device: FakeCuda, *values: int) -> None:
+def nothing(device: FakeCuda, *values: int):
     pass
 
 
-def announce(device: FakeCuda, *values: int) -> None:
+def announce(device: FakeCuda, *values: int):
     """What ``begin`` does before it waits."""
     at = tables.Begin(*values)
     call = word(at.state + tables.CALL) + 1
@@ -61,7 +61,7 @@ def announce(device: FakeCuda, *values: int) -> None:
             set_word(device, line, call)
 
 
-def signal(device: FakeCuda, state: int, flags: int, count: int) -> None:
+def signal(device: FakeCuda, state: int, flags: int, count: int):
     if not skips(state):
         call = word(state + tables.CALL)
         for address, multiplier, offset, _ in array(device, flags, count, tables.FLAG).tolist():
@@ -83,7 +83,7 @@ def met(device: FakeCuda, at: tables.Begin | tables.SignalWait) -> bool:
     return skips(at.state) or word(word(at.state + tables.ABORT)) != 0 or _is_up(device, at)
 
 
-def meet(device: FakeCuda, at: tables.Begin | tables.SignalWait) -> None:
+def meet(device: FakeCuda, at: tables.Begin | tables.SignalWait):
     """What waiting leaves behind."""
     if not skips(at.state) and not _is_up(device, at):
         set_word(device, at.state + tables.SKIP, 1)
@@ -93,12 +93,12 @@ def may_begin(device: FakeCuda, *values: int) -> bool:
     return met(device, tables.Begin(*values))
 
 
-def begin(device: FakeCuda, name: str, grid: int, *values: int) -> None:
+def begin(device: FakeCuda, name: str, grid: int, *values: int):
     assert grid == 1
     meet(device, tables.Begin(*values))
 
 
-def raise_flags(device: FakeCuda, *values: int) -> None:
+def raise_flags(device: FakeCuda, *values: int):
     at = tables.SignalWait(*values)
     signal(device, at.state, at.raised, at.num_raised)
 
@@ -107,7 +107,7 @@ def may_go_on(device: FakeCuda, *values: int) -> bool:
     return met(device, tables.SignalWait(*values))
 
 
-def signal_wait(device: FakeCuda, name: str, grid: int, *values: int) -> None:
+def signal_wait(device: FakeCuda, name: str, grid: int, *values: int):
     assert grid == 1
     at = tables.SignalWait(*values)
     meet(device, at)
@@ -136,7 +136,7 @@ def gather(
     blocks: int,
     rows: int,
     row_bytes: int,
-) -> None:
+):
     if skips(state):
         return
     for task in _tasks(device, tasks, blocks, grid):
@@ -162,7 +162,7 @@ def sum_rows(
     pointers: int,
     slots: int,
     row_bytes: int,
-) -> None:
+):
     if skips(state):
         return
     element = re.fullmatch(r"sum_(\w+)_\d+", name)

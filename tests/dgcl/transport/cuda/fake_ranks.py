@@ -24,7 +24,7 @@ class FakeTensors:
 
     device = torch.device("cpu")
 
-    def __init__(self, fake: FakeCuda) -> None:
+    def __init__(self, fake: FakeCuda):
         self._fake = fake
 
     def current_stream(self) -> int:
@@ -37,7 +37,7 @@ class FakeTensors:
         buffer.owner = owner  # type: ignore[attr-defined]
         return torch.from_numpy(np.frombuffer(buffer, np.uint8))
 
-    def keep(self, tensor: torch.Tensor, stream: int) -> None:
+    def keep(self, tensor: torch.Tensor, stream: int):
         if tensor.nbytes == 0:
             return
         if self._fake.memory.share(tensor.data_ptr(), tensor.nbytes):
@@ -72,7 +72,7 @@ def on_stream(stream: int) -> Iterator[None]:
 class Rank:
     """A rank in a test: its device, its exchange, and what it knows of the world."""
 
-    def __init__(self, world: World, fake: FakeCuda, timeout: float) -> None:
+    def __init__(self, world: World, fake: FakeCuda, timeout: float):
         control = context.require_control()
         self.world, self.fake, self.control = world, fake, control
         self.program = world.programs[control.rank]
@@ -85,11 +85,11 @@ class Rank:
     def local_ids(self) -> np.ndarray:
         return np.concatenate([self.program.owned_ids, self.program.halo_ids])
 
-    def wait(self) -> None:
+    def wait(self):
         """As a user would, before he looks at results."""
         self.exchange.synchronize()
 
-    def hurry(self, seconds: float) -> None:
+    def hurry(self, seconds: float):
         """Let this rank wait no longer than that from now on."""
         hurry(self.exchange._hosts.runtime, seconds)
         self.exchange._timeout = self.exchange._watchdog.timeout = seconds

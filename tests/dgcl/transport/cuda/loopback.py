@@ -43,7 +43,7 @@ class Rank:
         ring: ``(2, num_slots)`` the addresses of calls with even, and with odd numbers.
     """
 
-    def __init__(self, program: Program, width: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, program: Program, width: int, dtype: torch.dtype, device: torch.device):
         self.program = program
         rows = (program.num_local, program.num_relay, program.num_arrivals, program.num_owned)
         self.local, self.relay, self.arrivals, self.result = (
@@ -84,7 +84,7 @@ class Loopback:
     launches: dict[int, list[list[Launch]]]
     tables: Tables
 
-    def enter(self, verb: int) -> None:
+    def enter(self, verb: int):
         """Give every rank the addresses of its next call, as hosts do."""
         for rank in self.ranks:
             second = rank.relay if verb == EXPAND else rank.arrivals
@@ -94,7 +94,7 @@ class Loopback:
                 slots += [buffer.data_ptr() for buffer in written]
             rank.ring[:] = torch.tensor(slots)
 
-    def check(self, calls: int) -> None:
+    def check(self, calls: int):
         """After some calls: everyone has made them, and nothing went wrong.
 
         Raises:

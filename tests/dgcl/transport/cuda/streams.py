@@ -10,7 +10,7 @@ from tests.gpu.device import Gpu
 class Streams:
     """Enqueues calls of all ranks."""
 
-    def __init__(self, gpu: Gpu, loopback: Loopback) -> None:
+    def __init__(self, gpu: Gpu, loopback: Loopback):
         self._streams = [torch.cuda.Stream(gpu.device) for _ in loopback.ranks]
         self._calls: dict[int, list[Prepared]] = {}
         for verb, lists in loopback.launches.items():
@@ -20,7 +20,7 @@ class Streams:
                     kernel = gpu.kernels[launch.kernel]
                     call.launch(kernel, launch.blocks, launch.threads, *launch.parameters)
 
-    def run(self, loopback: Loopback, verb: int) -> None:
+    def run(self, loopback: Loopback, verb: int):
         """One call of all ranks; waits for its end."""
         torch.cuda.synchronize()
         for stream, call in zip(self._streams, self._calls[verb], strict=True):

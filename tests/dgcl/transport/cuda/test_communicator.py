@@ -36,7 +36,7 @@ PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 class InStep(WholeCalls):
     """A device exchange whose results are there when a call returns: here torch computes on the host."""
 
-    def __init__(self, exchange: DeviceExchange) -> None:
+    def __init__(self, exchange: DeviceExchange):
         self.exchange = exchange
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
@@ -156,7 +156,7 @@ def test_parts_from_files_are_joined_on_devices(tmp_path, monkeypatch):
 
 
 def test_parts_ask_for_a_device_that_is_there(tmp_path):
-    def run() -> None:
+    def run():
         with pytest.raises(ValueError, match="device: expected 'cpu' or a CUDA device, got meta"):
             dgcl.load_comm_info(tmp_path, device="meta")
 
@@ -173,7 +173,7 @@ def test_a_baseline_may_take_over_and_give_back():
 
 
 def test_rows_elsewhere_are_refused():
-    def body(comm: Communicator) -> None:
+    def body(comm: Communicator):
         with pytest.raises(ValueError, match=r"rows must be on the CPU, .*got meta.*; move them"):
             comm.expand(torch.ones(comm.num_owned, 2, device="meta"))
 
@@ -185,7 +185,7 @@ def test_a_driver_that_cannot_lock_memory_is_an_error_of_all():
     fakes = [FakeCuda(memory, seed) for seed in range(2)]
     fakes[1].refused["cuMemHostAlloc"] = 801
 
-    def run() -> None:
+    def run():
         control = context.require_control()
         device = open_fake(fakes[control.rank])
         with pytest.raises(dgcl.CommError, match=r"rank 1: the driver cannot lock memory.*801"):
@@ -238,7 +238,7 @@ def test_a_channel_that_cannot_be_had_is_an_error():
     fake = FakeCuda(Memory())
     fake.mode = 3
 
-    def run() -> None:
+    def run():
         for channel, kind, text in (
             ("memory", dgcl.CommError, "GPUs do not reach each other's memory: rank 0: the compute mode"),
             ("network", ValueError, 'rows on GPUs travel by "auto", "memory" or "collective"'),
@@ -321,7 +321,7 @@ def test_a_rank_takes_the_device_that_was_set_or_its_own(
     ],
 )
 def test_no_such_device(device: str, message: str):
-    def run() -> None:
+    def run():
         rank = context.require_control().rank
         with pytest.raises(ValueError, match=message) as caught:
             open_devices(context.require_control(), device if rank == 1 else "cpu")

@@ -41,7 +41,7 @@ def test_exchange_in_the_simulator(outcome: dict[str, str], name: str, order: st
 class Uploads:
     """Keeps tables instead of uploading them; their addresses are made up."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.tables: dict[int, np.ndarray] = {}
 
     def __call__(self, table: np.ndarray) -> int:
@@ -203,7 +203,7 @@ class TestOnGpu:
 
         made: dict[int, Streams] = {}
 
-        def run(loopback: Loopback, verb: int) -> None:
+        def run(loopback: Loopback, verb: int):
             if id(loopback) not in made:
                 made[id(loopback)] = Streams(gpu, loopback)
             made[id(loopback)].run(loopback, verb)

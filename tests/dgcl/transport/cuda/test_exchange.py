@@ -20,7 +20,7 @@ LINE = random_world(3, 3, "line")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 
 
-def both_verbs(rank: Rank, width: int, dtype: torch.dtype, rounds: int = 3) -> None:
+def both_verbs(rank: Rank, width: int, dtype: torch.dtype, rounds: int = 3):
     """Rounds, because what a first call leaves behind must not help a second."""
     for seed in range(rounds):
         expanded = rank.exchange.expand(rank.owned(width, dtype, seed))
@@ -63,7 +63,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.int16,
 
 @pytest.mark.parametrize("width", [1, 7, slow(8)])
 def test_element_types_and_widths(width: int):
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         for dtype in DTYPES:
             both_verbs(rank, width, dtype, 1)
 
@@ -73,7 +73,7 @@ def test_element_types_and_widths(width: int):
 def test_expand_moves_bits():
     every = random_bits((60, 2, 3), torch.bfloat16)
 
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         out = rank.exchange.expand(every[torch.from_numpy(rank.program.owned_ids)])
         rank.wait()
         assert same_bits(out, every[torch.from_numpy(rank.local_ids)])
@@ -85,7 +85,7 @@ def test_expand_moves_bits():
 def test_ranks_with_nothing(empty: tuple[int, ...], world_size: int):
     world = random_world(4, world_size, "direct", empty=empty)
 
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         both_verbs(rank, 3, torch.float32)
         assert rank.exchange.expand(torch.zeros(rank.program.num_owned, 0)).shape == (
             rank.program.num_local,
@@ -97,7 +97,7 @@ def test_ranks_with_nothing(empty: tuple[int, ...], world_size: int):
 
 
 def test_strided_and_expanded_gradients():
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         wide = rank.local(6)
         strided = rank.exchange.fold(wide[:, ::2])
         ones = rank.exchange.fold(torch.ones(1).expand(rank.program.num_local, 3))
@@ -112,7 +112,7 @@ def test_strided_and_expanded_gradients():
 
 
 def test_rows_that_are_not_aligned_are_summed_in_smaller_units():
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         memory = torch.zeros(rank.program.num_local * 4 + 1)
         rows = memory[1:].view(-1, 4)
         rows.copy_(rank.local(4))
@@ -127,7 +127,7 @@ def test_no_call_waits_for_the_device():
     """All calls return while nothing at all runs; then all of it is right."""
     frozen: list[FakeCuda] = []
 
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         both_verbs(rank, 5, torch.float32, 1)
         rank.control.barrier()
         if rank.rank == 0:
@@ -154,7 +154,7 @@ def test_no_call_waits_for_the_device():
 def test_results_that_die_while_they_are_written_are_not_handed_out_again():
     """The host is far ahead of the device, on which ranks run in any order."""
 
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         kept = []
         for step in range(12):
             out = rank.exchange.expand(rank.owned(4, seed=step))
@@ -170,7 +170,7 @@ def test_results_that_die_while_they_are_written_are_not_handed_out_again():
 
 
 def test_steps_reuse_their_memory():
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         for step in range(3):
             rank.exchange.fold(rank.exchange.expand(rank.owned(40, seed=step)))
         before = rank.exchange.pool.bytes_allocated
@@ -183,7 +183,7 @@ def test_steps_reuse_their_memory():
 
 
 def test_calls_on_other_streams_come_in_order():
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         streams = [rank.stream, rank.device.driver.create_stream()]
         rank.fake.slow.add(rank.stream)  # what was enqueued first runs last, unless something makes it wait
         results = []
@@ -238,7 +238,7 @@ def test_a_block_that_another_stream_reads_is_not_handed_out(told: str):
 
 
 def test_memory_that_is_short_is_waited_for_on_the_device():
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         side = rank.device.driver.create_stream()
         out = rank.exchange.expand(rank.owned(100_000))
         rank.wait()
@@ -324,7 +324,7 @@ def test_folds_of_16_bit_floats_stay_within_the_bound(trees: str, dtype: torch.d
 def test_a_call_is_not_captured_and_the_next_one_is_right():
     """A replay would take place without the other hosts, whatever it is ordered behind."""
 
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         both_verbs(rank, 4, torch.float32, 1)
         rank.fake._streams[rank.stream].is_captured = True
         with pytest.raises(
@@ -340,11 +340,11 @@ def test_a_call_is_not_captured_and_the_next_one_is_right():
 def test_a_driver_may_wait_for_kernels_wherever_it_likes():
     """To load, to allocate and to open: kernels that run then need no host, so they end."""
 
-    def prepare(fakes: list[FakeCuda]) -> None:
+    def prepare(fakes: list[FakeCuda]):
         for fake in fakes:
             fake.dawdles = True
 
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         results = []
         for width in (4, 300_000, 4, 900_000):  # new kinds of calls, in new memory
             if rank.rank == 1:

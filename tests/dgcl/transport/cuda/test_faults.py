@@ -26,7 +26,7 @@ LINE = random_world(3, 3, "line")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 
 
-def warm(rank: Rank) -> None:
+def warm(rank: Rank):
     rank.exchange.fold(rank.exchange.expand(rank.owned(3)))
     rank.wait()
     rank.control.barrier()
@@ -98,7 +98,7 @@ def test_a_device_that_does_not_get_on_is_named_with_what_is_missing():
 def test_a_slow_rank_is_no_failure():
     """Every stage takes less than the timeout, the whole more."""
 
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         warm(rank)
         rank.hurry(7.0)
         for step in range(4):
@@ -200,7 +200,7 @@ def test_a_call_that_is_interrupted_after_all_agreed_is_an_error_of_all():
             return None
         return failing(rank)
 
-    def interrupted(stream: int) -> None:
+    def interrupted(stream: int):
         raise KeyboardInterrupt
 
     results, _ = on_devices(PAIR, body, shared=False)
@@ -208,7 +208,7 @@ def test_a_call_that_is_interrupted_after_all_agreed_is_an_error_of_all():
 
 
 def test_a_closed_communicator_says_so():
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         rank.exchange.close()
         rank.exchange.close()
         with pytest.raises(ValueError, match="this communicator is closed"):
@@ -271,7 +271,7 @@ def test_the_queue_of_a_fast_host_stays_short(monkeypatch):
 def test_the_end_of_a_process_waits_until_peers_have_unmapped_its_memory():
     unmapped = threading.Event()
 
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         warm(rank)
         if rank.rank == 1:
             with rank.exchange._watchdog.enqueuing:  # in which it may use what it has mapped
@@ -303,7 +303,7 @@ def test_what_set_up_cannot_use_is_named_on_every_rank(fact: str, monkeypatch):
     if fact == "frozen":
         monkeypatch.setattr("dgcl.transport.cuda.tables.SECONDS", 2.0)
 
-    def prepare(fakes: list[FakeCuda]) -> None:
+    def prepare(fakes: list[FakeCuda]):
         fakes[1].mode = 3 if fact == "compute-mode" else 0
         fakes[1].name = "NVIDIA A100 MIG 1g.5gb" if fact == "part-of-a-gpu" else fakes[1].name
         if fact == "frozen":
@@ -327,7 +327,7 @@ def test_launches_that_block_are_named(monkeypatch):
 # Processes: memory by handles, and ranks that die.
 
 
-def train(channel: Connection, world: World, timeout: float) -> None:
+def train(channel: Connection, world: World, timeout: float):
     memory = Memory()
     fake = FakeCuda(memory, context.require_control().rank, uuid=7)
     rank = Rank(world, fake, timeout)

@@ -21,7 +21,7 @@ PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 def apart(*ranks: int) -> Any:
     """These ranks' devices have no peer access to others."""
 
-    def prepare(fakes: list[FakeCuda]) -> None:
+    def prepare(fakes: list[FakeCuda]):
         for rank in ranks:
             fakes[rank].access = False
 
@@ -63,7 +63,7 @@ def test_streams_that_share_a_hardware_queue_do_not_wait_for_each_other(trees: s
     """
     monkeypatch.setattr("dgcl.transport.cuda.lanes.SLICE_BYTES", 64)
 
-    def prepare(fakes: list[FakeCuda]) -> None:
+    def prepare(fakes: list[FakeCuda]):
         apart(0, 1)(fakes)
         for fake in fakes:
             fake.queues = queues
@@ -76,7 +76,7 @@ def test_streams_that_share_a_hardware_queue_do_not_wait_for_each_other(trees: s
     "highest, levels", [(-5, [0, 1, 2, 4]), (-2, [0, 1, 2, 2]), (0, [0, 0, 0, 0])], ids=str
 )
 def test_roles_have_levels_of_priority(highest: int, levels: list[int]):
-    def prepare(fakes: list[FakeCuda]) -> None:
+    def prepare(fakes: list[FakeCuda]):
         apart(0)(fakes)
         for fake in fakes:
             fake.highest = highest
@@ -94,11 +94,11 @@ def test_roles_have_levels_of_priority(highest: int, levels: list[int]):
 def test_no_call_waits_for_the_device_here_either():
     frozen: list[FakeCuda] = []
 
-    def prepare(fakes: list[FakeCuda]) -> None:
+    def prepare(fakes: list[FakeCuda]):
         apart(0)(fakes)
         frozen.extend(fakes)
 
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         both_verbs(rank, 5, torch.float32, 1)
         rank.control.barrier()
         rank.fake.frozen.set()
@@ -126,7 +126,7 @@ def test_no_call_waits_for_the_device_here_either():
     ],
 )
 def test_what_a_driver_does_not_give_leaves_the_host(what: str, why: str):
-    def prepare(fakes: list[FakeCuda]) -> None:
+    def prepare(fakes: list[FakeCuda]):
         for fake in fakes:
             fake.access, fake.atomics = what != "access", what != "atomics"
             if what == "exports":
@@ -142,7 +142,7 @@ def test_what_a_driver_does_not_give_leaves_the_host(what: str, why: str):
 
 
 def test_rows_without_bytes_come_too():
-    def body(rank: Rank) -> None:
+    def body(rank: Rank):
         out = rank.exchange.expand(torch.zeros(rank.program.num_owned, 0))
         assert out.shape == (rank.program.num_local, 0)
         both_verbs(rank, 1, torch.float32, 1)

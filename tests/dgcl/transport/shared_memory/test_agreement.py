@@ -80,7 +80,7 @@ def test_a_communicator_checks_it():
     other = random_world(73, 4, "line").shares()
     mixed = [*LINE.shares()[:3], other[3]]
 
-    def run() -> None:
+    def run():
         with pytest.raises(DisagreementError, match="ranks run different plans"):
             join(mixed)
 

@@ -12,7 +12,7 @@ def in_another_thread(function: Callable[[], object]) -> str:
     """What it raised there; "" if nothing."""
     said: list[str] = []
 
-    def run() -> None:
+    def run():
         try:
             function()
             said.append("")

@@ -101,7 +101,7 @@ def test_the_current_call_is_read_whole(control_pages: tuple[ControlPage, Contro
     own, theirs = control_pages
     last = 200_000
 
-    def write() -> None:
+    def write():
         for call in range(1, last + 1):
             write_word(own.call_address + 8 + 8 * (call & 1), call * 7)
             write_word(own.call_address, call)

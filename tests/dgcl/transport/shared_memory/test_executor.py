@@ -75,7 +75,7 @@ some_worlds = named("world", {"line": WORLDS["three in a line"], "random": WORLD
 
 @worlds
 def test_expand_copies_every_bit_of_every_type_and_shape(world: World):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         ids = local_ids(comm)
         for dtype in DTYPES:
             for shape in SHAPES:
@@ -87,7 +87,7 @@ def test_expand_copies_every_bit_of_every_type_and_shape(world: World):
 
 @worlds
 def test_fold_of_small_integers_is_exact_in_every_type(world: World):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         generator = torch.Generator().manual_seed(comm.rank)
         for dtype in SUMMABLE:
             for shape in SHAPES:
@@ -102,7 +102,7 @@ def test_fold_of_small_integers_is_exact_in_every_type(world: World):
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64], ids=str)
 def test_integers_wrap_around_as_in_torch(dtype: torch.dtype):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         rows = random_bits((comm.num_local, 5), dtype, seed=comm.rank)
         assert torch.equal(comm.fold(rows), folded(comm, rows))
 
@@ -124,7 +124,7 @@ def test_integers_wrap_around_as_in_torch(dtype: torch.dtype):
 def test_fold_of_floats_is_within_its_bound(name: str, dtype: torch.dtype, unit: float, per_hop: bool):
     """16-bit floats: one rounding per hop and one at the owner; wider ones: one per addition."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         generator = torch.Generator().manual_seed(comm.rank)
         rows = torch.randn(comm.num_local, 33, dtype=torch.float64, generator=generator).to(dtype)
         exact, size = folded(comm, rows.double()), folded(comm, rows.double().abs())
@@ -156,7 +156,7 @@ def test_bytes_executed_are_bytes_planned(world: World):
 def test_bytes_are_counted_once_when_memory_is_new():
     """Halo and relay rows of one send lie in two new segments, which the sender maps one by one."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         planned = torch.from_numpy(world.planned_rows[comm.rank])
         sent = torch.zeros(3, dtype=torch.int64)
         for width in (1, 60_000, 1):
@@ -174,7 +174,7 @@ def test_bytes_are_counted_once_when_memory_is_new():
 def test_forward_backward_forward_again_is_exact(world: World):
     """Nothing is carried over from call to call, neither in relay rows nor in arrivals."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         ids = local_ids(comm)
         for step in range(4):
             full = random_bits((comm.num_nodes, 6), torch.int64, seed=step)
@@ -189,7 +189,7 @@ def test_forward_backward_forward_again_is_exact(world: World):
 
 
 def test_a_thousand_live_results_keep_their_values():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         ids = local_ids(comm)
         results = [comm.expand(comm.owned_ids * 1000 + step) for step in range(500)]
         sums = [comm.fold(torch.full((comm.num_local, 3), step)) for step in range(500)]
@@ -220,7 +220,7 @@ def test_results_outlive_the_communicator():
 
 
 def test_memory_does_not_grow_when_results_die():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         pool = comm.transport.runtime.pool
         x = torch.zeros(comm.num_owned, 64, requires_grad=True)
         sizes = []
@@ -245,7 +245,7 @@ def test_memory_does_not_grow_when_results_die():
     },
 )
 def test_whatever_shows_a_result_keeps_its_memory(keep):  # type: ignore[no-untyped-def]
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         full = torch.arange(comm.num_nodes * 2.0).view(-1, 2)
         result = comm.expand(full[comm.owned_ids])
         address, kept = result.data_ptr(), keep(result)
@@ -262,7 +262,7 @@ def test_whatever_shows_a_result_keeps_its_memory(keep):  # type: ignore[no-unty
 def test_results_may_be_written_to():
     """A result is the caller's: writing to it touches neither the owner's rows nor another rank's result."""
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         rows = comm.owned_ids.clone()
         first = comm.expand(rows)
         first.fill_(-1)
@@ -289,7 +289,7 @@ def test_results_may_be_written_to():
     },
 )
 def test_gradients_of_any_strides_are_only_read(shape_up):  # type: ignore[no-untyped-def]
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         x = torch.ones(comm.num_owned, 6, dtype=torch.float64, requires_grad=True)
         base = torch.arange(comm.num_local * 6.0, dtype=torch.float64).view(-1, 6)
         grad = shape_up(base)
@@ -311,7 +311,7 @@ def test_gradients_of_any_strides_are_only_read(shape_up):  # type: ignore[no-un
     },
 )
 def test_rows_of_any_strides_are_sent(strided):  # type: ignore[no-untyped-def]
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         full = torch.arange(comm.num_nodes * 6).view(-1, 6)
         assert torch.equal(comm.expand(strided(full[comm.owned_ids])), strided(full)[local_ids(comm)])
 
@@ -323,7 +323,7 @@ def test_rows_of_any_strides_are_sent(strided):  # type: ignore[no-untyped-def]
 
 @named("mode", {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode})
 def test_without_autograd(mode):  # type: ignore[no-untyped-def]
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         x = torch.randn(comm.num_owned, 3, requires_grad=True)
         with mode():
             result = dgcl.graph_allgather(x)
@@ -340,7 +340,7 @@ def test_without_autograd(mode):  # type: ignore[no-untyped-def]
 # Between processes: memory of others, mapped when it is first named.
 
 
-def between_processes(name: str) -> None:
+def between_processes(name: str):
     """Every type, and rows so wide that segments are added while peers already work."""
     comm = join(WORLDS[name].shares())
     ids = local_ids(comm)
@@ -373,7 +373,7 @@ def test_an_interrupt_between_a_start_and_its_result_is_an_error_on_peers(
             raise KeyboardInterrupt
         return result
 
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         rows = torch.ones(comm.num_owned, 3)
         if comm.rank == 1:
             with pytest.raises(KeyboardInterrupt):

@@ -24,7 +24,7 @@ _FILES = {module.__file__ for module in (executor, pending, started, call_lock, 
 class _Interrupts:
     """Raises KeyboardInterrupt at the n-th step of the interpreter in the runtime's own modules."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int):
         self._left = step
         self.struck = False
 
@@ -40,7 +40,7 @@ class _Interrupts:
         return self
 
 
-def wait_in_vain(comm: Communicator, times: int) -> None:
+def wait_in_vain(comm: Communicator, times: int):
     """Have the next ``times`` looks of the engine find nothing to do."""
     runtime = comm.transport.runtime
     advance, left = runtime.advance, [times]
@@ -52,19 +52,19 @@ def wait_in_vain(comm: Communicator, times: int) -> None:
     runtime.advance = look  # type: ignore[method-assign, assignment]
 
 
-def expand(comm: Communicator) -> None:
+def expand(comm: Communicator):
     comm.expand(torch.ones(comm.num_owned, 2))
 
 
-def fold(comm: Communicator) -> None:
+def fold(comm: Communicator):
     comm.fold(torch.ones(comm.num_local, 2))
 
 
-def halo_rows(comm: Communicator) -> None:
+def halo_rows(comm: Communicator):
     comm.expand_async(torch.ones(comm.num_owned, 2)).wait()
 
 
-def fold_halo(comm: Communicator) -> None:
+def fold_halo(comm: Communicator):
     comm.fold_halo(torch.ones(comm.num_halo, 2), torch.ones(comm.num_owned, 2))
 
 

@@ -23,13 +23,13 @@ def place(block: Block) -> tuple[int, int]:
 class PoolMachine(RuleBasedStateMachine):
     """Whatever is taken and given back in whatever order: blocks never overlap and nothing is lost."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.pool = BufferPool(SegmentFile())
         self.live: list[tuple[Block, np.ndarray | None]] = []
 
     @rule(num_bytes=st.one_of(st.integers(0, 2000), st.integers(0, 3 * SEGMENT)), as_array=st.booleans())
-    def allocate(self, num_bytes: int, as_array: bool) -> None:
+    def allocate(self, num_bytes: int, as_array: bool):
         block = self.pool.allocate(num_bytes)
         assert block.size >= max(num_bytes, 1)
         assert block.offset % UNIT == block.size % UNIT == 0
@@ -37,19 +37,19 @@ class PoolMachine(RuleBasedStateMachine):
         self.live.append((block, self.pool.array(block, num_bytes) if as_array and num_bytes else None))
 
     @rule(data=st.data())
-    def give_back(self, data: st.DataObject) -> None:
+    def give_back(self, data: st.DataObject):
         if self.live:
             block, array = self.live.pop(data.draw(st.integers(0, len(self.live) - 1)))
             if array is None:
                 self.pool.release(block)
 
     @invariant()
-    def no_two_blocks_overlap(self) -> None:
+    def no_two_blocks_overlap(self):
         places = sorted(place(block) for block, _ in self.live)
         for (start, size), (after, _) in itertools.pairwise(places):
             assert start + size <= after
 
-    def teardown(self) -> None:
+    def teardown(self):
         for block, array in self.live:
             if array is None:
                 self.pool.release(block)
@@ -130,7 +130,7 @@ def test_arrays_may_die_in_any_thread(pool: BufferPool):
     stop = threading.Event()
     arrays: list[np.ndarray] = []
 
-    def drop() -> None:
+    def drop():
         while not stop.is_set() or arrays:
             while arrays:
                 arrays.pop()

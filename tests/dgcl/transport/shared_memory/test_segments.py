@@ -96,7 +96,7 @@ def test_too_much_memory_is_an_error_with_the_sizes():
 
 
 def test_a_refusal_of_the_kernel_is_an_error_with_its_reason(monkeypatch):
-    def refuse(descriptor: int, offset: int, length: int) -> None:
+    def refuse(descriptor: int, offset: int, length: int):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     file = SegmentFile()

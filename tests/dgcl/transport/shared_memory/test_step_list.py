@@ -42,7 +42,7 @@ def entered(call: Callable[[], object]) -> list[str]:
     """Names of the Python functions that a call enters, compiled ones included."""
     names: list[str] = []
 
-    def note(frame: FrameType, event: str, argument: Any) -> None:
+    def note(frame: FrameType, event: str, argument: Any):
         if event == "call":
             names.append(frame.f_code.co_name)
 
@@ -77,7 +77,7 @@ def test_a_call_enters_few_python_functions(world: World, verb: str):
 
 @named("world", WORLDS)
 def test_plain_and_attended_calls_in_turns_give_the_same(world: World):
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         generator = torch.Generator().manual_seed(comm.rank)
         kept = []
         for turn in range(4):
@@ -98,7 +98,7 @@ def test_plain_and_attended_calls_in_turns_give_the_same(world: World):
 
 
 def test_a_call_that_cannot_be_made_is_an_error():
-    def run(comm: Communicator) -> None:
+    def run(comm: Communicator):
         rows = torch.randn(comm.num_owned, 4)
         for _ in range(3):
             comm.expand(rows)
@@ -106,7 +106,7 @@ def test_a_call_that_cannot_be_made_is_an_error():
             comm.expand(torch.randn(comm.num_owned + 1, 4))
         held, go_on = threading.Event(), threading.Event()
 
-        def hold() -> None:
+        def hold():
             comm.transport.runtime.holder["thread"] = threading.get_ident()  # type: ignore[attr-defined]
             held.set()
             go_on.wait()
@@ -131,7 +131,7 @@ def test_kinds_of_calls_without_end_are_not_remembered(monkeypatch):
     made = []
     prepare = StepList.__init__
 
-    def noted(self: StepList, *given: Any, **options: Any) -> None:
+    def noted(self: StepList, *given: Any, **options: Any):
         made.append(given)
         prepare(self, *given, **options)
 

@@ -88,7 +88,7 @@ def test_a_policy_without_yields_does_not_yield():
 
 
 def test_a_wait_that_ends_by_cheap_yields_halves_the_number():
-    def body(comm: Communicator) -> None:
+    def body(comm: Communicator):
         comm.transport.runtime.tasks[EXPAND].yields[1] = 64
         comm.transport.runtime.wait_policy = (1, 60_000_000_000, 10**15, 1, 1)  # until the other rank comes
 
