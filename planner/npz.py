@@ -120,7 +120,7 @@ def _read_member(archive: zipfile.ZipFile, key: str, spec: ArraySpec) -> npt.NDA
             raise ValueError(f"array {key!r} of shape {shape} needs {need} bytes but the file holds {have}")
         data = np.empty(need, np.uint8)
         for start in range(0, need, _PIECE):  # to the end, where the archive's checksum is verified
-            piece = np.frombuffer(member.read(min(_PIECE, need - start)), np.uint8)
+            piece = np.frombuffer(member.read(_PIECE), np.uint8)
             data[start : start + len(piece)] = piece
     return np.ndarray(shape, dtype, data.data, order="F" if fortran else "C")
 

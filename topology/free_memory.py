@@ -4,16 +4,18 @@ Shared memory is allocated eagerly, page by page, and Linux refuses no single pa
 for, it ends some process of its choice. So the library looks first.
 """
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 
 def available_memory() -> int:
-    """Bytes that this process may still allocate: free on the machine, and below its control group's limit.
+    """Bytes that this process may still allocate: free on the machine, and below its own and its control group's limit.
 
     An estimate: other processes allocate, too. Where the kernel does not say, there is no limit.
     """
-    return min((max(free, 0) for free in _free_bytes(Path("/proc"), Path("/sys/fs/cgroup"))), default=1 << 62)
+    own = resource.getrlimit(resource.RLIMIT_AS)[0] % (1 << 62)  # ulimit -v; -1: there is none
+    return min([own, *(max(free, 0) for free in _free_bytes(Path("/proc"), Path("/sys/fs/cgroup")))])
 
 
 def _free_bytes(proc: Path, groups: Path) -> Iterator[int]:

@@ -188,7 +188,7 @@ def _run(graph: _Adjacency, num_devices: NDArray[np.int64], options: MetisOption
 
     num_groups = len(num_devices)
     shares = num_devices / num_devices.sum()
-    even = bool((num_devices == num_devices[0]).all())
+    even = (num_devices == num_devices[0]).all()
     task = [
         graph.xadj,
         graph.adjncy,
@@ -252,7 +252,7 @@ def _run_apart(task: list[NDArray[Any]], free: int, about: str) -> NDArray[np.in
         labels, text = process.communicate()
         if not process.returncode:
             return np.frombuffer(labels, np.int64).copy()
-        why = " ".join(text.decode(errors="replace").split())[-200:]
+        why = text.decode(errors="replace").strip().rpartition("\n")[2][-200:]
     except BrokenPipeError as error:
         why = str(error)
     finally:
@@ -260,7 +260,7 @@ def _run_apart(task: list[NDArray[Any]], free: int, about: str) -> NDArray[np.in
         process.wait()
     raise MemoryError(
         f"{about} wants more memory than the {free} bytes that are free. Ways out: (1) partition='random' or 'range'"
-        " (on the command line --method; of an Offload chunk_by='range'), (2) give part, (3) free memory."
+        " (on the command line --partition; of an Offload chunk_by='range'), (2) give part, (3) free memory."
         f" Its process: exit status {process.returncode}, {why}"
     )
 

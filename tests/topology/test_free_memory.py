@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 from dgcl.topology.free_memory import _free_bytes, available_memory
@@ -57,3 +59,10 @@ def test_free_bytes(tmp_path, files: dict[str, str], free: list[int]):
 
 def test_this_machine_has_some():
     assert 1 << 20 < available_memory() < 1 << 50
+
+
+def test_the_limit_of_a_shell_counts():
+    ask = "from dgcl.topology.free_memory import available_memory; print(available_memory())"
+    command = f"ulimit -v 4000000; exec {sys.executable} -c '{ask}'"
+    asked = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert 0 < int(asked.stdout) <= 4000000 * 1024
