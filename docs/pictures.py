@@ -29,23 +29,18 @@ def draw_performance(path: Path) -> None:
     graphs = list(dict.fromkeys(graph for graph, _ in rows))
     figure = new_figure(path, (10.0, 3.2))
     for axes, graph in zip(figure.subplots(1, len(graphs)), graphs, strict=True):
-        for side, verb, colour in ((-0.2, "forward", "#3465a4"), (0.2, "backward", "#e08214")):
+        for side, verb in ((-0.2, "forward"), (0.2, "backward")):
             times = [rows[graph, method][f"{verb} us"] / 1e3 for method in methods]
             places = [place + side for place in range(len(methods))]
-            axes.bar_label(axes.bar(places, times, 0.4, color=colour, label=verb), fmt="%.1f", fontsize=8)
+            axes.bar_label(axes.bar(places, times, 0.4, label=verb))
         ours = rows[graph, "halo"]
         copies = ours["forward us"] * ours["forward of copies"] / 1e3
-        axes.axhline(
-            copies, color="black", linestyle=":", linewidth=1.2, label="plain copies of as many bytes"
-        )
-        axes.set_xticks(range(len(methods)), list(methods.values()), fontsize=9)
-        axes.set_ylabel("ms", fontsize=9)
-        axes.set_title(f"{graph}: {ours['halo rows']:,} halo rows of 512 bytes", loc="left", fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # room for the legend
-        axes.legend(fontsize=8, frameon=False, loc="upper left")
+        axes.axhline(copies, linestyle=":", label="plain copies of as many bytes")
+        axes.set_xticks(range(len(methods)), list(methods.values()))
+        axes.set_title(f"{graph}: {ours['halo rows']:,} halo rows of 512 bytes; ms")
+        axes.legend()
     cpu = figures["about"].removeprefix("Measured on ").partition(",")[0]
-    figure.suptitle(f"One exchange between 4 ranks: medians, {cpu}", x=0.01, ha="left", fontsize=12)
+    figure.suptitle(f"One exchange between 4 ranks: medians, {cpu}")
     save_figure(figure, path)
 
 

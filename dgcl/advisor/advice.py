@@ -135,8 +135,6 @@ def _screen(advice: Advice) -> str:
         )
         why = textwrap.wrap(row.why + here, _WIDTH - 6) + [f"-> {row.line}"] * bool(row.line)
         text += [line, *(f"      {each}" for each in why)]
-    if grids[1:]:
-        text.append(f"   and {len(grids) - 1} other grids, none of them better")
     verdict = advice.ways_out() if rows[0].refused else f"{rows[0].strategy} is chosen. {_alone(advice)}"
     for paragraph in (verdict, _LEFT_OUT):
         text += ["", *textwrap.wrap(paragraph, _WIDTH)]
@@ -185,10 +183,8 @@ def working(advice: Advice, rows: Sequence[Row]) -> str:
     parts = [
         ["epoch", *(seconds(row.seconds.total) for row in counted)],
         ["with plans by", *(row.planner for row in counted)],
-        ["no plan beats", *(seconds(row.bound_seconds) for row in counted)],
         *([name, *(seconds(getattr(row.seconds, name)) for row in counted)] for name in TIMES),
         ["rows sent", *(f"{row.rows}{f' / {row.slices}' * (row.slices > 1)}" for row in counted)],
-        ["most edges of a rank", *(str(max(row.edges)) for row in counted)],
         *(
             [name, *(size(max(row.device_bytes.get(name, [0]))) for row in counted)]
             for name in dict.fromkeys(name for row in counted for name in row.device_bytes)

@@ -43,8 +43,12 @@ class Layer:
         """Of a row that is exchanged and aggregated."""
         if self.kind == "linear":
             return 0
-        attention = self.heads if self.kind == "gat" else 0
-        return (self.out if self.multiply_first else self.width) + attention
+        return (self.out if self.multiply_first else self.width) + self.attention
+
+    @property
+    def attention(self) -> int:
+        """Of those, what travels by itself, before the rows."""
+        return self.heads if self.kind == "gat" else 0
 
     @property
     def parameters(self) -> int:
@@ -77,8 +81,13 @@ class Layer:
         return aggregate + self.out * results + (self.kind in ("gcn", "sage"))
 
     @property
+    def keeps_sum(self) -> bool:
+        """Whether the backward takes the very sum that was made, and not what became of it."""
+        return self.kind == "sage" and not self.multiply_first
+
+    @property
     def kept_of_edge(self) -> int:
         """Of an edge, for the backward."""
         if self.kind == "mgn":
             return 2 * self.width + 3 * self.edge_width + self.out
-        return self.out + 4 * self.heads if self.kind == "gat" else 0
+        return self.out + 4 * self.heads + 4 if self.kind == "gat" else 0  # and its ends, in int64

@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 
 from dgcl.advisor.counts import Counted
 from dgcl.advisor.model import OPTIMIZERS, Model
-from dgcl.aggregation.results import ResultMemory
 from dgcl.offload.prediction import DeviceRows, host_bytes
 from dgcl.relation.local_graph import local_graph_bytes
 from dgcl.transport.memory import pool_bytes
 
 MOST_CHUNKS = 1024
 _WHOLE = {"gat", "mgn"}  # layers of frameworks, of whole neighbourhoods
-#: Of an edge, beyond the local graph: for sums, both ways round, with weights; for layers of frameworks. Measured.
-_EDGE_BYTES = (50, 28)
-_HEAD_BYTES = 12  # of a row that edges of a window lead to, beyond that
+_WEIGHTED = {"gcn", "sage"}
+#: Of an edge beyond the local graph: its head, both ends and its place in a block, and sorted the other way round; of
+#: layers of frameworks both ends, and as the adjoint has them. Weights are kept as they are, and sorted both ways.
+_EDGE_BYTES, _WEIGHT_BYTES = 28, 16
+_HEAD_BYTES = 12  # of a row that edges of a block lead to
 _CHUNK_BYTES = 72  # of a row that a chunk reads: places and slots, both ways. Measured
 _TABLE_BYTES = 24  # of a row that is sent or received: ids, places, and those of the way back
 
@@ -45,8 +46,8 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
         sizes["exchange tables"] = 0 * parameters + tables * (1 + (np.arange(len(parameters)) == 0))
     else:
         windows = strategy.argument if strategy.name == "windows" else 0  # each has tables of its own
-        graph += _HEAD_BYTES * np.minimum(counted.edges, windows * heads)
-        graph += _EDGE_BYTES[not model.kinds.isdisjoint(_WHOLE)] * counted.edges
+        graph += _HEAD_BYTES * np.minimum(counted.edges, (2 + max(windows, 1)) * heads)
+        graph += (_EDGE_BYTES + _WEIGHT_BYTES * bool(model.kinds & _WEIGHTED)) * counted.edges
         tables = _TABLE_BYTES * (received + sent + partial) * (1 + (windows > 0))
         sizes = {"graph": graph, "exchange tables": tables}
         sizes["features"] = counted.owned * model.widths[0] * item
@@ -59,9 +60,8 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
 
 
 def _buffers(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes of each rank's pool of buffers, and (2L, P) those of its pool of sums as each layer's forward has summed,
-    then the backward of the last, and so on: of a rehearsal of a step. Sums for other ranks are partial sums, and
-    gradients of halo rows unless they travel in windows.
+    """Bytes of each rank's pool of buffers, by a rehearsal of a step, and of its pool of sums: as many as are in use at
+    one time. Sums for other ranks are partial sums, and gradients of halo rows unless they travel in windows.
 
     Sums give halo rows up as soon as they are added, layers of whole neighbourhoods when messages are made of them.
     """
@@ -70,29 +70,31 @@ def _buffers(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray
     widths = [model.itemsize * -(-layer.exchanged // counted.slices) for layer in model.layers]
     back = [width * model.aggregates_back(number) for number, width in enumerate(widths)]
     if name == "in-place":
-        back = [model.itemsize * layer.out for layer in model.layers] * model.training
+        back = [model.itemsize * layer.out * model.training for layer in model.layers]
     results, for_others = owned * (name != "in-place"), received
     forward, backward = [received, arriving], [partial, sent]
-    if not model.kinds.isdisjoint(_WHOLE):
+    if model.kinds & _WHOLE:
         forward, backward, results, for_others = [owned + received], [owned, sent], 0 * sent, 0 * sent
     elif name == "windows":  # one that was expanded, and another one or what arrives
         room = -(-received // windows) + -(-np.maximum(received, sent) // windows)
         forward, backward, for_others = [room], [room], 0 * sent
-    calls, sums = (
-        [width * np.array(there) for width in widths] + [width * np.array(again) for width in back[::-1]]
-        for there, again in ((forward, backward), ([results, partial], [results, for_others]))
-    )
+    apart = [model.itemsize * -(-layer.attention // counted.slices) for layer in model.layers]
+    halves = (widths, apart, forward), (back[::-1], apart[::-1], backward)
+    calls = [
+        each * np.array(moved)
+        for wide, first, moved in halves
+        for width, alone in zip(wide, first, strict=True)
+        for each in (alone, width - alone)
+        if width
+    ]
     if "gcn" in model.kinds:  # degrees
         calls.insert(0, 8 * np.array([owned + received, (owned + partial) * (counted.fold is not None)]))
     pools = [pool_bytes(call[:, rank].tolist() for call in calls) for rank in range(len(owned))]
-    held = np.zeros((len(sums), len(owned)), np.int64)
-    for rank in range(len(owned)):
-        memory = ResultMemory()
-        for number, call in [*enumerate(sums)] * 2:  # what the second step begins with is there in all
-            for size in call[:, rank]:
-                memory.take(size)
-            held[number, rank] = memory.num_bytes
-            memory.returned += [np.broadcast_to(np.uint8(0), size) for size in call[:, rank]]
+    held = kept = 0 * owned
+    for layer, width, again in zip(model.layers, widths, back, strict=True):
+        at_once = np.maximum(width * (results + partial), again * (results + for_others))
+        held = np.maximum(held, kept + at_once)
+        kept = kept + layer.keeps_sum * model.training * width * results
     return np.array(pools), held
 
 
@@ -101,17 +103,20 @@ def _at_work(counted: Counted, model: Model, sums: NDArray[np.int64]) -> NDArray
     item, owned = model.itemsize, counted.owned
     if counted.strategy.name == "in-place":  # hidden rows, a product, and the result with what a loss makes
         outs = model.widths[1:]
-        return item * (sum(outs) + max(outs) + 2 * outs[-1]) * owned + sums.max(0)
+        return item * (sum(outs) + max(outs) + 2 * outs[-1]) * owned + sums
     kept, most = 0 * owned, 0 * owned
     for number, layer in enumerate(model.layers):
-        own = item * (layer.kept * owned + layer.kept_of_edge * counted.edges)
+        edges = (counted.edges + counted.owned) // counted.slices  # attention adds self loops
+        of_row = layer.kept - layer.keeps_sum * layer.width  # a sum that is kept is among sums
+        own = item * (of_row * owned + layer.kept_of_edge * edges)
+        # on the way forward also what it takes, not yet activated; of the last, gradients of the loss
+        least = max(layer.width * (number > 0), layer.out)
+        most = np.maximum(most, kept + own + item * (layer.out + least) * owned + sums)
         if model.training:  # gradients of what it took, before and after the activation; of edges' rows
             work = 2 * (layer.width if number else layer.out) * owned
-            of_edges = own + 3 * item * layer.out * counted.edges if layer.kept_of_edge else 0
-            most = np.maximum(most, kept + item * work + of_edges + sums[~number])
+            of_edges = own + 3 * item * layer.out * edges if layer.kept_of_edge else 0
+            most = np.maximum(most, kept + item * work + of_edges + sums)
         kept = own + kept * model.training
-        copies = 1 + (model.training and layer is model.layers[-1])  # its gradient, by the loss
-        most = np.maximum(most, kept + item * copies * layer.out * owned + sums[number])
     return most
 
 

@@ -48,18 +48,10 @@ def cold_start(run: Run) -> Figure:
         with tempfile.TemporaryDirectory() as folder:
             graph = Path(folder) / "graph.npz"
             save_graph(graph, communities(100_000, 1_000_000, 50))
-            plan = [
-                sys.executable,
-                "-m",
-                "dgcl",
-                "plan",
-                str(graph),
-                "--topology",
-                "dgx1",
-                "--compare",
-                "direct,spst",
-            ]
-            for name, command in run.some([("dgcl plan", plan), ("make demo", ["make", "demo"])]):
+            plan = f"-m dgcl plan {graph} --topology dgx1 --compare direct,spst".split()
+            for name, command in run.some(
+                [("dgcl plan", [sys.executable, *plan]), ("make demo", ["make", "demo"])]
+            ):
                 for state in ("none", "all"):
                     yield [f"`{name}`", state, *timed(command, Path(folder) / name.replace(" ", "-"))]
 

@@ -1,7 +1,6 @@
 """Advice: rows counted against communicators, the choice as memory falls, refusals as rows, the screen."""
 
 import itertools
-import json
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -14,8 +13,11 @@ import dgcl.nn
 from dgcl.advisor.advice import working
 from dgcl.advisor.choice import advise
 from dgcl.advisor.epoch import ERROR
+from dgcl.advisor.memory import _buffers
 from dgcl.advisor.model import read_model
 from dgcl.advisor.rates import Rates
+from dgcl.advisor.spelling import Description
+from dgcl.bench.epochs import epoch
 from dgcl.planner.synthetic import GraphShape
 from dgcl.topology import Connection, Device, Topology
 
@@ -72,8 +74,7 @@ def test_the_simplest_of_the_fastest_is_chosen():
         assert (row.state == "=") == (row.seconds.total <= fastest * (1 + ERROR))
         assert row.bound_seconds <= row.seconds.total * (1 + 1e-9)
     assert sum(row.planner == "auto" for row in found.rows) >= 2
-    again = advice()
-    assert json.dumps(found.to_json()) == json.dumps(again.to_json())
+    assert found.to_json() == advice().to_json()
 
 
 @pytest.mark.slow
@@ -117,7 +118,7 @@ def test_less_memory_walks_to_offloading_and_out():
 
 def test_auto_sets_the_windows_that_are_advised():
     """Where whole halo rows do not fit; layers sum the same in them."""
-    options = {"model": "gcn:64,64,8", "memory_limit": 10_100_000}
+    options = {"model": "gcn:64,64,8", "memory_limit": 11_500_000}
     edges, part = RNG.integers(0, 20_000, (2, 60_000)), np.arange(20_000) % 4
 
     def on_rank(conv):
@@ -128,6 +129,22 @@ def test_auto_sets_the_windows_that_are_advised():
         return len(comm.windows.exchanges)
 
     assert dgcl.launch(on_rank, 4, dgcl.nn.GCNConv(1, 8)) == [4] * 4
+
+
+def test_sums_are_held_as_rehearsed():
+    """Among them those that a backward needs: once."""
+    edges, part = RNG.integers(0, 8000, (2, 24_000)), np.arange(8000) % 4
+    of = advise(edges, model="sage:64,64,32", topology="uniform4", part=part).candidates
+
+    def on_rank():
+        comm = dgcl.build_comm_info(edges, "uniform", part=part, strategy="tail")
+        layers = [dgcl.nn.SAGEConv(64, 64), dgcl.nn.SAGEConv(64, 32)]
+        for _ in range(2):
+            epoch(comm, layers, comm.owned_ids[:, None].expand(-1, 64).float())
+        return comm.aggregator().operation.memory._most_in_use
+
+    held = _buffers(of.count(Description("tail")), of.model)[1]
+    assert dgcl.launch(on_rank, 4) == held.tolist()
 
 
 @pytest.mark.parametrize(
@@ -148,18 +165,9 @@ def test_refusals_are_rows(model, strategy, why):
 
 
 def test_what_cannot_be_asked():
-    with pytest.raises(
-        ValueError, match=r"memory_limit must be above the model's parameters, 5\.28 kB \(got 100 B\)"
-    ):
-        advice(memory_limit=100)
     with pytest.raises(ValueError, match=r"strategy must be one that was counted: .*halo"):
         advice().row("replicas:9")
-    for rates in ("fast", "900,inf", 3):
-        with pytest.raises(ValueError, match=r"rates must be 'here', or GB/s of sums .* as 900,14000"):
-            advice(rates=rates)
     assert advice(rates="here").rates.origin == "measured here on cpu"
-    with pytest.raises(ValueError, match="has 8 devices"):
-        advise(EDGES, model="gcn:4,2", topology="dgx1", ranks=9)
 
 
 def test_the_screen():
@@ -170,16 +178,13 @@ def test_the_screen():
     marked = [line for line in lines if line.startswith(("*", "="))]
     assert marked[0].startswith("*")
     assert '-> edges="cover"' in text
-    assert "1 rank" in text
     assert lines[-2].startswith("Left out: the loss")
 
 
 def test_the_working_and_comparisons():
     found = advice()
     halo, cover = found.row("halo"), found.row("cover")
-    text = working(found, [halo])
-    for part in ("kept, and at work", "exchange buffers", "device", "elements sent"):
-        assert part in text
+    assert "elements sent" in working(found, [halo])
     assert "elements sent" not in working(found, [halo, cover])
     with patch("dgcl.workers.cover.MOST", (-1, 0)):
         assert "rows more than a minimum cover" in advice().row("cover").why
