@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("dgcl")
 
-_BYTES = 96  # for each vertex and neighbour: 30 on meshes, 60 to 100 on random graphs and with hubs
+_BYTES = 128  # for each vertex and neighbour: 30 on meshes, 60 to 100 on random graphs, 125 with hubs
 TINY = 50  # vertices per part below which k-way coarsens too far and leaves parts empty; bisection does not
 
 
