@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dgcl.advisor.counts import Counted
 from dgcl.advisor.model import OPTIMIZERS, Model
+from dgcl.aggregation.results import ResultMemory
 from dgcl.offload.prediction import DeviceRows, host_bytes
 from dgcl.relation.local_graph import local_graph_bytes
 from dgcl.transport.memory import pool_bytes
@@ -60,8 +61,9 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
 
 
 def _buffers(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes of each rank's pool of buffers, by a rehearsal of a step, and of its pool of sums: as many as are in use at
-    one time. Sums for other ranks are partial sums, and gradients of halo rows unless they travel in windows.
+    """Bytes of each rank's pool of buffers, and (2L, P) those of its pool of sums as each layer's forward has summed,
+    then the backward of the last, and so on: of a rehearsal of a step. Sums for other ranks are partial sums, and
+    gradients of halo rows unless they travel in windows.
 
     Sums give halo rows up as soon as they are added, layers of whole neighbourhoods when messages are made of them.
     """
@@ -90,11 +92,20 @@ def _buffers(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray
     if "gcn" in model.kinds:  # degrees
         calls.insert(0, 8 * np.array([owned + received, (owned + partial) * (counted.fold is not None)]))
     pools = [pool_bytes(call[:, rank].tolist() for call in calls) for rank in range(len(owned))]
-    held = kept = 0 * owned
-    for layer, width, again in zip(model.layers, widths, back, strict=True):
-        at_once = np.maximum(width * (results + partial), again * (results + for_others))
-        held = np.maximum(held, kept + at_once)
-        kept = kept + layer.keeps_sum * model.training * width * results
+    ways = (widths, [results, partial]), (back[::-1], [results, for_others])
+    sums = [width * np.array(summed) for wide, summed in ways for width in wide]
+    held = np.zeros((len(sums), len(owned)), np.int64)
+    for rank in range(len(owned)):
+        memory, kept = ResultMemory(), dict[int, list[np.ndarray]]()
+        for number, call in [*enumerate(sums)] * 2:  # what the second step begins with is there in all
+            memory.returned += kept.pop(number, [])
+            pieces = [np.broadcast_to(np.uint8(0), size) for size in call[::-1, rank]]  # results die last
+            for piece in pieces:
+                memory.take(piece.nbytes)
+            held[number, rank] = memory.num_bytes
+            if model.training and number < len(widths) and model.layers[number].keeps_sum:
+                kept[len(sums) + ~number] = [pieces.pop()]
+            memory.returned += pieces
     return np.array(pools), held
 
 
@@ -103,19 +114,19 @@ def _at_work(counted: Counted, model: Model, sums: NDArray[np.int64]) -> NDArray
     item, owned = model.itemsize, counted.owned
     if counted.strategy.name == "in-place":  # hidden rows, a product, and the result with what a loss makes
         outs = model.widths[1:]
-        return item * (sum(outs) + max(outs) + 2 * outs[-1]) * owned + sums
+        return item * (sum(outs) + max(outs) + 2 * outs[-1]) * owned + sums.max(0)
     kept, most = 0 * owned, 0 * owned
     for number, layer in enumerate(model.layers):
         edges = (counted.edges + counted.owned) // counted.slices  # attention adds self loops
         of_row = layer.kept - layer.keeps_sum * layer.width  # a sum that is kept is among sums
         own = item * (of_row * owned + layer.kept_of_edge * edges)
         # on the way forward also what it takes, not yet activated; of the last, gradients of the loss
-        least = max(layer.width * (number > 0), layer.out)
-        most = np.maximum(most, kept + own + item * (layer.out + least) * owned + sums)
+        least = max(layer.width * (number > 0), layer.out * (layer is model.layers[-1]))
+        most = np.maximum(most, kept + own + item * (layer.out + least) * owned + sums[number])
         if model.training:  # gradients of what it took, before and after the activation; of edges' rows
             work = 2 * (layer.width if number else layer.out) * owned
             of_edges = own + 3 * item * layer.out * edges if layer.kept_of_edge else 0
-            most = np.maximum(most, kept + item * work + of_edges + sums)
+            most = np.maximum(most, kept + item * work + of_edges + sums[~number])
         kept = own + kept * model.training
     return most
 
