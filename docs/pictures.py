@@ -1,7 +1,5 @@
 """Draws the pictures of these pages, by the dgcl command: ``python docs/pictures.py``; takes some minutes."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
@@ -29,18 +27,21 @@ def draw_performance(path: Path) -> None:
     graphs = list(dict.fromkeys(graph for graph, _ in rows))
     figure = new_figure(path, (10.0, 3.2))
     for axes, graph in zip(figure.subplots(1, len(graphs)), graphs, strict=True):
-        for side, verb in ((-0.2, "forward"), (0.2, "backward")):
+        for side, verb, colour in ((-0.2, "forward", "#3465a4"), (0.2, "backward", "#e08214")):
             times = [rows[graph, method][f"{verb} us"] / 1e3 for method in methods]
             places = [place + side for place in range(len(methods))]
-            axes.bar_label(axes.bar(places, times, 0.4, label=verb))
+            axes.bar_label(axes.bar(places, times, 0.4, color=colour, label=verb), fmt="%.1f", fontsize=8)
         ours = rows[graph, "halo"]
         copies = ours["forward us"] * ours["forward of copies"] / 1e3
-        axes.axhline(copies, linestyle=":", label="plain copies of as many bytes")
+        axes.axhline(copies, color="black", linestyle=":", label="plain copies of as many bytes")
         axes.set_xticks(range(len(methods)), list(methods.values()))
-        axes.set_title(f"{graph}: {ours['halo rows']:,} halo rows of 512 bytes; ms")
-        axes.legend()
+        axes.set_ylabel("ms")
+        axes.set_title(f"{graph}: {ours['halo rows']:,} halo rows of 512 bytes", loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # room for the legend
+        axes.legend(frameon=False, loc="upper left")
     cpu = figures["about"].removeprefix("Measured on ").partition(",")[0]
-    figure.suptitle(f"One exchange between 4 ranks: medians, {cpu}")
+    figure.suptitle(f"One exchange between 4 ranks: medians, {cpu}", x=0.01, ha="left")
     save_figure(figure, path)
 
 

@@ -1,7 +1,5 @@
 """Names, below each page of the site, the version that the pages describe."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dgcl import __version__

@@ -51,9 +51,7 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     option(sizes, "-b, --minbytes SIZE", "smallest (default: 8)", byte_size)
     option(sizes, "-e, --maxbytes SIZE", "largest (default: 64M; with -b alone: SIZE)", byte_size)
-    steps = sizes.add_mutually_exclusive_group()
-    option(steps, "-f, --stepfactor F", "from size to size; default: 2", at_least(2), 2)
-    option(steps, "-i, --stepbytes SIZE", "add this instead", byte_size)
+    option(sizes, "-f, --stepfactor F", "from size to size; default: 2", at_least(2), 2)
     option(
         sizes,
         "--width W[,W...]",

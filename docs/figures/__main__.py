@@ -6,8 +6,6 @@ page's JSON file. A wrong result ends the run, and nothing of that table is writ
 in the shortest time that a figure can be made; its numbers are worth nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import pkgutil

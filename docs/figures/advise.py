@@ -1,7 +1,5 @@
 """What ``dgcl advise`` predicts against what epochs and ranks take, with 4 ranks; half an hour on a quiet machine."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

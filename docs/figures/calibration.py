@@ -3,8 +3,6 @@
 Takes two to three minutes; the host should have nothing else to do.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from dgcl.calibration.effort import Effort

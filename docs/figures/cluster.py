@@ -10,8 +10,6 @@
     gradients     all ranks sum LAYERS WIDTH^2 parameters: twice over the slowest connection, in 2 log2(P) messages
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess

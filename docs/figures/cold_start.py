@@ -5,8 +5,6 @@ drawn: 100,000 vertices, 1,000,000 edges. Needs `make` once before. Seconds are 
 command; CPU seconds are of all its processes. A few minutes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,7 +1,5 @@
 """What the figures of all pages share: tables, graphs, candidates in turns, ranks as processes, the machine's name."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What grids move and hold: counted for real graphs and a dense one, and predicted on machines; the same everywhere."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

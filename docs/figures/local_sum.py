@@ -13,8 +13,6 @@ a float64 computation by scipy.
     error         the largest of all elements of all results, over the largest element
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows that offloading loads, by way to divide vertices: counted, so the same on every machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

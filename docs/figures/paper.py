@@ -5,8 +5,6 @@ a tenth of their number: no latencies are modelled, so sizes cancel out of every
 the simulator's. `systems` runs each system (docs/figures/systems.py). Ten minutes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

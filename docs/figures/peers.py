@@ -6,8 +6,6 @@ All are given the same edges, METIS parts and rows. An adapter below is what a u
 stands for modules that a peer merely imports. Whoever is absent is left out. A quarter of an hour.
 """
 
-from __future__ import annotations
-
 import enum
 import inspect
 import json

@@ -3,8 +3,6 @@
 The exchanges are those of `dgcl bench`, which verifies every element; candidates take turns, ratios are medians.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -13,8 +13,6 @@ Relations are drawn (dgcl.planner.synthetic). Five to ten minutes. Columns of th
 Every plan is proved: it delivers, and its cost, gap and fingerprint are computed again (`verify_plan`).
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics

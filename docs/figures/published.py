@@ -4,8 +4,6 @@ A step is a relation and the bytes of a row; steps follow each other. Each is pl
 planner can make it, and played by the simulator without latencies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any

@@ -3,8 +3,6 @@
 All is computed, nothing measured: the tables are the same on every machine. Three minutes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each system of the papers on the same graphs, parts and model: as published, and run between 4 ranks (threads)."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 from collections.abc import Callable, Iterator

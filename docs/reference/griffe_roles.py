@@ -1,7 +1,5 @@
 """Sphinx roles of docstrings, as Markdown: ``:func:`~dgcl.launch``` becomes a link where the page has such a name."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

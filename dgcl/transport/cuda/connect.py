@@ -1,9 +1,8 @@
 """Connects the ranks' devices: memory is published, and that of peers opened."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,6 @@ from dgcl.transport.cuda.program import RankAddresses, num_slots
 from dgcl.transport.cuda.tables import Tables
 
 _log = logging.getLogger("dgcl")
-
-Result = TypeVar("Result")
 
 _GRANULE = 2 << 20
 
@@ -70,8 +67,17 @@ def connect(device: Device, control: Control) -> Connections:
             (:func:`dgcl.transport.cuda.probe.hindrance`); on every rank.
     """
     rank, world_size = control.rank, control.world_size
-    own = _together(control, lambda: _allocate(device, world_size))
-    descriptors = control.exchange(own.memory.descriptor(own.control_block.address, own.unreachable))
+    own: _Own | None = None
+    try:
+        own = _allocate(device, world_size)
+        report: Any = own.memory.descriptor(own.control_block.address, own.unreachable)
+    except (CommError, CudaError) as error:
+        report = str(error)
+    descriptors = control.exchange(report)
+    for other, each in enumerate(descriptors):
+        if isinstance(each, str):
+            raise CommError(f"rank {other}: {each}")
+    assert own is not None
     peers, blocks, problems = _open_peers(device, rank, descriptors, own.control_block)
     staged, reasons = _staged(rank, control.exchange(problems))
     for other in staged[rank]:
@@ -91,19 +97,6 @@ def connect(device: Device, control: Control) -> Connections:
         lanes=lanes if staged[rank] else None,
         reasons=_all_reasons(rank, descriptors, reasons),
     )
-
-
-def _together(control: Control, work: Callable[[], Result]) -> Result:
-    """The result of some work of every rank; if it fails on one, all raise."""
-    result, problem = None, ""
-    try:
-        result = work()
-    except (CommError, CudaError) as error:
-        problem = str(error)
-    for other, why in enumerate(control.exchange(problem)):
-        if why:
-            raise CommError(f"rank {other}: {why}")
-    return result  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

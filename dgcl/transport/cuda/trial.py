@@ -65,8 +65,8 @@ def _kept(devices: str) -> Path:
 
 def _try(control: Control, device: object, port: int) -> str:
     """What this rank's process ended with; "" where it went well."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("TORCHELASTIC")}
-    environment |= {
+    environment = os.environ | {
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
         "RANK": str(control.rank),
         "WORLD_SIZE": str(control.world_size),
         "MASTER_ADDR": "127.0.0.1",
