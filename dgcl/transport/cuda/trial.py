@@ -41,7 +41,7 @@ def failed_trial(control: Control, device: Device) -> str:
         return ""  # set-up says so
     kept = _kept("".join(place.gpu for place in places))
     with closing(create_server(("127.0.0.1", 0))) as server:
-        answers = control.exchange((kept.exists(), server.getsockname()[1]))
+        answers = control.exchange((os.path.exists(kept), server.getsockname()[1]))
     if all(known for known, _ in answers):
         return ""
     _log.info("GPUs are tried in processes of their own, once on this machine (some seconds)")

@@ -67,6 +67,17 @@ def test_how_a_process_ends(end: str, monkeypatch, tmp_path):
     assert len(started.read_text()) == (2 if end == "well" else 4)
 
 
+@pytest.mark.usefixtures("processes")
+def test_a_cache_that_is_out_of_reach_keeps_nothing(monkeypatch):
+    def denied(*args: object, **keywords: object):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(trial, "_COMMAND", (sys.executable, "-c", ""))
+    monkeypatch.setattr(Path, "stat", denied)
+    monkeypatch.setattr(Path, "mkdir", denied)
+    assert dgcl.launch(try_twice, 2) == [["", ""]] * 2
+
+
 def test_ranks_that_have_no_such_memory_are_not_tried(monkeypatch):
     monkeypatch.setattr(trial, "_COMMAND", ("no such program",))
     assert dgcl.launch(try_twice, 2) == [["", ""]] * 2
