@@ -211,7 +211,7 @@ def _run(graph: _Adjacency, num_devices: NDArray[np.int64], options: MetisOption
     try:
         return _call(*task)
     except RuntimeError as error:  # METIS catches signals and says nothing of them
-        raise RuntimeError(
+        raise InterruptedError(
             f"{about} ended by SIGTERM, or it had too little memory ({free / 1e9:.3g} GB were free, {likely / 1e9:.3g}"
             " are likely): METIS does not say which. Where it is memory, partition='random' or 'range' takes less"
         ) from error
