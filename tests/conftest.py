@@ -2,7 +2,7 @@
 
 A run of the suite must say the same thing about the same code twice, so hypothesis draws the same examples each time:
 
-* ``daily``, the default: 20 examples of each property;
+* ``daily``, the default: 12 examples of each property;
 * ``--hypothesis-profile=thorough``, as ``.ci/run`` does: 200;
 * ``--hypothesis-profile=explore``: 200 that nobody has seen.
 
@@ -37,7 +37,7 @@ from tests.samples import mark_samples, thin_matrices
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch or NumPy's BLAS
 
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("daily", **UNTIMED, derandomize=True, max_examples=20)
+settings.register_profile("daily", **UNTIMED, derandomize=True, max_examples=12)
 settings.register_profile("thorough", **UNTIMED, derandomize=True, max_examples=200)
 settings.register_profile("explore", **UNTIMED, derandomize=False, max_examples=200, print_blob=True)
 settings.load_profile("daily")

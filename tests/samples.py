@@ -40,15 +40,15 @@ def sampled(*axes: Iterable[Any], keep: Callable[..., bool]) -> list[Any]:
 
 
 def examples(daily: int, thorough: int) -> settings:
-    """So many examples of a property that takes long to try, in place of the profile's 20 or 200."""
-    return settings(max_examples=daily if settings().max_examples <= 20 else thorough)
+    """So many examples of a property that takes long to try, in place of the profile's 12 or 200."""
+    return settings(max_examples=daily if settings().max_examples <= 12 else thorough)
 
 
 def mark_samples(items: list[pytest.Item]) -> None:
     """Mark cases of tests with ``@pytest.mark.sample(n)`` as slow, all but about one in `n`.
 
     Each ``parametrize`` of the test is an axis; a case stays whose places on all axes add up to a multiple of `n`, so
-    that what stays is spread over all axes. So does a case of every value that would be left out.
+    that what stays is spread over all axes. Of several axes, so does a case of every value that would be left out.
     """
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -63,7 +63,7 @@ def mark_samples(items: list[pytest.Item]) -> None:
             if stays:
                 seen.update(enumerate(place))
         for item, stays, place in zip(cases, kept, places, strict=True):
-            if not stays and seen.issuperset(enumerate(place)):
+            if not stays and (len(place) == 1 or seen.issuperset(enumerate(place))):
                 item.add_marker(pytest.mark.slow)
             seen.update(enumerate(place))
 
@@ -73,12 +73,18 @@ MOST_SLOW = 6
 
 
 def thin_matrices(items: list[pytest.Item]) -> None:
-    """Mark slow cases beyond :data:`MOST_SLOW` of a test as ``matrix``; their names decide which."""
+    """Mark slow cases beyond :data:`MOST_SLOW` of a test as ``matrix``; their names decide which.
+
+    All cases of a test with ``@pytest.mark.sample(n, whole=True)`` stay.
+    """
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("matrix") is not None:
             item.add_marker(pytest.mark.slow)
-        elif item.get_closest_marker("slow") is not None and hasattr(item, "callspec"):
+            continue
+        sample = item.get_closest_marker("sample")
+        whole = sample is not None and sample.kwargs.get("whole")
+        if item.get_closest_marker("slow") is not None and hasattr(item, "callspec") and not whole:
             tests.setdefault(item.nodeid.split("[", 1)[0], []).append(item)
     for cases in tests.values():
         cases.sort(key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())

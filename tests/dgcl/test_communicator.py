@@ -193,6 +193,7 @@ GIVEN: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.filterwarnings("error")
 @named("everywhere", {"rank 0": False, "every rank": True})
 @named("given", GIVEN)

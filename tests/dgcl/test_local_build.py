@@ -85,6 +85,7 @@ def train(seed: int, size: tuple[int, int], topology: str, shuffled: bool, strat
 SIZES = {"few": (5, 3), "some": (40, 200), "many": (300, 3000)}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("strategy", ["halo", "tail", "cover"])
 @named("shuffled", {"ascending": False, "shuffled": True})
 @pytest.mark.parametrize("size", SIZES)

@@ -7,11 +7,6 @@ from tests.kernels.cuda_row_cases import ROW_CASES
 from tests.simulated import run_simulated
 
 
-@pytest.fixture(scope="module")
-def outcome() -> dict[str, str]:
-    return run_simulated("tests.kernels.cuda_simulation")
-
-
-@pytest.mark.parametrize("name", [*ROW_CASES, *FLAG_CASES])
-def test_kernel_in_the_simulator(outcome: dict[str, str], name: str):
-    assert outcome[name] == "", outcome[name]
+@pytest.mark.slow
+def test_kernels_in_the_simulator():
+    assert run_simulated("tests.kernels.cuda_simulation") == dict.fromkeys([*ROW_CASES, *FLAG_CASES], "")

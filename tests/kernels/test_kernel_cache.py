@@ -143,7 +143,7 @@ def entries(folder: Path, name: str = "") -> dict[Path, bytes]:
     "whose, damage",
     {
         "other": ("callee", b"no code"),
-        "half-a-header": ("caller", b'{"sha256": 1}\n'),
+        "half-a-header": slow("caller", b'{"sha256": 1}\n'),
         "other-json": slow("callee", b"[]\n"),
         "nested": slow("caller", b"[" * 99999),
         "a-pipe": slow("callee", None),
@@ -176,7 +176,7 @@ def _by_another_user(cache: Path) -> None:
 @named(
     "change, message",
     {
-        "folder": (
+        "folder": slow(
             lambda cache: [path.parent.chmod(0o770) for path in entries(cache)],
             r"are not used: .* is writable by other users \(mode 770\)",
         ),
@@ -185,7 +185,7 @@ def _by_another_user(cache: Path) -> None:
             lambda cache: [path.chmod(0o666) for path in entries(cache)],
             r"is writable by other users \(mode 666\)",
         ),
-        "owner": (_by_another_user, r"are not used: .* belongs to another user \(12345\)"),
+        "owner": slow(_by_another_user, r"are not used: .* belongs to another user \(12345\)"),
     },
 )
 def test_what_another_user_can_write_is_not_run(
@@ -248,6 +248,7 @@ def test_what_numba_has_compiled_for_one_function_serves_the_next(tmp_path):
     assert said.split() == ["0.0", "True", "0"]
 
 
+@pytest.mark.slow
 def test_without_room_beside_the_source_or_at_home(probe: Path, tmp_path):
     probe = shutil.copytree(probe, tmp_path / "probe", ignore=shutil.ignore_patterns("cache", "__pycache__"))
     (probe / "__pycache__").touch()  # no folder, not even for root

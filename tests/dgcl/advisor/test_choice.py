@@ -88,6 +88,7 @@ def test_a_slow_network_makes_replicas_pay():
     assert sum(replicas.owned) > 400  # copies are computed, too
 
 
+@pytest.mark.slow
 def test_less_memory_walks_to_offloading_and_out():
     """Each verdict keeps the limit; what does not fit is a row with its bytes."""
     halo = advice().row("halo").device

@@ -80,6 +80,7 @@ def test_heads_that_come_first_keep_their_rows(num_edges: int):
     close(out, expected)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @named("num_heads, order", {"all-heads": (12, "sorted"), "some-heads": (300, "given")})

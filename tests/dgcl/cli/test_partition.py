@@ -71,6 +71,7 @@ def test_parts_follow_the_machines_of_a_topology(run: Run, folder: Path):
     assert machine[0] != machine[48]
 
 
+@pytest.mark.slow
 def test_parts_are_numbered_for_a_machine(run: Run, folder: Path):
     argv = ["partition", "graph.npz", "--ranks", 3, "--partition", "range"]
     run(*argv, "--out", "plain.npy")

@@ -208,6 +208,7 @@ def check_rank(measured: Any, reference: Any):
     check(*([each.grad for each in parameters] for parameters in (measured[2], reference[2])))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 @pytest.mark.parametrize("name", MODELS)
 def test_types_on_ranks_are_those_of_one_device(name, world_size):

@@ -184,8 +184,8 @@ def test_threads(channel: str, world: str, case: str):
 @pytest.mark.parametrize(
     "before, channel, case",
     [
-        *sampled([()], CHANNELS, CASES, keep=lambda *places: sum(places) % 4 == 0),
-        *sampled([(apart, 1)], ["collective"], IN_CALLS, keep=lambda *places: sum(places) % 4 == 0),
+        *sampled([()], CHANNELS, CASES, keep=lambda *places: sum(places) % 8 == 0),
+        *sampled([(apart, 1)], ["collective"], IN_CALLS, keep=lambda *places: sum(places) % 8 == 0),
     ],
 )
 def test_processes(before: tuple[Any, ...], channel: str, case: str, rank_pool: Callable[[int], RankPool]):

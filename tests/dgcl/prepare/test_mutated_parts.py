@@ -21,7 +21,7 @@ from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.strategy import Strategy
 from dgcl.workers.strategy import EdgePlacement
 from tests.planner.machines import line
-from tests.samples import matrix
+from tests.samples import matrix, slow
 
 EDGES = torch.randint(0, 40, (2, 300), generator=torch.Generator().manual_seed(3))
 PARTS = np.arange(40) * 3 // 40
@@ -100,7 +100,7 @@ def trial(rank_pool: Any, tmp_path: Path, strategy: Strategy | None, machine: An
     assert by_rank[0].count(False) > trials / 3  # else these mutations are none
 
 
-KINDS = [(None, "uniform"), (None, line(3)), (EdgePlacement("cover"), "uniform")]
+KINDS = [slow(None, "uniform"), (None, line(3)), slow(EdgePlacement("cover"), "uniform")]
 
 
 @pytest.mark.parametrize("strategy, machine", KINDS, ids=["head", "relays", "cover"])

@@ -29,7 +29,7 @@ def ranks_on_gpu() -> Iterator[RankPool]:
     pool.close()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(3, whole=True)
 @pytest.mark.parametrize("name", list(FEATURES_BY_NAME))
 def test_a_device_computes_what_the_cpu_computes(name: str, ranks: RankPool):
     results = ranks.run(compare, name)

@@ -55,7 +55,7 @@ def same(a: object, b: object, leaving_out: tuple[str, ...] = ()) -> bool:
 
 
 @pytest.mark.parametrize(
-    "world, by", sampled(WORLDS, ["mixed", "owner"], keep=lambda world, by: (world + by) % 5 == 0)
+    "world, by", sampled(WORLDS, ["mixed", "owner"], keep=lambda world, by: (world + by) % 12 == 0)
 )
 def test_windows_are_proved_and_divide_the_rows(world, by):
     world_size, trees, seed = world

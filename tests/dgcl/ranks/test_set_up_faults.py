@@ -84,7 +84,7 @@ dgcl.init()
         "the rank that keeps the store": slow(
             {1: INIT, 2: INIT}, 4, "rank 0, which keeps the ranks' store at 127.0.0.1"
         ),
-        "one is killed before they have met": (
+        "one is killed before they have met": slow(
             {0: INIT, 1: INIT, 2: KILLED.format("Attempt.join")}, 10 * TIMEOUT, "rank 2 has died"
         ),
         "and while they connect": slow(

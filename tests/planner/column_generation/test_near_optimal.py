@@ -161,7 +161,7 @@ def test_counts_of_any_size():
     assert plan.gap < 0.5
 
 
-@pytest.mark.parametrize("limit", [1e-6, 0.05])
+@pytest.mark.parametrize("limit", [slow(1e-6), 0.05])
 def test_a_time_limit_returns_a_plan_with_its_own_gap(limit: float):
     topology = preset("dgx1")
     relation = synthetic_relation("web-google", 8, scale=0.05)
@@ -181,6 +181,7 @@ def test_a_time_limit_without_peer_to_peer_still_returns_a_plan():
     assert plan.num_stages == 4
 
 
+@pytest.mark.slow
 def test_a_wide_gap_ends_the_search_early():
     topology = preset("dgx1")
     relation = synthetic_relation("reddit", 8, scale=0.05)

@@ -78,7 +78,7 @@ def test_no_contraction_is_above_the_fractional_optimum(case: tuple[Relation, To
     assert free_bound(relation, topology) <= best * (1 + 1e-7)
 
 
-@examples(5, 60)
+@examples(2, 40)
 @given(
     case=instances(min_devices=2, max_devices=4, max_classes=4, max_total=24),
     row_bytes=st.sampled_from([1, 1000, 10**6]),

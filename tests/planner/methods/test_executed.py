@@ -15,7 +15,7 @@ ALONE = "dgx1v_8xV100_4nic|traverse_ac922|node_8gpu_pix|node_8xRTX3090|azure_ncv
 IN_PAIRS = "node_8xV100_1nic|dgx1v_8xV100_4nic|traverse_ac922|asus_esc8000a|amd_topo_8p6l|oci_8xH100_dump"
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("name", ["pubmed", "citeseer", "cora"])
 @pytest.mark.parametrize("machine", [*ALONE.split("|"), *f"2 {IN_PAIRS}".replace("|", "|2 ").split("|")])
 def test_auto_is_at_most_a_percent_slower(machine: str, name: str):

@@ -11,7 +11,7 @@ from tests.dgcl.rank_pool import RankPool
 PLAIN = [name for name in ARCHITECTURES if name.startswith("torch-")]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(9)
 # On a chain rows are relayed, and their gradients added up on the way.
 @pytest.mark.parametrize("shape", ["uniform", "chain"])
 @pytest.mark.parametrize("case", [case.name for case in CASES])

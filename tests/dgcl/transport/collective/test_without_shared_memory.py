@@ -119,10 +119,10 @@ def differ(channel: Connection, shares: list[Any], change: str):
 @pytest.mark.parametrize(
     "change, kind, words",
     [
-        ("verb", "DisagreementError", "ranks make different calls"),
+        slow("verb", "DisagreementError", "ranks make different calls"),
         ("width", "DisagreementError", "ranks make different calls"),
         ("leaves", "PeerLostError", "has closed its communicator"),
-        ("fails", "CommError", "the user's loss is not a number"),
+        slow("fails", "CommError", "the user's loss is not a number"),
     ],
 )
 def test_all_hear_of_a_rank_that_does_something_else(change: str, kind: str, words: str):

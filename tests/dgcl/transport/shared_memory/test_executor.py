@@ -14,7 +14,7 @@ from dgcl.transport.shared_memory.step_list import StepList
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, random_bits, same_bits
-from tests.samples import named, sampled
+from tests.samples import named, sampled, slow
 
 DTYPES = (
     torch.float16,
@@ -73,6 +73,7 @@ worlds = pytest.mark.parametrize(
 some_worlds = named("world", {"line": WORLDS["three in a line"], "random": WORLDS["four at random"]})
 
 
+@pytest.mark.sample(3)
 @worlds
 def test_expand_copies_every_bit_of_every_type_and_shape(world: World):
     def run(comm: Communicator):
@@ -85,6 +86,7 @@ def test_expand_copies_every_bit_of_every_type_and_shape(world: World):
     on_threads(world, run)
 
 
+@pytest.mark.sample(3)
 @worlds
 def test_fold_of_small_integers_is_exact_in_every_type(world: World):
     def run(comm: Communicator):
@@ -356,7 +358,7 @@ def between_processes(name: str):
     comm.close()
 
 
-@pytest.mark.parametrize("name", ["three in a line", "four over a hub", "four at random"])
+@pytest.mark.parametrize("name", [slow("three in a line"), slow("four over a hub"), "four at random"])
 def test_rows_between_processes(rank_pool: Callable[[int], RankPool], name: str):
     rank_pool(WORLDS[name].world_size).run(between_processes, name)
 
