@@ -18,7 +18,8 @@ class Distributed:
 
     Attributes:
         dgcl_home: Its communicator.
-        dgcl_root: It is the model itself, or a layer of the user's, whose calls of torch are seen.
+        dgcl_root: It is the model itself, or a layer of the user's, whose calls of torch are seen; None: a layer that
+            is PyG's in all parts, whose calls need not be.
         dgcl_refused: Why it cannot be made exact in training.
     """
 
@@ -26,7 +27,7 @@ class Distributed:
     dgcl_kind: Callable[[type], type]
     dgcl_calls_dropout: bool
     dgcl_home: Home
-    dgcl_root: bool = False
+    dgcl_root: bool | None = False
     dgcl_refused: str = ""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

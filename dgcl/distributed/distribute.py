@@ -101,6 +101,7 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool =
 
 
 _GIVEN = "give propagate what is computed of them, as an argument"
+_KNOWN = "torch.", "torch_geometric.", "dgcl."
 _EXCHANGE = "layers exchange rows before they aggregate"
 _NORM = "norms take statistics over all vertices"
 _DROP = "dropouts drop by vertex"
@@ -115,9 +116,10 @@ def _change(module: Module, name: str, home: Home, comm: Communicator) -> str:
     if "MessagePassing" in kinds:
         from dgcl.distributed.messages import message_passing
 
-        own = not type(module).__module__.startswith("torch_geometric.")
+        classes = [getattr(each, "dgcl_base", type(each)) for each in module.modules()]
         become(module, message_passing, home)
-        module.dgcl_root = own or not name  # type: ignore[assignment]
+        seen = not name or not all(each.__module__.startswith(_KNOWN) for each in classes)
+        module.dgcl_root = seen or None  # type: ignore[assignment]
         exchange = name.rpartition(".")[2].strip("<>").replace("___", "__")
         if exchange in comm.exchanges:
             module.dgcl_exchange = exchange  # type: ignore[assignment]

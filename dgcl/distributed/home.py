@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from dgcl.distributed.edge_ends import tensors_in
-from dgcl.distributed.interception import AsOneDevice
-from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
-from dgcl.nn.arguments import current
+from dgcl.distributed.interception import AsOneDevice, skip_frames
+from dgcl.frameworks.edge_sets import edge_set_of
 from dgcl.nn.guards import forget_unused
 from dgcl.ranks.context import context
 
@@ -43,20 +41,13 @@ class Home:
     def __reduce__(self) -> tuple[Any, ...]:
         return Home, ()
 
-    def edges(self, edge_index: Tensor, exchange: str) -> tuple[EdgeSet, bool]:
-        """The set that edges are of, and whether they are all of its edges, untouched."""
-        known = None if torch.compiler.is_compiling() else edge_set_of(edge_index)
-        if known is not None:
-            return known, True
-        comm = current(context.communicator or self.comm)
-        return edges_of(comm, exchange), False
-
-    def run(self, forward: Callable[..., Any], intercept: bool, *args: Any, **kwargs: Any) -> Any:
+    def run(self, forward: Callable[..., Any], intercept: bool | None, *args: Any, **kwargs: Any) -> Any:
         """A module's forward, with the communicator of its edges as the current one.
 
         Args:
             forward: The forward.
-            intercept: Whether its calls of torch must be seen: of dropout as a function, of its own.
+            intercept: Whether its calls of torch must be seen: of dropout as a function, of its own. None: not where a
+                rank has all in-edges.
             args, kwargs: Its arguments.
         """
         intercept, eager = intercept and self._mode is None, not torch.compiler.is_compiling()
@@ -69,7 +60,10 @@ class Home:
             self._running += 1
         try:
             if not intercept:
-                return forward(*args, **kwargs)
+                known = intercept is None and not getattr(context.communicator, "sums_elsewhere", True)
+                with self.unseen(known):
+                    return forward(*args, **kwargs)
+            skip_frames()
             with AsOneDevice() as self._mode:
                 return forward(*args, **kwargs)
         finally:
@@ -83,7 +77,7 @@ class Home:
 
     @contextmanager
     def unseen(self, whether: bool) -> Iterator[None]:
-        """While a layer that is known to be right makes messages, its calls need not be seen; this saves their time."""
+        """While what is known to be right runs, its calls need not be seen; this saves their time."""
         mode = self._mode
         if not whether or mode is None or torch.compiler.is_compiling() or not mode.is_innermost():
             yield

@@ -17,7 +17,6 @@ class AsOneDevice(TorchFunctionMode):
     """While it is entered, dropout depends on the vertex or the edge, and ends of edges on no rank."""
 
     def __enter__(self) -> Any:
-        _skip_frames()
         if not torch.compiler.is_compiling():
             transparent.count += 1
         super().__enter__()
@@ -51,7 +50,7 @@ class AsOneDevice(TorchFunctionMode):
 
 
 @at_trace_time
-def _skip_frames() -> None:
-    """Compiled by themselves for one function of torch, these would be taken for others."""
+def skip_frames() -> None:
+    """Called before the mode is entered: compiled by themselves for one function, these would be taken for others."""
     for function in (AsOneDevice.__torch_function__, call, see_rows):
         skip_frame(function)

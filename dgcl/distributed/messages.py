@@ -13,7 +13,9 @@ from dgcl.distributed.classes import Distributed
 from dgcl.distributed.degrees import by_whole_degrees
 from dgcl.distributed.functional_dropout import dropping
 from dgcl.distributed.sums import is_sum, sum_messages
-from dgcl.frameworks.edge_sets import EdgeSet
+from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
+from dgcl.nn.arguments import current
+from dgcl.ranks.context import context
 
 
 class Exchanged(NamedTuple):
@@ -46,7 +48,9 @@ class Messages(Distributed):
 
     def _dgcl_edges(self, edge_index: Any) -> EdgeSet:
         """The set that the edges of a call are of; edges that were changed are looked at in calls 1, 2, 4, ..."""
-        if (
+        compiling = torch.compiler.is_compiling()
+        known = edge_set_of(edge_index) if isinstance(edge_index, Tensor) and not compiling else None
+        if known is None and (
             not isinstance(edge_index, Tensor)
             or hasattr(edge_index, "sparse_size")
             or edge_index.layout != torch.strided
@@ -62,8 +66,10 @@ class Messages(Distributed):
                 "flow must be 'source_to_target' in a distributed model, as a rank has all in-edges of its vertices"
                 " (got 'target_to_source'): dispatch the graph turned round, edge_index.flip(0)"
             )
-        edges, whole = self.dgcl_home.edges(edge_index, self.dgcl_exchange)
-        if not torch.compiler.is_compiling() and not whole and edges.comm.edges == "head":
+        if known is not None:
+            return known
+        edges = edges_of(current(context.communicator or self.dgcl_home.comm), self.dgcl_exchange)
+        if not compiling and edges.comm.edges == "head":
             self.dgcl_calls += 1
             if self.dgcl_calls & (self.dgcl_calls - 1) == 0:
                 with edges.messages(edge_index):
@@ -114,8 +120,11 @@ def _exchanging(
         known = self.dgcl_base.__module__.startswith("torch_geometric.") and not (
             drops and self.dgcl_may_drop
         )
-        for name in [each for each in kwargs if each in sources]:  # a set has another order in each process
-            kwargs[name] = _exchange(kwargs[name], edges, self.node_dim)
+        with self.dgcl_home.unseen(True):
+            for name in [
+                each for each in kwargs if each in sources
+            ]:  # a set has another order in each process
+                kwargs[name] = _exchange(kwargs[name], edges, self.node_dim)
         with edges.messages(edge_index), self.dgcl_home.unseen(known):
             return verb(self, edge_index, size=sizes, **kwargs)
 

@@ -103,7 +103,7 @@ def loss(
             raise TypeError(
                 f"{name} takes {num_tensors} tensors and a mask (got {len(arguments)} arguments); name its options"
             )
-        _check(tensors, mask)
+        check_rows_of_loss(tensors, mask)
         used = current(comm)
         marked = used.control.pooled
         if not on_every_rank:
@@ -198,7 +198,7 @@ def _labels_explained(
         ) from error
 
 
-def _check(tensors: tuple[Any, ...], mask: Any) -> None:
+def check_rows_of_loss(tensors: tuple[Any, ...], mask: Any) -> None:
     """Refuse what torch would broadcast or misread silently."""
     outputs = tensors[0]
     require_floats(outputs=outputs)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import current, require_dense
+from dgcl.nn.arguments import current
 from dgcl.nn.core_rows import first_rows, num_counted
-from dgcl.ranks.tensors import require_tensors
+from dgcl.nn.losses import check_rows_of_loss
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -31,10 +31,7 @@ def accuracy(
     Returns:
         A float64 scalar, the same on every rank; NaN if no vertex counts on any rank.
     """
-    require_tensors(logits=logits, labels=labels)
-    require_dense(logits=logits, labels=labels)
-    if logits.is_complex():
-        raise TypeError(f"logits must be real (got {logits.dtype})")
+    check_rows_of_loss((logits, labels), mask)
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(
             "logits must be (num_owned, num_classes) and labels (num_owned,)"
@@ -42,12 +39,6 @@ def accuracy(
         )
     if mask is None:
         mask = torch.ones_like(labels, dtype=torch.bool)
-    require_tensors(mask=mask)
-    if mask.dtype != torch.bool or mask.shape != labels.shape:
-        raise ValueError(
-            f"mask must be bool with shape {tuple(labels.shape)}"
-            f" (got {mask.dtype}, shape {tuple(mask.shape)})"
-        )
     comm = current(comm)
     count = num_counted(comm, logits)
     logits, labels, mask = first_rows(logits, count), first_rows(labels, count), first_rows(mask, count)
