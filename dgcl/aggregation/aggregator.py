@@ -249,13 +249,13 @@ def _build_operation(comm: Aggregating) -> Operation:
         edges.prepare()
     local, n = comm.local, comm.local.num_owned
     heads, tails = local.heads, local.indices
-    to_partial, from_halo = heads >= n, tails >= n
+    reads_halo = np.split(tails >= n, [local.indptr[n]])  # at owned rows, and at partial sums
     num_partial, num_halo = len(local.partial_ids), local.num_halo
     fresh = _rows_moved(comm, PARTIAL, heads), _rows_moved(comm, HALO, tails)
     written = [as_mask(rows, n) for rows in fresh]
     blocks, places = [], []
     for partial, halo in ((False, False), (True, False), (False, True), (True, True)):
-        ids = np.flatnonzero((to_partial == partial) & (from_halo == halo))
+        ids = np.flatnonzero(reads_halo[partial] == halo) + partial * local.indptr[n]
         block = Block(
             heads[ids] - n * partial,
             tails[ids] - n * halo,

@@ -32,7 +32,7 @@ from dgcl.ranks.set_up import leaving
 from dgcl.ranks.whole_rows import agree
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import demand_of_pairs
-from dgcl.relation.local_graph import MAX_LOCAL_ROWS, RankEdges, Rows, pointer
+from dgcl.relation.local_graph import RankEdges, Rows, pointer
 from dgcl.topology import Topology
 from dgcl.workers.edges import edges_of_worker
 from dgcl.workers.exchanges import workers_of
@@ -48,35 +48,37 @@ def own_edges(
     owned_ids: Ids,
     sources: Ids,
     heads: Ids,
-) -> tuple[Graph, Ids, list[Any]]:
+) -> tuple[Graph, Ids, Ids, list[Any]]:
     """A rank's edges, sorted by row of their head, or its id, and how many of them read each vertex of all ranks.
 
     Time and memory: linear in its edges, and 20 bytes for each vertex of the whole graph.
 
     Returns:
-        Both, and for each rank the ids of its vertices that this one lacks, with their numbers of edges.
+        The edges, where those of each owned vertex are, and how many read each vertex; and for each rank the ids of its
+        vertices that this one lacks, with their numbers of edges.
 
     Raises:
         ValueError: An id is out of range, or a head is not owned.
     """
     for name, ids in (("sources", sources), ("heads", heads)):
         check_range(name, ids, rank, len(part))
-    row_of = np.full(len(part), -1, np.int32)
-    row_of[owned_ids] = np.arange(len(owned_ids), dtype=np.int32)
-    head_rows = row_of[heads]
-    if (head_rows < 0).any():
+    foreign = part != rank
+    if foreign[heads].any():
         raise ValueError(
             f"heads of rank {rank} must be vertices that it owns: each rank gives the in-edges of its own (got"
-            f" vertex {heads[np.argmin(head_rows)]})"
+            f" vertex {heads[np.argmax(foreign[heads])]})"
         )
-    graph = graph_from_edges(sources, head_rows.astype(np.int64) if by_row else heads, len(part))
+    rows = owned_ids
+    if by_row and (np.diff(owned_ids) < 0).any():
+        rows, row_of = np.arange(len(owned_ids)), np.empty(len(part), np.int64)
+        row_of[owned_ids] = rows
+        heads = row_of[heads]
+    graph = graph_from_edges(sources, heads, len(part))
     reads = graph.out_degrees()
-    lacking = np.flatnonzero((reads > 0) & (row_of < 0)).astype(graph.indices.dtype)
-    if len(owned_ids) + len(lacking) > MAX_LOCAL_ROWS:
-        raise ValueError(f"owned_ids: rank {rank} would hold more than {MAX_LOCAL_ROWS} rows; use more ranks")
+    lacking = np.flatnonzero((reads > 0) & foreign).astype(graph.indices.dtype)
     owners, narrow = part[lacking], _narrow(reads)
     lacking_of_ranks = (lacking[owners == peer] for peer in range(world_size))
-    return graph, reads, [(ids, narrow[ids]) for ids in lacking_of_ranks]
+    return graph, rows, reads, [(ids, narrow[ids]) for ids in lacking_of_ranks]
 
 
 def share_of_edges(
@@ -125,7 +127,7 @@ def share_of_edges(
         pieces: list[Any] = [(*header, ids)] * control.world_size
         try:
             if part is not None:
-                graph, reads, requests = own_edges(
+                graph, rows, reads, requests = own_edges(
                     control.rank, part, control.world_size, placement == "head", *arrays
                 )
                 pieces = [(*header, each) for each in requests]
@@ -146,15 +148,14 @@ def share_of_edges(
         first_edge = first_edges[control.rank]
         for read, counts in pieces:
             reads[read] += counts
+        degrees = graph.in_degrees()[rows]
         if placement == "head":
-            first, order = first_edge + graph.indptr[: len(ids)], graph.edge_ids
+            first, order = first_edge + graph.indptr[rows], graph.edge_ids
             if order is not None:
-                order = first_edge + order
-            degrees = graph.in_degrees()[: len(ids)]
+                order += first_edge
             rank_edges = RankEdges(len(part), ids, degrees, first, graph.indices, order)
             readers = {HALO: [read for read, _ in pieces]}
         else:
-            degrees = graph.in_degrees()[ids]
             rank_edges, readers = _give_to_workers(control, placement, graph, part, first_edge)
         owned = ids, np.stack([degrees, reads[ids], ids])
         # All of these are as long as the edges, or the graph.
@@ -245,8 +246,7 @@ def _items(
         here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
         rows = control.all_to_all([about[:, wanted_rows[each]] for each in here])
     incoming = np.concatenate(rows, axis=1)
-    numbers = incoming[2].astype(np.int64), incoming
-    return RankItems(name, plan, num_owned, owned, wanted_rows, numbers, frame)
+    return RankItems(name, plan, num_owned, owned, wanted_rows, (incoming[2], incoming), frame)
 
 
 def _narrow(numbers: Ids) -> NDArray[Any]:
@@ -293,7 +293,7 @@ def _owners(ids_of_ranks: Sequence[Ids]) -> NDArray[np.int32]:
 
 def check_range(name: str, ids: Ids, rank: int, num_nodes: int) -> None:
     """Raise unless ids of a rank are vertices."""
-    if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
+    if ids.view(np.uint64).max(initial=0) >= num_nodes:  # negative ones are large then
         raise ValueError(
             f"{name} of rank {rank} must lie in [0, {num_nodes}), as all ranks own {num_nodes} vertices (got"
             f" {ids.min()} to {ids.max()})"

@@ -108,12 +108,12 @@ def share_of(inputs: RankInputs) -> Share:
     for each in inputs.exchanges:
         frame = each.frame or Frame.of(each.plan.relation, without_idle_relays(each.plan), each.num_owned)
         ids, about = each.incoming
-        program = compile_program(frame, inputs.rank, each.owned[0], each.wanted_rows, ids)
-        by_id = np.argsort(ids)
-        about = about[:, by_id[np.searchsorted(ids, program.halo_ids, sorter=by_id)]].astype(np.int64)
+        program, arrivals = compile_program(frame, inputs.rank, each.owned[0], each.wanted_rows, ids)
+        about = about[:, arrivals]
         halo[each.name] = program.halo_ids, about
-        named = replace(program, owned_ids=each.owned[1][2], halo_ids=about[2])
+        named = replace(program, owned_ids=each.owned[1][2], halo_ids=about[2].astype(np.int64))
         exchanges.append(Exchange(each.name, each.plan, named))
+        del program, arrivals, about  # as long as what is read
     local = build_local_graph(
         inputs.edges,
         inputs.exchanges[0].owned,

@@ -32,7 +32,7 @@ def compile_programs(plan: Plan, classes: ItemClasses) -> list[Program]:
         ValueError: A rank would hold 2**31 rows or more.
     """
     frame, items = items_of_ranks(plan, classes)
-    return [compile_program(frame, rank, *mine) for rank, mine in enumerate(items)]
+    return [compile_program(frame, rank, *mine)[0] for rank, mine in enumerate(items)]
 
 
 def items_of_ranks(
@@ -55,7 +55,7 @@ def ids_by_owner(owner: np.ndarray, num_owned: np.ndarray) -> list[np.ndarray]:
 
 def compile_program(
     frame: Frame, rank: int, owned_ids: np.ndarray, wanted_rows: np.ndarray, incoming: np.ndarray
-) -> Program:
+) -> tuple[Program, np.ndarray]:
     """The program of one rank, of the right form by itself. Linear in its items plus the rows that it sends.
 
     Args:
@@ -64,6 +64,9 @@ def compile_program(
         owned_ids: Of all items that it owns, in the order of their rows.
         wanted_rows: The rows of those that some rank wants, in the order of their places.
         incoming: Ids of the items that reach it, relayed ones among them, in the order of their places.
+
+    Returns:
+        The program, and which of ``incoming`` each halo row is.
 
     Raises:
         ValueError: It would hold 2**31 rows or more; or there are other numbers of items than the plan has.
@@ -82,15 +85,11 @@ def compile_program(
             f"rank {rank} owns {counts[0]} items, of which {counts[1]} are wanted, and {counts[2]} reach it; by the"
             f" plan {num_owned}, {len(mine)} and {len(through)}"
         )
-    ids = np.concatenate([owned_ids[wanted_rows], incoming])
-    order = np.argsort(ids)
-    ids, places = ids[order], np.concatenate([mine, through])[order]
+    order = np.argsort(np.concatenate([owned_ids[wanted_rows], incoming], dtype=np.int64))
+    narrow = np.int32 if frame.relation.num_vertices <= _MAX_ROWS else np.int64
+    places = np.concatenate([mine, through], dtype=narrow)[order]
     rows = np.concatenate([wanted_rows, np.full(len(incoming), -1)], dtype=np.int32)[order]
-    local_places = np.full(
-        num_owned + num_halo + num_relay,
-        -1,
-        np.int32 if frame.relation.num_vertices <= _MAX_ROWS else np.int64,
-    )
+    local_places = np.full(num_owned + num_halo + num_relay, -1, narrow)
     transfers, trees = frame.transfers, frame.trees
     mine = (trees.edge_src == rank) | (trees.edge_dst == rank)
     send_rows, arrival_rows, arrival_slots = fill_tables(
@@ -113,8 +112,9 @@ def compile_program(
         int(frame.num_sent[rank]),
     )
     local_places[rows] = places
-    local_ids = np.empty(len(local_places), np.int64)
-    local_ids[rows] = ids
+    item_of = np.empty(len(local_places), np.int64)
+    item_of[rows] = order
+    arrivals = item_of[num_owned : num_owned + num_halo] - len(wanted_rows)
     program = Program(
         rank=rank,
         world_size=len(frame.num_owned),
@@ -122,7 +122,7 @@ def compile_program(
         num_owned=num_owned,
         num_halo=num_halo,
         owned_ids=owned_ids,
-        halo_ids=local_ids[num_owned : num_owned + num_halo].copy(),
+        halo_ids=incoming[arrivals].astype(np.int64),
         expand=frame.expand(rank),
         fold=frame.fold(rank),
         send_rows=send_rows,
@@ -131,7 +131,7 @@ def compile_program(
         places=local_places,
     )
     check_program(program)
-    return program
+    return program, arrivals
 
 
 @dataclass(frozen=True, eq=False)

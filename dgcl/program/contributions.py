@@ -31,7 +31,7 @@ def contribution_program(plan: Plan, rank: int) -> Program:
     num_owned = np.bincount(relation.source, relation.count, relation.world_size).astype(np.int64)
     frame = Frame.of(relation, turned, num_owned)
     owned = frame.places_of(rank)  # items are numbered as they take places, and all of them are wanted
-    return compile_program(frame, rank, owned, owned - owned[:1], frame.places_through(rank))
+    return compile_program(frame, rank, owned, owned - owned[:1], frame.places_through(rank))[0]
 
 
 def contribution_items(plan: Plan) -> tuple[Trees, Relation]:

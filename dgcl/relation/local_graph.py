@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 
-MAX_LOCAL_ROWS = np.iinfo(np.int32).max
-"""Local source ids are int32, as the frameworks' fastest kernels want them; global ids are int64."""
-
 
 @dataclass(frozen=True, eq=False)
 class LocalGraph:
@@ -211,8 +208,8 @@ def build_local_graph(
 ) -> LocalGraph:
     """The local graph of a rank; arguments and errors of :func:`number_edges`, and fields of the local graph."""
     ids, known = zip(owned, halo, partial, strict=True)
-    in_degrees, out_degrees, names = np.concatenate(known[:2], axis=1)
-    num_owned = len(ids[0])
+    in_degrees, out_degrees, names = np.concatenate(known[:2], axis=1, dtype=np.int64)
+    num_owned, contributed = len(ids[0]), known[2].astype(np.int64)
     return LocalGraph(
         names[:num_owned],
         names[num_owned:],
@@ -220,8 +217,8 @@ def build_local_graph(
         in_degrees,
         out_degrees,
         num_nodes,
-        partial_ids=known[2][2],
-        partial_in_degrees=known[2][0],
+        partial_ids=contributed[2],
+        partial_in_degrees=contributed[0],
         **more,
     )
 
