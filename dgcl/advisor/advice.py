@@ -108,7 +108,7 @@ class Advice:
         ways = [f"Give each {need}"]
         if limit > fixed:  # which no number of ranks divides
             ranks = math.ceil(self.candidates.world_size * (least.device - fixed) / (limit - fixed))
-            ways.append(f"Take {ranks} ranks or more")
+            ways.append(f"Take more ranks: try {ranks}")
         ways.append("Narrower layers" + ", or dtype 'bfloat16' (half the rows)" * (model.itemsize > 2))
         numbered = " ".join(f"({number}) {way}." for number, way in enumerate(ways, 1))
         return f"nothing fits in {size(limit)} of a rank; {least.strategy} takes least, {need}. {numbered}"
@@ -226,5 +226,5 @@ def scaled(several: Sequence[Advice]) -> str:
         table(["ranks", "strategy", "epoch", "efficiency", "device"], lines, range(2)),
     ]
     if last and last < several[-1].candidates.world_size:
-        text += ["", f"no gain beyond {last} ranks"]
+        text += ["", f"no gain beyond {last} rank{'s' * (last > 1)}"]
     return "\n".join(text)

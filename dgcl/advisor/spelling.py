@@ -1,17 +1,17 @@
 """The one spelling of a strategy, and the line of code that asks for it.
 
 >>> read_strategy("grid:2,1,4").line
-'grid=(2, 1, 4)'
+'strategy="grid:2,1,4"'
 >>> read_strategy("offload:16").spec
 'offload:16'
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from dgcl.grid.grid import Grid, as_grid, read_grid
+from dgcl.grid.grid import as_grid, read_grid
 from dgcl.grid.strategy import GridPlacement
 from dgcl.partition.replication import check_hops
 from dgcl.program.strategy import Strategy
@@ -42,11 +42,8 @@ class Description:
 
     @property
     def line(self) -> str:
-        """The code that asks for it: keywords of ``build_comm_info``, or what is called on its communicator."""
-        value = self.argument
-        if isinstance(value, Grid):
-            value = astuple(value)
-        return _KINDS[self.name].line(value)
+        """The code that asks for it: a keyword of ``build_comm_info``, or what is called on its communicator."""
+        return _KINDS[self.name].line.format(self.spec, self.argument)
 
     def layout(self, world_size: int, memory_limit: int | None = None) -> Strategy:
         """What arranges it.
@@ -76,8 +73,8 @@ class _Kind:
     """How a name is spelt, which argument it has, and what its line of code is."""
 
     spelling: str
-    line: Callable[[Any], str]
     read: Callable[[str], Any] | None = None
+    line: str = 'strategy="{}"'
     optional: bool = False
 
 
@@ -95,23 +92,14 @@ def _count(text: str) -> int:
 
 _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
-        "halo": _Kind("halo", lambda _: ""),
-        "tail": _Kind("tail", lambda _: 'edges="tail"'),
-        "cover": _Kind(
-            "cover[:machine]",
-            lambda per: 'edges=dgcl.EdgeOptions("cover", per_machine=True)' if per else 'edges="cover"',
-            _machine,
-            optional=True,
-        ),
-        "grid": _Kind("grid:R,K,S", lambda grid: f"grid={grid!r}", read_grid),
-        "replicas": _Kind(
-            "replicas:K",
-            lambda hops: f"replicas=dgcl.ReplicaOptions(hops={hops})",
-            lambda hops: check_hops(_count(hops)),
-        ),
-        "windows": _Kind("windows:W", lambda windows: f"comm.aggregator(windows={windows})", _count),
-        "in-place": _Kind("in-place", lambda _: "dgcl.nn.InPlaceGCN(widths)"),
-        "offload": _Kind("offload:N", lambda chunks: f"dgcl.Offload(comm, chunks={chunks})", _count),
+        "halo": _Kind("halo", line=""),
+        "tail": _Kind("tail"),
+        "cover": _Kind("cover[:machine]", _machine, optional=True),
+        "grid": _Kind("grid:R,K,S", read_grid),
+        "replicas": _Kind("replicas:K", lambda hops: check_hops(_count(hops))),
+        "windows": _Kind("windows:W", _count, "comm.aggregator(windows={1})"),
+        "in-place": _Kind("in-place", line="dgcl.nn.InPlaceGCN(widths)"),
+        "offload": _Kind("offload:N", _count, "dgcl.Offload(comm, chunks={1})"),
     }
 )
 

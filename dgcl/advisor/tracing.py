@@ -49,7 +49,9 @@ def _record(net: nn.Module, layers: list[Layer]) -> None:
         elif "Linear" in [base.__name__ for base in type(each).__mro__]:  # PyG's, too
             each.register_forward_hook(partial(_multiplied, layers))
         elif hasattr(each, "propagate"):
-            raise ValueError(f"{name} is a {type(each).__name__}, which is none of {', '.join(_CLASSES)}")
+            raise ValueError(
+                f"{name or 'it'} is a {type(each).__name__}, which is none of {', '.join(_CLASSES)}"
+            )
     sizes = (getattr(each, name, None) for each in net.modules() for name in _WIDTHS)
     width = next((size for size in sizes if isinstance(size, int) and size > 0), 1)
     rows = torch.zeros(4, width, device="meta")

@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, byte_size, list_of, option
+from dgcl.cli.arguments import at_least, byte_size, list_of, option, refuse
 from dgcl.cli.errors import CliError
 from dgcl.cli.groups import add_parts, add_source
 from dgcl.cli.output import print_json, step
@@ -62,8 +62,10 @@ def run(args: argparse.Namespace) -> int:
     from dgcl.planner.synthetic import SHAPES
 
     names = args.compare or [name for name in (args.explain or args.why_not,) if name]
-    if len(args.ranks or ()) > 1 and names:
-        raise CliError("--explain, --why-not and --compare are of one number of ranks; give --ranks one")
+    if len(args.ranks or ()) > 1:
+        refuse(args, "explain why-not compare measure", "is of one number of ranks; give --ranks one")
+    if args.synthetic is None:
+        refuse(args, "scale", "goes with --synthetic")
     model = read_model(args.model, optimizer=args.optimizer, dtype=args.datatype, training=not args.inference)
     topologies = [resolve(args.topology, ranks) for ranks in args.ranks or [None]]
     graph: Any = SHAPES[args.synthetic].scaled(args.scale) if args.synthetic else load_graph(args)

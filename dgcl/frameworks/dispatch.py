@@ -103,6 +103,10 @@ def dispatch(
                 nodes, of_edges = graph.node_types, graph.edge_types  # type: ignore[assignment]
             named = dict.fromkeys(vertices, "vertices") | dict.fromkeys(edges, "edges")
             items = [*_items(data, nodes, of_edges, named)]
+            if unknown := named.keys() - {each.name for each in items}:
+                raise ValueError(
+                    f"vertices and edges must name tensors of data (got {', '.join(sorted(unknown))})"
+                )
             schema = _Schema(
                 framework,
                 [each._replace(value=None) if each.rows else each for each in items],

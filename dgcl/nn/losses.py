@@ -205,9 +205,14 @@ def check_rows_of_loss(tensors: tuple[Any, ...], mask: Any) -> None:
     for each in tensors:
         require_tensors(targets=each)
         require_dense(targets=each)
-        if outputs.dim() == 0 or each.dim() == 0 or len(each) != len(outputs):
+        if not outputs.dim() or not each.dim():
             raise ValueError(
-                f"labels must have a row for each of the {_rows(outputs)} outputs (got {_rows(each)}): dispatch"
+                "outputs and labels must have rows (got a scalar): a loss of what every rank computes alike is"
+                " dgcl.nn.count_once(loss)"
+            )
+        if len(each) != len(outputs):
+            raise ValueError(
+                f"labels must have a row for each of the {len(outputs)} outputs (got {len(each)}): dispatch"
                 " them with dgcl.dispatch_features as you dispatch features"
             )
         if each.device != outputs.device:
@@ -236,10 +241,6 @@ def _check_losses(losses: Any, outputs: Tensor, targets: list[Tensor], name: str
             raise ValueError(
                 f"targets must have the outputs' shape {tuple(outputs.shape)} (got {tuple(each.shape)})"
             )
-
-
-def _rows(x: Tensor) -> str:
-    return str(len(x)) if x.dim() else "no"
 
 
 def _keep_rows(x: Tensor, mask: Tensor | None, other: float) -> Tensor:

@@ -270,6 +270,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         r"labels must have a row for each of the 10 outputs \(got 20\): dispatch them with",
         ValueError,
     ),
+    "scalars": (
+        lambda: dgcl.nn.loss(F.mse_loss)(torch.ones(()), torch.ones(())),
+        "outputs and labels must have rows .*count_once",
+        ValueError,
+    ),
     "a mask of numbers": (
         lambda: loss(LABELS, torch.ones(10)),
         r"mask must be bool with shape \(10,\), one for each output row \(got torch.float32, shape \(10,\)\)",

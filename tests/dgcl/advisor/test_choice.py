@@ -95,6 +95,7 @@ def test_less_memory_walks_to_offloading_and_out():
     assert advice().row("offload").device <= halo  # in as many chunks as that takes
     spare = read_model("gcn:32,32,8", optimizer="sgd", dtype="float16")
     assert advice(spare, memory_limit="3kB").ways_out().endswith("(2) Narrower layers.")
+    assert "(2) Take more ranks: try " in advice(memory_limit="30kB").ways_out()
     verdicts = []
     for limit in np.geomspace(2 * halo, halo / 60, 24).astype(int).tolist():
         found = advice(memory_limit=limit)
@@ -178,7 +179,7 @@ def test_the_screen():
     assert lines[0].startswith("Machine  uniform4, ranks 4, 4.194 MB each; rates: given")
     marked = [line for line in lines if line.startswith(("*", "="))]
     assert marked[0].startswith("*")
-    assert '-> edges="cover"' in text
+    assert '-> strategy="cover"' in text
     assert lines[-2].startswith("Left out: the loss")
 
 

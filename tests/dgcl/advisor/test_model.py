@@ -154,6 +154,7 @@ def test_what_cannot_be_traced_is_named():
         (nn.Linear(3, 2), "Linear cannot be traced: it calls none of GCNConv"),
         (Net(lambda layer, x, edges: layer(x, edges), GCNConv(8, 4)), r"GCNConv takes rows of 8 \(got 6,"),
         (Net(None, TransformerConv(6, 4)), "layers.0 is a TransformerConv, which is none of GCNConv"),
+        (TransformerConv(6, 4), "it is a TransformerConv, which"),
     ):
         with pytest.raises(ValueError, match=f"model: .*{why}.*describe it in a line, as 'gcn:602,256,41'"):
             read_model(net)

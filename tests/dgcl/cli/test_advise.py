@@ -39,7 +39,9 @@ def test_sizes_alone_and_several_ranks(run, folder):
         ("--ranks 9", "has 3 devices"),
         ("--memory 10", "--memory must be above the model's parameters"),
         ("--explain windows:9", "(got 'windows:9'); did you mean 'windows'?"),
-        ("--explain halo --ranks 1,2", "are of one number of ranks"),
+        ("--explain halo --ranks 1,2", "--explain is of one number of ranks"),
+        ("--measure --ranks 1,2", "--measure is of one number of ranks"),
+        ("--scale 2", "--scale goes with --synthetic"),
         (
             "--measure",
             "--measure trains gcn, sage or gin on a graph, with topology host:P (got gcn:8,4,2 on line)",

@@ -173,6 +173,7 @@ WRONG = {
         {"edges": ["y"]},
         "data.y has 40 rows, and there are 40 vertices and 170 edges",
     ),
+    "not there": (square, {"vertices": ["yy"]}, r"must name tensors of data \(got yy\)"),
     "list": (lambda: square(y=["a"] * 6), {"vertices": ["y"]}, "data.y must be a tensor"),
     "adj_t": (lambda: torch_data.Data(x=torch.zeros(3, 1), adj_t=torch.eye(3).to_sparse_csr()), {}, "adj_t"),
     "none": (lambda: None, {}, r"data must be given on rank 0 \(got None there\)"),

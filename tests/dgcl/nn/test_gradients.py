@@ -117,6 +117,12 @@ def test_other_models_are_refused():
         net(torch.ones(3)).sum().backward()
         dgcl.nn.sync_gradients(net)
 
+    def other_calls(comm):
+        net = nn.Linear(3, 2)
+        (dgcl.nn.check_equal if comm.rank else dgcl.nn.sync_gradients)(net)
+
+    with pytest.raises(dgcl.DisagreementError, match="different calls"):
+        on_ranks(2, other_calls)
     with pytest.raises(ValueError, match=r"the gradients of rank \d are \d+ numbers in 2 tensors"):
         on_ranks(2, other_gradients)
     with pytest.raises(ValueError, match=r"weight is \(3, 3\) on rank 1 and \(2, 3\) on rank 0"):
