@@ -116,9 +116,12 @@ def _change(module: Module, name: str, home: Home, comm: Communicator) -> str:
     if "MessagePassing" in kinds:
         from dgcl.distributed.messages import message_passing
 
-        classes = [getattr(each, "dgcl_base", type(each)) for each in module.modules()]
+        seen = not name or any(
+            not getattr(each, "dgcl_base", type(each)).__module__.startswith(_KNOWN)
+            or any(map(callable, vars(each).values()))  # a function, as GINConv takes for nn
+            for each in module.modules()
+        )
         become(module, message_passing, home)
-        seen = not name or not all(each.__module__.startswith(_KNOWN) for each in classes)
         module.dgcl_root = seen or None  # type: ignore[assignment]
         exchange = name.rpartition(".")[2].strip("<>").replace("___", "__")
         if exchange in comm.exchanges:

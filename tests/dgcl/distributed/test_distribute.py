@@ -162,8 +162,18 @@ def test_an_optimizer_made_before_and_a_checkpoint_fit():
     dgcl.launch(rank, 2)
 
 
-def test_dropout_of_every_kind_is_that_of_any_number_of_ranks():
-    model = Model(0.4).double()
+class OfAFunction(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = pyg.GINConv(functional.dropout), pyg.SAGEConv(WIDTH, 3)
+
+    def forward(self, x, edge_index):
+        return self.last(self.first(x, edge_index), edge_index)
+
+
+@pytest.mark.parametrize("make", [lambda: Model(0.4), OfAFunction])
+def test_dropout_of_every_kind_is_that_of_any_number_of_ranks(make):
+    model = make().double()
 
     def rank():
         x, edge_index, _comm = rank_data()
