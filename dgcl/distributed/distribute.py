@@ -50,7 +50,7 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool =
         model: The same architecture on every rank, on the device of the communicator.
         comm: The communicator; default the current one. Edges of another one that ``dispatch`` gave take that.
         check: At the first call, run the model as it was on one device with the whole graph, too, and raise an
-            AssertionError on every rank where outputs differ (:mod:`dgcl.testing.first_call`).
+            AssertionError on every rank where outputs or gradients differ (:mod:`dgcl.testing.first_call`).
 
     Returns:
         ``model``.

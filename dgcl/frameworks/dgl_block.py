@@ -8,7 +8,6 @@ softmaxes are those of the whole graph; but it holds only some of a source's out
 
 from __future__ import annotations
 
-import numbers
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,23 +48,12 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
     def in_degrees(self, v: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """In-degrees in the whole graph of destination vertices ``v`` (default: all), as in DGLGraph."""
         self.get_etype_id(etype)
-        return self._look_up(self._whole_in_degrees, v, "v")
+        return degrees_at(self._whole_in_degrees, v)
 
     def out_degrees(self, u: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """Out-degrees in the whole graph of source vertices ``u`` (default: all), as in DGLGraph."""
         self.get_etype_id(etype)
-        return self._look_up(self._whole_out_degrees, u, "u")
-
-    def _look_up(self, degrees: Tensor, vertices: Any, name: str) -> Any:
-        if dgl.base.is_all(vertices):
-            return degrees.clone()  # DGL returns a fresh tensor, which callers may write to
-        if isinstance(vertices, numbers.Integral):
-            return int(degrees[_in_range(int(vertices), len(degrees), name)])
-        ids = dgl.utils.prepare_tensor(self, vertices, name)
-        if len(ids):
-            _in_range(int(ids.min()), len(degrees), name)
-            _in_range(int(ids.max()), len(degrees), name)
-        return degrees[ids.long()]
+        return degrees_at(self._whole_out_degrees, u)
 
     def to(self, device: Any, **kwargs: Any) -> LocalBlock:
         """A copy on ``device``, as ``DGLGraph.to``."""
@@ -84,18 +72,6 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
         block._whole_in_degrees = self._whole_in_degrees.to(block.device, block.idtype)
         block._whole_out_degrees = self._whole_out_degrees.to(block.device, block.idtype)
         return block
-
-    def _set_n_repr(self, ntid: int, u: Any, data: Any) -> None:
-        try:
-            super()._set_n_repr(ntid, u, data)
-        except dgl.DGLError as error:
-            owned, local = self.num_dst_nodes(), self.num_src_nodes()
-            if ntid == 0 and dgl.base.is_all(u) and any(len(rows) == owned for rows in data.values()):
-                raise dgl.DGLError(
-                    f"the block's sources are {local} rows [owned | halo] (got this rank's {owned} owned rows): apply"
-                    " dgcl.graph_allgather first"
-                ) from error
-            raise
 
     def update_all(
         self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
@@ -133,7 +109,9 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
         except (AssertionError, RuntimeError, dgl.DGLError) as error:
             owned, local, text = self.num_dst_nodes(), self.num_src_nodes(), str(error)
             rows_differ = "must match the size" in text and f"({owned})" in text and f"({local})" in text
-            if "several hops" in text or not (rows_differ or re.search("homogeneous|node type", text)):
+            if "several hops" in text or not (
+                rows_differ or re.search("homogeneous|node type|number of features", text)
+            ):
                 raise
             raise dgl.DGLError(
                 f"this graph is a block of one hop: its sources are {local} rows [owned | halo], which"
@@ -152,10 +130,9 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
     add_edges = add_nodes = remove_edges = remove_nodes = _refuse_change
 
 
-def _in_range(vertex: int, num_nodes: int, name: str) -> int:
-    if not 0 <= vertex < num_nodes:
-        raise dgl.DGLError(f"{name} must hold vertices in [0, {num_nodes}) (got {vertex})")
-    return vertex
+def degrees_at(degrees: Tensor, vertices: Any) -> Tensor:
+    """Those of some vertices; of all a copy, which callers may write to."""
+    return degrees.clone() if dgl.base.is_all(vertices) else degrees[vertices]
 
 
 def build_block(local: LocalGraph, *, device: torch.device | str | None) -> LocalBlock:

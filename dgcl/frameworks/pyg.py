@@ -37,15 +37,11 @@ class PyGLocalGraph:
             as they come.
         size: (L, n), what layers call ``size``.
         edge_ids: (E,) int64, the position of each edge in the user's edge order.
-        in_degrees: (n,) int64, in-degrees of the owned rows.
-        out_degrees: (L,) int64, out-degrees in the whole graph.
     """
 
     edge_index: Tensor
     size: tuple[int, int]
     edge_ids: Tensor
-    in_degrees: Tensor
-    out_degrees: Tensor
 
     @property
     def num_owned(self) -> int:
@@ -68,8 +64,7 @@ class PyGLocalGraph:
 
     def to(self, device: torch.device | str) -> PyGLocalGraph:
         """The same graph with its tensors on ``device``."""
-        names = ("edge_index", "edge_ids", "in_degrees", "out_degrees")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        return replace(self, edge_index=self.edge_index.to(device), edge_ids=self.edge_ids.to(device))
 
 
 def build_pyg(local: LocalGraph, *, device: torch.device | str | None) -> PyGLocalGraph:
@@ -85,7 +80,5 @@ def build_pyg(local: LocalGraph, *, device: torch.device | str | None) -> PyGLoc
         ),
         size=(local.num_local, local.num_owned),
         edge_ids=torch.tensor(local.edge_ids, device="cpu"),
-        in_degrees=torch.tensor(local.in_degrees[: local.num_owned], device="cpu"),
-        out_degrees=torch.tensor(local.out_degrees, device="cpu"),
     )
     return graph if device is None else graph.to(device)

@@ -23,7 +23,7 @@ from dgl.udf import EdgeBatch
 from dgl.view import EdgeSpace
 from torch import Tensor
 
-from dgcl.frameworks.dgl_block import LocalBlock, block_of
+from dgcl.frameworks.dgl_block import LocalBlock, block_of, degrees_at
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
 from dgcl.graph.typed import EdgeType
 from dgcl.relation.local_graph import pointer
@@ -145,11 +145,11 @@ class RankGraph:
 
     def in_degrees(self, v: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """In the whole graph."""
-        return _at(self._relation(etype)[1]._whole_in_degrees, v)
+        return degrees_at(self._relation(etype)[1]._whole_in_degrees, v)
 
     def out_degrees(self, u: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """In the whole graph."""
-        return _at(self._relation(etype)[1]._whole_out_degrees, u)
+        return degrees_at(self._relation(etype)[1]._whole_out_degrees, u)
 
     def to(self, device: Any, **kwargs: Any) -> RankGraph:
         """A copy with its edges and rows on ``device``."""
@@ -293,10 +293,6 @@ class RankGraph:
 
     def __repr__(self) -> str:
         return f"RankGraph({self.num_nodes()} of {self.comm.num_nodes} vertices, {self.num_edges()} edges)"
-
-
-def _at(degrees: Tensor, vertices: Any) -> Tensor:
-    return degrees.clone() if dgl.base.is_all(vertices) else degrees[vertices]
 
 
 class RowsByType(NamedTuple):

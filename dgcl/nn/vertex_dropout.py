@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
     from dgcl.relation.local_graph import LocalGraph
 
-__all__ = ["Dropout", "RowsOfCall", "dropout", "rows_of_call"]
+__all__ = ["Dropout", "dropout", "rows_of_call"]
 
 # SplitMix64's odd constants as signed 64-bit integers: torch's int64 products wrap, as the generator wants.
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -46,45 +46,22 @@ for torch to share out among threads, which would then meet after every pass."""
 _on_devices: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
-class RowsOfCall(Protocol):
-    """What dropout must know of the rows that it is given; a communicator is one."""
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-
-    @property
-    def num_owned(self) -> int:
-        """How many rows are owned."""
-
-    @property
-    def num_halo(self) -> int:
-        """How many others there are."""
-
-    @property
-    def owned_ids(self) -> Tensor:
-        """Global ids of the owned rows."""
-
-    @property
-    def halo_ids(self) -> Tensor:
-        """Global ids of the others."""
-
-    def next_dropout_call(self) -> int:
-        """The number of the next call of dropout."""
-
-
 class _Scope(threading.local):
-    rows: RowsOfCall | None = None
+    rows: Any = None
 
 
 _scope = _Scope()
 
 
 @contextmanager
-def rows_of_call(rows: RowsOfCall) -> Iterator[None]:
+def rows_of_call(rows: Any) -> Iterator[None]:
     """Let dropout of this thread work on other rows than a communicator's: those of one chunk, for example.
 
     They number their calls themselves, so they may be computed again in a backward.
+
+    Args:
+        rows: With ``rank``, ``num_owned``, ``num_halo``, ``owned_ids``, ``halo_ids`` and ``next_dropout_call()``, as a
+            communicator has them.
     """
     before, _scope.rows = _scope.rows, rows
     try:
@@ -283,7 +260,7 @@ def _once(rows: Any, key: Any, make: Callable[[], Any]) -> Any:
     return kept[key]
 
 
-def _row_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
+def _row_ids(x: Tensor, comm: Any) -> Tensor:
     """The global id of each row of ``x``."""
     if len(x) == comm.num_owned:
         ids = comm.owned_ids
@@ -331,7 +308,7 @@ def _message_ids(messages: tuple[Tensor, str], comm: Any) -> Tensor:
     return sources[edges[0]] * MIX_1 + heads[edges[1]]
 
 
-def _edge_ids(x: Tensor, comm: RowsOfCall) -> Tensor:
+def _edge_ids(x: Tensor, comm: Any) -> Tensor:
     """The id of the edge of each row of ``x``."""
     local: LocalGraph | None = getattr(comm, "local", None)
     if local is None or getattr(comm, "edges", "") == "grid":

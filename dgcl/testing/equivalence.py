@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn import Module
 
 import dgcl
 from dgcl.graph import as_graph
+from dgcl.ranks.torch_private import tree_map_only
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -147,13 +148,13 @@ def _train(
     run = Run(state, findings=dgcl.check_model(model, comm))
     run.owner = comm.collect(torch.full((comm.num_owned,), comm.rank))
     x = x_all[comm.owned_ids]
-    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    optimizer, kept = torch.optim.SGD(model.parameters(), lr=learning_rate), kept_outputs(model)
     for step in range(1, steps + 1):
         optimizer.zero_grad()
-        with _Recorder(model, comm) as recorder:
-            out = model(x)
+        kept.clear()
+        out = model(x)
         _check_output(out, comm)
-        for name, rows in recorder.rows.items():
+        for name, rows in _owned_rows(kept, comm):
             run.tensors[f"step {step}: {name}"] = comm.collect(rows), True
         run.tensors[f"step {step}: the output"] = comm.collect(out.detach()), True
         shape = (comm.num_nodes, *out.shape[1:])
@@ -179,38 +180,35 @@ def _check_output(out: Any, comm: Communicator) -> None:
         )
 
 
-class _Recorder:
-    """Keeps the owned rows that modules return, while it is entered; the same modules on every rank."""
+def kept_outputs(model: Module) -> dict[str, Any]:
+    """What modules within a model return from now on, by name and call, in the order in which calls end."""
+    kept: dict[str, Any] = {}
 
-    def __init__(self, model: Module, comm: Communicator) -> None:
-        self._modules = {module: name for name, module in model.named_modules() if name}
-        self._comm = comm
-        self._calls: Counter[str] = Counter()
-        self._seen: dict[str, Tensor | None] = {}
-        self.rows: dict[str, Tensor] = {}
+    def keep(name: str, module: Module, inputs: Any, output: Any) -> None:
+        calls, key = 1, name
+        while key in kept:
+            calls += 1
+            key = f"{name}, call {calls}"
+        kept[key] = tree_map_only(Tensor, lambda each: each.detach().clone(), output)
 
-    def __enter__(self) -> _Recorder:
-        self._hooks = [module.register_forward_hook(self._keep) for module in self._modules]
-        return self
+    for name, module in model.named_modules():
+        if name:
+            module.register_forward_hook(partial(keep, name))
+    return kept
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        if kind is not None:
-            return
-        mine = {name: None if rows is None else rows.shape[1:] for name, rows in self._seen.items()}
-        others = self._comm.control.exchange(mine)
-        for name, rows in self._seen.items():  # what has rows of vertices on every rank
-            if rows is not None and all(shapes.get(name) == rows.shape[1:] for shapes in others):
-                self.rows[name] = rows
 
-    def _keep(self, module: Module, inputs: Any, out: Any) -> None:
-        name = self._modules[module]
-        self._calls[name] += 1
-        name += f", call {self._calls[name]}" if self._calls[name] > 1 else ""
-        fits = isinstance(out, Tensor) and out.dim() > 0
-        fits = fits and len(out) in (self._comm.num_owned, self._comm.num_local)
-        self._seen[name] = out.detach()[: self._comm.num_owned].clone() if fits else None
+def _owned_rows(kept: dict[str, Any], comm: Communicator) -> Iterator[tuple[str, Tensor]]:
+    """Outputs that have rows of vertices on every rank. Collective."""
+    sizes = comm.num_owned, comm.num_local
+    rows = {
+        name: each
+        for name, each in kept.items()
+        if isinstance(each, Tensor) and each.dim() and len(each) in sizes
+    }
+    reports = comm.control.exchange({name: each.shape[1:] for name, each in rows.items()})
+    for name, each in rows.items():
+        if all(shapes.get(name) == each.shape[1:] for shapes in reports):
+            yield name, each[: comm.num_owned]
 
 
 def differences(expected: Run, measured: Run, tolerance: float) -> list[str]:

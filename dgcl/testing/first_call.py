@@ -7,6 +7,7 @@ program changes. The model as it was knows nothing of ranks.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from dgcl.frameworks.dispatch import collect_data, whole_ends, within
 from dgcl.frameworks.edge_sets import edge_set_of
 from dgcl.ranks.tensors import beside_the_graph
 from dgcl.ranks.torch_private import tree_iter, tree_map_only
-from dgcl.testing.equivalence import Run, differences
+from dgcl.testing.equivalence import Run, differences, kept_outputs
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -27,10 +28,11 @@ LARGEST = 2_000_000
 
 
 def compare_once(model: Module, comm: Communicator) -> None:
-    """Let a distributed model's first call, which is collective, compare its outputs with those of one device.
+    """Let a distributed model's first call, which is collective, compare outputs and gradients with one device's.
 
     Dropout is off for that: modules are in evaluation, but those with running statistics. The call raises an
-    AssertionError on every rank where outputs differ, and a ValueError where rows cannot be collected.
+    AssertionError on every rank where they differ, and a ValueError where rows cannot be collected. Gradients are those
+    of the outputs' rows, each times a random number.
     """
     pending = [model]
 
@@ -59,26 +61,71 @@ def _compare(model: Module, comm: Communicator, arguments: Any) -> None:
         args, kwargs = tree_map_only(
             Tensor, lambda each: each.clone() if each.is_floating_point() else each, arguments
         )
+        theirs, reference = kept_outputs(ours), kept_outputs(alone)
         outputs = ours(*args, **kwargs)
         alone.load_state_dict(ours.state_dict())  # lazy modules have made theirs
         args, kwargs = _whole(comm, arguments)
-        expected = _tensors(alone(*args, **kwargs))
-    measured = _tensors(_whole(comm, outputs))
-    types = [each.dtype for each, _ in expected.values() if each.is_floating_point()]
+        results = alone(*args, **kwargs)
+        factors = tree_map_only(Tensor, lambda each: torch.randn_like(each, dtype=torch.float64), outputs)
+    expected = _tensors(results)
+    types = [each.dtype for each in expected.values() if each.is_floating_point()]
     if torch.is_autocast_enabled(device):
         types.append(torch.get_autocast_dtype(device))
     limit = max(torch.finfo(each).eps for each in (torch.float64, *types)) ** 0.5
-    for lines in comm.control.exchange(differences(Run({}, expected), Run({}, measured), limit)):
-        if lines:
-            raise AssertionError(
-                f"the model gives other numbers on {comm.world_size} ranks than on one device, without dropout"
-                f" (tolerance {limit:.1g} of the largest value): {'; '.join(lines)}"
-            )
+
+    def compare(expected: Any, measured: Any, limit: float, where: Callable[[], str] = str) -> None:
+        for lines in comm.control.exchange(_differences(expected, measured, limit)):
+            if lines:
+                raise AssertionError(
+                    f"the model gives other numbers on {comm.world_size} ranks than on one device, without dropout"
+                    f" (tolerance {limit:.1g} of the largest value): {'; '.join(lines)}{where()}"
+                )
+
+    compare(expected, _tensors(_whole(comm, outputs)), limit, lambda: _where(comm, theirs, reference, limit))
+    own, whole = _tensors(factors), _tensors(_whole(comm, factors))
+    shares = comm.control.exchange(_gradients(ours, outputs, own, whole))
+    gradients = _gradients(alone, results, whole, own)
+    sums = {name: sum(each.get(name, 0 * value) for each in shares) for name, value in gradients.items()}
+    compare(gradients, sums, limit**0.5)  # where rounding takes a ReLU past its kink a gradient jumps
 
 
-def _tensors(outputs: Any) -> dict[str, Any]:
+def _where(comm: Communicator, measured: dict[str, Any], expected: dict[str, Any], limit: float) -> str:
+    """The first module whose rows differ, for a message. Collective."""
+    names, *others = comm.control.exchange([*measured])
+    for name in names:
+        if all(name in each for each in (expected, *others)):
+            try:
+                whole = _whole(comm, measured[name])
+            except (TypeError, ValueError):
+                continue  # rows of neither vertices nor edges
+            lines = _differences(_tensors(expected[name]), _tensors(whole), limit)
+            if any(comm.control.exchange(lines)):
+                return f"; of its modules {name} differs first"
+    return "; its modules do not differ: its own forward does"
+
+
+def _gradients(model: Module, outputs: Any, factors: dict[str, Tensor], others: Any) -> dict[str, Tensor]:
+    """Of its parameters, by the sum of outputs times factors; where ``others`` are the same, these are of no rows."""
+    model.zero_grad()
+    terms = [
+        (each.double() * factors[name]).sum()
+        for name, each in _tensors(outputs).items()
+        if each.requires_grad and factors[name] is not others[name]
+    ]
+    if terms:
+        torch.autograd.backward(terms)
+    named = model.named_parameters()
+    return {f"the gradient of {name}": each.grad.cpu() for name, each in named if each.grad is not None}
+
+
+def _differences(expected: dict[str, Tensor], measured: dict[str, Tensor], limit: float) -> list[str]:
+    one, many = (Run({}, {name: (each, False) for name, each in of.items()}) for of in (expected, measured))
+    return differences(one, many, limit)
+
+
+def _tensors(outputs: Any) -> dict[str, Tensor]:
     leaves = enumerate(tree_iter(outputs))
-    return {f"output {place}": (leaf, False) for place, leaf in leaves if isinstance(leaf, Tensor)}
+    return {f"output {place}": leaf for place, leaf in leaves if isinstance(leaf, Tensor)}
 
 
 @torch.no_grad()

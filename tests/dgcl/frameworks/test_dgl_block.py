@@ -147,17 +147,12 @@ def test_degrees_of_some_vertices():
     block = local_graph("dgl", local)
     some = [3, 0, local.num_local - 1]
     assert block.out_degrees(some).tolist() == local.out_degrees[some].tolist()
-    assert block.out_degrees(3) == local.out_degrees[3]
-    assert isinstance(block.in_degrees(1), int)
-    assert block.in_degrees(torch.tensor([], dtype=torch.int64)).tolist() == []
     assert block.in_degrees(etype="_E").tolist() == local.in_degrees[: local.num_owned].tolist()
 
 
 @named(
     "change, message",
     {
-        "too-large": (lambda block: block.out_degrees(99), r"u must hold vertices in \[0, "),
-        "negative": (lambda block: block.in_degrees([-1]), r"v must hold vertices in \[0, "),
         "etype": (lambda block: block.in_degrees(etype="no"), "does not exist"),
         "etype of sources": (lambda block: block.out_degrees(etype="no"), "does not exist"),
         "add_edges": (lambda block: block.add_edges([0], [0]), "cannot gain or lose"),
@@ -174,5 +169,5 @@ def test_refuses(change, message):
 def test_rows_that_were_not_exchanged_are_refused(layer):
     local = CASES[1].local_graphs(3)[0]
     assert local.num_owned < local.num_local
-    with pytest.raises(dgl.DGLError, match=r"\[owned \| halo\] .* apply dgcl\.graph_allgather first"):
+    with pytest.raises(dgl.DGLError, match=r"\[owned \| halo\], which dgcl\.graph_allgather returns"):
         LAYERS[layer]()(local_graph("dgl", local), torch.ones(local.num_owned, 5))

@@ -14,6 +14,7 @@ import torch_geometric.nn as pyg
 
 import dgcl
 import dgcl.nn
+from dgcl.frameworks.edge_sets import EdgeSet
 from dgcl.testing import first_call
 from tests.dgcl.distributed import pyg_zoo, test_hetero
 
@@ -77,6 +78,45 @@ WRONG = AssertionError(r"on 3 ranks than on one device.*1e-08 of .*output 0 diff
 @pytest.mark.parametrize("change", [lambda x: x / (x > 0).sum(), lambda x: x * x[:3].mean()])
 def test_silent_errors_are_named_on_every_rank(change):
     check(lambda: Model(change), error=WRONG)
+
+
+class OfOwnRows(nn.Module):
+    def forward(self, x):
+        return x / len(x)
+
+
+def test_the_first_module_that_differs_is_named():
+    def make():
+        model = Model()
+        model.second.lin = nn.Sequential(model.second.lin, OfOwnRows())
+        return model
+
+    check(make, error=AssertionError(r"output 0 differs .*; of its modules second\.lin\.1 differs first"))
+    check(lambda: Model(OfOwnRows()), error=AssertionError("of its modules change differs first"))
+    check(
+        lambda: Model(OfOwnRows().forward), error=AssertionError("its modules do not differ: its own forward")
+    )
+
+
+def hooked(x):
+    x.register_hook(lambda gradient: gradient / len(gradient))
+    return x
+
+
+@pytest.mark.parametrize("change", [hooked, lambda x: x * len(x) - (x * (len(x) - 1)).detach()])
+def test_gradients_that_differ_are_named(change):
+    error = AssertionError(r"tolerance 0\.0001 of .*the gradient of second\.bias differs by up to")
+    check(lambda: Model(change), error=error)
+
+
+def test_rows_of_other_ranks_without_gradients_are_noticed(monkeypatch):
+    def detached(edges, rows, dim=0):
+        rows, halo = edges.comm.expand(rows).split([edges.num_owned, edges.comm.num_halo])
+        return torch.cat([rows, halo.detach()])
+
+    monkeypatch.setattr(EdgeSet, "expand", detached)
+    error = AssertionError(r"largest value\): the gradient of (?!second.bias)")
+    check(Model, error=error)
 
 
 def test_what_cannot_be_checked_is_refused(monkeypatch):
