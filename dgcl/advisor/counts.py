@@ -112,7 +112,11 @@ class Candidates:
             *(Description(name) for name in ("halo", "cover", "tail")),
             Description("cover", "machine"),
             Description("replicas", hops),
-            *(Description("grid", grid) for grid in legal_grids(self.world_size) if _is_new(grid)),
+            *(  # but what is the ordinary way, or "tail"
+                Description("grid", grid)
+                for grid in legal_grids(self.world_size)
+                if not grid.is_1d and grid.parts * grid.slices > 1
+            ),
             Description("windows", 4),
             Description("in-place"),
             Description("offload", 4),
@@ -206,11 +210,6 @@ def _at_heads(
     edges = np.bincount(part, graph.in_degrees(), world_size).astype(np.int64)
     owned = np.bincount(part, minlength=world_size)
     return halo_classes(graph, part, world_size).relation, None, owned, edges
-
-
-def _is_new(grid: Grid) -> bool:
-    """Whether a grid is neither the ordinary way nor "tail"."""
-    return not grid.is_1d and grid.parts * grid.slices > 1
 
 
 #: How those are counted that exchange other rows than the ordinary way.

@@ -222,7 +222,8 @@ def keep_mask(ids: Tensor, num_columns: int, p: float, *, seed: int, call: int) 
 
 def _row_keys(ids: Tensor, seed: int, call: int) -> Tensor:
     """(rows,) int64: a key for each row, one stream of keys for each (seed, call)."""
-    stream = _mix(torch.full((1,), _signed(seed), dtype=torch.int64, device=ids.device))
+    signed = (seed + 2**63) % 2**64 - 2**63  # as torch's int64 holds it
+    stream = _mix(torch.full((1,), signed, dtype=torch.int64, device=ids.device))
     stream = _mix(stream + torch.full((1,), call, dtype=torch.int64, device=ids.device) * GOLDEN)
     return _mix(stream + ids * GOLDEN)
 
@@ -237,11 +238,6 @@ def _mix(words: Tensor) -> Tensor:
 def _shift_right(words: Tensor, bits: int) -> Tensor:
     """A shift that brings in zeros; torch's brings in the sign."""
     return (words >> bits).bitwise_and_((1 << (64 - bits)) - 1)
-
-
-def _signed(value: int) -> int:
-    """An integer modulo 2**64, as torch's int64 holds it."""
-    return (value + 2**63) % 2**64 - 2**63
 
 
 def check_probability(p: float) -> float:

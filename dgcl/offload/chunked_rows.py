@@ -234,7 +234,12 @@ def _look_up(func: Any, rows: ChunkedRows, args: Sequence[Any], kwargs: Mapping[
         if func is aten.select.int:
             return memory.select(0, int(places[args[2]]))
         if func is aten.slice.Tensor:
-            return memory.index_select(0, func(places, *args[1:], **kwargs))
+            chosen = func(places, *args[1:], **kwargs)
+            if len(chosen) == len(
+                places
+            ):  # all of them, as torch before 2.5 asks for where columns are looked at
+                return ChunkedRows(func(memory, *args[1:], **kwargs), rows.order, rows)
+            return memory.index_select(0, chosen)
     elif func is aten.view.default and len(rows) and args[1] and args[1][0] == len(rows):
         return ChunkedRows(memory.view(args[1]), rows.order, rows)
     elif func is aten.index_select.default and args[1] % rows.dim() == 0:

@@ -232,15 +232,15 @@ def check_widths(widths: Any, where: str = "") -> None:
     Raises:
         ValueError: Not two or more positive integers.
     """
-    if not (isinstance(widths, Sequence) and len(widths) >= 2 and all(_is_positive(each) for each in widths)):
+    if not (
+        isinstance(widths, Sequence)
+        and len(widths) >= 2
+        and all(isinstance(each, Integral) and each is not True and int(each) > 0 for each in widths)
+    ):
         raise ValueError(
             f"widths must be given{where}, as integers: those of the input and of each layer's result"
             f" (got {shown(widths)})"
         )
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
 
 
 def learned_by(module: Callable[..., Any], parameters: Iterable[Tensor] | None) -> list[Tensor]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch.utils import backend_registration
 
 from tests.dgcl.pretended.features import FEATURES_BY_NAME, compare, compare_on_device
 from tests.dgcl.rank_pool import RankPool
@@ -29,6 +30,10 @@ def ranks_on_gpu() -> Iterator[RankPool]:
     pool.close()
 
 
+@pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this torch has no accelerators that are written in Python",
+)
 @pytest.mark.sample(3, whole=True)
 @pytest.mark.parametrize("name", list(FEATURES_BY_NAME))
 def test_a_device_computes_what_the_cpu_computes(name: str, ranks: RankPool):

@@ -18,13 +18,16 @@ from dgcl.frameworks.edge_sets import EdgeSet
 from dgcl.testing import first_call
 from tests.dgcl.distributed import pyg_zoo, test_hetero
 
+#: PyG before 2.7 forgets the type of a lazy layer that is copied.
+LAZY = -1 if copy.deepcopy(pyg.Linear(-1, 1).double()).weight.dtype == torch.float64 else pyg_zoo.WIDTH
+
 
 class Model(nn.Module):
     """Lazy, with a norm, dropout of each kind, a number of rows, and what one rank computes."""
 
     def __init__(self, change=lambda x: x):
         super().__init__()
-        self.first, self.norm, self.drop = pyg.GCNConv(-1, 4), nn.BatchNorm1d(4), nn.Dropout()
+        self.first, self.norm, self.drop = pyg.GCNConv(LAZY, 4), nn.BatchNorm1d(4), nn.Dropout()
         self.second, self.change = pyg.GATConv(4, 4, dropout=0.5), change
 
     def forward(self, data, num_nodes):
