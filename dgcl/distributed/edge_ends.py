@@ -81,8 +81,8 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         edges.comm.require_neighbourhoods(f"{name} by the {end} of edges")
     if writes and end != "heads":
         raise ValueError(
-            f"{name} by the {end} of edges adds up out-edges, which are on the ranks of their heads: dispatch the"
-            " graph turned round, too, and add up by its heads"
+            f"{name} by the {end} of edges adds up out-edges or orders edges anew, and those of a vertex are on"
+            " other ranks: dispatch the graph turned round, too, and add up by its heads; order edges before that"
         )
     ends = [role[1] for role in roles]
     mixed = len({*ends}) > 1

@@ -30,8 +30,8 @@ def check_rows(
         hint = ""
         if words == "num_owned":
             hint = (
-                "; dispatch_features gives a rank the rows of its own vertices, and a layer returns such rows; what"
-                " graph_allgather returned goes into a layer"
+                "; dispatch_features gives a rank the rows of its own vertices (of a table of all:"
+                " table[comm.owned_ids]), and a layer returns such rows; what graph_allgather gave goes into a layer"
             )
         raise ValueError(
             f"rows must have {words} = {expected} rows on rank {rank} (got shape {tuple(rows.shape)}){hint}"

@@ -202,7 +202,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "halo rows exchanged again": (
         lambda: (build(), dgcl.graph_allgather(dgcl.graph_allgather(dgcl.dispatch_features(X)))),
-        "what graph_allgather returned goes into a layer",
+        "what graph_allgather gave goes into a layer",
         ValueError,
     ),
     "rows as numpy": (
