@@ -188,6 +188,7 @@ def arguments_of(name: str) -> list[str]:
     return [each.name for each in parameters if each.kind not in kinds]
 
 
+@pytest.mark.sample(3, whole=True)
 @pytest.mark.parametrize("name", CALLS)
 def test_an_error_of_ours_names_the_argument(name: str):
     problems = [

@@ -13,7 +13,7 @@ from tests.kernels.cuda_machines import Machine
 class Rank:
     """A state in call 3, with an abort word, a place for addresses, and a ring of two calls."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine):
         self.machine = machine
         self.words, self.state = machine.words(tables.STATE_BYTES // 8)
         self.abort, abort_at = machine.words(1)
@@ -23,7 +23,7 @@ class Rank:
         ring, self.ring = machine.words(10)
         ring[:] = [10, 11, 12, 13, 14, 20, 21, 22, 23, 24]  # of even calls, and of odd ones
 
-    def set(self, place: int, value: int) -> None:
+    def set(self, place: int, value: int):
         self.words[place // 8] = value
 
     def get(self, place: int) -> int:
@@ -37,7 +37,7 @@ class Rank:
         """``signal_wait`` with these tables."""
         return self.machine.start("signal_wait", 1, 2, *tables.SignalWait(self.state, **parameters))
 
-    def run(self, **parameters: int) -> None:
+    def run(self, **parameters: int):
         self.start(**parameters)()
 
     def begin(self, lines: list[int], **parameters: int) -> Callable[[], None]:
@@ -47,7 +47,7 @@ class Rank:
         return self.machine.start("begin", 1, 2, *begins)
 
 
-def begin_enters_counts_and_announces(machine: Machine) -> None:
+def begin_enters_counts_and_announces(machine: Machine):
     rank = Rank(machine)
     memory, at = machine.words(64)
     for call, first in ((4, 10), (5, 20), (6, 10)):
@@ -59,7 +59,7 @@ def begin_enters_counts_and_announces(machine: Machine) -> None:
     assert not memory[48:].any()
 
 
-def begin_announces_before_it_waits(machine: Machine) -> None:
+def begin_announces_before_it_waits(machine: Machine):
     """Two ranks that begin with each other: neither may wait for what the other has not been told."""
     rank = Rank(machine)
     memory, at = machine.words(2)
@@ -71,7 +71,7 @@ def begin_announces_before_it_waits(machine: Machine) -> None:
     assert rank.get(tables.SKIP) == 0
 
 
-def signals_leave_before_it_waits_and_the_end_comes_behind(machine: Machine) -> None:
+def signals_leave_before_it_waits_and_the_end_comes_behind(machine: Machine):
     rank = Rank(machine)
     flags, at = machine.words(4)
     first, awaited, last = (
@@ -87,13 +87,13 @@ def signals_leave_before_it_waits_and_the_end_comes_behind(machine: Machine) -> 
     assert flags.tolist() == [17, 17, 17, 0]
 
 
-def _until(happened: Callable[[], bool]) -> None:
+def _until(happened: Callable[[], bool]):
     deadline = time.monotonic() + 60
     while not happened():
         assert time.monotonic() < deadline, "does not come so far"
 
 
-def wait_passes_what_has_come(machine: Machine) -> None:
+def wait_passes_what_has_come(machine: Machine):
     rank = Rank(machine)
     flags, at = machine.words(2)
     flags[:] = (3 * 5 + 2, 1000)  # exactly the value, and beyond it
@@ -102,7 +102,7 @@ def wait_passes_what_has_come(machine: Machine) -> None:
     assert rank.get(tables.SKIP) == 0
 
 
-def wait_waits_for_the_last_of_its_flags(machine: Machine) -> None:
+def wait_waits_for_the_last_of_its_flags(machine: Machine):
     rank = Rank(machine)
     flags, at = machine.words(3)
     flags[0] = 3
@@ -118,7 +118,7 @@ def wait_waits_for_the_last_of_its_flags(machine: Machine) -> None:
     assert rank.get(tables.SKIP) == 0
 
 
-def wait_gives_up_on_the_abort_word_and_signals_nothing_behind(machine: Machine) -> None:
+def wait_gives_up_on_the_abort_word_and_signals_nothing_behind(machine: Machine):
     rank = Rank(machine)
     flags, at = machine.words(2)
     awaited, ended = (rank.flags({"address": at + 8 * i, "multiplier": 1}) for i in range(2))
@@ -130,7 +130,7 @@ def wait_gives_up_on_the_abort_word_and_signals_nothing_behind(machine: Machine)
     assert flags.tolist() == [0, 0]
 
 
-def signal_raises_flags(machine: Machine) -> None:
+def signal_raises_flags(machine: Machine):
     rank = Rank(machine)
     flags, at = machine.words(4)
     table = rank.flags(
@@ -142,7 +142,7 @@ def signal_raises_flags(machine: Machine) -> None:
     assert flags.tolist() == [3, 17, 0, 7]
 
 
-def nothing_is_done_after_a_stop(machine: Machine) -> None:
+def nothing_is_done_after_a_stop(machine: Machine):
     rank = Rank(machine)
     rank.set(tables.SKIP, 1)
     flags, at = machine.words(1)

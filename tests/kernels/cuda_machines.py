@@ -28,7 +28,7 @@ class Machine(Protocol):
     def words(self, count: int) -> tuple[np.ndarray, int]:
         """int64 words, all 0, that host and device both see, and their address on the device."""
 
-    def launch(self, name: str, blocks: int, threads: int, *parameters: int) -> None:
+    def launch(self, name: str, blocks: int, threads: int, *parameters: int):
         """Run a kernel of the catalogue."""
 
     def start(self, name: str, blocks: int, threads: int, *parameters: int) -> Callable[[], None]:
@@ -40,7 +40,7 @@ class SimulatedMachine:
 
     threads, max_blocks, scale = 4, 5, 1
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._kept: list[np.ndarray] = []
         self._kernels: dict[str, Any] = {}
         self._catalogue = catalogue()
@@ -78,7 +78,7 @@ class SimulatedMachine:
             self._kernels[name] = cuda.jit(self._catalogue[name].build())
         return self._kernels[name]
 
-    def launch(self, name: str, blocks: int, threads: int, *parameters: int) -> None:
+    def launch(self, name: str, blocks: int, threads: int, *parameters: int):
         assert len(parameters) == self._catalogue[name].num_parameters
         if blocks:
             self.kernel(name)[blocks, threads](*parameters)
@@ -87,7 +87,7 @@ class SimulatedMachine:
         thread = threading.Thread(target=self.launch, args=(name, blocks, threads, *parameters), daemon=True)
         thread.start()
 
-        def finish() -> None:
+        def finish():
             thread.join(60)
             assert not thread.is_alive(), f"{name} does not end"
 
@@ -99,7 +99,7 @@ class DeviceMachine:
 
     threads, scale = 256, 50
 
-    def __init__(self) -> None:
+    def __init__(self):
         import torch
 
         from dgcl.kernels.cuda_driver import open_driver
@@ -113,7 +113,7 @@ class DeviceMachine:
         self.max_blocks = 2 * self.kernels.num_multiprocessors
         self._kept: list[Any] = []
 
-    def forget(self) -> None:
+    def forget(self):
         """Free what was uploaded."""
         self._torch.cuda.synchronize()
         self._kept.clear()
@@ -147,7 +147,7 @@ class DeviceMachine:
         self._kept.append(words.view(self._torch.uint8))
         return words.numpy(), words.data_ptr()
 
-    def launch(self, name: str, blocks: int, threads: int, *parameters: int) -> None:
+    def launch(self, name: str, blocks: int, threads: int, *parameters: int):
         self.start(name, blocks, threads, *parameters)()
 
     def start(self, name: str, blocks: int, threads: int, *parameters: int) -> Callable[[], None]:

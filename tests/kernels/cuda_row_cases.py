@@ -79,7 +79,7 @@ def _result(machine: Machine, address: int, num_bytes: int) -> np.ndarray:
     return memory[GUARD_BYTES : GUARD_BYTES + num_bytes]
 
 
-def run_gather(machine: Machine, case: GatherCase) -> None:
+def run_gather(machine: Machine, case: GatherCase):
     """Gather rows for several peers in one launch."""
     generator = np.random.default_rng(len(case.name))
     counts = [count * machine.scale for count in case.counts]
@@ -185,7 +185,7 @@ def random_rows(generator: np.random.Generator, shape: tuple[int, int], element:
     return spread.astype(element).view(np.uint8)
 
 
-def run_sum(machine: Machine, case: SumCase) -> None:
+def run_sum(machine: Machine, case: SumCase):
     """Sum rows for two tasks in one launch; the CPU kernel says what comes out, to the bit."""
     generator = np.random.default_rng([case.width, case.offset, case.seed or 0])
     num_local, num_relay = 12 * machine.scale, 4 * machine.scale
@@ -253,7 +253,7 @@ def run_sum(machine: Machine, case: SumCase) -> None:
         assert np.array_equal(written[1:], right)
 
 
-def run_rounding(machine: Machine, element: str) -> None:
+def run_rounding(machine: Machine, element: str):
     """Sums of 16-bit floats are those in float32, rounded once, to nearest even: one 1 and many parts too small to
     change it alone, and random ones; judged by float64."""
     generator = np.random.default_rng(3)
@@ -305,7 +305,7 @@ def run_rounding(machine: Machine, element: str) -> None:
     assert (exact[0, 0::2] > 1 + 30 * 2.0**-digits).all(), "parts that count together"
 
 
-def run_far(machine: Machine, row_bytes: int) -> None:
+def run_far(machine: Machine, row_bytes: int):
     """Rows that begin beyond 2**31 bytes: gathered, summed, and written there."""
     row = 2**31 // row_bytes + 5
     data = np.random.default_rng(4).integers(0, 256, row_bytes, np.uint8)

@@ -14,7 +14,7 @@ from tests.kernels.cuda_machines import SimulatedMachine
 from tests.kernels.cuda_row_cases import ROW_CASES
 
 
-def main() -> None:
+def main():
     assert SIMULATED, "set NUMBA_ENABLE_CUDASIM=1"
     cases = {name: (lambda m, r=run, c=case: r(m, c)) for name, (run, case) in ROW_CASES.items()}
     outcome = {}

@@ -53,6 +53,7 @@ def test_kernel_compiles(name: str, capability: tuple[int, int]):
     assert "call" not in text[text.index("{") :], "calls something instead of having it inline"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(PTXAS is None, reason="needs ptxas, of the CUDA toolkit")
 @pytest.mark.parametrize("architecture", [*CAPABILITIES, (10, 0), (12, 0)], ids=lambda c: f"sm_{c[0]}{c[1]}")
 def test_every_kernel_assembles_without_spilling(architecture: tuple[int, int], tmp_path):
@@ -75,6 +76,7 @@ def test_every_kernel_assembles_without_spilling(architecture: tuple[int, int], 
     assert set(re.findall(r"(\d+) bytes (?:stack|spill)", report)) == {"0"}
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
     "kernel, loads, stores",

@@ -16,7 +16,7 @@ from dgcl.kernels.cuda_launch import Kernels, Loaded, Prepared
 class FakeLibrary:
     """A driver made of Python functions. Those that compiled code calls are C callbacks."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.launches: list[tuple[Any, ...]] = []
         self.refuse: str | None = None
         self.refused: list[bytes] = []  # texts of kernels
@@ -139,7 +139,7 @@ def test_no_device_is_an_error(library: FakeLibrary):
 
 
 def test_no_driver_is_an_error(monkeypatch):
-    def missing(name: str) -> None:
+    def missing(name: str):
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)

@@ -10,13 +10,13 @@ EVERY_PATTERN = np.arange(1 << 16, dtype=np.uint16)
 
 
 @njit
-def _widen(is_half: bool, bits: np.ndarray, out: np.ndarray) -> None:
+def _widen(is_half: bool, bits: np.ndarray, out: np.ndarray):
     for i in range(len(bits)):
         out[i] = half_to_single(bits[i]) if is_half else bfloat_to_single(bits[i])
 
 
 @njit
-def _narrow(is_half: bool, values: np.ndarray, out: np.ndarray) -> None:
+def _narrow(is_half: bool, values: np.ndarray, out: np.ndarray):
     for i in range(len(values)):
         out[i] = single_to_half(values[i]) if is_half else single_to_bfloat(values[i])
 

@@ -12,11 +12,11 @@ from tests.samples import named
 WIDTHS = (1, 3, 7, 128, 513, 602, 1025)  # 16-bit sums go by blocks of 512 columns
 
 
-def _gather(*call: Any) -> None:
+def _gather(*call: Any):
     gather_rows(*call, STREAMED)
 
 
-def _sum(*call: Any) -> None:
+def _sum(*call: Any):
     sum_rows(*call, STREAMED)
 
 
@@ -104,9 +104,7 @@ def test_results_too_large_for_the_caches(row_bytes: int, shift: int):
 class Sums:
     """A random call of sum_rows: some rows of 25, and what arrived for each."""
 
-    def __init__(
-        self, width: int, dtype: torch.dtype, with_own: bool = True, begin: int = 3, end: int = 21
-    ) -> None:
+    def __init__(self, width: int, dtype: torch.dtype, with_own: bool = True, begin: int = 3, end: int = 21):
         generator = np.random.default_rng(width)
         self.begin, self.end, self.dtype, self.with_own = begin, end, dtype, with_own
         num_rows = 25

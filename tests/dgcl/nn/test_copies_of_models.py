@@ -19,6 +19,7 @@ def model_of(comm: dgcl.Communicator) -> nn.Module:
     ).double()
 
 
+@pytest.mark.sample(2, whole=True)
 @pytest.mark.parametrize("ranks", ["threads", "processes"])
 @named("how", {"copy": copy.copy, "deepcopy": copy.deepcopy})
 def test_a_copy_shares_the_communicator_and_its_end_is_not_that_of_the_original(how, ranks, rank_pool):

@@ -105,6 +105,7 @@ def test_as_few_chunks_as_fit():
     connected(run)
 
 
+@pytest.mark.sample(2, whole=True)
 @pytest.mark.parametrize("in_files", [True, False])
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("widths", [(8, 8, 8, 8), (16, 8, 4), (4, 8, 32), (4, 32, 4, 4)])

@@ -10,6 +10,7 @@ from dgcl.planner.methods import auto, make_plan
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.machines import line
+from tests.samples import slow
 
 MACHINES, EACH = 4, 8
 NUM_DEVICES = MACHINES * EACH
@@ -90,7 +91,7 @@ def test_rows_go_round_a_thin_pair():
 
 @pytest.mark.parametrize(
     "machines, each, neighbours_only, gap",
-    [(6, 4, False, 0.22), (2, 8, True, 0.02), (3, 8, True, 0.02)],
+    [slow(6, 4, False, 0.22), (2, 8, True, 0.02), slow(3, 8, True, 0.02)],
 )
 def test_machines_in_a_ring_of_slow_cables(machines: int, each: int, neighbours_only: bool, gap: float):
     """Rows take many stages to the other side; ways that are longer than they must be leave cables less busy."""

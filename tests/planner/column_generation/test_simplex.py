@@ -118,6 +118,7 @@ def test_degenerate_columns(kind: str):
     check(solve_master(columns, 5, 0.0), columns, 5)
 
 
+@pytest.mark.sample(2, whole=True)
 @pytest.mark.parametrize("dropping", [False, True])
 @pytest.mark.parametrize("size", SIZES[2:])
 def test_columns_added_step_by_step(size: tuple[int, int, int, int], dropping: bool):

@@ -10,7 +10,7 @@ from dgcl.topology.detect.nvml import PEER_OK, REMOTE_GPU, REMOTE_SWITCH, NvmlLi
 class FakeDriver:
     """GPUs, and the peer status of pairs; 0 (yes) for pairs that are not named."""
 
-    def __init__(self, gpus: list[NvmlGpu], peers: Mapping[tuple[int, int, int], int] | None = None) -> None:
+    def __init__(self, gpus: list[NvmlGpu], peers: Mapping[tuple[int, int, int], int] | None = None):
         self._gpus, self._peers = gpus, dict(peers or {})
 
     def gpus(self) -> list[NvmlGpu]:
@@ -37,14 +37,14 @@ def to_switch(count: int, address: str = "0000:c1:00.0") -> list[NvmlLink]:
 class FakeKernel:
     """A folder that looks like ``/``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path):
         self.root = root
 
     @property
     def sysfs(self) -> Sysfs:
         return Sysfs(self.root)
 
-    def write(self, path: str, text: object) -> None:
+    def write(self, path: str, text: object):
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n")
@@ -73,7 +73,7 @@ class FakeKernel:
         rate: str = "200 Gb/sec (4X HDR)",
         layer: str = "InfiniBand",
         port: int = 1,
-    ) -> None:
+    ):
         folder = f"sys/class/infiniband/{name}"
         self.write(f"{folder}/ports/{port}/state", state)
         self.write(f"{folder}/ports/{port}/rate", rate)
@@ -81,13 +81,13 @@ class FakeKernel:
         if not (self.root / folder / "device").is_symlink():
             (self.root / folder / "device").symlink_to(card)
 
-    def ethernet(self, name: str, card: Path | None, *, state: str = "up", speed: str = "25000") -> None:
+    def ethernet(self, name: str, card: Path | None, *, state: str = "up", speed: str = "25000"):
         self.write(f"sys/class/net/{name}/operstate", state)
         self.write(f"sys/class/net/{name}/speed", speed)
         if card is not None:
             (self.root / f"sys/class/net/{name}/device").symlink_to(card)
 
-    def processors(self, sockets: int, cores: int, *, nodes: int | None = None, info: str = "") -> None:
+    def processors(self, sockets: int, cores: int, *, nodes: int | None = None, info: str = ""):
         for cpu in range(sockets * cores):
             self.write(f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id", cpu // cores)
         for node in range(sockets if nodes is None else nodes):
