@@ -96,9 +96,7 @@ def measure_rates() -> Rates:
 
     rows, degree, wide, narrow = 1 << 14, 16, 256, 16
     random = torch.Generator().manual_seed(0)
-    sources = torch.randint(0, rows, (rows * degree,), dtype=torch.int32, generator=random)
-    indptr = torch.arange(0, rows * degree + 1, degree, dtype=torch.int32)
-    edges = build_adjacency(indptr, sources, rows)
+    x, weight = torch.ones(rows, wide), torch.ones(wide, wide)
 
     def mean(call: Callable[[], object]) -> float:
         begin, rounds = 0.0, -1
@@ -109,10 +107,15 @@ def measure_rates() -> Rates:
             rounds += 1
         return (time.perf_counter() - begin) / rounds
 
+    def sums(width: int) -> float:
+        table = x.view(-1, width)  # as many bytes, whatever the width: caches hold as much of them
+        sources = torch.randint(0, len(table), (rows * degree,), dtype=torch.int32, generator=random)
+        indptr = torch.arange(0, rows * degree + 1, degree, dtype=torch.int32)
+        edges = build_adjacency(indptr, sources, len(table))
+        return mean(lambda: weighted_sum(table, None, edges)) / len(sources)
+
     with torch.no_grad():
-        x, weight = torch.ones(rows, wide), torch.ones(wide, wide)
-        of_wide = mean(lambda: weighted_sum(x, None, edges)) / len(sources)
-        of_narrow = mean(lambda: weighted_sum(x[:, :narrow].contiguous(), None, edges)) / len(sources)
+        of_wide, of_narrow = sums(wide), sums(narrow)
         product = mean(lambda: x @ weight) / (rows * wide * wide)
         copy = mean(lambda: x.cpu().clone()) / x.nbytes
     per_byte = max((of_wide - of_narrow) / (4 * (wide - narrow)), 1e-15)
