@@ -48,12 +48,19 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
     def in_degrees(self, v: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """In-degrees in the whole graph of destination vertices ``v`` (default: all), as in DGLGraph."""
         self.get_etype_id(etype)
-        return degrees_at(self._whole_in_degrees, v)
+        return self._degrees_at(self._whole_in_degrees, v)
 
     def out_degrees(self, u: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """Out-degrees in the whole graph of source vertices ``u`` (default: all), as in DGLGraph."""
         self.get_etype_id(etype)
-        return degrees_at(self._whole_out_degrees, u)
+        return self._degrees_at(self._whole_out_degrees, u)
+
+    def _degrees_at(self, degrees: Tensor, vertices: Any) -> Any:
+        """Those of some vertices, an integer for one; of all a copy, which callers may write to."""
+        if dgl.base.is_all(vertices):
+            return degrees.clone()
+        those = degrees.index_select(0, dgl.utils.prepare_tensor(self, vertices, "vertices"))
+        return those.item() if isinstance(vertices, int) else those
 
     def to(self, device: Any, **kwargs: Any) -> LocalBlock:
         """A copy on ``device``, as ``DGLGraph.to``."""
@@ -128,11 +135,6 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
         )
 
     add_edges = add_nodes = remove_edges = remove_nodes = _refuse_change
-
-
-def degrees_at(degrees: Tensor, vertices: Any) -> Tensor:
-    """Those of some vertices; of all a copy, which callers may write to."""
-    return degrees.clone() if dgl.base.is_all(vertices) else degrees[vertices]
 
 
 def build_block(local: LocalGraph, *, device: torch.device | str | None) -> LocalBlock:
