@@ -114,7 +114,7 @@ class GridPlacement:
         """The store of plans, for exchanges of this grid."""
 
         def plan(classes: ItemClasses, exchange: str, make: Callable[[], Plan]) -> Plan:
-            return problem.plans.plan(problem.part, classes.relation, make, self._depends_on(exchange))
+            return problem.plan(classes.relation, make, **self._depends_on(exchange))
 
         return plan
 

@@ -7,6 +7,7 @@ decided by a :class:`~dgcl.program.strategy.Strategy`; nothing else here depends
 import logging
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -83,20 +84,19 @@ def prepare_inputs(
     weights = balance_weights(checked, balance, partition)
     fixed_part = None if part is None else check_part(part, checked.num_nodes, world_size)
     steps.done("graph and topology")
-    plans = StoredPlans()
+    plans = owners = arrangement = None
     if cache is not None:
         key = cache_key(checked, world_size, machine, fixed_part, partition, method, options)
         first = strategy.first_plan(machine, method)
         more = ({"place": True} if place else {}) | ({} if balance == "vertices" else {"balance": balance})
         plans = StoredPlans(cache, {**key, **more}, first)
-    owners = plans.part(checked.num_nodes, world_size)
+        owners = plans.part(checked.num_nodes, world_size)
+    source = None if plans is None else plans.plan
     steps.done("cache")
-    arrangement = None
     if owners is not None:
-        try:
-            arrangement = strategy.arrange(Problem(checked, owners, machine, method, options, plans))
-        except StaleParts:
-            arrangement = None
+        problem = Problem(checked, owners, machine, method, options, source)
+        with suppress(StaleParts):
+            arrangement = strategy.arrange(problem)
         steps.done("plan")
     if arrangement is None:
         owners = fixed_part
@@ -111,21 +111,18 @@ def prepare_inputs(
                 block=block,
             )
         steps.done("partition")
-        problem = Problem(checked, owners, machine, method, options, plans)
+        problem = Problem(checked, owners, machine, method, options, source)
         if place:
             problem = _placed(problem)
-            owners = problem.part
             steps.done("placement")
         arrangement = strategy.arrange(problem)
         steps.done("relation and plan")
-    assert owners is not None
     if isinstance(checked, TypedGraph):
-        problem = Problem(checked, owners, machine, method, options, plans)
         arrangement = replace(arrangement, more=plan_edge_types(checked, problem, arrangement))
     planned: dict[str, Planned] = {HALO: arrangement}
     if arrangement.partial is not None:
         planned[PARTIAL] = arrangement.partial
-    if plans.store(owners):
+    if plans is not None and plans.store(problem.part):
         steps.done("storing")
     inputs = _inputs(checked, arrangement, planned | dict(arrangement.more), world_size)
     steps.done("edges and items of ranks")
@@ -203,7 +200,7 @@ def _placed(problem: Problem) -> Problem:
         placement.seconds_after,
     )
     part: NDArray[np.int32] = placement.device_of_part.astype(problem.part.dtype)[problem.part]
-    return Problem(problem.graph, part, problem.topology, problem.method, problem.options, problem.plans)
+    return replace(problem, part=part)
 
 
 class _Steps:

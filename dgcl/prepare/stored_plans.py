@@ -24,27 +24,24 @@ _log = logging.getLogger("dgcl")
 class StoredPlans:
     """Plans that are read where they are stored, and otherwise made and kept for :meth:`store`.
 
-    A :class:`~dgcl.program.strategy.PlanSource`.
-
     Args:
-        folder: Of the cache; None: there is none, and every plan is made.
+        folder: Of the cache.
         key: What the plans are made from.
         first: What the plan that is asked for first depends on beside ``key``.
     """
 
     def __init__(
         self,
-        folder: str | os.PathLike[str] | None = None,
-        key: Mapping[str, Any] | None = None,
-        first: Mapping[str, Any] | None = None,
+        folder: str | os.PathLike[str],
+        key: dict[str, Any],
+        first: Mapping[str, Any],
     ) -> None:
-        self._folder, self._key, self._first = folder, dict(key or {}), dict(first or {})
+        self._folder, self._key, self._first = folder, key, first
         self._entries: dict[str, PlanCache] = {}
         self._loaded: dict[str, tuple[NDArray[np.int32], Plan]] = {}
         self._made: dict[str, Plan] = {}
         self._num_nodes = self._world_size = 0
-        if folder is not None:
-            PlanCache(folder, self._key)  # refuses a file, before anything long is done
+        PlanCache(folder, key)  # refuses a file, before anything long is done
 
     def part(self, num_nodes: int, world_size: int) -> NDArray[np.int32] | None:
         """The owners of the vertices, (N,), as stored with the plan that is asked for first; None: make them."""
@@ -83,14 +80,13 @@ class StoredPlans:
     def store(self, part: NDArray[np.int32]) -> bool:
         """Write what was made; whether there was anything."""
         for name, plan in self._made.items():
-            if name in self._entries:
-                self._entries[name].store(part, plan)
-        return bool(self._entries and self._made)
+            self._entries[name].store(part, plan)
+        return bool(self._made)
 
     def _load(self, depends_on: Mapping[str, Any]) -> str:
         """The name of an entry; what it holds is read once."""
         name = json.dumps(depends_on, sort_keys=True)
-        if self._folder is not None and name not in self._entries:
+        if name not in self._entries:
             self._entries[name] = PlanCache(self._folder, {**self._key, **depends_on})
             loaded = self._entries[name].load(self._num_nodes, self._world_size)
             if loaded is not None:

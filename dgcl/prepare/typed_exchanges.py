@@ -1,7 +1,6 @@
 """The exchanges of a graph of several types: one for each type of edges, of the rows of its type of sources alone."""
 
 from dgcl.graph.typed import TypedGraph
-from dgcl.planner.methods import make_plan
 from dgcl.program.strategy import Arrangement, Planned, Problem
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import Demand, halo_demand
@@ -22,13 +21,5 @@ def plan_edge_types(graph: TypedGraph, problem: Problem, arrangement: Arrangemen
         vertices = slice(first, first + number)
         demand = Demand(whole.world_size, whole.owner[vertices], whole.readers[:, vertices])
         classes, name = build_classes(demand), "__".join(edge_type)
-        plan = problem.plans.plan(
-            problem.part,
-            classes.relation,
-            lambda relation=classes.relation: make_plan(  # type: ignore[misc]
-                relation, problem.topology, problem.method, problem.options
-            ),
-            {"exchange": name},
-        )
-        planned[name] = Planned(classes, plan)
+        planned[name] = Planned(classes, problem.plan(classes.relation, exchange=name))
     return planned

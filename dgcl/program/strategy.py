@@ -61,42 +61,6 @@ class Arrangement(Planned):
     grid: tuple[int, int, int] | None = None
 
 
-class PlanSource(Protocol):
-    """Gives plans that were made before, and keeps those that are made."""
-
-    def plan(
-        self,
-        part: NDArray[np.int32],
-        relation: Relation,
-        make: Callable[[], Plan],
-        depends_on: Mapping[str, Any],
-    ) -> Plan:
-        """Return the plan of ``relation`` where one is stored, else the one that ``make`` makes.
-
-        Args:
-            part: ``(N,)`` owners of the vertices; a stored plan is for these alone.
-            relation: What is planned.
-            make: Makes the plan.
-            depends_on: What the plan depends on beside graph, part, topology, method and options.
-        """
-        ...
-
-
-class NoStore:
-    """A :class:`PlanSource` that stores nothing."""
-
-    def plan(
-        self,
-        part: NDArray[np.int32],
-        relation: Relation,
-        make: Callable[[], Plan],
-        depends_on: Mapping[str, Any],
-    ) -> Plan:
-        """Make the plan."""
-        del part, relation, depends_on
-        return make()
-
-
 @dataclass(frozen=True, eq=False)
 class Problem:
     """What a strategy is asked to lay out.
@@ -107,7 +71,8 @@ class Problem:
         topology: The machine.
         method: What the user asks for: a planner's method, or a strategy's own.
         options: For planning.
-        plans: Where plans come from.
+        source: Gives plans that were made before, and keeps those that are made, by owners of vertices, relation, what
+            makes a plan, and what that depends on beside the problem; None: all are made.
     """
 
     graph: Graph
@@ -115,7 +80,7 @@ class Problem:
     topology: Topology
     method: str
     options: PlanOptions
-    plans: PlanSource = NoStore()  # noqa: RUF009 (it has no state)
+    source: Callable[..., Plan] | None = None
 
     @cached_property
     def classes(self) -> ItemClasses:
@@ -126,17 +91,27 @@ class Problem:
         """The in-edges of a rank's vertices."""
         return edges_into(self.graph, np.flatnonzero(self.part == rank))
 
+    def plan(self, relation: Relation, make: Callable[[], Plan] | None = None, **depends_on: Any) -> Plan:
+        """The plan of ``relation`` where one is stored, else a new one, by default the planner's.
+
+        Args:
+            relation: What is planned.
+            make: Makes the plan.
+            depends_on: What the plan depends on beside the problem.
+
+        Raises:
+            ValueError: Unknown method.
+        """
+        make = make or (lambda: make_plan(relation, self.topology, self.method, self.options))
+        return make() if self.source is None else self.source(self.part, relation, make, depends_on)
+
     def plan_vertices(self) -> Arrangement:
         """Exchange the rows of vertices by a planner's method: what DGCL does.
 
         Raises:
             ValueError: Unknown method.
         """
-        relation = self.classes.relation
-        plan = self.plans.plan(
-            self.part, relation, lambda: make_plan(relation, self.topology, self.method, self.options), {}
-        )
-        return Arrangement(self.classes, plan, self.edges_of)
+        return Arrangement(self.classes, self.plan(self.classes.relation), self.edges_of)
 
 
 class Strategy(Protocol):
@@ -151,7 +126,7 @@ class Strategy(Protocol):
         ...
 
     def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
-        """What the plan that :meth:`arrange` asks for first depends on; see :meth:`PlanSource.plan`."""
+        """What the plan that :meth:`arrange` asks for first depends on; see :meth:`Problem.plan`."""
         ...
 
     def arrange(self, problem: Problem) -> Arrangement:

@@ -121,7 +121,7 @@ def copied(problem: Problem, counts: CopyCounts) -> tuple[Arrangement, Holdings]
         meta["fingerprint"] = fingerprint(plan_arrays(plan.relation, plan.trees), meta)
         return Plan(plan.relation, plan.trees, plan.topology, meta)
 
-    plan = problem.plans.plan(problem.part, classes.relation, make, {"hops": counts.hops})
+    plan = problem.plan(classes.relation, make, hops=counts.hops)
     edges_of = functools.partial(edges_of_copies, copies, problem.graph)
     arrangement = Arrangement(classes, plan, edges_of, origin=copies.origin, core=copies.core)
     return arrangement, holdings(copies.graph, copies.part, plan.relation)

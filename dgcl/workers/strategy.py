@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 
 from dgcl.planner.fold import reverse_plan
-from dgcl.planner.methods import make_plan
-from dgcl.planner.plan import Plan
 from dgcl.planner.reading.render import seconds
 from dgcl.program.strategy import Arrangement, Planned, Problem
-from dgcl.relation.classes import ItemClasses
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice, check_flag, shown
 from dgcl.workers.edges import edges_of_worker
@@ -108,17 +105,8 @@ class EdgePlacement:
         )
         exchanges: Exchanges = exchanges_of(problem.graph, problem.part, worker, topology.num_devices)
 
-        def plan(classes: ItemClasses, exchange: str) -> Plan:
-            relation = classes.relation
-            return problem.plans.plan(
-                problem.part,
-                relation,
-                lambda: make_plan(relation, topology, problem.method, problem.options),
-                self._depends_on(exchange),
-            )
-
-        expand = plan(exchanges.expand, "halo")
-        folded = plan(exchanges.fold, "partial")
+        expand = problem.plan(exchanges.expand.relation, **self._depends_on("halo"))
+        folded = problem.plan(exchanges.fold.relation, **self._depends_on("partial"))
         return AggregationPlan(exchanges, expand, folded, reverse_plan(folded))
 
     def _depends_on(self, exchange: str) -> dict[str, Any]:
