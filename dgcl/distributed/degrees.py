@@ -16,6 +16,7 @@ from dgcl.distributed.sums import spmm
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of, remember
 from dgcl.nn.arguments import current
 from dgcl.nn.convolutions import Normalised
+from dgcl.ranks.tensors import beside_the_graph
 
 
 def gcn_norm(
@@ -52,7 +53,7 @@ def gcn_norm(
     return result
 
 
-@torch.compiler.disable
+@beside_the_graph
 def _summed(edge_index: Tensor, edge_weight: Tensor | None, add_self_loops: bool) -> tuple[Tensor, None]:
     """Edges over which the aggregator sums with the weights of ``gcn_norm``. Collective."""
     edges = edge_set_of(edge_index)
@@ -112,7 +113,7 @@ def _expanded(edges: EdgeSet, scale: Tensor) -> Tensor:
     return edges.expand(scale.view(getattr(torch, f"int{8 * scale.itemsize}"))).view(scale.dtype)
 
 
-_look_up = torch.compiler.disable(edge_set_of)
+_look_up = beside_the_graph(edge_set_of)
 
 
 def _edges_of(edge_index: Tensor) -> tuple[EdgeSet, bool]:

@@ -8,11 +8,11 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch_geometric import utils
 
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
+from dgcl.ranks.tensors import beside_the_graph
 
 _OF_SUMS = {"message", "message_and_aggregate"}
 _HOOKS = _OF_SUMS | {"aggregate", "update"}
@@ -42,7 +42,7 @@ def is_sum(base: type) -> bool:
     return defined == [_OF_SUMS, _HOOKS] and [name[-2:] for name in reads] == ["_j"]
 
 
-@torch.compiler.disable
+@beside_the_graph
 def sum_messages(layer: Any, edge_index: Tensor, arguments: Mapping[str, Any]) -> Tensor:
     """What ``propagate`` of such a layer gives. Collective.
 

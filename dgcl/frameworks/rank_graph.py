@@ -23,9 +23,10 @@ from dgl.udf import EdgeBatch
 from dgl.view import EdgeSpace
 from torch import Tensor
 
-from dgcl.frameworks.dgl_block import LocalBlock, block_of, degrees_at
+from dgcl.frameworks.dgl_block import LocalBlock, block_of
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
 from dgcl.graph.typed import EdgeType
+from dgcl.ranks.tensors import beside_the_graph
 from dgcl.relation.local_graph import pointer
 
 _SIDES = {0: "u", 1: "v", 2: "e"}  # DGL's codes
@@ -145,11 +146,11 @@ class RankGraph:
 
     def in_degrees(self, v: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """In the whole graph."""
-        return degrees_at(self._relation(etype)[1]._whole_in_degrees, v)
+        return self._relation(etype)[1].in_degrees(v)
 
     def out_degrees(self, u: Any = dgl.base.ALL, etype: Any = None) -> Any:
         """In the whole graph."""
-        return degrees_at(self._relation(etype)[1]._whole_out_degrees, u)
+        return self._relation(etype)[1].out_degrees(u)
 
     def to(self, device: Any, **kwargs: Any) -> RankGraph:
         """A copy with its edges and rows on ``device``."""
@@ -180,7 +181,7 @@ class RankGraph:
         finally:
             vars(self).update(before)
 
-    @torch.compiler.disable
+    @beside_the_graph
     def apply_edges(self, func: Any, edges: Any = dgl.base.ALL, etype: Any = None) -> None:
         """As DGLGraph.apply_edges, of all edges of a type. Collective."""
         if not dgl.base.is_all(edges):
@@ -200,7 +201,7 @@ class RankGraph:
         """As DGLGraph.update_all, over the edges of a type. Collective."""
         self.multi_update_all({etype: (message_func, reduce_func, apply_node_func)}, None)
 
-    @torch.compiler.disable
+    @beside_the_graph
     def multi_update_all(
         self, etype_dict: Mapping[Any, Any], cross_reducer: Any, apply_node_func: Any = None
     ) -> None:

@@ -38,7 +38,7 @@ from dgcl.nn.drift import compare_at_times
 from dgcl.nn.guards import see_count
 from dgcl.nn.reduce import with_value
 from dgcl.ranks.tensors import require_tensors
-from dgcl.ranks.torch_private import functorch_level
+from dgcl.ranks.torch_private import at_trace_time, functorch_level
 from dgcl.topology.checks import check_choice, check_flag
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _unreduced(function: Any) -> tuple[Callable[..., Tensor], int]:
     return functools.partial(function, reduction="none") if takes_reduction else function, num_tensors
 
 
-@torch.compiler.assume_constant_result
+@at_trace_time
 def _read_signature(function: Callable[..., Tensor]) -> tuple[bool, int]:
     """Whether there is a ``reduction`` among its parameters, and how many of these have no default."""
     parameters = inspect.signature(function.forward if isinstance(function, Module) else function).parameters

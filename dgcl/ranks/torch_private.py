@@ -47,8 +47,8 @@ disabled_torch_function = torch._C._disabled_torch_function_impl  # a subclass t
 throw_on_data_pointer = torch._C._set_throw_on_mutable_data_ptr  # for a tensor without memory
 
 
-def at_trace_time(function: Callable[[], None]) -> Callable[[], None]:
-    """A function that a compiler runs where it meets a call of it."""
+def at_trace_time(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that a compiler runs where it meets a call of it; ``torch.compiler`` would import the compiler."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 

@@ -1,7 +1,5 @@
 """dgcl.graph, dgcl.graph.build: every edge once, by destination, in the user's order, or an error."""
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -212,11 +210,3 @@ def test_out_csr_of_ascending_heads_needs_no_edge_ids():
     graph = graph_from_out_csr([0, 1, 1, 3], [0, 1, 2])
     assert graph.edge_ids is None
     assert in_edges(graph) == [[(0, 0)], [(2, 1)], [(2, 2)]]
-
-
-def test_importing_is_light():
-    """None of what only some graphs need is imported before such a graph comes."""
-    heavy = "{'torch', 'dgl', 'torch_geometric', 'networkx', 'scipy', 'numba', 'pymetis'}"
-    code = f"import sys, dgcl.graph, dgcl.partition\nprint(sorted({heavy} & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
