@@ -214,6 +214,7 @@ def test_folders_are_made_for_their_user_alone(probe: Path, tmp_path):
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_what_a_signal_handler_raises_while_code_is_loaded_is_no_damaged_entry(probe: Path):
     """The program would go on without it."""
     assert run(STOPPED, probe, NUMBA_CACHE_DIR=str(probe / "cache"))[0] == "the user's"
@@ -227,6 +228,7 @@ def test_what_is_loaded_is_not_compiled_again(probe: Path):
     assert entries(probe / "cache") == before
 
 
+@pytest.mark.slow
 def test_what_is_loaded_without_an_entry_for_python_is_not_called_by_it(probe: Path):
     code = "from callee import part, twice\nprint(part(3), flush=True)\ntwice(3)"
     process = start(code, probe, NUMBA_CACHE_DIR=str(probe / "cache"))
@@ -241,6 +243,7 @@ def test_whether_code_is_on_disk(probe: Path, tmp_path):
     assert run(code, probe, NUMBA_CACHE_DIR=str(tmp_path))[0] == "False"
 
 
+@pytest.mark.slow
 def test_what_numba_has_compiled_for_one_function_serves_the_next(tmp_path):
     """Also one that Python calls, after one that it does not."""
     (tmp_path / "allocating.py").write_text(ALLOCATING)

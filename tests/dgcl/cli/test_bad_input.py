@@ -174,7 +174,7 @@ def assert_refused(run: Run, folder: Path, line: str, message: str):
     assert listing(folder) == before
 
 
-@pytest.mark.sample(3, whole=True)
+@pytest.mark.sample(5, whole=True)
 @pytest.mark.parametrize("line", REFUSED)
 def test_refused(run: Run, folder: Path, plan_file: Path, line: str):
     apart = json.loads((folder / "cut.json").read_text())
@@ -272,7 +272,7 @@ READERS = {
 }
 
 
-@pytest.mark.sample(3, whole=True)
+@pytest.mark.sample(5, whole=True)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", READERS)
 def test_damaged_file(run: Run, folder: Path, plan_file: Path, name: str, kind: str):

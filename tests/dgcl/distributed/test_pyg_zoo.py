@@ -74,7 +74,7 @@ SUMS = [
 ]
 
 
-@pytest.mark.sample(3, whole=True)
+@pytest.mark.sample(5, whole=True)
 @pytest.mark.parametrize(
     "name, strategy", [*((name, "halo") for name in sorted(ZOO.keys() - REFUSED)), *SUMS]
 )

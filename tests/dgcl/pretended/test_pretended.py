@@ -34,7 +34,7 @@ def ranks_on_gpu() -> Iterator[RankPool]:
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason="this torch has no accelerators that are written in Python",
 )
-@pytest.mark.sample(3, whole=True)
+@pytest.mark.sample(5, whole=True)
 @pytest.mark.parametrize("name", list(FEATURES_BY_NAME))
 def test_a_device_computes_what_the_cpu_computes(name: str, ranks: RankPool):
     results = ranks.run(compare, name)
