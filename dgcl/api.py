@@ -16,6 +16,7 @@ from dgcl.ranks.control import SingleControl
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import as_group, make_default_group
 from dgcl.ranks.threads import report_crowding
+from dgcl.ranks.warned import warn_of_own_sums
 from dgcl.topology.checks import check_number
 
 if TYPE_CHECKING:
@@ -205,8 +206,10 @@ def collect(
         ``(num_nodes, *F)`` on ``dst``, row v of vertex v; None elsewhere, and when written to a file. Of data the same
         of all ranks: rows of vertices and edges in the order of the whole graph, all else as ``dst`` has it.
     """
+    comm = given_or_current(comm)
+    warn_of_own_sums(comm)
     if hasattr(rows, "stores"):
         from dgcl.frameworks.dispatch import collect_data
 
-        return collect_data(given_or_current(comm), rows, dst, file)
-    return given_or_current(comm).collect(rows, dst, file=file)
+        return collect_data(comm, rows, dst, file)
+    return comm.collect(rows, dst, file=file)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dgcl.advisor.auto import Advised
 from dgcl.advisor.model import Model
-from dgcl.advisor.spelling import Description, read_strategy
+from dgcl.advisor.spelling import Description
 from dgcl.grid.grid import Grid
 from dgcl.grid.strategy import GridPlacement
 from dgcl.options import EdgeOptions, PartitionOptions, ReplicaOptions, Settings, settle
@@ -145,7 +145,8 @@ def build_comm_info(
         )
 
     comm = connect(inputs, Communicator, timeout, channel, opened, wire)
-    chosen = read_strategy("halo" if strategy in (None, "auto") else strategy)
+    assert isinstance(settings, Settings)
+    chosen = settings.described
     if isinstance(layout, Advised):
         (chosen,) = control.exchange(layout.chosen)[0]
     if chosen.name == "windows":
@@ -178,20 +179,20 @@ def _agreed(
         ValueError, TypeError: Ranks ask for different ones, naming two; or what is wrong with a rank's options, the
             first one's that has such; on every rank.
     """
-    request = settings if isinstance(settings, Exception) else settings.strategy
-    reports = control.exchange((_free_memory(places, control.rank, device), request))
+    reports = control.exchange((_free_memory(places, control.rank, device), settings))
     for _, theirs in reports:
         if isinstance(theirs, Exception):
             raise type(theirs)(*theirs.args)  # ranks that are threads must not share one, and its traceback
-    first: Strategy = reports[0][1]
+    first: Settings = reports[0][1]
     for rank, (_, theirs) in enumerate(reports):
-        if theirs != first:
+        if (theirs.strategy, theirs.described) != (first.strategy, first.described):
             raise ValueError(
-                f"strategy must be the same on every rank: rank 0 asks for {first}, rank {rank} for {theirs}"
+                f"strategy must be the same on every rank: rank 0 asks for {first.spelling}, rank {rank} for"
+                f" {theirs.spelling}"
             )
-    if isinstance(first, Replicas):
-        return replace(first, free=tuple(free for free, _ in reports))
-    return first
+    if isinstance(first.strategy, Replicas):
+        return replace(first.strategy, free=tuple(free for free, _ in reports))
+    return first.strategy
 
 
 @set_up_call

@@ -100,11 +100,13 @@ def _bytes(memory_limit: int | str | None) -> int | None:
 
 @dataclass(frozen=True)
 class Settings:
-    """The groups as one; a strategy is one, whichever way it was written."""
+    """The groups as one; a strategy is one, whichever way it was written; ``spelling`` is how."""
 
     plan: PlanOptions
     partition: PartitionOptions
     strategy: Strategy
+    spelling: str
+    described: Description
 
 
 def settle(
@@ -155,6 +157,8 @@ def settle(
             "model and memory_limit go with strategy='auto', which chooses by them; leave them out"
         )
     chosen: Strategy = EdgePlacement(edges.placement, edges.imbalance, edges.per_machine)
+    spelling = ", ".join(f"{name}={ways[name]!r}" for name in used) or "strategy='halo'"
+    described = Description("halo")
     if replicas is not None:
         chosen = Replicas(replicas.hops, _bytes(replicas.memory_limit))
     elif grid is not None:
@@ -165,8 +169,12 @@ def settle(
                 "strategy='auto' needs model=, such as 'gcn:602,256,41': rows, work and memory follow from its layers"
             )
         chosen = Advised(read_model(model), _bytes(memory_limit))
+        spelling += f", model={model!r}, memory_limit={memory_limit!r}"
     elif strategy is not None:
-        chosen = read_strategy(strategy).layout(world_size)
+        described = read_strategy(strategy)
+        chosen = described.layout(world_size)
     chosen.check()
     plan = plan or PlanOptions()
-    return Settings(plan if seed is None else replace(plan, seed=seed), partition, chosen)
+    return Settings(
+        plan if seed is None else replace(plan, seed=seed), partition, chosen, spelling, described
+    )

@@ -21,7 +21,7 @@ from dgcl.ranks.control import Control, Listener
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.requests import Requests
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms, require_tensors, untransformed
-from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows
+from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows, require_same
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology.checks import check_flag, check_path, shown
 from dgcl.transport.base import Transport
@@ -88,10 +88,7 @@ class WholeGraphRows(Handle):
         """Raise on every rank if one has a problem, or rows of another kind. Collective."""
         kind = None if problem is not None else (tuple(rows.shape[1:]), rows.dtype)
         kinds = agree(self.control, problem, kind)
-        if any(theirs != kinds[0] for theirs in kinds):
-            raise ValueError(
-                f"{name} must have the same trailing shape and dtype on every rank (got {kinds})"
-            )
+        require_same(**{f"trailing shape and dtype of {name}": kinds})
 
     def _vertices(self, node_type: str | None) -> tuple[NDArray[np.int64], int, int]:
         """Of a type, or of all: the ids that this rank owns, from 0; the first in the whole graph; their number."""
@@ -221,10 +218,7 @@ class WholeGraphRows(Handle):
             )
             with self.collective("collect"):
                 names = agree(self.control, problem if unknown else None, list(rows))
-            if any(theirs != names[0] for theirs in names):
-                raise ValueError(
-                    f"rows must be of the same types in the same order on every rank (got {names})"
-                )
+            require_same(**{"types of rows": names})
             return {
                 name: self._collect(
                     "collect", rows[name], dst, None, *(self._num_rows(name), *self._vertices(name)[::2])

@@ -71,7 +71,10 @@ class KernelCache:
             folder = self._wait_for_lock()
             result = self._load(name, target_context)
             if result is None and folder is not None:
-                _announce(folder)
+                _show(
+                    "compiling kernels for this machine, once: 15 s for exchanges, a minute for planning (kept in"
+                    f" {folder})"
+                )
         return result
 
     def save_overload(self, signature: Any, result: Any) -> None:
@@ -95,7 +98,7 @@ class KernelCache:
                 problem = problem or str(error)
                 continue
             if problem:
-                _log_place(folder, problem)
+                _show(f"compiled kernels are kept in {folder} ({problem})")
             return
         _warn_of_no_place(problem)
 
@@ -158,15 +161,14 @@ class KernelCache:
                 self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError:
                 continue
-            since, logged = time.monotonic(), False
+            since = time.monotonic()
             while True:
                 try:
                     # Not flock(), which a forked child would go on holding after this process has died.
                     fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return folder
                 except (BlockingIOError, PermissionError):
-                    if not logged and time.monotonic() - since > _QUIET_SECONDS:
-                        logged = True
+                    if time.monotonic() - since > _QUIET_SECONDS:
                         _show(
                             f"waiting for kernels that another process compiles ({self._function.__name__})"
                         )
@@ -295,23 +297,12 @@ def _is_constant(value: Any) -> bool:
     return isinstance(value, (*_SCALARS, types.Type))
 
 
+@functools.cache
 def _show(text: str) -> None:
-    """Log at INFO, and on a terminal in any case."""
+    """Log at INFO, and on a terminal in any case; each thing once."""
     _log.info(text)
     if not _log.isEnabledFor(logging.INFO) and sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(f"dgcl: {text}\n")
-
-
-@functools.cache
-def _announce(folder: Path) -> None:
-    _show(
-        f"compiling kernels for this machine, once: 15 s for exchanges, a minute for planning (kept in {folder})"
-    )
-
-
-@functools.cache
-def _log_place(folder: Path, problem: str) -> None:
-    _show(f"compiled kernels are kept in {folder} ({problem})")
 
 
 @functools.cache

@@ -71,22 +71,14 @@ def resolve_topology(spec: Topology | str | os.PathLike[str], num_devices: int |
             f"topology must be a Topology, a preset name or the path of a JSON file (got {shown(spec)})"
         )
     if isinstance(spec, str):
-        if _is_preset(spec):
+        if _SIZED_NAME.fullmatch(spec) or _SEVERAL_NAME.fullmatch(spec):
             return preset(spec, num_devices)
-        if not os.path.exists(spec) and not _is_like_path(spec):
+        if not (os.path.exists(spec) or os.path.basename(spec) != spec or spec.endswith(".json")):
             raise ValueError(
                 f"topology must be a preset ({', '.join(preset_names())}) or the path of a JSON file "
                 f"(got {shown(spec)}){nearest(spec, (*preset_names(), *presets.ALIASES))}"
             )
     return _fit(load_topology(spec), num_devices)
-
-
-def _is_preset(name: str) -> bool:
-    return _SIZED_NAME.fullmatch(name) is not None or _SEVERAL_NAME.fullmatch(name) is not None
-
-
-def _is_like_path(text: str) -> bool:
-    return os.path.basename(text) != text or text.endswith(".json")
 
 
 def _preset(name: str, num_devices: int | None) -> Topology:

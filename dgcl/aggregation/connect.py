@@ -15,7 +15,7 @@ from dgcl.program.exchange import HALO
 from dgcl.program.model import Program
 from dgcl.program.windows import halo_windows, window_programs
 from dgcl.ranks.set_up import set_up_call
-from dgcl.ranks.whole_rows import agree
+from dgcl.ranks.whole_rows import agree, require_same
 
 
 @functools.partial(set_up_call, name="aggregator")
@@ -36,16 +36,11 @@ def connect_aggregator(
     report = None if problem else (reduce, windows, by, _kind(edge_weight), comm.local.num_owned)
     with comm.collective("aggregator", limited=False):
         arguments: list[tuple[Any, ...]] = agree(comm.control, problem, report)
-        for place, name in enumerate(("reduce", "windows", "by", "edge_weight")):
-            values = [theirs[place] for theirs in arguments]
-            if other := next((rank for rank, value in enumerate(values) if value != values[0]), 0):
-                raise ValueError(
-                    f"{name} must be the same on every rank (got {values[0]!r} on rank 0 and {values[other]!r} on rank"
-                    f" {other})"
-                )
+        *settings, owned = zip(*arguments, strict=True)
+        require_same(**dict(zip(("reduce", "windows", "by", "edge_weight"), settings, strict=True)))
         divided = None
         if number > 1 and number_of(comm, HALO) is not None:
-            divided = _connect_windows(comm, number, by, np.array([theirs[-1] for theirs in arguments]))
+            divided = _connect_windows(comm, number, by, np.array(owned))
     return Aggregator(comm, reduce, edge_weight, windows=divided)
 
 

@@ -139,7 +139,7 @@ def _sum(comm: Exchanging, tensor: Tensor, name: str) -> Tensor:
     if "norm" not in name.lower():  # sync_gradients knows by it whether a loss took part
         comm.control.last_sum = name
     with comm.collective(name):
-        return all_reduce_sum(comm.control, tensor)
+        return all_reduce_sum(comm.control, tensor, name)
 
 
 def _meet_compiler() -> None:

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from dgcl.distributed.classes import Distributed, become, plain
 from dgcl.distributed.edge_numbers import numbers_read
-from dgcl.distributed.functional_dropout import dropping, mentions_dropout
+from dgcl.distributed.functional_dropout import DROPOUTS, dropping
 from dgcl.distributed.home import Home
 from dgcl.distributed.norms import NORMS, norm
 from dgcl.nn.arguments import current, require_module
@@ -69,7 +69,7 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool =
             "take torch.nn.Dropout before it is traced",
         )
         for name, module in root.named_modules()
-        if isinstance(module, torch.fx.GraphModule) and mentions_dropout(type(module).forward.__code__)
+        if isinstance(module, torch.fx.GraphModule) and any(n.target in DROPOUTS for n in module.graph.nodes)
     ]
     refused += [
         Finding(

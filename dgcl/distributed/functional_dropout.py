@@ -10,12 +10,12 @@ from torch.nn import functional
 
 from dgcl.nn.vertex_dropout import dropout, has_edge_rows
 
-_DROPOUTS = {functional.dropout, torch.dropout}
+DROPOUTS = {functional.dropout, torch.dropout}
 
 
 def replaced(func: Callable[..., Any]) -> Callable[..., Any]:
     """What a call of ``func`` calls in a distributed model."""
-    return _dropout if func in _DROPOUTS else func
+    return _dropout if func in DROPOUTS else func
 
 
 def _dropout(
@@ -38,10 +38,10 @@ def own_functions(kind: type) -> dict[str, FunctionType]:
 
 def dropping(kind: type) -> dict[str, FunctionType]:
     """Those of them that call something named dropout."""
-    return {name: value for name, value in own_functions(kind).items() if mentions_dropout(value.__code__)}
+    return {name: value for name, value in own_functions(kind).items() if _mentions_dropout(value.__code__)}
 
 
-def mentions_dropout(code: CodeType) -> bool:
+def _mentions_dropout(code: CodeType) -> bool:
     """Whether code, or a function in it, uses a name with dropout."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return any("dropout" in name for name in code.co_names) or any(map(mentions_dropout, inner))
+    return any("dropout" in name for name in code.co_names) or any(map(_mentions_dropout, inner))

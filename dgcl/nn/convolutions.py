@@ -27,6 +27,7 @@ from dgcl.nn.arguments import current, require_module, require_numbers, require_
 from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.tensors import require_tensors, untransformed
+from dgcl.ranks.whole_rows import require_same
 from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
@@ -217,13 +218,7 @@ def _normalise(
         ValueError: Only some of the ranks add self loops; on every rank.
     """
     with comm.collective("gcn_norm"):
-        answers = comm.control.exchange(add_self_loops)
-    other = next((rank for rank, theirs in enumerate(answers) if theirs != answers[0]), 0)
-    if other:
-        raise ValueError(
-            f"add_self_loops must be the same on every rank (got {answers[0]} on rank 0 and {answers[other]} on rank"
-            f" {other})"
-        )
+        require_same(add_self_loops=comm.control.exchange(add_self_loops))
     local, n, slices = comm.local, comm.num_owned, comm.grid.slices
     num_items = n * slices
     degrees = local.in_degrees[:num_items:slices].astype(np.float64)

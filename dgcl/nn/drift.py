@@ -30,6 +30,7 @@ from dgcl.nn.core_rows import counts
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import default_store
 from dgcl.ranks.tensors import beside_the_graph
+from dgcl.ranks.warned import warn_once
 from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
@@ -137,7 +138,6 @@ class _Watch:
 
 _watches: WeakKeyDictionary[Transport, _Watch] = WeakKeyDictionary()
 _names = WeakTensorKeyDictionary()
-_warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def remember_names(model: Module) -> None:
@@ -202,14 +202,6 @@ def _rows_taken(outputs: Tensor, comm: Communicator) -> int:
         if ids.dtype == torch.int64 and 8 < ids.numel() < size and any(size in each for each in counts(comm)):
             return zlib.crc32(_octets(ids).data)
     return 0
-
-
-def warn_once(comm: Communicator, text: str) -> None:
-    """Warn on rank 0, of each thing once."""
-    warned = _warned.setdefault(comm, set())
-    if text not in warned and comm.rank == 0:
-        warnings.warn(text, InexactWarning, stacklevel=4)
-    warned.add(text)
 
 
 def compare_over_axes(parameters: Sequence[Parameter], comm: Communicator, declared: bool) -> None:

@@ -19,8 +19,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.nn.core_rows import counts
-from dgcl.nn.drift import parameters_of, warn_once
+from dgcl.nn.drift import parameters_of
 from dgcl.ranks.context import context
+from dgcl.ranks.warned import warn_of_own_sums, warn_once
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -106,7 +107,7 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
                 _warn_of_own_rows(name, comm)
         elif (times := max(shape.count(count) for shape in results)) > max(
             each.shape.count(count) for each in values
-        ):
+        ) and (len(values) > 1 or not _TAKING.match(name)):  # heads of a width may be as many as rows
             _warn_of_own_rows("products with all rows", comm)
         elif not times and not _TAKING.match(name):
             if sums:
@@ -168,17 +169,10 @@ def _warn_of_own_rows(name: str, comm: Communicator) -> None:
 
 def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) -> None:
     """Before gradients are summed: warn, once on rank 0, where they are not shares of one loss of the whole graph."""
-    control = comm.control
-    pooled, control.pooled = control.pooled, ()
+    warn_of_own_sums(comm)
     if comm.world_size == 1 or all(parameter.grad is None for parameter in parameters):
         return
-    if pooled:
-        warn_once(
-            comm,
-            f"the model took the {pooled[0][0]} this rank's rows, which is not that of all: take"
-            " dgcl.nn.global_mean_pool and its kin, or complete a sum with dgcl.nn.global_sum",
-        )
-    if control.last_sum in ("", _SYNC):
+    if comm.control.last_sum in ("", _SYNC):
         warn_once(
             comm,
             "sync_gradients after a backward in which no loss of dgcl.nn took part: a mean over this rank's rows has"

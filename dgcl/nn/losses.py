@@ -66,7 +66,8 @@ def loss(
         function: Of ``torch.nn.functional``, a module, or your own: called with ``reduction="none"`` where it takes
             one, it gives a loss, or several, for each row. A mean divides by the number of these, and that of
             cross-entropy and nll by the weights of the labels, as in torch.
-        reduction: "mean" or "sum", over all ranks; None: that of the module, or "mean".
+        reduction: "mean" or "sum", over all ranks, or "batchmean", as of ``kl_div``; None: that of the module, or
+            "mean".
         on_every_rank: The tensors are no rows of this rank: each rank has computed all of them alike, as from
             :func:`global_sum`. The loss then counts once.
         ddp: The gradients will be averaged over ranks, not summed.
@@ -86,12 +87,12 @@ def loss(
             if (value := getattr(function, name, None)) is not None
         }
     reduction = settings.get("reduction", "mean") if reduction is None else reduction
-    check_choice(reduction, "reduction", ("mean", "sum"))
     if comm is not None:
         current(comm)  # which refuses what is none
     check_flag(ddp, "ddp")
     check_flag(on_every_rank, "on_every_rank")
     of_labels = inner in (F.cross_entropy, F.nll_loss) or isinstance(inner, (CrossEntropyLoss, NLLLoss))
+    check_choice(reduction, "reduction", ("mean", "sum", *["batchmean"] * (not of_labels)))
     called, num_tensors = _unreduced(function)
     name = getattr(inner, "__name__", type(inner).__name__)
 
@@ -139,6 +140,8 @@ def loss(
         else:
             losses = called(*(_keep_rows(each, mask, 0.0) for each in tensors), **options)
             _check_losses(losses, outputs, targets, name)
+            if reduction == "batchmean":
+                losses = losses.flatten(1).sum(1)
             losses, divisor = _counted(losses, mask)
         value = _reduce(losses, divisor, reduction, ddp, used, name, on_every_rank)
         if not torch.compiler.is_compiling():
@@ -280,6 +283,8 @@ def _reduce(
     """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
+    # Ranks with other settings hear of it by the name.
+    name += f", reduction={reduction!r}" * (reduction != "mean") + ", ddp=True" * ddp
     looks = False
     if not torch.compiler.is_compiling() and functorch_level() is None:  # tensors have values
         with comm.collective(name):
@@ -292,7 +297,7 @@ def _reduce(
         comm.control.last_sum = name  # by which sync_gradients knows that a loss took part
     value, divisor = total.unbind()
     share = own
-    if reduction == "mean":
+    if reduction != "sum":
         share, value = own / divisor.to(wide), value / divisor
     factor = (comm.world_size if ddp else 1) / (comm.world_size if on_every_rank else 1)
     return with_value(share, value.to(wide), factor, comm if looks else None).to(losses.dtype)

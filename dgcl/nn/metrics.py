@@ -11,6 +11,7 @@ from dgcl.nn.arguments import current, require_dense, require_floats
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.losses import check_rows_of_loss
 from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.warned import warn_of_own_sums
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -44,6 +45,7 @@ def accuracy(
     if mask is None:
         mask = torch.ones_like(labels, dtype=torch.bool)
     comm = current(comm)
+    warn_of_own_sums(comm)
     count = num_counted(comm, logits)
     logits, labels, mask = first_rows(logits, count), first_rows(labels, count), first_rows(mask, count)
     right = (logits.argmax(dim=1) == labels) & mask

@@ -38,8 +38,9 @@ def global_sum(x: Tensor, *, on_every_rank: bool = False, comm: Communicator | N
         comm: the communicator; default the current one.
     """
     require_tensors(x=x)
-    total = named_sum(x, current(comm), "global_sum")
-    return count_once(total, comm=comm) if check_flag(on_every_rank, "on_every_rank") else total
+    name = "global_sum" + ", on_every_rank=True" * check_flag(on_every_rank, "on_every_rank")
+    total = named_sum(x, current(comm), name)
+    return count_once(total, comm=comm) if on_every_rank else total
 
 
 def count_once(x: Tensor, *, comm: Communicator | None = None) -> Tensor:

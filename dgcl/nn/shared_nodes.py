@@ -22,7 +22,8 @@ from dgcl.ranks.tensors import beside_the_graph, require_tensors
 from dgcl.ranks.whole_rows import agree
 from dgcl.transport.row_checks import check_rows, version_of
 
-#: Of each control plane and tensor of ids: its version, the communicator, and the local row of each copy's owner.
+#: Of each control plane and tensor of ids: its version, the communicator, and the local row of each copy's owner. And
+#: the communicator used last: others may wait there for a rank whose ids are new.
 _plans: WeakKeyDictionary[Control, Any] = WeakKeyDictionary()
 
 
@@ -49,13 +50,14 @@ def sum_shared(rows: Tensor, ids: Tensor) -> Tensor:
         CommError: A peer is lost, late, or makes another call.
     """
     require_tensors(rows=rows, ids=ids)
-    plans = _plans.setdefault(context.require_control(), WeakTensorKeyDictionary())
+    plans, last = _plans.setdefault(context.require_control(), (WeakTensorKeyDictionary(), [None]))
     plan = plans.get(ids)
     if plan is None or plan[0] != version_of(ids):
         current = context.communicator
         plans[ids] = plan = version_of(ids), *connect_copies(ids, rows.device)
         context.communicator = current
     _, comm, owners = plan
+    last[0] = comm
     check_rows(rows, len(owners), "len(ids)", comm.rank, comm.device)
     wide = rows.to(sum_dtype(rows.dtype))
     held = wide.new_zeros(comm.num_local, *rows.shape[1:]).index_add(0, owners, wide).to(rows.dtype)
@@ -69,7 +71,8 @@ def connect_copies(ids: Tensor, device: torch.device) -> tuple[Any, Tensor]:
     problem = None
     if ids.dtype != torch.int64 or ids.dim() != 1:
         problem = TypeError(f"ids must be (n,) int64 (got {ids.dtype}, shape {tuple(ids.shape)})")
-    counts = agree(control, problem, ids.numel())
+    with control.collective("sum_shared with new ids"):
+        counts = agree(control, problem, ids.numel())
     copies = np.arange(sum(counts[: control.rank]), sum(counts[: control.rank + 1]))
     nodes = ids.cpu().numpy()
     requests = Requests(control, nodes, nodes % control.world_size)

@@ -17,6 +17,7 @@ from dgcl.offload.schedule import Schedule, reorganise, volumes
 from dgcl.offload.tables import RankTables, compile_tables
 from dgcl.planner.options import PlanOptions
 from dgcl.ranks.control import Control
+from dgcl.ranks.whole_rows import require_same
 from dgcl.relation.local_graph import LocalGraph, build_local_graph, edges_into
 from dgcl.topology import Topology
 
@@ -79,12 +80,7 @@ def arrange(
     """
     with control.collective("Offload"):
         requests = control.exchange(request)
-        for rank, theirs in enumerate(requests):
-            if theirs != requests[0]:
-                raise ValueError(
-                    f"Offload must be asked for the same on every rank: rank 0 asks for {requests[0]}, rank"
-                    f" {rank} for {theirs}"
-                )
+        require_same(**{name: [vars(each)[name] for each in requests] for name in vars(request)})
         rows = cache(lambda chunks: chunk_rows(local, chunks, request.chunk_by, request.seed))
         if request.chunks is not None:
             chunks = request.chunks
@@ -207,13 +203,9 @@ def _compiled(
             tables[rank],
             rows[rank],
             volumes(schedule.reads),
-            _delivered(schedule),
+            (int(schedule.host_rows.sum()), int(schedule.device_rows.sum())),
             sum(plan.predicted_seconds for plan in begin),
             device[rank],
         )
         for rank in range(len(reports))
     ]
-
-
-def _delivered(schedule: Schedule) -> tuple[int, int]:
-    return int(schedule.host_rows.sum()), int(schedule.device_rows.sum())

@@ -14,7 +14,7 @@ from dgcl.planner import METHODS, PlanOptions
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import BatchNorm
-from dgcl.ranks.whole_rows import agree
+from dgcl.ranks.whole_rows import agree, require_same
 from dgcl.topology.checks import check_choice, check_flag, check_index, check_path, shown
 
 #: Layers of PyG that take statistics over all rows that they get.
@@ -150,12 +150,7 @@ def agree_on_layer(
     if problem is None:
         kinds = [(tuple(x.shape[1:]), str(x.dtype), x.requires_grad) for x in inputs]
     reports = agree(control, problem, (name, kinds, how, torch.is_grad_enabled()))
-    for rank, theirs in enumerate(reports):
-        if theirs != reports[0]:
-            raise ValueError(
-                f"ranks must call the same layers on the same kinds of rows: rank 0 calls {reports[0]}, rank {rank}"
-                f" {theirs}"
-            )
+    require_same(**{"layers, and kinds of their rows,": reports})
 
 
 def _check_settings(

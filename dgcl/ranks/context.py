@@ -49,7 +49,8 @@ class _Context(threading.local):
         """The current communicator; an error before :func:`dgcl.build_comm_info`."""
         if self.communicator is None:
             raise ValueError(
-                "call dgcl.build_comm_info(graph) first (in every rank, in the thread that trains)"
+                "call dgcl.dispatch(data) or dgcl.build_comm_info(graph) first (in every rank, in the thread that"
+                " trains)"
             )
         return self.communicator
 

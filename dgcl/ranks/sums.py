@@ -53,7 +53,8 @@ def all_reduce_sum(control: Control, tensor: Tensor, name: str = "all_reduce_sum
         for rank, (other_shape, other_dtype, *_) in enumerate(reports):
             if (other_shape, other_dtype) != (shape, dtype):
                 raise DisagreementError(
-                    f"tensor: ranks disagree: {shape} {dtype} on rank 0, {other_shape} {other_dtype} on rank {rank}"
+                    f"tensor of {name}: ranks disagree: {shape} {dtype} on rank 0, {other_shape} {other_dtype} on"
+                    f" rank {rank}"
                 )
         direct = all(array is not None for *_, array in reports)
         if not direct:

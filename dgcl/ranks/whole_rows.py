@@ -60,8 +60,7 @@ def dispatch_rows(
     if kinds[0] is None:
         raise ValueError(f"{name} must be given on rank 0 (got None there)")
     if all(kind is not None for kind in kinds):
-        if any(kind != kinds[0] for kind in kinds):
-            raise ValueError(f"{name} must have the same shape and dtype on every rank (got {kinds})")
+        require_same(**{f"shape and dtype of {name}": kinds})
         if any(checksum != sums[0] for checksum in sums):
             odd = next(rank for rank, checksum in enumerate(sums) if checksum != sums[0])
             raise ValueError(
@@ -100,6 +99,20 @@ def agree(
     return [each for _, each in said]
 
 
+def require_same(**settings: Sequence[Any]) -> None:
+    """Raise where a rank has another setting than rank 0; of each setting those of all ranks.
+
+    Raises:
+        ValueError: Naming the first that differs.
+    """
+    for name, values in settings.items():
+        if other := next((rank for rank, value in enumerate(values) if value != values[0]), 0):
+            raise ValueError(
+                f"{name} must be the same on every rank (got {values[0]!r} on rank 0 and {values[other]!r} on rank"
+                f" {other})"
+            )
+
+
 def collect_rows(
     control: Control,
     rows: Tensor,
@@ -122,10 +135,7 @@ def collect_rows(
     """
     reports = control.exchange(((tuple(rows.shape[1:]), rows.dtype), dst))
     kinds, receivers = [kind for kind, _ in reports], [rank for _, rank in reports]
-    if len(set(receivers)) > 1:
-        raise ValueError(f"dst must be the same on every rank (got {receivers})")
-    if any(kind != kinds[0] for kind in kinds):
-        raise ValueError(f"rows must have the same trailing shape and dtype on every rank (got {kinds})")
+    require_same(dst=receivers, **{"trailing shape and dtype of rows": kinds})
     # A copy: rank `dst` may be a thread that still reads when this rank has returned and writes to its rows.
     mine = (ids, rows.detach().to("cpu", copy=True).contiguous())
     pieces = control.exchange(mine) if dst is None and file is None else control.gather(mine, dst or 0)

@@ -69,7 +69,9 @@ def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
     rows = list(others)
     if not any(isinstance(other, Plan) and other.fingerprint == plan.fingerprint for other in rows):
         rows.append(plan)
-    seconds = _busy_seconds(plan)
+    arrays = plan.topology.arrays()
+    # Of each connection-direction in each stage, (K, num_directions).
+    seconds = stage_loads(plan.trees, arrays, plan.row_bytes) / (arrays.bandwidth * GIGA)
     return {
         "machine": _machine(plan.topology),
         "relation": _relation(plan),
@@ -151,12 +153,6 @@ def _method(row: Plan | Failure, bound: float) -> dict[str, Any]:
         "sent_to_needed": sent / needed if needed else 1.0,
         "planning_seconds": row.planning_seconds,
     }
-
-
-def _busy_seconds(plan: Plan) -> FloatArray:
-    """Return load / bandwidth of each connection-direction in each stage, (K, num_directions)."""
-    arrays = plan.topology.arrays()
-    return stage_loads(plan.trees, arrays, plan.row_bytes) / (arrays.bandwidth * GIGA)
 
 
 def _stages(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:

@@ -328,7 +328,7 @@ def through_processes():
     assert collected is None or torch.equal(collected, full * 2)
     everywhere = dgcl.collect(rows, dst=None)
     assert torch.equal(everywhere, full)
-    with pytest.raises(ValueError, match="same trailing shape and dtype on every rank"):
+    with pytest.raises(ValueError, match="trailing shape and dtype of rows must be the same on every rank"):
         dgcl.collect(rows[:, comm.rank :])
     assert heads is not None
     comm.close()
@@ -442,7 +442,7 @@ def test_verbs_use_the_communicator_built_last_in_this_thread():
     shares = WORLD.shares()
 
     def run():
-        with pytest.raises(ValueError, match=r"call dgcl\.build_comm_info\(graph\) first"):
+        with pytest.raises(ValueError, match="call dgcl"):
             dgcl.current_communicator()
         first = join(shares)
         assert dgcl.current_communicator() is first

@@ -121,7 +121,8 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
     ended = False
     for number, line in enumerate(lines[start + 1 :], start + 2):
         words = line.split()
-        if _is_header(words):
+        # Of two GPUs at least; a row has words for paths behind its name.
+        if len(words) > 1 and all(_GPU.fullmatch(word) for word in words[:2]):
             raise ValueError(f"line {number}: a second matrix begins: each machine needs a file of its own")
         if words and words[0] in columns and not ended:
             if words[0] in rows:
@@ -137,11 +138,6 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
 def _is_command(line: str) -> bool:
     """Whether a line is a command or a prompt, which stand around a matrix that was copied from a terminal."""
     return _COMMAND.fullmatch(line) is not None or _PROMPT.fullmatch(line.strip()) is not None
-
-
-def _is_header(words: list[str]) -> bool:
-    """Of two GPUs at least; a row has words for paths behind its name."""
-    return len(words) > 1 and all(_GPU.fullmatch(word) for word in words[:2])
 
 
 def _header(line: str, number: int) -> tuple[list[str], tuple[str, ...]]:

@@ -69,9 +69,16 @@ def test_a_communicator_is_built_as_its_strategy_says():
                 dgcl.build_comm_info(edges, "uniform", strategy="cover", **keywords)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="4 ranks, and there are 2"):
             dgcl.build_comm_info(edges, "uniform", strategy="grid:2,2,1")
-        mine = "tail" if _rank() else "cover"
-        with pytest.raises(ValueError, match="strategy must be the same on every rank"):
-            dgcl.build_comm_info(edges, "uniform", strategy=mine)
+        for one, other, said in (
+            (
+                {"strategy": "cover"},
+                {"grid": (1, 1, 2)},
+                r"0 asks for strategy='cover', rank 1 for grid=\(1, 1, 2\)",
+            ),
+            ({}, {"strategy": "windows:2"}, "0 asks for strategy='halo', rank 1 for strategy='windows:2'"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                dgcl.build_comm_info(edges, "uniform", **(other if _rank() else one))
 
     dgcl.launch(run, 2)
 

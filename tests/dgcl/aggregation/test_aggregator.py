@@ -378,24 +378,6 @@ def test_what_cannot_be_is_refused():
         assert said[14].startswith("dispatch_features(halo=True) needs all in-edges")
 
 
-def ask_differently() -> str:
-    from dgcl.ranks.context import context
-
-    rank = context.require_control().rank
-    try:
-        connect(CASES[0], 2, "cover" if rank else "tail")
-    except (ValueError, CommError) as error:
-        return str(error)
-    return "nothing"
-
-
-def test_ranks_that_ask_for_different_placements_are_named():
-    for said in dgcl.launch(ask_differently, 2):
-        assert said.startswith("strategy must be the same on every rank: rank 0 asks for")
-        assert "tail" in said
-        assert "cover" in said
-
-
 def reduce_differently(reductions: list[str], weights: tuple[str, ...] = ("", "", "")) -> str:
     comm = connect(CASES[0], 3, "head")
     kind = weights[comm.rank]
@@ -444,15 +426,9 @@ def test_ranks_that_make_different_reductions_are_named(edges, windows, calls_be
 def test_ranks_that_ask_for_different_reductions_are_named():
     for said in dgcl.launch(reduce_differently, 3, ["mean", "mean", "sum"]):
         assert said == "reduce must be the same on every rank (got 'mean' on rank 0 and 'sum' on rank 2)"
-    for said in dgcl.launch(reduce_differently, 3, ["mean", "median", "mean"]):
-        assert said.startswith("reduce must be one of sum, mean, max, min")
     for said in dgcl.launch(reduce_differently, 3, ["sum"] * 3, ("constant", "learned", "constant")):
         assert said.startswith(
             "edge_weight must be the same on every rank (got 'constant' on rank 0 and 'learned'"
-        )
-    for said in dgcl.launch(reduce_differently, 3, ["sum"] * 3, ("", "", "constant")):
-        assert said.startswith(
-            "edge_weight must be the same on every rank (got None on rank 0 and 'constant' on rank 2"
         )
 
 

@@ -79,7 +79,11 @@ def test_repeated_ids_are_added_in_a_fixed_order():
         (lambda x: (x, torch.ones(3)), TypeError, r"ids must be \(n,\) int64 or int32.*rows\[mask\]"),
         (lambda x: (x, torch.zeros(2, 2).long()), TypeError, r"shape \(2, 2\)"),
         (lambda x: (x[1:], torch.tensor([1])), ValueError, "rows must have num_owned"),
-        (lambda x: (x.float(), torch.tensor([1])), ValueError, "same trailing shape and dtype on every rank"),
+        (
+            lambda x: (x.float(), torch.tensor([1])),
+            ValueError,
+            "shape and dtype of rows must be the same on every rank",
+        ),
     ],
 )
 def test_what_one_rank_gets_wrong_is_an_error_on_all(wrong: Any, kind: type[Exception], words: str):

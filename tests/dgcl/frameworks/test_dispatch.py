@@ -134,7 +134,7 @@ def collect_changed(data: Any, key: Any = "paper", **values: Any) -> Any:
             lambda data: dgcl.collect({"paper": data["paper"].x, "book": None}),
             "rows must be by type of vertices, .*'book'",
         ),
-        (collect_papers, lambda _: dgcl.collect({}), "rows must be of the same types in the same order"),
+        (collect_papers, lambda _: dgcl.collect({}), "types of rows must be the same on every rank"),
         (fetch_a_paper, lambda data: fetch_a_paper(data, 0, "book"), "node_type must be one of .*'book'"),
         (fetch_a_paper, lambda data: fetch_a_paper(data, N), r"ids must lie in \[0, 40\)"),
         (dgcl.collect, lambda data: dgcl.collect(data, file="a.npy"), "file must be None"),

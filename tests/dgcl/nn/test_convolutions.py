@@ -179,20 +179,6 @@ def test_bad_options_are_refused():
         dgcl.nn.SAGEConv(2, 2, aggr="max", order="multiply")
 
 
-def test_other_loops_on_one_rank_are_named():
-    case = CASE_BY_NAME["self-loops"]
-
-    def on_rank():
-        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(3))
-        conv = dgcl.nn.GCNConv(2, 2, add_self_loops=comm.rank != 2)
-        with pytest.raises(
-            ValueError, match=r"add_self_loops must be .*got True on rank 0 and False on rank 2"
-        ):
-            conv(torch.ones(comm.num_owned, 2))
-
-    dgcl.launch(on_rank, 3)
-
-
 def evaluate_first(layer: str, edges: str) -> tuple[Tensor, Tensor]:
     """Gradients of a layer's parameters, after evaluations and without."""
     case = CASE_BY_NAME["self-loops"]

@@ -59,6 +59,11 @@ def with_term(data: Any, term: Callable[[Tensor], Tensor]):
         dgcl.nn.sync_gradients(model)
 
 
+def evaluated(data: Any):
+    with torch.no_grad():
+        dgcl.collect(dgcl.distribute(Readout(lambda x: x / x.max()))(data.x, data.edge_index))
+
+
 def undistributed(data: Any):
     dgcl.nn.broadcast_parameters(pyg.GraphSAGE(3, 4, 2))
 
@@ -94,6 +99,7 @@ POOLS: dict[str, tuple[Callable[[Tensor], Tensor], str | None]] = {
         lambda x: x[torch.arange(9).roll(1)],
         f"same rows of each rank.*{FETCH}",
     ),
+    "heads that are as many as rows": (lambda x: x.repeat(1, len(x)).unflatten(1, (4, -1)).mean(2), None),
     "a loss inside": (lambda x: x + dgcl.nn.loss(F.mse_loss)(x, x.detach().cos()), None),
 }
 #: What runs on each rank, and what is warned of.
@@ -116,6 +122,7 @@ GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
         lambda data: dgcl.nn.loss(F.cross_entropy)(data.x @ data.x.t(), torch.arange(len(data.x))),
         "rows of this rank against each other",
     ),
+    "a maximum of rows, without gradients": (evaluated, f"max over.*{POOL}"),
     "several hops, not distributed": (undistributed, r"GraphSAGE|BasicGNN.*several hops.*dgcl\.distribute"),
     "mean of rows, compiled": (partial(train, POOLS["mean of rows"][0], compiled=True), None),
 }

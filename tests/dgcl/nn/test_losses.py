@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import dgcl.nn
+from dgcl.errors import DisagreementError
 from tests.dgcl.nn.ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
 from tests.samples import named
 
@@ -194,6 +195,28 @@ def test_dtype_is_that_of_the_outputs(dtype):
     for value, gradient in on_ranks(2, rank):
         assert value.dtype == gradient.dtype == dtype
         torch.testing.assert_close(value.float(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_a_mean_over_rows_alone():
+    loss, outputs = torch.nn.KLDivLoss(reduction="batchmean"), rows(4)
+    expected = loss(outputs[MASKS["some"]], outputs[MASKS["some"]].softmax(1))
+
+    def rank(comm):
+        own = outputs[comm.owned_ids]
+        return dgcl.nn.loss(loss)(own, own.softmax(1), MASKS["some"][comm.owned_ids])
+
+    assert all(value.isclose(expected) for value in on_ranks(3, rank))
+
+
+@pytest.mark.parametrize("settings", [{"reduction": "sum"}, {"ddp": True}, {"on_every_rank": True}])
+def test_other_settings_on_one_rank_are_an_error_on_all(settings):
+    def rank(comm):
+        x, mine = torch.ones(comm.num_owned), settings if comm.rank else {}
+        sums = "on_every_rank" in settings
+        with pytest.raises(DisagreementError, match=next(iter(settings))):
+            dgcl.nn.global_sum(x, **mine) if sums else dgcl.nn.loss(F.mse_loss, **mine)(x, x)
+
+    on_ranks(3, rank)
 
 
 @named(

@@ -6,6 +6,7 @@ import torch
 
 import dgcl
 import dgcl.nn
+from dgcl.errors import DisagreementError
 from dgcl.ranks.context import context
 from tests.samples import named
 
@@ -42,6 +43,18 @@ def test_the_sums_of_one_device(nodes):
 
     ids, copies = map(torch.cat, zip(*dgcl.launch(run, len(nodes)), strict=True))
     assert len(ids.unique()) == len(copies.unique(dim=0)), "all copies have the same bits"
+
+
+@pytest.mark.parametrize("change", [torch.clone, lambda ids: ids.add_(0)], ids=["new", "changed"])
+def test_new_ids_on_one_rank_are_an_error_on_all(change):
+    def run():
+        rank, ids = context.require_control().rank, torch.arange(2)
+        dgcl.nn.sum_shared(torch.ones(2), ids)
+        ids = change(ids) if rank == 1 else ids
+        with pytest.raises(DisagreementError, match="rank 1 is in sum_shared with new ids"):
+            dgcl.nn.sum_shared(torch.ones(2), ids)
+
+    dgcl.launch(run, 3)
 
 
 def test_plans_are_kept():
