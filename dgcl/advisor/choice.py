@@ -64,11 +64,10 @@ def advise(
             f"memory_limit must be above the model's parameters, {size(least)} (got {size(limit)})"
         )
     if topology == "auto":
-        from dgcl.prepare.shares import machine_of
+        from dgcl.ranks.machines import host_of_ranks
 
-        machine = machine_of(topology, ranks or 1)
-    else:
-        machine = resolve_topology(topology, ranks)
+        topology = host_of_ranks(ranks or 1)
+    machine = resolve_topology(topology, ranks)
     whole = graph if isinstance(graph, GraphShape) else as_graph(graph)
     owners = None
     if isinstance(whole, Graph):

@@ -18,7 +18,6 @@ from dgcl.offload.prediction import DeviceRows, host_bytes
 from dgcl.relation.local_graph import local_graph_bytes
 from dgcl.transport.memory import pool_bytes
 
-MOST_CHUNKS = 1024
 _WHOLE = {"gat", "mgn"}  # layers of frameworks, of whole neighbourhoods
 _WEIGHTED = {"gcn", "sage"}
 #: Of an edge beyond the local graph: its head, both ends and its place in a block, and sorted the other way round; of
@@ -42,9 +41,13 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
         cut = len(counted.chunks) > 0  # else an estimate, with what is not there at once
         chunk = np.array([each.total - cut * (each.loads + 3 * each.arrivals // 4) for each in of_chunks])
         tables = cut * _CHUNK_BYTES * strategy.argument * np.array([each.sources for each in rows])
+        of_edge = max(
+            each.kept_of_edge + 3 * model.training * each.out * (each.kind in _WHOLE) for each in model.layers
+        )
+        chunk += item * of_edge * np.array([each.edges for each in rows])  # what attention makes inside
         sizes = {"graph": graph, "a chunk's rows and edges": chunk + 0 * parameters}
         # rank 0 arranges the chunks of all
-        sizes["exchange tables"] = 0 * parameters + tables * (1 + (np.arange(len(parameters)) == 0))
+        sizes["exchange tables"] = tables * (1 + (np.arange(len(parameters)) == 0))
     else:
         windows = strategy.argument if strategy.name == "windows" else 0  # each has tables of its own
         graph += _HEAD_BYTES * np.minimum(counted.edges, (2 + max(windows, 1)) * heads)

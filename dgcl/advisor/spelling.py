@@ -75,7 +75,6 @@ class _Kind:
     spelling: str
     read: Callable[[str], Any] | None = None
     line: str = 'strategy="{}"'
-    optional: bool = False
 
 
 def _machine(text: str) -> str:
@@ -94,7 +93,7 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
         "halo": _Kind("halo", line=""),
         "tail": _Kind("tail"),
-        "cover": _Kind("cover[:machine]", _machine, optional=True),
+        "cover": _Kind("cover[:machine]", _machine),
         "grid": _Kind("grid:R,K,S", read_grid),
         "replicas": _Kind("replicas:K", lambda hops: check_hops(_count(hops))),
         "windows": _Kind("windows:W", _count, "comm.aggregator(windows={1})"),
@@ -124,7 +123,7 @@ def read_strategy(value: str | Description) -> Description:
         raise ValueError(
             f"strategy must be one of {', '.join(SPELLINGS)} (got {shown(value)}){nearest(name, _KINDS)}"
         )
-    if bool(colon) != (kind.read is not None) and not (kind.optional and not colon):
+    if bool(colon) != (kind.read is not None) and ("[" not in kind.spelling or colon):
         raise ValueError(f"strategy {name!r} is written {kind.spelling} (got {shown(value)})")
     if not colon or kind.read is None:
         return Description(name)

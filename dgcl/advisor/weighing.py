@@ -9,13 +9,14 @@ import numpy as np
 from dgcl.advisor.advice import Advice
 from dgcl.advisor.counts import Candidates, Counted, Refused
 from dgcl.advisor.epoch import ERROR, TIMES, bounded, direct, epoch_layers, planned, total
-from dgcl.advisor.memory import MOST_CHUNKS, device_bytes, host_total
+from dgcl.advisor.memory import device_bytes, host_total
 from dgcl.advisor.model import Model
 from dgcl.advisor.rates import Rates
 from dgcl.advisor.rows import Row
 from dgcl.advisor.spelling import Description
 from dgcl.graph import Graph
 from dgcl.offload.arranging import rehearsed
+from dgcl.offload.chunks import MOST_CHUNKS
 from dgcl.offload.prediction import DeviceRows, smallest_fitting
 from dgcl.planner.reading.render import seconds as in_seconds
 from dgcl.planner.reading.render import size

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if args.synthetic is None:
         refuse(args, "scale", "goes with --synthetic")
     model = read_model(args.model, optimizer=args.optimizer, dtype=args.datatype, training=not args.inference)
-    topologies = [resolve(args.topology, ranks) for ranks in args.ranks or [None]]
+    topologies = [resolve(args.topology, ranks) for ranks in dict.fromkeys(args.ranks or [None])]
     graph: Any = SHAPES[args.synthetic].scaled(args.scale) if args.synthetic else load_graph(args)
     several = [_advice(args, graph, model, topology) for topology in topologies]
     first = several[0]

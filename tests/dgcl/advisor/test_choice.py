@@ -192,6 +192,12 @@ def test_the_working_and_comparisons():
         assert "rows more than a minimum cover" in advice().row("cover").why
 
 
+def test_attention_in_chunks_makes_rows_of_edges():
+    """In the backward at least a message, its weighted copy and a gradient."""
+    row = advice("gat:32,4x64,64").row("offload")
+    assert row.device > 3 * 4 * 256 * max(row.edges) / row.strategy.argument
+
+
 def test_papers_sizes_on_four_cards_of_80_gb():
     """HongTu (SIGMOD 2023): ogbn-papers and friendster go to host memory; it-2004 stays on the devices."""
     cases = [

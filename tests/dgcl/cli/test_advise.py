@@ -26,7 +26,7 @@ def test_what_is_printed(options, status, text, run, folder):
 
 
 def test_sizes_alone_and_several_ranks(run, folder):
-    argv = "advise --synthetic web-google --scale 0.01 --model gcn:8,4 --topology uniform4 --ranks 1,2,4"
+    argv = "advise --synthetic web-google --scale 0.01 --model gcn:8,4 --topology uniform4 --ranks 1,2,2,4"
     assert "efficiency" in run(*argv.split()).out
     assert [each["ranks"] for each in run(*argv.split(), "--json").json["ranks"]] == [1, 2, 4]
 

@@ -42,14 +42,14 @@ def memory_group(limit: int) -> Iterator[Path]:
 
 def run(mode: str, model: str, features: Path, folder: Path, limit: int) -> tuple[int, list[float], str]:
     """(exit status, losses, errors) of a job under a limit."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.dgcl.offload.limited", mode, model]
+    command = f"{sys.executable} -W ignore -m tests.dgcl.offload.limited {mode} {model}".split()
     with memory_group(limit) as procs:
         arguments = [os.fspath(path) for path in (features, folder, procs)]
         ran = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600)
     return ran.returncode, [float(line) for line in ran.stdout.split()], ran.stderr
 
 
-def without_limit(model: str, features: Path) -> list[float]:
+def without_limit(model, features):
     """Losses of a job in memory."""
     return list(losses("memory", model, os.fspath(features), ""))
 
@@ -59,9 +59,8 @@ def made(path: Path, num_nodes: int, width: int) -> Path:
     rows = np.lib.format.open_memmap(path, "w+", np.float32, (num_nodes, width))
     generator = np.random.default_rng(0)
     for first in range(0, num_nodes, 10_000):
-        rows[first : first + 10_000] = generator.standard_normal(
-            rows[first : first + 10_000].shape, np.float32
-        )
+        part = rows[first : first + 10_000]
+        part[:] = generator.standard_normal(part.shape, np.float32)
     rows.flush()
     return path
 
@@ -90,19 +89,8 @@ def test_features_of_twice_the_memory(tmp_path):
 
 def test_device_memory_is_as_predicted():
     """Within 10%, and falling with the number of chunks; files are in memory, which is not counted as the process's."""
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "tests.dgcl.offload.peak",
-        "/dev/shm",
-        "2",
-        "4",
-        "8",
-        "16",
-    ]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    command = f"{sys.executable} -W ignore -m tests.dgcl.offload.peak /dev/shm 2 4 8 16"
+    ran = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
     peaks = np.array([line.split() for line in ran.stdout.splitlines()], np.int64)
     np.testing.assert_allclose(peaks[:, 1], peaks[:, 0], rtol=0.1)
