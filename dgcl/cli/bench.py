@@ -221,7 +221,7 @@ def _preamble(args: argparse.Namespace, problem: Problem | None, settings: Setti
     if problem is None:
         lines.append(f"# pattern {args.pattern or 'alltoall'}")
     else:
-        boundary = problem.classes.num_boundary
+        boundary = len(problem.classes.items)
         lines.append(
             f"# {problem.name}: {problem.graph.num_nodes} vertices, {problem.graph.num_edges} edges;"
             f" {boundary} boundary vertices, {problem.deliveries} halo rows"

@@ -161,18 +161,18 @@ def share_of_edges(
         # All of these are as long as the edges, or the graph.
         del arrays, graph, requests, said, pieces, read, counts, reads
         straight = method == "direct"
-        items = [
+        items = (
             _items(control, name, readers.pop(name), owned, part, planned, straight) for name in list(readers)
-        ]
+        )
         inputs = RankInputs(
             control.rank,
-            tuple(items),
+            (),
             rank_edges,
             (len(part), sum(num_edges)),
             placement=placement,
             first_edges=first_edges,
         )
-        return share_of(inputs), part, reports
+        return share_of(inputs, items), part, reports
 
 
 def _give_to_workers(

@@ -5,6 +5,7 @@ The same on every way to a share: rank 0 hands such inputs out from a whole grap
 (:mod:`dgcl.prepare.local_edges`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,32 +99,40 @@ class RankInputs:
     grid: Grid | None = None
 
 
-def share_of(inputs: RankInputs) -> Share:
+def share_of(inputs: RankInputs, items: Iterable[RankItems] = ()) -> Share:
     """A rank's share: its programs compiled, its edges numbered.
+
+    ``items`` are in the place of ``inputs.exchanges``: made one by one, and gone when they are compiled.
 
     Raises:
         ValueError: The rank would hold 2**31 rows or more, or has an edge of a vertex of which it has no row.
     """
     exchanges, halo = [], {PARTIAL: (np.zeros(0, np.int64), np.zeros((3, 0), np.int64))}
-    for each in inputs.exchanges:
+    owned = []
+    for each in items or inputs.exchanges:
         frame = each.frame or Frame.of(each.plan.relation, without_idle_relays(each.plan), each.num_owned)
         ids, about = each.incoming
         program, arrivals = compile_program(frame, inputs.rank, each.owned[0], each.wanted_rows, ids)
         about = about[:, arrivals]
-        halo[each.name] = program.halo_ids, about
-        named = replace(program, owned_ids=each.owned[1][2], halo_ids=about[2].astype(np.int64))
-        exchanges.append(Exchange(each.name, each.plan, named))
-        del program, arrivals, about  # as long as what is read
+        halo[each.name] = ids[arrivals], about
+        program = replace(
+            program,
+            owned_ids=each.owned[1][2],
+            halo_ids=about[2] if each.name == HALO else about[2].astype(np.int64),
+        )
+        exchanges.append(Exchange(each.name, each.plan, program))
+        owned.append(each.owned)
+        del each, ids, program, arrivals, about  # as long as what is read
     local = build_local_graph(
         inputs.edges,
-        inputs.exchanges[0].owned,
+        owned[0],
         halo[HALO],
         halo[PARTIAL],
         inputs.sizes[0],
         num_replicas=inputs.num_replicas,
         first_edges=inputs.first_edges,
     )
-    # Of the ids that both have one array, and none that is a row of more.
+    # Of the ids that both have one array, int64, and none that is a row of more.
     program = replace(exchanges[0].program, owned_ids=local.owned_ids, halo_ids=local.halo_ids)
     exchanges[0] = replace(exchanges[0], program=program)
     return Share(tuple(exchanges), local, inputs.sizes, inputs.choice, inputs.placement, inputs.grid)

@@ -130,6 +130,7 @@ def compile_program(
         arrival_slots=arrival_slots,
         places=local_places,
     )
+    del order, places, rows, through, item_of  # as long as what is read
     check_program(program)
     return program, arrivals
 
@@ -172,7 +173,7 @@ def _find_transfers(relation: Relation, trees: Trees) -> _Transfers:
         sender=(keys % world_size).astype(np.int32),
         receiver=(keys // world_size // num_stages).astype(np.int32),
         num_rows=num_rows,
-        edge_transfer=edge_transfer.astype(np.int64),
+        edge_transfer=edge_transfer,
         edge_relay=edge_relay,
     )
 
@@ -307,7 +308,7 @@ class Frame:
 def _starts_within(group: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Exclusive running sums of ``size`` that start anew with each run of equal ``group`` (sorted)."""
     starts = np.cumsum(size) - size
-    return (starts - starts[np.searchsorted(group, group)]).astype(np.int64)
+    return starts - starts[np.searchsorted(group, group)]
 
 
 def _ordered_starts(group: np.ndarray, major: np.ndarray, minor: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -339,5 +340,5 @@ def _dependencies(
     place_other[others] = np.arange(len(others))
     mine = (place_task[waiting] >= 0) & (place_other[awaited] >= 0)
     task, other = place_task[waiting[mine]], place_other[awaited[mine]]
-    pointer = np.concatenate(([0], np.cumsum(np.bincount(task, minlength=len(tasks))))).astype(np.int64)
+    pointer = np.concatenate(([0], np.cumsum(np.bincount(task, minlength=len(tasks)))))
     return pointer, other[np.lexsort((other, task))].astype(np.int32)

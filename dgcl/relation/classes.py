@@ -30,11 +30,6 @@ class ItemClasses:
     items: NDArray[np.int64]
     owner: NDArray[np.int32]
 
-    @property
-    def num_boundary(self) -> int:
-        """Number of items that some rank other than their owner wants."""
-        return len(self.items)
-
 
 def build_classes(demand: Demand) -> ItemClasses:
     """Group items into classes by owner and by the set of ranks that want them.

@@ -32,11 +32,6 @@ class Demand:
     owner: NDArray[np.int32]
     readers: NDArray[Any]
 
-    @property
-    def num_items(self) -> int:
-        """Number of items N."""
-        return len(self.owner)
-
 
 def halo_demand(graph: Graph, part: Any, world_size: int) -> Demand:
     """Find who wants which vertex: the owners of the heads of its out-edges.

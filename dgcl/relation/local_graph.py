@@ -208,12 +208,13 @@ def build_local_graph(
 ) -> LocalGraph:
     """The local graph of a rank; arguments and errors of :func:`number_edges`, and fields of the local graph."""
     ids, known = zip(owned, halo, partial, strict=True)
+    numbered = edges if isinstance(edges, NumberedEdges) else number_edges(edges, *ids)
     in_degrees, out_degrees, names = np.concatenate(known[:2], axis=1, dtype=np.int64)
     num_owned, contributed = len(ids[0]), known[2].astype(np.int64)
     return LocalGraph(
         names[:num_owned],
         names[num_owned:],
-        *(edges if isinstance(edges, NumberedEdges) else number_edges(edges, *ids)),
+        *numbered,
         in_degrees,
         out_degrees,
         num_nodes,

@@ -170,10 +170,10 @@ def test_a_timeout_on_one_rank_alone_is_refused_on_each(tmp_path):
 
 
 def test_a_rank_that_fails_alone_is_named_on_every_other(monkeypatch):
-    def share_of(inputs):
+    def share_of(inputs, items):
         if inputs.rank == 1:
             raise MemoryError("no room for tables")
-        return whole(inputs)
+        return whole(inputs, items)
 
     whole = local_edges.share_of
     monkeypatch.setattr(local_edges, "share_of", share_of)
