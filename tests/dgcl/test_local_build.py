@@ -103,7 +103,7 @@ def test_processes(rank_pool, strategy: str):
     assert len(rank_pool(4).run(train, 7, SIZES["some"], "auto", True, strategy)) == 4
 
 
-def refused(owned, sources, heads, keywords) -> str:
+def refused(owned, sources, heads, keywords):
     """The text of the error."""
     rank = context.require_control().rank
     with pytest.raises((TypeError, ValueError)) as error:
@@ -145,7 +145,7 @@ def test_refusals_are_raised_on_every_rank(name: str):
         assert re.search(text, said), said
 
 
-def spoiled(function, expected) -> str:
+def spoiled(function, expected):
     """The text of an error that this rank meets, or meets alone."""
     with pytest.raises(expected) as error:
         function()
@@ -153,7 +153,7 @@ def spoiled(function, expected) -> str:
 
 
 def test_a_timeout_on_one_rank_alone_is_refused_on_each(tmp_path):
-    def run() -> list[str]:
+    def run():
         rank = context.require_control().rank
         timeout = -1.0 if rank else 60.0
         calls = (
@@ -178,7 +178,7 @@ def test_a_rank_that_fails_alone_is_named_on_every_other(monkeypatch):
     whole = local_edges.share_of
     monkeypatch.setattr(local_edges, "share_of", share_of)
 
-    def run() -> str:
+    def run():
         rank = context.require_control().rank
         expected = MemoryError if rank == 1 else dgcl.CommError
         return spoiled(lambda: dgcl.build_from_local([rank], ([], []), "uniform"), expected)
