@@ -159,7 +159,8 @@ _RULES: dict[str, dict[str, _Rule]] = {
         ),
         **_other("GPSConv GravNetConv DynamicEdgeConv XConv WLConv MeshCNNConv HypergraphConv", _GLOBAL),
         **_other(
-            "TopKPooling SAGPooling ASAPooling EdgePooling MemPooling ClusterPooling PANPooling", _GLOBAL
+            "TopKPooling SAGPooling ASAPooling EdgePooling MemPooling ClusterPooling PANPooling",
+            _Rule(_ALL, "read all rows out, with dgcl.nn.global_mean_pool and its kin", distributed=False),
         ),
         **_other(
             "SGFormer Polynormer AttentiveFP NeuralFingerprint SchNet DimeNet ViSNet GNNFF GPSE", _GLOBAL

@@ -307,7 +307,7 @@ def _run_pass(
         if not again and not blindly:
             if 0.5 * BLIND * rest > left and not work.needed:
                 return None
-            blindly = BLIND * rest > left  # no more time than it takes to plan the other trees so
+            blindly = _must_hurry(rest, left)
         start = plan_trees(
             work.machines, loads, tree, work.order, relation.source, relation.dests, relation.count, before,
             start, ptr, src, dst, stage, piece, blindly,
@@ -322,6 +322,11 @@ def _run_pass(
             loads.room[:] = np.maximum(room, least)
     used = int(ptr[-1])
     return ptr, src[:used], dst[:used], stage[:used]
+
+
+def _must_hurry(rest: float, left: float) -> bool:
+    """Tell whether there is no more time than it takes to plan the other trees blindly."""
+    return BLIND * rest > left
 
 
 def _machines(topology: Topology, unit: float) -> Machines:
