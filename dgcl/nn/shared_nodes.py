@@ -5,7 +5,6 @@ find owners by a directory: rank ``id % world_size`` knows who has a node.
 """
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,16 +14,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.changing.local_build import build_from_local
 from dgcl.ranks.context import context
-from dgcl.ranks.control import Control
 from dgcl.ranks.requests import Requests
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.tensors import beside_the_graph, require_tensors
 from dgcl.ranks.whole_rows import agree
 from dgcl.transport.row_checks import check_rows, version_of
-
-#: Of each control plane and tensor of ids: its version, the communicator, and the local row of each copy's owner. And
-#: the communicator used last: others may wait there for a rank whose ids are new.
-_plans: WeakKeyDictionary[Control, Any] = WeakKeyDictionary()
 
 
 @beside_the_graph
@@ -50,14 +44,17 @@ def sum_shared(rows: Tensor, ids: Tensor) -> Tensor:
         CommError: A peer is lost, late, or makes another call.
     """
     require_tensors(rows=rows, ids=ids)
-    plans, last = _plans.setdefault(context.require_control(), (WeakTensorKeyDictionary(), [None]))
+    control = context.require_control()
+    # Of each tensor of ids: its version, the communicator, and the local row of each copy's owner. And the
+    # communicator used last: others may wait there for a rank whose ids are new.
+    plans, _ = control.copies or (WeakTensorKeyDictionary(), None)
     plan = plans.get(ids)
     if plan is None or plan[0] != version_of(ids):
         current = context.communicator
         plans[ids] = plan = version_of(ids), *connect_copies(ids, rows.device)
         context.communicator = current
     _, comm, owners = plan
-    last[0] = comm
+    control.copies = plans, comm
     check_rows(rows, len(owners), "len(ids)", comm.rank, comm.device)
     wide = rows.to(sum_dtype(rows.dtype))
     held = wide.new_zeros(comm.num_local, *rows.shape[1:]).index_add(0, owners, wide).to(rows.dtype)

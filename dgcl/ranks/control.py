@@ -79,12 +79,14 @@ class Control:
         last_sum: What the last sum of tensors over ranks was called.
         pooled: Reductions over this rank's rows that no sum over ranks has completed yet, the last ones: what each is,
             and a reference that is dead when no graph of autograd has it.
+        copies: How sums over copies of nodes are exchanged; here, since communicators have their control plane.
     """
 
     has_group = False
     threads_of_ranks = 1
     last_sum = ""
     pooled: Sequence[Any] = ()
+    copies: Any = None
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size

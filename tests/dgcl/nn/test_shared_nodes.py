@@ -1,5 +1,8 @@
 """dgcl.nn.sum_shared: the sums of one device and their derivatives, the same bits for all copies, kept plans."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -42,7 +45,7 @@ def test_the_sums_of_one_device(nodes):
         return ids, torch.cat([bits, dgcl.nn.sum_shared(ids, ids)[:, None]], 1)
 
     ids, copies = map(torch.cat, zip(*dgcl.launch(run, len(nodes)), strict=True))
-    assert len(ids.unique()) == len(copies.unique(dim=0)), "all copies have the same bits"
+    assert len(ids.unique()) == len(copies.unique(dim=0))  # all copies have the same
 
 
 @pytest.mark.parametrize("change", [torch.clone, lambda ids: ids.add_(0)], ids=["new", "changed"])
@@ -58,7 +61,7 @@ def test_new_ids_on_one_rank_are_an_error_on_all(change):
 
 
 def test_plans_are_kept():
-    """With the same ids nothing is planned, with changed ones it is; the current communicator stays."""
+    """With the same ids nothing is planned, with changed ones it is; none outlives its ranks, the current one stays."""
 
     def run():
         comm = dgcl.build_comm_info([[0, 1], [1, 0]], "uniform", part=[0, 1])
@@ -73,8 +76,10 @@ def test_plans_are_kept():
             dgcl.nn.sum_shared(torch.ones(3), ids)
         with pytest.raises((TypeError, ValueError), match="ids must be"):
             dgcl.nn.sum_shared(torch.ones(2), torch.ones(2) if comm.rank else torch.arange(2))
-        return sums, np.diff(calls)
+        return sums, np.diff(calls), weakref.ref(comm.control)
 
-    for rank, (sums, calls) in enumerate(dgcl.launch(run, 2)):
+    for rank, (sums, calls, control) in enumerate(dgcl.launch(run, 2)):
         assert sums == [[1 + rank, 2 - rank]] * 2 + [[1, 1]]
         assert calls[1] == 0 < calls[2] == calls[0]
+        gc.collect()
+        assert control() is None
