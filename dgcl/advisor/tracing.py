@@ -47,7 +47,9 @@ def _record(net: nn.Module, layers: list[Layer]) -> None:
         if kind:
             each.forward = partial(_called, each, kind, layers)
         elif "Linear" in [base.__name__ for base in type(each).__mro__]:  # PyG's, too
-            each.register_forward_hook(partial(_multiplied, layers))
+            each.register_forward_hook(
+                lambda _, rows, out: layers.append(Layer("linear", rows[0].shape[-1], out.shape[-1]))
+            )
         elif hasattr(each, "propagate"):
             raise ValueError(
                 f"{name or 'it'} is a {type(each).__name__}, which is none of {', '.join(_CLASSES)}"
@@ -83,7 +85,3 @@ def _called(layer: Any, kind: str, layers: list[Layer], *arguments: Any, **named
     many = () if kind != "gat" else (heads,) * getattr(layer, "concat", True)
     rows = x.new_empty(len(x), *many, out)
     return rows if of_dgl else rows.flatten(1)
-
-
-def _multiplied(layers: list[Layer], _: Any, rows: tuple[Tensor, ...], out: Tensor) -> None:
-    layers.append(Layer("linear", rows[0].shape[-1], out.shape[-1]))

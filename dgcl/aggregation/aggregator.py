@@ -63,7 +63,11 @@ class Aggregator:
         self._learned = self._scale = None
         with torch.inference_mode(False):  # what is made here is kept, and may be saved for a backward
             if reduce in ("max", "min"):
-                contributions = connect_contributions(comm) if _contributors_differ(comm) else None
+                # On a grid of depth 1 one rank has all in-edges of a row.
+                several = number_of(comm, PARTIAL) is not None and (
+                    comm.edges != "grid" or comm.grid.depth > 1
+                )
+                contributions = connect_contributions(comm) if several else None
                 self._exchanges = (*_numbers(comm), contributions)
             if operation is None:
                 operation = _shared(comm, reduce if reduce == "mean" else "sum", windows)
@@ -188,11 +192,6 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
         )
     if comm.device.type == "cpu":
         segments.prepare()
-
-
-def _contributors_differ(comm: Aggregating) -> bool:
-    """Whether several ranks may have in-edges of one row: on a grid of depth 1 one rank has them all."""
-    return number_of(comm, PARTIAL) is not None and (comm.edges != "grid" or comm.grid.depth > 1)
 
 
 def _check_weight(comm: Aggregating, weight: Tensor) -> None:

@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # here, where a full disk or a closed pipe can still be reported
         return status
     except BrokenPipeError:
-        _forget_stdout()
+        # What is still buffered goes nowhere, so that the interpreter does not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
         return _fail(verb, "interrupted", 130)
@@ -86,8 +87,3 @@ def _fail(prog: str, message: str, status: int) -> int:
     if sys.stderr is not None:
         print(f"{prog}: {one_line(message)}", file=sys.stderr)
     return status
-
-
-def _forget_stdout() -> None:
-    """Send what is still buffered nowhere, so that the interpreter does not complain at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

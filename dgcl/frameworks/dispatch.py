@@ -114,7 +114,12 @@ def dispatch(
                 of_edges,
             )
         except (TypeError, ValueError) as error:
-            problem = error
+            comm, problem = context.communicator, error
+            if comm is not None and getattr(data, "num_nodes", 0) == comm.num_owned < comm.num_nodes:
+                problem = ValueError(
+                    f"data must be the whole graph, with a row for each vertex (got the {comm.num_owned} rows of one"
+                    f" rank of {comm.num_nodes}): use what dgcl.dispatch gave as it is ({error})"
+                )
     schema = agree(control, problem, schema if control.rank == 0 else None)[0]
     if schema is None:
         raise ValueError("data must be given on rank 0 (got None there)")

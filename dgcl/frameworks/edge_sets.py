@@ -91,7 +91,8 @@ class EdgeSet:
                 f"edge_index must hold edges of this rank, from its {self.num_sources} rows [owned | halo] to its"
                 f" {self.num_heads} own, and self loops of those (got edge {first}, from {int(source[first])} to"
                 f" {int(head[first])}): take this rank's edge_index, whole or by a mask. For edges turned round"
-                " (flip(0), flow='target_to_source') dispatch the graph turned round; new edges need a plan"
+                " (flip(0), flow='target_to_source') dispatch the graph turned round, or, beside these, as a second"
+                " type (HeteroData); new edges need a plan"
             )
 
 

@@ -20,6 +20,7 @@ from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import as_group
 from dgcl.ranks.sums import all_reduce_sum
 from dgcl.ranks.tensors import beside_the_graph
+from dgcl.ranks.warned import warn_once
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -68,6 +69,12 @@ def sync_gradients(
     warn_of_partial_losses(parameters, comm)
     for parameter in parameters:
         if parameter.requires_grad:
+            if getattr(parameter.grad, "dgcl_version", None) == parameter._version and comm.world_size > 1:
+                warn_once(
+                    comm,
+                    "sync_gradients of gradients that are sums over ranks already, and no step between: these"
+                    " count once a rank; call it once for each step, after the last backward",
+                )
             if parameter.grad is not None and parameter.grad.layout != torch.strided:
                 raise ValueError(
                     f"model has a gradient of shape {tuple(parameter.shape)} that is {parameter.grad.layout};"
@@ -134,6 +141,7 @@ def _sum_bucket(
         if parameter.grad is not None:
             gradient = _local(parameter.grad.detach())
             gradient.copy_(summed.view_as(gradient))
+            parameter.grad.dgcl_version = parameter._version  # type: ignore[attr-defined]
 
 
 def _local(tensor: Any) -> Tensor:

@@ -118,7 +118,11 @@ class InPlaceGCN(Module):
         rows = x.rows if isinstance(x, Constant) else x
         parameters: list[Tensor] = [conv.lin.weight for conv in self._layers]
         self._check(rows, parameters[0], comm)
-        kept = _kept_by(self, comm, rows, max(self._aggregated_widths(is_constant), default=0))
+        widths = (  # the widest rows that each layer sums, in the forward and the backward
+            conv.lin.out_features if conv.multiply_first else max(conv.lin.in_features, conv.lin.out_features)
+            for conv in self._layers[is_constant:]
+        )
+        kept = _kept_by(self, comm, rows, max(widths, default=0))
         if isinstance(x, Constant):
             aggregate = kept.aggregation(self.options, comm)
             x = x.aggregated(aggregate.operation, aggregate.reduce, aggregate)
@@ -132,13 +136,6 @@ class InPlaceGCN(Module):
                 x, Call(self.options, kept, comm, calls, is_constant), *parameters
             )
         return out
-
-    def _aggregated_widths(self, constant: bool) -> list[int]:
-        """Of each layer that sums: the widest rows that it sums, in the forward and the backward."""
-        return [
-            conv.lin.out_features if conv.multiply_first else max(conv.lin.in_features, conv.lin.out_features)
-            for conv in self._layers[constant:]
-        ]
 
     def _check(self, x: Tensor, weight: Tensor, comm: Communicator) -> None:
         check_rows(x, comm.num_owned, "num_owned", comm.rank, comm.device)

@@ -54,34 +54,18 @@ _RANDOM = "draws other random numbers on each rank"
 _BY_SUMS = "compute it with dgcl.nn.global_sum (docs/frameworks.md, Losses)"
 
 
-def _normalizes(module: Any) -> bool:
-    return bool(getattr(module, "normalize", False))
+def _uses_own_statistics(norm: Any) -> Any:
+    return norm.training or not norm.track_running_stats
 
 
-def _uses_own_statistics(norm: Any) -> bool:
-    return bool(norm.training or not norm.track_running_stats)
+def _draws(dropout: Any) -> Any:
+    return dropout.training and dropout.p > 0
 
 
-def _draws(dropout: Any) -> bool:
-    return bool(dropout.training and dropout.p > 0)
-
-
-def _draws_inside(layer: Any) -> bool:
+def _draws_inside(layer: Any) -> Any:
     """Whether a layer of PyG, or one of its levels, drops elements by itself."""
     levels = layer.dropout if isinstance(layer.dropout, (list, tuple)) else [layer.dropout]
-    return bool(layer.training and max(levels, default=0) > 0)
-
-
-def _is_training(module: Any) -> bool:
-    return bool(module.training)
-
-
-def _over_the_graph(norm: Any) -> bool:
-    return bool(norm.mode == "graph")
-
-
-def _always(module: Any) -> bool:
-    return True
+    return layer.training and max(levels, default=0) > 0
 
 
 @dataclass(frozen=True)
@@ -90,7 +74,7 @@ class _Rule:
 
     why: str
     instead: str = "dgcl.distribute(model) makes it exact"
-    applies: Callable[[Any], bool] = _always
+    applies: Callable[[Any], Any] = lambda module: True
     random: bool = False
     distributed: bool = True
 
@@ -98,7 +82,7 @@ class _Rule:
 _BATCH_NORM = _Rule(_ROWS, applies=_uses_own_statistics)
 _DROPOUT = _Rule(_RANDOM, applies=_draws, random=True)
 _INSIDE = _Rule(_RANDOM, applies=_draws_inside, random=True)
-_NORMALIZED = _Rule(_DEGREES, applies=_normalizes)
+_NORMALIZED = _Rule(_DEGREES, applies=lambda conv: getattr(conv, "normalize", False))
 _SEVERAL = _Rule(_HOPS)
 _STATISTICS = _Rule(_ROWS)
 _GLOBAL = _Rule(_ALL, _BY_SUMS, distributed=False)
@@ -139,7 +123,7 @@ _RULES: dict[str, dict[str, _Rule]] = {
             "AlphaDropout FeatureAlphaDropout Dropout1d",
             _Rule(_RANDOM, "take torch.nn.Dropout", _draws, random=True, distributed=False),
         ),
-        "RReLU": _Rule(_RANDOM, "take torch.nn.LeakyReLU", _is_training, random=True, distributed=False),
+        "RReLU": _Rule(_RANDOM, "take torch.nn.LeakyReLU", lambda module: module.training, True, False),
         **_other("SyncBatchNorm LazyBatchNorm1d BatchNorm2d BatchNorm3d", _ONE_DIMENSION),
     },
     "torch_geometric": {
@@ -151,11 +135,15 @@ _RULES: dict[str, dict[str, _Rule]] = {
         ),
         **_other("EGConv PDNConv DNAConv", _Rule(_DEGREES)),
         **_other("GraphNorm PairNorm MeanSubtractionNorm GraphSizeNorm", _STATISTICS),
-        "LayerNorm": _Rule(_ROWS, applies=_over_the_graph),
+        "LayerNorm": _Rule(_ROWS, applies=lambda norm: norm.mode == "graph"),
         **_other("InstanceNorm HeteroBatchNorm", _Rule(_ROWS, "take BatchNorm", distributed=False)),
         **_other("GATConv GATv2Conv TransformerConv HEATConv RGATConv MLP DeepGCNLayer", _INSIDE),
         "SuperGATConv": _Rule(
-            "draws negative edges among this rank's rows", "take GATv2Conv", _is_training, True, False
+            "draws negative edges among this rank's rows",
+            "take GATv2Conv",
+            lambda module: module.training,
+            True,
+            False,
         ),
         **_other("GPSConv GravNetConv DynamicEdgeConv XConv WLConv MeshCNNConv HypergraphConv", _GLOBAL),
         **_other(

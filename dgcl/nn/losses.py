@@ -34,7 +34,7 @@ from torch.nn import CrossEntropyLoss, Module, NLLLoss
 
 from dgcl.nn.arguments import current, require_dense, require_floats
 from dgcl.nn.core_rows import first_rows, num_counted
-from dgcl.nn.drift import compare_at_times
+from dgcl.nn.drift import compare_at_times, parameters_of
 from dgcl.nn.guards import see_count
 from dgcl.nn.reduce import with_value
 from dgcl.ranks.tensors import require_tensors
@@ -119,8 +119,11 @@ def loss(
             tensors, mask = tuple(first_rows(each, count) for each in tensors), first_rows(mask, count)
         outputs, *targets = tensors
         if outputs.shape[:1] == outputs.shape[1:2] and not torch.compiler.is_compiling():
+            classes = any(len(outputs) in each.shape for each in parameters_of(outputs))
+            if not outputs.requires_grad:  # partners differ, labels of classes repeat
+                classes = len(tensors[-1].unique()) < len(outputs)
             see_count(
-                outputs,
+                -1 if classes else outputs,
                 "takes a loss of {} rows of this rank against each other, which are not all: draw others, the same on"
                 " every rank, and take dgcl.fetch(rows, ids)",
             )

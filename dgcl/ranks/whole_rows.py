@@ -34,16 +34,20 @@ def dispatch_rows(
         ValueError: Something is wrong on some rank; every rank raises.
     """
     rows, problem = _as_rows(values, name)
-    if problem is None and rows is not None and rows.shape[0] != expected:
+    if problem is None and rows is not None and len(rows) != expected:
         problem = (
             f"{name} must have one row for each of the {expected} {what} (got shape {tuple(rows.shape)})"
         )
-        if rows.shape[0] == num_edges:
+        if len(rows) == num_edges:
             problem += "; these are the rows of edges: hand them out with comm.dispatch_edges"
-        elif what == "vertices" and rows.shape[0] > expected:  # an edge_index does not count them
+        elif len(rows) == len(ids):
+            problem += (
+                "; these are the rows of this rank already: use them as they are, or give all, on rank 0"
+            )
+        elif what == "vertices" and len(rows) > expected:  # an edge_index does not count them
             problem += (
                 "; if the last vertices have no edges, build the communicator from"
-                f" dgcl.graph.as_graph(edge_index, num_nodes={rows.shape[0]})"
+                f" dgcl.graph.as_graph(edge_index, num_nodes={len(rows)})"
             )
     reports = control.exchange(
         (

@@ -150,7 +150,8 @@ class DeviceExchange(Lives, WholeCalls):
             second = self.pool.allocate(num_second * size, stream)  # relay rows, or arrivals
             staging = self.pool.allocate(int(self.staged_rows[exchange, verb]) * size, stream)
         except BaseException as error:  # the others make the call that needs these
-            runtime.give_up(_as_reason(error), runtime.next_call)
+            reason = CommError(f"out of memory: {error}") if isinstance(error, MemoryError) else error
+            runtime.give_up(reason, runtime.next_call)
             raise
         written = (block, second) if expands else (second,)  # by peers
         words = [
@@ -296,11 +297,6 @@ class DeviceExchange(Lives, WholeCalls):
         if num_bytes == 0:
             return self.empty(shape, dtype)
         return memory.view(*shape[:-1], -1).view(dtype)  # the type last, as in shared_memory/results.py
-
-
-def _as_reason(error: BaseException) -> BaseException:
-    """What the peers are to read of an error."""
-    return CommError(f"out of memory: {error}") if isinstance(error, MemoryError) else error
 
 
 def _rows_to(programs: Sequence[Program], peers: frozenset[int]) -> np.ndarray:

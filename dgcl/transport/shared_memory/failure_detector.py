@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.shared_memory.control_calls import ControlCalls
-from dgcl.transport.shared_memory.control_page import ALIVE, FAILED, ControlPage
+from dgcl.transport.shared_memory.control_page import ALIVE, FAILED
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.waits import (
     end_of_row,
@@ -214,7 +214,11 @@ class FailureDetector:
             for peer, control_page in enumerate(other.peers.control_pages):
                 if peer == self._rank or peer in self._peers.remote:
                     continue
-                if control_page.state != ALIVE and not _found_disagreement(control_page):
+                state = control_page.state
+                # One that left because ranks make different calls is looked at, too.
+                if state != ALIVE and not (
+                    state == FAILED and isinstance(control_page.failure(), DisagreementError)
+                ):
                     continue
                 call, tag = control_page.current_call()
                 waits = (
@@ -227,8 +231,3 @@ class FailureDetector:
                         f" {self._rank} has begun {other.call or 'none'}"
                     )
         return ""
-
-
-def _found_disagreement(control_page: ControlPage) -> bool:
-    """Whether the rank of a control page left because ranks make different calls."""
-    return control_page.state == FAILED and isinstance(control_page.failure(), DisagreementError)

@@ -317,7 +317,7 @@ def exchanged_by_hand(conv, x, edge_index, comm):
 
 
 REFUSED = {
-    turned: "edge_index must hold edges of this rank",
+    turned: r"edge_index must hold edges of this rank.*second type \(HeteroData\)",
     new_edges: "edge_index must hold edges of this rank",
     sparse: r"edge_index must be a \(2, E\) tensor in a distributed model",
     of_sources: "flow must be 'source_to_target' in a distributed model",

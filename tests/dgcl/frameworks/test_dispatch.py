@@ -209,7 +209,11 @@ def test_what_is_open_is_what_it_is_named():
 def test_rows_of_edges_that_are_given_as_those_of_vertices():
     def run(rank: int):
         data = homogeneous()
-        dgcl.dispatch(data)
+        part = dgcl.dispatch(data)
+        with pytest.raises(ValueError, match="data must be the whole graph"):
+            dgcl.dispatch(part)
+        with pytest.raises(ValueError, match="rows of this rank already"):
+            dgcl.dispatch_features(part.x)
         with pytest.raises(ValueError, match=r"rows of edges: hand them out with comm.dispatch_edges"):
             dgcl.dispatch_features(data.edge_attr)
         dgcl.build_comm_info(data)

@@ -72,10 +72,6 @@ def test_dtypes_keep_to_themselves():
         assert (half == torch.tensor(8.0 + 7 * 2.0**-10).half()).all()  # rounded once
 
 
-def test_no_parameters_at_all():
-    assert on_ranks(2, lambda comm: dgcl.nn.sync_gradients([])) == [None, None]
-
-
 def test_sparse_gradients_are_refused():
     def rank(comm):
         embedding = nn.Embedding(4, 2, sparse=True)

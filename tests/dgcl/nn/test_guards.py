@@ -31,6 +31,11 @@ class Readout(nn.Module):
         return self.pool(self.conv(x, edge_index))
 
 
+def step(model):
+    dgcl.nn.sync_gradients(model)
+    model.zero_grad()
+
+
 def train(pool: Callable[[Tensor], Tensor], data: Any, compiled: bool = False):
     """Two steps of a distributed model, of which the second must say nothing new."""
     model = dgcl.distribute(Readout(pool))
@@ -40,14 +45,14 @@ def train(pool: Callable[[Tensor], Tensor], data: Any, compiled: bool = False):
         on_every_rank = len(out) == 1
         loss = dgcl.nn.loss(F.mse_loss, on_every_rank=on_every_rank)
         loss(out, torch.zeros_like(out)).backward()
-        dgcl.nn.sync_gradients(model)
+        step(model)
 
 
 def plain_loss(data: Any, share: Callable[[Tensor], Tensor]):
     model = dgcl.distribute(Readout(lambda x: x))
     for _ in range(2):
         share(model(data.x, data.edge_index).square()).backward()
-        dgcl.nn.sync_gradients(model)
+        step(model)
 
 
 def with_term(data: Any, term: Callable[[Tensor], Tensor]):
@@ -56,15 +61,29 @@ def with_term(data: Any, term: Callable[[Tensor], Tensor]):
         out = model(data.x, data.edge_index)
         loss = dgcl.nn.loss(F.mse_loss)(out, torch.zeros_like(out))
         (2 * loss + term(model.conv.lin_l.weight)).backward()
+        step(model)
+
+
+def accumulated(data):
+    model = dgcl.distribute(nn.Linear(3, 3).double())
+    for _ in range(2):
+        dgcl.nn.loss(F.mse_loss)(model(data.x), data.x).backward()
         dgcl.nn.sync_gradients(model)
 
 
-def evaluated(data: Any):
+def of_classes(data):
+    n = len(data.x)
+    logits = nn.Linear(3, n).double()(data.x)
+    for each in (logits, logits.detach()):
+        dgcl.nn.loss(F.cross_entropy)(each, torch.arange(n) // 2)
+
+
+def evaluated(data):
     with torch.no_grad():
         dgcl.collect(dgcl.distribute(Readout(lambda x: x / x.max()))(data.x, data.edge_index))
 
 
-def undistributed(data: Any):
+def undistributed(data):
     dgcl.nn.broadcast_parameters(pyg.GraphSAGE(3, 4, 2))
 
 
@@ -122,6 +141,8 @@ GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
         lambda data: dgcl.nn.loss(F.cross_entropy)(data.x @ data.x.t(), torch.arange(len(data.x))),
         "rows of this rank against each other",
     ),
+    "as many classes as rows": (of_classes, None),
+    "gradients that are summed twice": (accumulated, "sums over ranks already"),
     "a maximum of rows, without gradients": (evaluated, f"max over.*{POOL}"),
     "several hops, not distributed": (undistributed, r"GraphSAGE|BasicGNN.*several hops.*dgcl\.distribute"),
     "mean of rows, compiled": (partial(train, POOLS["mean of rows"][0], compiled=True), None),

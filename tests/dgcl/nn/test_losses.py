@@ -165,24 +165,6 @@ def test_masked_rows_may_hold_anything(name):
         assert (gradient[~counts] == 0).all()
 
 
-def test_a_rank_without_training_vertices_is_connected():
-    """Its backward runs through its outputs, with zeros: its peers wait for the exchanges there."""
-
-    def rank(comm):
-        own = rows(4)[comm.owned_ids].requires_grad_()
-        seen = []
-        passed = own * 1
-        passed.register_hook(lambda gradient: seen.append(gradient.clone()))
-        dgcl.nn.loss(F.cross_entropy)(
-            passed, LABELS[comm.owned_ids], torch.zeros(comm.num_owned).bool() if comm.rank else None
-        ).backward()
-        return comm.rank, seen, own.grad
-
-    for rank_number, seen, gradient in on_ranks(3, rank):
-        assert len(seen) == 1
-        assert gradient.abs().max() > 0 if rank_number == 0 else (gradient == 0).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_dtype_is_that_of_the_outputs(dtype):
     def rank(comm):
