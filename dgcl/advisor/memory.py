@@ -24,7 +24,7 @@ _WEIGHTED = {"gcn", "sage"}
 #: layers of frameworks both ends, and as the adjoint has them. Weights are kept as they are, and sorted both ways.
 _EDGE_BYTES, _WEIGHT_BYTES = 28, 16
 _HEAD_BYTES = 12  # of a row that edges of a block lead to
-_CHUNK_BYTES = 72  # of a row that a chunk reads: places and slots, both ways. Measured
+_CUT_BYTES = 44  # of an edge of a chunk, as it is cut and sorted the other way round
 _TABLE_BYTES = 24  # of a row that is sent or received: ids, places, and those of the way back
 
 
@@ -37,17 +37,14 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
     graph = local_graph_bytes(heads, received, counted.edges, counted.edge_order)
     if strategy.name == "offload":
         rows = offload_rows(counted)
-        of_chunks = [each.bytes(model.widths, item, training=model.training) for each in rows]
-        cut = len(counted.chunks) > 0  # else an estimate, with what is not there at once
-        chunk = np.array([each.total - cut * (each.loads + 3 * each.arrivals // 4) for each in of_chunks])
-        tables = cut * _CHUNK_BYTES * strategy.argument * np.array([each.sources for each in rows])
-        of_edge = max(
-            each.kept_of_edge + 3 * model.training * each.out * (each.kind in _WHOLE) for each in model.layers
-        )
-        chunk += item * of_edge * np.array([each.edges for each in rows])  # what attention makes inside
-        sizes = {"graph": graph, "a chunk's rows and edges": chunk + 0 * parameters}
-        # rank 0 arranges the chunks of all
-        sizes["exchange tables"] = tables * (1 + (np.arange(len(parameters)) == 0))
+        width, layers = item * max(model.widths[:-1]), range(len(model.layers))
+        chunks = [max(_chunk_bytes(each, model, number) for number in layers) for each in rows]
+        sizes = {
+            "graph": graph + item * ("gcn" in model.kinds) * counted.edges,  # weights
+            "a chunk's rows and edges": np.array(chunks),
+            "exchange buffers": np.array([pool_bytes([[each.travelling * width]]) for each in rows]),
+            "exchange tables": np.array([each.tables for each in rows]) + _TABLE_BYTES * (received + sent),
+        }
     else:
         windows = strategy.argument if strategy.name == "windows" else 0  # each has tables of its own
         graph += _HEAD_BYTES * np.minimum(counted.edges, (2 + max(windows, 1)) * heads)
@@ -61,6 +58,17 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
     if model.training:
         sizes["gradients, optimiser"] = parameters * (1 + OPTIMIZERS[model.optimizer])
     return sizes
+
+
+def _chunk_bytes(rows: DeviceRows, model: Model, number: int) -> int:
+    """Bytes of a chunk of a layer: sums are made of rows in slots, whole neighbourhoods are copied from there."""
+    layer, item = model.layers[number], model.itemsize
+    whole, both = layer.kind in _WHOLE, 1 + (model.training and number > 0)  # inputs need no gradients
+    read = layer.width * (rows.sources if whole else rows.outputs * (2 - (layer.kind == "gcn")))
+    of_edge = item * (layer.kept_of_edge + 3 * model.training * layer.out * whole) + _CUT_BYTES
+    gradients = read * (both - 1) + rows.outputs * layer.out * (1 + model.training)
+    work = max(item * gradients + of_edge * rows.edges, item * rows.arrivals * layer.width)
+    return item * (rows.slots * layer.width * both + read) + work
 
 
 def _buffers(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -148,7 +156,7 @@ def offload_rows(counted: Counted) -> Sequence[DeviceRows]:
     reads = max(int((counted.owned + received).max(initial=0)), 1)
     sources = int(reads * (1 - (1 - 1 / chunks) ** (edges * chunks / reads)))
     travel = min(int(np.maximum(received, sent).max(initial=0)), sources)
-    return [DeviceRows(sources, sources, sources, owned, travel, edges)]
+    return [DeviceRows(sources, sources, sources, owned, travel, edges, travel)] * len(received)
 
 
 def host_total(counted: Counted, model: Model) -> int:

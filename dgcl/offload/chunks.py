@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.partition import partition_graph
 from dgcl.relation.local_graph import LocalGraph, edge_places
-from dgcl.topology.checks import check_choice
 
 _log = logging.getLogger("dgcl")
 
@@ -60,13 +59,7 @@ def chunk_rows(
 
     Returns:
         Of each chunk the rows of ``local.owned_ids``, ascending.
-
-    Raises:
-        ValueError: An unknown way, less than one chunk, or too many.
     """
-    if not 1 <= num_chunks <= MOST_CHUNKS:
-        raise ValueError(f"chunks must be at least 1 and at most {MOST_CHUNKS} (got {num_chunks})")
-    check_choice(chunk_by, "chunk_by", CHUNK_BY)
     n = local.num_owned
     weights = np.diff(local.indptr) + 1
     part = None

@@ -27,6 +27,9 @@ EDGE_BYTES = 36
 #: Bytes of an edge whose chunk's graph is kept: as it is cut, both ways round, and as layers get it.
 GRAPH_BYTES = 72
 
+#: Bytes in tables of a residency of a row of its own, as it is loaded and returned, and of a row that travels.
+_OWN_BYTES, _MOVED_BYTES = 50, 30
+
 
 class _Sizes:
     @property
@@ -47,8 +50,17 @@ class DeviceBytes(_Sizes):
     edges: int
 
 
+@dataclass(frozen=True)
 class DeviceRows(DeviceBytes):
-    """Rows of one rank from which widths make bytes, by the same names, and the edges of its fullest chunk."""
+    """Rows of one rank from which widths make bytes, by the same names, and the edges of its fullest chunk.
+
+    Attributes:
+        travelling: The most rows that one call receives, or sends.
+        tables: Bytes of its tables.
+    """
+
+    travelling: int = 0
+    tables: int = 0
 
     def bytes(self, widths: Sequence[int], itemsize: int = 4, *, training: bool = True) -> DeviceBytes:
         """Bytes of device memory in the layer that takes most.
@@ -90,29 +102,24 @@ def device_rows(schedule: Schedule, sizes: Sequence[Sequence[tuple[int, int]]]) 
         schedule: Of all ranks.
         sizes: Of each rank and batch the chunk's (vertices, in-edges).
     """
-    travelling = np.zeros(schedule.num_ranks, np.int64)
-    for batch in range(schedule.num_batches):
-        for ends in (False, True):
-            rows, ranks = schedule.travelling(batch, ends)
-            moved = np.bincount(ranks, minlength=schedule.num_ranks)
-            moved = moved + np.bincount(schedule.owner[rows], minlength=schedule.num_ranks)
-            travelling = np.maximum(travelling, moved)
+    moved = np.array(
+        [
+            [np.bincount(each, minlength=schedule.num_ranks) for each in (ranks, schedule.owner[rows])]
+            for batch in range(schedule.num_batches)
+            for rows, ranks in (schedule.travelling(batch, ends) for ends in (False, True))
+        ]
+    )  # rows by call, by received or sent, by rank
     result = []
     for rank, of_rank in enumerate(schedule.reads):
-        reads = max(map(len, of_rank), default=0)
-        loads = max(_own_loads(schedule, rank))
+        reads, calls = [len(each) for each in of_rank], moved[..., rank]
         vertices, edges = (max(counts) for counts in zip(*sizes[rank], strict=True))
-        arrivals = int(travelling[rank])
-        result.append(DeviceRows(loads, schedule.num_slots[rank], reads, vertices, arrivals, edges))
+        mine = schedule.residencies[rank]
+        own = schedule.owner[mine.row] == rank
+        loads = max(int(np.bincount(ends[own], minlength=1).max()) for ends in (mine.begin, mine.end))
+        tables = 8 * (sum(reads) + len(own)) + _OWN_BYTES * own.sum() + _MOVED_BYTES * calls.sum()
+        of_all = loads, schedule.num_slots[rank], max(reads, default=0), vertices
+        result.append(DeviceRows(*of_all, *map(int, (calls.sum(1).max(), edges, calls.max(), tables))))
     return result
-
-
-def _own_loads(schedule: Schedule, rank: int) -> list[int]:
-    """Of each batch the rows that a rank loads in a forward, and those in a backward."""
-    mine = schedule.residencies[rank]
-    own = schedule.owner[mine.row] == rank
-    batches = range(schedule.num_batches)
-    return [int((own & (ends == batch)).sum()) for ends in (mine.begin, mine.end) for batch in batches]
 
 
 def host_bytes(

@@ -181,20 +181,6 @@ def test_smallest_number_of_chunks(limit, expected):
     assert peak == (1000 // chunks if chunks else 10)
 
 
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ({"num_chunks": 0}, "chunks must be at least 1 and at most 1024"),
-        ({"num_chunks": 10**6}, "chunks must be at least 1 and at most 1024"),
-        ({"num_chunks": 2, "chunk_by": "louvain"}, "chunk_by must be one of metis"),
-    ],
-)
-def test_chunks_that_cannot_be(wrong, message):
-    (local,) = local_graphs(toy_24(), np.zeros(24, np.int32), 1)
-    with pytest.raises(ValueError, match=message):
-        chunk_rows(local, **wrong)  # type: ignore[arg-type]
-
-
 def test_residencies_that_cannot_be():
     held = [np.array([0, 1, 2])]
     with pytest.raises(ValueError, match="slots must be at least 3"):
