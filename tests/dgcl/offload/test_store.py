@@ -173,7 +173,6 @@ def test_which_files_are_on_a_disk(folder: str):
         (np.int32(7), 7),
         ("8GB", 8 << 30),
         ("1.5 MiB", 3 << 19),
-        ("2T", 2 << 40),
     ],
 )
 def test_numbers_of_bytes(text: int | str, expected: int):
