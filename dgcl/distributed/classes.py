@@ -56,10 +56,9 @@ def subclass(kind: Callable[[type], type], base: type) -> type:
     """The class that ``kind`` makes of a module's class; pickles name both."""
     result = kind(base)
     result.dgcl_base, result.dgcl_kind = base, staticmethod(kind)  # type: ignore[attr-defined]
-    functions = dropping(base)
-    result.dgcl_calls_dropout = "forward" in functions  # type: ignore[attr-defined]
     # Parts of a forward, which are recomputed by themselves, or which scripts call: encode, decode.
-    parts = {*functions}
+    parts = {*dropping(base)}
+    result.dgcl_calls_dropout = "forward" in parts  # type: ignore[attr-defined]
     if kind is plain and not hasattr(base, "training_step"):  # of Lightning, which calls the optimizer
         parts |= {name for name in own_functions(base) if name[0] != "_"}
     for name in parts - {"forward", "__init__"}:

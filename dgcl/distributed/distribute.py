@@ -85,13 +85,13 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool =
         lines = "".join(f"\n  {each}" for each in refused)
         raise ValueError(f"model cannot be distributed as it is:{lines}")
     home, kind = Home(comm), type(root).__name__
-    in_training = {each.name: str(each) for each in refusals(root, training=True)}
+    in_training = refusals(root, training=True)
     changes = Counter(_change(module, name, home, comm) for name, module in list(root.named_modules()))
-    for name, why in in_training.items():
-        module: Any = root.get_submodule(name)
+    for each in in_training:
+        module: Any = root.get_submodule(each.name)
         if not isinstance(module, Distributed):
             become(module, plain, home)
-        module.dgcl_refused = why
+        module.dgcl_refused = str(each)
     _broadcast(root, comm)
     if check_flag(check, "check"):
         compare_once(root, comm)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from dgcl.distributed.edge_ends import tensors_in
 from dgcl.distributed.interception import AsOneDevice, skip_frames
-from dgcl.frameworks.edge_sets import edge_set_of
+from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
 from dgcl.nn.guards import forget_unused
 from dgcl.ranks.context import context
 
@@ -19,11 +20,16 @@ if TYPE_CHECKING:
 
 
 class Home:
-    """What the modules of one :func:`dgcl.distribute` share; copies of a model share it, too."""
+    """What the modules of one :func:`dgcl.distribute` share; copies of a model share it, too.
+
+    Attributes:
+        expanded: Rows that ``edge_updater`` exchanged, and what came of them, until ``propagate``.
+    """
 
     def __init__(self, comm: Communicator | None = None) -> None:
         self._comm, self._running = comm, 0
         self._mode: AsOneDevice | None = None  # that is entered
+        self.expanded: dict[Any, tuple[Tensor, Tensor]] = {}
 
     @property
     def comm(self) -> Communicator | None:
@@ -72,8 +78,18 @@ class Home:
             if eager:
                 self._running -= 1
                 if not self._running and context.communicator is not None:
+                    self.expanded.clear()
                     forget_unused(context.communicator)
                 context.communicator = before
+
+    def expand(self, rows: Tensor, edges: EdgeSet, dim: int) -> Tensor:
+        """Rows that edges read; the same rows are exchanged once in a layer. Collective."""
+        if not self._running or torch.compiler.is_compiling() or rows.is_inference():
+            return edges.expand(rows, dim)
+        key = edges.comm, edges.exchange, dim, id(rows), rows._version, torch.is_grad_enabled()
+        if key not in self.expanded:  # which keeps the rows, so that no others get their id
+            self.expanded[key] = rows, edges.expand(rows, dim)
+        return self.expanded[key][1]
 
     @contextmanager
     def unseen(self, whether: bool) -> Iterator[None]:

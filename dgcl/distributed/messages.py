@@ -12,6 +12,7 @@ from torch import Tensor
 from dgcl.distributed.classes import Distributed
 from dgcl.distributed.degrees import by_whole_degrees
 from dgcl.distributed.functional_dropout import dropping
+from dgcl.distributed.home import Home
 from dgcl.distributed.sums import is_sum, sum_messages
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
 from dgcl.nn.arguments import current
@@ -71,7 +72,7 @@ class Messages(Distributed):
         edges = edges_of(current(context.communicator or self.dgcl_home.comm), self.dgcl_exchange)
         if not compiling and edges.comm.edges == "head":
             self.dgcl_calls += 1
-            if self.dgcl_calls & (self.dgcl_calls - 1) == 0:
+            if not self.dgcl_calls & (self.dgcl_calls - 1):
                 with edges.messages(edge_index):
                     edges.require(edge_index)
         return edges
@@ -97,8 +98,7 @@ def message_passing(base: type) -> type:
             members[name] = _exchanging(getattr(base, name, getattr(base, verb)), sources, drops, sums)
         for name in functions:
             function = getattr(base, name)
-            pairs = sources & inspect.signature(function).parameters.keys()
-            if pairs:
+            if pairs := sources & inspect.signature(function).parameters.keys():
                 members[name] = _as_given(function, pairs)
     return type(f"Distributed{base.__name__}", (Messages, base), members)
 
@@ -121,22 +121,22 @@ def _exchanging(
             drops and self.dgcl_may_drop
         )
         with self.dgcl_home.unseen(True):
-            for name in [
-                each for each in kwargs if each in sources
-            ]:  # a set has another order in each process
-                kwargs[name] = _exchange(kwargs[name], edges, self.node_dim)
+            for name in sorted(kwargs.keys() & sources):  # a set has another order in each process
+                kwargs[name] = _exchange(kwargs[name], edges, self.node_dim, self.dgcl_home)
+        if verb.__name__ == "propagate":
+            self.dgcl_home.expanded.clear()
         with edges.messages(edge_index), self.dgcl_home.unseen(known):
             return verb(self, edge_index, size=sizes, **kwargs)
 
     return exchanged
 
 
-def _exchange(value: Any, edges: EdgeSet, dim: int) -> Any:
+def _exchange(value: Any, edges: EdgeSet, dim: int, home: Home) -> Any:
     same = edges.num_heads == edges.num_owned  # else sources and heads are of two types
     at_sources, at_heads = value if isinstance(value, (tuple, list)) else (value, value if same else None)
     if not isinstance(at_sources, Tensor):
         return value
-    at_sources = edges.expand(at_sources, dim % at_sources.dim())
+    at_sources = home.expand(at_sources, edges, dim % at_sources.dim())
     if isinstance(value, Tensor):
         return Exchanged(at_sources, at_heads)
     out = ExchangedPair(at_sources, at_heads)
