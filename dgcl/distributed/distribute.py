@@ -76,14 +76,13 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool =
             name,
             type(module).__name__,
             f"reads {', '.join(sorted(read))} in messages, which are a rank's",
-            _GIVEN,
+            "give propagate what is computed of them, as an argument",
         )
         for name, module in root.named_modules()
         if (read := numbers_read(type(module)))
     ]
     if refused:
-        lines = "".join(f"\n  {each}" for each in refused)
-        raise ValueError(f"model cannot be distributed as it is:{lines}")
+        raise ValueError("model cannot be distributed as it is:" + "".join(f"\n  {each}" for each in refused))
     home, kind = Home(comm), type(root).__name__
     in_training = refusals(root, training=True)
     changes = Counter(_change(module, name, home, comm) for name, module in list(root.named_modules()))
@@ -96,13 +95,12 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool =
     if check_flag(check, "check"):
         compare_once(root, comm)
     if comm.rank == 0:
-        _log.info("distribute(%s): %s", kind, _summary(changes))
+        done = "; ".join(f"{count} {what}" for what, count in changes.items() if what)
+        _log.info("distribute(%s): %s", kind, done or "nothing to change")
     return model
 
 
-_GIVEN = "give propagate what is computed of them, as an argument"
 _KNOWN = "torch.", "torch_geometric.", "dgcl."
-_EXCHANGE = "layers exchange rows before they aggregate"
 _NORM = "norms take statistics over all vertices"
 _DROP = "dropouts drop by vertex"
 
@@ -126,7 +124,7 @@ def _change(module: Module, name: str, home: Home, comm: Communicator) -> str:
         exchange = name.rpartition(".")[2].strip("<>").replace("___", "__")
         if exchange in comm.exchanges:
             module.dgcl_exchange = exchange  # type: ignore[assignment]
-        return _EXCHANGE
+        return "layers exchange rows before they aggregate"
     if NORMS.keys() & {*kinds} and getattr(module, "mode", "graph") == "graph":
         become(module, norm, home)
         return _NORM
@@ -161,7 +159,3 @@ class _OnceMade:
         if not self.done:
             self.done = True
             broadcast_parameters(module, inexact="ignore")
-
-
-def _summary(changes: Counter[str]) -> str:
-    return "; ".join(f"{count} {what}" for what, count in changes.items() if what) or "nothing to change"

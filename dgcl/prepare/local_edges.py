@@ -8,7 +8,8 @@ Where edges are summed elsewhere than at their heads, the owners of these give t
 ranks each has all edges that end at it, which is all that a cover of the pair looks at.
 """
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,10 +161,20 @@ def share_of_edges(
         owned = ids, np.stack([degrees, reads[ids], ids])
         # All of these are as long as the edges, or the graph.
         del arrays, graph, requests, said, pieces, read, counts, reads
+        if header[
+            0
+        ]:  # what was freed goes back, or it would be there beside what follows; a rewiring needs it again
+            getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)
         straight = method == "direct"
-        items = (
-            _items(control, name, readers.pop(name), owned, part, planned, straight) for name in list(readers)
-        )
+
+        def items() -> Iterator[RankItems]:
+            for name in [*readers]:
+                yield _items(control, name, readers.pop(name), owned, part, planned, straight)
+            if header[
+                0
+            ]:  # what was freed goes back, or it were there beside the edges; a rewiring needs it again
+                getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)
+
         inputs = RankInputs(
             control.rank,
             (),
@@ -172,7 +183,7 @@ def share_of_edges(
             placement=placement,
             first_edges=first_edges,
         )
-        return share_of(inputs, items), part, reports
+        return share_of(inputs, items()), part, reports
 
 
 def _give_to_workers(
@@ -232,15 +243,15 @@ def _items(
         about[:, wanted_rows[np.repeat(dests[:, peer], mine.count)]] if straight else None for peer in ranks
     ]
     of_ranks = control.all_to_all([(mine.dests, mine.count, each) for each in rows])
+    theirs, counts, rows = map(list, zip(*of_ranks, strict=True))
     relation = Relation(
         control.world_size,
-        np.repeat(np.arange(control.world_size, dtype=np.int32), [len(counts) for _, counts, _ in of_ranks]),
-        np.concatenate([theirs for theirs, *_ in of_ranks]),
-        np.concatenate([counts for _, counts, _ in of_ranks]),
+        np.repeat(np.arange(control.world_size, dtype=np.int32), [*map(len, counts)]),
+        np.concatenate(theirs),
+        np.concatenate(counts),
     )
     plan, num_owned = planned(relation), np.bincount(part, minlength=control.world_size)
     frame = Frame.of(relation, without_idle_relays(plan), num_owned)
-    rows = [each for *_, each in of_ranks]
     if not straight:
         places = frame.places_of(control.rank)
         here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
@@ -282,12 +293,11 @@ def _owners(ids_of_ranks: Sequence[Ids]) -> NDArray[np.int32]:
             raise ValueError(f"owned_ids: vertex {twice} has two owners, ranks {part[twice]} and {rank}")
         part[ids] = rank
     if (part < 0).any():  # then another one is there twice
-        rank, twice = next(
-            (rank, np.bincount(ids).argmax())
-            for rank, ids in enumerate(ids_of_ranks)
-            if len(np.unique(ids)) < len(ids)
+        times = [np.bincount(ids) for ids in ids_of_ranks]
+        rank = int(np.argmax([each.max(initial=0) for each in times]))
+        raise ValueError(
+            f"owned_ids of rank {rank} must be distinct (vertex {times[rank].argmax()} is there twice)"
         )
-        raise ValueError(f"owned_ids of rank {rank} must be distinct (vertex {twice} is there twice)")
     return part
 
 
