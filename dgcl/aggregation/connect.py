@@ -30,7 +30,16 @@ def connect_aggregator(
         number = check_windows(windows, by, comm.num_nodes, comm.world_size)
         check_reduction(comm, reduce, edge_weight)
         if number > 1:
-            _check_divisible(comm, reduce)
+            if comm.was_rewired:
+                raise ValueError(
+                    "windows go with a graph that stays, as each rewire would leave theirs behind; leave them out, or"
+                    " build a new communicator"
+                )
+            if reduce in ("max", "min"):
+                raise ValueError(
+                    f"windows go with sums and means (got reduce={reduce!r}): which of equal elements wins is known"
+                    " when all windows' rows are there; leave windows out"
+                )
     except (TypeError, ValueError) as error:
         problem = error
     report = None if problem else (reduce, windows, by, _kind(edge_weight), comm.local.num_owned)
@@ -48,20 +57,6 @@ def _kind(edge_weight: Tensor | None) -> str | None:
     if edge_weight is None:
         return None
     return "learned" if edge_weight.requires_grad else "constant"
-
-
-def _check_divisible(comm: Aggregating, reduce: str) -> None:
-    """Raise where rows cannot be divided into windows."""
-    if comm.was_rewired:
-        raise ValueError(
-            "windows go with a graph that stays, as each rewire would leave theirs behind; leave them out, or build a"
-            " new communicator"
-        )
-    if reduce in ("max", "min"):
-        raise ValueError(
-            f"windows go with sums and means (got reduce={reduce!r}): which of equal elements wins is known when all"
-            " windows' rows are there; leave windows out"
-        )
 
 
 #: Of each communicator the windows of its halo that are connected, by their number and how rows are divided.

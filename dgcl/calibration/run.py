@@ -53,7 +53,14 @@ def run_rank(
         CommError: A rank is gone or late.
     """
     control = context.require_control()
-    _check_one_host(control)
+    # A call is timed from the first rank's begin to the last rank's end, by one clock.
+    places = control.exchange(place_of_this_rank())
+    if several_machines(places):
+        hosts = ", ".join(dict.fromkeys(place.host for place in places))
+        raise ValueError(
+            f"ranks run on several hosts ({hosts}), whose clocks differ: calibrate the ranks of one host, and "
+            f"write the network into the file by hand"
+        )
     opened = _open(control, device)
     base = topology
     if control.broadcast(topology is None):
@@ -84,17 +91,6 @@ def _open(control: Control, device: str) -> Device | None:
             "ranks share a GPU, and no link is between them: start no more ranks than there are GPUs"
         )
     return opened
-
-
-def _check_one_host(control: Control) -> None:
-    """A call is timed from the first rank's begin to the last rank's end, by one clock."""
-    places = control.exchange(place_of_this_rank())
-    if several_machines(places):
-        hosts = ", ".join(dict.fromkeys(place.host for place in places))
-        raise ValueError(
-            f"ranks run on several hosts ({hosts}), whose clocks differ: calibrate the ranks of one host, and "
-            f"write the network into the file by hand"
-        )
 
 
 def run_on_host(

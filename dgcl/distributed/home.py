@@ -62,12 +62,13 @@ class Home:
         before = context.communicator
         if eager:
             inner = before if self._running else self.comm  # within a model that runs, that of its edges
-            context.communicator = _communicator_of([*args, *kwargs.values()]) or inner or before
+            known = (edge_set_of(each) for each in tensors_in([*args, *kwargs.values()]) if each.dim() == 2)
+            context.communicator = next((each.comm for each in known if each is not None), inner or before)
             self._running += 1
         try:
             if not intercept:
-                known = intercept is None and not getattr(context.communicator, "sums_elsewhere", True)
-                with self.unseen(known):
+                right = intercept is None and not getattr(context.communicator, "sums_elsewhere", True)
+                with self.unseen(right):
                     return forward(*args, **kwargs)
             skip_frames()
             with AsOneDevice() as self._mode:
@@ -104,11 +105,3 @@ class Home:
             yield
         finally:
             self._mode = mode.__enter__()
-
-
-def _communicator_of(arguments: list[Any]) -> Communicator | None:
-    """That of the first edges among arguments of a forward."""
-    for tensor in tensors_in(arguments):
-        if tensor.dim() == 2 and (known := edge_set_of(tensor)) is not None:
-            return known.comm
-    return None

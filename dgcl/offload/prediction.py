@@ -70,15 +70,15 @@ class DeviceRows(DeviceBytes):
             itemsize: Bytes of an element.
             training: With a backward.
         """
-        times = 2 if training else 1
+        times = itemsize * (1 + training)
         per_layer = [
             DeviceBytes(
-                loads=self.loads * width * itemsize,
-                slots=self.slots * width * itemsize * times,
-                sources=self.sources * width * itemsize * times,
-                outputs=self.outputs * out * itemsize * times,
-                arrivals=self.arrivals * width * itemsize * 2,
-                edges=self.edges * EDGE_BYTES,
+                self.loads * width * itemsize,
+                self.slots * width * times,
+                self.sources * width * times,
+                self.outputs * out * times,
+                self.arrivals * width * itemsize * 2,
+                self.edges * EDGE_BYTES,
             )
             for width, out in pairwise(widths)
         ]

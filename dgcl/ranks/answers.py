@@ -26,7 +26,13 @@ def from_rank_0(
         except CommError:  # a rank is gone, and all others know it
             raise
         except Exception as error:  # every rank must hear of it, whatever it is
-            _tell_all(control, error)
+            # only plain kinds travel between processes
+            kind = next(
+                k
+                for k in (TypeError, ValueError, MemoryError, OSError, RuntimeError)
+                if isinstance(error, k) or k is RuntimeError
+            )
+            control.scatter([kind(f"{error} (on rank 0)")] * control.world_size)
             raise
     else:
         meanwhile()
@@ -34,13 +40,3 @@ def from_rank_0(
     if isinstance(answer, Exception):
         raise answer
     return cast("T", answer)
-
-
-def _tell_all(control: Control, error: Exception) -> None:
-    """Give every rank an error of the same kind; only plain kinds travel between processes."""
-    kind = next(
-        k
-        for k in (TypeError, ValueError, MemoryError, OSError, RuntimeError)
-        if isinstance(error, k) or k is RuntimeError
-    )
-    control.scatter([kind(f"{error} (on rank 0)")] * control.world_size)

@@ -230,7 +230,13 @@ def _process_main(
         dist.init_process_group(default_backends(num_ranks), store=files, rank=rank, world_size=num_ranks)
         context.control = GroupControl(None, timeout)
         context.control.barrier()  # who ends at once would break connections that others still make
-        function, args = _unpacked(task)
+        try:
+            function, args = pickle.loads(task)
+        except AttributeError as error:  # of a notebook, or of python -c, which new processes do not have
+            raise TypeError(
+                f'function and args must be importable for ranks="processes" ({error}); put what they need in a module,'
+                ' or use ranks="threads"'
+            ) from error
         answer = _packed(_run_rank(function, args))
     except BaseException as error:  # carried to the parent
         answer = pickle.dumps((False, _portable(error)))
@@ -239,16 +245,6 @@ def _process_main(
             dist.destroy_process_group()
     sender.send_bytes(answer)
     sender.close()
-
-
-def _unpacked(task: bytes) -> Any:
-    try:
-        return pickle.loads(task)
-    except AttributeError as error:  # of a notebook, or of python -c, which new processes do not have
-        raise TypeError(
-            f'function and args must be importable for ranks="processes" ({error}); put what they need in a module, or'
-            ' use ranks="threads"'
-        ) from error
 
 
 def _end_with_parent(store: str) -> None:

@@ -62,7 +62,8 @@ def best_bound(
     by_cuts = cut_bound(relation, topology, row_bytes) if cuts is None else cuts.bound
     bounds = [by_cuts, *(bound for bound in others if bound is not None)]
     best = max(bounds, key=lambda bound: bound.seconds)
-    if _longest_link(relation, topology, row_bytes) <= best.seconds:
+    lengths = np.where(relation.pair_rows() > 0, _link_lengths(topology, row_bytes), 0.0)  # of a row, direct
+    if lengths.max(initial=0.0) <= best.seconds:
         return best  # the usual case: no path is longer than the direct link of a pair, if it has one
     return max(best, distance_bound(relation, topology, row_bytes), key=lambda bound: bound.seconds)
 
@@ -180,12 +181,6 @@ def _link_lengths(topology: Topology, row_bytes: int) -> FloatArray:
         slowest = np.minimum.reduceat(arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
         length[arrays.link_src, arrays.link_dst] = arrays.link_latency + row_bytes / (slowest * GIGA)
     return length
-
-
-def _longest_link(relation: Relation, topology: Topology, row_bytes: int) -> float:
-    """Return the seconds of one row over the slowest link of a pair that needs rows; inf if a pair has none."""
-    need = relation.pair_rows()
-    return float(np.where(need > 0, _link_lengths(topology, row_bytes), 0.0).max(initial=0.0))
 
 
 def _describe(cut: Cut, cover: list[int], topology: Topology) -> str:

@@ -150,18 +150,14 @@ def stage_times(relation: Relation, topology: Topology, row_bytes: int) -> Stage
     needs, at = _needs(relation, machine), _capacities(topology.arrays(), machine)
     direct = direct_seconds(relation, topology, row_bytes)
     single = unit * max(_most(needs.rows_out, at.machine_out), _most(needs.rows_in, at.machine_in))
-    two = min(_near_then_far(needs, at, unit), _far_then_near(needs, at, unit, single))
-    return StageTimes(
-        cuts, at.far, at.near, np.inf if direct is None else direct, single, two, bool(needs.rows_in.any())
-    )
-
-
-def _near_then_far(needs: Needs, at: Capacities, unit: float) -> float:
-    """Return the seconds without latencies of a near stage and a far one."""
-    return unit * max(
+    near_then_far = unit * max(
         _most(needs.copies_out, at.machine_out),
         _most(needs.copies_in, at.machine_in),
         _most(needs.device_copies_in, at.device_in),
+    )
+    two = min(near_then_far, _far_then_near(needs, at, unit, single))  # without latencies
+    return StageTimes(
+        cuts, at.far, at.near, np.inf if direct is None else direct, single, two, bool(needs.rows_in.any())
     )
 
 

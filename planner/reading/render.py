@@ -17,8 +17,9 @@ def render(facts: dict[str, Any]) -> str:
 
 def _head(facts: dict[str, Any]) -> str:
     machine, relation, bound, fold = facts["machine"], facts["relation"], facts["bound"], facts["fold"]
+    ends = "min_GBps", "max_GBps"
     wires = [
-        f"{c['count']} {c['kind']} ({_range(c['min_GBps'], c['max_GBps'])} GB/s)"
+        f"{c['count']} {c['kind']} ({' to '.join(dict.fromkeys(f'{c[end]:g}' for end in ends))} GB/s)"
         for c in machine["connections"]
     ]
     place = "" if machine["machines"] == 1 else f" in {machine['machines']} machines"
@@ -53,10 +54,6 @@ def _fold(fold: dict[str, Any]) -> str:
         "" if fold["links_alike_both_ways"] else " by cuts and distance (some links differ on the way back)"
     )
     return f"{seconds(fold['seconds'])} back, bound {seconds(fold['bound_seconds'])}{basis}"
-
-
-def _range(low: float, high: float) -> str:
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
 def _methods(methods: Sequence[dict[str, Any]]) -> str:

@@ -257,7 +257,12 @@ def _assemble(
                     f"line {row.line}: {name} to {other} is {word}, but line {rows[other].line} says {back} "
                     f"for {other} to {name}"
                 )
-    _check_nvlinks_are_between_gpus(rows, nics)
+    for name, row in rows.items():
+        for other in nics:
+            if nvlinks(row.words[other]):
+                raise ValueError(
+                    f"line {row.line}: {name} to {other} is {row.words[other]}, but NICs have no NVLinks"
+                )
 
     def block(first: list[str], second: list[str]) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(rows[a].words[b] for b in second) for a in first)
@@ -273,12 +278,3 @@ def _assemble(
         nic_names=MappingProxyType(nic_names),
         lines=MappingProxyType({name: row.line for name, row in rows.items()}),
     )
-
-
-def _check_nvlinks_are_between_gpus(rows: dict[str, _Row], nics: list[str]) -> None:
-    for name, row in rows.items():
-        for other in nics:
-            if nvlinks(row.words[other]):
-                raise ValueError(
-                    f"line {row.line}: {name} to {other} is {row.words[other]}, but NICs have no NVLinks"
-                )

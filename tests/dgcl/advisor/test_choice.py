@@ -28,8 +28,10 @@ PART = np.sort(RNG.integers(0, 4, 400))
 RATES = Rates(0.0, 1e12, 1e13, 1e10, "given")
 
 
-def advice(model="gcn:32,32,8", topology="uniform4", **options):
-    return advise(EDGES, model=model, topology=topology, part=PART, **{"rates": RATES, **options})
+def advice(model="gcn:32,32,8", topology="uniform4", copies=1, **options):
+    edges = np.concatenate([EDGES + 400 * copy for copy in range(copies)], 1)
+    part = np.tile(PART, copies)
+    return advise(edges, model=model, topology=topology, part=part, **{"rates": RATES, **options})
 
 
 def machines(bandwidth):
@@ -91,14 +93,15 @@ def test_a_slow_network_makes_replicas_pay():
 @pytest.mark.slow
 def test_less_memory_walks_to_offloading_and_out():
     """Each verdict keeps the limit; what does not fit is a row with its bytes."""
-    halo = advice().row("halo").device
-    assert advice().row("offload").device <= halo  # in as many chunks as that takes
+    whole = advice(copies=20)  # whose chunks are larger than the least that a pool takes
+    halo = whole.row("halo").device
+    assert whole.row("offload").device <= halo  # in as many chunks as that takes
     spare = read_model("gcn:32,32,8", optimizer="sgd", dtype="float16")
     assert advice(spare, memory_limit="3kB").ways_out().endswith("(2) Narrower layers.")
     assert "(2) Take more ranks: try " in advice(memory_limit="30kB").ways_out()
     verdicts = []
     for limit in np.geomspace(2 * halo, halo / 60, 24).astype(int).tolist():
-        found = advice(memory_limit=limit)
+        found = advice(copies=20, memory_limit=limit)
         if found.rows[0].refused:
             assert "(1) Give each" in found.ways_out()
             with pytest.raises(MemoryError, match=r"nothing fits in .* takes least"):

@@ -206,7 +206,6 @@ ZOO: dict[str, tuple[Callable[[], Module], str]] = {
     "HeteroLayerNorm": (lambda: pyg.HeteroLayerNorm(W, 3), "x node_type"),
     "InstanceNorm": (lambda: pyg.InstanceNorm(W), X),
     "LayerNorm": (lambda: pyg.LayerNorm(W), X),
-    "LayerNorm of vertices": (lambda: pyg.LayerNorm(W, mode="node"), X),
     "MeanSubtractionNorm": (pyg.MeanSubtractionNorm, X),
     "MessageNorm": (lambda: pyg.MessageNorm(True), "x x_0"),
     "PairNorm": (pyg.PairNorm, X),
