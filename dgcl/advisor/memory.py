@@ -25,6 +25,7 @@ _WEIGHTED = {"gcn", "sage"}
 _EDGE_BYTES, _WEIGHT_BYTES = 28, 16
 _HEAD_BYTES = 12  # of a row that edges of a block lead to
 _CUT_BYTES = 44  # of an edge of a chunk, as it is cut and sorted the other way round
+_HELD = 1.2  # of memory for what chunks have at work: blocks of earlier chunks are free between. Measured
 _TABLE_BYTES = 24  # of a row that is sent or received: ids, places, and those of the way back
 
 
@@ -41,7 +42,7 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
         chunks = [max(_chunk_bytes(each, model, number) for number in layers) for each in rows]
         sizes = {
             "graph": graph + item * ("gcn" in model.kinds) * counted.edges,  # weights
-            "a chunk's rows and edges": np.array(chunks),
+            "a chunk's rows and edges": (_HELD * np.array(chunks)).astype(int),
             "exchange buffers": np.array([pool_bytes([[each.travelling * width]]) for each in rows]),
             "exchange tables": np.array([each.tables for each in rows]) + _TABLE_BYTES * (received + sent),
         }

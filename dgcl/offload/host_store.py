@@ -271,14 +271,13 @@ class _MappedFile(mmap.mmap):
 
 
 def return_freed_memory() -> None:
-    """Let the C library return what is free, and blocks of 1 MiB and more when they are freed, in the whole process.
+    """Let the C library return blocks of at least 1 MiB to the system when they are freed, in the whole process.
 
     glibc otherwise keeps blocks of up to 32 MiB for later, and those of the size of a chunk's rows make holes of one
     another: three times the memory that is in use was seen. Where there is no such setting nothing happens.
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _is_in_memory(folder: Path) -> bool:
