@@ -2,7 +2,7 @@
 
 Buffers of exchanges are those of a rehearsal of a step (:mod:`dgcl.transport.memory`), with direct plans. A layer's
 backward makes two rows of its wider side beside what is kept, for attention three of each edge. Left out: memory that
-torch keeps but does not use, Python itself.
+torch keeps but does not use, but in chunks; Python itself.
 """
 
 from collections.abc import Sequence

@@ -31,9 +31,8 @@ def spmm(src: Any, other: Tensor, reduce: str = "sum") -> Tensor:
     if not isinstance(src, _Adjacency):
         return utils.spmm(src, other, reduce)
     edges, weight, dim = src
-    return edges.aggregate(other.movedim(dim, 0), "sum" if reduce == "add" else reduce, weight).movedim(
-        0, dim
-    )
+    kind = "sum" if reduce == "add" else reduce
+    return edges.aggregate(other.movedim(dim, 0), kind, weight).movedim(0, dim)
 
 
 def is_sum(base: type) -> bool:

@@ -161,18 +161,13 @@ def share_of_edges(
         owned = ids, np.stack([degrees, reads[ids], ids])
         # All of these are as long as the edges, or the graph.
         del arrays, graph, requests, said, pieces, read, counts, reads
-        if header[
-            0
-        ]:  # what was freed goes back, or it would be there beside what follows; a rewiring needs it again
-            getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)
         straight = method == "direct"
 
         def items() -> Iterator[RankItems]:
             for name in [*readers]:
                 yield _items(control, name, readers.pop(name), owned, part, planned, straight)
-            if header[
-                0
-            ]:  # what was freed goes back, or it were there beside the edges; a rewiring needs it again
+            # What was freed goes back, or it would be there beside the edges; a rewiring needs it again.
+            if header[0]:
                 getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)
 
         inputs = RankInputs(

@@ -55,7 +55,7 @@ def peak_of_step(comm: dgcl.Communicator, chunks: int, folder: str) -> tuple[int
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    for _ in range(2):  # a busy machine may not look at the moment that counts
+    for _ in range(6):  # a busy machine may not look at the moment that counts
         rows = h
         for layer in layers:
             rows = off.layer(layer, rows)

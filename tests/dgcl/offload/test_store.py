@@ -171,7 +171,7 @@ def test_which_files_are_on_a_disk(folder: str):
     "text, expected",
     [
         (np.int32(7), 7),
-        ("8GB", 8 << 30),
+        ("2T", 2 << 40),
         ("1.5 MiB", 3 << 19),
     ],
 )
