@@ -75,7 +75,7 @@ def claim_connections(control: Control, before: set[Connection]) -> dict[int, Co
     for one in connections.values():
         with suppress(OSError):  # the peer has ended meanwhile, and Gloo closed it
             os.set_inheritable(one.descriptor, False)
-    _ours.difference_update([one for one in _ours.copy() if not one.is_open])
+    _ours.difference_update(one for one in _ours.copy() if not one.is_open)
     _ours.update(connections.values())
     return connections
 

@@ -81,7 +81,7 @@ class Watchdog:
             target=self._run, name=f"dgcl watchdog of rank {self._rank}", daemon=True
         )
         self._thread.start()
-        _started.difference_update([each for each in _started.copy() if not each._thread.is_alive()])
+        _started.difference_update(each for each in _started.copy() if not each._thread.is_alive())
         _started.add(self)
 
     def fail(self, error: CommError) -> None:
