@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TAG = 0
 _NEVER = 3  # a tag that is never sent
 _SMALL = 312  # bytes of an object that travels in one message with its size
-_READS = 5  # of the reason of a rank whose connection is broken,
+_READS = 10  # of the reason of a rank whose connection is broken,
 _READ_SECONDS = 0.05  # with so much time behind each
 
 
