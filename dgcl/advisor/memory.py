@@ -24,8 +24,9 @@ _WEIGHTED = {"gcn", "sage"}
 #: layers of frameworks both ends, and as the adjoint has them. Weights are kept as they are, and sorted both ways.
 _EDGE_BYTES, _WEIGHT_BYTES = 28, 16
 _HEAD_BYTES = 12  # of a row that edges of a block lead to
-_CUT_BYTES = 44  # of an edge of a chunk, as it is cut and sorted the other way round
-_HELD = 1.2  # of memory for what chunks have at work: blocks of earlier chunks are free between. Measured
+_CUT_BYTES = 44  # of an edge of a chunk, as it is cut and sorted the other way round; and where frameworks sort it, too
+_SORTED_BYTES = 64
+_FREE = 1_000_000  # in small blocks that are free between others, of a rank in chunks. Measured
 _TABLE_BYTES = 24  # of a row that is sent or received: ids, places, and those of the way back
 
 
@@ -39,12 +40,16 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
     if strategy.name == "offload":
         rows = offload_rows(counted)
         width, layers = item * max(model.widths[:-1]), range(len(model.layers))
+        tables = np.array([each.tables for each in rows])
+        free = 0 * tables + _FREE
+        free[0] += tables[1:].sum() // 2  # of all that were made there; measured
         chunks = [max(_chunk_bytes(each, model, number) for number in layers) for each in rows]
         sizes = {
             "graph": graph + item * ("gcn" in model.kinds) * counted.edges,  # weights
-            "a chunk's rows and edges": (_HELD * np.array(chunks)).astype(int),
+            "a chunk's rows and edges": np.array(chunks),
             "exchange buffers": np.array([pool_bytes([[each.travelling * width]]) for each in rows]),
-            "exchange tables": np.array([each.tables for each in rows]) + _TABLE_BYTES * (received + sent),
+            "exchange tables": tables + _TABLE_BYTES * (received + sent),
+            "free between": free,
         }
     else:
         windows = strategy.argument if strategy.name == "windows" else 0  # each has tables of its own
@@ -66,7 +71,11 @@ def _chunk_bytes(rows: DeviceRows, model: Model, number: int) -> int:
     layer, item = model.layers[number], model.itemsize
     whole, both = layer.kind in _WHOLE, 1 + (model.training and number > 0)  # inputs need no gradients
     read = layer.width * (rows.sources if whole else rows.outputs * (2 - (layer.kind == "gcn")))
-    of_edge = item * (layer.kept_of_edge + 3 * model.training * layer.out * whole) + _CUT_BYTES
+    of_edge = (
+        item * (layer.kept_of_edge + 3 * model.training * layer.out * whole)
+        + _CUT_BYTES
+        + _SORTED_BYTES * whole
+    )
     gradients = read * (both - 1) + rows.outputs * layer.out * (1 + model.training)
     work = max(item * gradients + of_edge * rows.edges, item * rows.arrivals * layer.width)
     return item * (rows.slots * layer.width * both + read) + work

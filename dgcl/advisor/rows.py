@@ -62,4 +62,4 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """All numbers."""
         seconds = {"epoch": self.seconds.total, **asdict(self.seconds)}
-        return {**asdict(self), "strategy": self.strategy.spec, "seconds": seconds}
+        return {**asdict(self), "strategy": self.strategy.spec, "seconds": seconds, "device": self.device}

@@ -1,7 +1,7 @@
 """The one spelling of a strategy, and the line of code that asks for it.
 
 >>> read_strategy("grid:2,1,4").line
-'strategy="grid:2,1,4"'
+'dgcl.build_comm_info(graph, strategy="grid:2,1,4")'
 >>> read_strategy("offload:16").spec
 'offload:16'
 """
@@ -42,7 +42,7 @@ class Description:
 
     @property
     def line(self) -> str:
-        """The code that asks for it: a keyword of ``build_comm_info``, or what is called on its communicator."""
+        """The code that asks for it: a call of ``build_comm_info``, or what is called on its communicator."""
         return _KINDS[self.name].line.format(self.spec, self.argument)
 
     def layout(self, world_size: int, memory_limit: int | None = None) -> Strategy:
@@ -74,7 +74,7 @@ class _Kind:
 
     spelling: str
     read: Callable[[str], Any] | None = None
-    line: str = 'strategy="{}"'
+    line: str = 'dgcl.build_comm_info(graph, strategy="{}")'
 
 
 def _machine(text: str) -> str:
@@ -91,12 +91,12 @@ def _count(text: str) -> int:
 
 _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
-        "halo": _Kind("halo", line=""),
+        "halo": _Kind("halo", line="dgcl.build_comm_info(graph)"),
         "tail": _Kind("tail"),
         "cover": _Kind("cover[:machine]", _machine),
         "grid": _Kind("grid:R,K,S", read_grid),
         "replicas": _Kind("replicas:K", lambda hops: check_hops(_count(hops))),
-        "windows": _Kind("windows:W", _count, "comm.aggregator(windows={1})"),
+        "windows": _Kind("windows:W", _count),
         "in-place": _Kind("in-place", line="dgcl.nn.InPlaceGCN(widths)"),
         "offload": _Kind("offload:N", _count, "dgcl.Offload(comm, chunks={1})"),
     }

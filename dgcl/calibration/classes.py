@@ -145,7 +145,8 @@ class ClassModel:
         count = len(self._keys)
         _, deciding = self._decisive(parameters)
         fitted = 1 / parameters[count:]
-        unseen = self._unlimiting(parameters)
+        waits = (self._loads * parameters[count:]).max(axis=1)
+        unseen = (self._loads / waits[:, None]).max(axis=0)  # GB/s from which on no transfer waits
         used = set(np.flatnonzero(self._loads.sum(axis=0)).tolist())
         connections: list[Connection] = []
         for connection, index in zip(self._topology.connections, self._connection_class, strict=True):
@@ -156,11 +157,6 @@ class ClassModel:
                 latency = parameters[index] if self._bearing[index] else 0.0
             connections.append(replace(connection, bandwidth=_rounded(bandwidth), latency=_rounded(latency)))
         return replace(self._topology, connections=tuple(connections))
-
-    def _unlimiting(self, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For each class the GB/s from which on no transfer waits for it."""
-        waits = (self._loads * parameters[len(self._keys) :]).max(axis=1)
-        return (self._loads / waits[:, None]).max(axis=0)
 
     def describe(self, parameters: NDArray[np.float64], fitted: Topology) -> tuple[FittedClass, ...]:
         """The classes, as they stand in the fitted topology."""

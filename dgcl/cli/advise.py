@@ -61,11 +61,13 @@ def run(args: argparse.Namespace) -> int:
     from dgcl.advisor.model import read_model
     from dgcl.planner.synthetic import SHAPES
 
-    names = args.compare or [name for name in (args.explain or args.why_not,) if name]
+    names = args.compare or [*filter(None, (args.explain, args.why_not))]
     if len(args.ranks or ()) > 1:
         refuse(args, "explain why-not compare measure", "is of one number of ranks; give --ranks one")
     if args.synthetic is None:
         refuse(args, "scale", "goes with --synthetic")
+    else:
+        refuse(args, "part undirected", "goes with a graph")
     model = read_model(args.model, optimizer=args.optimizer, dtype=args.datatype, training=not args.inference)
     topologies = [resolve(args.topology, ranks) for ranks in dict.fromkeys(args.ranks or [None])]
     graph: Any = SHAPES[args.synthetic].scaled(args.scale) if args.synthetic else load_graph(args)

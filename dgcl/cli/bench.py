@@ -171,7 +171,7 @@ def _check(args: argparse.Namespace) -> None:
     if not whole and args.width and len(args.width) > 1:
         raise CliError("--width takes one number for a pattern, whose sizes come from --minbytes")
     if args.graph is None:
-        refuse(args, "part", "goes with a graph")
+        refuse(args, "part undirected", "goes with a graph")
     if not whole:
         refuse(args, "fraction", "goes with a graph or --relation")
     if args.fraction is not None and max(args.fraction) > 1:

@@ -116,7 +116,7 @@ _LEGEND = {
 def _check(args: argparse.Namespace) -> None:
     """Refuse options that do not go together, and files that cannot be written."""
     if args.graph is None:
-        refuse(args, "part strategy", "goes with a graph: a relation says already who needs what")
+        refuse(args, "part strategy undirected", "goes with a graph: a relation says already who needs what")
     if args.synthetic is None:
         refuse(args, "scale", "goes with --synthetic")
     inputs = {

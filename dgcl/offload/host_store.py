@@ -18,7 +18,7 @@ import os
 import stat
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -183,8 +183,11 @@ class HostStore:
 
         def ask() -> None:
             if file is not None and len(which):
-                for first, end in _near(which.numpy(), max(1, _BRIDGED // max(1, row_bytes))):
-                    file.will_need(at + first * row_bytes, (end - first) * row_bytes)
+                places, gap = which.numpy(), max(1, _BRIDGED // max(1, row_bytes))
+                ends = np.flatnonzero(np.diff(places, append=np.iinfo(np.int64).max) > gap + 1)
+                begins = places[np.append(0, ends[:-1] + 1)]
+                for first, last in zip(begins.tolist(), places[ends].tolist(), strict=True):
+                    file.will_need(at + first * row_bytes, (last + 1 - first) * row_bytes)
 
         return ask
 
@@ -271,13 +274,14 @@ class _MappedFile(mmap.mmap):
 
 
 def return_freed_memory() -> None:
-    """Let the C library return blocks of at least 1 MiB to the system when they are freed, in the whole process.
+    """Let the C library return what is free to the system, and from now on blocks of 128 KiB as they are freed.
 
-    glibc otherwise keeps blocks of up to 32 MiB for later, and those of the size of a chunk's rows make holes of one
-    another: three times the memory that is in use was seen. Where there is no such setting nothing happens.
+    In the whole process. glibc otherwise keeps blocks of up to 32 MiB for later, and those of the size of a chunk's
+    rows make holes of one another: three times the memory that is in use was seen. Elsewhere nothing happens.
     """
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 17)
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _is_in_memory(folder: Path) -> bool:
@@ -301,12 +305,6 @@ def _allocate(descriptor: int, num_bytes: int, folder: Path) -> None:
             f"store: {size_in_words(num_bytes)} of rows do not fit into {os.fspath(folder)}, where"
             f" {size_in_words(free.f_bavail * free.f_frsize)} are free ({error.strerror}); give another folder",
         ) from None
-
-
-def _near(rows: np.ndarray, gap: int) -> Iterator[tuple[int, int]]:
-    """(first row, end) of ascending rows, drawn together where at most ``gap`` rows lie between."""
-    ends = np.flatnonzero(np.diff(rows, append=np.iinfo(np.int64).max) > gap + 1)
-    return zip(rows[np.append(0, ends[:-1] + 1)].tolist(), (rows[ends] + 1).tolist(), strict=True)
 
 
 def _write(descriptor: int, piece: np.ndarray, offset: int) -> None:

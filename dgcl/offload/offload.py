@@ -138,8 +138,6 @@ class Offload(Handle):
             problem = error
         with comm.collective("Offload", limited=False):
             agree(comm.control, problem)
-        if memory_limit is not None or not store_cached:  # memory counts
-            return_freed_memory()
         self.comm = comm
         prefetch = prefetch and self.store.on_disk  # beside memory a thread only takes a core
         graphs = GRAPH_BYTES * comm.local.num_edges
@@ -149,6 +147,8 @@ class Offload(Handle):
         options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
         with comm.collective("Offload", limited=False):
             arrangement = arrange(comm.control, comm.local, comm.plan.topology, request, options)
+        if memory_limit is not None or not store_cached:  # memory counts
+            return_freed_memory()
         self.num_chunks = len(arrangement.rows)
         self.account = Account()
         rows = torch.from_numpy(np.concatenate(arrangement.rows))

@@ -147,7 +147,8 @@ class StepList:
         number = runtime.call_number
         try:
             if runtime.wait_policy is not self._policy:
-                self._enter_policy()
+                self._policy = runtime.wait_policy
+                self._words[interpreter.POLICY : interpreter.POLICY + 5] = self._policy
             result = rows
             if out is not None:
                 place = out.data_ptr()
@@ -262,10 +263,6 @@ class StepList:
     def _enter_buffer(self, buffer: int, argument: int, is_place: bool, shift: int = 0) -> None:
         at = interpreter.BUFFER + 3 * buffer
         self._words[at : at + 3] = argument, is_place, shift
-
-    def _enter_policy(self) -> None:
-        self._policy = self._runtime.wait_policy
-        self._words[interpreter.POLICY : interpreter.POLICY + 5] = self._policy
 
     def _prepare_result(self, shape: tuple[int, ...], result: tuple[int, int] | None) -> None:
         """Where the buffers are that come from the caller, and what the result is like."""

@@ -182,7 +182,7 @@ def test_the_screen():
     assert lines[0].startswith("Machine  uniform4, ranks 4, 4.194 MB each; rates: given")
     marked = [line for line in lines if line.startswith(("*", "="))]
     assert marked[0].startswith("*")
-    assert '-> strategy="cover"' in text
+    assert '-> dgcl.build_comm_info(graph, strategy="cover")' in text
     assert lines[-2].startswith("Left out: the loss")
 
 
