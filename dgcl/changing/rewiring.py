@@ -84,14 +84,13 @@ class Rewiring(Handle):
 
         def planned(relation: Relation) -> Plan:
             options = PlanOptions(row_bytes=comm.plan.row_bytes)
-            if method == "direct" or calls is not None:
+            if method == "direct" or calls:
                 straight = make_plan(relation, comm.plan.topology, "direct", options)
                 loss = (straight.predicted_seconds - straight.lower_bound_seconds) * (calls or 0)
-                if method == "direct" or loss <= PLANNING_SECONDS:
+                if loss <= PLANNING_SECONDS:
                     return straight
             return plan_together(control, relation, comm.plan.topology, method, options)
 
-        label = method if calls is None else f"{method}, calls={calls}"
         with comm.collective("rewire"):
             idle = {number for number, wired in wirings.items() if wired() is None}
             ids, part = (comm.layout.owned_ids, comm.part.numpy()) if owned_ids is None else (owned_ids, None)
@@ -102,7 +101,7 @@ class Rewiring(Handle):
                 planned,
                 part,
                 problem=problem,
-                method=label,
+                method=method if calls is None else f"{method}, {calls=}",
                 placement=comm.edges,
                 report=idle,
             )
@@ -140,18 +139,18 @@ class Rewiring(Handle):
     def _check_rewirable(self: Any, method: str) -> None:
         check_choice(method, "method", METHODS)
         self.require_current("rewire")
-        what = None
+        what = ""
         if self.edges not in EDGES:
             what = f"edges={self.edges!r} is decided by the whole graph"
         elif self.layouts[HALO].is_replicated:
             what = "replicas are copies of neighbourhoods of the whole graph"
         elif self.exchanges.keys() - {HALO, PARTIAL}:
-            what = "there are exchanges beside those of all edges"
-        elif self.offloads:
-            what = "an Offload is open, whose chunks are those of the old edges"
+            what = "edges of several types have an exchange each"
+        elif self.offloads or self.windows:
+            what = "windows, and the chunks of an open Offload, are those of the old edges"
         elif self.transport.fixed:
             what = f'{self.transport.fixed}; channel="collective" can be rewired'
-        if what is not None:
+        if what:
             raise ValueError(f"rewire: {what}; build a new communicator")
 
     def require_current(self, what: str) -> None:

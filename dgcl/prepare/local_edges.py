@@ -116,6 +116,8 @@ def share_of_edges(
     """
     arrays, graph = [np.zeros(0, np.int64)] * 3, None
     try:
+        if len(edges) != 2:
+            raise ValueError(f"edges must be (sources, heads), two rows (got {len(edges)})")
         named = zip(("owned_ids", "sources", "heads"), (owned_ids, *edges), strict=True)
         arrays = [as_ids(each, name).astype(np.int64, copy=False) for name, each in named]
         if len(arrays[1]) != len(arrays[2]):
@@ -167,7 +169,7 @@ def share_of_edges(
             for name in [*readers]:
                 yield _items(control, name, readers.pop(name), owned, part, planned, straight)
             # What was freed goes back, or it would be there beside the edges; a rewiring needs it again.
-            if header[0]:
+            if report is None:
                 getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)
 
         inputs = RankInputs(
@@ -241,7 +243,7 @@ def _items(
     theirs, counts, rows = map(list, zip(*of_ranks, strict=True))
     relation = Relation(
         control.world_size,
-        np.repeat(np.arange(control.world_size, dtype=np.int32), [*map(len, counts)]),
+        np.repeat(np.array(ranks, np.int32), [*map(len, counts)]),
         np.concatenate(theirs),
         np.concatenate(counts),
     )

@@ -83,10 +83,10 @@ class Rounding:
     def _sent(self, rows: Tensor, wire: torch.dtype) -> Tensor:
         """The rows as they travel; how far off the first ones are is kept."""
         sent = _encode(rows, wire)
-        if wire not in self._errors and rows.numel() and wire is not rows.dtype:
+        if wire not in self._errors and wire is not rows.dtype:
             sample = rows[:256]
             # No reduction of rows: a distributed model would be warned of it.
-            size = float(torch.dist(sample, torch.zeros_like(sample)))
+            size = float(torch.dist(sample, 0 * sample))
             if size > 0:
                 self._errors[wire] = float(torch.dist(_decode(sent[:256], sample), sample)) / size
         return sent
@@ -147,14 +147,14 @@ def _encode(rows: Tensor, wire: torch.dtype) -> Tensor:
         return rows.to(wire)
     flat = rows[:, None].flatten(1).float()
     # Rows of zeros need some scale, too; that of a row that has NaN or infinity makes all of it NaN.
-    scale = torch.nn.functional.pad(flat.abs(), (0, 1), value=1e-35).amax(1, True) / 127
+    scale = (torch.nn.functional.pad(flat.abs(), (0, 1), value=1e-35).amax(1) / 127)[:, None]
     return torch.cat([(flat / scale).round().to(wire), scale.view(wire)], 1)
 
 
 def _decode(sent: Tensor, like: Tensor) -> Tensor:
     """Rows as they were before :func:`_encode`, but for rounding, of the type and trailing shape of others."""
     if sent.dtype is torch.int8:
-        sent = (sent[:, :-4] * sent[:, -4:].contiguous().view(torch.float32)).reshape(
+        sent = (sent[:, :-4] * sent[:, -4:].repeat(1, 1).view(torch.float32)).reshape(
             len(sent), *like.shape[1:]
         )
     return sent.to(like.dtype)

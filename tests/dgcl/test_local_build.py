@@ -49,7 +49,7 @@ def train(seed: int, size: tuple[int, int], topology: str, shuffled: bool, strat
     weights = torch.from_numpy(np.random.default_rng(seed).standard_normal(size[1]))
     x_all = torch.from_numpy(rows).requires_grad_()
     dense = torch.zeros(size[0], size[0], dtype=torch.float64)
-    dense.index_put_((torch.from_numpy(heads), torch.from_numpy(sources)), weights, accumulate=True)
+    np.add.at(dense.numpy(), (heads, sources), weights)
     (dense @ x_all).pow(2).sum().backward()
     x = comm.dispatch_features(rows).requires_grad_()
     weight = comm.dispatch_edges(weights[edges])
