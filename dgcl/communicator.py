@@ -22,6 +22,7 @@ from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout, layout_of, layout_of_vertices
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors, untransformed
+from dgcl.ranks.warned import warn_of_own_sums
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
@@ -310,8 +311,6 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
 
         return local_graph(kind, self.slice_neighbourhoods(), **options)
 
-    # Looking after it.
-
     def describe(self) -> str:
         """The plan (stages, relays, time, bound), and how rows travel to and from each other rank, and why."""
         reasons = self.transport.describe()
@@ -375,6 +374,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
 
     def close(self) -> None:
         """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
+        warn_of_own_sums(self)
         for offload in list(self.offloads):
             offload.leave()
         if (lost := self.control.lost()) is not None:

@@ -56,15 +56,8 @@ class PlanParts(NamedTuple):
 def plan_arrays(relation: Relation, trees: Trees) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a plan file under their names in it."""
     return {
-        "class_source": relation.source,
-        "class_dests": relation.dests,
-        "class_count": relation.count,
-        "tree_class": trees.tree_class,
-        "tree_count": trees.tree_count,
-        "edge_ptr": trees.edge_ptr,
-        "edge_src": trees.edge_src,
-        "edge_dst": trees.edge_dst,
-        "edge_stage": trees.edge_stage,
+        name: getattr(relation, name[6:]) if name.startswith("class_") else getattr(trees, name)
+        for name in ARRAYS
     }
 
 

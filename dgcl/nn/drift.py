@@ -146,27 +146,29 @@ def remember_names(model: Module) -> None:
         _names[parameter] = name
 
 
-def compare_at_times(outputs: Tensor, comm: Communicator) -> bool:
+def compare_at_times(outputs: Tensor, comm: Communicator, equal: dict[str, Tensor]) -> bool:
     """Compare what ``outputs`` depend on over ranks, at calls 1, 2, 4, ... of this communicator; return whether this
     was one of them. Collective.
 
     Warns once, on rank 0, with :class:`dgcl.errors.InexactWarning`. Parameters with a row for each vertex of a rank
-    differ as they should, and models that are not alike are left to others' messages.
+    differ as they should, and models that are not alike are left to others' messages. So is ``equal`` compared: what
+    else must be the same on every rank, by name.
     """
     watch = _watches.setdefault(comm.transport, _Watch())
     watch.calls += 1
     if watch.calls & (watch.calls - 1) or comm.world_size == 1:
         return False
     if not watch.warned:
-        _compare(outputs, comm, watch)
+        _compare(outputs, comm, watch, equal)
     return True
 
 
-def _compare(outputs: Tensor, comm: Communicator, watch: _Watch) -> None:
+def _compare(outputs: Tensor, comm: Communicator, watch: _Watch, equal: dict[str, Tensor]) -> None:
     if outputs.requires_grad:
         watch.parameters = [ref(parameter) for parameter in parameters_of(outputs)]
     alive = [parameter for parameter in (each() for each in watch.parameters) if parameter is not None]
-    entries = [_Entry.of(_names.get(parameter, "a parameter"), parameter, comm) for parameter in alive]
+    named = [(_names.get(parameter, "a parameter"), parameter) for parameter in alive]
+    entries = [_Entry.of(*each, comm) for each in [*named, *equal.items()]]
     taken, reports = zip(*comm.control.exchange((_rows_taken(outputs, comm), entries)), strict=True)
     if taken[0] and len({*taken}) == 1:
         warn_once(
@@ -188,7 +190,9 @@ def _compare(outputs: Tensor, comm: Communicator, watch: _Watch) -> None:
             why = "call dgcl.nn.sync_gradients(model) between backward() and step(), or wrap it in"
             why += " DistributedDataParallel and give the loss ddp=True"
         warn_once(
-            comm, f"{difference}, at call {watch.calls} of a loss: ranks train models of their own; {why}"
+            comm,
+            f"{difference}, at call {watch.calls} of a loss: ranks train models of their own; {why}. What is no"
+            " parameter must come of dgcl.nn.global_sum, of a pool of dgcl.nn, or from before dgcl.dispatch",
         )
 
 

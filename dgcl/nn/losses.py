@@ -83,7 +83,7 @@ def loss(
     if isinstance(function, Module):
         settings = {
             name: value
-            for name in ("weight", "ignore_index", "reduction")
+            for name in ("weight", "pos_weight", "ignore_index", "reduction")
             if (value := getattr(function, name, None)) is not None
         }
     reduction = settings.get("reduction", "mean") if reduction is None else reduction
@@ -118,6 +118,12 @@ def loss(
                 }
             tensors, mask = tuple(first_rows(each, count) for each in tensors), first_rows(mask, count)
         outputs, *targets = tensors
+        every = {"weight": None, "ignore_index": -100, **settings, **options}
+        equal = {
+            f"{key} of {name}": value
+            for key, value in every.items()
+            if isinstance(value, Tensor) and value.shape[:1] != outputs.shape[:1]
+        }
         if outputs.shape[:1] == outputs.shape[1:2] and not torch.compiler.is_compiling():
             classes = any(len(outputs) in each.shape for each in parameters_of(outputs))
             if not outputs.requires_grad:  # partners differ, labels of classes repeat
@@ -133,7 +139,6 @@ def loss(
                 f" {targets[0].dtype}, shape {tuple(targets[0].shape)}); for classes call .long()"
             )
         if of_labels and not targets[0].is_floating_point():
-            every = {"weight": None, "ignore_index": -100, **settings, **options}
             weight, ignored = every["weight"], every["ignore_index"]
             labels = _keep_rows(targets[0], mask, ignored)
             outputs = _keep_rows(outputs, mask, 0.0)
@@ -146,7 +151,7 @@ def loss(
             if reduction == "batchmean":
                 losses = losses.flatten(1).sum(1)
             losses, divisor = _counted(losses, mask)
-        value = _reduce(losses, divisor, reduction, ddp, used, name, on_every_rank)
+        value = _reduce(losses, divisor, reduction, ddp, used, name, on_every_rank, equal)
         if not torch.compiler.is_compiling():
             used.control.pooled = marked  # sums of its own are completed
         return value
@@ -282,16 +287,20 @@ def _reduce(
     comm: Communicator,
     name: str,
     on_every_rank: bool,
+    equal: dict[str, Tensor],
 ) -> Tensor:
     """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
     # Ranks with other settings hear of it by the name.
     name += f", reduction={reduction!r}" * (reduction != "mean") + ", ddp=True" * ddp
+    if on_every_rank:
+        name += ", on_every_rank=True"
+        equal[name] = own.bfloat16()  # processors may differ in last bits
     looks = False
     if not torch.compiler.is_compiling() and functorch_level() is None:  # tensors have values
         with comm.collective(name):
-            looks = compare_at_times(losses, comm) and not ddp
+            looks = compare_at_times(losses, comm, equal) and not ddp
     # float64 counts exactly beyond the 2**24 vertices of float32.
     total = torch.stack([own.detach().double(), weight])
     if not on_every_rank:

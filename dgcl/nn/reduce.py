@@ -88,8 +88,6 @@ def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:
     """:func:`global_sum` under the name of another collective, which messages mention."""
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     if not torch.compiler.is_compiling():
-        left = (
-            comm.control.pooled[:-1] if "Norm" in name else ()
-        )  # what was taken over this rank's rows is completed
-        comm.control.pooled = left
+        # What was taken over this rank's rows is completed.
+        comm.control.pooled = comm.control.pooled[:-1] if "Norm" in name else ()
     return comm.all_reduce_sum(x.to(wide), name).to(x.dtype)

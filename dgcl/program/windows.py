@@ -5,6 +5,8 @@ An item's row travels its own tree, so what is left of a program is a program, o
 owned rows; of halo rows, relay rows and arrivals it has the window's, in their order, numbered anew.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,13 +39,10 @@ def window_programs(
         kept = window == number
         send_rows, halo_ids, arrival_rows, arrival_slots, places = _tables(program, kept)
         programs.append(
-            Program(
-                rank=program.rank,
-                world_size=program.world_size,
+            replace(
+                program,
                 num_stages=frame.transfers.num_stages,
-                num_owned=program.num_owned,
                 num_halo=len(halo_ids),
-                owned_ids=program.owned_ids,
                 halo_ids=halo_ids,
                 expand=frame.expand(program.rank),
                 fold=frame.fold(program.rank),

@@ -21,7 +21,10 @@ from dgcl.errors import CommError, DisagreementError, PeerLostError
 
 T = TypeVar("T")
 
-_MAKE_ALL = "Every rank must make the same calls in the same order"
+_MAKE_ALL = (
+    "Every rank must make the same calls in the same order, and stop early or skip a step by a number that all have:"
+    " a loss or accuracy of dgcl.nn, dgcl.nn.global_sum(x), dgcl.collect(x, dst=None)"
+)
 
 
 class Call(NamedTuple):

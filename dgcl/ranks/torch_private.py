@@ -18,24 +18,7 @@ from torch._ops import OperatorBase  # functions of torch.ops, as compiled code 
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # the class of all batch norms
 from torch.utils._pytree import tree_iter, tree_map_only  # tensors in nested arguments
 
-__all__ = [
-    "BatchNorm",
-    "OperatorBase",
-    "at_trace_time",
-    "below_autograd",
-    "current_graph_task",
-    "disabled_torch_function",
-    "functorch_level",
-    "keep_order",
-    "num_dispatch_modes",
-    "num_function_modes",
-    "profiler_enabled",
-    "skip_frame",
-    "throw_on_data_pointer",
-    "tree_iter",
-    "tree_map_only",
-    "untransformed_tensors",
-]
+__all__ = ["BatchNorm", "OperatorBase", "tree_iter", "tree_map_only", "untransformed_tensors"]
 
 profiler_enabled = torch.autograd._profiler_enabled  # calls are named only for somebody who records them
 below_autograd = torch._C._AutoDispatchBelowAutograd  # views made inside an operation may be changed in place

@@ -58,19 +58,11 @@ class PartitionReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures as plain numbers and lists."""
-        return {
-            "num_parts": self.num_parts,
-            "sizes": self.sizes.tolist(),
-            "edges": self.edges.tolist(),
-            "cut": self.cut.tolist(),
-            "boundary_sizes": self.boundary_sizes.tolist(),
-            "halo_sizes": self.halo_sizes.tolist(),
-            "balance": self.balance,
-            "edge_balance": self.edge_balance,
-            "cut_edges": self.cut_edges,
-            "boundary_vertices": self.boundary_vertices,
-            "deliveries": self.deliveries,
-        }
+        names = (
+            "num_parts", "sizes", "edges", "cut", "boundary_sizes", "halo_sizes",
+            "balance", "edge_balance", "cut_edges", "boundary_vertices", "deliveries",
+        )  # fmt: skip
+        return {name: np.asarray(getattr(self, name)).tolist() for name in names}
 
 
 def partition_report(graph: Graph, part: Any, num_parts: int) -> PartitionReport:

@@ -37,6 +37,7 @@ def machine(*wires: tuple[str, str, float, float, str]) -> Topology:
     )
 
 
+SWITCH = machine(("a", "s", 10, 0, "full"), ("b", "s", 10, 0, "full"), ("c", "s", 10, 0, "full"))
 CASES = [
     pytest.param(
         machine(("a", "b", 4, 0, "full"), ("b", "c", 4, 0, "full"), ("a", "c", 1, 0, "full")),
@@ -45,13 +46,13 @@ CASES = [
         id="relay and direct in the second stage",
     ),
     pytest.param(
-        machine(("a", "s", 10, 0, "full"), ("b", "s", 10, 0, "full"), ("c", "s", 10, 0, "full")),
+        SWITCH,
         [(0, 5, [(0, 1, 0), (0, 2, 0)])],
         [1.0],
         id="two links share the sender's port",
     ),
     pytest.param(
-        machine(("a", "s", 10, 0, "full"), ("b", "s", 10, 0, "full"), ("c", "s", 10, 0, "full")),
+        SWITCH,
         [(0, 5, [(0, 1, 0)]), (1, 5, [(1, 0, 0)])],
         [0.5],
         id="full duplex: both ways at once",
