@@ -24,8 +24,8 @@ _WEIGHTED = {"gcn", "sage"}
 #: layers of frameworks both ends, and as the adjoint has them. Weights are kept as they are, and sorted both ways.
 _EDGE_BYTES, _WEIGHT_BYTES = 28, 16
 _HEAD_BYTES = 12  # of a row that edges of a block lead to
-_CUT_BYTES = 44  # of an edge of a chunk, as it is cut and sorted the other way round; and where frameworks sort it, too
-_SORTED_BYTES = 64
+_CUT_BYTES = 44  # of an edge of a chunk, as it is cut and sorted the other way round
+_SORTED_BYTES = 64  # and where a framework sorts it, too
 _FREE = 1_000_000  # in small blocks that are free between others, of a rank in chunks. Measured
 _TABLE_BYTES = 24  # of a row that is sent or received: ids, places, and those of the way back
 
@@ -71,11 +71,8 @@ def _chunk_bytes(rows: DeviceRows, model: Model, number: int) -> int:
     layer, item = model.layers[number], model.itemsize
     whole, both = layer.kind in _WHOLE, 1 + (model.training and number > 0)  # inputs need no gradients
     read = layer.width * (rows.sources if whole else rows.outputs * (2 - (layer.kind == "gcn")))
-    of_edge = (
-        item * (layer.kept_of_edge + 3 * model.training * layer.out * whole)
-        + _CUT_BYTES
-        + _SORTED_BYTES * whole
-    )
+    of_edge = item * layer.kept_of_edge + _CUT_BYTES
+    of_edge += whole * (3 * item * model.training * layer.out + _SORTED_BYTES)
     gradients = read * (both - 1) + rows.outputs * layer.out * (1 + model.training)
     work = max(item * gradients + of_edge * rows.edges, item * rows.arrivals * layer.width)
     return item * (rows.slots * layer.width * both + read) + work

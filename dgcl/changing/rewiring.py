@@ -87,7 +87,7 @@ class Rewiring(Handle):
             if method == "direct" or calls:
                 straight = make_plan(relation, comm.plan.topology, "direct", options)
                 loss = (straight.predicted_seconds - straight.lower_bound_seconds) * (calls or 0)
-                if loss <= PLANNING_SECONDS:
+                if method == "direct" or loss <= PLANNING_SECONDS:
                     return straight
             return plan_together(control, relation, comm.plan.topology, method, options)
 

@@ -83,7 +83,7 @@ class Rounding:
     def _sent(self, rows: Tensor, wire: torch.dtype) -> Tensor:
         """The rows as they travel; how far off the first ones are is kept."""
         sent = _encode(rows, wire)
-        if wire not in self._errors and wire is not rows.dtype:
+        if wire not in self._errors and len(rows) and wire is not rows.dtype:
             sample = rows[:256]
             # No reduction of rows: a distributed model would be warned of it.
             size = float(torch.dist(sample, 0 * sample))
@@ -153,7 +153,7 @@ def _encode(rows: Tensor, wire: torch.dtype) -> Tensor:
 
 def _decode(sent: Tensor, like: Tensor) -> Tensor:
     """Rows as they were before :func:`_encode`, but for rounding, of the type and trailing shape of others."""
-    if sent.dtype is torch.int8:
+    if sent.dtype is torch.int8:  # repeated, as contiguous() leaves a single row where no float may begin
         sent = (sent[:, :-4] * sent[:, -4:].repeat(1, 1).view(torch.float32)).reshape(
             len(sent), *like.shape[1:]
         )

@@ -203,9 +203,9 @@ class DeviceExchange(Lives, WholeCalls):
         """For each rank how rows travel to and from it, and why."""
         return self._connections.reasons
 
-    def memory(self, *layers: Any, **kinds: Any) -> MemoryReport:
+    def memory(self, widths: Sequence[Any], dtype: torch.dtype, **kinds: Any) -> MemoryReport:
         """Predict what buffers and tables take; see :func:`dgcl.transport.memory.predict_memory`."""
-        return predict_memory(self._programs, *layers, staged_rows=self.staged_rows.tolist(), **kinds)
+        return predict_memory(self._programs, widths, dtype, staged_rows=self.staged_rows.tolist(), **kinds)
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """Keep a result's memory until another stream than that of the calls has read it.

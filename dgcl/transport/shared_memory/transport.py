@@ -127,9 +127,9 @@ class SharedMemoryTransport(Lives):
             "this rank" if p == self.runtime.rank else "shared memory: each maps the other's" for p in peers
         ]
 
-    def memory(self, *layers: Any, **kinds: Any) -> MemoryReport:
+    def memory(self, widths: Sequence[Any], dtype: torch.dtype, **kinds: Any) -> MemoryReport:
         """Predict the bytes of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
-        return predict_memory(self.runtime.programs, *layers, **kinds)
+        return predict_memory(self.runtime.programs, widths, dtype, **kinds)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor from the pool; its memory returns to the pool when its storage dies."""
