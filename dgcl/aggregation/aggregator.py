@@ -27,6 +27,7 @@ from dgcl.aggregation.steps import Aggregation
 from dgcl.aggregation.windows import HaloWindows, divide
 from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.ranks.tensors import beside_the_graph, mark_of, refuse_vmap, require_tensors, untransformed
+from dgcl.relation.kernels import gather, split_edges
 from dgcl.topology.checks import check_choice
 from dgcl.transport.row_checks import as_memory, check_rows, version_of
 from dgcl.transport.steps import FOR_MEAN
@@ -223,7 +224,7 @@ def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | None) -> Aggr
     of_comm = _operations.setdefault(comm, {})
     if ("sum", windows) not in of_comm:
         whole = of_comm.get(("sum", None)) or _build_operation(comm)
-        of_comm["sum", windows] = whole if windows is None else divide(whole, comm.local, windows)
+        of_comm["sum", windows] = whole if windows is None else divide(whole, windows)
     if (reduce, windows) not in of_comm:
         scale = _scale_of(comm, reduce)
         assert scale is not None
@@ -247,17 +248,17 @@ def _build_operation(comm: Aggregating) -> Operation:
     if comm.device.type == "cpu":
         edges.prepare()
     local, n = comm.local, comm.local.num_owned
-    heads, tails = local.heads, local.indices
-    reads_halo = np.split(tails >= n, [local.indptr[n]])  # at owned rows, and at partial sums
+    # Of owned rows, and of partial sums.
+    of_heads = [split_edges(each, local.indices, n) for each in (local.indptr[: n + 1], local.indptr[n:])]
     num_partial, num_halo = len(local.partial_ids), local.num_halo
-    fresh = _rows_moved(comm, PARTIAL, heads), _rows_moved(comm, HALO, tails)
+    fresh = _rows_moved(comm, PARTIAL, local.heads), _rows_moved(comm, HALO, local.indices)
     written = [as_mask(rows, n) for rows in fresh]
     blocks, places = [], []
     for partial, halo in ((False, False), (True, False), (False, True), (True, True)):
-        ids = np.flatnonzero(reads_halo[partial] == halo) + partial * local.indptr[n]
+        heads, tails, ids = of_heads[partial][halo]
         block = Block(
-            heads[ids] - n * partial,
-            tails[ids] - n * halo,
+            heads,
+            tails,
             num_partial if partial else n,
             num_halo if halo else n,
             device=comm.device,
@@ -285,7 +286,7 @@ def _rows_moved(comm: Aggregating, exchange: str, summed: NDArray[np.integer]) -
         return None
     moved = np.zeros(program.num_local, bool)
     moved[arriving] = True
-    return None if moved[summed].any() else torch.from_numpy(arriving.astype(np.int64))
+    return None if gather(moved, summed).any() else torch.from_numpy(arriving.astype(np.int64))
 
 
 def _numbers(comm: Aggregating) -> tuple[int | None, int | None]:

@@ -49,6 +49,9 @@ class Block:
     16-bit floats, else the type of the rows. At each head edges are added in the order in which they were given. All
     methods work in place or on new tensors, without autograd.
 
+    Attributes:
+        ends: ``heads`` and ``tails``.
+
     Raises:
         ValueError: ``heads`` and ``tails`` are of two lengths, have 2**31 edges or more, or a row that is not there.
     """
@@ -73,7 +76,7 @@ class Block:
         for name, rows, count in (("heads", heads, num_heads), ("tails", tails, num_tails)):
             if len(rows) and not 0 <= rows.min() <= rows.max() < count:
                 raise ValueError(f"{name} must be in [0, {count}) (got {rows.min()} to {rows.max()})")
-        self._ends, self._sizes = (heads, tails), (num_heads, num_tails)
+        self.ends, self._sizes = (heads, tails), (num_heads, num_tails)
         self._first, self._written = (first_heads, first_tails), (written_heads, written_tails)
         self._device = torch.device(device)
         self._sides: list[Side | None] = [None, None]  # by head, by tail; both of a block and its transposed
@@ -92,7 +95,7 @@ class Block:
     @property
     def num_edges(self) -> int:
         """Edges, those that occur several times as often as they do."""
-        return len(self._ends[0])
+        return len(self.ends[0])
 
     @property
     def transposed(self) -> Block:
@@ -100,7 +103,7 @@ class Block:
         other = object.__new__(Block)
         other.__dict__.update(
             self.__dict__,
-            _ends=self._ends[::-1],
+            ends=self.ends[::-1],
             _sizes=self._sizes[::-1],
             _first=self._first[::-1],
             _written=self._written[::-1],
@@ -160,7 +163,7 @@ class Block:
     def _grouped(self) -> Side:
         side = self._sides[self._side]
         if side is None:
-            edges = group_edges(*self._ends, self.num_heads, self._first[0])
+            edges = group_edges(*self.ends, self.num_heads, self._first[0])
             side = self._sides[self._side] = side_class(self._device)(
                 edges, self._sizes, self._device, self._written[0]
             )

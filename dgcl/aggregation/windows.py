@@ -31,7 +31,6 @@ from dgcl.aggregation.block import Block, as_mask
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.aggregation.steps import Aggregation
-from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import Transport
 from dgcl.transport.steps import (
     EXPAND,
@@ -176,22 +175,20 @@ class WindowedOperation(Aggregation):
         return steps
 
 
-def divide(whole: Operation, local: LocalGraph, windows: HaloWindows) -> WindowedOperation:
+def divide(whole: Operation, windows: HaloWindows) -> WindowedOperation:
     """Divide an operation's edges from halo rows by the windows of these."""
-    n, num_windows = local.num_owned, len(windows.exchanges)
-    device = whole.edges[0].device
+    own, outgoing, *from_halo = whole.blocks
+    n, num_windows, device = own.num_heads, len(windows.exchanges), whole.edges[0].device
     sizes = np.bincount(windows.window, minlength=num_windows)
     order = np.argsort(windows.window, kind="stable")
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
-    ids = [of_block.cpu().numpy() for of_block in whole.edges]
     first_heads, first_tails = np.zeros(n, bool), windows.read_by_others.copy()
-    first_heads[local.heads[ids[2]]] = True
-    first_tails[local.indices[ids[1]]] = True
+    first_heads[from_halo[0].ends[0]] = True
+    first_tails[outgoing.ends[1]] = True
     own = Block(
-        local.heads[ids[0]],
-        local.indices[ids[0]],
+        *own.ends,
         n,
         n,
         device,
@@ -201,18 +198,17 @@ def divide(whole: Operation, local: LocalGraph, windows: HaloWindows) -> Windowe
     )
 
     divided = []
-    for of_block, block, first_head in ((ids[2], whole.blocks[2], 0), (ids[3], whole.blocks[3], n)):
-        of_edges = windows.window[local.indices[of_block] - n]
+    for block, places in zip(from_halo, whole.edges[2:], strict=True):
+        heads, tails = block.ends
+        of_edges = windows.window[tails]
         ends = np.cumsum(np.bincount(of_edges, minlength=num_windows))
-        by_window = of_block[np.argsort(of_edges, kind="stable")]
         result = []
-        for q, mine in enumerate(np.split(by_window, ends[:-1])):
-            heads, tails = local.heads[mine] - first_head, place[local.indices[mine] - n]
-            result.append((Block(heads, tails, block.num_heads, int(sizes[q]), device), mine))
+        for q, mine in enumerate(np.split(np.argsort(of_edges, kind="stable"), ends[:-1])):
+            part = Block(heads[mine], place[tails[mine]], block.num_heads, int(sizes[q]), device)
+            result.append((part, places[mine]))
         divided.append(result)
     in_turn = [each for of_window in zip(*divided, strict=True) for each in of_window]
-    blocks = (own, whole.blocks[1], *(block for block, _ in in_turn))
-    edges = (*whole.edges[:2], *(torch.from_numpy(mine).to(device) for _, mine in in_turn))
+    blocks, edges = zip((own, whole.edges[0]), (outgoing, whole.edges[1]), *in_turn, strict=True)
     weights = (None,) * len(blocks)
     return WindowedOperation(
         blocks, edges, windows, whole.fold, whole.fresh[0], weights=weights, memory=whole.memory

@@ -49,37 +49,36 @@ def own_edges(
     owned_ids: Ids,
     sources: Ids,
     heads: Ids,
-) -> tuple[Graph, Ids, Ids, list[Any]]:
+) -> tuple[Graph, Ids, Ids, Ids, list[Any]]:
     """A rank's edges, sorted by row of their head, or its id, and how many of them read each vertex of all ranks.
 
     Time and memory: linear in its edges, and 20 bytes for each vertex of the whole graph.
 
     Returns:
-        The edges, where those of each owned vertex are, and how many read each vertex; and for each rank the ids of its
-        vertices that this one lacks, with their numbers of edges.
+        The edges, where those of each owned vertex are and how many, and how many read each vertex; and for each rank
+        the ids of its vertices that this one lacks, with their numbers of edges.
 
     Raises:
         ValueError: An id is out of range, or a head is not owned.
     """
     for name, ids in (("sources", sources), ("heads", heads)):
         check_range(name, ids, rank, len(part))
-    foreign = part != rank
-    if foreign[heads].any():
+    foreign, rows, grouped_by = part != rank, owned_ids, heads
+    if by_row and (np.diff(owned_ids) < 0).any():
+        rows, row_of = np.arange(len(owned_ids)), np.full(len(part), len(owned_ids))
+        row_of[owned_ids] = rows
+        grouped_by = row_of[heads]
+    graph = graph_from_edges(sources, grouped_by, len(part))
+    degrees, reads = graph.in_degrees()[rows], graph.out_degrees()
+    if degrees.sum() < len(heads):
         raise ValueError(
             f"heads of rank {rank} must be vertices that it owns: each rank gives the in-edges of its own (got"
             f" vertex {heads[np.argmax(foreign[heads])]})"
         )
-    rows = owned_ids
-    if by_row and (np.diff(owned_ids) < 0).any():
-        rows, row_of = np.arange(len(owned_ids)), np.empty(len(part), np.int64)
-        row_of[owned_ids] = rows
-        heads = row_of[heads]
-    graph = graph_from_edges(sources, heads, len(part))
-    reads = graph.out_degrees()
     lacking = np.flatnonzero((reads > 0) & foreign).astype(graph.indices.dtype)
     owners, narrow = part[lacking], _narrow(reads)
     lacking_of_ranks = (lacking[owners == peer] for peer in range(world_size))
-    return graph, rows, reads, [(ids, narrow[ids]) for ids in lacking_of_ranks]
+    return graph, rows, degrees, reads, [(ids, narrow[ids]) for ids in lacking_of_ranks]
 
 
 def share_of_edges(
@@ -130,7 +129,7 @@ def share_of_edges(
         pieces: list[Any] = [(*header, ids)] * control.world_size
         try:
             if part is not None:
-                graph, rows, reads, requests = own_edges(
+                graph, rows, degrees, reads, requests = own_edges(
                     control.rank, part, control.world_size, placement == "head", *arrays
                 )
                 pieces = [(*header, each) for each in requests]
@@ -151,7 +150,6 @@ def share_of_edges(
         first_edge = first_edges[control.rank]
         for read, counts in pieces:
             reads[read] += counts
-        degrees = graph.in_degrees()[rows]
         if placement == "head":
             first, order = first_edge + graph.indptr[rows], graph.edge_ids
             if order is not None:
@@ -229,9 +227,8 @@ def _items(
     row_of = np.empty_like(part)
     row_of[ids[by_id]] = np.arange(len(ids))
     readers_of_pairs = np.repeat(ranks, [*map(len, readers)])
-    own = np.full(len(ids), control.rank, np.int32)
     classes = build_classes(
-        demand_of_pairs(own, row_of[np.concatenate(readers)], readers_of_pairs, len(ranks))
+        demand_of_pairs(part[ids], row_of[np.concatenate(readers)], readers_of_pairs, len(ranks))
     )
     mine, wanted_rows = classes.relation, by_id[classes.items]
     dests = mine.dest_matrix()
@@ -285,16 +282,13 @@ def _owners(ids_of_ranks: Sequence[Ids]) -> NDArray[np.int32]:
         raise ValueError("owned_ids: all ranks together must own a vertex (they are empty on every rank)")
     for rank, ids in enumerate(ids_of_ranks):
         check_range("owned_ids", ids, rank, len(part))
-        if (part[ids] >= 0).any():
-            twice = ids[np.argmax(part[ids] >= 0)]
-            raise ValueError(f"owned_ids: vertex {twice} has two owners, ranks {part[twice]} and {rank}")
         part[ids] = rank
     if (part < 0).any():  # then another one is there twice
-        times = [np.bincount(ids) for ids in ids_of_ranks]
-        rank = int(np.argmax([each.max(initial=0) for each in times]))
-        raise ValueError(
-            f"owned_ids of rank {rank} must be distinct (vertex {times[rank].argmax()} is there twice)"
-        )
+        twice = np.bincount(np.concatenate(ids_of_ranks)).argmax()
+        owners = [
+            rank for rank, ids in enumerate(ids_of_ranks) for _ in range(np.count_nonzero(ids == twice))
+        ]
+        raise ValueError(f"owned_ids must name each vertex once (got vertex {twice} from ranks {owners})")
     return part
 
 

@@ -71,14 +71,8 @@ def group_masks(graph: Graph, group: NDArray[np.int32], num_groups: int) -> NDAr
     from dgcl.relation import kernels
 
     masks = empty_masks(graph.num_nodes, num_groups)
-    if len(masks) == 1:
-        kernels.mark_readers(graph.indptr, graph.indices, np.arange(graph.num_nodes), group, masks[0])
-    else:  # word by word, each by the vertices whose group's bit it holds
-        word_of = (group >> 6).astype(np.uint16)
-        by_word = np.argsort(word_of, kind="stable")
-        ends = np.cumsum(np.bincount(word_of, minlength=len(masks)))
-        for word, (stop, size) in enumerate(zip(ends, np.diff(ends, prepend=0), strict=True)):
-            kernels.mark_readers(graph.indptr, graph.indices, by_word[stop - size : stop], group, masks[word])
+    for word, mask in enumerate(masks):  # each by the vertices whose group's bit it holds
+        kernels.mark_readers(graph.indptr, graph.indices, np.flatnonzero(group >> 6 == word), group, mask)
     return masks
 
 

@@ -1,4 +1,4 @@
-"""Compiled loops that find who wants which item, and group items with equal masks.
+"""Compiled loops that find who wants which item, group items with equal masks, and number and divide edges.
 
 Masks of all N items are kept word by word, (W, N): the pass over the edges then writes at random into one word's N
 entries only, which caches can hold, and everything after it reads front to back. Loaded on first use (numba).
@@ -52,6 +52,42 @@ def mark_pairs(
         item, rank = np.uint64(items[pair]), ranks[pair]
         if owner[item] != rank:
             masks[rank >> 6, item] |= one << masks.dtype.type(rank & 63)
+
+
+@compiled
+def gather(values: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
+    """``values[ids]``, all ids in range: with ids of 32 bits in a fifth of numpy's time."""
+    result = np.empty(ids.size, values.dtype)
+    for e in range(ids.size):
+        result[e] = values[np.uint64(ids[e])]
+    return result
+
+
+@compiled
+def split_edges(indptr: NDArray[np.int64], tails: NDArray[np.int32], num_owned: int) -> tuple[Any, Any]:
+    """Divide the edges of some heads, those of the i-th at ``indptr[i]:indptr[i + 1]``, in one pass.
+
+    Returns:
+        Of the edges from owned rows, and of those from halo rows, heads, tails, which count from 0 in the halo too, and
+        places in `tails`.
+    """
+    num_edges, own, halo = indptr[-1] - indptr[0], 0, 0
+    for e in range(indptr[0], indptr[-1]):
+        halo += tails[e] < num_owned
+    heads, rows = np.empty(num_edges, np.int32), np.empty(num_edges, np.int32)
+    places, first = np.empty(num_edges, np.int64), halo
+    for head in range(indptr.size - 1):
+        for e in range(indptr[head], indptr[head + 1]):
+            row = tails[e]
+            if row < num_owned:
+                k = own
+                own += 1
+            else:
+                k = halo
+                halo += 1
+                row -= num_owned
+            heads[k], rows[k], places[k] = head, row, e
+    return (heads[:first], rows[:first], places[:first]), (heads[first:], rows[first:], places[first:])
 
 
 @compiled

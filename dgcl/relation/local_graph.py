@@ -177,6 +177,8 @@ def number_edges(edges: RankEdges, owned: Ids, halo: Ids, partial: Ids) -> Numbe
     Raises:
         ValueError: There is no row of a head or of a source.
     """
+    from dgcl.relation.kernels import gather
+
     row_of = np.full(edges.num_vertices, -1, np.int32)
 
     def number(ids: Ids, first: int) -> None:
@@ -189,7 +191,7 @@ def number_edges(edges: RankEdges, owned: Ids, halo: Ids, partial: Ids) -> Numbe
     heads = row_of[edges.heads]
     row_of[partial // edges.slices] = -1
     number(halo, num_owned)
-    indices, order = row_of[edges.sources], edges.order
+    indices, order = gather(row_of, edges.sources), edges.order
     for ids, rows in ((edges.heads, heads), (edges.sources, indices)):
         if len(rows) and rows.min() < 0:
             raise ValueError(f"a rank sums an edge of vertex {ids[np.argmin(rows)]}, of which it has no row")

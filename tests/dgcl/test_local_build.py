@@ -114,9 +114,14 @@ def refused(owned, sources, heads, keywords):
 
 HALVES, NOTHING = [[0, 1], [2, 3]], [[], []]
 REFUSALS = {
-    "two-owners": ([[0, 1], [1, 3]], NOTHING, NOTHING, "vertex 1 has two owners, ranks 0 and 1"),
+    "two-owners": ([[0, 1], [1, 3]], NOTHING, NOTHING, r"vertex 1 from ranks \[0, 1\]"),
     "no-owner": ([[0, 1], [2, 4]], NOTHING, NOTHING, r"owned_ids of rank 1 must lie in \[0, 4\)"),
-    "twice-on-a-rank": ([[0, 1], [2, 2]], NOTHING, NOTHING, "owned_ids of rank 1 must be distinct"),
+    "twice-on-a-rank": (
+        [[0, 1], [2, 2]],
+        NOTHING,
+        NOTHING,
+        r"each vertex once \(got vertex 2 from ranks \[1, 1\]",
+    ),
     "source-of-nobody": (
         HALVES,
         [[], [9]],

@@ -121,7 +121,7 @@ def test_pieces_write_what_the_whole_writes(order: str, share: float, number: in
             each.put_piece(x, found, weight, piece=piece, number=number)
             if piece == 0:
                 assert torch.equal(found[early], expected[early])
-                has_edge = torch.from_numpy(np.bincount(each._ends[0], minlength=each.num_heads) > 0)
+                has_edge = torch.from_numpy(np.bincount(each.ends[0], minlength=each.num_heads) > 0)
                 assert torch.equal(found.isnan()[:, 0], has_edge & ~torch.from_numpy(early))
             else:
                 assert torch.equal(found[~before], expected[~before])
