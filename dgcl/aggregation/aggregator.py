@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -75,7 +76,9 @@ class Aggregator:
             self.operation = operation
             if edge_weight is None:
                 return
-            self._scale = _scale_of(comm, reduce)
+            if reduce == "mean":
+                scale = np.repeat(np.concatenate(_scales(comm)), np.diff(comm.local.indptr))
+                self._scale = torch.from_numpy(scale).to(comm.device)
             if edge_weight.requires_grad:
                 self._learned = edge_weight
             else:
@@ -226,22 +229,24 @@ def _shared(comm: Aggregating, reduce: str, windows: HaloWindows | None) -> Aggr
         whole = of_comm.get(("sum", None)) or _build_operation(comm)
         of_comm["sum", windows] = whole if windows is None else divide(whole, windows)
     if (reduce, windows) not in of_comm:
-        scale = _scale_of(comm, reduce)
-        assert scale is not None
-        of_comm[reduce, windows] = of_comm["sum", windows].weighted(scale, purpose=FOR_MEAN)
+        whole, scales = of_comm["sum", windows], _scales(comm)
+        # Blocks of sums at owned rows and of partial sums take turns.
+        weights = [gather(scales[i % 2], block.ends[0]) for i, block in enumerate(whole.blocks)]
+        on_device = tuple(torch.from_numpy(each).to(comm.device) for each in weights)
+        of_comm[reduce, windows] = replace(whole, weights=on_device, purpose=FOR_MEAN)
     return of_comm[reduce, windows]
 
 
-def _scale_of(comm: Aggregating, reduce: str) -> Tensor | None:
-    """``(E,)`` what a reduction multiplies each edge's row with: for a mean 1 over the in-degree of its head.
+def _scales(comm: Aggregating) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What a mean multiplies each edge's row with, at owned rows and in partial sums: 1 over the in-degree of its head.
 
-    So partial sums are parts of the mean, and no 16-bit sum overflows. None: ones.
+    So partial sums are parts of the mean, and no 16-bit sum overflows.
     """
-    if reduce == "sum":
-        return None
     local = comm.local
-    degrees = np.concatenate([local.in_degrees[: local.num_owned], local.partial_in_degrees])
-    return torch.from_numpy(np.repeat(1 / np.maximum(degrees, 1), np.diff(local.indptr))).to(comm.device)
+    return (
+        1 / np.maximum(local.in_degrees[: local.num_owned], 1),
+        1 / np.maximum(local.partial_in_degrees, 1),
+    )
 
 
 def _build_operation(comm: Aggregating) -> Operation:

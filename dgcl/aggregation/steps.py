@@ -65,10 +65,10 @@ class Aggregation:
         """What is carried out, in this order; with ``rounds`` sums are of another type than rows."""
         raise NotImplementedError
 
-    def weighted(self, weight: Tensor, purpose: int = 0) -> Self:
-        """The same with weights ``(E,)`` of the rank's edges, for this purpose; by default as a weighted one."""
+    def weighted(self, weight: Tensor) -> Self:
+        """The same with weights ``(E,)`` of the rank's edges."""
         weights = tuple(weight.index_select(0, ids) for ids in self.edges)
-        return replace(self, weights=weights, purpose=purpose or self.purpose | WEIGHTED)
+        return replace(self, weights=weights, purpose=self.purpose | WEIGHTED)
 
     def run(
         self, x: Tensor, transport: Transport, *, keep: bool = False, out: Tensor | None = None

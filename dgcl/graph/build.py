@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph.csr import Graph, index_dtype
-from dgcl.graph.id_arrays import as_ids, as_num_nodes
+from dgcl.graph.id_arrays import any_outside, as_ids, as_num_nodes
 
 MAX_GUESSED_NODES_PER_EDGE = 64
 MIN_GUESSED_NODES = 1 << 24
@@ -40,7 +40,7 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
     indptr = np.zeros(num_nodes + 1, np.int64)
     bad, ascending = csr_kernels.count_ids(dst, num_nodes, indptr)
     if bad < 0:
-        bad = csr_kernels.first_outside(src, num_nodes)
+        bad = first_outside(src, num_nodes)
     if bad >= 0:
         raise _out_of_range(name, int(bad), int(src[bad]), int(dst[bad]), num_nodes)
     np.cumsum(indptr, out=indptr)
@@ -84,9 +84,6 @@ def graph_from_in_csr(indptr: Any, indices: Any, num_nodes: int | None = None, *
     """
     in_indptr, src = _check_csr(indptr, indices, num_nodes, name)
     num_nodes = len(in_indptr) - 1
-
-    from dgcl.graph.csr_kernels import first_outside
-
     bad = first_outside(src, num_nodes)
     if bad >= 0:
         row = int(np.searchsorted(in_indptr, bad, side="right")) - 1
@@ -143,6 +140,11 @@ def guess_num_nodes(
             f"{way_out}, or pass num_nodes"
         )
     return guess
+
+
+def first_outside(ids: NDArray[Any], num_nodes: int) -> int:
+    """The position of the first id that is negative or not below ``num_nodes``, or -1."""
+    return int(np.argmax((ids < 0) | (ids >= num_nodes))) if any_outside(ids, num_nodes) else -1
 
 
 def _out_of_range(name: str, edge: int, u: int, v: int, num_nodes: int) -> ValueError:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.graph.id_arrays import as_num_nodes
+from dgcl.graph.id_arrays import any_outside, as_num_nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Graph:
                 "indptr must start at 0 and never fall; as_graph builds it from any kind of graph"
             )
         _require(self.indices, "indices", expected, num_edges, "indptr[-1]")
-        if num_edges and (self.indices.min() < 0 or self.indices.max() >= self.num_nodes):
+        if any_outside(self.indices, self.num_nodes):
             raise ValueError(
                 f"indices must be 0..{self.num_nodes - 1} (got {self.indices.min()}..{self.indices.max()})"
             )

@@ -24,15 +24,6 @@ def bucket_bits(num_nodes: int) -> int:
 
 
 @compiled
-def first_outside(ids: NDArray[Any], num_nodes: int) -> int:
-    """Return the position of the first id that is negative or >= num_nodes, or -1."""
-    for e in range(ids.size):
-        if ids[e] < 0 or ids[e] >= num_nodes:
-            return e
-    return -1
-
-
-@compiled
 def count_ids(ids: NDArray[Any], num_nodes: int, indptr: NDArray[np.int64]) -> tuple[int, bool]:
     """Count each id into ``indptr[id + 1]``; stop at the first id out of range.
 

@@ -58,6 +58,11 @@ def _as_numpy(values: Any, name: str) -> NDArray[Any]:
         raise ValueError(f"{name} must be a rectangular array of integers ({error})") from None
 
 
+def any_outside(ids: NDArray[Any], end: int) -> bool:
+    """Whether an id of 32 or 64 bits is negative or at least ``end``: as unsigned ones, negative ids are large."""
+    return bool(ids.view(f"u{ids.itemsize}").max(initial=0) >= end)
+
+
 def as_num_nodes(num_nodes: Any) -> int:
     """Return `num_nodes` as a positive int.
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.graph.build import graph_from_edges
-from dgcl.graph.id_arrays import as_ids
+from dgcl.graph.id_arrays import any_outside, as_ids
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
@@ -294,7 +294,7 @@ def _owners(ids_of_ranks: Sequence[Ids]) -> NDArray[np.int32]:
 
 def check_range(name: str, ids: Ids, rank: int, num_nodes: int) -> None:
     """Raise unless ids of a rank are vertices."""
-    if ids.view(np.uint64).max(initial=0) >= num_nodes:  # negative ones are large then
+    if any_outside(ids, num_nodes):
         raise ValueError(
             f"{name} of rank {rank} must lie in [0, {num_nodes}), as all ranks own {num_nodes} vertices (got"
             f" {ids.min()} to {ids.max()})"
