@@ -72,9 +72,9 @@ def scatter_edges(
     low = (1 << bits) - 1
     for e in range(dst.size):
         v = dst[e]
-        k = cursor[v >> bits]
-        cursor[v >> bits] = k + 1
-        edge_ids[k] = (v & low) << EDGE_BITS | e
+        bucket = v >> bits
+        edge_ids[cursor[bucket]] = (v & low) << EDGE_BITS | e
+        cursor[bucket] += 1
 
 
 @compiled

@@ -61,8 +61,8 @@ def own_edges(
     Raises:
         ValueError: An id is out of range, or a head is not owned.
     """
-    for name, ids in (("sources", sources), ("heads", heads)):
-        check_range(name, ids, rank, len(part))
+    check_range("sources", sources, rank, len(part))
+    check_range("heads", heads, rank, len(part))
     foreign, rows, grouped_by = part != rank, owned_ids, heads
     if by_row and (np.diff(owned_ids) < 0).any():
         rows, row_of = np.arange(len(owned_ids)), np.full(len(part), len(owned_ids))
@@ -77,8 +77,8 @@ def own_edges(
         )
     lacking = np.flatnonzero((reads > 0) & foreign).astype(graph.indices.dtype)
     owners, narrow = part[lacking], _narrow(reads)
-    lacking_of_ranks = (lacking[owners == peer] for peer in range(world_size))
-    return graph, rows, degrees, reads, [(ids, narrow[ids]) for ids in lacking_of_ranks]
+    lacking_of_ranks = [(ids := lacking[owners == peer], narrow[ids]) for peer in range(world_size)]
+    return graph, rows, degrees, reads, lacking_of_ranks
 
 
 def share_of_edges(

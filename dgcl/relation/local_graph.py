@@ -182,8 +182,11 @@ def number_edges(edges: RankEdges, owned: Ids, halo: Ids, partial: Ids) -> Numbe
     row_of = np.full(edges.num_vertices, -1, np.int32)
 
     def number(ids: Ids, first: int) -> None:
-        here = np.flatnonzero(ids % edges.slices == edges.slice)
-        row_of[ids[here] // edges.slices] = first + here
+        rows = np.arange(first, first + len(ids), dtype=np.int32)
+        if edges.slices > 1:
+            here = ids % edges.slices == edges.slice
+            ids, rows = ids[here] // edges.slices, rows[here]
+        row_of[ids] = rows
 
     num_owned, num_rows = len(owned), len(owned) + len(partial)
     number(owned, 0)
