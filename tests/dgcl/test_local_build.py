@@ -134,6 +134,7 @@ REFUSALS = {
         [[3], []],
         "heads of rank 0 must be vertices that it owns.*vertex 3",
     ),
+    "head-of-another-in-no-order": ([[1, 0], [2, 3]], [[2], []], [[3], []], "heads of rank 0.*vertex 3"),
     "lengths": (HALVES, [[2, 3], []], [[1], []], r"sources and heads must be as many \(got 2 and 1\)"),
     "no-integers": (HALVES, [[0.5], []], [[1], []], "sources must hold integers"),
     "method": (HALVES, NOTHING, NOTHING, "method must be one of auto"),

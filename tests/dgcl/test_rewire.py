@@ -282,3 +282,15 @@ def alone() -> str:
 def test_some_ranks_alone():
     said = dgcl.launch(alone, 2)
     assert any(text.startswith("DisagreementError") and "rewire" in text for text in said), said
+
+
+def test_the_sums_of_an_offload_are_of_the_new_edges():
+    def rank():
+        comm, part = built(1)
+        edges, dense = wiring(2, part)
+        comm = comm.rewire(edges)
+        x = torch.arange(2.0 * NUM_NODES, dtype=torch.float64).view(-1, 2)
+        y = dgcl.Offload(comm, chunks=3).layer(torch.nn.Identity(), x[comm.owned_ids], aggregate="sum")
+        torch.testing.assert_close(y, (dense @ x)[comm.owned_ids])
+
+    dgcl.launch(rank, 3)
