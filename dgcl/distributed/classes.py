@@ -18,8 +18,9 @@ class Distributed:
 
     Attributes:
         dgcl_home: Its communicator.
-        dgcl_root: It is the model itself, or a layer of the user's, whose calls of torch are seen; None: a layer that
-            is PyG's in all parts, whose calls need not be.
+        dgcl_hooks: Functions that the framework calls, and no script does.
+        dgcl_root: It is the model itself, or a module of the user's, whose calls of torch are seen where a script calls
+            it; None: a layer that is PyG's in all parts, whose calls need not be.
         dgcl_refused: Why it cannot be made exact in training.
     """
 
@@ -27,6 +28,7 @@ class Distributed:
     dgcl_kind: Callable[[type], type]
     dgcl_calls_dropout: bool
     dgcl_home: Home
+    dgcl_hooks: frozenset[str] = frozenset()
     dgcl_root: bool | None = False
     dgcl_refused: str = ""
 
@@ -48,19 +50,19 @@ class Distributed:
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         kind = type(self)
-        return _new, (kind.dgcl_kind, kind.dgcl_base), dict(self.__dict__)
+        return _new, (kind.dgcl_kind, kind.dgcl_base), self.__getstate__()
 
 
 @functools.cache
 def subclass(kind: Callable[[type], type], base: type) -> type:
     """The class that ``kind`` makes of a module's class; pickles name both."""
-    result = kind(base)
+    result: type[Distributed] = kind(base)
     result.dgcl_base, result.dgcl_kind = base, staticmethod(kind)  # type: ignore[attr-defined]
     # Parts of a forward, which are recomputed by themselves, or which scripts call: encode, decode.
     parts = {*dropping(base)}
-    result.dgcl_calls_dropout = "forward" in parts  # type: ignore[attr-defined]
-    if kind is plain and not hasattr(base, "training_step"):  # of Lightning, which calls the optimizer
-        parts |= {name for name in own_functions(base) if name[0] != "_"}
+    result.dgcl_calls_dropout = "forward" in parts
+    if not hasattr(base, "training_step"):  # of Lightning, which calls the optimizer
+        parts |= {name for name in own_functions(base).keys() - result.dgcl_hooks if name[0] != "_"}
     for name in parts - {"forward", "__init__"}:
         setattr(result, name, _intercepted(getattr(result, name)))
     result.__module__, result.__doc__ = __name__, base.__doc__

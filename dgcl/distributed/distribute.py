@@ -100,7 +100,7 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool =
     return model
 
 
-_KNOWN = "torch.", "torch_geometric.", "dgcl."
+_KNOWN = "torch.", "torch_geometric.", "dgcl.", "dgl."
 _NORM = "norms take statistics over all vertices"
 _DROP = "dropouts drop by vertex"
 
@@ -136,9 +136,10 @@ def _change(module: Module, name: str, home: Home, comm: Communicator) -> str:
         module.__class__ = Dropout  # type: ignore[assignment]
         module.seed, module.edges, module._comm = 0, None, None  # type: ignore[assignment]
         return _DROP
-    if not isinstance(module, torch.fx.GraphModule) and (not name or dropping(type(module))):
+    own = not name or not type(module).__module__.startswith(_KNOWN)
+    if not isinstance(module, torch.fx.GraphModule) and (own or dropping(type(module))):
         become(module, plain, home)
-        module.dgcl_root = not name  # type: ignore[assignment]
+        module.dgcl_root = own  # type: ignore[assignment]
     return ""
 
 

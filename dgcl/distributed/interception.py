@@ -9,8 +9,9 @@ from torch.overrides import TorchFunctionMode
 from dgcl.autograd.operators import transparent
 from dgcl.distributed.edge_ends import call, name_of
 from dgcl.distributed.functional_dropout import replaced
-from dgcl.nn.guards import explain, see_rows
+from dgcl.nn.guards import see_rows
 from dgcl.ranks.torch_private import OperatorBase, at_trace_time, num_function_modes, skip_frame
+from dgcl.ranks.warned import explain
 
 
 class AsOneDevice(TorchFunctionMode):
@@ -27,10 +28,11 @@ class AsOneDevice(TorchFunctionMode):
         """Whether no other mode was entered inside it."""
         return num_function_modes() == self._depth
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if not torch.compiler.is_compiling():
             transparent.count -= 1
-        super().__exit__(*error)
+            explain(error)
+        super().__exit__(kind, error, trace)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -40,11 +42,7 @@ class AsOneDevice(TorchFunctionMode):
         func = replaced(func)
         if torch.compiler.is_compiling() or isinstance(func, OperatorBase) or not name_of(func):
             return func(*args, **kwargs)
-        try:
-            out = call(func, args, kwargs)
-        except (IndexError, RuntimeError) as error:
-            explain(error)
-            raise
+        out = call(func, args, kwargs)
         see_rows(func, args, kwargs, out)
         return out
 

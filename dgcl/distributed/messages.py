@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch_geometric.nn import MessagePassing
 
 from dgcl.distributed.classes import Distributed
 from dgcl.distributed.degrees import by_whole_degrees
@@ -44,6 +45,7 @@ class Messages(Distributed):
         dgcl_exchange: The exchange of edges of which nothing is remembered.
     """
 
+    dgcl_hooks = frozenset(dir(MessagePassing))
     dgcl_exchange: str = "halo"
     dgcl_calls: int = 0
 

@@ -156,15 +156,13 @@ def block_of(indptr: Any, indices: Any, num_sources: int, in_degrees: Any, out_d
     """The block of in-edges as CSR, and degrees in the whole graph of heads and sources; on the CPU."""
     # Edge ids are given, though they are 0..E-1: DGL 1.1's float32 CPU kernels refuse edge features on a CSC
     # that leaves them out.
-    columns = (
-        torch.tensor(indptr, device="cpu"),
-        torch.tensor(indices, device="cpu").long(),
-        torch.arange(len(indices), device="cpu"),
-    )
     with torch.device("cpu"):  # DGL makes tensors where torch's default device is
+        columns = torch.tensor(indptr), torch.tensor(indices).long(), torch.arange(len(indices))
         plain = dgl.create_block(("csc", columns), num_src_nodes=num_sources, num_dst_nodes=len(indptr) - 1)
-    block = LocalBlock.__new__(LocalBlock)
-    block.__dict__.update(plain.__dict__)  # as DGLGraph.__copy__ does, for another class
-    block._whole_in_degrees = torch.tensor(in_degrees, device="cpu")
-    block._whole_out_degrees = torch.tensor(out_degrees, device="cpu")
+        block = LocalBlock.__new__(LocalBlock)
+        block.__dict__.update(plain.__dict__)  # as DGLGraph.__copy__ does, for another class
+        block._whole_in_degrees, block._whole_out_degrees = (
+            torch.tensor(in_degrees),
+            torch.tensor(out_degrees),
+        )
     return block

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.build import build_comm_info
 from dgcl.frameworks.edge_sets import edge_set_of, edges_of, remember
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
-from dgcl.graph.typed import EdgeType, TypedGraph
+from dgcl.graph.typed import EdgeType, TypedGraph, within
 from dgcl.options import EdgeOptions
 from dgcl.ranks.context import context
 from dgcl.ranks.set_up import set_up_call
@@ -198,11 +197,6 @@ def _num_rows(data: Any, name: str, value: Any) -> int | None:
     if not isinstance(value, (Tensor, np.ndarray)) or value.ndim == 0:
         return None
     return len(value) if value.ndim == 1 or data.__cat_dim__(name, value) == 0 else None
-
-
-def within(ids: NDArray[np.int64], first: int, number: int) -> NDArray[np.int64]:
-    """Ids of one type, from 0."""
-    return ids[(ids >= first) & (ids < first + number)] - first
 
 
 def _rows(comm: Communicator, item: _Item, value: Any) -> Any:

@@ -35,6 +35,11 @@ class TypedGraph(Graph):
         return Graph(self.num_nodes, before[self.indptr], self.indices[chosen])
 
 
+def within(ids: Any, first: int, number: int) -> Any:
+    """Ids of one type, an array or a tensor, from 0."""
+    return ids[(ids >= first) & (ids < first + number)] - first
+
+
 def graph_of_types(nodes: Mapping[str, int], edges: Iterable[tuple[EdgeType, Any]]) -> TypedGraph:
     """From numbers of vertices by type, and (2, E) ids within their types by type of edge.
 

@@ -11,7 +11,6 @@ and from then on neither the forward nor the backward of the layer sends or sums
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -77,7 +76,7 @@ class GCNConv(Module):
             comm: The communicator; None for this thread's current one.
         """
         comm = current(comm)
-        aggregate = Normalised(comm, self.add_self_loops) if self.normalize else Plain(Aggregator(comm))
+        aggregate = Normalised(comm, self.add_self_loops) if self.normalize else Aggregator(comm)
         out = _aggregate_and_multiply(aggregate, x, self.lin.weight, self.multiply_first)
         return out if self.bias is None else out + self.bias
 
@@ -121,7 +120,7 @@ class SAGEConv(Module):
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
         """``(num_owned, in_channels)`` to ``(num_owned, out_channels)``; as :meth:`GCNConv.forward`."""
         comm = current(comm)
-        aggregate = Plain(Aggregator(comm, self.aggr))
+        aggregate = Aggregator(comm, self.aggr)
         out = _aggregate_and_multiply(aggregate, x, self.lin_l.weight, self.multiply_first)
         if self.lin_l.bias is not None:
             out = out + self.lin_l.bias
@@ -158,28 +157,9 @@ class GINConv(Module):
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
         """``(num_owned, *F)`` to what ``nn`` makes of such rows; as :meth:`GCNConv.forward`."""
         comm = current(comm)
-        total = _aggregated(Plain(Aggregator(comm)), x)
+        total = _aggregated(Aggregator(comm), x)
         rows = x.rows if isinstance(x, Constant) else x
         return self.nn(total + (1 + self.eps.to(rows.dtype)) * rows)
-
-
-@dataclass(frozen=True, eq=False)
-class Plain:
-    """An aggregation as layers take it: a function of rows, and the operation that it carries out."""
-
-    aggregator: Aggregator
-    loops: None = None
-
-    @property
-    def operation(self) -> Any:
-        return self.aggregator.operation
-
-    @property
-    def reduce(self) -> str:
-        return self.aggregator.reduce
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.aggregator(x)
 
 
 class Normalised:
@@ -252,13 +232,13 @@ def _multiply_first(order: Order, in_channels: int, out_channels: int) -> bool:
     return order == "multiply" or (order == "auto" and out_channels < in_channels)
 
 
-def _aggregated(aggregate: Plain | Normalised, x: Tensor | Constant) -> Tensor:
+def _aggregated(aggregate: Aggregator | Normalised, x: Tensor | Constant) -> Tensor:
     call: Callable[[Tensor], Tensor] = aggregate
     return x.aggregated(aggregate.operation, aggregate.reduce, call) if isinstance(x, Constant) else call(x)
 
 
 def _aggregate_and_multiply(
-    aggregate: Plain | Normalised, x: Tensor | Constant, weight: Tensor, multiply_first: bool
+    aggregate: Aggregator | Normalised, x: Tensor | Constant, weight: Tensor, multiply_first: bool
 ) -> Tensor:
     """``A x W^T``, in the order that is asked for; aggregates of constant rows are kept, so they come first."""
     _check_columns(x.rows if isinstance(x, Constant) else x, weight)

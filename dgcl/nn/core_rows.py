@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.graph.typed import within
 from dgcl.nn.arguments import current
 from dgcl.ranks.tensors import beside_the_graph, require_tensors
 
@@ -63,11 +64,7 @@ def ids_of_rows(comm: Communicator, num_rows: int, num_vertices: int) -> Tensor 
     """
     ids = comm.owned_ids
     types = comm.node_types.values() or [(0, comm.num_nodes)]
-    each = [
-        (ids[(ids >= first) & (ids < first + number)] - first, number)
-        for first, number in types
-        if number <= num_vertices
-    ]
+    each = [(within(ids, first, number), number) for first, number in types if number <= num_vertices]
     fitting = [(own, number) for own, number in each if len(own) == num_rows]
     if not fitting:
         return None
@@ -91,7 +88,7 @@ def counts(comm: Any) -> Iterable[set[int]]:
     if comm not in _counts:
         numbers = {"vertices": [comm.num_owned], "edges": [comm.local.num_edges]}
         for kind, (types, ids, _) in comm.dispatched[1].items():
-            numbers[kind] += [int(((ids >= at) & (ids < at + num)).sum()) for at, num in types.values()]
+            numbers[kind] += [len(within(ids, *place)) for place in types.values()]
         vertices, edges = ({number for number in each if number > 8} for each in numbers.values())
         _counts[comm] = vertices, edges - vertices
     return _counts[comm]

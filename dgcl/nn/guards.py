@@ -133,17 +133,6 @@ def see_count(rows: Any, what: str) -> None:
         warn_once(context.communicator, f"the model {what.format(number)}")
 
 
-def explain(error: Exception) -> None:
-    """Add to an error of torch in a distributed model what a rank has."""
-    comm = context.communicator
-    if comm is not None and type(error) in (IndexError, RuntimeError):
-        error.add_note(
-            f"in a distributed model: rank {comm.rank} has {comm.num_owned} of {comm.num_nodes} vertices and"
-            f" {comm.local.num_edges} of {comm.num_edges} edges. What has a row for each goes through dgcl.dispatch;"
-            " rows of any vertices, by ids of the whole graph, come from dgcl.fetch"
-        )
-
-
 def _see_taken(rows: Tensor, dim: int | None, index: Any, out: Tensor, comm: Communicator) -> None:
     """See rows that are taken by number, or by a mask."""
     wholes = (comm.num_owned, comm.num_nodes), (comm.local.num_edges, comm.num_edges)

@@ -6,15 +6,14 @@ A layer of one's own is not known here: :func:`dgcl.testing.assert_equivalent` t
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch.nn import BatchNorm1d, Module
 
-from dgcl.errors import InexactWarning
 from dgcl.nn.arguments import current, require_module
+from dgcl.ranks.warned import warn_once
 from dgcl.topology.checks import check_choice
 
 if TYPE_CHECKING:
@@ -249,9 +248,4 @@ def report_inexact(model: Module, comm: Communicator, how: OnInexact) -> None:
     text = f"the model gives other numbers on {comm.world_size} ranks than on one device:{lines}"
     if how == "raise":
         raise ValueError(text)
-    if comm.rank == 0:
-        warnings.warn(
-            f"{text}\nbroadcast_parameters(model, inexact='ignore') leaves this out",
-            InexactWarning,
-            stacklevel=3,
-        )
+    warn_once(comm, f"{text}\nbroadcast_parameters(model, inexact='ignore') leaves this out")

@@ -13,7 +13,7 @@ from dgcl.aggregation.aggregator import Aggregator
 from dgcl.aggregation.connect import connect_aggregator
 from dgcl.aggregation.once import once_differentiable
 from dgcl.aggregation.windows import HaloWindows, WindowedOperation
-from dgcl.nn.convolutions import Normalised, Plain
+from dgcl.nn.convolutions import Normalised
 from dgcl.nn.vertex_dropout import keep_mask
 from dgcl.planner.windows import By
 from dgcl.program.exchange import PARTIAL
@@ -65,17 +65,17 @@ class KeptRows:
         self.ids = comm.owned_ids.to(comm.device)
         aggregate = self.aggregation(stack, comm)
         self.operation = aggregate.operation
-        self._given_loops: Tensor | None = aggregate.loops
+        self._given_loops: Tensor | None = getattr(aggregate, "loops", None)
         self._loops: Tensor | None = None
         self.layers: list[Tensor] = []
         self._product = torch.empty(0, device="cpu")
         self.filled = 0
 
-    def aggregation(self, stack: StackOptions, comm: Communicator) -> Plain | Normalised:
+    def aggregation(self, stack: StackOptions, comm: Communicator) -> Aggregator | Normalised:
         """The aggregation of all layers as a function of rows."""
         if stack.normalize:
             return Normalised(comm, stack.add_self_loops, self.windows)
-        return Plain(Aggregator(comm, windows=self.windows))
+        return Aggregator(comm, windows=self.windows)
 
     def take(self, x: Tensor, widths: Sequence[int], widest: int, comm: Communicator) -> None:
         """Have buffers for rows like x, of hidden layers of these widths; rows that travel have up to ``widest``."""

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from dgcl.graph.typed import within
 from dgcl.nn.arguments import current, require_int64, require_integers
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import current_graph_task
@@ -268,9 +269,9 @@ def _row_ids(x: Tensor, comm: Any) -> Tensor:
     elif len(x) == comm.num_owned + comm.num_halo:
         ids = torch.cat([comm.owned_ids, comm.halo_ids])
     elif fitting := [
-        own
+        own + first
         for first, number in getattr(comm, "node_types", {}).values()
-        if len(own := comm.owned_ids[(comm.owned_ids >= first) & (comm.owned_ids < first + number)]) == len(x)
+        if len(own := within(comm.owned_ids, first, number)) == len(x)
     ]:  # rows of one type; of several that have as many here, the first
         ids = fitting[0]
     else:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from dgcl.frameworks.dispatch import collect_data, whole_ends, within
+from dgcl.frameworks.dispatch import collect_data, whole_ends
 from dgcl.frameworks.edge_sets import edge_set_of
+from dgcl.graph.typed import within
 from dgcl.ranks.tensors import beside_the_graph
 from dgcl.ranks.torch_private import tree_iter, tree_map_only
 from dgcl.testing.equivalence import Run, differences, kept_outputs

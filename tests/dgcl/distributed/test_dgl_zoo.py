@@ -52,6 +52,9 @@ def test_what_a_graph_of_a_rank_refuses():
         rows = torch.ones(g.num_nodes() + 1, 2)
         with pytest.raises(dgl.DGLError, match=r"features to match number of nodes"):
             g.ndata["h"] = rows
+        with pytest.raises(dgl.DGLError) as raised:
+            dgcl.distribute(dgl.nn.GINConv())(graph(), g.ndata["x"])
+        assert "dgcl.dispatch, and so do other graphs" in raised.value.__notes__[0]
         with pytest.raises(dgl.DGLError, match="edges must be all edges on a rank's graph"):
             g.apply_edges(lambda edges: {}, edges=torch.arange(2))
         with pytest.raises(AttributeError, match="a rank's graph has no 'batch_num_nodes'"):

@@ -1,6 +1,7 @@
 """What a user writes in a forward of his own is right on ranks, or is said with the cure."""
 
 import copy
+import sys
 import warnings
 from typing import Any
 
@@ -17,18 +18,22 @@ from torch_geometric.utils import add_self_loops, degree, remove_self_loops, sca
 import dgcl
 import dgcl.nn
 from dgcl.errors import InexactWarning
+from dgcl.ranks.warned import explain_uncaught
 from tests.dgcl.distributed.pyg_zoo import NUM_NODES, WIDTH, graph
 from tests.dgcl.distributed.test_pyg_zoo import check
 
 
 class Tutorial(pyg.MessagePassing):
-    """The layer that PyG's tutorial on message passing writes, sizes left out where they can be."""
+    """The layer that PyG's tutorial on message passing writes, sizes left out where they can be, in a method."""
 
     def __init__(self):
         super().__init__(aggr="add")
         self.lin = nn.Linear(WIDTH, 4)
 
     def forward(self, x, edge_index):
+        return self.encode(x, edge_index)
+
+    def encode(self, x, edge_index):
         edge_index, _ = add_self_loops(remove_self_loops(edge_index)[0])
         row, col = edge_index
         scale = degree(col, dtype=x.dtype).pow(-0.5)
@@ -93,6 +98,17 @@ class Scattered(Own):
         return self.encode(x, edge_index)
 
 
+class Part(nn.Module):
+    """A module that scripts call by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode = Scattered()
+
+    def forward(self, x, edge_index):
+        return self.encode(x, edge_index)
+
+
 class AlongOthers(Own):
     """Dimensions that are not that of vertices are nobody's business."""
 
@@ -105,7 +121,7 @@ class AlongOthers(Own):
         return functional.normalize(rows.sort().values @ torch.ones(4, 4, dtype=x.dtype))
 
 
-@pytest.mark.parametrize("kind", [Tutorial, Ids, Norm, Differentiated, Scattered, AlongOthers])
+@pytest.mark.parametrize("kind", [Tutorial, Ids, Norm, Differentiated, Scattered, Part, AlongOthers])
 def test_it_is_that_of_one_device(kind):
     torch.manual_seed(0)
     model = kind().double()
@@ -181,6 +197,22 @@ def test_it_is_said(words, act):
     said = [str(each.message) for each in caught if issubclass(each.category, InexactWarning)]
     assert len(said) == (words in WARNED), said
     assert all(words in each for each in said)
+
+
+def test_an_error_that_ends_a_script_says_what_a_rank_has(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    explain_uncaught()
+
+    def rank():
+        data = dgcl.dispatch(graph(), topology="uniform")
+        with pytest.raises(IndexError) as raised:
+            gcn_norm(data.edge_index, num_nodes=data.num_nodes)
+        sys.excepthook(raised.type, raised.value, raised.tb)
+        (note,) = raised.value.__notes__
+        assert f"{len(data.x)} of {NUM_NODES} vertices" in note
+        assert "gcn_norm, is called in the forward" in note
+
+    dgcl.launch(rank, 2)
 
 
 def test_what_cannot_be_trained_is_refused_when_it_is():
