@@ -374,7 +374,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
 
     def close(self) -> None:
         """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
-        warn_of_own_sums(self)
+        warn_of_own_sums(self, closing=True)
         for offload in list(self.offloads):
             offload.leave()
         if (lost := self.control.lost()) is not None:

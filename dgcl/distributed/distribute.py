@@ -61,26 +61,15 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool =
     comm = current(comm)
     require_module(model)
     root: Any = getattr(model, "_orig_mod", model)  # of a compiled model
-    refused = refusals(root) + [
-        Finding(
-            name,
-            "torch.fx.GraphModule",
-            "calls dropout as a function",
-            "take torch.nn.Dropout before it is traced",
-        )
-        for name, module in root.named_modules()
-        if isinstance(module, torch.fx.GraphModule) and any(n.target in DROPOUTS for n in module.graph.nodes)
-    ]
-    refused += [
-        Finding(
-            name,
-            type(module).__name__,
-            f"reads {', '.join(sorted(read))} in messages, which are a rank's",
-            "give propagate what is computed of them, as an argument",
-        )
-        for name, module in root.named_modules()
-        if (read := numbers_read(type(module)))
-    ]
+    refused = refusals(root)
+    for name, part in root.named_modules():
+        if isinstance(part, torch.fx.GraphModule) and any(n.target in DROPOUTS for n in part.graph.nodes):
+            cure = "take torch.nn.Dropout before it is traced"
+            refused.append(Finding(name, "torch.fx.GraphModule", "calls dropout as a function", cure))
+        if read := numbers_read(type(part)):
+            why = f"reads {', '.join(sorted(read))} in messages, which are a rank's"
+            cure = "give propagate what is computed of them, as an argument"
+            refused.append(Finding(name, type(part).__name__, why, cure))
     if refused:
         raise ValueError("model cannot be distributed as it is:" + "".join(f"\n  {each}" for each in refused))
     home, kind = Home(comm), type(root).__name__

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dgcl.distributed.edge_ends import tensors_in
 from dgcl.distributed.interception import AsOneDevice, skip_frames
-from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
+from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, warn_of_others_rows
 from dgcl.nn.guards import forget_unused
 from dgcl.ranks.context import context
 
@@ -38,9 +38,6 @@ class Home:
             self._comm = self._comm._newest or self._comm
         return self._comm
 
-    def __copy__(self) -> Home:
-        return self
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Home:
         return self
 
@@ -62,8 +59,14 @@ class Home:
         before = context.communicator
         if eager:
             inner = before if self._running else self.comm  # within a model that runs, that of its edges
-            known = (edge_set_of(each) for each in tensors_in([*args, *kwargs.values()]) if each.dim() == 2)
-            context.communicator = next((each.comm for each in known if each is not None), inner or before)
+            values = [*args, *kwargs.values()]
+            tensors = [*tensors_in(values)]
+            known = [edge_set_of(each) for each in tensors if each.dim() == 2]
+            graphs = [each for each in (*known, *values) if type(each).__name__ in ("EdgeSet", "RankGraph")]
+            context.communicator = graphs[0].comm if graphs else inner or before
+            for graph in graphs if not self._running else ():
+                if not getattr(graph, "ndata", None):
+                    warn_of_others_rows(graph.comm, tensors)
             self._running += 1
         try:
             if not intercept:

@@ -10,6 +10,7 @@ Imports ``dgcl.ranks``, ``dgcl.relation``, ``dgcl.transport`` and ``dgcl.autogra
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dgcl.topology.checks import check_choice
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from dgcl.relation.local_graph import LocalGraph
 
 __all__ = ["local_graph"]
+
+_MODULES = {"dgl": "dgl_block", "pyg": "pyg", "csr": "csr"}
 
 
 def local_graph(
@@ -41,18 +44,12 @@ def local_graph(
         ValueError: for any other ``kind``.
         ImportError: the framework is not installed, with the command that installs it.
     """
-    check_choice(kind, "kind", ("dgl", "pyg", "csr"))
-    match kind:
-        case "dgl":
-            from dgcl.frameworks.dgl_block import build_block
-
-            return build_block(local, device=device)
-        case "pyg":
-            from dgcl.frameworks.pyg import build_pyg
-
-            return build_pyg(local, device=device)
-        case "csr":
-            from dgcl.frameworks.csr import build_csr
-
-            return build_csr(local, device=device)
-    raise AssertionError(kind)
+    check_choice(kind, "kind", _MODULES)
+    try:
+        module = import_module(f"dgcl.frameworks.{_MODULES[kind]}")
+    except (ImportError, OSError) as error:  # OSError: DGL's compiled parts do not match the installed torch
+        raise ImportError(
+            f"comm.local_graph({kind!r}) needs a library that cannot be imported here ({error}); install it with: pip"
+            f" install dgcl[{kind}]"
+        ) from error
+    return module.build(local, device=device)  # type: ignore[no-any-return]

@@ -172,7 +172,7 @@ def _check_summable(rows: Tensor, name: str) -> None:
         )
 
 
-def build_csr(local: LocalGraph, *, device: torch.device | str | None) -> CSRLocalGraph:
+def build(local: LocalGraph, *, device: torch.device | str | None) -> CSRLocalGraph:
     """The plain torch view of one rank's edges; see :class:`CSRLocalGraph`.
 
     Args:
@@ -181,12 +181,12 @@ def build_csr(local: LocalGraph, *, device: torch.device | str | None) -> CSRLoc
     """
     # One integer type for offsets and columns, as MKL and cuSPARSE want it; int32 where it can count edges.
     id_type = torch.int32 if local.num_edges < 2**31 else torch.int64
-    indptr = torch.tensor(local.indptr, device="cpu").to(id_type)
-    indices = torch.tensor(local.indices, device="cpu").to(id_type)
-    graph = CSRLocalGraph(
-        edges=build_adjacency(indptr, indices, local.num_local),
-        edge_ids=torch.tensor(local.edge_ids, device="cpu"),
-        in_degrees=torch.tensor(local.in_degrees[: local.num_owned], device="cpu"),
-        out_degrees=torch.tensor(local.out_degrees, device="cpu"),
-    )
-    return graph if device is None else graph.to(device)
+    with torch.device("cpu"):
+        indptr, indices = torch.tensor(local.indptr).to(id_type), torch.tensor(local.indices).to(id_type)
+        graph = CSRLocalGraph(
+            edges=build_adjacency(indptr, indices, local.num_local),
+            edge_ids=torch.tensor(local.edge_ids),
+            in_degrees=torch.tensor(local.in_degrees[: local.num_owned]),
+            out_degrees=torch.tensor(local.out_degrees),
+        )
+    return graph.to(device or "cpu")

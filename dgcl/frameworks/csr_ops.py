@@ -84,7 +84,7 @@ def build_adjacency(indptr: Tensor, indices: Tensor, num_tails: int) -> Adjacenc
         torch.arange(len(indptr) - 1, dtype=indices.dtype, device=indices.device), indptr.diff()
     )
     order = torch.argsort(indices, stable=True)
-    tail_indptr = torch.zeros(num_tails + 1, dtype=indptr.dtype, device=indptr.device)
+    tail_indptr = indptr.new_zeros(num_tails + 1)
     torch.cumsum(torch.bincount(indices, minlength=num_tails), 0, dtype=indptr.dtype, out=tail_indptr[1:])
     return Adjacency(
         tails=EndPoints(indices, tail_indptr, order.to(indices.dtype), heads[order]),

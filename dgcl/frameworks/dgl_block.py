@@ -13,20 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import dgl
 import torch
+from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 if TYPE_CHECKING:
     from dgcl.relation.local_graph import LocalGraph
-
-try:
-    import dgl
-    from dgl.heterograph import DGLBlock
-except (ImportError, OSError) as error:  # OSError: DGL's compiled parts do not match the installed torch
-    raise ImportError(
-        f"comm.local_graph('dgl') needs DGL, which cannot be imported here ({error});"
-        " install it with: pip install dgcl[dgl]"
-    ) from error
 
 
 class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
@@ -137,7 +130,7 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
     add_edges = add_nodes = remove_edges = remove_nodes = _refuse_change
 
 
-def build_block(local: LocalGraph, *, device: torch.device | str | None) -> LocalBlock:
+def build(local: LocalGraph, *, device: torch.device | str | None) -> LocalBlock:
     """The DGL block of one rank; see :class:`LocalBlock`.
 
     Args:
@@ -146,10 +139,13 @@ def build_block(local: LocalGraph, *, device: torch.device | str | None) -> Loca
     """
     in_degrees = local.in_degrees[: local.num_owned]
     block = block_of(local.indptr, local.indices, local.num_local, in_degrees, local.out_degrees)
-    block.srcdata[dgl.NID] = torch.tensor(local.local_ids, device="cpu")
-    block.dstdata[dgl.NID] = torch.tensor(local.owned_ids, device="cpu")
-    block.edata[dgl.EID] = torch.tensor(local.edge_ids, device="cpu")
-    return block if device is None else block.to(torch.device(device))
+    with torch.device("cpu"):
+        block.srcdata[dgl.NID], block.dstdata[dgl.NID] = (
+            torch.tensor(local.local_ids),
+            torch.tensor(local.owned_ids),
+        )
+        block.edata[dgl.EID] = torch.tensor(local.edge_ids)
+    return block.to(torch.device(device or "cpu"))
 
 
 def block_of(indptr: Any, indices: Any, num_sources: int, in_degrees: Any, out_degrees: Any) -> LocalBlock:

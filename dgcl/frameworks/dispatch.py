@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dgcl.build import build_comm_info
-from dgcl.frameworks.edge_sets import edge_set_of, edges_of, remember
+from dgcl.frameworks.edge_sets import edge_set_of, edges_of, remember, remember_rows
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
 from dgcl.graph.typed import EdgeType, TypedGraph, within
@@ -205,9 +205,8 @@ def _rows(comm: Communicator, item: _Item, value: Any) -> Any:
         return item.value.to(comm.device) if isinstance(item.value, Tensor) else item.value
     types, ids, _ = comm.dispatched[1][item.rows]
     place = types[item.store]
-    return dispatch_rows(comm.control, value, place[1], within(ids, *place), item.name, item.rows).to(
-        comm.device
-    )
+    rows = dispatch_rows(comm.control, value, place[1], within(ids, *place), item.name, item.rows)
+    return remember_rows(rows.to(comm.device), comm)
 
 
 def _give_data(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:

@@ -1,16 +1,18 @@
 """Edge sets: the communicator and the exchange that an ``edge_index`` belongs to, and whether edges are of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.aggregation.aggregator import Aggregator
 from dgcl.program.exchange import HALO
+from dgcl.ranks.warned import warn_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +66,6 @@ class EdgeSet:
         """Sums, means, ... over these edges, wherever they are summed. Collective."""
         return (self.sums or Aggregator(self.comm, reduce, weight))(rows)
 
-    def _known(self, device: torch.device) -> Tensor | None:
-        """The edges as sorted numbers; None where the communicator does not know them."""
-        local = self.comm.local
-        if self.exchange != HALO:
-            return None
-        heads, sources = (torch.from_numpy(each).to(device) for each in (local.heads, local.indices))
-        return (heads.long() * self.num_sources + sources).sort().values
-
     def require(self, edge_index: Tensor) -> None:
         """Refuse edges that are neither of this set nor self loops.
 
@@ -80,8 +74,10 @@ class EdgeSet:
         """
         source, head = edge_index.long()
         odd = (head < 0) | (head >= self.num_heads) | (source < 0) | (source >= self.num_sources)
-        known = self._known(edge_index.device)
-        if known is not None:
+        if self.exchange == HALO:  # of others the communicator does not know the edges
+            ends = self.comm.local.heads, self.comm.local.indices
+            heads, sources = (torch.from_numpy(each).to(edge_index.device) for each in ends)
+            known = (heads.long() * self.num_sources + sources).sort().values
             numbers = head * self.num_sources + source
             place = torch.searchsorted(known, numbers).clamp(max=max(len(known) - 1, 0))
             odd |= ~(known[place] == numbers if len(known) else odd) & (source != head)
@@ -103,6 +99,8 @@ def edges_of(comm: Any, exchange: str = HALO) -> EdgeSet:
 
 
 _sets = WeakTensorKeyDictionary()
+#: Of rows that were dispatched, of edges too, the ids of this rank's vertices in their graph.
+_vertices = WeakTensorKeyDictionary()
 
 
 def remember(edge_index: Tensor, edges: EdgeSet) -> Tensor:
@@ -116,6 +114,24 @@ def remembered(graph: Any, comm: Any) -> Any:
     if hasattr(graph, "edge_index"):
         remember(graph.edge_index, edges_of(comm))
     return graph
+
+
+def remember_rows(rows: Tensor, comm: Any) -> Tensor:
+    """Let :func:`warn_of_others_rows` know of which graph rows are, these very ones, and return them."""
+    _vertices[rows] = comm.layout.owned_ids
+    return rows
+
+
+def warn_of_others_rows(comm: Any, tensors: Iterable[Tensor]) -> None:
+    """Warn where a model gets edges of this graph, and rows of vertices that all are another graph's."""
+    own = comm.layout.owned_ids
+    rows = [_vertices.get(each) for each in tensors if each.dim() and len(each) == len(own)]
+    if rows and not any(each is None or np.array_equal(each, own) for each in rows):
+        warn_once(
+            comm,
+            "rows of one dispatched graph meet edges of another, in which this rank owns other vertices: dispatch the"
+            " second graph with part=comm.part of the first one's comm = dgcl.current_communicator()",
+        )
 
 
 def edge_set_of(edge_index: Tensor) -> EdgeSet | None:

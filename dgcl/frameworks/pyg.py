@@ -13,18 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+import torch_geometric as torch_geometric
 from torch import Tensor
 
 if TYPE_CHECKING:
     from dgcl.relation.local_graph import LocalGraph
-
-try:
-    import torch_geometric as torch_geometric
-except (ImportError, OSError) as error:
-    raise ImportError(
-        f"comm.local_graph('pyg') needs PyG, which cannot be imported here ({error});"
-        " install it with: pip install dgcl[pyg]"
-    ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +60,17 @@ class PyGLocalGraph:
         return replace(self, edge_index=self.edge_index.to(device), edge_ids=self.edge_ids.to(device))
 
 
-def build_pyg(local: LocalGraph, *, device: torch.device | str | None) -> PyGLocalGraph:
+def build(local: LocalGraph, *, device: torch.device | str | None) -> PyGLocalGraph:
     """The PyG view of one rank's edges; see :class:`PyGLocalGraph`.
 
     Args:
         local: the rank's edges, from ``comm.local``.
         device: where the tensors live; None means the CPU.
     """
-    graph = PyGLocalGraph(
-        edge_index=torch.stack(
-            [torch.tensor(local.indices, device="cpu").long(), torch.tensor(local.heads, device="cpu").long()]
-        ),
-        size=(local.num_local, local.num_owned),
-        edge_ids=torch.tensor(local.edge_ids, device="cpu"),
-    )
-    return graph if device is None else graph.to(device)
+    with torch.device("cpu"):
+        graph = PyGLocalGraph(
+            edge_index=torch.stack([torch.tensor(local.indices).long(), torch.tensor(local.heads).long()]),
+            size=(local.num_local, local.num_owned),
+            edge_ids=torch.tensor(local.edge_ids),
+        )
+    return graph.to(device or "cpu")

@@ -82,18 +82,6 @@ def require_integers(**arguments: Any) -> None:
     _require("an integer", Integral, arguments)
 
 
-def require_int64(**arguments: Any) -> None:
-    """Refuse what is no integer of 64 bits.
-
-    Raises:
-        TypeError, ValueError: Naming the first of them.
-    """
-    require_integers(**arguments)
-    for name, value in arguments.items():
-        if not -(2**63) <= value < 2**63:
-            raise ValueError(f"{name} must be an integer of 64 bits (got {value})")
-
-
 def require_dense(**arguments: Tensor) -> None:
     """Refuse sparse tensors.
 
@@ -118,14 +106,3 @@ def _require(what: str, kind: type, arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, kind):
             raise TypeError(f"{name} must be {what} (got {value!r})")
-
-
-def require_widths(**widths: Any) -> None:
-    """Refuse numbers of columns that are none.
-
-    Raises:
-        ValueError: Naming the first of them.
-    """
-    for name, value in widths.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
-            raise ValueError(f"{name} must be a number of columns, 0 or more (got {value!r})")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import current, require_floats, require_numbers, require_widths
+from dgcl.nn.arguments import current, require_floats, require_numbers
 from dgcl.nn.core_rows import first_rows
 from dgcl.nn.reduce import named_sum
+from dgcl.topology.checks import check_index
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -50,7 +51,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
         *,
         comm: Communicator | None = None,
     ) -> None:
-        require_widths(num_features=num_features)
+        check_index(num_features, "num_features")
         require_numbers(eps=eps, **({} if momentum is None else {"momentum": momentum}))
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self._comm = comm
@@ -99,11 +100,8 @@ class BatchNorm(torch.nn.BatchNorm1d):
         return out.to(x.dtype)
 
 
-def update_running(norm: torch.nn.BatchNorm1d, mean: Tensor, unbiased_variance: Tensor) -> None:
+def update_running(norm: Any, mean: Tensor, unbiased_variance: Tensor) -> None:
     """As ``BatchNorm1d``, which normalises by the biased variance and remembers the unbiased one."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    assert norm.num_batches_tracked is not None
     with torch.no_grad():
         norm.num_batches_tracked.add_(1)
         factor = 1.0 / norm.num_batches_tracked.double() if norm.momentum is None else norm.momentum

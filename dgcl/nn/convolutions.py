@@ -22,12 +22,12 @@ from torch.nn import Linear, Module, Parameter
 
 from dgcl.aggregation.aggregator import Aggregator, Constant
 from dgcl.aggregation.windows import HaloWindows
-from dgcl.nn.arguments import current, require_module, require_numbers, require_widths
+from dgcl.nn.arguments import current, require_module, require_numbers
 from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.tensors import require_tensors, untransformed
 from dgcl.ranks.whole_rows import require_same
-from dgcl.topology.checks import check_flag
+from dgcl.topology.checks import check_choice, check_flag, check_index
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -105,8 +105,7 @@ class SAGEConv(Module):
         order: Order = "auto",
     ) -> None:
         super().__init__()
-        if aggr not in ("mean", "sum", "max"):
-            raise ValueError(f"aggr must be 'mean', 'sum' or 'max' (got {aggr!r})")
+        check_choice(aggr, "aggr", ("mean", "sum", "max"))
         if aggr == "max" and order == "multiply":
             raise ValueError(
                 "order must be 'auto' or 'aggregate' with aggr='max', which no product may precede"
@@ -125,7 +124,7 @@ class SAGEConv(Module):
         if self.lin_l.bias is not None:
             out = out + self.lin_l.bias
         if self.lin_r is not None:
-            out = out + self.lin_r(x.rows if isinstance(x, Constant) else x)
+            out = out + self.lin_r(getattr(x, "rows", x))
         return out
 
 
@@ -158,7 +157,7 @@ class GINConv(Module):
         """``(num_owned, *F)`` to what ``nn`` makes of such rows; as :meth:`GCNConv.forward`."""
         comm = current(comm)
         total = _aggregated(Aggregator(comm), x)
-        rows = x.rows if isinstance(x, Constant) else x
+        rows: Any = getattr(x, "rows", x)
         return self.nn(total + (1 + self.eps.to(rows.dtype)) * rows)
 
 
@@ -226,9 +225,9 @@ def _normalise(
 
 
 def _multiply_first(order: Order, in_channels: int, out_channels: int) -> bool:
-    require_widths(in_channels=in_channels, out_channels=out_channels)
-    if order not in ("auto", "aggregate", "multiply"):
-        raise ValueError(f"order must be 'auto', 'aggregate' or 'multiply' (got {order!r})")
+    check_index(in_channels, "in_channels")
+    check_index(out_channels, "out_channels")
+    check_choice(order, "order", ("auto", "aggregate", "multiply"))
     return order == "multiply" or (order == "auto" and out_channels < in_channels)
 
 

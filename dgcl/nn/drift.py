@@ -17,9 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -100,13 +98,13 @@ class _Entry:
     @staticmethod
     def of(name: str, value: Tensor, comm: Communicator) -> _Entry:
         rows = value.dim() > 0 and len(value) in (comm.num_owned, comm.num_local)
-        return _Entry(name, tuple(value.shape), value.dtype, rows, zlib.crc32(_octets(value).data))
+        return _Entry(name, tuple(value.shape), value.dtype, rows, _checksum(value))
 
 
-def _octets(value: Tensor) -> NDArray[np.uint8]:
+def _checksum(value: Tensor, before: int = 0) -> int:
     # A copy: FSDP frees parameters' storages, and cannot where numpy has a view of one.
     copy = torch.clone(value.detach().cpu(), memory_format=torch.contiguous_format)
-    return copy.reshape(-1).view(torch.uint8).numpy()
+    return zlib.crc32(copy.reshape(-1).view(torch.uint8).numpy().data, before)
 
 
 def _first_difference(reports: list[list[_Entry]]) -> str | None:
@@ -124,10 +122,17 @@ def _first_difference(reports: list[list[_Entry]]) -> str | None:
 
 @dataclass
 class _Watch:
-    """What is kept for one transport, rewired or not: calls so far, parameters of the last walk, any warning."""
+    """What is kept for one transport, rewired or not: calls so far, parameters of the last walk, any warning.
+
+    Attributes:
+        dropped: Probabilities of calls of dropout, added up.
+        differentiated: What ``torch.autograd.grad`` was called of last, through a sum over ranks and no loss.
+    """
 
     calls: int = 0
     warned: bool = False
+    dropped: float = 0.0
+    differentiated: Tensor | None = None
     steps: int = 0
     left: tuple[int, int] = (0, 0)  # step and checksum that were left in the store last
     number: int = field(
@@ -138,6 +143,11 @@ class _Watch:
 
 _watches: WeakKeyDictionary[Transport, _Watch] = WeakKeyDictionary()
 _names = WeakTensorKeyDictionary()
+
+
+def watch_of(comm: Communicator) -> _Watch:
+    """What is kept for a communicator, and for those that were rewired from it."""
+    return _watches.setdefault(comm.transport, _Watch())
 
 
 def remember_names(model: Module) -> None:
@@ -154,7 +164,7 @@ def compare_at_times(outputs: Tensor, comm: Communicator, equal: dict[str, Tenso
     differ as they should, and models that are not alike are left to others' messages. So is ``equal`` compared: what
     else must be the same on every rank, by name.
     """
-    watch = _watches.setdefault(comm.transport, _Watch())
+    watch = watch_of(comm)
     watch.calls += 1
     if watch.calls & (watch.calls - 1) or comm.world_size == 1:
         return False
@@ -163,19 +173,29 @@ def compare_at_times(outputs: Tensor, comm: Communicator, equal: dict[str, Tenso
     return True
 
 
+_TAKEN = (
+    "a loss takes the same rows of each rank, as if by ids of the whole graph: dispatch a mask in their place, or take"
+    " dgcl.fetch(rows, ids)"
+)
+_DIFFERENTIATED = (
+    "torch.autograd.grad of what every rank computes alike counts once a rank: differentiate"
+    " dgcl.nn.count_once(energy), or take dgcl.nn.global_sum(x, on_every_rank=True)"
+)
+
+
 def _compare(outputs: Tensor, comm: Communicator, watch: _Watch, equal: dict[str, Tensor]) -> None:
     if outputs.requires_grad:
         watch.parameters = [ref(parameter) for parameter in parameters_of(outputs)]
     alive = [parameter for parameter in (each() for each in watch.parameters) if parameter is not None]
     named = [(_names.get(parameter, "a parameter"), parameter) for parameter in alive]
+    equal["p of dropout"] = torch.tensor(watch.dropped)
     entries = [_Entry.of(*each, comm) for each in [*named, *equal.items()]]
-    taken, reports = zip(*comm.control.exchange((_rows_taken(outputs, comm), entries)), strict=True)
-    if taken[0] and len({*taken}) == 1:
-        warn_once(
-            comm,
-            "a loss takes the same rows of each rank, as if by ids of the whole graph: dispatch a mask in their place,"
-            " or take dgcl.fetch(rows, ids)",
-        )
+    of, watch.differentiated = watch.differentiated, None
+    own = _rows_taken(outputs, comm), 0 if of is None or not of.any() else _checksum(of)
+    of_ranks, reports = zip(*comm.control.exchange((own, entries)), strict=True)
+    for values, text in zip(zip(*of_ranks, strict=True), (_TAKEN, _DIFFERENTIATED), strict=True):
+        if values[0] and len({*values}) == 1:
+            warn_once(comm, text)
     if len({len(others) for others in reports}) > 1:
         return
     columns = [each for each in zip(*reports, strict=True) if not all(entry.of_rows for entry in each)]
@@ -204,7 +224,7 @@ def _rows_taken(outputs: Tensor, comm: Communicator) -> int:
             node = node if type(node).__name__ == "IndexBackward0" else node.next_functions[0][0]
         ids, size = node._saved_indices[0], node._saved_self_sym_sizes[0]
         if ids.dtype == torch.int64 and 8 < ids.numel() < size and any(size in each for each in counts(comm)):
-            return zlib.crc32(_octets(ids).data)
+            return _checksum(ids)
     return 0
 
 
@@ -219,7 +239,7 @@ def compare_over_axes(parameters: Sequence[Parameter], comm: Communicator, decla
         comm: The communicator.
         declared: Whether the caller names the data-parallel axis; else there is one where ranks are a mesh's dimension.
     """
-    control, watch = comm.control, _watches.setdefault(comm.transport, _Watch())
+    control, watch = comm.control, watch_of(comm)
     watch.steps = step = watch.steps + 1
     if step & (step - 1) or not isinstance(control, GroupControl) or not (declared or control.in_mesh):
         return
@@ -242,7 +262,7 @@ def compare_over_axes(parameters: Sequence[Parameter], comm: Communicator, decla
             )
     checksum = 0
     for parameter in parameters:
-        checksum = zlib.crc32(_octets(parameter).data, checksum)
+        checksum = _checksum(parameter, checksum)
     watch.left = step, checksum
     store.set(f"{watch.number}/{step}/{dist.get_rank()}", str(checksum))
 

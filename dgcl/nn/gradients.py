@@ -11,7 +11,7 @@ from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 
 from dgcl.errors import DisagreementError
-from dgcl.nn.arguments import current, require_integers, require_module, require_parameters
+from dgcl.nn.arguments import current, require_module, require_parameters
 from dgcl.nn.drift import compare_over_axes, remember_names
 from dgcl.nn.guards import warn_of_partial_losses
 from dgcl.nn.inexact import OnInexact, report_inexact
@@ -21,6 +21,7 @@ from dgcl.ranks.groups import as_group
 from dgcl.ranks.sums import all_reduce_sum
 from dgcl.ranks.tensors import beside_the_graph
 from dgcl.ranks.warned import warn_once
+from dgcl.topology.checks import check_index
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -176,9 +177,7 @@ def broadcast_parameters(
     comm = current(comm)
     axis = _axis(comm, data_parallel)
     require_module(model)
-    require_integers(src=src)
-    if not 0 <= src < comm.world_size:
-        raise ValueError(f"src must be a rank in [0, {comm.world_size}) (got {src})")
+    check_index(src, "src", most=comm.world_size - 1)
     report_inexact(model, comm, inexact)
     remember_names(model)
     with comm.collective("broadcast_parameters"):

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from dgcl.nn.arguments import current, require_floats, require_numbers, require_widths
+from dgcl.nn.arguments import current, require_floats, require_numbers
 from dgcl.nn.reduce import mean_of_rows
+from dgcl.topology.checks import check_index
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -30,7 +31,7 @@ class GraphNorm(Module):
 
     def __init__(self, in_channels: int, eps: float = 1e-5, *, comm: Communicator | None = None) -> None:
         super().__init__()
-        require_widths(in_channels=in_channels)
+        check_index(in_channels, "in_channels")
         require_numbers(eps=eps)
         self.in_channels, self.eps, self._comm = in_channels, eps, comm
         self.weight = Parameter(torch.ones(in_channels))

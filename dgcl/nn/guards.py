@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.nn.core_rows import counts
-from dgcl.nn.drift import parameters_of
+from dgcl.nn.drift import parameters_of, watch_of
 from dgcl.ranks.context import context
 from dgcl.ranks.warned import warn_of_own_sums, warn_once
 
@@ -114,7 +114,7 @@ def see_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
                 token, node = set[int](), getattr(out, "grad_fn", None)
                 if node is not None:
                     node.metadata["dgcl"] = token  # lives as long as the graph has the node
-                mark = f"{name} over", ref(token), token if node is None else None
+                mark = f"{name} over", ref(token), token if node is None else None, id(comm)
                 comm.control.pooled = [*comm.control.pooled[-15:], mark]
             else:
                 _warn_of_own_rows(name, comm)
@@ -169,15 +169,23 @@ def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) 
         )
 
 
-def warn_of_terms(comm: Communicator) -> None:
-    """In the backward of a loss: warn where what it is of has other terms, which no rank shares with others."""
+def warn_of_terms(comm: Communicator, gradient: Tensor | None = None) -> None:
+    """In the backward of a loss: warn where what it is of has other terms, which no rank shares with others.
+
+    Or in that of a sum over ranks, with the ``gradient`` of the sum: mark what ``torch.autograd.grad`` is of, for the
+    next loss to compare. Where all ranks compute it alike it counts once a rank.
+    """
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code.co_name != "_engine_run_backward":  # of torch.autograd
         frame = frame.f_back
-    roots = () if frame is None else frame.f_locals.get("t_outputs", ())
-    if any(parameters_of(root, "_WithValue") for root in roots):
+    roots: Sequence[Tensor] = () if frame is None else frame.f_locals.get("t_outputs", ())
+    if not any(parameters_of(root, "_WithValue") for root in roots):
+        return
+    if gradient is None:
         warn_once(
             comm,
             "a term beside the loss of dgcl.nn counts once a rank: take dgcl.nn.loss for what is of rows, too, and"
             " dgcl.nn.count_once(term) for what is the same on every rank, as a norm of parameters",
         )
+    elif not frame.f_locals["kwargs"]["accumulate_grad"]:
+        watch_of(comm).differentiated = roots[0].detach()

@@ -62,6 +62,8 @@ class InPlaceGCN(Module):
         ValueError, TypeError: Fewer than two widths, an activation whose derivative needs its input, no such windows.
     """
 
+    convs: Any
+
     def __init__(
         self,
         channels: Sequence[int],
@@ -90,14 +92,10 @@ class InPlaceGCN(Module):
             "add_self_loops": add_self_loops, "normalize": normalize, "bias": bias, "order": order
         }  # fmt: skip
         self.convs = ModuleList(GCNConv(*pair, **kinds) for pair in itertools.pairwise(channels))
-        first = tuple(conv.multiply_first for conv in self._layers)
+        first = tuple(conv.multiply_first for conv in self.convs)
         self.options = StackOptions(
             tuple(channels), first, slope, dropout, seed, add_self_loops, normalize, windows, by
         )
-
-    @property
-    def _layers(self) -> list[GCNConv]:
-        return [conv for conv in self.convs if isinstance(conv, GCNConv)]
 
     @beside_the_graph
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
@@ -116,11 +114,11 @@ class InPlaceGCN(Module):
         comm = current(comm)
         is_constant = isinstance(x, Constant)
         rows = x.rows if isinstance(x, Constant) else x
-        parameters: list[Tensor] = [conv.lin.weight for conv in self._layers]
+        parameters: list[Tensor] = [conv.lin.weight for conv in self.convs]
         self._check(rows, parameters[0], comm)
         widths = (  # the widest rows that each layer sums, in the forward and the backward
             conv.lin.out_features if conv.multiply_first else max(conv.lin.in_features, conv.lin.out_features)
-            for conv in self._layers[is_constant:]
+            for conv in self.convs[is_constant:]
         )
         kept = _kept_by(self, comm, rows, max(widths, default=0))
         if isinstance(x, Constant):
@@ -129,8 +127,8 @@ class InPlaceGCN(Module):
         x = as_memory(x)
         calls: list[int] = []
         if self.training and self.options.p > 0:
-            calls = [next_call(comm) for _ in self.convs[1:]]
-        parameters += [conv.bias for conv in self._layers if conv.bias is not None]
+            calls = [next_call(comm, self.options.p) for _ in self.convs[1:]]
+        parameters += [conv.bias for conv in self.convs if conv.bias is not None]
         with torch.autocast(x.device.type, enabled=False):
             out: Tensor = StackFunction.apply(
                 x, Call(self.options, kept, comm, calls, is_constant), *parameters

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch.nn import BatchNorm1d, Module
@@ -78,36 +79,14 @@ class _Rule:
     distributed: bool = True
 
 
+_refused = partial(_Rule, distributed=False)
+
 _BATCH_NORM = _Rule(_ROWS, applies=_uses_own_statistics)
-_DROPOUT = _Rule(_RANDOM, applies=_draws, random=True)
-_INSIDE = _Rule(_RANDOM, applies=_draws_inside, random=True)
-_NORMALIZED = _Rule(_DEGREES, applies=lambda conv: getattr(conv, "normalize", False))
 _SEVERAL = _Rule(_HOPS)
-_STATISTICS = _Rule(_ROWS)
-_GLOBAL = _Rule(_ALL, _BY_SUMS, distributed=False)
-_PADDED = _Rule(
-    "pads in-edges to the largest in-degree of this rank's vertices",
-    "take a sum, mean, maximum or softmax",
-    distributed=False,
-)
-_TYPES = _Rule(
-    "puts rows of all types one after the other, and finds sources by this rank's numbers of them",
-    "take a layer for each edge type (HeteroConv)",
-    distributed=False,
-)
-_TURNED = _Rule(
-    "sums over edges turned round, which are on other ranks",
-    "dispatch the graph turned round, too, and take a layer for each direction",
-    distributed=False,
-)
-_WHOLE = _Rule(
-    "has a row of parameters for each vertex of the whole graph",
-    "take rows of features, dgcl.dispatch_features(embedding)",
-    distributed=False,
-)
+_GLOBAL = _refused(_ALL, _BY_SUMS)
 
 
-_ONE_DIMENSION = _Rule(_ROWS, "take BatchNorm1d", _uses_own_statistics, distributed=False)
+_ONE_DIMENSION = _refused(_ROWS, "take BatchNorm1d", _uses_own_statistics)
 
 
 def _other(names: str, rule: _Rule) -> dict[str, _Rule]:
@@ -117,62 +96,81 @@ def _other(names: str, rule: _Rule) -> dict[str, _Rule]:
 _RULES: dict[str, dict[str, _Rule]] = {
     "torch": {
         "BatchNorm1d": _BATCH_NORM,
-        "Dropout": _DROPOUT,
+        "Dropout": _Rule(_RANDOM, applies=_draws, random=True),
         **_other(
             "AlphaDropout FeatureAlphaDropout Dropout1d",
-            _Rule(_RANDOM, "take torch.nn.Dropout", _draws, random=True, distributed=False),
+            _refused(_RANDOM, "take torch.nn.Dropout", _draws, random=True),
         ),
-        "RReLU": _Rule(_RANDOM, "take torch.nn.LeakyReLU", lambda module: module.training, True, False),
+        "RReLU": _refused(_RANDOM, "take torch.nn.LeakyReLU", lambda module: module.training, True),
         **_other("SyncBatchNorm LazyBatchNorm1d BatchNorm2d BatchNorm3d", _ONE_DIMENSION),
     },
     "torch_geometric": {
-        **_other("GCNConv LGConv GCN2Conv FAConv", _NORMALIZED),
+        **_other(
+            "GCNConv LGConv GCN2Conv FAConv",
+            _Rule(_DEGREES, applies=lambda conv: getattr(conv, "normalize", False)),
+        ),
         **_other("SGConv SSGConv TAGConv ChebConv ARMAConv MixHopConv GatedGraphConv APPNP", _SEVERAL),
         "AntiSymmetricConv": _SEVERAL,
-        **_other(
-            "PANConv CorrectAndSmooth LabelPropagation", _Rule(_HOPS, "write the hops", distributed=False)
-        ),
+        **_other("PANConv CorrectAndSmooth LabelPropagation", _refused(_HOPS, "write the hops")),
         **_other("EGConv PDNConv DNAConv", _Rule(_DEGREES)),
-        **_other("GraphNorm PairNorm MeanSubtractionNorm GraphSizeNorm", _STATISTICS),
+        **_other("GraphNorm PairNorm MeanSubtractionNorm GraphSizeNorm", _Rule(_ROWS)),
         "LayerNorm": _Rule(_ROWS, applies=lambda norm: norm.mode == "graph"),
-        **_other("InstanceNorm HeteroBatchNorm", _Rule(_ROWS, "take BatchNorm", distributed=False)),
-        **_other("GATConv GATv2Conv TransformerConv HEATConv RGATConv MLP DeepGCNLayer", _INSIDE),
-        "SuperGATConv": _Rule(
+        **_other("InstanceNorm HeteroBatchNorm", _refused(_ROWS, "take BatchNorm")),
+        **_other(
+            "GATConv GATv2Conv TransformerConv HEATConv RGATConv MLP DeepGCNLayer",
+            _Rule(_RANDOM, applies=_draws_inside, random=True),
+        ),
+        "SuperGATConv": _refused(
             "draws negative edges among this rank's rows",
             "take GATv2Conv",
             lambda module: module.training,
             True,
-            False,
         ),
         **_other("GPSConv GravNetConv DynamicEdgeConv XConv WLConv MeshCNNConv HypergraphConv", _GLOBAL),
         **_other(
             "TopKPooling SAGPooling ASAPooling EdgePooling MemPooling ClusterPooling PANPooling",
-            _Rule(_ALL, "read all rows out, with dgcl.nn.global_mean_pool and its kin", distributed=False),
+            _refused(_ALL, "read all rows out, with dgcl.nn.global_mean_pool and its kin"),
         ),
         **_other(
             "SGFormer Polynormer AttentiveFP NeuralFingerprint SchNet DimeNet ViSNet GNNFF GPSE", _GLOBAL
         ),
-        **_other("LSTMAggregation GRUAggregation PatchTransformerAggregation LCMAggregation", _PADDED),
-        **_other("HGTConv FastHGTConv HANConv", _TYPES),
-        "DirGNNConv": _TURNED,
-        "FastRGCNConv": _Rule(
-            "finds weights by this rank's numbers of sources", "take RGCNConv", distributed=False
+        **_other(
+            "LSTMAggregation GRUAggregation PatchTransformerAggregation LCMAggregation",
+            _refused(
+                "pads in-edges to the largest in-degree of this rank's vertices",
+                "take a sum, mean, maximum or softmax",
+            ),
         ),
+        **_other(
+            "HGTConv FastHGTConv HANConv",
+            _refused(
+                "puts rows of all types one after the other, and finds sources by this rank's numbers of them",
+                "take a layer for each edge type (HeteroConv)",
+            ),
+        ),
+        "DirGNNConv": _refused(
+            "sums over edges turned round, which are on other ranks",
+            "dispatch the graph turned round, too, and take a layer for each direction",
+        ),
+        "FastRGCNConv": _refused("finds weights by this rank's numbers of sources", "take RGCNConv"),
         "BasicGNN": _Rule(_HOPS, "call dgcl.distribute(model)", lambda model: model.num_layers > 1),
-        **_other("LINKX LightGCN Node2Vec MetaPath2Vec", _WHOLE),
+        **_other(
+            "LINKX LightGCN Node2Vec MetaPath2Vec",
+            _refused(
+                "has a row of parameters for each vertex of the whole graph",
+                "take rows of features, dgcl.dispatch_features(embedding)",
+            ),
+        ),
     },
     "dgl": {
-        "EdgeWeightNorm": _Rule(
-            _DEGREES, "use it on rank 0, and hand its result out with dispatch_edges", distributed=False
-        ),
+        "EdgeWeightNorm": _refused(_DEGREES, "use it on rank 0, and hand its result out with dispatch_edges"),
         **_other("PNAConv DGNConv ChebConv TWIRLSConv TWIRLSUnfoldingAndAttention", _GLOBAL),
         **_other("SumPooling AvgPooling MaxPooling SortPooling WeightAndSum GlobalAttentionPooling", _GLOBAL),
         **_other("Set2Set SetTransformerEncoder SetTransformerDecoder", _GLOBAL),
-        "GatedGraphConv": _Rule(
+        "GatedGraphConv": _refused(
             "takes the edges of each kind apart, which not every rank may have",
             "take RelGraphConv, or a layer for each kind",
             lambda layer: layer._n_etypes > 1,
-            distributed=False,
         ),
     },
 }

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import current, require_dense, require_floats, require_int64
+from dgcl.nn.arguments import current, require_dense, require_floats
 from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.reduce import named_sum
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms, require_tensors
+from dgcl.topology.checks import check_index
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -97,10 +98,7 @@ def _checked(
     count = num_counted(comm, x)
     x, batch = first_rows(x, count), first_rows(batch, count)
     size = _size(batch, comm) if size is None else size
-    require_int64(size=size)
-    if not 0 <= size < 2**40:
-        raise ValueError(f"size must be a number of graphs (got {size})")
-    return x, batch, size
+    return x, batch, check_index(size, "size", most=2**40)
 
 
 @beside_the_graph

@@ -14,7 +14,7 @@ from dgcl.aggregation.connect import connect_aggregator
 from dgcl.aggregation.once import once_differentiable
 from dgcl.aggregation.windows import HaloWindows, WindowedOperation
 from dgcl.nn.convolutions import Normalised
-from dgcl.nn.vertex_dropout import keep_mask
+from dgcl.nn.vertex_dropout import keep_mask, scale_of
 from dgcl.planner.windows import By
 from dgcl.program.exchange import PARTIAL
 
@@ -65,7 +65,7 @@ class KeptRows:
         self.ids = comm.owned_ids.to(comm.device)
         aggregate = self.aggregation(stack, comm)
         self.operation = aggregate.operation
-        self._given_loops: Tensor | None = getattr(aggregate, "loops", None)
+        self._given_loops = getattr(aggregate, "loops", None)
         self._loops: Tensor | None = None
         self.layers: list[Tensor] = []
         self._product = torch.empty(0, device="cpu")
@@ -209,13 +209,9 @@ def _blocks(rows: Tensor) -> list[slice]:
 
 def _drop(rows: Tensor, stack: StackOptions, ids: Tensor, call: int) -> None:
     """Dropout in place."""
-    p = stack.p
-    if p == 1.0:
-        rows.mul_(0.0)
-        return
     for block in _blocks(rows):
-        kept = keep_mask(ids[block], rows.shape[1], p, seed=stack.seed, call=call)
-        rows[block].mul_(1.0 / (1.0 - p)).masked_fill_(~kept, 0.0)
+        kept = keep_mask(ids[block], rows.shape[1], stack.p, seed=stack.seed, call=call)
+        rows[block].mul_(scale_of(stack.p)).masked_fill_(~kept, 0.0)
 
 
 def _into_gradient(
@@ -228,7 +224,6 @@ def _into_gradient(
         sums: (n, k), and ``weight`` (k, d): their product is the gradient of ``rows``.
         call: Of the layer's dropout; None: there was none.
     """
-    p = stack.p
     for block in _blocks(rows):
         mine = rows[block]
         gradient = sums[block] @ weight
@@ -236,11 +231,9 @@ def _into_gradient(
             gradient.masked_fill_(mine <= 0, 0.0)
         else:
             gradient = torch.where(mine > 0, gradient, gradient * stack.slope)
-        if call is not None and p == 1.0:
-            gradient.mul_(0.0)
-        elif call is not None:
-            gradient.mul_(1.0 / (1.0 - p))
+        if call is not None:
+            gradient.mul_(scale_of(stack.p))
             if stack.slope > 0:
-                dropped = ~keep_mask(ids[block], rows.shape[1], p, seed=stack.seed, call=call)
+                dropped = ~keep_mask(ids[block], rows.shape[1], stack.p, seed=stack.seed, call=call)
                 gradient.masked_fill_(dropped, 0.0)
         mine.copy_(gradient)

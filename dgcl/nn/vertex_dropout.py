@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from dgcl.graph.typed import within
-from dgcl.nn.arguments import current, require_int64, require_integers
+from dgcl.nn.arguments import current, require_integers
+from dgcl.nn.drift import watch_of
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import current_graph_task
-from dgcl.topology.checks import check_flag
+from dgcl.topology.checks import check_flag, check_index
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -142,7 +143,7 @@ def dropout(
     require_tensors(x=x)
     require_integers(seed=seed)
     if call is not None:
-        require_int64(call=call)
+        check_index(call, "call", -(2**63), 2**63 - 1)
     check_flag(edges, "edges")
     if not check_flag(training, "training") or p == 0.0:
         return x
@@ -158,15 +159,18 @@ def dropout(
         make = _edge_ids if edges else _row_ids
         ids = _once(rows, (make, len(x), x.device), lambda: make(x, rows))
     if call is None:
-        call = rows.next_dropout_call() if comm is None else next_call(comm)
-    if p == 1.0:
-        return x * 0.0
+        call = rows.next_dropout_call() if comm is None else next_call(comm, p)
     kept = keep_mask(ids, x.shape[1:].numel(), p, seed=seed, call=call).view(x.shape)
-    return torch.where(kept, x * (1.0 / (1.0 - p)), 0.0)
+    return torch.where(kept, x * scale_of(p), 0.0)
 
 
-def next_call(comm: Communicator) -> int:
-    """The number of a call that none is given for; a call that is computed again has the number that it had.
+def scale_of(p: float) -> float:
+    """What elements that are kept are multiplied with; none are with ``p`` 1."""
+    return 1.0 / (1.0 - p) if p < 1.0 else 0.0
+
+
+def next_call(comm: Communicator, p: float) -> int:
+    """The number of a call of dropout that none is given for; a call that is computed again has the number that it had.
 
     Activation checkpointing restores torch's generator before it computes again, so a call knows itself by what it
     draws. Ranks that are threads share that generator.
@@ -176,6 +180,7 @@ def next_call(comm: Communicator) -> int:
     """
     if torch.compiler.is_compiling():
         return comm.next_dropout_call()
+    watch_of(comm).dropped += p
     alone, calls = comm.control.threads_of_ranks == 1, _calls.setdefault(comm, {})
     drawn = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if alone else 0
     if current_graph_task() == -1:  # not in a backward

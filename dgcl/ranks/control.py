@@ -81,7 +81,7 @@ class Control:
         threads_of_ranks: How many threads of this process are ranks or wait for them.
         last_sum: What the last sum of tensors over ranks was called.
         pooled: Reductions over this rank's rows that no sum over ranks has completed yet, the last ones: what each is,
-            and a reference that is dead when no graph of autograd has it.
+            a reference that is dead when no graph of autograd has it, and of which communicator's model.
         copies: How sums over copies of nodes are exchanged; here, since communicators have their control plane.
     """
 

@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,9 +19,13 @@ def warn_once(comm: Any, text: str) -> None:
     warned.add(text)
 
 
-def warn_of_own_sums(comm: Any) -> None:
-    """Where results of a model are used: warn of reductions in it that no sum over ranks has completed."""
-    pooled, comm.control.pooled = comm.control.pooled, ()
+def warn_of_own_sums(comm: Any, closing: bool = False) -> None:
+    """Where results of a model are used: warn of reductions in it that no sum over ranks has completed.
+
+    Where a communicator closes, of those alone that were made on it: others may be completed yet.
+    """
+    pooled = [each for each in comm.control.pooled if not closing or each[3] == id(comm)]
+    comm.control.pooled = [each for each in comm.control.pooled if each not in pooled]
     if pooled:
         warn_once(
             comm,
@@ -48,7 +51,7 @@ def explain_uncaught() -> None:
     """Let errors that end this process say what a rank has."""
     before = sys.excepthook
 
-    def explained(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def explained(kind: Any, error: Any, trace: Any) -> None:
         explain(error)
         before(kind, error, trace)
 

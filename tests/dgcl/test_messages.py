@@ -402,13 +402,13 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "columns as text": (
         lambda: dgcl.nn.GCNConv("4", 3),  # type: ignore[arg-type]
-        r"in_channels must be a number of columns, 0 or more \(got '4'\)",
-        ValueError,
+        r"in_channels must be an integer >= 0 \(got '4'\)",
+        TypeError,
     ),
     "columns of both ends": (
         lambda: dgcl.nn.SAGEConv(4, (3, 3), "max"),  # type: ignore[arg-type]
-        r"out_channels must be a number of columns, 0 or more \(got \(3, 3\)\)",
-        ValueError,
+        r"out_channels must be an integer >= 0 \(got \(3, 3\)\)",
+        TypeError,
     ),
     "a derivative in forward mode": (
         lambda: forward_mode_on_rank_0(
@@ -487,7 +487,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "parameters of a rank as text": (
         lambda: (build(), dgcl.nn.broadcast_parameters(nn.Linear(3, 3), src="0")),  # type: ignore[arg-type]
-        r"src must be an integer \(got '0'\)",
+        r"src must be an integer from 0 to 1 \(got '0'\)",
         TypeError,
     ),
     "labels in a column": (

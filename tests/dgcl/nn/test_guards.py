@@ -20,6 +20,9 @@ pyg = pytest.importorskip("torch_geometric.nn")
 Data = pytest.importorskip("torch_geometric.data").Data
 
 
+OTHER = (torch.arange(NUM_NODES) + 1) % 2
+
+
 class Readout(nn.Module):
     """A layer, and what a function makes of its rows."""
 
@@ -81,6 +84,34 @@ def of_classes(data):
 def evaluated(data, use=dgcl.collect):
     with torch.no_grad():
         use(dgcl.distribute(Readout(lambda x: x / x.max()))(data.x, data.edge_index))
+
+
+def by_rank(x):
+    return F.dropout(x, 0.25 * (1 + dgcl.current_communicator().rank))
+
+
+def forces(data, of=lambda energy: energy):
+    pool = Readout(lambda x: dgcl.nn.global_mean_pool(x, batch_of(x)))
+    energy = of(dgcl.distribute(pool)(data.x.requires_grad_(), data.edge_index).sum())
+    (found,) = torch.autograd.grad(energy, data.x, create_graph=True)
+    dgcl.nn.loss(F.mse_loss)(found, data.x.detach()).backward()
+
+
+def apart(data, cross, part=OTHER):
+    """Another graph of as many vertices, with rows of its own, or with those of the first."""
+    other = dispatched(dgcl.current_communicator().part if part is None else part)
+    model = dgcl.distribute(Readout(lambda x: x))
+    for rows_of, edges_of in [(data, data), (other, other), (data, other)][: 2 + cross]:
+        model(rows_of.x, edges_of.edge_index)
+
+
+def closed_between(data):
+    """A communicator of another graph closes between a readout and the sum that completes it."""
+    out = dgcl.distribute(Readout(lambda x: x.sum(0)))(data.x, data.edge_index)
+    comm = dgcl.current_communicator()
+    dispatched(OTHER)
+    dgcl.current_communicator().close()
+    dgcl.nn.global_sum(out, comm=comm)
 
 
 def of_weights(data, weight):
@@ -152,6 +183,13 @@ GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "several hops, not distributed": (undistributed, r"GraphSAGE|BasicGNN.*several hops.*dgcl\.distribute"),
     "mean of rows, compiled": (partial(train, POOLS["mean of rows"][0], compiled=True), EVERY),
     "readout that is only evaluated": (partial(evaluated, use=len), f"max over.*{POOL}"),
+    "dropout by rank": (lambda data: train(by_rank, data), f"p of dropout.*{EVERY}"),
+    "forces of a pool": (forces, "autograd.grad of what.*count_once"),
+    "forces of a pool that counts once": (partial(forces, of=dgcl.nn.count_once), None),
+    "edges of others' vertices": (partial(apart, cross=True), "rows of one dispatched.*part=comm.part"),
+    "graphs with rows of their own": (partial(apart, cross=False), None),
+    "graphs of the same vertices": (partial(apart, cross=True, part=None), None),
+    "another graph that closes": (closed_between, None),
     "weights of a rank's labels": (
         lambda data: of_weights(data, data.x[:, 0].abs()[:3]),
         f"weight of .*{EVERY}",
@@ -174,8 +212,12 @@ def test_it_is_said_once(name: str):
 
 
 def on_rank(run: Callable[[Any], Any]) -> Any:
+    return run(dispatched(None))
+
+
+def dispatched(part: Tensor | None) -> Any:
     edges = torch.from_numpy(CYCLE)
-    return run(dgcl.dispatch(Data(x=rows(3), edge_index=torch.cat([edges, edges.flip(0)], 1))))
+    return dgcl.dispatch(Data(x=rows(3), edge_index=torch.cat([edges, edges.flip(0)], 1)), part=part)
 
 
 def test_collected_rows_carry_no_gradient_silently():
