@@ -21,7 +21,7 @@ from dgcl.ranks.context import context
 
 _KEPT_BY = re.compile(
     "T|__getitem__|cat|clone|contiguous|cpu|cuda|data|detach|expand|expand_as|flatten|index_select|int|long"
-    "|masked_select|repeat|repeat_interleave|reshape|squeeze|stack|t|to|unbind|unsqueeze|view"
+    "|masked_select|repeat|repeat_interleave|reshape|squeeze|stack|t|to|unbind|unsqueeze|view|view_as"
 )
 _WRITING = re.compile("__setitem__|bincount|index_(add|copy|fill|put)_?|scatter(_add|_reduce)?_?")
 _TAKING = re.compile("__getitem__|embedding|gather|index_select|take_along_dim")
