@@ -68,7 +68,7 @@ class EdgeOptions:
     per_machine: bool = False
 
     def __post_init__(self) -> None:
-        EdgePlacement(self.placement, self.imbalance, self.per_machine).check()
+        EdgePlacement(self.placement, self.imbalance, self.per_machine)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,6 @@ def settle(
     elif strategy is not None:
         described = read_strategy(strategy)
         chosen = described.layout(world_size)
-    chosen.check()
     plan = plan or PlanOptions()
     return Settings(
         plan if seed is None else replace(plan, seed=seed), partition, chosen, spelling, described

@@ -31,12 +31,9 @@ class Advised:
     memory_limit: int | None = None
     chosen: list[Description] = field(default_factory=list, compare=False)
 
-    def check(self) -> None:
-        """A model was checked when it was read."""
-
-    def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
+    def first_plan(self, topology: Topology) -> Mapping[str, Any]:
         """What the plan depends on that is asked for first: that of halo rows is what most take."""
-        del topology, method
+        del topology
         return {}
 
     def arrange(self, problem: Problem) -> Arrangement:

@@ -17,7 +17,7 @@ from dgcl.graph import Graph
 from dgcl.grid.grid import Grid, as_grid, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import find_needs
-from dgcl.offload.prediction import DeviceRows
+from dgcl.offload.prediction import MOVED_BYTES, OWN_BYTES, DeviceRows
 from dgcl.planner.reading.render import size
 from dgcl.planner.relation import Relation
 from dgcl.planner.synthetic import GraphShape, synthetic_relation
@@ -49,7 +49,7 @@ class Counted:
         edges: (P,) edges that it sums, at the width of a slice.
         slices: Of a row.
         edge_order: Whether edges have an order of their own.
-        chunks: Rows of each rank's device memory in offloading, where chunks were cut.
+        chunks: Rows of each rank's device memory in offloading.
         excess: Of ``rows``, how many a minimum cover may save, where it was not found.
     """
 
@@ -197,6 +197,35 @@ class Candidates:
             edge_order=self.halo.edge_order,
         )  # fmt: skip
 
+    def _offload(self, strategy: Description) -> Counted:
+        """Rows of device memory where no chunk is cut, at most: an estimate.
+
+        A rank's edges are divided at random, so the more chunks read a row the more edges lead from it: parts of a
+        graph with communities have chunks that read fewer. But one chunk has all edges of the vertex that has most.
+        """
+        halo, chunks = self.halo, strategy.argument
+        owned, edges = (-(-int(each.max(initial=0)) // chunks) for each in (halo.owned, halo.edges))
+        received, sent, *_ = halo.travelling
+        reads = max(int((halo.owned + received).max(initial=0)), 1)
+        sources = int(reads * (1 - (1 - 1 / chunks) ** (edges * chunks / reads)))
+        travel = min(int(np.maximum(received, sent).max(initial=0)), sources)
+        ids = 8 * (chunks * sources + halo.owned)
+        tables = ids + OWN_BYTES * halo.owned + 2 * MOVED_BYTES * (received + sent)
+        sources, travel, edges = map(max, (sources, travel, edges), self._hub)
+        of_all = sources, sources, sources, owned, travel, edges, travel
+        return replace(halo, chunks=[DeviceRows(*of_all, each) for each in tables.tolist()])
+
+    @cached_property
+    def _hub(self) -> tuple[int, int, int]:
+        """Of the vertex with most in-edges: its sources, those of other ranks, and the edges."""
+        if self.part is None:
+            return 0, 0, 0
+        graph, part = self._whole()
+        degrees = graph.in_degrees()
+        hub = degrees.argmax()
+        sources = np.unique(graph.indices[graph.indptr[hub] : graph.indptr[hub + 1]])
+        return len(sources), int((part[sources] != part[hub]).sum()), int(degrees[hub])
+
     def _whole(self) -> tuple[Graph, NDArray[np.int32]]:
         assert isinstance(self.graph, Graph)
         assert self.part is not None
@@ -218,4 +247,5 @@ _COUNTS: dict[str, Callable[[Candidates, Description], Counted]] = {
     "cover": Candidates._cover,
     "grid": Candidates._grid,
     "replicas": Candidates._replicas,
+    "offload": Candidates._offload,
 }

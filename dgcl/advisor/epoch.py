@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.advisor.counts import Counted
-from dgcl.advisor.memory import offload_rows
 from dgcl.advisor.model import Model
 from dgcl.advisor.rates import Rates
 from dgcl.planner.bounds.best import best_bound
@@ -91,7 +90,7 @@ def epoch_layers(counted: Counted, model: Model, rates: Rates, way: Way) -> list
         dense = trained * products / rates.products + (1 + model.training) * moved / 2 / rates.memory
         copies = 0.0
         if name == "offload":
-            loads = max(rows.sources for rows in offload_rows(counted)) * counted.strategy.argument
+            loads = max(rows.sources for rows in counted.chunks) * counted.strategy.argument
             copied = loads * layer.width * (1 + model.training * (1 + (number > 0)))
             copies = (copied + 2 * most_rows * layer.out) * item / rates.host
             sums, dense = sums * 1.5, dense * 4 / 3  # each layer is computed again in the backward

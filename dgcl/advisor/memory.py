@@ -5,7 +5,6 @@ backward makes two rows of its wider side beside what is kept, for attention thr
 torch keeps but does not use, but in chunks; Python itself.
 """
 
-from collections.abc import Sequence
 from dataclasses import astuple
 
 import numpy as np
@@ -38,7 +37,7 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
     heads = counted.owned * counted.slices + partial
     graph = local_graph_bytes(heads, received, counted.edges, counted.edge_order)
     if strategy.name == "offload":
-        rows = offload_rows(counted)
+        rows = counted.chunks
         width, layers = item * max(model.widths[:-1]), range(len(model.layers))
         tables = np.array([each.tables for each in rows])
         free = 0 * tables + _FREE
@@ -147,23 +146,6 @@ def _at_work(counted: Counted, model: Model, sums: NDArray[np.int64]) -> NDArray
             most = np.maximum(most, kept + item * work + of_edges + sums[~number])
         kept = own + kept * model.training
     return most
-
-
-def offload_rows(counted: Counted) -> Sequence[DeviceRows]:
-    """Rows of each rank's device memory; where no chunk was cut of all, at most: an estimate.
-
-    Its rank's edges are divided at random, so the more chunks read a row the more edges lead from it: parts of a graph
-    with communities have chunks that read fewer.
-    """
-    if counted.chunks:
-        return counted.chunks
-    chunks = counted.strategy.argument
-    owned, edges = (-(-int(each.max(initial=0)) // chunks) for each in (counted.owned, counted.edges))
-    received, sent, *_ = counted.travelling
-    reads = max(int((counted.owned + received).max(initial=0)), 1)
-    sources = int(reads * (1 - (1 - 1 / chunks) ** (edges * chunks / reads)))
-    travel = min(int(np.maximum(received, sent).max(initial=0)), sources)
-    return [DeviceRows(sources, sources, sources, owned, travel, edges, travel)] * len(received)
 
 
 def host_total(counted: Counted, model: Model) -> int:

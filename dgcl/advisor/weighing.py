@@ -1,6 +1,6 @@
 """Counts all candidates, plans the best, and chooses the simplest of those that fit and are as fast as the fastest."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -17,7 +17,7 @@ from dgcl.advisor.spelling import Description
 from dgcl.graph import Graph
 from dgcl.offload.arranging import rehearsed
 from dgcl.offload.chunks import MOST_CHUNKS
-from dgcl.offload.prediction import DeviceRows, smallest_fitting
+from dgcl.offload.prediction import smallest_fitting
 from dgcl.planner.reading.render import seconds as in_seconds
 from dgcl.planner.reading.render import size
 from dgcl.planner.relation import Relation
@@ -93,11 +93,11 @@ def _in_memory(candidates: Candidates, counted: Counted, limit: int | None, is_c
 
     @cache
     def chunked(chunks: int) -> Counted:
-        cut: Sequence[DeviceRows] = ()
+        estimated = candidates.count(Description("offload", chunks))
         few = graph.num_edges <= _CUT[0] and chunks <= _CUT[1]
         if is_chosen and few and part is not None and isinstance(graph, Graph):
-            cut = rehearsed(graph, part, candidates.world_size, chunks)
-        return replace(counted, strategy=Description("offload", chunks), chunks=cut)
+            return replace(estimated, chunks=rehearsed(graph, part, candidates.world_size, chunks))
+        return estimated
 
     def peak(counted: Counted) -> int:
         return int(np.sum([*device_bytes(counted, model).values()], 0).max())
@@ -106,7 +106,7 @@ def _in_memory(candidates: Candidates, counted: Counted, limit: int | None, is_c
     chunks, _ = smallest_fitting(
         lambda chunks: peak(chunked(chunks)), min(limit or whole, whole), MOST_CHUNKS
     )
-    return chunked(chunks or MOST_CHUNKS)
+    return chunked(chunks)
 
 
 def _total(row: Row) -> float:

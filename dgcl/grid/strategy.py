@@ -48,12 +48,9 @@ class GridPlacement:
         """How many consecutive ranks share a part of the grid: their vertices are to be close to each other."""
         return self.grid.depth * self.grid.slices
 
-    def check(self) -> None:
-        """A grid was checked when it was made."""
-
-    def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
+    def first_plan(self, topology: Topology) -> Mapping[str, Any]:
         """What the plan of the expand depends on."""
-        del topology, method
+        del topology
         return self._depends_on(HALO)
 
     def arrange(self, problem: Problem) -> Arrangement:

@@ -16,6 +16,7 @@ from dgcl.offload.residency import Ids
 from dgcl.offload.schedule import Schedule, reorganise, volumes
 from dgcl.offload.tables import RankTables, compile_tables
 from dgcl.planner.options import PlanOptions
+from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
 from dgcl.ranks.whole_rows import require_same
 from dgcl.relation.local_graph import LocalGraph, build_local_graph, edges_into
@@ -90,9 +91,11 @@ def arrange(
             chunks, peak = smallest_fitting(
                 lambda n: _peak(control, local, request, rows(n)), request.memory_limit, most
             )
-            if not chunks:
+            if peak > request.memory_limit:
                 raise _nothing_fits(control, local, request, peak)
-        return _arranged(control, local, topology, request, options, rows(chunks))
+        mine = rows(chunks)
+        reports = control.gather((local.owned_ids, mine, _reads(local, mine)))
+        return from_rank_0(control, lambda: _compiled(reports or [], topology, request, options))
 
 
 def _reads(local: LocalGraph, rows: list[Ids]) -> list[tuple[Ids, tuple[int, int]]]:
@@ -137,14 +140,13 @@ def _scheduled(reports: list[Any], slots: int | None) -> tuple[list[list[int]], 
 def _peak(control: Control, local: LocalGraph, request: Request, rows: list[Ids]) -> int:
     """Predicted bytes of the fullest rank. Collective."""
     reports = control.gather((local.owned_ids, _reads(local, rows)))
-    peak = 0
-    if reports is not None:
-        assert request.widths is not None
-        _, schedule, sizes = _scheduled(reports, request.slots)
-        peak = max(
-            rows.bytes(request.widths, request.itemsize).total for rows in device_rows(schedule, sizes)
-        )
-    return int(control.broadcast(peak))
+
+    def peaks() -> list[int]:
+        _, schedule, sizes = _scheduled(reports or [], request.slots)
+        each = device_rows(schedule, sizes)
+        return [max(rows.bytes(request.widths or (), request.itemsize).total for rows in each)] * len(each)
+
+    return from_rank_0(control, peaks)
 
 
 def _nothing_fits(control: Control, local: LocalGraph, request: Request, peak: int) -> ValueError:
@@ -162,28 +164,6 @@ def _nothing_fits(control: Control, local: LocalGraph, request: Request, peak: i
         " gradients, in slots and as a layer reads them. Ways out: (1) a larger memory_limit, (2) more ranks, (3)"
         " narrower layers, (4) aggregate= so that rows are summed, not kept, (5) fewer in-edges of that vertex"
     )
-
-
-def _arranged(
-    control: Control,
-    local: LocalGraph,
-    topology: Topology,
-    request: Request,
-    options: PlanOptions,
-    rows: list[Ids],
-) -> Arrangement:
-    reports = control.gather((local.owned_ids, rows, _reads(local, rows)))
-    answers: list[Any] | None = None
-    if reports is not None:
-        try:
-            answers = _compiled(reports, topology, request, options)
-        except Exception as error:  # every rank must hear of it
-            answers = [error if rank == 0 else ValueError(str(error)) for rank in range(control.world_size)]
-    answer = control.scatter(answers)
-    if isinstance(answer, Exception):
-        raise answer
-    assert isinstance(answer, Arrangement)
-    return answer
 
 
 def _compiled(

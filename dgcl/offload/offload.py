@@ -120,8 +120,10 @@ class Offload(Handle):
             raise TypeError(f"comm must be a dgcl.Communicator (got {type(comm).__name__})")
         problem: Exception | None = None
         try:
-            settings = (dtype, store, slots, plan, seed, keep_graphs, store_cached, prefetch)
-            check_offload(comm, chunks, memory_limit, widths, kind, chunk_by, method, *settings)
+            check_offload(
+                comm, chunks, memory_limit, widths, kind, chunk_by, method, dtype, store, slots, plan, seed,
+                keep_graphs, store_cached, prefetch,
+            )  # fmt: skip
             request = Request(
                 chunks,
                 None if memory_limit is None else as_bytes(memory_limit, "memory_limit"),

@@ -28,7 +28,7 @@ EDGE_BYTES = 36
 GRAPH_BYTES = 72
 
 #: Bytes in tables of a residency of a row of its own, as it is loaded and returned, and of a row that travels.
-_OWN_BYTES, _MOVED_BYTES = 50, 30
+OWN_BYTES, MOVED_BYTES = 50, 30
 
 
 class _Sizes:
@@ -116,7 +116,7 @@ def device_rows(schedule: Schedule, sizes: Sequence[Sequence[tuple[int, int]]]) 
         mine = schedule.residencies[rank]
         own = schedule.owner[mine.row] == rank
         loads = max(int(np.bincount(ends[own], minlength=1).max()) for ends in (mine.begin, mine.end))
-        tables = 8 * (sum(reads) + len(own)) + _OWN_BYTES * own.sum() + _MOVED_BYTES * calls.sum()
+        tables = 8 * (sum(reads) + len(own)) + OWN_BYTES * own.sum() + MOVED_BYTES * calls.sum()
         of_all = loads, schedule.num_slots[rank], max(reads, default=0), vertices
         result.append(DeviceRows(*of_all, *map(int, (calls.sum(1).max(), edges, calls.max(), tables))))
     return result
@@ -160,12 +160,13 @@ def smallest_fitting(peak: Callable[[int], int], limit: int, most: int) -> tuple
     """The smallest number of chunks whose peak is at most ``limit`` bytes, found by few tries.
 
     Args:
-        peak: Bytes for a number of chunks: about in proportion to one over it, or falling more slowly.
+        peak: Bytes for a number of chunks: about in proportion to one over it, or falling more slowly, as where one
+            vertex reads most rows. So each try has twice as many, until one fits or takes more than one before.
         limit: Bytes that may be taken.
         most: Chunks that are tried.
 
     Returns:
-        Chunks and their peak; where not even ``most`` fit, (0, the least peak that was seen).
+        Chunks and their peak; where none fit, those of the least peak that was seen.
     """
     peaks: dict[int, int] = {}
     low, high, chunks = 0, most + 1, 1
@@ -173,6 +174,10 @@ def smallest_fitting(peak: Callable[[int], int], limit: int, most: int) -> tuple
         peaks[chunks] = peak(chunks)
         low, high = (low, chunks) if peaks[chunks] <= limit else (chunks, high)
         room = 1 + (high - low) // 4 if high <= most else 1  # from either end, so that what is left shrinks
-        chunks = math.ceil(chunks * (peaks[chunks] / max(1, limit)) ** 1.1)
+        if high > most and peaks[chunks] > min(peaks.values()):
+            break
+        times = (peaks[chunks] / max(1, limit)) ** 1.1
+        chunks = math.ceil(chunks * (max(times, 2) if high > most else times))
         chunks = min(max(chunks, low + room), high - room)
-    return (high, peaks[high]) if high <= most else (0, min(peaks.values()))
+    best = high if high <= most else min(peaks, key=lambda tried: peaks[tried])
+    return best, peaks[best]

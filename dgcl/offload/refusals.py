@@ -153,7 +153,14 @@ def agree_on_layer(
     require_same(**{"layers, and kinds of their rows,": reports})
 
 
-def _check_settings(
+def check_offload(
+    comm: Any,
+    chunks: Any,
+    memory_limit: Any,
+    widths: Any,
+    kind: str,
+    chunk_by: str,
+    method: str,
     dtype: Any,
     store: Any,
     slots: Any,
@@ -163,7 +170,11 @@ def _check_settings(
     store_cached: Any,
     prefetch: Any,
 ) -> None:
-    """Refuse arguments of :class:`dgcl.Offload` that are of another type."""
+    """Refuse what cannot be, before anything is exchanged.
+
+    Raises:
+        TypeError, ValueError: Naming the argument.
+    """
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype (got {shown(dtype)})")
     if store is not None:
@@ -177,24 +188,6 @@ def _check_settings(
         check_flag(keep_graphs, "keep_graphs")
     check_flag(store_cached, "store_cached")
     check_flag(prefetch, "prefetch")
-
-
-def check_offload(
-    comm: Any,
-    chunks: Any,
-    memory_limit: Any,
-    widths: Any,
-    kind: str,
-    chunk_by: str,
-    method: str,
-    *settings: Any,
-) -> None:
-    """Refuse what cannot be, before anything is exchanged.
-
-    Raises:
-        TypeError, ValueError: Naming the argument.
-    """
-    _check_settings(*settings)
     check_choice(chunk_by, "chunk_by", CHUNK_BY)
     check_choice(method, "method", METHODS)
     comm.require_neighbourhoods("Offload")

@@ -73,7 +73,6 @@ def prepare_inputs(
     exchanges halo rows. ``block`` consecutive ranks get vertices that are close to each other, where METIS decides.
     """
     options, strategy = options or PlanOptions(), strategy or EdgePlacement()
-    strategy.check()
     check_method(method)
     check_choice(partition, "partition", PARTITIONS)
     if cache is not None:
@@ -87,7 +86,7 @@ def prepare_inputs(
     plans = owners = arrangement = None
     if cache is not None:
         key = cache_key(checked, world_size, machine, fixed_part, partition, method, options)
-        first = strategy.first_plan(machine, method)
+        first = strategy.first_plan(machine)
         more = ({"place": True} if place else {}) | ({} if balance == "vertices" else {"balance": balance})
         plans = StoredPlans(cache, {**key, **more}, first)
         owners = plans.part(checked.num_nodes, world_size)

@@ -115,17 +115,9 @@ class Problem:
 
 
 class Strategy(Protocol):
-    """A way to lay out an aggregation."""
+    """A way to lay out an aggregation; settings that cannot be are refused when it is made."""
 
-    def check(self) -> None:
-        """Refuse settings that cannot be, before anything long is done.
-
-        Raises:
-            ValueError: Naming the setting.
-        """
-        ...
-
-    def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
+    def first_plan(self, topology: Topology) -> Mapping[str, Any]:
         """What the plan that :meth:`arrange` asks for first depends on; see :meth:`Problem.plan`."""
         ...
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.partition.replication import check_hops
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
@@ -45,17 +44,8 @@ class Replicas:
     limit: int | None = None
     free: tuple[int, ...] | None = None
 
-    def check(self) -> None:
-        """Refuse ``hops`` that cannot be.
-
-        Raises:
-            ValueError: Naming the setting.
-        """
-        check_hops(self.hops)
-
-    def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
+    def first_plan(self, topology: Topology) -> Mapping[str, Any]:
         """What the plan depends on: the hops, if it is that of copies."""
-        del method
         return {"hops": self.hops} if machine_numbers(topology).any() else {}
 
     def arrange(self, problem: Problem) -> Arrangement:

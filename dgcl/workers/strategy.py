@@ -31,27 +31,25 @@ class EdgePlacement:
             allow; None: no bound.
         per_machine: For "cover": covers of pairs of machines instead of pairs of ranks; within a machine edges are
             summed at their heads.
+
+    Raises:
+        ValueError, TypeError: One of them cannot be; named.
     """
 
     edges: str = "head"
     imbalance: float | None = None
     per_machine: bool = False
 
-    def check(self) -> None:
-        """Refuse settings that cannot be.
-
-        Raises:
-            ValueError: Naming the setting.
-        """
+    def __post_init__(self) -> None:
         check_choice(self.edges, "edges", EDGES)
         bound = self.imbalance
         if bound is not None and (not isinstance(bound, Real) or isinstance(bound, bool) or not bound >= 1):
             raise ValueError(f"imbalance must be at least 1, the mean, or None (got {shown(bound)})")
         check_flag(self.per_machine, "per_machine")
 
-    def first_plan(self, topology: Topology, method: str) -> Mapping[str, Any]:
+    def first_plan(self, topology: Topology) -> Mapping[str, Any]:
         """What the plan of rows depends on: the placement, but for "head", whose plan is the ordinary one."""
-        del topology, method
+        del topology
         return self._depends_on("halo")
 
     def arrange(self, problem: Problem) -> Arrangement:

@@ -152,6 +152,20 @@ def test_sums_are_held_as_rehearsed():
     assert dgcl.launch(on_rank, 4) == held[-1].tolist()
 
 
+def test_one_chunk_holds_all_that_a_vertex_reads():
+    """However many there are, cut or estimated; the refusal is of the fewest bytes."""
+    star, options = np.stack([np.arange(2000), np.zeros(2000, int)]), {"part": np.arange(2000) % 4}
+    found = advise(star, model="gcn:256,256,8", topology="uniform4", memory_limit="4MB", **options)
+    assert found.rows[0].refused
+    least = found.row("offload")
+    assert least.device > 2 * 2000 * 256 * 4
+    for chunks in (2, 1024):
+        (fullest, *_) = found.candidates.count(Description("offload", chunks)).chunks
+        assert (fullest.slots, fullest.travelling, fullest.edges) == (2000, 1500, 2000)
+    with pytest.raises(MemoryError, match=r"nothing fits in 4.194 MB"):
+        _ = found.best
+
+
 @pytest.mark.parametrize(
     "model, strategy, why",
     [

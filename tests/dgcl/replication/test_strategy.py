@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dgcl
 from dgcl.graph import as_graph
 from dgcl.prepare.share import Share
 from dgcl.replication import strategy
@@ -65,7 +66,7 @@ def test_what_is_far_too_large_is_not_copied(monkeypatch):
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
 def test_hops_are_a_number_of_layers(wrong: Any):
     with pytest.raises((TypeError, ValueError), match="hops must be an integer from 1 to 1000"):
-        shares_with(wrong)
+        dgcl.ReplicaOptions(wrong)
 
 
 def test_on_one_machine_nothing_is_replicated():
