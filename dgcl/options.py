@@ -3,7 +3,7 @@
 :class:`~dgcl.planner.PlanOptions`, for planning, is the third group.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from types import NoneType
 from typing import Any
 
@@ -68,7 +68,7 @@ class EdgeOptions:
     per_machine: bool = False
 
     def __post_init__(self) -> None:
-        EdgePlacement(self.placement, self.imbalance, self.per_machine)
+        EdgePlacement(*astuple(self))
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def settle(
         raise ValueError(
             "model and memory_limit go with strategy='auto', which chooses by them; leave them out"
         )
-    chosen: Strategy = EdgePlacement(edges.placement, edges.imbalance, edges.per_machine)
+    chosen: Strategy = EdgePlacement(*astuple(edges))
     spelling = ", ".join(f"{name}={ways[name]!r}" for name in used) or "strategy='halo'"
     described = Description("halo")
     if replicas is not None:

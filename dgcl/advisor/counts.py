@@ -204,11 +204,11 @@ class Candidates:
         graph with communities have chunks that read fewer. But one chunk has all edges of the vertex that has most.
         """
         halo, chunks = self.halo, strategy.argument
-        owned, edges = (-(-int(each.max(initial=0)) // chunks) for each in (halo.owned, halo.edges))
+        owned, edges = (-(-int(each.max()) // chunks) for each in (halo.owned, halo.edges))
         received, sent, *_ = halo.travelling
-        reads = max(int((halo.owned + received).max(initial=0)), 1)
+        reads = max(int((halo.owned + received).max()), 1)
         sources = int(reads * (1 - (1 - 1 / chunks) ** (edges * chunks / reads)))
-        travel = min(int(np.maximum(received, sent).max(initial=0)), sources)
+        travel = min(int(np.maximum(received, sent).max()), sources)
         ids = 8 * (chunks * sources + halo.owned)
         tables = ids + OWN_BYTES * halo.owned + 2 * MOVED_BYTES * (received + sent)
         sources, travel, edges = map(max, (sources, travel, edges), self._hub)

@@ -103,7 +103,7 @@ def epoch_layers(counted: Counted, model: Model, rates: Rates, way: Way) -> list
 
 def _slowest(counts: NDArray[np.int64], rates: Rates) -> float:
     """What the slowest rank does of what each rank has, while others share its device."""
-    return float(max(counts.max(initial=0), min(rates.sharing, len(counts)) * counts.mean()))
+    return float(max(counts.max(), min(rates.sharing, len(counts)) * counts.mean()))
 
 
 def total(layers: list[Seconds]) -> Seconds:

@@ -6,11 +6,13 @@ graph is needed, whatever the framework. All else runs as it is, on meta tensors
 
 import copy
 import inspect
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from dgcl.advisor.layers import KINDS, Layer
 
@@ -28,8 +30,14 @@ def layers_of(module: nn.Module) -> list[Layer]:
     Raises:
         ValueError: It cannot be traced; says why, and that a line can stand for it.
     """
+    if isinstance(module, type):
+        raise ValueError(f"model must be a module, not its class: give {module.__name__}(...)")
     layers: list[Layer] = []
     try:
+        if any(isinstance(each, UninitializedParameter) for each in module.parameters()):
+            raise ValueError(
+                "its widths are open until it has run: run it on a few rows before, or give them"
+            )
         _record(copy.deepcopy(module).to("meta"), layers)
         if not any(layer.exchanged for layer in layers):
             raise ValueError(f"it calls none of {', '.join(_CLASSES)}")
@@ -43,14 +51,15 @@ def layers_of(module: nn.Module) -> list[Layer]:
 
 def _record(net: nn.Module, layers: list[Layer]) -> None:
     for name, each in net.named_modules():
-        kind = next((_CLASSES[base.__name__] for base in type(each).__mro__ if base.__name__ in _CLASSES), "")
+        bases = [base.__name__ for base in type(each).__mro__]
+        kind = next((_CLASSES[base] for base in bases if base in _CLASSES), "")
         if kind:
             each.forward = partial(_called, each, kind, layers)
-        elif "Linear" in [base.__name__ for base in type(each).__mro__]:  # PyG's, too
+        elif "Linear" in bases:  # PyG's, too
             each.register_forward_hook(
                 lambda _, rows, out: layers.append(Layer("linear", rows[0].shape[-1], out.shape[-1]))
             )
-        elif hasattr(each, "propagate"):
+        elif hasattr(each, "propagate") or type(each).__module__.startswith("dgl.nn.pytorch.conv."):
             raise ValueError(
                 f"{name or 'it'} is a {type(each).__name__}, which is none of {', '.join(_CLASSES)}"
             )
@@ -58,9 +67,23 @@ def _record(net: nn.Module, layers: list[Layer]) -> None:
     width = next((size for size in sizes if isinstance(size, int) and size > 0), 1)
     rows = torch.zeros(4, width, device="meta")
     edges = torch.zeros(2, 1, dtype=torch.int64, device="meta")
-    known = {"edge_index": edges, "g": None, "graph": None, "comm": None}
+    graph = _Graph(rows, edges)
+    known = {"edge_index": edges, "comm": None} | dict.fromkeys(("g", "graph", "data", "batch"), graph)
     required = inspect.signature(net.forward).parameters.items()
     net(*(known.get(name, rows) for name, each in required if each.default is each.empty))
+
+
+@dataclass
+class _Graph:
+    """What stands for a graph, or for PyG's ``Data``, where a module takes one."""
+
+    x: Tensor
+    edge_index: Tensor
+    edge_weight: None = None
+    batch: None = None
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"it takes {name!r} of its graph; x and edge_index are known")
 
 
 def _called(layer: Any, kind: str, layers: list[Layer], *arguments: Any, **named: Any) -> Any:

@@ -28,6 +28,7 @@ from dgcl.bench.turns import DEVICE, WALL, combine, in_turns, take_turns
 from dgcl.calibration.effort import Effort
 from dgcl.program import Program
 from dgcl.program.exchange import HALO
+from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
 from dgcl.transport.cuda.exchange import DeviceExchange
 from dgcl.transport.shared_memory.agreement import connect_peers
@@ -62,20 +63,19 @@ def time_all(
         device: This rank's; None: the CPU.
 
     Raises:
-        ValueError: From ``prepare``; on every rank.
+        Exception: What ``prepare`` raises; on every rank.
         CommError: A rank is gone or late.
     """
-    work = _prepared(control, prepare)
-    count = control.broadcast(len(work))
-    fastest = [float("inf")] * count
+
+    def of_ranks() -> list[list[tuple[Program, int]]]:
+        of_exchanges = [[(program, row_bytes) for program in programs] for programs, row_bytes in prepare()]
+        return [[shares[rank] for shares in of_exchanges] for rank in range(control.world_size)]
+
+    exchanges = from_rank_0(control, of_ranks)
+    fastest = [float("inf")] * len(exchanges)
     with closing(Barrier(control, _TIMEOUT)) as barrier:
         for _ in range(effort.rounds):
-            for number in range(count):
-                shares = None
-                if control.rank == 0:
-                    programs, row_bytes = work[number]
-                    shares = [(program, row_bytes) for program in programs]
-                program, row_bytes = control.scatter(shares)
+            for number, (program, row_bytes) in enumerate(exchanges):
                 lane: _HostLane | _DeviceLane
                 if device is None:
                     lane = _HostLane(program, control, row_bytes)
@@ -85,21 +85,6 @@ def time_all(
                     seconds = _seconds(lane, control, barrier, effort)
                 fastest[number] = min(fastest[number], seconds)
     return fastest
-
-
-def _prepared(control: Control, prepare: Callable[[], Work]) -> Work:
-    """Run a function on rank 0 alone; if it fails, all ranks raise."""
-    work: Work = []
-    failure: str | None = None
-    if control.rank == 0:
-        try:
-            work = prepare()
-        except ValueError as error:
-            failure = str(error)
-    failure = control.broadcast(failure)
-    if failure is not None:
-        raise ValueError(failure)
-    return work
 
 
 class _HostLane:

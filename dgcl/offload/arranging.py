@@ -30,7 +30,7 @@ class Request:
     Attributes:
         chunks: How many; None: as few as fit into ``memory_limit``.
         memory_limit: Bytes of device memory of a rank.
-        widths: Elements of a row of the input and of each layer's result, for ``memory_limit``.
+        widths: Elements of a row of the input and of each layer's result, for ``memory_limit``; else none.
         itemsize: Bytes of an element.
         chunk_by, slots, seed: How chunks are made; the rows that fit.
         method: Of planning.
@@ -39,7 +39,7 @@ class Request:
 
     chunks: int | None
     memory_limit: int | None
-    widths: tuple[int, ...] | None
+    widths: tuple[int, ...]
     itemsize: int
     chunk_by: str
     slots: int | None
@@ -144,15 +144,13 @@ def _peak(control: Control, local: LocalGraph, request: Request, rows: list[Ids]
     def peaks() -> list[int]:
         _, schedule, sizes = _scheduled(reports or [], request.slots)
         each = device_rows(schedule, sizes)
-        return [max(rows.bytes(request.widths or (), request.itemsize).total for rows in each)] * len(each)
+        return [max(rows.bytes(request.widths, request.itemsize).total for rows in each)] * len(each)
 
     return from_rank_0(control, peaks)
 
 
 def _nothing_fits(control: Control, local: LocalGraph, request: Request, peak: int) -> ValueError:
     """The error where not even chunks of one vertex fit. Collective."""
-    assert request.widths is not None
-    assert request.memory_limit is not None
     degrees = np.diff(local.indptr)
     mine = (int(degrees.max()), int(local.owned_ids[degrees.argmax()])) if len(degrees) else (-1, -1)
     degree, vertex = max(control.exchange(mine))

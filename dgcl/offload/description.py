@@ -62,7 +62,7 @@ def offload_memory(
     arrangement: Arrangement,
     store: HostStore,
     account: Account,
-    widths: Sequence[int] | None,
+    widths: Sequence[int],
     itemsize: int,
     graphs: int,
     *,
@@ -72,13 +72,13 @@ def offload_memory(
 
     Args:
         arrangement, store, account: The rank's.
-        widths: Of the input and of each layer's result, for what is predicted; or None.
+        widths: Of the input and of each layer's result, for what is predicted; or none.
         itemsize: Bytes of an element.
         graphs: Bytes of the chunks' graphs that are kept.
         training: With a backward.
     """
     device = host = kept = None
-    if widths is not None:
+    if widths:
         num_rows = sum(map(len, arrangement.rows))
         device = arrangement.device.bytes(widths, itemsize, training=training)
         host, kept = (

@@ -127,7 +127,7 @@ class Offload(Handle):
             request = Request(
                 chunks,
                 None if memory_limit is None else as_bytes(memory_limit, "memory_limit"),
-                None if widths is None else tuple(widths),
+                tuple(widths or ()),
                 dtype.itemsize,
                 chunk_by,
                 slots,

@@ -162,8 +162,6 @@ def test_one_chunk_holds_all_that_a_vertex_reads():
     for chunks in (2, 1024):
         (fullest, *_) = found.candidates.count(Description("offload", chunks)).chunks
         assert (fullest.slots, fullest.travelling, fullest.edges) == (2000, 1500, 2000)
-    with pytest.raises(MemoryError, match=r"nothing fits in 4.194 MB"):
-        _ = found.best
 
 
 @pytest.mark.parametrize(

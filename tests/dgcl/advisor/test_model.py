@@ -1,7 +1,5 @@
 """The grammar of models, held against layers of torch: parameters, and what autograd keeps."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -73,10 +71,7 @@ def test_rows_that_autograd_keeps(text):
     ("mgn:64,64/16", [64]),
 ])  # fmt: skip
 def test_elements_that_are_exchanged(text, exchanged):
-    model = read_model(text)
-    assert [layer.exchanged for layer in model.layers] == exchanged
-    assert model.widths == [model.layers[0].width, *(after.out for after in model.layers)]
-    assert all(before.out == after.width for before, after in pairwise(model.layers))
+    assert [layer.exchanged for layer in read_model(text).layers] == exchanged
 
 
 @pytest.mark.parametrize(
@@ -110,6 +105,19 @@ class Net(nn.Module):
         return x
 
 
+class OfData(Net):
+    """Takes a graph and its rows as one."""
+
+    def forward(self, data):
+        return super().forward(data.x, data)
+
+
+def of_data():
+    from torch_geometric.nn import GCNConv
+
+    return OfData(lambda layer, x, data: layer(x, data.edge_index, data.edge_weight), GCNConv(6, 9))
+
+
 def of_pyg():
     from torch_geometric.nn import GATConv, GCNConv, GINConv, Linear, SAGEConv
 
@@ -135,6 +143,7 @@ def ours():
         (of_pyg, "linear gcn sage gat sum linear linear", [0, 9, 9, 12, 8, 0, 0]),
         (of_dgl, "linear gcn sage gat", [0, 5, 4, 9]),
         (ours, "linear gcn sage", [0, 6, 4]),
+        (of_data, "linear gcn", [0, 9]),
     ],
 )
 def test_a_users_own_module_is_traced(make, kinds, exchanged):
@@ -148,9 +157,15 @@ def test_a_users_own_module_is_traced(make, kinds, exchanged):
 
 
 def test_what_cannot_be_traced_is_named():
+    from dgl.nn import TAGConv
     from torch_geometric.nn import GCNConv, TransformerConv
 
+    with pytest.raises(ValueError, match=r"model must be a module, not its class: give GCNConv\(...\)"):
+        read_model(GCNConv)
     for net, why in (
+        (OfData(lambda *_: _[2].adj, GCNConv(6, 4)), "it takes 'adj' of its graph; x and edge_index are"),
+        (GCNConv(-1, 4), "its widths are open until it has run"),
+        (TAGConv(6, 4), "it is a TAGConv, which is none of GCNConv"),
         (nn.Linear(3, 2), "Linear cannot be traced: it calls none of GCNConv"),
         (Net(lambda layer, x, edges: layer(x, edges), GCNConv(8, 4)), r"GCNConv takes rows of 8 \(got 6,"),
         (Net(None, TransformerConv(6, 4)), "layers.0 is a TransformerConv, which is none of GCNConv"),
