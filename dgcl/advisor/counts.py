@@ -107,7 +107,8 @@ class Candidates:
 
     def names(self) -> list[Description]:
         """All that might be taken, the simplest first."""
-        hops = sum(layer.exchanged > 0 for layer in self.model.layers)
+        # PyG's GCNConv exchanges degrees before all else, and who names a model may train that.
+        hops = sum(layer.exchanged > 0 for layer in self.model.layers) + ("gcn" in self.model.kinds)
         return [
             *(Description(name) for name in ("halo", "cover", "tail")),
             Description("cover", "machine"),
@@ -221,10 +222,10 @@ class Candidates:
         if self.part is None:
             return 0, 0, 0
         graph, part = self._whole()
-        degrees = graph.in_degrees()
-        hub = degrees.argmax()
-        sources = np.unique(graph.indices[graph.indptr[hub] : graph.indptr[hub + 1]])
-        return len(sources), int((part[sources] != part[hub]).sum()), int(degrees[hub])
+        hub = graph.in_degrees().argmax()
+        sources = graph.indices[graph.indptr[hub] : graph.indptr[hub + 1]]
+        reads = np.unique(sources)
+        return len(reads), int((part[reads] != part[hub]).sum()), len(sources)
 
     def _whole(self) -> tuple[Graph, NDArray[np.int32]]:
         assert isinstance(self.graph, Graph)

@@ -179,5 +179,5 @@ def smallest_fitting(peak: Callable[[int], int], limit: int, most: int) -> tuple
         times = (peaks[chunks] / max(1, limit)) ** 1.1
         chunks = math.ceil(chunks * (max(times, 2) if high > most else times))
         chunks = min(max(chunks, low + room), high - room)
-    best = high if high <= most else min(peaks, key=lambda tried: peaks[tried])
+    best = high if high <= most else min(peaks, key=peaks.__getitem__)
     return best, peaks[best]

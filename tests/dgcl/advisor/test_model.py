@@ -82,7 +82,6 @@ def test_elements_that_are_exchanged(text, exchanged):
         ("gcn:4,0", "widths must be at least 1"),
         ("gcn:4,2x2", "heads, as in 8x32, are gat's"),
         ("mgn:4,4", "rows of edges, as in 64/16, are mgn's"),
-        ("gcn:4,4/2", "rows of edges"),
     ],
 )
 def test_models_that_are_not_understood(text, message):

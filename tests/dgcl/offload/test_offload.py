@@ -263,18 +263,6 @@ def test_arguments_that_cannot_be(options: dict[str, Any], message: str):
     connected(run)
 
 
-def test_questions_that_cannot_be():
-    def run(comm: dgcl.Communicator):
-        off = dgcl.Offload(comm, chunks=2)
-        for widths in (5, ["a"], [3], [3, 0]):
-            with pytest.raises(ValueError, match="widths must be given, as integers"):
-                off.memory(widths)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"model must be a torch.nn.Module or a function \(got int\)"):
-            off.infer(5)  # type: ignore[arg-type]
-
-    connected(run)
-
-
 def test_files_in_memory_have_no_thread_that_reads_ahead():
     def run(comm: dgcl.Communicator):
         off = dgcl.Offload(comm, chunks=2, store="/dev/shm")
