@@ -225,11 +225,6 @@ def test_refuses(call, message):
         call(each_rank(CASES[0])[0][0])
 
 
-def test_unknown_kind():
-    with pytest.raises(ValueError, match="kind must be one of dgl, pyg, csr"):
-        local_graph("tf", CASES[0].local_graphs(1)[0])
-
-
 @pytest.mark.parametrize("weight", ["none", "constant", "learned"])
 def test_rows_are_kept_only_for_gradients_of_weights(weight: str):
     """Of what autograd saves, rows of layers are the bulk: a sum with constant weights needs none of them."""
