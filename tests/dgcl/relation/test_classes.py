@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
-from dgcl.graph.files import read_graph
 from dgcl.relation.classes import ItemClasses, halo_classes
-from tests.dgcl.graphs import HAND_EDGES, HAND_NEEDS, HAND_PART, edge_indices, random_parts, real_graph
+from tests.dgcl.graphs import HAND_EDGES, HAND_NEEDS, HAND_PART, edge_indices, random_parts
 from tests.samples import named
 
 
@@ -86,11 +85,6 @@ def test_without_boundary():
     assert classes.relation.num_classes == len(classes.items) == 0
 
 
-def test_parts_without_vertices():
-    classes = halo_classes(as_graph([[0], [1]]), [4, 1], 6)
-    assert as_dict(classes) == {(4, 1 << 1): [0]}
-
-
 @named(
     "part, world_size, error, message",
     {
@@ -103,22 +97,3 @@ def test_parts_without_vertices():
 def test_bad_part_is_named(part: Any, world_size: int, error: type[Exception], message: str):
     with pytest.raises(error, match=message):
         halo_classes(as_graph([[0], [1]], num_nodes=3), part, world_size)
-
-
-@pytest.mark.parametrize("name", ["cora", "uk_2007_05_100k"])
-@pytest.mark.parametrize("world_size", [8, 100])
-def test_real_graph(name: str, world_size: int):
-    graph = read_graph(real_graph(name)).graph
-    part = np.arange(graph.num_nodes) * world_size // graph.num_nodes
-    sources, destinations = (array.astype(np.int64) for array in graph.edges())
-    readers = np.unique(sources * world_size + part[destinations])  # (vertex, part that reads it), each once
-    readers = np.stack(np.divmod(readers, world_size))
-    readers = readers[:, part[readers[0]] != readers[1]]
-    classes = halo_classes(graph, part, world_size)
-    assert classes.relation.deliveries == readers.shape[1]
-    np.testing.assert_array_equal(np.sort(classes.items), np.unique(readers[0]))
-    fanout = np.bincount(readers[0], minlength=graph.num_nodes)
-    np.testing.assert_array_equal(
-        np.repeat(classes.relation.num_dests(), classes.relation.count), fanout[classes.items]
-    )
-    assert_consistent(classes)
