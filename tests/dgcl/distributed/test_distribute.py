@@ -119,8 +119,7 @@ def copied(model, x, edge_index):
 
 
 def hooked(model, x, edge_index):
-    for module in model.modules():
-        module.register_full_backward_hook(lambda *_: None)
+    model.second.register_full_backward_hook(lambda *_: None)
     return model
 
 
