@@ -30,20 +30,20 @@ def require_same_size(world_size: int, topology: Topology) -> None:
     )
 
 
-def require_links(need: Int64Array, topology: Topology, impossible: str) -> None:
+def require_links(need: Int64Array, topology: Topology) -> None:
     """Raise ValueError naming the first pair that needs rows and has no link.
 
     Args:
         need: (P, P) rows that must go from rank s (row) to rank d (column) directly.
         topology: the machine.
-        impossible: what cannot be done then, e.g. "peer-to-peer is not possible".
     """
     missing = np.argwhere((need > 0) & (topology.arrays().link_of < 0))
     if missing.size:
         s, d = (int(x) for x in missing[0])
         raise ValueError(
-            f"{impossible}: {_pair(topology, s, d)} rows must pass but topology {topology.name!r} has no such"
-            f" link ({_how_many(missing)}); methods 'auto' and 'spst' route around it, or add the link"
+            f"peer-to-peer is not possible: {_pair(topology, s, d)} rows must pass but topology"
+            f" {topology.name!r} has no such link ({_how_many(missing)}); methods 'auto' and 'spst' route around it,"
+            " or add the link"
         )
 
 

@@ -64,7 +64,7 @@ PARTS: dict[str, tuple[list[str], Any, str, Any]] = {
     ),
     "plans as if stages were short": ([], StageSearch, "_try_short_stages", lambda *_: None),
     "integer program": (["column_generation/search/integer_program.py"], stage_search, "is_small", lambda *_: False),
-    "plans by machines": (["methods/hierarchical*.py"], auto, "_is_for_machines", lambda *_: False),
+    "plans by machines": (["methods/hierarchical*.py"], auto, "_plan_by_machines", lambda _: None),
     "the greedy": (["methods/spst*.py"], auto, "GREEDY_ABOVE", math.inf),
 }  # fmt: skip
 """Files, and what is replaced by what to plan without a part."""

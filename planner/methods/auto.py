@@ -31,7 +31,6 @@ GREEDY_ABOVE = 0.01  # gap above which the paper's greedy is asked as well
 GREEDY_DEVICES = 8  # beyond, it takes too long, unless there is little to plan:
 GREEDY_STEPS = 200_000_000  # deliveries times devices times links, which take SPST a tenth of a second or two
 FASTER = 0.99  # of the time as executed, which is worth more time by the model
-FEW_EDGES = 500_000  # of trees, on fewer devices: with more, it takes time and gains nothing
 
 
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
@@ -70,12 +69,11 @@ def fastest(best: Incumbent) -> Trees:
 
 def searched(relation: Relation, topology: Topology, options: PlanOptions) -> Incumbent:
     """Return what `plan` finds, to be improved further."""
-    by_machines = _is_for_machines(relation, topology)
-    if by_machines and options.time_limit is not None:
+    if options.time_limit is not None and len({device.machine for device in topology.devices}) > 1:
         hierarchical.prepare()
     best = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
     aside = copy.copy(best)  # column generation ends with better plans where it begins with none
-    if by_machines and not best.is_good():
+    if best.stage_times is not None and not best.is_good():
         _plan_by_machines(aside)
         many = relation.world_size > MANY_DEVICES and aside.seconds < np.inf
         if many or aside.is_good() or aside.is_late():
@@ -100,13 +98,6 @@ def _is_little(relation: Relation, topology: Topology) -> bool:
     """Tell whether SPST is quick."""
     steps = relation.deliveries * relation.world_size * topology.arrays().num_links
     return steps <= GREEDY_STEPS or relation.world_size <= GREEDY_DEVICES
-
-
-def _is_for_machines(relation: Relation, topology: Topology) -> bool:
-    """Tell whether to plan machine by machine."""
-    if relation.num_classes == 0 or len({device.machine for device in topology.devices}) == 1:
-        return False
-    return relation.world_size > MANY_DEVICES or int(relation.num_dests().sum()) <= FEW_EDGES
 
 
 def _plan_by_machines(best: Incumbent) -> None:

@@ -21,5 +21,5 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
         ValueError: a pair that needs rows has no link; the message names it.
     """
     del options  # nothing to choose
-    require_links(relation.pair_rows(), topology, "peer-to-peer is not possible")
+    require_links(relation.pair_rows(), topology)
     return direct_trees(relation)

@@ -9,6 +9,10 @@ Inside the machine it goes on from where it arrived, in a later stage, while NIC
 Then passes: stages are allowed a time between the bound and what they take, in the proportion that they take, and trees
 on connections that take longer are planned anew.
 
+Where machines are not all on one switch, as in rings, the nearest ones are entered first, and a row comes from the
+nearest one that has it: it goes on from machine to machine, where there is a stage for each step. With fewer stages, in
+longer steps: first to machines that are a multiple of these apart from its owner's, then to the others.
+
 Latency decides how many stages there are, and which of them are *near*: too short for a link between machines, and so
 without its latency. These patterns are tried in the order of their bounds (:mod:`dgcl.planner.bounds.stages`), each as
 long as a pass gains, until the bound of all that are left is above the best plan. Where there is much to plan they are
@@ -46,6 +50,8 @@ MAX_PASSES, SAMPLE_PASSES = 8, 1
 SLACK = 0.03  # of stages, above the bound, in the first pass
 TIGHT = 0.01  # the same where a sample has told how long each stage should be
 NEAR = 0.05  # time of a near stage in the first pass, over that of all far ones
+CHAINS = 1, 2, 4  # steps from machine to machine; for each a pattern of as many stages as that takes, or LONGEST
+LONGEST = 32
 FAIR = 0.005  # above the bound, relatively; below, no further pattern is tried
 TINY = 1e-9  # share of the time that a stage which is not used is allowed
 WORTH = 0.002  # share of the time that a pass must take off
@@ -71,7 +77,7 @@ class _Work:
         far, near: smallest latency of a link between machines, and inside one.
         farthest: largest latency of a link between machines.
         floor: time of the bytes, at least.
-        scale: how many times longer that is for all classes, where these are a sample.
+        scale: how many times longer all is for all classes, where these are a sample.
         share: of the deliveries that these are.
         needed: whether a plan is needed even if the deadline is over.
         follow: whether the first pass gives stages the proportions that they turn out to take.
@@ -100,20 +106,18 @@ class _Found:
     """A plan.
 
     Attributes:
-        length, latency: (K,) time of each stage, and its part that does not grow with the bytes.
+        pattern: of its K stages.
+        length: (K,) time of each stage.
+        time: of the plan of all classes, where these are a sample.
         edges: of its trees.
         slowest: seconds of the slowest pass.
     """
 
+    pattern: str
     length: FloatArray
-    latency: FloatArray
+    time: float
     edges: _Edges
     slowest: float
-
-    def whole(self, scale: float) -> float:
-        """The time of a plan of so many times the bytes."""
-        latency = float(self.latency.sum())
-        return latency + (float(self.length.sum()) - latency) * scale
 
 
 def best_trees(
@@ -150,17 +154,21 @@ def best_trees(
     if best is None:
         return None
     if work is not everything:
-        taken = best.length - best.latency
+        everything = replace(everything, follow=True)
+        taken = best.length - _latency(work, best.pattern)
         slack = max(1.0 + TIGHT, 0.5 + 0.5 * taken.sum() / work.floor)
-        room = best.latency + taken / taken.sum() * everything.floor * slack
-        best = _passes(replace(everything, follow=True), best.latency, room, MOST, np.inf, deadline)
+        room = _latency(everything, best.pattern) + taken / taken.sum() * everything.floor * slack
+        best = _passes(everything, best.pattern, room, MOST, np.inf, deadline)
         if best is None:
             return None
     return _by_class(relation, everything.order, best.edges)
 
 
 def _sample(work: _Work, times: StageTimes, row_bytes: int, draw: np.random.Generator) -> _Work:
-    """Return a part of the classes, every so many of each owner's; judged by the bound of what they send."""
+    """Return a part of the classes, every so many of each owner's, at latencies that are as much smaller.
+
+    How much that is tells the bound of what they send.
+    """
     relation, share = work.relation, SAMPLE / work.deliveries
     size = max(1, round(share * relation.num_classes))
     some = ((np.arange(size) + draw.random()) / size * relation.num_classes).astype(np.int64)
@@ -168,9 +176,11 @@ def _sample(work: _Work, times: StageTimes, row_bytes: int, draw: np.random.Gene
     floor = (
         float(bytes_seconds(part, row_bytes, times.cuts.cuts, times.cuts.capacity).max()) * GIGA / row_bytes
     )
+    scale = work.floor / floor
     return replace(
-        work, relation=part, order=draw.permutation(size), floor=floor, scale=work.floor / floor, share=share,
-        follow=True,
+        work, relation=part, machines=work.machines._replace(latency=work.machines.latency / scale),
+        order=draw.permutation(size), far=work.far / scale, near=work.near / scale,
+        farthest=work.farthest / scale, floor=floor, scale=scale, share=share, follow=True,
     )  # fmt: skip
 
 
@@ -208,9 +218,12 @@ def prepare() -> None:
 
 def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, beat: float) -> _Found | None:
     """Return the plan of the fastest pattern."""
-    least = {pattern: times.seconds(pattern.count("f"), pattern.count("n")) / unit for pattern in PATTERNS}
+    farthest = int(work.machines.apart.max())
+    chains = ["f" * min(-(-farthest // step) + 1, LONGEST) for step in CHAINS]
+    patterns = dict.fromkeys([*PATTERNS, *chains])
+    least = {pattern: times.seconds(pattern.count("f"), pattern.count("n")) / unit for pattern in patterns}
     best = None
-    for pattern in sorted(PATTERNS, key=lambda pattern: least[pattern]):
+    for pattern in sorted(patterns, key=lambda pattern: least[pattern]):
         num_stages, num_far = len(pattern), pattern.count("f")
         if num_stages >= work.relation.world_size or ("n" in pattern and work.near >= work.far):
             continue
@@ -220,39 +233,49 @@ def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, 
             ahead = BLIND * best.slowest / work.share if work.share < 1.0 else 0.0
             if time.perf_counter() + ahead > deadline:
                 break
-        latency = np.array([work.far if kind == "f" else work.near for kind in pattern])
+        latency = _latency(work, pattern)
         bytes_alone = np.array(
             [(1.0 + SLACK) / num_far if kind == "f" else NEAR / num_far for kind in pattern]
         )
         room = np.where(latency < work.far, latency, work.farthest) + bytes_alone * work.floor
         result = _passes(
-            work, latency, room, MAX_PASSES if work.share == 1.0 else SAMPLE_PASSES, beat, deadline
+            work, pattern, room, MAX_PASSES if work.share == 1.0 else SAMPLE_PASSES, beat, deadline
         )
         if result is None:
             continue
-        if best is None or result.whole(work.scale) < best.whole(work.scale):
+        if best is None or result.time < best.time:
             best = result
-            beat = min(beat, best.whole(work.scale) / (1.0 if work.share == 1.0 else 1.0 + UNEVEN))
+            beat = min(beat, best.time / (1.0 if work.share == 1.0 else 1.0 + UNEVEN))
         if beat <= (1.0 + FAIR) * times.bound().seconds / unit:
             break
     return best
 
 
+def _latency(work: _Work, pattern: str) -> FloatArray:
+    """The smallest latency of each stage."""
+    return np.array([work.far if kind == "f" else work.near for kind in pattern])
+
+
 def _passes(
-    work: _Work, latency: FloatArray, room: FloatArray, most: int, beat: float, deadline: float
+    work: _Work, pattern: str, room: FloatArray, most: int, beat: float, deadline: float
 ) -> _Found | None:
     """Plan, and plan anew what is in the way as long as that helps; None if links are missing or it is too late.
 
     Args:
         work: what.
-        latency, room: (K,) of each stage, and the time that it should take.
+        pattern: of the stages.
+        room: (K,) the time that each stage should take.
         most: passes.
         beat: the time of another plan, of all classes.
         deadline: no further pass begins if it would end later, with a whole plan where this is a sample.
     """
     from dgcl.planner.methods.hierarchical_kernel import Loads
 
-    best, edges, slowest = None, None, 0.0
+    best, edges, slowest, latency = None, None, 0.0, _latency(work, pattern)
+    machines = work.machines
+    step = -(-int(machines.apart.max()) // max(1, pattern.count("f") - 1))
+    order = np.lexsort((machines.apart, machines.apart % step != 0))
+    work = replace(work, machines=machines._replace(step=step, order=order))
     size = (work.machines.inverse.shape[0], room.shape[0])
     loads = Loads(np.zeros(size), np.zeros(size), room)
     for _ in range(most):
@@ -267,11 +290,11 @@ def _passes(
         length = np.maximum(used.max(axis=0), latency)
         before = np.inf if best is None else float(best.length.sum())
         if best is None or length.sum() < before:
-            best = _Found(length, latency, edges, slowest)
+            best = _Found(pattern, length, float(length.sum()) * work.scale, edges, slowest)
         ahead = slowest / work.share if work.share < 1.0 else 0.0
         if now + slowest + ahead > deadline or length.sum() > (1.0 - WORTH) * before:
             break
-        if best.whole(work.scale) > FAR * beat:
+        if best.time > FAR * beat:
             break
         taken = np.maximum(length - latency, TINY * length.sum())
         loads = loads._replace(room=latency + taken * min(1.0, 0.5 + 0.5 * work.floor / taken.sum()))
@@ -343,9 +366,16 @@ def _machines(topology: Topology, unit: float) -> Machines:
     hop[arrays.link_src[link], arrays.link_dst[link], place] = number
     latency = np.zeros((world, world))
     latency[arrays.link_src, arrays.link_dst] = arrays.link_latency / unit
+    num, src, dst = len(first) - 1, arrays.link_src[link], arrays.link_dst[link]
+    apart = np.full((num, num), np.iinfo(np.int64).max)
+    np.minimum.at(apart, (machine[src], machine[dst]), (hop[src, dst] >= 0).sum(axis=1))
+    np.fill_diagonal(apart, 0)
+    apart = np.unique(apart, return_inverse=True)[1].reshape(num, num)
+    nearest = np.argsort(apart.T, kind="stable")
     return Machines(
-        hop, latency, 1.0 / arrays.bandwidth[kept], machine, first.astype(np.int64), member.astype(np.int64)
-    )
+        hop, latency, 1.0 / arrays.bandwidth[kept], machine, first.astype(np.int64), member.astype(np.int64),
+        apart, apart, nearest, 1,
+    )  # fmt: skip
 
 
 def _hops_that_count(arrays: TopologyArrays) -> tuple[Int64Array, Int64Array, Int32Array]:

@@ -23,6 +23,10 @@ class Machines(NamedTuple):
         inverse: (num_directions,) float64, 1 over the bandwidth.
         machine_of: (P,) int64.
         first, member: (M+1,) and (P,) int64, machine m has the devices ``member[first[m]:first[m + 1]]``.
+        apart: (M, M) int64, from machine to machine, in steps: 1 for the nearest.
+        order: (M, M) int64, in row m the machines in the order in which rows of m enter them.
+        nearest: (M, M) int64, in row m the machines by how far m is apart from them.
+        step: rows go on from machines that are multiples of it apart from their owner's.
     """
 
     hop: Any
@@ -31,6 +35,10 @@ class Machines(NamedTuple):
     machine_of: Any
     first: Any
     member: Any
+    apart: Any
+    order: Any
+    nearest: Any
+    step: Any
 
 
 class Loads(NamedTuple):
@@ -53,29 +61,32 @@ class Tree(NamedTuple):
     Attributes:
         ready: (P,) int64, first stage in which a device may send the row on; -1 where it does not have it.
         dest: (P,) int64, destinations; those of one machine follow each other.
-        holder: (1 + HOLDERS,) int64, the owner, and devices of other machines that have the row.
+        begin: (P,) int64, by machine, where its destinations begin; -1 where it has none that the row is yet to enter.
+        entered: (P,) int64, by machine, the owner or the device that the row entered it by; -1 where it did not.
         src, dst, stage: its edges, parents first.
-        size: (2,) int64, how many edges and holders there are.
+        size: (1,) int64, how many edges there are.
     """
 
     ready: Any
     dest: Any
-    holder: Any
+    begin: Any
+    entered: Any
     src: Any
     dst: Any
     stage: Any
     size: Any
 
 
-HOLDERS = 4
+HOLDERS = 4  # other machines that a row may come from where that makes a stage too long
 
 
 def no_tree(world: int) -> Tree:
     """Return a tree of at most `world` devices without edges."""
     return Tree(
-        np.full(world, -1, np.int64), np.empty(world, np.int64), np.empty(1 + HOLDERS, np.int64),
+        np.full(world, -1, np.int64), np.empty(world, np.int64),
+        np.full(world, -1, np.int64), np.full(world, -1, np.int64),
         np.empty(3 * world, np.int32), np.empty(3 * world, np.int32), np.empty(3 * world, np.int32),
-        np.zeros(2, np.int64),
+        np.zeros(1, np.int64),
     )  # fmt: skip
 
 
@@ -177,29 +188,54 @@ def _spread(
 
 
 @compiled(inline=False, allocates=False, entry=False)
-def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, rows: float, turn: int) -> int:
+def _enter(
+    machines: Machines,
+    loads: Loads,
+    tree: Tree,
+    owner: int,
+    begin: int,
+    end: int,
+    rows: float,
+    turn: int,
+    far: int,
+) -> int:
     """Bring the row to one device of the machine of ``dest[begin:end]`` and return it; -1 if no link allows it.
 
-    Straight from the owner to a destination, of equal ones to another with each `turn`. Where that makes a stage too
-    long: by way of another device of the owner's machine, from a device of a third machine that has the row, or to a
-    device that does not need it.
+    To a destination, of equal ones to another with each `turn`, from the nearest machine that has the row: the owner's,
+    unless another one is nearer. Where that makes a stage too long: by way of another device of the owner's machine,
+    from a device of a third machine that has the row, or to a device that does not need it. `far` is how far the
+    farthest destination is apart from the owner.
     """
     stages = loads.room.shape[0]
     last = stages if end - begin == 1 else stages - 1  # the others get it in a later stage
-    owner = tree.holder[0]
+    home, there = machines.machine_of[owner], machines.machine_of[tree.dest[begin]]
     sender, via, receiver, at, least = owner, False, tree.dest[begin], -1, np.inf
-    for i in range(end - begin):
-        v = tree.dest[begin + (i + turn) % (end - begin)]
-        k, full = _best_stage(machines, loads, owner, v, 0, last, rows, least)
-        if full < least:
-            receiver, at, least = v, k, full
-    if least > 1.0:
-        for n in range(1, tree.size[1]):
-            u = tree.holder[n]
-            k, full = _best_stage(machines, loads, u, receiver, tree.ready[u], last, rows, least)
+    soon = last
+    if machines.apart[home, there] % machines.step == 0:  # it goes on from here: leave stages for that
+        soon = max(1, last - (far - machines.apart[home, there]) // machines.step)
+    for near in machines.nearest[there]:
+        if machines.apart[near, there] >= machines.apart[home, there]:
+            near = home
+        u = tree.entered[near]
+        if u < 0 or tree.ready[u] >= last:
+            continue
+        before = max(soon, tree.ready[u] + 1)
+        for i in range(end - begin):
+            v = tree.dest[begin + (i + turn) % (end - begin)]
+            k, full = _best_stage(machines, loads, u, v, tree.ready[u], before, rows, least)
             if full < least:
-                sender, at, least = u, k, full
-        home = machines.machine_of[owner]
+                sender, receiver, at, least = u, v, k, full
+        if near == home or least <= 1.0:
+            break
+    if least > 1.0:
+        others = HOLDERS
+        for near in machines.nearest[there]:
+            u = tree.entered[near]
+            if u >= 0 and near != home and others:
+                others -= 1
+                k, full = _best_stage(machines, loads, u, receiver, tree.ready[u], last, rows, least)
+                if full < least:
+                    sender, at, least = u, k, full
         for j in range(machines.first[home], machines.first[home + 1]):
             u = machines.member[j]
             has = tree.ready[u] >= 0
@@ -211,7 +247,6 @@ def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, r
             if full < least:
                 sender, via, at, least = u, not has, k, full
     if least > 1.0:
-        there = machines.machine_of[receiver]
         ready = 1 if via else tree.ready[sender]
         for j in range(machines.first[there], machines.first[there + 1]):
             v = machines.member[j]
@@ -226,9 +261,7 @@ def _enter(machines: Machines, loads: Loads, tree: Tree, begin: int, end: int, r
         k, _ = _best_stage(machines, loads, owner, sender, 0, at, rows, np.inf)
         _send(machines, loads, tree, owner, sender, k, rows)
     _send(machines, loads, tree, sender, receiver, at, rows)
-    if tree.size[1] < tree.holder.shape[0]:
-        tree.holder[tree.size[1]] = receiver
-        tree.size[1] += 1
+    tree.entered[there] = receiver
     return receiver
 
 
@@ -238,24 +271,30 @@ def _grow(machines: Machines, loads: Loads, tree: Tree, owner: int, num: int, ro
 
     `turn` is another number for each tree, so that equal destinations of a machine take turns.
     """
-    tree.size[0], tree.size[1] = 0, 1
-    tree.ready[owner], tree.holder[0] = 0, owner
-    fine, begin, home_begin, home_end = True, 0, 0, 0
-    while fine and begin < num:
-        machine = machines.machine_of[tree.dest[begin]]
-        end = begin + 1
+    home, far = machines.machine_of[owner], 0
+    tree.size[0] = tree.ready[owner] = 0
+    tree.entered[home] = owner
+    for i in range(num - 1, -1, -1):
+        machine = machines.machine_of[tree.dest[i]]
+        tree.begin[machine] = i
+        far = max(far, machines.apart[home, machine])
+    fine = True
+    for i in range(1, machines.apart.shape[0] + 1):  # its own machine last
+        machine = machines.order[home, i % machines.apart.shape[0]]
+        begin = end = tree.begin[machine]
+        if begin < 0 or not fine:
+            continue
+        tree.begin[machine] = -1
         while end < num and machines.machine_of[tree.dest[end]] == machine:
             end += 1
-        if machine == machines.machine_of[owner]:
-            home_begin, home_end = begin, end
-        else:
-            receiver = _enter(machines, loads, tree, begin, end, rows, turn)
-            fine = receiver >= 0 and _spread(machines, loads, tree, begin, end, receiver, rows)
-        begin = end
-    fine = fine and _spread(machines, loads, tree, home_begin, home_end, owner, rows)
-    tree.ready[owner] = -1
+        holder = (
+            owner if machine == home else _enter(machines, loads, tree, owner, begin, end, rows, turn, far)
+        )
+        fine = holder >= 0 and _spread(machines, loads, tree, begin, end, holder, rows)
+    tree.ready[owner] = tree.entered[home] = -1
     for e in range(tree.size[0]):
         tree.ready[tree.dst[e]] = -1
+        tree.entered[machines.machine_of[tree.dst[e]]] = -1
     return fine
 
 

@@ -57,7 +57,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             "optimal", "as auto, then further until the gap is reached or nothing helps any more"
         ),
         "direct": Method("direct", "peer to peer, one stage"),
-        "chain": Method("chain", "every row goes from one rank that needs it to the next (NeuGraph)"),
         "spst": Method("spst", "the paper's greedy: shortest-path spanning trees"),
     }
 )

@@ -13,7 +13,7 @@ QUICK = ["bench", "--threads", "-n", "3", "-w", "1"]
 
 
 def test_a_pattern(run: Run, folder: Path):
-    argv = "--ranks 3 --topology uniform -b 64 -e 4K -f 8 --width 16 --method direct,chain -J out.json"
+    argv = "--ranks 3 --topology uniform -b 64 -e 4K -f 8 --width 16 --method direct,spst -J out.json"
     outcome = run(*QUICK, *argv.split())
     assert (outcome.status, outcome.err) == (0, "")
     lines = [line.split() for line in outcome.out.splitlines() if not line.startswith("#")]
@@ -21,7 +21,7 @@ def test_a_pattern(run: Run, folder: Path):
     assert [(cells[0], cells[3], cells[4], cells[5]) for cells in lines] == [
         (size, width, method, verb)
         for size, width in (("60", "5"), ("576", "16"), ("4032", "16"))
-        for method in ("direct", "chain")
+        for method in ("direct", "spst")
         for verb in ("forward", "backward")
     ]
     assert "# Out of bounds values : 0 OK" in outcome.out

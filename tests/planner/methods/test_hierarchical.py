@@ -29,6 +29,23 @@ def one_nic(node: str, machines: int) -> Topology:
     return cluster(without_latency(node), machines, nics=[Nic("nvswitch", 50.0)])
 
 
+def joined(machines: int, wires: list[tuple[str, str]]) -> Topology:
+    """Machines of two devices, and wires between the NICs of these and switches."""
+    pairs = [(f"d{i}", f"nic{i // 2}", 100.0) for i in range(2 * machines)] + [
+        (*wire, 50.0) for wire in wires
+    ]
+    links = tuple(Connection(f"{a}-{b}", "wire", a, b, rate) for a, b, rate in pairs)
+    return Topology("joined", tuple(Device(f"d{i}", machine=i // 2) for i in range(2 * machines)), links)
+
+
+RING = joined(12, [(f"nic{m}", f"nic{(m + 1) % 12}") for m in range(12)])
+TORUS = joined(
+    16,
+    [(f"nic{m}", f"nic{m // 4 * 4 + (m + 1) % 4}") for m in range(16)]
+    + [(f"nic{m}", f"nic{(m + 4) % 16}") for m in range(16)],
+)
+
+
 def planned(relation: Relation, topology: Topology) -> tuple[Trees, float]:
     """The trees, and how far they are above the bound."""
     times = stage_times(relation, topology, OPTIONS.row_bytes)
@@ -66,6 +83,8 @@ def walk(relation: Relation, trees: Trees, topology: Topology) -> None:
         "nearly every row to every machine": (without_latency("hgx_h100x4"), "reddit", 0.01, 0.25),
         "a NIC for each machine": (one_nic("dgx_a100", 8), "web-google", 0.2, 0.05),
         "no switch inside": (without_latency("dgx1x4"), "web-google", 0.1, 0.10),
+        "machines in a ring": (RING, "reddit", 0.01, 0.75),
+        "machines in a torus": (TORUS, "reddit", 0.01, 0.5),
     },
 )
 def test_every_row_arrives_and_the_time_is_near_the_bound(

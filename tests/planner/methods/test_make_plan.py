@@ -1,7 +1,6 @@
 """Plans of every method, judged by the literal oracle."""
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,18 +30,8 @@ def has_the_links(method: str, relation: Relation, topology: Topology) -> bool:
     """Whether the links that a method cannot do without are there."""
     have = {(link.src, link.dst) for link in topology.links}
     names = [d.name for d in topology.devices]
-    world = relation.world_size
-    for source, dests, _ in classes_of(relation):
-        if method == "direct":
-            ways = {(source, d) for d in dests}
-        elif method == "chain":
-            stops = [source, *sorted(dests, key=lambda d: (d - source) % world)]
-            ways = set(pairwise(stops))
-        else:
-            ways = set()
-        if not {(names[s], names[d]) for s, d in ways} <= have:
-            return False
-    return True
+    ways = {(source, d) for source, dests, _ in classes_of(relation) for d in dests}
+    return method != "direct" or {(names[s], names[d]) for s, d in ways} <= have
 
 
 @EVERY_METHOD
@@ -127,14 +116,6 @@ def test_direct_names_the_pair_without_a_link():
     relation = Relation.from_classes(3, [(0, {1}, 4), (2, {0}, 1)])
     with pytest.raises(ValueError, match=r"rank 2 \(d2\) -> rank 0 \(d0\).*no such link.*'auto'"):
         make_plan(relation, line(3), "direct")
-
-
-def test_a_chain_goes_from_one_that_needs_a_row_to_the_next():
-    relation = Relation.from_classes(4, [(1, {2, 0}, 5), (3, {0}, 2)])
-    plan = make_plan(relation, switched(4), "chain")
-    assert [tree_edges(plan.trees, t) for t in (0, 1)] == [[(1, 2, 0), (2, 0, 1)], [(3, 0, 0)]]
-    with pytest.raises(ValueError, match=r"a chain is not possible: rank 2 \(d2\) -> rank 0 \(d0\)"):
-        make_plan(Relation.from_classes(4, [(2, {0}, 5)]), line(4), "chain")
 
 
 @pytest.mark.parametrize("method", METHODS)
