@@ -50,7 +50,11 @@ MAX_PASSES, SAMPLE_PASSES = 8, 1
 SLACK = 0.03  # of stages, above the bound, in the first pass
 TIGHT = 0.01  # the same where a sample has told how long each stage should be
 NEAR = 0.05  # time of a near stage in the first pass, over that of all far ones
-CHAINS = 1, 2, 4  # steps from machine to machine; for each a pattern of as many stages as that takes, or LONGEST
+CHAINS = (
+    1,
+    2,
+    4,
+)  # steps from machine to machine; for each a pattern of as many stages as that takes, or LONGEST
 LONGEST = 32
 FAIR = 0.005  # above the bound, relatively; below, no further pattern is tried
 TINY = 1e-9  # share of the time that a stage which is not used is allowed

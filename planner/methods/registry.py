@@ -6,10 +6,7 @@ and one line in :data:`METHODS`. Planners are imported when they are first used,
 
 import importlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 from dgcl.planner.bounds.best import best_bound
@@ -38,29 +35,8 @@ class Planner(Protocol):
         """Plan."""
 
 
-@dataclass(frozen=True)
-class Method:
-    """A planner: its module below ``dgcl.planner.methods`` (its function is ``plan``), and one line about it."""
-
-    module: str
-    summary: str
-
-    def load(self) -> Planner:
-        """Import the planner."""
-        return cast(Planner, importlib.import_module(f"dgcl.planner.methods.{self.module}").plan)
-
-
-METHODS: Mapping[str, Method] = MappingProxyType(
-    {
-        "auto": Method("auto", "the best plan known here, never worse than direct"),
-        "optimal": Method(
-            "optimal", "as auto, then further until the gap is reached or nothing helps any more"
-        ),
-        "direct": Method("direct", "peer to peer, one stage"),
-        "spst": Method("spst", "the paper's greedy: shortest-path spanning trees"),
-    }
-)
-"""The planners by name, each with a line that says what it is."""
+METHODS = ("auto", "optimal", "direct", "spst")
+"""The planners by name, each a module of :mod:`dgcl.planner.methods`."""
 
 
 def get_planner(method: str) -> Planner:
@@ -69,7 +45,8 @@ def get_planner(method: str) -> Planner:
     Raises:
         ValueError: no such method; the message lists those there are.
     """
-    return METHODS[check_choice(method, "method", METHODS)].load()
+    module = f"dgcl.planner.methods.{check_choice(method, 'method', METHODS)}"
+    return cast(Planner, importlib.import_module(module).plan)
 
 
 def make_plan(
@@ -82,7 +59,7 @@ def make_plan(
     Args:
         relation: what must be delivered.
         topology: the machine, with exactly one device per rank.
-        method: a key of :data:`METHODS`.
+        method: one of :data:`METHODS`.
         options: row width, seed, limits; the defaults of :class:`PlanOptions` if None.
 
     Raises:
