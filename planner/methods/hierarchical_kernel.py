@@ -357,7 +357,7 @@ def plan_trees(
         tree: of :func:`no_tree`, scratch.
         loads: what is planned; trees of `before` are part of it, and stay as they are where no stage is too long.
         order: (N,) int64, the class of each tree.
-        source, dests, count: of the classes; dests with the machine of a device in ascending order.
+        source, dests, count: of the classes.
         before: ptr (N+1,), src, dst, stage: trees so far, without edges where there are none yet.
         start: the first tree to plan.
         ptr: (N+1,) int64, ``ptr[start]`` is where its edges begin; the next ones are set.
@@ -379,7 +379,12 @@ def plan_trees(
         for w in range(dests.shape[1]):
             bits = dests[c, w]
             while bits:
-                tree.dest[num] = 64 * w + lowest_bit(bits)
+                v = 64 * w + lowest_bit(bits)
+                place = num
+                while place > 0 and machines.machine_of[tree.dest[place - 1]] > machines.machine_of[v]:
+                    tree.dest[place] = tree.dest[place - 1]
+                    place -= 1
+                tree.dest[place] = v
                 num += 1
                 bits &= bits - np.uint64(1)
         begin, end = old_ptr[n], old_ptr[n + 1]

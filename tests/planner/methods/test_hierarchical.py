@@ -172,6 +172,13 @@ def test_what_time_does_not_allow_is_planned_blindly(name: str, monkeypatch):
     assert seconds < 0.75 * times.direct
 
 
+def test_devices_of_a_machine_need_not_follow_each_other():
+    wires = tuple(Connection(f"{a}{b}", "wire", f"d{a}", f"d{b}", 1.0) for a in range(4) for b in range(a))
+    topology = Topology("mixed", tuple(Device(f"d{i}", machine=int(i == 2)) for i in range(4)), wires)
+    relation = Relation.from_classes(4, [(1, {0, 2, 3}, 1), (2, {0, 1, 3}, 1)])
+    walk(relation, planned(relation, topology)[0], topology)
+
+
 def test_links_that_are_missing_and_time_that_is_over_give_no_trees():
     devices = tuple(Device(f"d{i}", machine=i // 2) for i in range(4))
     wires = tuple(Connection(f"{a}{b}", "IB", f"d{a}", f"d{b}", 1.0) for a, b in ((0, 1), (2, 3), (1, 2)))
