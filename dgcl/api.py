@@ -16,7 +16,7 @@ from dgcl.ranks.control import SingleControl
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import as_group, make_default_group
 from dgcl.ranks.threads import report_crowding
-from dgcl.ranks.warned import explain_uncaught, warn_of_own_sums
+from dgcl.ranks.warned import warn_of_own_sums
 from dgcl.topology.checks import check_number
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ def init(group: ProcessGroup | DeviceMesh | None = None, *, timeout: float = _SE
         atexit.register(_destroy_default_group, os.getpid())
         if os.environ["RANK"] == "0":
             report_crowding(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    explain_uncaught()
     context.control = GroupControl(ranks, timeout)
     context.control.in_mesh = ranks is not group
     tell_at_exit(context.control)

@@ -1,6 +1,5 @@
 """Warnings of numbers that are not those of one device, on rank 0, each once; and what errors are explained by."""
 
-import sys
 import warnings
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -45,14 +44,3 @@ def explain(error: Any) -> None:
             " of any vertices, by ids of the whole graph, come from dgcl.fetch. What looks at sources of edges, as"
             " gcn_norm, is called in the forward of a distributed model, or before dgcl.dispatch"
         )
-
-
-def explain_uncaught() -> None:
-    """Let errors that end this process say what a rank has."""
-    before = sys.excepthook
-
-    def explained(kind: Any, error: Any, trace: Any) -> None:
-        explain(error)
-        before(kind, error, trace)
-
-    sys.excepthook = explained

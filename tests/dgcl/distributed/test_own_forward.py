@@ -1,7 +1,6 @@
 """What a user writes in a forward of his own is right on ranks, or is said with the cure."""
 
 import copy
-import sys
 import warnings
 from typing import Any
 
@@ -18,7 +17,6 @@ from torch_geometric.utils import add_self_loops, degree, remove_self_loops, sca
 import dgcl
 import dgcl.nn
 from dgcl.errors import InexactWarning
-from dgcl.ranks.warned import explain_uncaught
 from tests.dgcl.distributed.pyg_zoo import NUM_NODES, WIDTH, graph
 from tests.dgcl.distributed.test_pyg_zoo import check
 
@@ -197,22 +195,6 @@ def test_it_is_said(words, act):
     said = [str(each.message) for each in caught if issubclass(each.category, InexactWarning)]
     assert len(said) == (words in WARNED), said
     assert all(words in each for each in said)
-
-
-def test_an_error_that_ends_a_script_says_what_a_rank_has(monkeypatch):
-    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
-    explain_uncaught()
-
-    def rank():
-        data = dgcl.dispatch(graph(), topology="uniform")
-        with pytest.raises(IndexError) as raised:
-            gcn_norm(data.edge_index, num_nodes=data.num_nodes)
-        sys.excepthook(raised.type, raised.value, raised.tb)
-        (note,) = raised.value.__notes__
-        assert f"{len(data.x)} of {NUM_NODES} vertices" in note
-        assert "gcn_norm, is called in the forward" in note
-
-    dgcl.launch(rank, 2)
 
 
 def test_what_cannot_be_trained_is_refused_when_it_is():
