@@ -32,9 +32,9 @@ import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
 from dgcl.planner.bounds.best import bytes_seconds
-from dgcl.planner.bounds.cuts import machines_of
 from dgcl.planner.bounds.stages import StageTimes, stage_times
 from dgcl.planner.cost import GIGA
+from dgcl.planner.methods.machine_links import Machines, machine_links
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
@@ -42,8 +42,7 @@ from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Connection, Device, Topology
 
 if TYPE_CHECKING:
-    from dgcl.planner.methods.hierarchical_kernel import Loads, Machines
-    from dgcl.topology import TopologyArrays
+    from dgcl.planner.methods.hierarchical_kernel import Loads
 
 PATTERNS = ("ffff", "fff", "ff", "fn", "nfn", "ffn", "ffffff")  # f: a far stage, n: a near one
 MAX_PASSES, SAMPLE_PASSES = 8, 1
@@ -145,7 +144,7 @@ def best_trees(
     unit = options.row_bytes / GIGA
     draw = np.random.default_rng(options.seed)
     far = times.far if times.crossing else min(times.far, times.near)
-    machines = _machines(topology, unit)
+    machines = machine_links(topology, unit)
     apart = machines.machine_of[:, None] != machines.machine_of
     everything = _Work(
         relation, machines, draw.permutation(relation.num_classes), far / unit, times.near / unit,
@@ -354,46 +353,3 @@ def _run_pass(
 def _must_hurry(rest: float, left: float) -> bool:
     """Tell whether there is no more time than it takes to plan the other trees blindly."""
     return BLIND * rest > left
-
-
-def _machines(topology: Topology, unit: float) -> Machines:
-    """Return the links and machines of a topology; `unit` is the seconds of one row per GB/s."""
-    from dgcl.planner.methods.hierarchical_kernel import Machines
-
-    arrays, machine = topology.arrays(), machines_of(topology)
-    member = np.argsort(machine, kind="stable")
-    first = np.searchsorted(machine[member], np.arange(int(machine.max()) + 2))
-    world = arrays.num_devices
-    link, place, direction = _hops_that_count(arrays)
-    kept, number = np.unique(direction, return_inverse=True)
-    hop = np.full((world, world, int(place.max(initial=0)) + 1), -1, np.int32)
-    hop[arrays.link_src[link], arrays.link_dst[link], place] = number
-    latency = np.zeros((world, world))
-    latency[arrays.link_src, arrays.link_dst] = arrays.link_latency / unit
-    num, src, dst = len(first) - 1, arrays.link_src[link], arrays.link_dst[link]
-    apart = np.full((num, num), np.iinfo(np.int64).max)
-    np.minimum.at(apart, (machine[src], machine[dst]), (hop[src, dst] >= 0).sum(axis=1))
-    np.fill_diagonal(apart, 0)
-    apart = np.unique(apart, return_inverse=True)[1].reshape(num, num)
-    nearest = np.argsort(apart.T, kind="stable")
-    return Machines(
-        hop, latency, 1.0 / arrays.bandwidth[kept], machine, first.astype(np.int64), member.astype(np.int64),
-        apart, apart, nearest, 1,
-    )  # fmt: skip
-
-
-def _hops_that_count(arrays: TopologyArrays) -> tuple[Int64Array, Int64Array, Int32Array]:
-    """Return link, place in its route and direction of each hop, with one direction of those that the same links use.
-
-    It is the narrowest; the others are never busier. Sums of numbers drawn for the links tell which links use one.
-    """
-    link_of_hop = arrays.link_of_hop
-    drawn = np.random.default_rng(0).random(arrays.num_links)
-    users = np.bincount(arrays.link_directions, weights=drawn[link_of_hop], minlength=arrays.num_directions)
-    order = np.lexsort((arrays.bandwidth, users))
-    kept = np.zeros(arrays.num_directions, np.bool_)
-    kept[order[np.flatnonzero(np.diff(users[order], prepend=-1.0))]] = True
-    hops = np.flatnonzero(kept[arrays.link_directions])
-    link = link_of_hop[hops]
-    place = np.arange(link.shape[0]) - np.searchsorted(link, link)
-    return link, place, arrays.link_directions[hops]

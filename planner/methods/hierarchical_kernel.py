@@ -9,36 +9,9 @@ import numpy as np
 
 from dgcl.planner.bits import lowest_bit
 from dgcl.planner.compiled import compiled
+from dgcl.planner.methods.machine_links import Machines
 
 AMPLE = 0.5  # a stage that is no fuller will do: there is no need to look for an emptier one
-
-
-class Machines(NamedTuple):
-    """The links of a topology, and its devices by machine.
-
-    Attributes:
-        hop: (P, P, H) int32, the directions that the link from row to column uses, as many as count; filled up with -1.
-            By pairs, since the links to one machine then lie together.
-        latency: (P, P) float64, of each link, in rows per GB/s.
-        inverse: (num_directions,) float64, 1 over the bandwidth.
-        machine_of: (P,) int64.
-        first, member: (M+1,) and (P,) int64, machine m has the devices ``member[first[m]:first[m + 1]]``.
-        apart: (M, M) int64, from machine to machine, in steps: 1 for the nearest.
-        order: (M, M) int64, in row m the machines in the order in which rows of m enter them.
-        nearest: (M, M) int64, in row m the machines by how far m is apart from them.
-        step: rows go on from machines that are multiples of it apart from their owner's.
-    """
-
-    hop: Any
-    latency: Any
-    inverse: Any
-    machine_of: Any
-    first: Any
-    member: Any
-    apart: Any
-    order: Any
-    nearest: Any
-    step: Any
 
 
 class Loads(NamedTuple):

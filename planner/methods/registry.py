@@ -6,8 +6,9 @@ and one line in :data:`METHODS`. Planners are imported when they are first used,
 
 import importlib
 import time
+from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any
 
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import direct_seconds, stage_seconds
@@ -21,19 +22,11 @@ from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice, shown
 
+Planner = Callable[[Relation, Topology, PlanOptions], Trees]
+"""A function that returns trees which deliver the relation over the topology's links.
 
-class Planner(Protocol):
-    """A function that returns trees which deliver the relation over the topology's links.
-
-    Without ``options.time_limit`` the same arguments give the same trees.
-
-    Raises:
-        ValueError: It cannot; names the reason.
-    """
-
-    def __call__(self, relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
-        """Plan."""
-
+Without ``options.time_limit`` the same arguments give the same trees. ValueError names why it cannot.
+"""
 
 METHODS = ("auto", "optimal", "direct", "spst")
 """The planners by name, each a module of :mod:`dgcl.planner.methods`."""
@@ -46,7 +39,8 @@ def get_planner(method: str) -> Planner:
         ValueError: no such method; the message lists those there are.
     """
     module = f"dgcl.planner.methods.{check_choice(method, 'method', METHODS)}"
-    return cast(Planner, importlib.import_module(module).plan)
+    planner: Planner = importlib.import_module(module).plan
+    return planner
 
 
 def make_plan(
