@@ -72,11 +72,9 @@ def require_routes(need: Int64Array, topology: Topology) -> None:
 
 def reachable(topology: Topology) -> npt.NDArray[np.bool_]:
     """Return (P, P) booleans: a chain of links leads from row to column. Every rank reaches itself."""
-    size = topology.num_devices
-    reach = (topology.arrays().link_of >= 0) | np.eye(size, dtype=np.bool_)
-    for via in range(size):  # Warshall's transitive closure, one row operation per intermediate rank
-        reach |= reach[:, via, None] & reach[None, via, :]
-    return reach
+    from scipy.sparse.csgraph import shortest_path
+
+    return np.isfinite(shortest_path(topology.arrays().link_of >= 0, unweighted=True))
 
 
 def _pair(topology: Topology, s: int, d: int) -> str:

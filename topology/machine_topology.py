@@ -46,7 +46,10 @@ class _Model:
         )
         self._gpu_names = self._name_gpus()
         self._taken: Counter[str] = Counter(self._gpu_names.values())
-        self._cpu_names = [self._unique(self._cpu_name(index)) for index in range(len(machine.cpus))]
+        self._cpu_names = [
+            self._unique(f"{self._prefix[host]}cpu{'' if cpu.numa is None else cpu.numa}")
+            for cpu, host in zip(self._cpus, self._host_of, strict=True)
+        ]
         self._endpoint: dict[tuple[int, str], str] = {}  # (host, PCI address) -> endpoint
         self._guessed_pcie = 0
         for note in machine.notes:
@@ -89,10 +92,6 @@ class _Model:
             count[place.host] += 1
             names[place.host, place.pci.address] = f"{self._prefix[place.host]}gpu{number}"
         return names
-
-    def _cpu_name(self, index: int) -> str:
-        numa = self._cpus[index].numa
-        return f"{self._prefix[self._host_of[index]]}cpu{'' if numa is None else numa}"
 
     def _unique(self, name: str) -> str:
         self._taken[name] += 1

@@ -3,6 +3,6 @@
 May import everything else in ``dgcl.planner`` but ``reading``.
 """
 
-from dgcl.planner.methods.registry import METHODS, Planner, get_planner, make_plan
+from dgcl.planner.methods.registry import METHODS, get_planner, make_plan
 
-__all__ = ["METHODS", "Planner", "get_planner", "make_plan"]
+__all__ = ["METHODS", "get_planner", "make_plan"]

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dgcl.planner.methods.hierarchical_kernel import Loads
 
 PATTERNS = ("ffff", "fff", "ff", "fn", "nfn", "ffn", "ffffff")  # f: a far stage, n: a near one
-MAX_PASSES, SAMPLE_PASSES = 8, 1
+MAX_PASSES = 8  # one over a sample
 SLACK = 0.03  # of stages, above the bound, in the first pass
 TIGHT = 0.01  # the same where a sample has told how long each stage should be
 NEAR = 0.05  # time of a near stage in the first pass, over that of all far ones
@@ -241,9 +241,7 @@ def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, 
             [(1.0 + SLACK) / num_far if kind == "f" else NEAR / num_far for kind in pattern]
         )
         room = np.where(latency < work.far, latency, work.farthest) + bytes_alone * work.floor
-        result = _passes(
-            work, pattern, room, MAX_PASSES if work.share == 1.0 else SAMPLE_PASSES, beat, deadline
-        )
+        result = _passes(work, pattern, room, MAX_PASSES if work.share == 1.0 else 1, beat, deadline)
         if result is None:
             continue
         if best is None or result.time < best.time:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 SHARPNESS = (30.0, 100.0, 300.0, 1000.0)  # beta times the plan's time, from soft to sharp
 PASSES = 6  # price updates at each
+TREES = 10_000  # looked at between two looks at the clock
 EXPENSIVE = 0.02  # edges below this share of the highest price in use stay
 MAX_SHARE = 0.95  # of the price of an edge that its replacement may cost
 
@@ -83,13 +84,23 @@ def reparent(
     smooth = smooth_makespan(arrays, num_stages, latency_unit, forest)
     choices = empty_choices(num_stages, problem.space.world_size, problem.space.num_sets)
     link_of = arrays.link_of.astype(np.int32)
+    price = np.empty(smooth.rows.shape)
     best, best_time = forest, recompute(smooth, problem.routes, np.ones(num_stages))
     first_time = reached = best_time
     for sharpness in SHARPNESS:
         if best_time <= enough or time.perf_counter() > deadline:
             break
         beta = np.full(num_stages, sharpness / reached)
-        reached = _reparent_edges(instance, link_of, forest, smooth, beta, enough, PASSES)
+        for _ in range(PASSES):
+            improved, num_trees = False, forest.used[0]
+            for first in range(0, num_trees, TREES):
+                if time.perf_counter() > deadline:
+                    break
+                last = min(first + TREES, num_trees)
+                improved |= _reparent_edges(instance, link_of, forest, smooth, beta, price, first, last)
+            reached = recompute(smooth, problem.routes, beta)
+            if not improved or reached <= enough:
+                break
         if time.perf_counter() < deadline:
             forest = _cleaned(forest, instance)
             load(smooth, forest)
@@ -193,62 +204,58 @@ def _reparent_edges(
     forest: Forest,
     smooth: SmoothMakespan,
     beta: FloatArray,
-    enough: float,
-    passes: int,
-) -> float:
-    """Replace edges, for up to `passes` price updates or until nothing is gained; return the plan's true time.
+    price: FloatArray,
+    first: int,
+    last: int,
+) -> bool:
+    """Replace edges of trees ``first:last``; return whether that gained something. Before the first one it sets prices.
 
     `forest`, with which `smooth` is loaded, is changed in place as long as there is room. The edges of its trees are
     in no order afterwards.
     """
-    routes, dst = instance.routes, instance.ends.dst
-    num_stages, num_directions = smooth.busy.shape
-    weight, price = np.empty((num_stages, num_directions)), np.empty(smooth.rows.shape)
+    routes, dst, num_stages = instance.routes, instance.ends.dst, smooth.busy.shape[0]
     entered = np.full(link_of.shape[0], num_stages, np.int64)  # when a device gets the row; num_stages: never
     uses = empty_uses(routes, num_stages, 4)
-    for _ in range(passes):
-        if recompute(smooth, routes, beta) <= enough:
-            break
+    if first == 0:
+        weight = np.empty(smooth.busy.shape)
+        recompute(smooth, routes, beta)
         gradient(smooth, weight)
         link_prices(weight, routes, price)
-        highest = _highest_price(smooth, price)
-        improved = False
-        for t in range(forest.used[0]):
-            low, high = forest.first[t], forest.first[t] + forest.size[t]
-            owner = instance.source[forest.class_[t]]
-            entered[owner] = -1
-            for e in range(low, high):
-                entered[dst[forest.link[e]]] = forest.stage[e]
-            for e in range(low, high):
-                if price[forest.stage[e], forest.link[e]] < EXPENSIVE * highest or forest.count[t] == 0:
+    highest, improved = _highest_price(smooth, price), False
+    for t in range(first, last):
+        low, high = forest.first[t], forest.first[t] + forest.size[t]
+        owner = instance.source[forest.class_[t]]
+        entered[owner] = -1
+        for e in range(low, high):
+            entered[dst[forest.link[e]]] = forest.stage[e]
+        for e in range(low, high):
+            if price[forest.stage[e], forest.link[e]] < EXPENSIVE * highest or forest.count[t] == 0:
+                continue
+            new = _cheapest_replacement(instance, link_of, forest, t, e, entered, price)
+            if new.link < 0:
+                continue
+            num, all_rows = _set_uses(uses, forest, e, new), forest.count[t]
+            rows = best_amount(smooth, routes, uses, num, all_rows, 0.0, beta)
+            if rows == 0:
+                continue
+            if rows < all_rows:  # the others stay as they were, in a tree of their own
+                link, stage = forest.link[low:high], forest.stage[low:high]
+                if not append_tree(forest, forest.class_[t], all_rows - rows, link, stage, high - low):
                     continue
-                new = _cheapest_replacement(instance, link_of, forest, t, e, entered, price)
-                if new.link < 0:
-                    continue
-                num, all_rows = _set_uses(uses, forest, e, new), forest.count[t]
-                rows = best_amount(smooth, routes, uses, num, all_rows, 0.0, beta)
-                if rows == 0:
-                    continue
-                if rows < all_rows:  # the others stay as they were, in a tree of their own
-                    link, stage = forest.link[low:high], forest.stage[low:high]
-                    if not append_tree(forest, forest.class_[t], all_rows - rows, link, stage, high - low):
-                        continue
-                    forest.count[t] = rows
-                shift(smooth, routes, uses, num, rows, beta, True)
-                entered[dst[forest.link[e]]] = new.stage
-                forest.link[e], forest.stage[e] = new.link, new.stage
-                if new.moved >= 0:
-                    forest.stage[new.moved] = new.earlier
-                    entered[dst[forest.link[new.moved]]] = new.earlier
-                improved = True
-                if smooth.total.min() < MIN_TOTAL:
-                    recompute(smooth, routes, beta)
-            entered[owner] = num_stages
-            for e in range(low, high):
-                entered[dst[forest.link[e]]] = num_stages
-        if not improved:
-            break
-    return recompute(smooth, routes, beta)
+                forest.count[t] = rows
+            shift(smooth, routes, uses, num, rows, beta, True)
+            entered[dst[forest.link[e]]] = new.stage
+            forest.link[e], forest.stage[e] = new.link, new.stage
+            if new.moved >= 0:
+                forest.stage[new.moved] = new.earlier
+                entered[dst[forest.link[new.moved]]] = new.earlier
+            improved = True
+            if smooth.total.min() < MIN_TOTAL:
+                recompute(smooth, routes, beta)
+        entered[owner] = num_stages
+        for e in range(low, high):
+            entered[dst[forest.link[e]]] = num_stages
+    return improved
 
 
 def _cleaned(forest: Forest, instance: Instance) -> Forest:
