@@ -1,11 +1,14 @@
 """Rows that one machine sends on to another, where the owner's machine has too much to send."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
+from dgcl.planner.column_generation.improvement import reparent
 from dgcl.planner.column_generation.pricing.groups import grouped_bound, plan_states
 from dgcl.planner.cost import GIGA
 from dgcl.planner.methods import make_plan
@@ -40,6 +43,16 @@ def test_copies_go_on_from_the_machines_that_have_the_row():
     owner = machine[relation.source[trees.tree_class]][trees.edge_tree()]
     sender, receiver = machine[trees.edge_src], machine[trees.edge_dst]
     assert ((sender != owner) & (receiver != owner) & (sender != receiver)).any()
+
+
+def test_the_clock_is_looked_at_between_trees(monkeypatch):
+    looks, pieces, edges = iter([0.0] * 5), [], reparent._reparent_edges
+    monkeypatch.setattr(reparent, "time", SimpleNamespace(perf_counter=lambda: next(looks, np.inf)))
+    monkeypatch.setattr(reparent, "TREES", 1)
+    monkeypatch.setattr(reparent, "_reparent_edges", lambda *args: [pieces.append(args), edges(*args)][1])
+    options = PlanOptions(time_limit=1e6)
+    make_plan(one_to_all(1000), resolve_topology(FOUR), options=options)  # proves delivery
+    assert len(pieces) == 4  # the first look is before all trees
 
 
 @pytest.mark.slow
