@@ -188,7 +188,7 @@ def _compare(outputs: Tensor, comm: Communicator, watch: _Watch, equal: dict[str
         watch.parameters = [ref(parameter) for parameter in parameters_of(outputs)]
     alive = [parameter for parameter in (each() for each in watch.parameters) if parameter is not None]
     named = [(_names.get(parameter, "a parameter"), parameter) for parameter in alive]
-    equal["p of dropout"] = torch.tensor(watch.dropped)
+    equal["p of dropout"] = torch.tensor(watch.dropped, device="cpu")
     entries = [_Entry.of(*each, comm) for each in [*named, *equal.items()]]
     of, watch.differentiated = watch.differentiated, None
     own = _rows_taken(outputs, comm), 0 if of is None or not of.any() else _checksum(of)

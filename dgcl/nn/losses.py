@@ -228,12 +228,17 @@ def check_rows_of_loss(tensors: tuple[Any, ...], mask: Any) -> None:
             )
         if each.device != outputs.device:
             raise ValueError(f"labels must be on {outputs.device}, as the outputs are (got {each.device})")
+    check_mask(mask, len(outputs))
+
+
+def check_mask(mask: Any, num_rows: int) -> None:
+    """Refuse what does not say of each row whether it counts; None is that all do."""
     if mask is None:
         return
     require_tensors(mask=mask)
-    if mask.dtype != torch.bool or mask.shape != outputs.shape[:1]:
+    if mask.dtype != torch.bool or mask.shape != (num_rows,):
         raise ValueError(
-            f"mask must be bool with shape ({len(outputs)},), one for each output row"
+            f"mask must be bool with shape ({num_rows},), one for each output row"
             f" (got {mask.dtype}, shape {tuple(mask.shape)})"
         )
 

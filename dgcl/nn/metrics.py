@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import current
+from dgcl.nn.arguments import current, require_dense, require_floats
 from dgcl.nn.core_rows import first_rows, num_counted
-from dgcl.nn.losses import check_rows_of_loss
+from dgcl.nn.losses import check_mask
+from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.warned import warn_of_own_sums
 
 if TYPE_CHECKING:
@@ -32,12 +33,15 @@ def accuracy(
     Returns:
         A float64 scalar, the same on every rank; NaN if no vertex counts on any rank.
     """
-    check_rows_of_loss((logits, labels), mask)
+    require_floats(logits=logits)
+    require_tensors(labels=labels)
+    require_dense(logits=logits, labels=labels)
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(
             "logits must be (num_owned, num_classes) and labels (num_owned,)"
             f" (got {tuple(logits.shape)} and {tuple(labels.shape)})"
         )
+    check_mask(mask, len(labels))
     if mask is None:
         mask = torch.ones_like(labels, dtype=torch.bool)
     comm = current(comm)

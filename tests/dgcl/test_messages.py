@@ -578,12 +578,12 @@ def test_before_init(monkeypatch):
 
 def test_describe_tells_plan_and_channels():
     def describe() -> tuple[str, dgcl.planner.Plan]:
-        comm = dgcl.build_comm_info(EDGES, "uniform", part=PART, method="chain")
+        comm = dgcl.build_comm_info(EDGES, "uniform", part=PART, method="spst")
         return comm.describe(), comm.plan
 
     for rank, (text, plan) in enumerate(dgcl.launch(describe, 2)):
         first, *channels = text.splitlines()
-        assert first.startswith(f"rank {rank} of 2; chain plan in {plan.num_stages} stage")
+        assert first.startswith(f"rank {rank} of 2; spst plan in {plan.num_stages} stage")
         assert re.search(
             r", \d+ relay rows here; predicted .*s for rows of 512 bytes on uniform2, at least .*s", first
         )

@@ -60,7 +60,7 @@ def test_the_model_is_that_of_the_topology():
 @pytest.mark.parametrize("dtype", ["double", "half", "bfloat16", "int8", "int64"])
 def test_every_type(dtype: str):
     case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
-    lines = run(3, case, ("auto", "chain"), dtype=dtype).lines
+    lines = run(3, case, ("auto", "spst"), dtype=dtype).lines
     assert [line.forward.wrong + line.backward.wrong for line in lines] == [0, 0]
 
 
