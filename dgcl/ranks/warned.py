@@ -39,8 +39,7 @@ def explain(error: Any) -> None:
     named = type(error).__name__ in ("IndexError", "RuntimeError", "DGLError")
     if comm is not None and named and not hasattr(error, "__notes__"):
         error.add_note(
-            f"rank {comm.rank} has {comm.num_owned} of {comm.num_nodes} vertices and {comm.local.num_edges} of"
-            f" {comm.num_edges} edges. What has a row for each goes through dgcl.dispatch, and so do other graphs; rows"
-            " of any vertices, by ids of the whole graph, come from dgcl.fetch. What looks at sources of edges, as"
-            " gcn_norm, is called in the forward of a distributed model, or before dgcl.dispatch"
+            f"in a distributed model: rank {comm.rank} has {comm.num_owned} of {comm.num_nodes} vertices and"
+            f" {comm.local.num_edges} of {comm.num_edges} edges. What has a row for each goes through"
+            " dgcl.dispatch, and so do other graphs; rows of any vertices, by ids of the whole graph, come from dgcl.fetch"
         )

@@ -80,7 +80,6 @@ class _Work:
         far, near: smallest latency of a link between machines, and inside one.
         farthest: largest latency of a link between machines.
         floor: time of the bytes, at least.
-        scale: how many times longer all is for all classes, where these are a sample.
         share: of the deliveries that these are.
         needed: whether a plan is needed even if the deadline is over.
         follow: whether the first pass gives stages the proportions that they turn out to take.
@@ -93,7 +92,6 @@ class _Work:
     near: float
     farthest: float
     floor: float
-    scale: float
     share: float
     needed: bool
     follow: bool = False
@@ -111,14 +109,12 @@ class _Found:
     Attributes:
         pattern: of its K stages.
         length: (K,) time of each stage.
-        time: of the plan of all classes, where these are a sample.
         edges: of its trees.
         slowest: seconds of the slowest pass.
     """
 
     pattern: str
     length: FloatArray
-    time: float
     edges: _Edges
     slowest: float
 
@@ -148,7 +144,7 @@ def best_trees(
     apart = machines.machine_of[:, None] != machines.machine_of
     everything = _Work(
         relation, machines, draw.permutation(relation.num_classes), far / unit, times.near / unit,
-        float(machines.latency[apart].max(initial=0.0)), times.bytes_alone / unit, 1.0, 1.0, needed,
+        float(machines.latency[apart].max(initial=0.0)), times.bytes_alone / unit, 1.0, needed,
     )  # fmt: skip
     work = everything
     if work.deliveries > MANY:
@@ -157,18 +153,18 @@ def best_trees(
     if best is None:
         return None
     if work is not everything:
-        everything = replace(everything, follow=True)
-        taken = best.length - _latency(work, best.pattern)
+        latency = _latency(work, best.pattern)
+        taken = best.length - latency
         slack = max(1.0 + TIGHT, 0.5 + 0.5 * taken.sum() / work.floor)
-        room = _latency(everything, best.pattern) + taken / taken.sum() * everything.floor * slack
-        best = _passes(everything, best.pattern, room, MOST, np.inf, deadline)
+        room = latency + taken / taken.sum() * work.floor * slack
+        best = _passes(replace(everything, follow=True), best.pattern, room, MOST, np.inf, deadline)
         if best is None:
             return None
     return _by_class(relation, everything.order, best.edges)
 
 
 def _sample(work: _Work, times: StageTimes, row_bytes: int, draw: np.random.Generator) -> _Work:
-    """Return a part of the classes, every so many of each owner's, at latencies that are as much smaller.
+    """Return a part of the classes, every so many of each owner's, over links that are as much slower.
 
     How much that is tells the bound of what they send.
     """
@@ -179,12 +175,9 @@ def _sample(work: _Work, times: StageTimes, row_bytes: int, draw: np.random.Gene
     floor = (
         float(bytes_seconds(part, row_bytes, times.cuts.cuts, times.cuts.capacity).max()) * GIGA / row_bytes
     )
-    scale = work.floor / floor
-    return replace(
-        work, relation=part, machines=work.machines._replace(latency=work.machines.latency / scale),
-        order=draw.permutation(size), far=work.far / scale, near=work.near / scale,
-        farthest=work.farthest / scale, floor=floor, scale=scale, share=share, follow=True,
-    )  # fmt: skip
+    machines = work.machines._replace(inverse=work.machines.inverse * (work.floor / floor))
+    order = draw.permutation(size)
+    return replace(work, relation=part, machines=machines, order=order, share=share, follow=True)
 
 
 def _by_class(relation: Relation, order: Int64Array, edges: _Edges) -> Trees:
@@ -222,8 +215,8 @@ def prepare() -> None:
 def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, beat: float) -> _Found | None:
     """Return the plan of the fastest pattern."""
     farthest = int(work.machines.apart.max())
-    chains = ["f" * min(-(-farthest // step) + 1, LONGEST) for step in CHAINS]
-    patterns = dict.fromkeys([*PATTERNS, *chains])
+    chains = ("f" * min(-(-farthest // step) + 1, LONGEST) for step in CHAINS)
+    patterns = dict.fromkeys((*PATTERNS, *chains))
     least = {pattern: times.seconds(pattern.count("f"), pattern.count("n")) / unit for pattern in patterns}
     best = None
     for pattern in sorted(patterns, key=lambda pattern: least[pattern]):
@@ -233,8 +226,7 @@ def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, 
         if least[pattern] >= beat:
             break
         if best is not None:
-            ahead = BLIND * best.slowest / work.share if work.share < 1.0 else 0.0
-            if time.perf_counter() + ahead > deadline:
+            if time.perf_counter() + BLIND * best.slowest / work.share > deadline:
                 break
         latency = _latency(work, pattern)
         bytes_alone = np.array(
@@ -244,9 +236,9 @@ def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, 
         result = _passes(work, pattern, room, MAX_PASSES if work.share == 1.0 else 1, beat, deadline)
         if result is None:
             continue
-        if best is None or result.time < best.time:
+        if best is None or result.length.sum() < best.length.sum():
             best = result
-            beat = min(beat, best.time / (1.0 if work.share == 1.0 else 1.0 + UNEVEN))
+            beat = min(beat, best.length.sum() / (1.0 if work.share == 1.0 else 1.0 + UNEVEN))
         if beat <= (1.0 + FAIR) * times.bound().seconds / unit:
             break
     return best
@@ -289,13 +281,13 @@ def _passes(
         slowest = max(slowest, now - started)
         used = np.where(loads.busy > TINY * loads.room, loads.wait + loads.busy, 0.0)
         length = np.maximum(used.max(axis=0), latency)
-        before = np.inf if best is None else float(best.length.sum())
+        before = np.inf if best is None else best.length.sum()
         if best is None or length.sum() < before:
-            best = _Found(pattern, length, float(length.sum()) * work.scale, edges, slowest)
+            best = _Found(pattern, length, edges, slowest)
         ahead = slowest / work.share if work.share < 1.0 else 0.0
         if now + slowest + ahead > deadline or length.sum() > (1.0 - WORTH) * before:
             break
-        if best.time > FAR * beat:
+        if best.length.sum() > FAR * beat:
             break
         taken = np.maximum(length - latency, TINY * length.sum())
         loads = loads._replace(room=latency + taken * min(1.0, 0.5 + 0.5 * work.floor / taken.sum()))
@@ -331,7 +323,7 @@ def _run_pass(
         if not again and not blindly:
             if 0.5 * BLIND * rest > left and not work.needed:
                 return None
-            blindly = _must_hurry(rest, left)
+            blindly = BLIND * rest > left
         start = plan_trees(
             work.machines, loads, tree, work.order, relation.source, relation.dests, relation.count, before,
             start, ptr, src, dst, stage, piece, blindly,
@@ -346,8 +338,3 @@ def _run_pass(
             loads.room[:] = np.maximum(room, least)
     used = int(ptr[-1])
     return ptr, src[:used], dst[:used], stage[:used]
-
-
-def _must_hurry(rest: float, left: float) -> bool:
-    """Tell whether there is no more time than it takes to plan the other trees blindly."""
-    return BLIND * rest > left

@@ -160,12 +160,12 @@ def test_rows_take_the_wide_way_inside_a_machine():
 
 @pytest.mark.parametrize("name", ["dgx1x4", "hgx_h100x4"])
 def test_what_time_does_not_allow_is_planned_blindly(name: str, monkeypatch):
-    monkeypatch.setattr(hierarchical, "_must_hurry", lambda rest, left: True)
+    monkeypatch.setattr(hierarchical, "BLIND", 1e12)
     monkeypatch.setattr(hierarchical, "MAX_PASSES", 1)
     topology = resolve_topology(name)
     relation = synthetic_relation("reddit", topology.num_devices, scale=0.02)
     times = stage_times(relation, topology, OPTIONS.row_bytes)
-    trees = best_trees(relation, topology, OPTIONS, times, deadline=time.perf_counter() + 600)
+    trees = best_trees(relation, topology, OPTIONS, times, deadline=time.perf_counter() + 600, needed=True)
     assert trees is not None
     walk(relation, trees, topology)
     seconds = predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes)
