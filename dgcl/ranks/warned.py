@@ -41,5 +41,6 @@ def explain(error: Any) -> None:
         error.add_note(
             f"in a distributed model: rank {comm.rank} has {comm.num_owned} of {comm.num_nodes} vertices and"
             f" {comm.local.num_edges} of {comm.num_edges} edges. What has a row for each goes through"
-            " dgcl.dispatch, and so do other graphs; rows of any vertices, by ids of the whole graph, come from dgcl.fetch"
+            " dgcl.dispatch, and so do other graphs; rows of any vertices, by ids of the whole graph, come from"
+            " dgcl.fetch"
         )
