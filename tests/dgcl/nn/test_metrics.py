@@ -41,7 +41,7 @@ def test_nothing_to_count_is_nan():
 @named(
     "args, message",
     {
-        "labels": ((rows(4), LABELS[:2]), "labels must have a row for each of the 23 outputs"),
+        "labels": ((rows(4), LABELS[:2]), r"logits must be \(num_owned, num_classes\)"),
         "logits": ((rows(), LABELS), r"logits must be \(num_owned, num_classes\)"),
         "mask": ((rows(4), LABELS, LABELS), "mask must be bool"),
     },
