@@ -12,6 +12,7 @@ from torch import Tensor
 from dgcl.distributed.edge_ends import tensors_in
 from dgcl.distributed.interception import AsOneDevice, skip_frames
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, warn_of_others_rows
+from dgcl.graph.sources import is_a
 from dgcl.nn.guards import forget_unused
 from dgcl.ranks.context import context
 
@@ -62,10 +63,11 @@ class Home:
             values = [*args, *kwargs.values()]
             tensors = [*tensors_in(values)]
             known = [edge_set_of(each) for each in tensors if each.dim() == 2]
-            graphs = [each for each in (*known, *values) if type(each).__name__ in ("EdgeSet", "RankGraph")]
+            graphs: list[Any] = [each for each in known if each is not None]
+            graphs += [each for each in values if is_a(each, "dgcl.frameworks.rank_graph", "RankGraph")]
             context.communicator = graphs[0].comm if graphs else inner or before
-            for graph in graphs if not self._running else ():
-                if not getattr(graph, "ndata", None):
+            for graph in graphs:
+                if not self._running and not getattr(graph, "ndata", None):
                     warn_of_others_rows(graph.comm, tensors)
             self._running += 1
         try:

@@ -10,8 +10,8 @@ from dgcl.autograd.operators import transparent
 from dgcl.distributed.edge_ends import call, name_of
 from dgcl.distributed.functional_dropout import replaced
 from dgcl.nn.guards import see_rows
+from dgcl.ranks.context import context
 from dgcl.ranks.torch_private import OperatorBase, at_trace_time, num_function_modes, skip_frame
-from dgcl.ranks.warned import explain
 
 
 class AsOneDevice(TorchFunctionMode):
@@ -31,7 +31,7 @@ class AsOneDevice(TorchFunctionMode):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if not torch.compiler.is_compiling():
             transparent.count -= 1
-            explain(error)
+            _explain(error)
         super().__exit__(kind, error, trace)
 
     def __torch_function__(
@@ -52,3 +52,16 @@ def skip_frames() -> None:
     """Called before the mode is entered: compiled by themselves for one function, these would be taken for others."""
     for function in (AsOneDevice.__torch_function__, call, see_rows):
         skip_frame(function)
+
+
+def _explain(error: Any) -> None:
+    """Add to an error of torch or DGL in a distributed model what a rank has."""
+    comm = context.communicator
+    named = type(error).__name__ in ("IndexError", "RuntimeError", "DGLError")
+    if comm is not None and named and not hasattr(error, "__notes__"):
+        error.add_note(
+            f"in a distributed model: rank {comm.rank} has {comm.num_owned} of {comm.num_nodes} vertices and"
+            f" {comm.local.num_edges} of {comm.num_edges} edges. What has a row for each goes through"
+            " dgcl.dispatch, and so do other graphs; rows of any vertices, by ids of the whole graph, come from"
+            " dgcl.fetch"
+        )

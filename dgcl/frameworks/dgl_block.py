@@ -140,10 +140,8 @@ def build(local: LocalGraph, *, device: torch.device | str | None) -> LocalBlock
     in_degrees = local.in_degrees[: local.num_owned]
     block = block_of(local.indptr, local.indices, local.num_local, in_degrees, local.out_degrees)
     with torch.device("cpu"):
-        block.srcdata[dgl.NID], block.dstdata[dgl.NID] = (
-            torch.tensor(local.local_ids),
-            torch.tensor(local.owned_ids),
-        )
+        block.srcdata[dgl.NID] = torch.tensor(local.local_ids)
+        block.dstdata[dgl.NID] = torch.tensor(local.owned_ids)
         block.edata[dgl.EID] = torch.tensor(local.edge_ids)
     return block.to(torch.device(device or "cpu"))
 
@@ -157,8 +155,6 @@ def block_of(indptr: Any, indices: Any, num_sources: int, in_degrees: Any, out_d
         plain = dgl.create_block(("csc", columns), num_src_nodes=num_sources, num_dst_nodes=len(indptr) - 1)
         block = LocalBlock.__new__(LocalBlock)
         block.__dict__.update(plain.__dict__)  # as DGLGraph.__copy__ does, for another class
-        block._whole_in_degrees, block._whole_out_degrees = (
-            torch.tensor(in_degrees),
-            torch.tensor(out_degrees),
-        )
+        block._whole_in_degrees = torch.tensor(in_degrees)
+        block._whole_out_degrees = torch.tensor(out_degrees)
     return block

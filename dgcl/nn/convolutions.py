@@ -124,7 +124,7 @@ class SAGEConv(Module):
         if self.lin_l.bias is not None:
             out = out + self.lin_l.bias
         if self.lin_r is not None:
-            out = out + self.lin_r(getattr(x, "rows", x))
+            out = out + self.lin_r(x.rows if isinstance(x, Constant) else x)
         return out
 
 
@@ -157,7 +157,7 @@ class GINConv(Module):
         """``(num_owned, *F)`` to what ``nn`` makes of such rows; as :meth:`GCNConv.forward`."""
         comm = current(comm)
         total = _aggregated(Aggregator(comm), x)
-        rows: Any = getattr(x, "rows", x)
+        rows = x.rows if isinstance(x, Constant) else x
         return self.nn(total + (1 + self.eps.to(rows.dtype)) * rows)
 
 

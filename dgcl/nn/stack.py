@@ -65,7 +65,7 @@ class KeptRows:
         self.ids = comm.owned_ids.to(comm.device)
         aggregate = self.aggregation(stack, comm)
         self.operation = aggregate.operation
-        self._given_loops = getattr(aggregate, "loops", None)
+        self._given_loops = aggregate.loops if isinstance(aggregate, Normalised) else None
         self._loops: Tensor | None = None
         self.layers: list[Tensor] = []
         self._product = torch.empty(0, device="cpu")

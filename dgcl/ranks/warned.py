@@ -1,11 +1,10 @@
-"""Warnings of numbers that are not those of one device, on rank 0, each once; and what errors are explained by."""
+"""Warnings of numbers that are not those of one device, on rank 0, each once."""
 
 import warnings
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from dgcl.errors import InexactWarning
-from dgcl.ranks.context import context
 
 _warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
@@ -30,17 +29,4 @@ def warn_of_own_sums(comm: Any, closing: bool = False) -> None:
             comm,
             f"the model took the {pooled[0][0]} this rank's rows, which is not that of all: take"
             " dgcl.nn.global_mean_pool and its kin, or complete a sum with dgcl.nn.global_sum",
-        )
-
-
-def explain(error: Any) -> None:
-    """Add to an error of torch or DGL what a rank has."""
-    comm = context.communicator
-    named = type(error).__name__ in ("IndexError", "RuntimeError", "DGLError")
-    if comm is not None and named and not hasattr(error, "__notes__"):
-        error.add_note(
-            f"in a distributed model: rank {comm.rank} has {comm.num_owned} of {comm.num_nodes} vertices and"
-            f" {comm.local.num_edges} of {comm.num_edges} edges. What has a row for each goes through"
-            " dgcl.dispatch, and so do other graphs; rows of any vertices, by ids of the whole graph, come from"
-            " dgcl.fetch"
         )

@@ -34,7 +34,7 @@ from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
 from dgcl.planner.bounds.best import bytes_seconds
 from dgcl.planner.bounds.stages import StageTimes, stage_times
 from dgcl.planner.cost import GIGA
-from dgcl.planner.methods.machine_links import Machines, machine_links
+from dgcl.planner.methods.hierarchical_links import Machines, machine_links
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
@@ -49,12 +49,8 @@ MAX_PASSES = 8  # one over a sample
 SLACK = 0.03  # of stages, above the bound, in the first pass
 TIGHT = 0.01  # the same where a sample has told how long each stage should be
 NEAR = 0.05  # time of a near stage in the first pass, over that of all far ones
-CHAINS = (
-    1,
-    2,
-    4,
-)  # steps from machine to machine; for each a pattern of as many stages as that takes, or LONGEST
-LONGEST = 32
+# Steps from machine to machine; for each a pattern of as many far stages as that takes, or LONGEST.
+CHAINS, LONGEST = (1, 2, 4), 32
 FAIR = 0.005  # above the bound, relatively; below, no further pattern is tried
 TINY = 1e-9  # share of the time that a stage which is not used is allowed
 WORTH = 0.002  # share of the time that a pass must take off
@@ -144,7 +140,7 @@ def best_trees(
     apart = machines.machine_of[:, None] != machines.machine_of
     everything = _Work(
         relation, machines, draw.permutation(relation.num_classes), far / unit, times.near / unit,
-        float(machines.latency[apart].max(initial=0.0)), times.bytes_alone / unit, 1.0, needed,
+        machines.latency[apart].max(initial=0.0), times.bytes_alone / unit, 1.0, needed,
     )  # fmt: skip
     work = everything
     if work.deliveries > MANY:
@@ -225,9 +221,8 @@ def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, 
             continue
         if least[pattern] >= beat:
             break
-        if best is not None:
-            if time.perf_counter() + BLIND * best.slowest / work.share > deadline:
-                break
+        if best is not None and time.perf_counter() + BLIND * best.slowest / work.share > deadline:
+            break
         latency = _latency(work, pattern)
         bytes_alone = np.array(
             [(1.0 + SLACK) / num_far if kind == "f" else NEAR / num_far for kind in pattern]
@@ -259,14 +254,14 @@ def _passes(
         pattern: of the stages.
         room: (K,) the time that each stage should take.
         most: passes.
-        beat: the time of another plan, of all classes.
+        beat: the time of another plan.
         deadline: no further pass begins if it would end later, with a whole plan where this is a sample.
     """
     from dgcl.planner.methods.hierarchical_kernel import Loads
 
     best, edges, slowest, latency = None, None, 0.0, _latency(work, pattern)
     machines = work.machines
-    step = -(-int(machines.apart.max()) // max(1, pattern.count("f") - 1))
+    step = -(-machines.apart.max() // max(1, pattern.count("f") - 1))
     order = np.lexsort((machines.apart, machines.apart % step != 0))
     work = replace(work, machines=machines._replace(step=step, order=order))
     size = (work.machines.inverse.shape[0], room.shape[0])

@@ -9,7 +9,7 @@ import numpy as np
 
 from dgcl.planner.bits import lowest_bit
 from dgcl.planner.compiled import compiled
-from dgcl.planner.methods.machine_links import Machines
+from dgcl.planner.methods.hierarchical_links import Machines
 
 AMPLE = 0.5  # a stage that is no fuller will do: there is no need to look for an emptier one
 
