@@ -28,6 +28,7 @@ from dgcl.aggregation.edges import (
     sum_over_edges,
 )
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
+from dgcl.graph.id_arrays import any_outside
 from dgcl.transport.steps import EdgePart
 
 
@@ -74,7 +75,7 @@ class Block:
                 f"heads and tails must be of one length below 2**31 (got {len(heads)} and {len(tails)})"
             )
         for name, rows, count in (("heads", heads, num_heads), ("tails", tails, num_tails)):
-            if len(rows) and not 0 <= rows.min() <= rows.max() < count:
+            if any_outside(rows, count):
                 raise ValueError(f"{name} must be in [0, {count}) (got {rows.min()} to {rows.max()})")
         self.ends, self._sizes = (heads, tails), (num_heads, num_tails)
         self._first, self._written = (first_heads, first_tails), (written_heads, written_tails)

@@ -60,7 +60,7 @@ def _as_numpy(values: Any, name: str) -> NDArray[Any]:
 
 def any_outside(ids: NDArray[Any], end: int) -> bool:
     """Whether an id of 32 or 64 bits is negative or at least ``end``: as unsigned ones, negative ids are large."""
-    return bool(ids.view(f"u{ids.itemsize}").max(initial=0) >= end)
+    return bool(ids.size and ids.view(f"u{ids.itemsize}").max() >= end)
 
 
 def as_num_nodes(num_nodes: Any) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dgcl.graph.build import graph_from_edges, graph_from_out_csr
 from dgcl.graph.csr import Graph, require_graph
 from dgcl.graph.graph_file import GraphFile
-from dgcl.graph.id_arrays import as_ids, as_num_nodes
+from dgcl.graph.id_arrays import any_outside, as_ids, as_num_nodes
 from dgcl.topology.checks import check_path
 from dgcl.topology.read_file import open_file
 
@@ -199,7 +199,7 @@ def _sparse_features(
     ptr, ids = as_ids(indptr, "feat_indptr"), as_ids(indices, "feat_indices")
     if len(ptr) != rows + 1 or ptr[0] != 0 or (np.diff(ptr) < 0).any() or ptr[-1] != len(ids):
         raise ValueError(f"feat_indptr must rise from 0 to the {len(ids)} feat_indices in {rows + 1} entries")
-    if len(ids) and (ids.min() < 0 or ids.max() >= columns):
+    if any_outside(ids, columns):
         raise ValueError(f"feat_indices must be columns 0..{columns - 1} (got {ids.min()}..{ids.max()})")
     if data.shape != ids.shape or data.dtype.kind not in "biuf":
         raise ValueError(f"feat_data must be {len(ids)} numbers (got {data.dtype}, shape {data.shape})")

@@ -9,7 +9,7 @@ import numpy as np
 
 from dgcl.graph.build import graph_from_edges
 from dgcl.graph.csr import Graph
-from dgcl.graph.id_arrays import as_ids
+from dgcl.graph.id_arrays import any_outside, as_ids
 
 EdgeType = tuple[str, str, str]
 
@@ -52,7 +52,7 @@ def graph_of_types(nodes: Mapping[str, int], edges: Iterable[tuple[EdgeType, Any
     for edge_type, edge_index in edges:
         ids = as_ids(edge_index, f"edge_index of {edge_type}", ndim=2).astype(np.int64)
         for row, name in zip(ids, edge_type[::2], strict=True):
-            if len(row) and not 0 <= row.min() <= row.max() < nodes[name]:
+            if any_outside(row, nodes[name]):
                 raise ValueError(
                     f"edge_index of {edge_type}: ids of {name!r} must lie in [0, {nodes[name]})"
                     f" (got {row.min()} to {row.max()})"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dgcl.graph.build import first_outside
 from dgcl.graph.id_arrays import as_ids
 from dgcl.topology.checks import check_index
 
@@ -34,8 +35,7 @@ def check_part(part: Any, num_nodes: int, num_parts: int) -> NDArray[np.int32]:
     owners = as_ids(part, "part")
     if len(owners) != num_nodes:
         raise ValueError(f"part must have one entry per vertex, {num_nodes} (got {len(owners)})")
-    if len(owners) and (owners.min() < 0 or owners.max() >= num_parts):
-        v = int(np.flatnonzero((owners < 0) | (owners >= num_parts))[0])
+    if (v := first_outside(owners, num_parts)) >= 0:
         raise ValueError(f"part[{v}] is {owners[v]}: must be a part 0..{num_parts - 1}")
     return owners.astype(np.int32, copy=False)
 

@@ -157,7 +157,12 @@ def share_of_edges(
             rank_edges = RankEdges(len(part), ids, degrees, first, graph.indices, order)
             readers = {HALO: [read for read, _ in pieces]}
         else:
-            rank_edges, readers = _give_to_workers(control, placement, graph, part, first_edge)
+            worker, _ = workers_of(placement, graph, part, control.world_size)
+            of_workers = [edges_of_worker(graph, worker, peer) for peer in range(control.world_size)]
+            graph = None
+            del worker
+            rank_edges, readers = _give_to_workers(control, of_workers, part, first_edge)
+            del of_workers
         owned = ids, np.stack([degrees, reads[ids], ids])
         # All of these are as long as the edges, or the graph.
         del arrays, graph, requests, said, pieces, read, counts, reads
@@ -182,26 +187,24 @@ def share_of_edges(
 
 
 def _give_to_workers(
-    control: Control, placement: str, graph: Graph, part: NDArray[np.int32], first_edge: int
+    control: Control, of_workers: list[Any], part: NDArray[np.int32], first_edge: int
 ) -> tuple[RankEdges, dict[str, list[Ids]]]:
     """Give edges into this rank's vertices to the ranks that sum them. Collective.
 
     Returns:
         What this rank sums; and by exchange, for each rank, ids of this one's vertices that it reads or contributes to.
     """
-    worker, _ = workers_of(placement, graph, part, control.world_size)
-    of_workers: list[Any] = [edges_of_worker(graph, worker, peer) for peer in range(control.world_size)]
     sources = np.flatnonzero(np.bincount(of_workers[control.rank].sources, minlength=len(part)))
-    pieces = [
-        (
-            (each.heads, each.degrees, first_edge + each.first, each.sources, first_edge + each.order),
-            sources[part[sources] == peer],
-        )
-        for peer, each in enumerate(of_workers)
-    ]
-    received, read = zip(*control.all_to_all(pieces), strict=True)
+    pieces = []
+    for peer, each in enumerate(of_workers):
+        for places in (each.first, each.order):
+            places += first_edge
+        edges = each.heads, each.degrees, each.first, each.sources, each.order
+        pieces.append((edges, sources[part[sources] == peer]))
+    received, read = map(list, zip(*control.all_to_all(pieces), strict=True))
+    received.insert(0, received.pop(control.rank))  # by row, own heads are before all others
     columns: list[Any] = [np.concatenate(column) for column in zip(*received, strict=True)]
-    return RankEdges(len(part), *columns), {HALO: list(read), PARTIAL: [each.heads for each in of_workers]}
+    return RankEdges(len(part), *columns), {HALO: read, PARTIAL: [each.heads for each in of_workers]}
 
 
 def _items(

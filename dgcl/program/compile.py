@@ -90,6 +90,7 @@ def compile_program(
     places = np.concatenate([mine, through], dtype=narrow)[order]
     rows = np.concatenate([wanted_rows, np.full(len(incoming), -1)], dtype=np.int32)[order]
     local_places = np.full(num_owned + num_halo + num_relay, -1, narrow)
+    del through  # as long as what is read, like others below
     transfers, trees = frame.transfers, frame.trees
     mine = (trees.edge_src == rank) | (trees.edge_dst == rank)
     send_rows, arrival_rows, arrival_slots = fill_tables(
@@ -112,6 +113,7 @@ def compile_program(
         int(frame.num_sent[rank]),
     )
     local_places[rows] = places
+    del places
     item_of = np.empty(len(local_places), np.int64)
     item_of[rows] = order
     arrivals = item_of[num_owned : num_owned + num_halo] - len(wanted_rows)
@@ -130,7 +132,7 @@ def compile_program(
         arrival_slots=arrival_slots,
         places=local_places,
     )
-    del order, places, rows, through, item_of  # as long as what is read
+    del order, rows, item_of
     check_program(program)
     return program, arrivals
 

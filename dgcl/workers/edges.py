@@ -4,13 +4,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
-from dgcl.relation.local_graph import RankEdges, pointer
+from dgcl.relation.local_graph import RankEdges
 
 
 def edges_of_worker(graph: Graph, worker: NDArray[np.int32], rank: int) -> RankEdges:
     """The edges whose worker a rank is; ``worker``: ``(E,)``, in the order of ``graph.indices``."""
-    here = worker == rank
-    degrees, mine = np.diff(pointer(here)[graph.indptr]), np.flatnonzero(here)
+    mine = np.flatnonzero(worker == rank)
+    degrees = np.diff(np.searchsorted(mine, graph.indptr))
     heads = np.flatnonzero(degrees)
     order = mine if graph.edge_ids is None else graph.edge_ids[mine]
     return RankEdges(graph.num_nodes, heads, degrees[heads], graph.indptr[heads], graph.indices[mine], order)
