@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from dgcl.advisor.counts import Candidates
 from dgcl.advisor.epoch import ERROR, TIMES
-from dgcl.advisor.model import OPTIMIZERS
+from dgcl.advisor.memory import device_bytes
 from dgcl.advisor.rates import Rates
 from dgcl.advisor.rows import Row
 from dgcl.advisor.spelling import Description
-from dgcl.planner.reading.render import seconds, size, table
+from dgcl.offload.chunks import MOST_CHUNKS
+from dgcl.planner.reading.render import ratio, seconds, size, table
 from dgcl.topology.checks import nearest
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _WIDTH = 110
+_PARTIAL = ("cover", "tail", "grid")  # what one vertex reads is on several ranks
 _LEFT_OUT = (
     "Left out: the loss, the optimiser's time, ranks that are late, overlap; memory of the allocator and of your"
     " own code."
@@ -101,15 +103,24 @@ class Advice:
 
     def ways_out(self) -> str:
         """What to do where nothing fits."""
-        least = min((row for row in self.rows if row.layers), key=lambda row: row.device)
-        limit, model, need = self.memory_limit or 0, self.candidates.model, size(least.device)
-        kept = 2 + OPTIMIZERS[model.optimizer] if model.training else 1
-        fixed = kept * model.parameters * model.itemsize
+        counted = [row for row in self.rows if row.layers]
+        least = min(counted, key=lambda row: row.device)
+        of, limit, need = self.candidates, self.memory_limit or 0, size(least.device)
+        chunked = device_bytes(of.count(Description("offload", MOST_CHUNKS)), of.model)
+        most = {name: int(each.max()) for name, each in chunked.items()}
+        hub = most["a chunk's rows and edges"] + most["exchange buffers"]
+        fixed = most["parameters"] + most["gradients, optimiser"]  # no number of ranks divides either
+        tries = [
+            (math.ceil(of.world_size * (1 + (row.device - limit) / room)), row.strategy.name)
+            for row in counted
+            if (room := limit - fixed - hub * (row.strategy.name not in _PARTIAL)) > 0
+        ]
         ways = [f"Give each {need}"]
-        if limit > fixed:  # which no number of ranks divides
-            ranks = math.ceil(self.candidates.world_size * (least.device - fixed) / (limit - fixed))
-            ways.append(f"Take more ranks: try {ranks}")
-        ways.append("Narrower layers" + ", or dtype 'bfloat16' (half the rows)" * (model.itemsize > 2))
+        if tries:
+            ways.append("Take more ranks: try {} with {}".format(*min(tries)))
+        elif limit > fixed:
+            ways.append(f"Fewer in-edges of the vertex with most: {size(hub)} on any number of ranks")
+        ways.append("Narrower layers" + ", or dtype 'bfloat16' (half the rows)" * (of.model.itemsize > 2))
         numbered = " ".join(f"({number}) {way}." for number, way in enumerate(ways, 1))
         return f"nothing fits in {size(limit)} of a rank; {least.strategy} takes least, {need}. {numbered}"
 
@@ -162,7 +173,7 @@ def _cells(row: Row, first: Row | None, advice: Advice) -> list[str]:
     if row.refused:
         times = ["too big" if row.layers else "refused", "", "", ""]
     elif first is not None:
-        times = [f"{mine.total / max(first.seconds.total, 1e-12):.2g}x", "", "", ""]
+        times = [ratio(mine.total, first.seconds.total), "", "", ""]
     device = size(row.device) + (f" ({row.device / limit:.0%})" if limit else "") if row.layers else ""
     return [row.state, row.strategy.spec, *times, device, size(row.host_bytes) if row.host_bytes else ""]
 

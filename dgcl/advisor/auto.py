@@ -45,11 +45,13 @@ class Advised:
         """
         candidates = Candidates(problem.graph, problem.part, self.model, problem.topology)
         advice = weigh(candidates, self.memory_limit, preset_rates(problem.topology))
-        chosen, (first, *others) = advice.best, advice.rows
+        chosen, (first, second, *_) = advice.best, advice.rows
         self.chosen[:] = [chosen]
         _log.info("%s", advice.table())
         arrangement = chosen.layout(candidates.world_size, self.memory_limit).arrange(problem)
-        against = f"; {others[0].strategy}: {others[0].why}" if others else ""
         call = f", with {first.line}" if chosen.name in ("in-place", "offload") else ""
-        why = f"auto chose {chosen}{call}: {first.why}, {seconds(first.seconds.total)} an epoch{against}"
+        why = (
+            f"auto chose {chosen}{call}: {first.why}, {seconds(first.seconds.total)} an epoch; {second.strategy}:"
+            f" {second.why}"
+        )
         return replace(arrangement, why="; ".join(filter(None, (why, arrangement.why))))

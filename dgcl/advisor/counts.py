@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dgcl.advisor.model import Model
 from dgcl.advisor.spelling import Description
 from dgcl.graph import Graph
-from dgcl.grid.grid import Grid, as_grid, legal_grids
+from dgcl.grid.grid import as_grid, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import find_needs
 from dgcl.offload.prediction import MOVED_BYTES, OWN_BYTES, DeviceRows
@@ -135,17 +135,9 @@ class Candidates:
 
     def _check_model(self, strategy: Description) -> None:
         kinds, name = self.model.kinds, strategy.name
-        grid = as_grid(strategy.argument, self.world_size) if name == "grid" else Grid(self.world_size)
         whole = min({"gat", "mgn"} & kinds, default="")
-        if whole and (name in ("tail", "cover", "windows", "in-place") or grid.depth > 1):
-            what = {"windows": "windows divide them", "in-place": "a stack in place is of GCN"}
-            raise Refused(f"{whole} needs whole neighbourhoods; {what.get(name, 'partial sums divide them')}")
-        if whole == "mgn" and not grid.is_1d:
-            raise Refused("mgn needs whole rows at each edge; a grid has slices")
-        heads = (layer.heads for layer in self.model.layers if layer.kind == "gat")
-        odd = [each for each in heads if each % grid.slices]
-        if odd:
-            raise Refused(f"{grid.slices} slices do not divide {odd[0]} head(s): a head belongs to one rank")
+        if whole and name in ("tail", "cover", "grid", "windows"):
+            raise Refused(f"{whole} needs whole rows of whole neighbourhoods, which {strategy} divides")
         if name == "in-place" and kinds != {"gcn"}:
             others = ", ".join(sorted(kinds - {"gcn"}))
             raise Refused(f"a stack in place is of GCN (dgcl.nn.InPlaceGCN), not of {others}")
@@ -210,11 +202,15 @@ class Candidates:
         reads = max(int((halo.owned + received).max()), 1)
         sources = int(reads * (1 - (1 - 1 / chunks) ** (edges * chunks / reads)))
         travel = min(int(np.maximum(received, sent).max()), sources)
-        ids = 8 * (chunks * sources + halo.owned)
-        tables = ids + OWN_BYTES * halo.owned + 2 * MOVED_BYTES * (received + sent)
+        tables = (
+            8 * (chunks * sources + halo.owned) + OWN_BYTES * halo.owned + 2 * MOVED_BYTES * (received + sent)
+        )
         sources, travel, edges = map(max, (sources, travel, edges), self._hub)
-        of_all = sources, sources, sources, owned, travel, edges, travel
-        return replace(halo, chunks=[DeviceRows(*of_all, each) for each in tables.tolist()])
+        rows = [
+            DeviceRows(sources, sources, sources, owned, travel, edges, travel, each)
+            for each in tables.tolist()
+        ]
+        return replace(halo, chunks=rows)
 
     @cached_property
     def _hub(self) -> tuple[int, int, int]:

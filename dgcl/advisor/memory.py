@@ -60,8 +60,7 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
         sizes["exchange buffers"], sums = _buffers(counted, model)
         sizes["kept, and at work"] = _at_work(counted, model, sums)
     sizes["parameters"] = parameters
-    if model.training:
-        sizes["gradients, optimiser"] = parameters * (1 + OPTIMIZERS[model.optimizer])
+    sizes["gradients, optimiser"] = parameters * model.training * (1 + OPTIMIZERS[model.optimizer])
     return sizes
 
 
@@ -97,7 +96,7 @@ def _buffers(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray
     elif name == "windows":  # one that was expanded, and another one or what arrives
         room = -(-received // windows) + -(-np.maximum(received, sent) // windows)
         forward, backward, for_others = [room], [room], 0 * sent
-    apart = [model.itemsize * -(-layer.attention // counted.slices) for layer in model.layers]
+    apart = [model.itemsize * layer.attention for layer in model.layers]
     halves = (widths, apart, forward), (back[::-1], apart[::-1], backward)
     calls = [
         each * np.array(moved)
@@ -134,7 +133,7 @@ def _at_work(counted: Counted, model: Model, sums: NDArray[np.int64]) -> NDArray
         return item * (sum(outs) + max(outs) + 2 * outs[-1]) * owned + sums.max(0)
     kept, most = 0 * owned, 0 * owned
     for number, layer in enumerate(model.layers):
-        edges = (counted.edges + counted.owned) // counted.slices  # attention adds self loops
+        edges = counted.edges + counted.owned  # attention adds self loops
         of_row = layer.kept - layer.keeps_sum * layer.width  # a sum that is kept is among sums
         own = item * (of_row * owned + layer.kept_of_edge * edges)
         # on the way forward also what it takes, not yet activated; of the last, gradients of the loss

@@ -92,7 +92,8 @@ def read_model(text: Any, *, optimizer: str = "adam", dtype: str = "float32", tr
     check_choice(optimizer, "optimizer", OPTIMIZERS)
     check_choice(dtype, "dtype", TYPES)
     kind, _, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
-    understood = re.fullmatch(r"(\d+x)?\d+(,(\d+x)?\d+)+(/\d+)?", rest)
+    number = r"[1-9]\d*"
+    understood = re.fullmatch(rf"({number}x)?{number}(,({number}x)?{number})+(/{number})?", rest)
     if kind not in KINDS or understood is None:
         examples, guess = ", ".join(KINDS.values()), "" if kind in KINDS else nearest(kind, KINDS)
         raise ValueError(f"model must be written like {examples} (got {shown(text)}){guess}")
@@ -100,15 +101,11 @@ def read_model(text: Any, *, optimizer: str = "adam", dtype: str = "float32", tr
     sizes = [
         (int(heads or 1), int(size)) for heads, _, size in (w.rpartition("x") for w in widths.split(","))
     ]
-    wrong = None
-    if any(size < 1 or heads < 1 for heads, size in sizes):
-        wrong = "widths must be at least 1"
-    elif kind != "gat" and any(heads > 1 for heads, _ in sizes):
-        wrong = "heads, as in 8x32, are gat's"
-    elif bool(edge_width) != (kind == "mgn"):
-        wrong = "rows of edges, as in 64/16, are mgn's"
-    if wrong:
-        raise ValueError(f"model {shown(text)}: {wrong}; like {KINDS[kind]}")
+    if (kind != "gat" and any(heads > 1 for heads, _ in sizes)) or bool(edge_width) != (kind == "mgn"):
+        raise ValueError(
+            f"model {shown(text)}: heads, as in 8x32, are gat's; rows of edges, as in 64/16, are mgn's; like"
+            f" {KINDS[kind]}"
+        )
     layers = tuple(
         Layer(kind, before[0] * before[1], heads * size, heads, int(edge_width or 0))
         for before, (heads, size) in pairwise(sizes)

@@ -50,14 +50,9 @@ class Row:
         return total(self.layers)
 
     @property
-    def ranks(self) -> list[int]:
-        """Bytes of each rank's device."""
-        return [sum(each) for each in zip(*self.device_bytes.values(), strict=True)]
-
-    @property
     def device(self) -> int:
         """Bytes of the fullest rank."""
-        return max(self.ranks, default=0)
+        return max(map(sum, zip(*self.device_bytes.values(), strict=True)), default=0)
 
     def to_json(self) -> dict[str, Any]:
         """All numbers."""

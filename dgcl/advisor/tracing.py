@@ -21,6 +21,8 @@ _CLASSES = {
     "GCNConv": "gcn", "SAGEConv": "sage", "GraphConv": "sage", "GINConv": "sum", "GATConv": "gat",
     "GATv2Conv": "gat",
 }  # fmt: skip
+#: How messages may be reduced: partial results of ranks are joined.
+_JOINED = {"sum", "add", "mean", "gcn", "max", "min", "pool"}
 _WIDTHS = ("in_channels", "in_features", "_in_feats", "_in_src_feats", "embedding_dim")
 
 
@@ -53,15 +55,21 @@ def _record(net: nn.Module, layers: list[Layer]) -> None:
     for name, each in net.named_modules():
         bases = [base.__name__ for base in type(each).__mro__]
         kind = next((_CLASSES[base] for base in bases if base in _CLASSES), "")
-        if kind:
+        reduction = getattr(each, "aggr", getattr(each, "_aggre_type", "sum"))
+        if kind and "__" not in name and str(reduction) in _JOINED:
             each.forward = partial(_called, each, kind, layers)
         elif "Linear" in bases:  # PyG's, too
             each.register_forward_hook(
                 lambda _, rows, out: layers.append(Layer("linear", rows[0].shape[-1], out.shape[-1]))
             )
-        elif hasattr(each, "propagate") or type(each).__module__.startswith("dgl.nn.pytorch.conv."):
+        elif (
+            hasattr(each, "propagate")
+            or "Hetero" in bases[0]
+            or type(each).__module__.startswith("dgl.nn.pytorch.conv.")
+        ):
             raise ValueError(
-                f"{name or 'it'} is a {type(each).__name__}, which is none of {', '.join(_CLASSES)}"
+                f"{name or 'it'} is a {type(each).__name__}, which is none of {', '.join(_CLASSES)} that sum, or take"
+                " means or extrema, in a graph of one type of vertices and edges"
             )
     sizes = (getattr(each, name, None) for each in net.modules() for name in _WIDTHS)
     width = next((size for size in sizes if isinstance(size, int) and size > 0), 1)
@@ -70,7 +78,11 @@ def _record(net: nn.Module, layers: list[Layer]) -> None:
     graph = _Graph(rows, edges)
     known = {"edge_index": edges, "comm": None} | dict.fromkeys(("g", "graph", "data", "batch"), graph)
     required = inspect.signature(net.forward).parameters.items()
-    net(*(known.get(name, rows) for name, each in required if each.default is each.empty))
+    names = [name for name, each in required if each.default is each.empty]
+    for name in names:
+        if name.endswith("_dict"):
+            raise ValueError(f"it takes {name}, and vertices and edges of one type are understood")
+    net(*(known.get(name, rows) for name in names))
 
 
 @dataclass

@@ -18,8 +18,8 @@ from dgcl.graph import Graph
 from dgcl.offload.arranging import rehearsed
 from dgcl.offload.chunks import MOST_CHUNKS
 from dgcl.offload.prediction import smallest_fitting
+from dgcl.planner.reading.render import ratio, size
 from dgcl.planner.reading.render import seconds as in_seconds
-from dgcl.planner.reading.render import size
 from dgcl.planner.relation import Relation
 
 _CUT = 10**7, 128  # edges and chunks, at most, where chunks are cut
@@ -130,11 +130,13 @@ def _reason(row: Row, chosen: Row, fastest: Row) -> str:
     mine, theirs = row.seconds, chosen.seconds
     binds = max(TIMES, key=lambda name: getattr(mine, name) - getattr(theirs, name))
     if binds == "copies":
-        need = f", not needed: {size(chosen.device)} fit" if chosen.strategy.name != "offload" else ""
-        return f"{in_seconds(mine.copies)} of copies between host and device{need}"
+        return (
+            f"{in_seconds(mine.copies)} of copies between host and device, not needed:"
+            f" {size(chosen.device)} fit"
+        )
     if binds != "exchange":
-        times = getattr(mine, binds) / max(getattr(theirs, binds), 1e-12)
+        times = ratio(getattr(mine, binds), getattr(theirs, binds))
         what = "sums bind" if binds == "sums" else "dense work binds"
-        return f"{what}: {times:.2g}x the work of the fullest rank"
-    times = row.rows / row.slices / max(chosen.rows / chosen.slices, 1)
-    return f"the exchange binds: {in_seconds(mine.exchange)} with {times:.2g}x the rows"
+        return f"{what}: {times} the work of the fullest rank"
+    times = ratio(row.rows / row.slices, max(chosen.rows / chosen.slices, 1))
+    return f"the exchange binds: {in_seconds(mine.exchange)} with {times} the rows"

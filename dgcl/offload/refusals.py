@@ -92,8 +92,8 @@ def check_aggregate(
     Raises:
         TypeError, ValueError: Naming the layer.
     """
-    if not (aggregate is None or (isinstance(aggregate, str) and aggregate in ("sum", "mean"))):
-        raise ValueError(f"{name}: aggregate must be 'sum', 'mean' or None (got {shown(aggregate)})")
+    if aggregate is not None:
+        check_choice(aggregate, f"{name}: aggregate", ("sum", "mean"))
     check_flag(own_rows, f"{name}: own_rows")
     check_flag(constant, f"{name}: constant")
     if not (isinstance(keep, (bool, np.bool_)) or (isinstance(keep, str) and keep == "auto")):

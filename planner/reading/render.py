@@ -127,6 +127,12 @@ def size(value: float) -> str:
     return _scaled(value, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")))
 
 
+def ratio(value: float, other: float) -> str:
+    """Return how many times as much a value is as another: ``1.4x``."""
+    times = value / max(other, 1e-12)
+    return f"{times:.2g}x" if times < 10 else f"{times:.0f}x"
+
+
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
     if value == 0:
         return f"0 {units[-1][1]}" if units[-1][1] == "B" else "0 s"

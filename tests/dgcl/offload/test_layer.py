@@ -500,7 +500,7 @@ REFUSED: list[tuple[str, Callable[[dgcl.Offload, Tensor], Any], str]] = [
     (
         "aggregate",
         lambda off, x: off.layer(Layer(), x, aggregate="max"),
-        "aggregate must be 'sum', 'mean' or None",
+        "aggregate must be one of sum, mean",
     ),
     ("own-rows", lambda off, x: off.layer(Layer(), x, own_rows=True), "go with aggregate="),
     ("keep", lambda off, x: off.layer(Layer(), x, keep=False), "keep go with aggregate="),
