@@ -114,7 +114,7 @@ def compile_program(
     )
     local_places[rows] = places
     del places
-    item_of = np.empty(len(local_places), np.int64)
+    item_of = np.empty(len(local_places), np.int32)
     item_of[rows] = order
     arrivals = item_of[num_owned : num_owned + num_halo] - len(wanted_rows)
     program = Program(
