@@ -61,16 +61,21 @@ def require_parameters(model: Any) -> list[Parameter]:
         TypeError: They are neither.
     """
     candidates = model.parameters() if isinstance(model, Module) else model
-    parameters: list[Any] = (
-        list(candidates)
-        if isinstance(candidates, Iterable) and not isinstance(candidates, Tensor)
-        else [None]
-    )
-    for parameter in parameters:
-        if not isinstance(parameter, Tensor):
-            kind = type(model if parameter is None else parameter).__name__
-            raise TypeError(f"model must be a torch.nn.Module, or a list of its parameters (got {kind})")
-    return parameters
+    return require_list(candidates, "model must be a torch.nn.Module, or a list of its parameters")
+
+
+def require_list(values: Any, what: str) -> list[Any]:
+    """The tensors of a list, or of what else gives some.
+
+    Raises:
+        TypeError: It begins with ``what``: these are none.
+    """
+    is_list = isinstance(values, Iterable) and not isinstance(values, Tensor)
+    tensors: list[Any] = list(values) if is_list else [values]
+    for each in tensors:
+        if not (is_list and isinstance(each, Tensor)):
+            raise TypeError(f"{what} (got {type(each).__name__})")
+    return tensors
 
 
 def require_integers(**arguments: Any) -> None:

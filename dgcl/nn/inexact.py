@@ -106,13 +106,13 @@ _RULES: dict[str, dict[str, _Rule]] = {
     },
     "torch_geometric": {
         **_other(
-            "GCNConv LGConv GCN2Conv FAConv",
+            "GCNConv LGConv GCN2Conv FAConv PDNConv DNAConv",
             _Rule(_DEGREES, applies=lambda conv: getattr(conv, "normalize", False)),
         ),
         **_other("SGConv SSGConv TAGConv ChebConv ARMAConv MixHopConv GatedGraphConv APPNP", _SEVERAL),
         "AntiSymmetricConv": _SEVERAL,
         **_other("PANConv CorrectAndSmooth LabelPropagation", _refused(_HOPS, "write the hops")),
-        **_other("EGConv PDNConv DNAConv", _Rule(_DEGREES)),
+        "EGConv": _Rule(_DEGREES, applies=lambda conv: "symnorm" in conv.aggregators),
         **_other("GraphNorm PairNorm MeanSubtractionNorm GraphSizeNorm", _Rule(_ROWS)),
         "LayerNorm": _Rule(_ROWS, applies=lambda norm: norm.mode == "graph"),
         **_other("InstanceNorm HeteroBatchNorm", _refused(_ROWS, "take BatchNorm")),
@@ -126,13 +126,14 @@ _RULES: dict[str, dict[str, _Rule]] = {
             lambda module: module.training,
             True,
         ),
-        **_other("GPSConv GravNetConv DynamicEdgeConv XConv WLConv MeshCNNConv HypergraphConv", _GLOBAL),
+        **_other(
+            "GPSConv GravNetConv DynamicEdgeConv XConv WLConv MeshCNNConv HypergraphConv"
+            " SGFormer Polynormer AttentiveFP NeuralFingerprint SchNet DimeNet ViSNet GNNFF GPSE",
+            _GLOBAL,
+        ),
         **_other(
             "TopKPooling SAGPooling ASAPooling EdgePooling MemPooling ClusterPooling PANPooling",
             _refused(_ALL, "read all rows out, with dgcl.nn.global_mean_pool and its kin"),
-        ),
-        **_other(
-            "SGFormer Polynormer AttentiveFP NeuralFingerprint SchNet DimeNet ViSNet GNNFF GPSE", _GLOBAL
         ),
         **_other(
             "LSTMAggregation GRUAggregation PatchTransformerAggregation LCMAggregation",
@@ -164,9 +165,12 @@ _RULES: dict[str, dict[str, _Rule]] = {
     },
     "dgl": {
         "EdgeWeightNorm": _refused(_DEGREES, "use it on rank 0, and hand its result out with dispatch_edges"),
-        **_other("PNAConv DGNConv ChebConv TWIRLSConv TWIRLSUnfoldingAndAttention", _GLOBAL),
-        **_other("SumPooling AvgPooling MaxPooling SortPooling WeightAndSum GlobalAttentionPooling", _GLOBAL),
-        **_other("Set2Set SetTransformerEncoder SetTransformerDecoder", _GLOBAL),
+        **_other(
+            "PNAConv DGNConv ChebConv TWIRLSConv TWIRLSUnfoldingAndAttention"
+            " SumPooling AvgPooling MaxPooling SortPooling WeightAndSum GlobalAttentionPooling"
+            " Set2Set SetTransformerEncoder SetTransformerDecoder",
+            _GLOBAL,
+        ),
         "GatedGraphConv": _refused(
             "takes the edges of each kind apart, which not every rank may have",
             "take RelGraphConv, or a layer for each kind",
@@ -199,6 +203,11 @@ def check_model(model: Module, comm: Communicator | None = None) -> list[Finding
     return _findings(model, lambda module, rule: True)
 
 
+def inexact_in_part(model: Module) -> list[Finding]:
+    """The modules, of ours too, that need more than some vertices and their in-neighbours."""
+    return _findings(model, lambda module, rule: not rule.random, ours=True)
+
+
 def refusals(model: Module, *, training: bool = False) -> list[Finding]:
     """The modules of a model that :func:`dgcl.distribute` cannot make exact; those too that cannot be in training."""
     return _findings(
@@ -210,10 +219,12 @@ def refusals(model: Module, *, training: bool = False) -> list[Finding]:
     )
 
 
-def _findings(model: Module, which: Callable[[Module, _Rule], bool], training: bool = False) -> list[Finding]:
+def _findings(
+    model: Module, which: Callable[[Module, _Rule], bool], training: bool = False, ours: bool = False
+) -> list[Finding]:
     findings = []
     for name, module in model.named_modules():
-        known = _rule_of(type(module))
+        known = _rule_of(type(module), ours)
         mode = module.training
         module.training = mode or training
         applies = known is not None and which(module, known[1]) and known[1].applies(module)
@@ -224,11 +235,11 @@ def _findings(model: Module, which: Callable[[Module, _Rule], bool], training: b
     return findings
 
 
-def _rule_of(kind: type) -> tuple[str, _Rule] | None:
-    """The rule of the first class of these that has one, unless a class of ours comes before it."""
+def _rule_of(kind: type, ours: bool) -> tuple[str, _Rule] | None:
+    """The rule of the first class of these that has one; not if a class of ours comes before it, unless ``ours``."""
     for base in kind.__mro__:
         package = base.__module__.partition(".")[0]
-        if package == "dgcl":
+        if package == "dgcl" and not ours:
             return None
         rule = _RULES.get(package, {}).get(base.__name__)
         if rule is not None:

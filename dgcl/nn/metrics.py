@@ -33,6 +33,22 @@ def accuracy(
     Returns:
         A float64 scalar, the same on every rank; NaN if no vertex counts on any rank.
     """
+    mask = rows_that_count(logits, labels, mask)
+    comm = current(comm)
+    warn_of_own_sums(comm)
+    count = num_counted(comm, logits)
+    logits, labels, mask = first_rows(logits, count), first_rows(labels, count), first_rows(mask, count)
+    right = (logits.argmax(dim=1) == labels) & mask
+    num_right, num_all = comm.all_reduce_sum(torch.stack([right.sum(), mask.sum()]), "accuracy").unbind()
+    return num_right.double() / num_all.double()
+
+
+def rows_that_count(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+    """The mask, or one of all rows.
+
+    Raises:
+        TypeError, ValueError: Logits of classes, labels or mask do not fit.
+    """
     require_floats(logits=logits)
     require_tensors(labels=labels)
     require_dense(logits=logits, labels=labels)
@@ -42,12 +58,4 @@ def accuracy(
             f" (got {tuple(logits.shape)} and {tuple(labels.shape)})"
         )
     check_mask(mask, len(labels))
-    if mask is None:
-        mask = torch.ones_like(labels, dtype=torch.bool)
-    comm = current(comm)
-    warn_of_own_sums(comm)
-    count = num_counted(comm, logits)
-    logits, labels, mask = first_rows(logits, count), first_rows(labels, count), first_rows(mask, count)
-    right = (logits.argmax(dim=1) == labels) & mask
-    num_right, num_all = comm.all_reduce_sum(torch.stack([right.sum(), mask.sum()]), "accuracy").unbind()
-    return num_right.double() / num_all.double()
+    return torch.ones_like(labels, dtype=torch.bool) if mask is None else mask

@@ -183,14 +183,7 @@ class ChunkedRows(Tensor):
         """Refused."""
         _refuse_memory()
 
-    def untyped_storage(self) -> NoReturn:
-        """Refused."""
-        _refuse_memory()
-
-    def share_memory_(self) -> NoReturn:
-        """Refused."""
-        _refuse_memory()
-
+    untyped_storage = share_memory_ = data_ptr
     data = property(Tensor.data.__get__, lambda self, rows: _refuse_memory())  # type: ignore[attr-defined,assignment]
 
 

@@ -120,7 +120,7 @@ class LayerCall:
                 if self.aggregate is not None:
                     rows = self._kept_rows(self.aggregate, batch, inputs)
                 else:
-                    rows = self._rows(number, batch, inputs, slots)
+                    rows = self._rows(number, batch, slots)
                     if keep and self.sums is not None:
                         kept = self._stored(kept, batch, rows[0], "kept")
                 with self.drawn.first(number):
@@ -130,9 +130,7 @@ class LayerCall:
         self.aggregate = self.aggregate if is_made else kept
         return outs
 
-    def _rows(
-        self, number: int, batch: Batch, inputs: Sequence[Tensor], slots: Sequence[Tensor]
-    ) -> list[Tensor]:
+    def _rows(self, number: int, batch: Batch, slots: Sequence[Tensor]) -> list[Tensor]:
         """What a chunk reads; or its aggregate, and its own rows where the module wants them."""
         work = self.machinery
         if self.sums is None:
@@ -212,7 +210,7 @@ class LayerCall:
                     if aggregate is not None:
                         rows = self._kept_rows(aggregate, batch, inputs)
                     else:
-                        rows = self._rows(number, batch, inputs, slots)
+                        rows = self._rows(number, batch, slots)
                     new_grads = self._differentiate(number, batch, rows, parameters, grads, opened)
                 totals = [_sum(total, new) for total, new in zip(totals, new_grads, strict=True)]
             if any(needed):
@@ -333,6 +331,8 @@ class LayerCall:
         except Exception as error:
             total = len(self.machinery.tables.batches)
             error.add_note(f"in chunk {number} of {total} of {self} on rank {self.machinery.rank}")
+            if "tuple" in str(error):
+                error.add_note("a layer that takes no pair of rows: self.conv(src, g.edge_index)[: len(dst)]")
             raise
 
     def __str__(self) -> str:

@@ -9,10 +9,8 @@ from torch import Tensor
 from dgcl.aggregation.once import once_differentiable
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.communicator import Communicator
-from dgcl.nn.arguments import require_dense, require_floats
-from dgcl.nn.losses import check_mask
+from dgcl.nn.metrics import rows_that_count
 from dgcl.offload.chunked_rows import ChunkedRows
-from dgcl.ranks.tensors import require_tensors
 
 #: Labels that do not count, as in torch.
 IGNORED = -100
@@ -110,15 +108,7 @@ def chunked_accuracy(
 
 def _checked(logits: ChunkedRows, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Labels, and which rows count, in the order of host memory."""
-    require_floats(logits=logits)
-    require_tensors(labels=labels)
-    require_dense(labels=labels)
-    if logits.dim() != 2 or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
-        raise ValueError(
-            "logits must be (num_owned, num_classes) and labels (num_owned,) int64, as off.dispatch_features gives them"
-            f" (got {tuple(logits.shape)} and {tuple(labels.shape)} {labels.dtype})"
-        )
-    check_mask(mask, len(labels))
-    mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
-    order = logits.order
+    mask, order = rows_that_count(logits, labels, mask), logits.order
+    if labels.dtype != torch.int64:
+        raise TypeError(f"labels must be int64 classes (got {labels.dtype}); call .long()")
     return order.stored(labels.cpu()), order.stored((mask & (labels != IGNORED)).cpu())

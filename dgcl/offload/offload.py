@@ -268,7 +268,7 @@ class Offload(Handle):
         problem: Exception | None = None
         learned: list[Tensor] = []
         try:
-            check_module(module, name)
+            check_module(module, name, aggregate)
             learned = learned_by(module, parameters)
             check_rows_of_layer(name, inputs, self.num_owned)
             check_aggregate(

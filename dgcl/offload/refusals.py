@@ -8,27 +8,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.nn.arguments import require_list
+from dgcl.nn.inexact import inexact_in_part
 from dgcl.offload.chunks import CHUNK_BY, MOST_CHUNKS
 from dgcl.offload.description import OffloadMemory
 from dgcl.planner import METHODS, PlanOptions
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors
-from dgcl.ranks.torch_private import BatchNorm
 from dgcl.ranks.whole_rows import agree, require_same
 from dgcl.topology.checks import check_choice, check_flag, check_index, check_path, shown
 
-#: Layers of PyG that take statistics over all rows that they get.
-_OVER_ALL_ROWS = frozenset(
-    {"GraphNorm", "GraphSizeNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm", "InstanceNorm"}
-)
 
-
-def check_module(module: Any, layer: str) -> None:
-    """Refuse modules that need all chunks before any.
+def check_module(module: Any, layer: str, aggregate: str | None) -> None:
+    """Refuse modules that need all chunks before any, and layers of frameworks that take no graph of a chunk.
 
     Args:
         module: A module, or any callable.
         layer: What it is called in the message.
+        aggregate: How rows are aggregated before it; None: it is called with a chunk's graph.
 
     Raises:
         TypeError: It cannot be called.
@@ -38,23 +35,20 @@ def check_module(module: Any, layer: str) -> None:
         if not callable(module):
             raise TypeError(f"{layer}: module must be a torch.nn.Module or a function (got {_kind(module)})")
         return
-    for name, part in module.named_modules():
-        if _takes_statistics(part):
-            where = f"its part {name!r}" if name else "it"
-            raise ValueError(
-                f"{layer}: {where} is a {type(part).__name__}, which takes statistics over all rows, and a chunk has"
-                " only some of them. End the layer before it and put h = off.batch_norm(norm, h) between layers, or"
-                " normalise each row (torch.nn.LayerNorm)"
-            )
-
-
-def _takes_statistics(part: torch.nn.Module) -> bool:
-    if isinstance(part, BatchNorm):
-        return part.training or not part.track_running_stats
-    if not type(part).__module__.startswith("torch_geometric."):
-        return False
-    name = type(part).__name__
-    return name in _OVER_ALL_ROWS or (name == "LayerNorm" and getattr(part, "mode", "graph") == "graph")
+    for part in inexact_in_part(module):
+        raise ValueError(
+            f"{layer}: {part.name or 'it'} ({part.module}) {part.why}, and a chunk is less: it has some vertices and"
+            " their in-edges. Take a layer for each hop; give degrees as rows of x, or in edge_weight; normalise each"
+            " row (torch.nn.LayerNorm), or all rows between layers, h = off.batch_norm(norm, h)"
+        )
+    kind = type(module)
+    of_framework = kind.__module__.startswith(("torch_geometric.", "dgl."))
+    if of_framework and aggregate is None and kind.__name__ != "Sequential":  # which may take a chunk's graph
+        raise ValueError(
+            f"{layer}: module must take (g, src, dst), a chunk's graph and rows (got a {kind.__name__} itself): take a"
+            " module whose forward gives self.conv((src, dst), g.edge_index), or, where the layer takes no pair of"
+            " rows, self.conv(src, g.edge_index)[: len(dst)]; of DGL, self.conv(g, (src, dst))"
+        )
 
 
 def check_rows_of_layer(name: str, inputs: Sequence[Any], num_owned: int) -> None:
@@ -241,17 +235,7 @@ def learned_by(module: Callable[..., Any], parameters: Iterable[Tensor] | None) 
         raise TypeError(
             f"module must be a torch.nn.Module, or come with parameters=, those that it learns (got {_kind(module)})"
         )
-    tensors: list[Any] = (
-        list(parameters)
-        if isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
-        else [None]
-    )
-    for each in tensors:
-        if not isinstance(each, Tensor):
-            odd = parameters if each is None else each
-            raise TypeError(
-                f"parameters must be a list of tensors, those that module learns (got {_kind(odd)})"
-            )
+    tensors = require_list(parameters, "parameters must be a list of tensors, those that module learns")
     return list({id(each): each for each in tensors if each.requires_grad}.values())
 
 

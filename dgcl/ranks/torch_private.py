@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as untransformed_tensors
 from torch._ops import OperatorBase  # functions of torch.ops, as compiled code calls them
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # the class of all batch norms
 from torch.utils._pytree import tree_iter, tree_map_only  # tensors in nested arguments
 
-__all__ = ["BatchNorm", "OperatorBase", "tree_iter", "tree_map_only", "untransformed_tensors"]
+__all__ = ["OperatorBase", "tree_iter", "tree_map_only", "untransformed_tensors"]
 
 profiler_enabled = torch.autograd._profiler_enabled  # calls are named only for somebody who records them
 below_autograd = torch._C._AutoDispatchBelowAutograd  # views made inside an operation may be changed in place

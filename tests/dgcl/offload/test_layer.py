@@ -481,7 +481,7 @@ REFUSED: list[tuple[str, Callable[[dgcl.Offload, Tensor], Any], str]] = [
     (
         "batch-norm",
         lambda off, x: off.layer(_norm(), x),
-        r"its part 'norm.0' is a BatchNorm1d.*off.batch_norm",
+        r"norm.0 \(torch.nn.BatchNorm1d\) takes statistics.*off.batch_norm",
     ),
     ("rows", lambda off, x: off.layer(Spoilt("rows"), x), "must give one row for each of the"),
     ("function", lambda off, x: off.layer(lambda g, s, d: d, x), "come with parameters="),
@@ -533,6 +533,22 @@ def test_refusals(call, message):
     def run(comm, off):
         with pytest.raises((ValueError, TypeError, dgcl.CommError), match=f"(?s){message}"):
             call(off, off.dispatch_features(features()))
+
+    on_ranks(run)
+
+
+def test_layers_of_pyg_are_refused_by_name():
+    pyg = pytest.importorskip("torch_geometric.nn")
+
+    def run(comm, off):
+        x = off.dispatch_features(features())
+        for conv, message in (
+            (pyg.SAGEConv(4, 3), r"got a SAGEConv itself"),
+            (pyg.SGConv(4, 3, K=2), "goes several hops"),
+            (dgcl.nn.BatchNorm(4), "takes statistics"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                off.layer(conv, x)
 
     on_ranks(run)
 
