@@ -90,10 +90,11 @@ def dispatch(
     if data is not None:
         try:
             framework = next((name for name, (module, _) in _GIVE.items() if is_a(data, module, name)), "")
-            if not framework:
+            if not framework or hasattr(data, "whole_kind"):
                 raise TypeError(
-                    f"data must be a PyG Data or HeteroData, or a DGLGraph (got {type(data).__name__});"
-                    " other graphs go to dgcl.build_comm_info, and rows to dgcl.dispatch_features"
+                    f"data must be a PyG Data or HeteroData, or a DGLGraph, of the whole graph (got"
+                    f" {type(data).__name__}): use what dgcl.dispatch gave as it is; other graphs go to"
+                    " dgcl.build_comm_info, and rows to dgcl.dispatch_features"
                 )
             graph = as_graph(data)
             node, edge = ("", "") if hasattr(data, "stores") else (data.ntypes[0], data.canonical_etypes[0])
@@ -113,12 +114,7 @@ def dispatch(
                 of_edges,
             )
         except (TypeError, ValueError) as error:
-            comm, problem = context.communicator, error
-            if comm is not None and getattr(data, "num_nodes", 0) == comm.num_owned < comm.num_nodes:
-                problem = ValueError(
-                    f"data must be the whole graph, with a row for each vertex (got the {comm.num_owned} rows of one"
-                    f" rank of {comm.num_nodes}): use what dgcl.dispatch gave as it is ({error})"
-                )
+            problem = error
     schema = agree(control, problem, schema if control.rank == 0 else None)[0]
     if schema is None:
         raise ValueError("data must be given on rank 0 (got None there)")
@@ -210,13 +206,15 @@ def _rows(comm: Communicator, item: _Item, value: Any) -> Any:
 
 
 def _give_data(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
-    from torch_geometric.data import Data
+    from dgcl.frameworks.pyg import RankData
 
     if comm.edges == "head":
         edge_index = comm.local_graph("pyg", device=comm.device).edge_index
     else:  # no numbers of rows fit: some edges end at others' vertices
         edge_index = remember(whole_ends(comm, "").to(comm.device), edges_of(comm))
-    return Data(edge_index=edge_index, num_nodes=comm.num_owned, **{each.name: each.value for each in items})
+    return RankData(
+        edge_index=edge_index, num_nodes=comm.num_owned, **{each.name: each.value for each in items}
+    )
 
 
 def whole_ends(comm: Communicator, store: str | EdgeType) -> Tensor:
@@ -230,9 +228,9 @@ def whole_ends(comm: Communicator, store: str | EdgeType) -> Tensor:
 
 
 def _give_hetero(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
-    from torch_geometric.data import HeteroData
+    from dgcl.frameworks.pyg import RankHeteroData
 
-    data = HeteroData()
+    data = RankHeteroData()
     for name, number in _numbers(comm, schema).items():
         data[name].num_nodes = number
     for edge_type in schema.edge_types:
@@ -295,6 +293,7 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
     """Rows of vertices and edges in the order of the whole graph, all else as ``dst`` has it. Collective."""
     comm.require_neighbourhoods("collect(data)")
     whole, report, (known, places) = copy(data), dict[Any, Any](), comm.dispatched
+    object.__setattr__(whole, "__class__", getattr(whole, "whole_kind", type(whole)))
     stores, of_dgl = whole.stores, isinstance(whole.stores, dict)
     ends = "" if of_dgl else "edge_index"
     if not of_dgl:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import dgl
 import torch
@@ -323,8 +323,7 @@ class _AtEdges(Mapping[str, Tensor]):
             self._made[name] = self._rows(name).index_select(0, self._ends.long())
         return self._made[name]
 
-    def __iter__(self) -> Iterator[str]:
+    def __len__(self) -> NoReturn:
         raise TypeError("a message must read rows of vertices by name: each is exchanged when it is read")
 
-    def __len__(self) -> int:
-        raise TypeError("a message must read rows of vertices by name: each is exchanged when it is read")
+    __iter__ = __len__

@@ -10,6 +10,7 @@ import dgcl
 from dgcl.communicator import Communicator
 
 torch_data = pytest.importorskip("torch_geometric.data")
+T = pytest.importorskip("torch_geometric.transforms")
 N, E, CITES = 40, 170, ("paper", "cites", "paper")
 
 
@@ -210,7 +211,7 @@ def test_rows_of_edges_that_are_given_as_those_of_vertices():
     def run(rank: int):
         data = homogeneous()
         part = dgcl.dispatch(data)
-        with pytest.raises(ValueError, match="data must be the whole graph"):
+        with pytest.raises(TypeError, match=r"use what dgcl\.dispatch gave as it is"):
             dgcl.dispatch(part)
         with pytest.raises(ValueError, match="rows of this rank already"):
             dgcl.dispatch_features(part.x)
@@ -219,6 +220,23 @@ def test_rows_of_edges_that_are_given_as_those_of_vertices():
         dgcl.build_comm_info(data)
         with pytest.raises(ValueError, match="data must be what"):
             dgcl.collect(data)
+
+    dgcl.launch(_on_rank, 2, run)
+
+
+def test_what_needs_all_vertices_is_refused():
+    def run(rank: int):
+        data = dgcl.dispatch(homogeneous())
+        assert T.AddSelfLoops()(data).num_edges == data.num_edges + data.num_nodes
+        connected = T.LargestConnectedComponents()
+        for change in (
+            connected,
+            T.Compose([T.NormalizeFeatures()]),
+            lambda own: own.subgraph(own.train_mask),
+        ):
+            with pytest.raises(ValueError, match=r"needs all vertices and edges.*before dgcl\.dispatch"):
+                change(data)
+        connected(dgcl.collect(data, None))
 
     dgcl.launch(_on_rank, 2, run)
 
