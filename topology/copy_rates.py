@@ -41,10 +41,14 @@ class CopyRates:
         check_number(self.all, "all", positive=True)
 
 
+def available_cores() -> int:
+    """How many cores this thread may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def num_copiers(num_ranks: int) -> int:
     """How many threads show what ``num_ranks`` ranks can copy together on the cores of this process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(num_ranks, cores, _MAX_COPIERS)
+    return min(num_ranks, available_cores(), _MAX_COPIERS)
 
 
 def rates_file() -> Path:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import timeit
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dgcl.topology.checks import shown
+from dgcl.topology.copy_rates import available_cores
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -73,7 +73,7 @@ def read_rates(rates: str | Rates | None, topology: Topology) -> Rates:
     if rates is None:
         return preset
     if rates == "here":
-        sharing = topology.num_devices / len(os.sched_getaffinity(0))
+        sharing = topology.num_devices / available_cores()
         return replace(measure_rates(), sharing=max(1.0, sharing))
     try:
         memory, products = (float(each) * 1e9 for each in rates.split(","))

@@ -19,6 +19,7 @@ from typing import Any
 from dgcl import __version__
 from dgcl.cli.arguments import option
 from dgcl.cli.output import print_fields, print_json, print_table, size, step
+from dgcl.topology.copy_rates import available_cores
 
 REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis", "nvidia-ml-py")
 OPTIONAL = {
@@ -122,7 +123,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": _first_match("/proc/cpuinfo", r"model name\s*:\s*(.+)"),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": available_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "shared_memory_bytes": shm.total if shm else 0,
         "shared_memory_free_bytes": shm.free if shm else 0,

@@ -1,8 +1,6 @@
 """Calls of ``torch.nn.functional.dropout`` inside a distributed model, which drop by vertex or by edge."""
 
-from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +11,10 @@ from dgcl.nn.vertex_dropout import dropout, has_edge_rows
 DROPOUTS = {functional.dropout, torch.dropout}
 
 
-def replaced(func: Callable[..., Any]) -> Callable[..., Any]:
-    """What a call of ``func`` calls in a distributed model."""
-    return _dropout if func in DROPOUTS else func
-
-
-def _dropout(
+def dropout_of_rows(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None
 ) -> Tensor:
+    """What a call of one of them calls in a distributed model."""
     out = dropout(input, p, bool(training if train is None else train), edges=has_edge_rows(input))
     return input.copy_(out) if inplace and out is not input else out
 

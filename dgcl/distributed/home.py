@@ -15,12 +15,13 @@ from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, warn_of_others_rows
 from dgcl.graph.sources import is_a
 from dgcl.nn.guards import forget_unused
 from dgcl.ranks.context import context
+from dgcl.ranks.handle import Handle
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
 
-class Home:
+class Home(Handle):
     """What the modules of one :func:`dgcl.distribute` share; copies of a model share it, too.
 
     Attributes:
@@ -39,10 +40,7 @@ class Home:
             self._comm = self._comm._newest or self._comm
         return self._comm
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Home:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:  # type: ignore[override]
         return Home, ()
 
     def run(self, forward: Callable[..., Any], intercept: bool | None, *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from dgcl.autograd.operators import transparent
 from dgcl.distributed.edge_ends import call, name_of
-from dgcl.distributed.functional_dropout import replaced
+from dgcl.distributed.functional_dropout import DROPOUTS, dropout_of_rows
 from dgcl.nn.guards import see_rows
 from dgcl.ranks.context import context
 from dgcl.ranks.torch_private import OperatorBase, at_trace_time, num_function_modes, skip_frame
@@ -39,7 +39,7 @@ class AsOneDevice(TorchFunctionMode):
     ) -> Any:
         """Call ``func``, or what replaces it."""
         kwargs = kwargs or {}
-        func = replaced(func)
+        func = dropout_of_rows if func in DROPOUTS else func
         if torch.compiler.is_compiling() or isinstance(func, OperatorBase) or not name_of(func):
             return func(*args, **kwargs)
         out = call(func, args, kwargs)

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.errors import DisagreementError, InexactWarning
@@ -151,9 +152,13 @@ def watch_of(comm: Communicator) -> _Watch:
 
 
 def remember_names(model: Module) -> None:
-    """Let warnings call the parameters of a model by their names."""
+    """Let warnings call the parameters of a model by their names, and a change of their gradients be seen."""
     for name, parameter in model.named_parameters():
         _names[parameter] = name
+        if parameter.requires_grad and not is_lazy(parameter):
+            parameter.register_post_accumulate_grad_hook(  # after each backward that adds to it
+                lambda each: setattr(each.grad, "dgcl_added", each.grad._version)
+            )
 
 
 def compare_at_times(outputs: Tensor, comm: Communicator, equal: dict[str, Tensor]) -> bool:

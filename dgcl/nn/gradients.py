@@ -20,7 +20,6 @@ from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import as_group
 from dgcl.ranks.sums import all_reduce_sum
 from dgcl.ranks.tensors import beside_the_graph
-from dgcl.ranks.warned import warn_once
 from dgcl.topology.checks import check_index
 
 if TYPE_CHECKING:
@@ -70,12 +69,6 @@ def sync_gradients(
     warn_of_partial_losses(parameters, comm)
     for parameter in parameters:
         if parameter.requires_grad:
-            if getattr(parameter.grad, "dgcl_version", None) == parameter._version and comm.world_size > 1:
-                warn_once(
-                    comm,
-                    "sync_gradients of gradients that are sums over ranks already, and no step between: these"
-                    " count once a rank; call it once for each step, after the last backward",
-                )
             if parameter.grad is not None and parameter.grad.layout != torch.strided:
                 raise ValueError(
                     f"model has a gradient of shape {tuple(parameter.shape)} that is {parameter.grad.layout};"

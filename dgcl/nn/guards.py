@@ -159,8 +159,22 @@ def _warn_of_own_rows(name: str, comm: Communicator) -> None:
 def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) -> None:
     """Before gradients are summed: warn, once on rank 0, where they are not shares of one loss of the whole graph."""
     warn_of_own_sums(comm)
-    if comm.world_size == 1 or all(parameter.grad is None for parameter in parameters):
+    held = [(each.grad, each._version) for each in parameters if each.grad is not None]
+    if comm.world_size == 1 or not held:
         return
+    for grad, version in held:
+        if getattr(grad, "dgcl_version", None) == version:
+            warn_once(
+                comm,
+                "sync_gradients of gradients that are sums over ranks already, and no step between: these count once a"
+                " rank; call it once for each step, after the last backward",
+            )
+        elif getattr(grad, "dgcl_added", grad._version) != grad._version and grad.any():
+            warn_once(
+                comm,
+                "gradients were changed after the backward, when they were each rank's share: clip them, unscale them"
+                " or add to them after sync_gradients",
+            )
     if comm.control.last_sum in ("", _SYNC):
         warn_once(
             comm,

@@ -33,8 +33,7 @@ def global_add_pool(
     Returns:
         (size, *F).
     """
-    comm = current(comm)
-    x, batch, size = _checked(x, batch, size, comm)
+    x, batch, size, comm = _checked(x, batch, size, comm)
     return named_sum(_add(x, batch, size), comm, "global_add_pool")
 
 
@@ -46,8 +45,7 @@ def global_mean_pool(
     Args:
         x, batch, size, comm: as of :func:`global_add_pool`.
     """
-    comm = current(comm)
-    x, batch, size = _checked(x, batch, size, comm)
+    x, batch, size, comm = _checked(x, batch, size, comm)
     total = named_sum(_add(x, batch, size), comm, "global_mean_pool")
     return total / _count(torch.ones_like(x), batch, size, comm).clamp(min=1)
 
@@ -64,8 +62,7 @@ def global_max_pool(
         x, batch, size, comm: as of :func:`global_add_pool`.
     """
     refuse_transforms("global_max_pool")
-    comm = current(comm)
-    x, batch, size = _checked(x, batch, size, comm)
+    x, batch, size, comm = _checked(x, batch, size, comm)
     with comm.control.collective("global_max_pool"):
         own = x.new_full((size, *x.shape[1:]), -torch.inf).detach()
         places = batch.view(-1, *[1] * (x.dim() - 1)).expand_as(x)
@@ -82,8 +79,9 @@ def global_max_pool(
 
 
 def _checked(
-    x: Tensor, batch: Tensor | None, size: int | None, comm: Communicator
-) -> tuple[Tensor, Tensor, int]:
+    x: Tensor, batch: Tensor | None, size: int | None, comm: Communicator | None
+) -> tuple[Tensor, Tensor, int, Communicator]:
+    comm = current(comm)
     require_floats(x=x)
     require_dense(x=x)
     if x.dim() == 0:
@@ -98,7 +96,7 @@ def _checked(
     count = num_counted(comm, x)
     x, batch = first_rows(x, count), first_rows(batch, count)
     size = _size(batch, comm) if size is None else size
-    return x, batch, check_index(size, "size", most=2**40)
+    return x, batch, check_index(size, "size", most=2**40), comm
 
 
 @beside_the_graph

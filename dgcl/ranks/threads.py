@@ -6,18 +6,14 @@ long as with one each.
 """
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+from dgcl.topology.copy_rates import available_cores
+
 _log = logging.getLogger("dgcl")
-
-
-def available_cores() -> int:
-    """How many cores this thread may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def fair_threads(num_ranks: int) -> int:

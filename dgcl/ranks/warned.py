@@ -28,5 +28,6 @@ def warn_of_own_sums(comm: Any, closing: bool = False) -> None:
         warn_once(
             comm,
             f"the model took the {pooled[0][0]} this rank's rows, which is not that of all: take"
-            " dgcl.nn.global_mean_pool and its kin, or complete a sum with dgcl.nn.global_sum",
+            " dgcl.nn.global_mean_pool and its kin, or complete a sum with dgcl.nn.global_sum, on_every_rank=True where"
+            " forces are its gradient",
         )

@@ -81,6 +81,15 @@ def test_a_file_that_is_too_large(tmp_path, monkeypatch):
         load_topology(tmp_path / "t.json")
 
 
+def pair() -> dict[str, Any]:
+    return {
+        "schema": "dgcl-topology/1",
+        "name": "pair",
+        "devices": [{"name": "a"}, {"name": "b"}],
+        "connections": [{"name": "wire", "kind": "wire", "a": "a", "b": "b", "bandwidth": 1.0}],
+    }
+
+
 @named(
     "where, value, message",
     {
@@ -97,12 +106,7 @@ def test_a_file_that_is_too_large(tmp_path, monkeypatch):
     },
 )
 def test_numbers_that_nothing_can_be_computed_with(where: str, value: float, message: str):
-    obj: dict[str, Any] = {
-        "schema": "dgcl-topology/1",
-        "name": "pair",
-        "devices": [{"name": "a"}, {"name": "b"}],
-        "connections": [{"name": "wire", "kind": "wire", "a": "a", "b": "b", "bandwidth": 1.0}],
-    }
+    obj = pair()
     obj["devices" if where in ("machine", "socket") else "connections"][0][where] = value
     with pytest.raises(ValueError, match=message):
         Topology.from_json(obj)
@@ -124,12 +128,7 @@ LONG = "x" * 10_000
     },
 )
 def test_over_long_names_are_cut_in_messages(change: Callable[[dict[str, Any]], object]):
-    obj: dict[str, Any] = {
-        "schema": "dgcl-topology/1",
-        "name": "pair",
-        "devices": [{"name": "a"}, {"name": "b"}],
-        "connections": [{"name": "wire", "kind": "wire", "a": "a", "b": "b", "bandwidth": 1.0}],
-    }
+    obj = pair()
     change(obj)
     with pytest.raises(ValueError, match="xxx") as caught:
         Topology.from_json(obj)

@@ -33,3 +33,12 @@ def rows(*trailing: int, seed: int = 0) -> torch.Tensor:
     """Random float64 rows of all vertices, the same whoever asks."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(NUM_NODES, *trailing, dtype=torch.float64, generator=generator)
+
+
+def drawn(model: Any, seed: int = 0) -> Any:
+    """A model with random parameters, the same whoever else draws."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model

@@ -10,7 +10,7 @@ from torch import nn
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.nn.ranks import on_ranks, rows
+from tests.dgcl.nn.ranks import drawn, on_ranks, rows
 from tests.samples import named
 
 
@@ -18,12 +18,8 @@ def train(broadcast: bool, sync: bool, steps: int = 5, frozen_rows: bool = False
     """What two ranks are warned of; every rank draws its own parameters, unless one of them is broadcast."""
 
     def rank(comm):
-        generator = torch.Generator().manual_seed(comm.rank)
-        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+        model = drawn(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double(), comm.rank)
         own = nn.Parameter(torch.full((comm.num_owned, 3), float(comm.rank), dtype=torch.float64))
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=generator))
         if broadcast:
             dgcl.nn.broadcast_parameters(model)
         x, y = rows(3)[comm.owned_ids], rows(2, seed=1)[comm.owned_ids]

@@ -10,6 +10,7 @@ from torch import nn
 import dgcl
 import dgcl.nn
 from tests.dgcl.awkward import CASES
+from tests.dgcl.nn.ranks import drawn
 
 WIDTH = 4
 
@@ -20,12 +21,7 @@ def features(case):
 
 
 def with_parameters(layer):
-    layer = layer.double()
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return layer
+    return drawn(layer.double(), 4)
 
 
 def compare(case, world_size, pyg_layer, make, *edges):

@@ -5,16 +5,11 @@ import torch
 from torch import nn
 
 import dgcl.nn
-from tests.dgcl.nn.ranks import on_ranks, rows
+from tests.dgcl.nn.ranks import drawn, on_ranks, rows
 
 
 def model(seed: int = 0) -> nn.Module:
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return net
+    return drawn(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double(), seed)
 
 
 def test_gradients_are_summed_in_rank_order():

@@ -67,11 +67,17 @@ def with_term(data: Any, term: Callable[[Tensor], Tensor]):
         step(model)
 
 
-def accumulated(data):
+def accumulated(data, change=lambda model: None):
     model = dgcl.distribute(nn.Linear(3, 3).double())
     for _ in range(2):
         dgcl.nn.loss(F.mse_loss)(model(data.x), data.x).backward()
+        change(model)
         dgcl.nn.sync_gradients(model)
+
+
+def clipped(model):
+    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    step(model)
 
 
 def of_classes(data):
@@ -179,6 +185,10 @@ GUARDS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     ),
     "as many classes as rows": (of_classes, None),
     "gradients that are summed twice": (accumulated, "sums over ranks already"),
+    "gradients that are clipped first": (
+        partial(accumulated, change=clipped),
+        "clip them.*after sync_gradients",
+    ),
     "a maximum of rows, without gradients": (evaluated, f"max over.*{POOL}"),
     "several hops, not distributed": (undistributed, r"GraphSAGE|BasicGNN.*several hops.*dgcl\.distribute"),
     "mean of rows, compiled": (partial(train, POOLS["mean of rows"][0], compiled=True), EVERY),

@@ -63,14 +63,16 @@ def test_the_pcie_tree_and_the_nics(kernel: FakeKernel):
     assert imported.notes == ()
 
 
+JOINED = [gpu(0, A, to_gpu(B, 4)), gpu(1, B, to_gpu(A, 4)), gpu(2, C), gpu(3, D)]
+
+
 def test_direct_nvlinks(kernel: FakeKernel):
-    driver = FakeDriver([gpu(0, A, to_gpu(B, 4)), gpu(1, B, to_gpu(A, 4)), gpu(2, C), gpu(3, D)])
+    driver = FakeDriver(JOINED)
     assert wires(found(kernel, driver).topology)["gpu0", "gpu1", "NV4"] == pytest.approx(4 * 22.8)
 
 
 def test_nvlinks_that_are_up_but_denied_are_left_out(kernel: FakeKernel):
-    gpus = [gpu(0, A, to_gpu(B, 4)), gpu(1, B, to_gpu(A, 4)), gpu(2, C), gpu(3, D)]
-    imported = found(kernel, FakeDriver(gpus, deny([(0, 1)], PEER_NVLINK)))
+    imported = found(kernel, FakeDriver(JOINED, deny([(0, 1)], PEER_NVLINK)))
     assert {kind for _, _, kind in wires(imported.topology)} == {"PCIe", "IB", "UPI"}
     assert any(
         "4 NVLinks to GPU 1 are up, but the driver denies peer access" in note for note in imported.notes
@@ -128,8 +130,7 @@ def test_pairs_without_peer_access_are_told(kernel: FakeKernel):
 
 
 def test_visible_gpus_alone_and_in_their_order(kernel: FakeKernel):
-    gpus = [gpu(0, A, to_gpu(B, 4)), gpu(1, B, to_gpu(A, 4)), gpu(2, C), gpu(3, D)]
-    imported = found(kernel, FakeDriver(gpus), "GPU-0003,0")
+    imported = found(kernel, FakeDriver(JOINED), "GPU-0003,0")
     assert [device.name for device in imported.topology.devices] == ["gpu3", "gpu0"]
     assert "NV4" not in {kind for _, _, kind in wires(imported.topology)}
     assert any("lead to 0000:3e:00.0, which is no GPU here" in note for note in imported.notes)
