@@ -14,7 +14,6 @@ from dgcl.advisor.memory import device_bytes
 from dgcl.advisor.rates import Rates
 from dgcl.advisor.rows import Row
 from dgcl.advisor.spelling import Description
-from dgcl.offload.chunks import MOST_CHUNKS
 from dgcl.planner.reading.render import ratio, seconds, size, table
 from dgcl.topology.checks import nearest
 
@@ -106,7 +105,7 @@ class Advice:
         counted = [row for row in self.rows if row.layers]
         least = min(counted, key=lambda row: row.device)
         of, limit, need = self.candidates, self.memory_limit or 0, size(least.device)
-        chunked = device_bytes(of.count(Description("offload", MOST_CHUNKS)), of.model)
+        chunked = device_bytes(of.count(Description("offload", 10**9)), of.model)  # of one vertex each
         most = {name: int(each.max()) for name, each in chunked.items()}
         hub = most["a chunk's rows and edges"] + most["exchange buffers"]
         fixed = most["parameters"] + most["gradients, optimiser"]  # no number of ranks divides either
