@@ -60,13 +60,13 @@ def require_range(name: str, array: npt.NDArray[Any], low: int, high: int, meani
         raise ValueError(f"{name}[{at}] is {array[at]}: must be {meaning} (>= {low} and < {high})")
 
 
-def require_pointers(name: str, ptr: npt.NDArray[Any], end: int) -> None:
-    """Raise ValueError unless ``ptr`` starts at 0, never falls, and ends at ``end``."""
+def require_edge_pointers(ptr: npt.NDArray[Any], num_edges: int) -> None:
+    """Raise ValueError unless ``ptr`` starts at 0, never falls, and ends at ``num_edges``."""
     if ptr.shape[0] == 0 or ptr[0] != 0:
-        raise ValueError(f"{name} must start with 0 (got {ptr[:1].tolist()})")
+        raise ValueError(f"edge_ptr must start with 0 (got {ptr[:1].tolist()})")
     falling = np.flatnonzero(ptr[1:] < ptr[:-1])
     if falling.size:
         at = int(falling[0])
-        raise ValueError(f"{name} must not fall: it is {ptr[at]} at {at} and {ptr[at + 1]} at {at + 1}")
-    if ptr[-1] != end:
-        raise ValueError(f"{name} must end at {end} (what it points into), got {ptr[-1]}")
+        raise ValueError(f"edge_ptr must not fall: it is {ptr[at]} at {at} and {ptr[at + 1]} at {at + 1}")
+    if ptr[-1] != num_edges:
+        raise ValueError(f"edge_ptr must end at {num_edges} (the number of edges), got {ptr[-1]}")

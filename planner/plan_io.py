@@ -1,22 +1,30 @@
-"""Plan files: their arrays, and checks of what untrusted ones hold.
+"""Plan files: writing, reading untrusted ones, and the fingerprint over arrays and meta.
 
 The layout is that of docs/plan-format.md ("Arrays"): an npz, its text deflated, readable with numpy and json alone.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Mapping
-from typing import Any, NoReturn
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from dgcl.planner.arrays import require_length, require_pointers, require_range
-from dgcl.planner.npz import ArraySpec
+import numpy as np
+import numpy.typing as npt
+
+from dgcl.planner.arrays import require_range
+from dgcl.planner.npz import ArraySpec, read_npz, write_npz
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
-from dgcl.topology.arrays import LinkNumbers
 from dgcl.topology.json_form import parse_json
 
-SCHEMA = "dgcl-plan/2"
+if TYPE_CHECKING:
+    from dgcl.topology import Topology
+
+SCHEMA = "dgcl-plan/1"
 
 # Name and dtype of each array, in the order in which the fingerprint takes them.
 ARRAYS = {
@@ -29,32 +37,162 @@ ARRAYS = {
     "edge_src": ArraySpec("<i4", 1),
     "edge_dst": ArraySpec("<i4", 1),
     "edge_stage": ArraySpec("<i4", 1),
-    "link_src": ArraySpec("<i4", 1),
-    "link_dst": ArraySpec("<i4", 1),
-    "link_ptr": ArraySpec("<i8", 1),
-    "link_route": ArraySpec("<i4", 1),
 }
 #: All that is in a plan file.
 FILE = {**ARRAYS, "meta": ArraySpec("unicode", 0)}
+_UNSIGNED = frozenset({"planning_seconds", "version", "fingerprint"})
+_LINKS = 1 << 12  # of a topology, whose JSON is made at a time
 
 
-def check_ranges(
-    relation: Relation, trees: Trees, links: LinkNumbers, num_devices: int, num_connections: int
-) -> None:
-    """Raise ValueError unless every class, rank, stage and connection is in range: readers of a plan index by them."""
-    world, num_links = relation.world_size, links.src.shape[0]
-    if num_devices != world:
-        raise ValueError(f"meta.topology has {num_devices} devices for {world} ranks")
+class PlanParts(NamedTuple):
+    """What a plan consists of: the fields of :class:`dgcl.planner.plan.Plan`, in their order."""
+
+    relation: Relation
+    trees: Trees
+    topology: Topology
+    meta: dict[str, Any]
+
+
+def plan_arrays(relation: Relation, trees: Trees) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a plan file under their names in it."""
+    return {
+        name: getattr(relation, name[6:]) if name.startswith("class_") else getattr(trees, name)
+        for name in ARRAYS
+    }
+
+
+def fingerprint(arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> str:
+    """Return the hex sha256 of a plan.
+
+    The bytes hashed, in this order:
+
+    1. for each of class_source, class_dests, class_count, tree_class, tree_count, edge_ptr, edge_src,
+       edge_dst, edge_stage: the ASCII line ``"NAME DTYPE SHAPE\\n"``, where DTYPE is numpy's little-endian
+       code (``<i4``, ``<u8``, ``<i8``) and SHAPE the sizes in decimal joined by commas; then the array's
+       little-endian bytes in C order;
+    2. the meta object without the keys planning_seconds, version and fingerprint, as ASCII JSON with sorted
+       keys and no spaces: ``json.dumps(meta, sort_keys=True, separators=(",", ":"), allow_nan=False)``.
+       (Python writes a float with the fewest digits that read back as the same float.)
+    """
+    digest = hashlib.sha256()
+    for name, spec in ARRAYS.items():
+        array = np.ascontiguousarray(arrays[name], dtype=spec.dtype)
+        digest.update(f"{name} {spec.dtype} {','.join(map(str, array.shape))}\n".encode("ascii"))
+        digest.update(array.data.cast("B") if array.size else b"")
+    for text in _object_texts({key: value for key, value in meta.items() if key not in _UNSIGNED}):
+        digest.update(text)
+    return digest.hexdigest()
+
+
+def _object_texts(obj: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the JSON of an object as :func:`fingerprint` takes it, in pieces: a topology may have a million links."""
+    yield b"{"
+    for number, key in enumerate(sorted(obj)):
+        yield b"," * (number > 0) + _text(key) + b":"
+        value = obj[key]
+        if key == "topology" and isinstance(value, dict):
+            yield from _object_texts(value)
+        elif key == "links" and isinstance(value, list):
+            yield b"["
+            for start in range(0, len(value), _LINKS):
+                some = value[start : start + _LINKS]
+                yield b"," * (start > 0) + (_links_text(some) or _text(some)[1:-1])
+            yield b"]"
+        else:
+            yield _text(value)
+    yield b"}"
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _links_text(links: list[Any]) -> bytes | None:
+    """Return what :func:`_text` does without the brackets, several times as fast; None for links that are unusual."""
+    names, texts = 0, list[str]()
+    try:
+        for link in links:
+            route = link["route"]
+            if len(link) != 3 or type(route) is not list:
+                return None
+            names += len(route)
+            texts += (
+                '"},{"dst":"',
+                link["dst"],
+                '","route":["',
+                '","'.join(route),
+                '"],"src":"',
+                link["src"],
+            )
+        text = "".join(texts)[3:].encode("ascii") + b'"}'
+    except (KeyError, TypeError, UnicodeEncodeError):
+        return None
+    code = np.frombuffer(text, np.uint8)
+    plain = b"\\" not in text and text.count(b'"') == 10 * len(links) + 2 * names
+    return text if plain and code.min() >= 32 and code.max() < 127 else None
+
+
+def plan_file_arrays(
+    relation: Relation, trees: Trees, meta: Mapping[str, Any]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return all that is in a plan's file (:data:`FILE`)."""
+    text = json.dumps(meta, allow_nan=False)
+    return {**plan_arrays(relation, trees), "meta": np.array(text)}
+
+
+def write_plan_file(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write the arrays of a plan (:func:`plan_file_arrays`) at exactly ``path``."""
+    write_npz(path, arrays)
+
+
+def read_plan_file(path: str | os.PathLike[str]) -> PlanParts:
+    """Read a plan file; shapes, dtypes, ranges, pointers, meta and topology are checked (delivery is not).
+
+    Raises:
+        ValueError: Not a plan file; names the file and what is wrong.
+        OSError: The file cannot be opened.
+    """
+    arrays = read_npz(path, FILE, what="plan", exact=True)
+    try:
+        return parts_from_arrays(arrays)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{os.fspath(path)}: not a valid plan file: {error}") from None
+
+
+def parts_from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> PlanParts:
+    """Return what a plan consists of, from the arrays of its file; checked as by :func:`read_plan_file`.
+
+    Raises:
+        ValueError, TypeError: Not the arrays of a plan; says what is wrong.
+    """
+    from dgcl.topology import Topology
+
+    meta = parse_meta(arrays["meta"].item())
+    relation = Relation(
+        meta["world_size"], arrays["class_source"], arrays["class_dests"], arrays["class_count"]
+    )
+    trees = Trees(
+        arrays["tree_class"],
+        arrays["tree_count"],
+        arrays["edge_ptr"],
+        arrays["edge_src"],
+        arrays["edge_dst"],
+        arrays["edge_stage"],
+    )
+    _check_ranges(relation, trees)
+    topology = Topology.from_json(meta["topology"])
+    if topology.num_devices != relation.world_size:
+        raise ValueError(f"meta.topology has {topology.num_devices} devices for {relation.world_size} ranks")
+    return PlanParts(relation, trees, topology, meta)
+
+
+def _check_ranges(relation: Relation, trees: Trees) -> None:
+    """Raise ValueError unless every class, rank and stage in ``trees`` is in range: readers of a plan index by them."""
+    world = relation.world_size
     require_range("tree_class", trees.tree_class, 0, relation.num_classes, "a class")
     require_range("edge_src", trees.edge_src, 0, world, "a rank")
     require_range("edge_dst", trees.edge_dst, 0, world, "a rank")
     require_range("edge_stage", trees.edge_stage, 0, max(1, world - 1), "a stage")
-    require_length("link_dst", links.dst, num_links, "one per link")
-    require_length("link_ptr", links.ptr, num_links + 1, "one per link, plus one")
-    require_pointers("link_ptr", links.ptr, links.route.shape[0])
-    require_range("link_src", links.src, 0, world, "a rank")
-    require_range("link_dst", links.dst, 0, world, "a rank")
-    require_range("link_route", links.route, 0, num_connections, "a connection")
 
 
 def parse_meta(text: str) -> dict[str, Any]:
@@ -85,8 +223,9 @@ def parse_meta(text: str) -> dict[str, Any]:
     for key in ("method", "version", "fingerprint"):
         if not isinstance(_field(meta, key), str):
             raise ValueError(f"meta.{key} must be a string (got {meta[key]!r})")
-    if not isinstance(_field(meta, "topology"), dict):
-        raise ValueError(f"meta.topology must be an object (got {type(meta['topology']).__name__})")
+    topology = _field(meta, "topology")
+    if not isinstance(topology, dict) or not isinstance(topology.get("links"), list):
+        raise ValueError("meta.topology must be a topology object that lists its links explicitly")
     return meta
 
 

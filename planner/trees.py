@@ -12,8 +12,8 @@ from dgcl.planner.arrays import (
     Int64Array,
     integer_array,
     ranges,
+    require_edge_pointers,
     require_length,
-    require_pointers,
     require_range,
 )
 
@@ -74,7 +74,7 @@ class Trees:
         require_length("edge_ptr", self.edge_ptr, num_trees + 1, "one per tree, plus one")
         require_length("edge_dst", self.edge_dst, num_edges, "one per edge")
         require_length("edge_stage", self.edge_stage, num_edges, "one per edge")
-        require_pointers("edge_ptr", self.edge_ptr, num_edges)
+        require_edge_pointers(self.edge_ptr, num_edges)
         require_range("tree_count", self.tree_count, 1, 1 << 62, "a positive number of vertices")
         require_range("edge_stage", self.edge_stage, 0, 1 << 30, "a stage")
 
@@ -116,7 +116,7 @@ class Trees:
 
     def rows_moved(self) -> int:
         """Return the number of (row, link) hops of the whole plan."""
-        return int(self.tree_count @ np.diff(self.edge_ptr))
+        return int(self.edge_count().sum())
 
     def normalised(self) -> Trees:
         """Return the same plan with trees ordered by class (stable) and without stages that nothing uses.

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dgcl.topology.checks import check_index, check_num_devices, check_number
+from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.model import Topology
-from dgcl.topology.parts import Connection, Device
-from dgcl.topology.routes import Route, derive_links
+from dgcl.topology.parts import Connection, Device, Link
 
 PORT = ".port"  # where the wire of a NIC ends that is not joined to a network
 
@@ -96,6 +96,7 @@ def cluster(
     return join_machines([whole] * num_machines, order, name=name, rails=rails, spines=spines)
 
 
+@no_garbage_search()
 def join_machines(
     machines: Sequence[Topology],
     order: Sequence[tuple[int, int]],
@@ -127,7 +128,7 @@ def join_machines(
         raise ValueError("order must name each device once (got one twice)")
     places: dict[tuple[int, int], Device] = {}
     connections: list[Connection] = []
-    links: list[tuple[str, str, list[str]]] = []
+    links: list[Link] = []
     number_of: dict[str, int] = {}
     before = 0
     for number, machine in enumerate(machines):
@@ -151,7 +152,7 @@ def join_machines(
             number_of[here.name] = number
         before += max(device.machine for device in machine.devices) + 1
         links += [
-            (prefix + link.src, prefix + link.dst, [names[step] for step in link.route])
+            Link(prefix + link.src, prefix + link.dst, tuple(names[step] for step in link.route))
             for link in machine.links
         ]
     try:
@@ -160,14 +161,11 @@ def join_machines(
         raise ValueError(f"order names {error.args[0]}, and there is no such machine or device") from None
     rank = {device.name: number for number, device in enumerate(devices)}
     gone = number_of.keys() - rank.keys()
-    wires = (*(c for c in connections if c.a not in gone and c.b not in gone), *spines)
-    wire_of = {wire.name: number for number, wire in enumerate(wires)}
-    inside: list[dict[int, Route]] = [{} for _ in devices]
-    for src, dst, route in links:
-        if src in rank and dst in rank:
-            inside[rank[src]][rank[dst]] = tuple(wire_of[step] for step in route)
-    groups = [number_of[device.name] for device in devices]
-    return Topology(name, devices, wires, derive_links(devices, wires, groups, inside))  # type: ignore[arg-type]
+    kept = tuple(c for c in connections if c.a not in gone and c.b not in gone)
+    whole = Topology(name, devices, (*kept, *spines))
+    every = [link for link in whole.links if number_of[link.src] != number_of[link.dst]]
+    every += [link for link in links if link.src in rank and link.dst in rank]
+    return replace(whole, links=tuple(sorted(every, key=lambda link: (rank[link.src], rank[link.dst]))))
 
 
 def _cards(node: Topology, nics: Sequence[Nic]) -> list[Connection]:

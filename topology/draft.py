@@ -70,7 +70,7 @@ class Draft:
     def finish(self, name: str) -> Imported:
         """The topology, links derived."""
         topology = Topology(name, tuple(self._devices), tuple(self._connections.values()))
-        apart = len(self._devices) * (len(self._devices) - 1) - topology.arrays().num_links
+        apart = len(self._devices) * (len(self._devices) - 1) - len(topology.links)
         if apart:
             self.note(f"{apart} ordered pairs of devices have no link: nothing in the source joins them")
         return Imported(topology, tuple(self._notes), tuple(self._cards))

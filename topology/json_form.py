@@ -7,10 +7,11 @@ Infinity too) are errors that name the path of the item: ``connections[3].bandwi
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from dgcl.topology.checks import check_num_devices, nearest, shown
+from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.parts import Connection, Device, Link
 
 SCHEMA = "dgcl-topology/1"
@@ -23,12 +24,18 @@ _LINK_KEYS = ("src", "dst", "route"), ()
 _Item = TypeVar("_Item")
 
 
-def description_from_json(
-    obj: dict[str, Any],
-) -> tuple[Any, tuple[Device, ...], tuple[Connection, ...], tuple[Link, ...] | None]:
-    """Return name, devices, connections and links (None: to be derived) of a topology's JSON object.
+class Description(NamedTuple):
+    """What a JSON object says of a topology; ``links`` None: they are to be derived."""
 
-    Names and links are not yet checked against each other.
+    name: Any
+    devices: tuple[Device, ...]
+    connections: tuple[Connection, ...]
+    links: tuple[Link, ...] | None
+
+
+@no_garbage_search()
+def description_from_json(obj: dict[str, Any]) -> Description:
+    """Return what a parsed JSON object describes; names and links are not yet checked against each other.
 
     Raises:
         ValueError: Not of the schema; names the path of what is wrong.
@@ -41,7 +48,21 @@ def description_from_json(
     devices = _items(obj, "devices", _DEVICE_KEYS, lambda item: Device(**item))
     connections = _items(obj, "connections", _CONNECTION_KEYS, lambda item: Connection(**item))
     links = _items(obj, "links", _LINK_KEYS, _link) if "links" in obj else None
-    return obj["name"], devices, connections, links
+    return Description(obj["name"], devices, connections, links)
+
+
+@no_garbage_search()
+def description_to_json(
+    name: str, devices: Sequence[Device], connections: Sequence[Connection], links: Sequence[Link]
+) -> dict[str, Any]:
+    """Return the JSON object of a topology, every field written out."""
+    return {
+        "schema": SCHEMA,
+        "name": name,
+        "devices": [dict(vars(device)) for device in devices],
+        "connections": [dict(vars(connection)) for connection in connections],
+        "links": [{"src": link.src, "dst": link.dst, "route": list(link.route)} for link in links],
+    }
 
 
 def parse_json(text: str, **options: Any) -> Any:
@@ -95,6 +116,8 @@ def _link(item: dict[str, Any]) -> Link:
 def _check_object(value: object, where: str, keys: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
     """A JSON object with all required keys, and none but the required and optional ones."""
     required, optional = keys
+    if isinstance(value, dict) and tuple(value) == required:
+        return  # the usual case of a million links
     if not isinstance(value, dict):
         raise ValueError(
             f"{where} must be an object with the keys {', '.join(required)} (got {shown(value)})"

@@ -43,8 +43,7 @@ def with_latencies(topology: Topology) -> Topology:
         wire = NVLINK * ends / 2 if gpu_wire else WIRES.get(connection.kind, BUS)
         return wire + ends / 2 * STAGE
 
-    connections = tuple(replace(c, latency=latency(c)) for c in topology.connections)
-    return replace(topology, connections=connections, links=topology.arrays().links)  # type: ignore[arg-type]
+    return replace(topology, connections=tuple(replace(c, latency=latency(c)) for c in topology.connections))
 
 
 def without_latencies(topology: Topology) -> Topology:

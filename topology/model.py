@@ -12,17 +12,18 @@ section 5.1 of the DGCL paper.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
-from dgcl.topology.arrays import LinkNumbers, TopologyArrays, name_links, number_links, topology_arrays
+from dgcl.topology.arrays import TopologyArrays, topology_arrays
 from dgcl.topology.checks import check_index, check_name, check_num_devices, nearest, shown
-from dgcl.topology.json_form import SCHEMA, description_from_json
+from dgcl.topology.garbage import no_garbage_search
+from dgcl.topology.json_form import description_from_json, description_to_json
 from dgcl.topology.parts import Connection, Device, Link
-from dgcl.topology.routes import derive_links
+from dgcl.topology.routes import derive_routes
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Topology:
     """Devices, the connections that join them, and the link of each ordered pair of devices.
 
     Rank r runs on ``devices[r]``. Without ``links`` (None) every ordered pair that connections join gets one link,
-    by the widest route (:mod:`dgcl.topology.routes`). A pair that a list of links leaves out has no link. Links are
-    kept as arrays, sorted by the ranks of ``src`` and ``dst``; ``LinkNumbers`` are taken, too.
+    by the widest route (:mod:`dgcl.topology.routes`). A given list is taken as it is: a pair that it leaves out has
+    no link.
 
     Raises:
         ValueError, TypeError: Duplicate names, links of unknown devices, several links for an ordered pair, or a
@@ -42,30 +43,29 @@ class Topology:
     name: str
     devices: tuple[Device, ...]
     connections: tuple[Connection, ...]
-    links: tuple[Link, ...] = dataclasses.field(default_factory=lambda: None)  # type: ignore[arg-type,return-value]
+    links: tuple[Link, ...] = None  # type: ignore[assignment]  # None asks for derivation and does not stay
 
+    @no_garbage_search()
     def __post_init__(self) -> None:
         check_name(self.name, "name")
-        links: Any = vars(self).pop("links")
-        vars(self)["devices"] = _tuple_of(self.devices, Device, "devices")
-        vars(self)["connections"] = _tuple_of(self.connections, Connection, "connections")
+        for field, kind in (("devices", Device), ("connections", Connection), ("links", Link)):
+            if field == "links" and self.links is None:
+                continue
+            object.__setattr__(self, field, _tuple_of(getattr(self, field), kind, field))
         if not self.devices:
             raise ValueError("devices must name at least one device (got none)")
         check_num_devices(len(self.devices), f"topology {shown(self.name)}")
         _check_unique([device.name for device in self.devices], "devices")
         _check_unique([connection.name for connection in self.connections], "connections")
-        if links is None:
-            links = derive_links(self.devices, self.connections)
-        by_number = isinstance(links, LinkNumbers)
-        if not by_number:
-            links = _tuple_of(links, Link, "links")
-        parts = self.devices, self.connections, links
-        try:
-            numbers = links if by_number else number_links(*parts)
-            vars(self)["_arrays"] = topology_arrays(self.devices, self.connections, numbers)
-        except KeyError:
-            self._check_links(name_links(*parts) if by_number else links)  # finds the link
-            raise ValueError("links must be sorted by the ranks of src and dst") from None
+        if self.links is None:
+            routes = derive_routes([device.name for device in self.devices], self.connections)
+            object.__setattr__(self, "links", tuple(Link(*route) for route in routes))
+        else:
+            try:
+                self.arrays()
+            except KeyError:
+                self._check_links()  # finds the link
+                raise
 
     @property
     def num_devices(self) -> int:
@@ -79,19 +79,17 @@ class Topology:
         ends = (end for connection in self.connections for end in (connection.a, connection.b))
         return tuple(dict.fromkeys(end for end in ends if end not in devices))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Topology, (self.name, self.devices, self.connections, self.arrays().links)
-
-    def __getattr__(self, name: str) -> Any:
-        # Objects of links are made where somebody looks at them: there may be a million.
-        if name == "links" and "_arrays" in vars(self):
-            vars(self)["links"] = name_links(self.devices, self.connections, self.arrays().links)
-        return object.__getattribute__(self, name)
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles carry the description alone: the numeric view is made again where it is needed.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def arrays(self) -> TopologyArrays:
         """The numeric view of this topology, computed once."""
-        arrays: TopologyArrays = vars(self)["_arrays"]
-        return arrays
+        return self._arrays
+
+    @cached_property
+    def _arrays(self) -> TopologyArrays:
+        return topology_arrays(self.devices, self.connections, self.links)
 
     def restrict(self, num_devices: int) -> Topology:
         """The first ``num_devices`` devices, without the others and the connections that touch them.
@@ -124,23 +122,13 @@ class Topology:
 
     def to_json(self) -> dict[str, Any]:
         """This topology as a JSON object of schema ``dgcl-topology/1``: every field written out, links included."""
-        links = [{"src": link.src, "dst": link.dst, "route": list(link.route)} for link in self.links]
-        return self.parts_to_json() | {"links": links}
+        return description_to_json(self.name, self.devices, self.connections, self.links)
 
-    def parts_to_json(self) -> dict[str, Any]:
-        """:meth:`to_json` without links, which arrays hold in less room (:attr:`TopologyArrays.links`)."""
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "devices": [dict(vars(device)) for device in self.devices],
-            "connections": [dict(vars(connection)) for connection in self.connections],
-        }
-
-    def _check_links(self, links: Iterable[Link]) -> None:
+    def _check_links(self) -> None:
         devices = {device.name for device in self.devices}
         connections = {connection.name: connection for connection in self.connections}
         first: dict[tuple[str, str], int] = {}
-        for index, link in enumerate(links):
+        for index, link in enumerate(self.links):
             for field, end in (("src", link.src), ("dst", link.dst)):
                 if end not in devices:
                     hint = nearest(str(end), devices)

@@ -15,58 +15,39 @@ Two searches from each device find it. *Bottlenecks*: Dijkstra's search, by the 
 connection names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-import numpy as np
+from dgcl.topology.parts import Connection
 
-from dgcl.topology.arrays import LinkNumbers
-from dgcl.topology.parts import Connection, Device
-
-Route: TypeAlias = tuple[int, ...]
-# For each node its (connection, other node, bandwidth), by name. Devices are nodes 0..P-1, then switches.
-_Adjacency: TypeAlias = list[list[tuple[int, int, float]]]
+Route: TypeAlias = tuple[str, ...]
+# For each node its (connection name, other node, bandwidth), by name. Devices are nodes 0..P-1, then
+# switches.
+_Adjacency: TypeAlias = list[list[tuple[str, int, float]]]
 
 
-def derive_links(
-    devices: Sequence[Device],
-    connections: Sequence[Connection],
-    groups: Sequence[int] | None = None,
-    inside: Sequence[Mapping[int, Route]] = (),
-) -> LinkNumbers:
-    """The links of all ordered pairs of devices that connections join.
+def derive_routes(
+    devices: Sequence[str], connections: Sequence[Connection]
+) -> Iterator[tuple[str, str, Route]]:
+    """Yield ``(src, dst, route)`` for every ordered pair of devices that connections join.
 
-    If devices have ``groups``, those within a group are as ``inside[src]`` has them, by their end.
-
-    With P devices, E connections and switches without alternative
+    Pairs come in the order of the devices. With P devices, E connections and switches without alternative
     routes (a tree, however many speeds it has) this takes O(P (P + E log E)) steps: two searches per
     device. Alternatives cost one more search for each bottleneck that the searches so far have missed.
     """
-    nodes = {device.name: index for index, device in enumerate(devices)}
+    nodes = {name: index for index, name in enumerate(devices)}
     for connection in connections:
         for end in (connection.a, connection.b):
             nodes.setdefault(end, len(nodes))
     adjacency: _Adjacency = [[] for _ in nodes]
-    for number, connection in sorted(enumerate(connections), key=lambda pair: pair[1].name):
+    for connection in sorted(connections, key=lambda c: c.name):
         a, b = nodes[connection.a], nodes[connection.b]
-        adjacency[a].append((number, b, connection.bandwidth))
-        adjacency[b].append((number, a, connection.bandwidth))
-    src, dst, sizes = [], [], [0]
-    hops = [np.zeros(0, np.int32)]
-    for start in range(len(devices)):
-        route_to = _routes_from(start, adjacency, len(devices))
-        if groups is not None:
-            route_to = {end: route for end, route in route_to.items() if groups[end] != groups[start]}
-            route_to |= inside[start]
-        routes = sorted(route_to.items())
-        src += [start] * len(routes)
-        dst += [end for end, _ in routes]
-        sizes += [len(route) for _, route in routes]
-        hops.append(np.array([hop for _, route in routes for hop in route], np.int32))
-    return LinkNumbers(
-        np.array(src, np.int32), np.array(dst, np.int32), np.cumsum(sizes), np.concatenate(hops)
-    )
+        adjacency[a].append((connection.name, b, connection.bandwidth))
+        adjacency[b].append((connection.name, a, connection.bandwidth))
+    for src, name in enumerate(devices):
+        for dst, route in sorted(_routes_from(src, adjacency, len(devices)).items()):
+            yield name, devices[dst], route
 
 
 def _bottlenecks(src: int, adjacency: _Adjacency, num_devices: int) -> dict[int, float]:
@@ -120,9 +101,9 @@ def _shortest_routes(
     queue = [src]
     for node in queue:  # the queue grows while it is read
         route, narrowest = routes[node], bottleneck[node]
-        for number, other, bandwidth in adjacency[node]:
+        for name, other, bandwidth in adjacency[node]:
             if bandwidth >= at_least and other not in routes:
-                routes[other] = (*route, number)
+                routes[other] = (*route, name)
                 bottleneck[other] = min(narrowest, bandwidth)
                 if other >= num_devices:
                     queue.append(other)

@@ -36,7 +36,8 @@ from typing import Any
 import numpy as np
 
 from dgcl.grid.grid import Grid, as_grid
-from dgcl.planner.plan import Plan, fingerprint
+from dgcl.planner.plan import Plan
+from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.verify.check import verify_plan
 from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
 from dgcl.relation.local_graph import LocalGraph, NumberedEdges
@@ -87,7 +88,7 @@ def save_parts(folder: str | os.PathLike[str], inputs: Sequence[RankInputs]) -> 
     new = place / f"{_UNFINISHED}{token}"
     new.mkdir()
     try:
-        signs = [fingerprint(plan) for plan in plans]
+        signs = [_sign(plan) for plan in plans]
         for mine in inputs:
             _write(part_path(new, mine.rank), _pieces(mine, _arrays(mine), token, signs))
         for number, plan in enumerate(plans):
@@ -162,6 +163,11 @@ def _of_another_job(path: Path, stored: int, world_size: int) -> str:
 
 def _command(path: Path, world_size: int) -> str:
     return f"dgcl partition GRAPH --ranks {world_size} --out {path.parent}/"
+
+
+def _sign(plan: Plan) -> str:
+    """Compute a plan's fingerprint from its contents, not from the one it states."""
+    return fingerprint(plan_arrays(plan.relation, plan.trees), plan.meta)
 
 
 def _arrays(inputs: RankInputs) -> dict[str, np.ndarray]:
@@ -308,7 +314,7 @@ def _plan(path: Path, sign: str, world_size: int) -> Plan:
     plan = Plan.load(path)
     if plan.world_size != world_size:
         raise ValueError(f"{path.name} is for {plan.world_size} ranks, and this for {world_size}")
-    if fingerprint(plan) != sign:
+    if _sign(plan) != sign:
         raise ValueError(f"{path.name} beside it is another plan than the one that it was made for; {ANEW}")
     verify_plan(plan)
     return plan

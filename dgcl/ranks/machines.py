@@ -205,7 +205,7 @@ def _join(reports: list[_Report], machine_of_rank: list[int], places: Sequence[R
     topology = join_machines(
         [imported.topology for imported in of_gpus], order, name=f"{len(of_gpus)} machines", shared=shared
     )
-    apart = topology.num_devices * (topology.num_devices - 1) - topology.arrays().num_links
+    apart = topology.num_devices * (topology.num_devices - 1) - len(topology.links)
     if apart:
         notes.append(
             f"{apart} ordered pairs of ranks have no link: no network port was found that joins them"

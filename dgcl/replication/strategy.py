@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from dgcl.planner.methods import make_plan
-from dgcl.planner.plan import Plan, fingerprint
+from dgcl.planner.plan import Plan
+from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.reading.render import seconds, size
 from dgcl.program.strategy import Arrangement, Problem
 from dgcl.relation.classes import halo_classes
@@ -107,9 +108,8 @@ def copied(problem: Problem, counts: CopyCounts) -> tuple[Arrangement, Holdings]
         plan = make_plan(classes.relation, inside_machines(problem.topology), problem.method, problem.options)
         facts = {"hops": counts.hops, "copies": counts.row_factor, "edges": counts.edge_factor}
         meta = {**plan.meta, "replication": facts}
-        plan = Plan(plan.relation, plan.trees, plan.topology, meta)
-        meta["fingerprint"] = fingerprint(plan)
-        return plan
+        meta["fingerprint"] = fingerprint(plan_arrays(plan.relation, plan.trees), meta)
+        return Plan(plan.relation, plan.trees, plan.topology, meta)
 
     plan = problem.plan(classes.relation, make, hops=counts.hops)
     edges_of = functools.partial(edges_of_copies, copies, problem.graph)

@@ -13,8 +13,8 @@ from typing import Any
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import direct_seconds, stage_seconds
 from dgcl.planner.options import PlanOptions
-from dgcl.planner.plan import Plan, fingerprint
-from dgcl.planner.plan_io import SCHEMA
+from dgcl.planner.plan import Plan
+from dgcl.planner.plan_io import SCHEMA, fingerprint, plan_arrays
 from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
@@ -74,16 +74,14 @@ def make_plan(
     trees = planner(relation, topology, options).normalised()
     verify_trees(relation, trees, topology)
     meta = _describe(relation, topology, trees, method, options)
-    plan = Plan(relation, trees, topology, meta)
-    meta["fingerprint"] = fingerprint(plan)
     meta["planning_seconds"] = time.perf_counter() - started
-    return plan
+    return Plan(relation, trees, topology, meta)
 
 
 def _describe(
     relation: Relation, topology: Topology, trees: Trees, method: str, options: PlanOptions
 ) -> dict[str, Any]:
-    """Return the meta object of a plan (docs/plan-format.md), all but planning_seconds and fingerprint."""
+    """Return the meta object of a plan (docs/plan-format.md), all but planning_seconds."""
     stages = stage_seconds(trees, topology.arrays(), options.row_bytes).tolist()
     predicted = sum(stages)
     bound = trees.bound or best_bound(relation, topology, options.row_bytes)
@@ -91,7 +89,7 @@ def _describe(
     meta = {
         "schema": SCHEMA,
         "world_size": relation.world_size,
-        "topology": topology.parts_to_json(),
+        "topology": topology.to_json(),
         "method": method,
         "made_by": trees.made_by or method,
         "seed": options.seed,
@@ -104,6 +102,7 @@ def _describe(
         "direct_seconds": direct_seconds(relation, topology, options.row_bytes),
         "version": _version(),
     }
+    meta["fingerprint"] = fingerprint(plan_arrays(relation, trees), meta)
     return meta
 
 

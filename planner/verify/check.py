@@ -11,11 +11,12 @@ from dgcl.planner.bounds.best import cut_bound
 from dgcl.planner.cost import direct_seconds, predicted_seconds, stage_seconds
 from dgcl.planner.errors import PlanError
 from dgcl.planner.fold import NoWayBackError, is_symmetric, reverse_plan
-from dgcl.planner.plan import Plan, fingerprint
+from dgcl.planner.plan import Plan
+from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology.checks import shown
-from dgcl.topology.json_form import description_from_json
+from dgcl.topology.garbage import no_garbage_search
 
 _RELATIVE = 1e-9  # room for the order of additions in another numpy, nothing more
 
@@ -70,14 +71,16 @@ def verify_plan(plan: Plan) -> None:
     Raises:
         PlanError: Something is not as stated; says what.
     """
+    from dgcl.topology import Topology
+
     if not isinstance(plan, Plan):
         raise TypeError(
             f"plan must be a Plan (got {shown(plan)}); dgcl.planner.check_plan_file(path) takes a file"
         )
-    topology = plan.topology
-    stated = description_from_json(plan.meta["topology"])
-    if stated[:3] != (topology.name, topology.devices, topology.connections):
-        raise PlanError("meta.topology is not the topology that the plan carries")
+    if plan.meta["topology"] != plan.topology.to_json():  # as it is in plans of our own making
+        stated = Topology.from_json(plan.meta["topology"])
+        if stated != plan.topology:
+            raise PlanError("meta.topology is not the topology that the plan carries")
     _verify(plan)
 
 
@@ -90,7 +93,7 @@ def _verify(plan: Plan) -> float:
         )
     verify_trees(plan.relation, plan.trees, plan.topology)
     seconds = _check_cost(plan)
-    computed = fingerprint(plan)
+    computed = fingerprint(plan_arrays(plan.relation, plan.trees), meta)
     if computed != meta["fingerprint"]:
         raise PlanError(f"meta.fingerprint is {meta['fingerprint']!r} but arrays and meta give {computed!r}")
     return seconds
@@ -158,6 +161,7 @@ def _fold(plan: Plan, seconds: float, bound: float) -> tuple[float, float] | tup
     return seconds, bound
 
 
+@no_garbage_search()
 def check_plan_file(path: str | os.PathLike[str]) -> Report:
     """Read a plan file and prove it, with nothing but the file.
 

@@ -51,7 +51,7 @@ def join_imported(machines: Sequence[Imported], name: str) -> Imported:
     whole = join_machines([machine.topology for machine in machines], order, name=name)
     notes = [f"machine {m}: {note}" for m, machine in enumerate(machines) for note in machine.notes]
     notes.append("how the network is built is not told: a switch that never blocks was assumed")
-    apart = len(order) * (len(order) - 1) - whole.arrays().num_links
+    apart = len(order) * (len(order) - 1) - len(whole.links)
     if apart:
         notes.append(f"{apart} ordered pairs of devices have no link: nothing in the sources joins them")
     return Imported(whole, tuple(notes))

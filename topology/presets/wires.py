@@ -55,5 +55,4 @@ def nic_per_gpu(node: Topology, num_machines: int, bandwidth: float, kind: str =
 
 def called(name: str, topology: Topology, num_machines: int) -> Topology:
     """The topology of so many machines, under the name of another preset."""
-    whole = f"{name}x{num_machines}" if num_machines > 1 else name
-    return replace(topology, name=whole, links=topology.arrays().links)  # type: ignore[arg-type]
+    return replace(topology, name=f"{name}x{num_machines}" if num_machines > 1 else name)

@@ -46,7 +46,7 @@ def test_printed_json_is_the_meta_of_the_file(run: Run, folder: Path, method: st
         key: value for key, value in meta.items() if key != "topology"
     }
     assert (meta["method"], meta["row_bytes"], meta["seed"], meta["world_size"]) == (method, 100, 7, 3)
-    assert meta["topology"]["connections"]
+    assert meta["topology"]["links"]
     assert meta["direct_seconds"] is None  # 0 and 2 have no link
     assert printed["num_classes"] == len(arrays["class_count"])
     assert printed["num_trees"] == len(arrays["tree_count"])

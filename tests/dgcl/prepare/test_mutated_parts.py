@@ -58,7 +58,7 @@ def write(folder: Path, whole: Path, inputs: list[RankInputs], random: np.random
     else:
         number = int(random.choice(np.array(WILD, object)))
         mine = dataclasses.replace(mine, **{name: number if name == "num_replicas" else (number, number)})
-    signs = [part_files.fingerprint(each.plan) for each in mine.exchanges]
+    signs = [part_files._sign(each.plan) for each in mine.exchanges]
     part_path(folder, mine.rank).unlink()
     part_files._write(part_path(folder, mine.rank), part_files._pieces(mine, arrays, "token", signs))
     return f"{name} of rank {mine.rank}: {arrays[name].tolist() if name in arrays else mine}"
