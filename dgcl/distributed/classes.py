@@ -10,7 +10,7 @@ import torch
 from torch.nn import Module
 
 from dgcl.distributed.functional_dropout import dropping, own_functions
-from dgcl.distributed.home import Home
+from dgcl.distributed.home import Home, refuse_script
 
 
 class Distributed:
@@ -31,6 +31,8 @@ class Distributed:
     dgcl_hooks: frozenset[str] = frozenset()
     dgcl_root: bool | None = False
     dgcl_refused: str = ""
+
+    __prepare_scriptable__ = refuse_script
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward."""

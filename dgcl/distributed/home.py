@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -19,6 +19,14 @@ from dgcl.ranks.handle import Handle
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
+
+
+def refuse_script(module: Any = None) -> NoReturn:
+    """Refuse ``torch.jit``."""
+    raise ValueError(
+        "a distributed model exchanges rows with other ranks, which torch.jit cannot trace or script: take the model of"
+        " one device, which has the same state_dict, or torch.compile"
+    )
 
 
 class Home(Handle):
@@ -57,6 +65,8 @@ class Home(Handle):
             return forward(*args, **kwargs)
         before = context.communicator
         if eager:
+            if torch.jit.is_tracing():
+                refuse_script()
             inner = before if self._running else self.comm  # within a model that runs, that of its edges
             values = [*args, *kwargs.values()]
             tensors = [*tensors_in(values)]

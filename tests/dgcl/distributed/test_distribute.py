@@ -351,3 +351,14 @@ def test_what_would_be_wrong_is_refused(call, message):
             call(conv, x, edge_index, comm)
 
     dgcl.launch(rank, 2)
+
+
+def test_torch_jit_is_refused():
+    def rank():
+        x, edge_index, comm = rank_data()
+        model = dgcl.distribute(Model(), comm)
+        for run in (torch.jit.script, lambda model: torch.jit.trace(model, (x, edge_index))):
+            with pytest.raises(ValueError, match=r"torch\.jit cannot trace or script"):
+                run(model)
+
+    dgcl.launch(rank, 2)
