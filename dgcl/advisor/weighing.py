@@ -15,7 +15,6 @@ from dgcl.advisor.rates import Rates
 from dgcl.advisor.rows import Row
 from dgcl.advisor.spelling import Description
 from dgcl.graph import Graph
-from dgcl.offload.arranging import rehearsed
 from dgcl.offload.chunks import MOST_CHUNKS
 from dgcl.offload.prediction import smallest_fitting
 from dgcl.planner.reading.render import ratio, size
@@ -96,6 +95,9 @@ def _in_memory(candidates: Candidates, counted: Counted, limit: int | None, is_c
         estimated = candidates.count(Description("offload", chunks))
         few = graph.num_edges <= _CUT[0] and chunks <= _CUT[1]
         if is_chosen and few and part is not None and isinstance(graph, Graph):
+            # with torch, which sizes alone do not need
+            from dgcl.offload.arranging import rehearsed
+
             return replace(estimated, chunks=rehearsed(graph, part, candidates.world_size, chunks))
         return estimated
 
