@@ -185,8 +185,7 @@ def test_one_chunk_holds_all_that_a_vertex_reads():
 @pytest.mark.parametrize(
     "model, strategy, why",
     [
-        ("gat:32,4x8,8", "cover", "gat needs whole rows of whole neighbourhoods, which cover divides"),
-        ("gat:32,4x8,8", "grid:2,2,1", "whole neighbourhoods"),
+        ("gat:32,4x8,8", "grid:2,1,2", "gat needs whole rows of whole neighbourhoods, which grid"),
         ("mgn:32,8/4", "grid:1,1,4", "mgn needs whole rows"),
         ("sage:32,8", "in-place", "a stack in place is of GCN"),
         ("gcn:32,8", "replicas:2", "all ranks are on one machine"),

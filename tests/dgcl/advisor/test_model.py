@@ -66,14 +66,6 @@ def test_rows_that_autograd_keeps(text):
         assert size <= predicted <= size + 4 * owned * len(model.layers) * (text[:4] == "sage")
 
 
-@pytest.mark.parametrize("text, exchanged", [
-    ("gcn:7,5,6", [5, 5]), ("sage:7,5,6", [5, 5]), ("gin:7,5,6", [7, 5]), ("gat:602,8x32,41", [264, 42]),
-    ("mgn:64,64/16", [64]),
-])  # fmt: skip
-def test_elements_that_are_exchanged(text, exchanged):
-    assert [layer.exchanged for layer in read_model(text).layers] == exchanged
-
-
 @pytest.mark.parametrize(
     "text, message",
     [

@@ -42,7 +42,6 @@ def test_what_is_written_is_laid_out(spec, layout, line):
     [
         ("covr", r"strategy must be one of halo, tail, .*\(got 'covr'\); did you mean 'cover'\?"),
         ("cover:rank", r"'cover' is written cover\[:machine\] \(got 'cover:rank'\)"),
-        ("halo:2", r"strategy 'halo' is written halo \(got 'halo:2'\)"),
         ("grid", r"strategy 'grid' is written grid:R,K,S \(got 'grid'\)"),
         ("grid:2,2", r"grid must be .*got '2,2'"),
         ("replicas:0", "a whole number of at least 1"),
