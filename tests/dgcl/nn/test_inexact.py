@@ -11,7 +11,7 @@ from torch import nn
 import dgcl
 import dgcl.nn
 from tests.dgcl.awkward import CASES
-from tests.dgcl.nn.ranks import on_ranks
+from tests.dgcl.nn.ranks import drawn, on_ranks
 from tests.samples import named
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -21,12 +21,7 @@ WIDTH = 4
 
 def seeded(make):
     """A float64 module with the same parameters wherever it is made, and no dropout."""
-    module = make().double()
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64, generator=generator))
-    return module
+    return drawn(make().double(), 5)
 
 
 def of_pyg(names, *args, takes_edges=True):

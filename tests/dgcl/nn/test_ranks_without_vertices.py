@@ -5,19 +5,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import dgcl.nn
-from tests.dgcl.nn.ranks import NUM_NODES, on_ranks, rows
+from tests.dgcl.nn.ranks import NUM_NODES, drawn, on_ranks, rows
 
 LABELS = torch.arange(NUM_NODES) % 3
 
 
 def train(comm):
-    generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(4, 6), dgcl.nn.BatchNorm(6), nn.ReLU(), dgcl.nn.Dropout(0.3), nn.Linear(6, 3)
-    )
-    with torch.no_grad():
-        for parameter in model.double().parameters():
-            parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64, generator=generator))
+    layers = nn.Linear(4, 6), dgcl.nn.BatchNorm(6), nn.ReLU(), dgcl.nn.Dropout(0.3), nn.Linear(6, 3)
+    model = drawn(nn.Sequential(*layers).double())
     dgcl.nn.broadcast_parameters(model)
     x, labels = rows(4)[comm.owned_ids], LABELS[comm.owned_ids]
     graph = comm.local_graph("csr")

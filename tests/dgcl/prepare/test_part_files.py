@@ -203,11 +203,16 @@ def test_parts_of_the_version_before_name_the_command_that_makes_them_again():
         assert "prepare the parts anew (dgcl partition GRAPH --out DIR/)" in text
 
 
+def prepare_six(**options):
+    """What the version before prepared: six vertices on two ranks."""
+    edges, part = np.array([[0, 1, 2, 3, 4, 5, 0, 3], [1, 2, 3, 4, 5, 0, 3, 0]]), np.array([0, 0, 0, 1, 1, 1])
+    return prepare_inputs(edges, 2, "uniform", part=part, **options)
+
+
 def test_plans_of_the_version_before_load():
     plan = Plan.load(Path(__file__).parent / "version_0_1_0" / "parts" / PLAN)
     assert plan.fingerprint == "7e47d1c8be2a7e90d9bffcdaa4ae077d5751fed655ef543621ee3804e238cadb"
-    edges, part = np.array([[0, 1, 2, 3, 4, 5, 0, 3], [1, 2, 3, 4, 5, 0, 3, 0]]), np.array([0, 0, 0, 1, 1, 1])
-    now = prepare_inputs(edges, 2, "uniform", part=part)[0].exchanges[0].plan
+    now = prepare_six()[0].exchanges[0].plan
     stored, made = (plan_arrays(each.relation, each.trees) for each in (plan, now))
     assert stored.keys() == made.keys()
     for name, array in stored.items():
@@ -218,7 +223,6 @@ def test_a_cache_of_the_version_before_is_left_alone(tmp_path, caplog):
     """Its entries have other names, as the sources that made them count: what is asked for is made again."""
     stored = Path(__file__).parent / "version_0_1_0" / "cache"
     shutil.copytree(stored, tmp_path / "cache")
-    edges, part = np.array([[0, 1, 2, 3, 4, 5, 0, 3], [1, 2, 3, 4, 5, 0, 3, 0]]), np.array([0, 0, 0, 1, 1, 1])
-    prepare_inputs(edges, 2, "uniform", part=part, cache=tmp_path / "cache")
+    prepare_six(cache=tmp_path / "cache")
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
