@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,13 +44,8 @@ _UNSIGNED = frozenset({"planning_seconds", "version", "fingerprint"})
 _LINKS = 1 << 12  # of a topology, whose JSON is made at a time
 
 
-class PlanParts(NamedTuple):
-    """What a plan consists of: the fields of :class:`dgcl.planner.plan.Plan`, in their order."""
-
-    relation: Relation
-    trees: Trees
-    topology: Topology
-    meta: dict[str, Any]
+#: What a plan consists of: the fields of :class:`dgcl.planner.plan.Plan`, in their order.
+PlanParts: TypeAlias = "tuple[Relation, Trees, Topology, dict[str, Any]]"
 
 
 def plan_arrays(relation: Relation, trees: Trees) -> dict[str, npt.NDArray[Any]]:
@@ -136,7 +131,7 @@ def plan_file_arrays(
     relation: Relation, trees: Trees, meta: Mapping[str, Any]
 ) -> dict[str, npt.NDArray[Any]]:
     """Return all that is in a plan's file (:data:`FILE`)."""
-    text = json.dumps(meta, allow_nan=False)
+    text = json.dumps(meta, allow_nan=False, separators=(",", ":"))
     return {**plan_arrays(relation, trees), "meta": np.array(text)}
 
 
@@ -183,7 +178,7 @@ def parts_from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> PlanParts:
     topology = Topology.from_json(meta["topology"])
     if topology.num_devices != relation.world_size:
         raise ValueError(f"meta.topology has {topology.num_devices} devices for {relation.world_size} ranks")
-    return PlanParts(relation, trees, topology, meta)
+    return relation, trees, topology, meta
 
 
 def _check_ranges(relation: Relation, trees: Trees) -> None:

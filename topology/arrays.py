@@ -86,12 +86,13 @@ def topology_arrays(
         a, b = np.array(ends)[wire].T
         back = here == b
         right[on] &= (back | (here == a)) & ((here >= num_devices) | (step == 0))
-        for before in range(step):
-            right[on] &= wires[hop - before - 1] != wire
         at[on] = np.where(back, a, b)
         directions[hop] = (np.cumsum(1 + full) - 1 - full)[wire] + full[wire] * back
         latency[on] += delay[wire]
-    if not (right & (at == link_dst) & (link_src != link_dst)).all() or (np.diff(np.sort(pair)) == 0).any():
+    passes = np.repeat(np.arange(num_links) * len(connections), sizes) + wires
+    passes.sort(kind="stable")  # links follow each other already
+    twice = (np.diff(np.sort(pair)) == 0).any() or (np.diff(passes) == 0).any()
+    if twice or not (right & (at == link_dst) & (link_src != link_dst)).all():
         raise KeyError("links")
     direction_connection = np.repeat(np.arange(len(connections), dtype=np.int32), 1 + full)
     link_of = np.full((num_devices, num_devices), -1, dtype=np.int32)

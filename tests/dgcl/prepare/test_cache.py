@@ -260,7 +260,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a cost that is made up": (
         lambda path: rewrite(
             path,
-            meta=lambda text: np.array(str(text).replace('"predicted_seconds": ', '"predicted_seconds": 1')),
+            meta=lambda text: np.array(str(text).replace('"predicted_seconds":', '"predicted_seconds":1')),
         ),
         "predicted_seconds",
     ),
