@@ -65,6 +65,7 @@ def description_to_json(
     }
 
 
+@no_garbage_search()
 def parse_json(text: str, **options: Any) -> Any:
     """Return the value of a JSON text; options are those of :func:`json.loads`.
 
