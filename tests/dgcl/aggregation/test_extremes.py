@@ -100,6 +100,7 @@ def test_extremes_go_to_the_smallest_id_among_equals(name, edges, world_size):
     assert_expected(dgcl.launch(on_rank, world_size, name, world_size, edges), name)
 
 
+@pytest.mark.slow
 def test_between_processes(rank_pool):
     assert_expected(rank_pool(3).run(on_rank, "multi-edges", 3, "cover"), "multi-edges")
 

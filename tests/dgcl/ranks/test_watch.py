@@ -169,10 +169,10 @@ LEFT = {
     "call, edges, how",
     [
         *(("all_reduce_sum", "head", how) for how in LEFT),
-        ("Offload.layer", "head", "stop"),
         *(
             slow(call, edges, how)
             for call, edges, how in (
+                ("Offload.layer", "head", "stop"),
                 ("Offload.layer", "head", "close"),
                 ("sync_gradients", "head", "stop"),
                 ("collect", "head", "close"),

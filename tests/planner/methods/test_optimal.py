@@ -25,6 +25,7 @@ def require_order(relation: Relation, topology: Topology, options: PlanOptions) 
         assert auto.predicted_seconds <= auto.direct_seconds * ROUNDING
 
 
+@pytest.mark.slow
 @examples(3, 40)
 @given(instances(), st.sampled_from([4, 512, 1 << 20]))
 def test_on_random_machines(instance: tuple[Relation, Topology], row_bytes: int):
