@@ -206,7 +206,7 @@ def _rows(comm: Communicator, item: _Item, value: Any) -> Any:
 
 
 def _give_data(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
-    from dgcl.frameworks.pyg import RankData
+    from dgcl.frameworks.rank_data import RankData
 
     if comm.edges == "head":
         edge_index = comm.local_graph("pyg", device=comm.device).edge_index
@@ -228,7 +228,7 @@ def whole_ends(comm: Communicator, store: str | EdgeType) -> Tensor:
 
 
 def _give_hetero(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
-    from dgcl.frameworks.pyg import RankHeteroData
+    from dgcl.frameworks.rank_data import RankHeteroData
 
     data = RankHeteroData()
     for name, number in _numbers(comm, schema).items():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
@@ -162,6 +163,8 @@ def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) 
     held = [(each.grad, each._version) for each in parameters if each.grad is not None]
     if comm.world_size == 1 or not held:
         return
+    # Else DDP changes them, along another axis.
+    alone = not dist.is_initialized() or dist.get_world_size() == comm.world_size
     for grad, version in held:
         if getattr(grad, "dgcl_version", None) == version:
             warn_once(
@@ -169,7 +172,7 @@ def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) 
                 "sync_gradients of gradients that are sums over ranks already, and no step between: these count once a"
                 " rank; call it once for each step, after the last backward",
             )
-        elif getattr(grad, "dgcl_added", grad._version) != grad._version and grad.any():
+        elif alone and getattr(grad, "dgcl_added", grad._version) != grad._version and grad.any():
             warn_once(
                 comm,
                 "gradients were changed after the backward, when they were each rank's share: clip them, unscale them"

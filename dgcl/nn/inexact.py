@@ -102,7 +102,7 @@ _RULES: dict[str, dict[str, _Rule]] = {
             _refused(_RANDOM, "take torch.nn.Dropout", _draws, random=True),
         ),
         "RReLU": _refused(_RANDOM, "take torch.nn.LeakyReLU", lambda module: module.training, True),
-        **_other("SyncBatchNorm LazyBatchNorm1d BatchNorm2d BatchNorm3d", _ONE_DIMENSION),
+        **_other("_BatchNorm SyncBatchNorm LazyBatchNorm1d BatchNorm2d BatchNorm3d", _ONE_DIMENSION),
     },
     "torch_geometric": {
         **_other(

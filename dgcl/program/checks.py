@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dgcl.graph.id_arrays import any_outside
 from dgcl.program.model import Program, Schedule
 
 #: Of the tables that are not int64.
@@ -199,7 +200,7 @@ def _check_schedule(program: Program, verb: str) -> None:
         order = list(zip(stages.tolist(), peers.tolist(), strict=True))
         if order != sorted(set(order)):
             raise fail(program, f"{verb}: {name} are not ordered by (stage, peer)")
-        if ((stages < 0) | (stages >= program.num_stages)).any():
+        if any_outside(stages, program.num_stages):
             raise fail(program, f"{verb}: a stage of the {name} is outside the plan's {program.num_stages}")
         if ((peers < 0) | (peers >= program.world_size) | (peers == program.rank)).any():
             raise fail(program, f"{verb}: a peer of the {name} is no other rank")
@@ -210,7 +211,7 @@ def _check_schedule(program: Program, verb: str) -> None:
     pointer, deps = schedule.send_dep_ptr, schedule.send_deps
     if pointer[0] != 0 or pointer[-1] != len(deps) or (np.diff(pointer) < 0).any():
         raise fail(program, f"{verb}: send_dep_ptr does not divide the {len(deps)} send_deps")
-    if ((deps < 0) | (deps >= receives)).any():
+    if any_outside(deps, receives):
         raise fail(program, f"{verb}: send_deps name a receive that is not there")
 
 
@@ -225,7 +226,7 @@ def _check_rows(program: Program) -> None:
         ("arrival_rows", rows, program.num_local + program.num_relay),
         ("arrival_slots", slots, program.num_arrivals),
     ):
-        if ((indices < 0) | (indices >= end)).any():
+        if any_outside(indices, end):
             raise fail(program, f"{name} name a row that is not there")
     sent = np.bincount(program.send_rows, minlength=program.num_owned)[: program.num_owned] > 0
     if not np.array_equal(program.places[: program.num_owned] != -1, sent):

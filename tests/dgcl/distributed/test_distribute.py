@@ -300,6 +300,7 @@ INEXACT = [
         r"torch.fx.GraphModule\) calls dropout as a function; take torch.nn.Drop",
     ),
     (lambda: Mine(3), OF_A_NORM),
+    (lambda: nn.modules.batchnorm._BatchNorm(3), OF_A_NORM),
     (lambda: nn.SyncBatchNorm(3), OF_A_NORM),
     (lambda: nn.BatchNorm2d(3), OF_A_NORM),
 ]

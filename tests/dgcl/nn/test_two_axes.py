@@ -86,6 +86,7 @@ def wrong(rank_of_pool: int) -> list[str]:
     comm = dgcl.build_comm_info([[0, 1, 2], [1, 2, 3]])
     with pytest.raises(ValueError, match="data_parallel must be ranks with other samples") as error:
         dgcl.nn.sync_gradients(model, data_parallel=mesh["graph"])
+    dgcl.nn.broadcast_parameters(model)  # so changes of its gradients are looked for
     model(torch.ones(1, 1) * (1 + dist.get_rank())).sum().backward()
     own = DistributedDataParallel(model, process_group=mesh["data"].get_group())
     own.zero_grad()
@@ -97,7 +98,8 @@ def wrong(rank_of_pool: int) -> list[str]:
 
 def test_refusals_and_ddp_over_the_other_axis(rank_pool):
     """Inputs are 1 to 4: the sum over graphs' ranks of the means over the samples is (1 + 2 + 3 + 4) / 2."""
-    for (mesh, word, gradient), _ in rank_pool(4).run(on_mesh, wrong, 0):
+    for (mesh, word, gradient), texts in rank_pool(4).run(on_mesh, wrong, 0):
+        assert not any("changed after the backward" in text for text in texts)
         assert "2 dimensions" in mesh
         assert "got 'graph'" in word
         assert gradient == 5.0
