@@ -207,7 +207,7 @@ def test_the_screen():
     text = advice(memory_limit="4MB").table()
     lines = text.splitlines()
     assert max(map(len, lines)) <= 110
-    assert lines[0].startswith("Machine  uniform4, ranks 4, 4.194 MB each; rates: given")
+    assert lines[0].startswith("Machine  uniform4, ranks 4, 4 MB each; rates: given")
     marked = [line for line in lines if line.startswith(("*", "="))]
     assert marked[0].startswith("*")
     assert '-> dgcl.build_comm_info(graph, strategy="cover")' in text

@@ -173,6 +173,8 @@ def test_which_files_are_on_a_disk(folder: str):
         (np.int32(7), 7),
         ("2T", 2 << 40),
         ("1.5 MiB", 3 << 19),
+        ("1.5 MB", 1_500_000),
+        ("9b", 9),
     ],
 )
 def test_numbers_of_bytes(text: int | str, expected: int):
