@@ -126,7 +126,7 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
     waiting = Waiting()
     they = f"rank {rank}: the {world_size} ranks cannot connect to each other"
     try:
-        return in_time(lambda: connect(waiting), timeout + _GRACE, waiting.check)
+        value = in_time(lambda: connect(waiting), timeout + _GRACE, waiting.check)
     except (RuntimeError, TimeoutError) as error:
         kind, reason = type(error), str(error).split(". This is typically", 1)[0]
         if not isinstance(error, CommError):
@@ -137,12 +137,13 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
             )
         if waiting.round.number:  # no others can take this rank's place any more
             waiting.post(reason)
+        waiting.end()
         raise kind(f"{they}: {reason}") from None
     except BaseException as error:
         waiting.post(f"rank {rank} was stopped by {type(error).__name__} in {purpose}")
+        waiting.end()
         raise
-    finally:
-        waiting.set()
+    return value
 
 
 #: torch's store of this process, kept for a second attempt: rank 0 may serve it, on a port that is taken until it ends.

@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 _LONGEST_PAUSE = 0.05  # seconds between two looks at the store
 _ANSWER = 0.5  # seconds in which a store answers
+_STAY = 0.5  # seconds in which all others look for what a rank has posted
 _JOINING = 0.5  # seconds beyond the deadline, for a round that was formed just before it
 
 
@@ -92,6 +93,14 @@ class Waiting(threading.Event):
         # All of them: one may have ended because of another.
         dead = [f"rank {place} has died" for place, each in enumerate(self.round.processes) if has_died(each)]
         return ", ".join(dead) or gone
+
+    def end(self) -> None:
+        """Wait no more, and stay until the others have read why: rank 0's process may keep the store.
+
+        This rank's own thread has ended then, too; one that comes back when Python is gone aborts the process.
+        """
+        self.set()
+        time.sleep(_STAY)
 
     def check(self) -> None:
         """Raise the reason why ranks will not meet, once there is one."""
