@@ -39,7 +39,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch o
 
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("daily", **UNTIMED, derandomize=True, max_examples=12)
-settings.register_profile("thorough", **UNTIMED, derandomize=True, max_examples=200)
+settings.register_profile("thorough", **UNTIMED, derandomize=True, max_examples=120)
 settings.register_profile("explore", **UNTIMED, derandomize=False, max_examples=200, print_blob=True)
 settings.load_profile("daily")
 

@@ -40,7 +40,7 @@ def sampled(*axes: Iterable[Any], keep: Callable[..., bool]) -> list[Any]:
 
 
 def examples(daily: int, thorough: int) -> settings:
-    """So many examples of a property that takes long to try, in place of the profile's 12 or 200."""
+    """So many examples of a property that takes long to try, in place of the profile's 12 or 120."""
     return settings(max_examples=daily if settings().max_examples <= 12 else thorough)
 
 

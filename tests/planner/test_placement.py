@@ -68,7 +68,7 @@ def test_among_equal_devices_the_present_placement_stays():
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(st.permutations(range(16)))
 def test_parts_that_belong_together_find_their_machine_again(order: list[int]):
     """Neighbouring parts on a two-machine topology, dealt out at random: swaps must undo most of the harm."""

@@ -56,7 +56,7 @@ def test_the_clock_is_looked_at_between_trees(monkeypatch):
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(st.integers(0, 2**32 - 1))
 def test_plans_deliver_and_are_never_slower_than_direct(seed: int):
     """Uneven relations between four machines; make_plan proves every plan."""

@@ -35,7 +35,7 @@ def has_the_links(method: str, relation: Relation, topology: Topology) -> bool:
 
 
 @EVERY_METHOD
-@examples(20, 60)
+@examples(10, 30)
 @given(case=instances(), row_bytes=st.sampled_from([1, 512, 4096]))
 def test_every_plan_delivers_at_the_stated_cost(method: str, case: tuple[Relation, Topology], row_bytes: int):
     relation, topology = case
@@ -55,7 +55,7 @@ def test_every_plan_delivers_at_the_stated_cost(method: str, case: tuple[Relatio
 
 
 @EVERY_METHOD
-@examples(20, 60)
+@examples(10, 30)
 @given(case=instances())
 def test_the_same_input_gives_the_same_plan(method: str, case: tuple[Relation, Topology]):
     relation, topology = case
