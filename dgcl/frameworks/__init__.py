@@ -3,7 +3,7 @@
 ``local_graph("dgl", ...)`` gives a DGL block, ``"pyg"`` an ``edge_index`` with its sizes, ``"csr"`` torch
 tensors and aggregation for plain torch. Their layers take the ``[owned | halo]`` rows that
 :func:`dgcl.graph_allgather` returns and give the owned rows of a layer on the whole graph. DGL and PyG are
-optional: each is imported when asked for.
+optional: DGL is imported when asked for, and PyG's layers take tensors of torch.
 
 Imports ``dgcl.ranks``, ``dgcl.relation``, ``dgcl.transport`` and ``dgcl.autograd``, and no communicator.
 """
@@ -42,7 +42,7 @@ def local_graph(
 
     Raises:
         ValueError: for any other ``kind``.
-        ImportError: the framework is not installed, with the command that installs it.
+        ImportError: DGL is not installed, with the command that installs it.
     """
     check_choice(kind, "kind", _MODULES)
     try:

@@ -8,14 +8,15 @@ from dgcl.frameworks import local_graph
 from tests.dgcl.awkward import CASES
 
 
-@pytest.mark.parametrize(
-    "kind, package, module",
-    [("dgl", "dgl", "dgcl.frameworks.dgl_block"), ("pyg", "torch_geometric", "dgcl.frameworks.pyg")],
-)
-def test_a_missing_framework_is_named(kind, package, module, monkeypatch):
-    monkeypatch.delitem(sys.modules, module, raising=False)
+@pytest.mark.parametrize("package, module", [("dgl", "dgl_block"), ("torch_geometric", "pyg")])
+def test_a_missing_framework_is_named(package, module, monkeypatch):
+    monkeypatch.delitem(sys.modules, f"dgcl.frameworks.{module}", raising=False)
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"pip install dgcl\[{kind}\]"):
-        local_graph(kind, CASES[0].local_graphs(1)[0])
+    local = CASES[0].local_graphs(1)[0]
+    if package == "dgl":
+        with pytest.raises(ImportError, match=r"pip install dgcl\[dgl\]"):
+            local_graph("dgl", local)
+    else:  # its layers take tensors of torch
+        assert local_graph("pyg", local).num_owned == local.num_owned
