@@ -10,45 +10,7 @@ import numpy as np
 
 from dgcl.planner.compiled import compiled
 
-
-@compiled
-def fair_rates(
-    active: Any, weight: Any, ptr: Any, hops: Any, user_ptr: Any, users: Any, capacity: Any, rate: Any
-) -> Any:
-    """Write into ``rate`` the weighted max-min fair share of each message in ``active``.
-
-    Progressive filling (Bertsekas and Gallager, Data Networks, 6.5): the direction that leaves the least to each
-    unit of ``weight`` through it is filled first. Its messages keep that rate, and what they use of other directions
-    is taken from these. Then the next direction. Weights are whole numbers: what is left of their sums is exact.
-    Rates of messages that are not active are not negative.
-
-    Returns:
-        (num_directions,) float64, what is left of ``capacity``.
-    """
-    left = capacity.copy()
-    weights = np.zeros(left.shape[0])  # of messages without a rate over each direction
-    for m in active:
-        rate[m] = -1.0
-        for h in range(ptr[m], ptr[m + 1]):
-            weights[hops[h]] += weight[m]
-    open_ = np.flatnonzero(weights)
-    while True:
-        share, tightest, kept = np.inf, -1, 0
-        for c in open_:
-            if weights[c] > 0:
-                open_[kept] = c
-                kept += 1
-                if left[c] < share * weights[c]:
-                    share, tightest = left[c] / weights[c], int(c)
-        if not kept:
-            return left
-        open_ = open_[:kept]
-        for m in users[user_ptr[tightest] : user_ptr[tightest + 1]]:
-            if rate[m] < 0:
-                rate[m] = share * weight[m]
-                for h in range(ptr[m], ptr[m + 1]):
-                    left[hops[h]] = max(0.0, left[hops[h]] - rate[m])
-                    weights[hops[h]] -= weight[m]
+WINDOW = 8  # directions among which the next one to fill is sought at first
 
 
 @compiled
@@ -58,13 +20,11 @@ def run(
     release: Any,
     ptr: Any,
     hops: Any,
-    user_ptr: Any,
-    users: Any,
     capacity: Any,
-    waits: Any,
+    part_of: Any,
     next_ptr: Any,
     next_message: Any,
-    previous: Any,
+    behind: Any,
     weight: Any,
     sender: Any,
     room: Any,
@@ -75,102 +35,170 @@ def run(
 
     A message is *issued* when its release time has come and all it waits for have arrived; `latency` seconds
     later, and not before the message queued ahead of it has arrived, its bytes start to flow; when the last
-    byte is through, it has arrived. A message without bytes arrives as soon as it would flow.
+    byte is through, it has arrived. A *gate* has arrived as soon as all it waits for have. Gates are numbered from N.
+
+    Messages that flow have max-min fair rates, each in proportion to its weight, by progressive filling (Bertsekas and
+    Gallager, Data Networks, 6.5): the direction that leaves the least to each unit of weight through it (its level) is
+    filled first. Its messages keep that rate, and what they use of others is taken from these. Then the next direction.
+
+    An event costs D steps of D additions for each part of the machine that it touches, however many messages flow:
+
+    - Each message is *held* by that direction of its route that was filled first. Only the weights that
+      a direction holds over others are added up; messages are looked at where they change hands.
+    - Directions are filled in the order of the last time, and the next one is looked for among a few. Rates are max-min
+      fair in whatever order levels do not fall and no direction carries too much; else all begins again, among more.
+    - A direction's clock advances by its level in a second. What it holds is through when the clock is at its tag.
 
     Args:
         size: (N,) float64, bytes. latency, release: (N,) float64, seconds.
-        ptr, hops: route of each message as connection-directions; empty for messages without bytes.
-        user_ptr, users: the messages over each direction, ascending.
-        capacity: (num_directions,) float64, bytes per second.
-        waits: (N,) int64, how many messages each waits for; next_ptr, next_message: which wait for a message.
-        previous: (N,) int64, the message queued ahead, or -1.
-        weight: (N,) float64 > 0, see :func:`fair_rates`.
+        ptr, hops: route of each message as connection-directions.
+        capacity: (D,) float64, bytes per second of each direction.
+        part_of: (D,) int32, ascending; directions of two parts share no message.
+        next_ptr, next_message: the messages and gates that wait for each message and each gate.
+        behind: (N,) int64, the message queued behind each, or -1.
+        weight: (N,) float64 > 0, whole numbers: what is left of their sums is exact.
         sender: (N,) int64, who sends each message.
         room: (S,) int64, how many messages of each sender may flow at a time.
         send_ptr, sends: the messages of each sender, in the order in which those that could flow are taken.
 
     Returns:
-        issued, flowing, arrived: (N,) float64 seconds, nan where a message never ran; busy: (num_directions,)
-        float64, seconds during which anything flowed over each direction.
+        issued, flowing, arrived: (N,) float64 seconds, nan where a message never ran; busy: (D,) float64, seconds
+        during which anything flowed over each direction.
     """
-    num = size.shape[0]
-    issued, flowing, arrived = np.full(num, np.nan), np.full(num, np.nan), np.full(num, np.nan)
-    busy, left = np.zeros(capacity.shape[0]), capacity
-    waiting = waits.copy()
-    behind = np.full(num, -1, np.int64)
+    num, num_directions = size.shape[0], capacity.shape[0]
+    issued, flowing, arrived = np.full((3, num), np.nan)
+    waiting = np.bincount(next_message, minlength=next_ptr.shape[0] - 1)
     ahead = np.ones(num, np.int64)  # what must end before the bytes flow: the latency, and the message ahead
-    for m in range(num):
-        if previous[m] >= 0:
-            ahead[m] = 2
-            behind[previous[m]] = m
-    remaining, rate = size.copy(), np.zeros(num)
-    could = np.zeros(num, np.bool_)  # may flow now
+    ahead[behind[behind >= 0]] = 2
     latencies = [(0.0, -1)]  # a heap of (end of its latency, message), typed by its first entry
     heapq.heappop(latencies)
     for m in range(num):
         if waiting[m] == 0:
             issued[m] = release[m]
             heapq.heappush(latencies, (release[m] + latency[m], m))
-    active, num_active = np.empty(num, np.int64), 0  # those that flow
-    now = 0.0
-    while len(latencies) or num_active:
-        # 1. Go to the next moment at which anything changes.
-        step = np.inf
-        for m in active[:num_active]:
-            if rate[m] > 0:
-                step = min(step, remaining[m] / rate[m])
-        latency_ends = len(latencies) > 0 and latencies[0][0] <= now + step
-        if latency_ends:
-            step = max(0.0, latencies[0][0] - now)
-        if step < np.inf:
-            busy += np.where(left < capacity, step, 0.0)
-        done, flow = [0], num_active
-        done.pop()
-        num_active = 0
-        for m in active[:flow]:
-            # Done within a rounding error of this moment is done now: equal messages finish together.
-            if rate[m] > 0 and remaining[m] <= rate[m] * step * (1 + 1e-12):
-                done.append(m)
-            else:
-                remaining[m] -= rate[m] * step
-                active[num_active] = m
-                num_active += 1
-        now = latencies[0][0] if latency_ends else now + step
-        # 2. Release what waited for arrived messages, and start it; messages without bytes arrive at once.
-        while True:
-            free = [0]  # senders that may send more
-            free.pop()
-            for m in done:
+    # Messages held by a direction are a list: head, and what is after each.
+    tag, after, head = size / weight, np.empty(num, np.int64), np.full(num_directions, -1, np.int64)
+    clock, total, busy = np.zeros((3, num_directions))
+    level = np.ones(num_directions)
+    due = np.full(num_directions, np.inf)  # the first tag that each direction holds
+    order, place = np.arange(num_directions), np.arange(num_directions)
+    sizes = np.bincount(part_of)
+    parts, touched = np.append(0, np.cumsum(sizes)), sizes < 0
+    # What direction c holds over the direction that is number i of the same part: crossing[c, i].
+    number = order - parts[part_of]
+    crossing = np.zeros((num_directions, num_directions and sizes.max()))
+
+    def hold(m: Any, c: Any) -> None:
+        for i in range(ptr[m], ptr[m + 1]):
+            crossing[c, number[hops[i]]] += weight[m]
+        due[c] = min(due[c], tag[m])
+        after[m], head[c] = head[c], m
+
+    def release_all(c: Any) -> Any:
+        m, head[c], due[c] = head[c], -1, np.inf
+        crossing[c] = 0
+        return m
+
+    now, done = 0.0, [gate for gate in range(num, waiting.shape[0]) if waiting[gate] == 0]
+    while True:
+        # 1. Release what waited for arrived messages, and start it.
+        free = [0]  # senders that may send more
+        free.pop()
+        while len(done):
+            m = done.pop()
+            if m < num:
                 arrived[m] = now
                 room[sender[m]] += 1
                 free.append(sender[m])
                 if behind[m] >= 0:
                     ahead[behind[m]] -= 1
-                    could[behind[m]] = ahead[behind[m]] == 0
-                for i in range(next_ptr[m], next_ptr[m + 1]):
-                    other = next_message[i]
-                    waiting[other] -= 1
-                    if waiting[other] == 0:
+            for i in range(next_ptr[m], next_ptr[m + 1]):
+                other = next_message[i]
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    if other < num:
                         issued[other] = max(now, release[other])
                         heapq.heappush(latencies, (issued[other] + latency[other], other))
-            while len(latencies) and latencies[0][0] <= now:
-                _, m = heapq.heappop(latencies)
-                ahead[m] -= 1
-                could[m] = ahead[m] == 0
-                free.append(sender[m])
-            done.clear()
-            for s in free:
-                for m in sends[send_ptr[s] : send_ptr[s + 1]]:
-                    if could[m] and room[s]:
-                        room[s] -= 1
-                        could[m] = False
-                        flowing[m] = now
-                        if size[m] > 0:
-                            active[num_active] = m
-                            num_active += 1
-                        else:
-                            done.append(m)
-            if not done:
-                break
-        left = fair_rates(active[:num_active], weight, ptr, hops, user_ptr, users, capacity, rate)
-    return issued, flowing, arrived, busy
+                    else:
+                        done.append(other)
+        while len(latencies) and latencies[0][0] <= now:
+            _, m = heapq.heappop(latencies)
+            ahead[m] -= 1
+            free.append(sender[m])
+        for s in free:
+            for m in sends[send_ptr[s] : send_ptr[s + 1]]:
+                if ahead[m] == 0 and room[s]:
+                    room[s] -= 1
+                    ahead[m] = -1
+                    flowing[m] = now
+                    c = hops[ptr[m]]
+                    for i in range(ptr[m], ptr[m + 1]):
+                        h = hops[i]
+                        if place[h] < place[c]:
+                            c = h
+                        if total[h] == 0:
+                            busy[h] -= now
+                        total[h] += weight[m]
+                    tag[m] += clock[c]
+                    hold(m, c)
+                    touched[part_of[c]] = True
+        # 2. New rates in the parts where messages began or ended.
+        for part in np.flatnonzero(touched):
+            low, high, touched[part] = parts[part], parts[part + 1], False
+            left, weights = capacity[low:high].copy(), total[low:high].copy()
+            step, last, window = low, 0.0, WINDOW
+            while step < high:
+                nearest, share = step, np.inf
+                for i in range(step, min(high, step + window)):
+                    d = order[i] - low
+                    if weights[d] == 0:
+                        nearest, share = i, last if left[d] > -1e-12 * capacity[d + low] else -1.0
+                        break
+                    if left[d] < share * weights[d]:
+                        nearest, share = i, left[d] / weights[d]
+                if share < last * (1 - 1e-12) and window < high - low:
+                    left[:], weights[:] = capacity[low:high], total[low:high]
+                    step, last, window = low, 0.0, 2 * window
+                    continue
+                last, tightest = share, order[nearest]
+                for passed in range(nearest, step, -1):
+                    c = order[passed - 1]
+                    order[passed] = c
+                    following = release_all(c) if crossing[c, tightest - low] > 0 else -1
+                    while following >= 0:
+                        m, following = following, after[following]
+                        holder = c
+                        for i in range(ptr[m], ptr[m + 1]):
+                            if hops[i] == tightest:
+                                holder = tightest
+                        tag[m] += clock[holder] - clock[c]
+                        hold(m, holder)
+                order[step], place[tightest], level[tightest] = tightest, step, max(share, 0.0)
+                taken = crossing[tightest]
+                for i in range(left.shape[0]):
+                    left[i] -= share * taken[i]
+                    weights[i] -= taken[i]
+                step += 1
+        # 3. Go to the next moment at which anything changes.
+        through, then = now + (due - clock) / level, now
+        now = through.min() if num_directions else np.inf
+        if len(latencies):
+            now = min(now, latencies[0][0])
+        if now == np.inf:
+            return issued, flowing, arrived, busy
+        clock += level * (now - then)
+        # Through within a rounding error is through now: equal messages finish together.
+        soon = now * (1 + 1e-12)
+        for c in np.flatnonzero(through <= soon):
+            reached, touched[part_of[c]] = max(due[c], clock[c] + level[c] * (soon - now)), True
+            following = release_all(c)
+            while following >= 0:
+                m, following = following, after[following]
+                if tag[m] > reached:
+                    hold(m, c)
+                    continue
+                done.append(m)
+                for i in range(ptr[m], ptr[m + 1]):
+                    total[hops[i]] -= weight[m]
+                    if total[hops[i]] == 0:
+                        busy[hops[i]] += now

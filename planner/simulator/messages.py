@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.arrays import Int64Array
 from dgcl.planner.trees import Trees
 
 
@@ -34,26 +34,27 @@ class Messages:
         """Number of messages N."""
         return int(self.stage.shape[0])
 
-    def previous(self) -> Int64Array:
-        """Return, for each message, the one queued ahead of it, or -1.
+    def behind(self) -> Int64Array:
+        """Return, for each message, the one queued behind it, or -1.
 
         Messages of one sender to one receiver keep their order, by stage: the receiver counts them.
         """
-        order = np.lexsort((np.arange(self.num), self.dst, self.src))
-        ahead = np.full(self.num, -1, np.int64)
-        same = (self.src[order[1:]] == self.src[order[:-1]]) & (self.dst[order[1:]] == self.dst[order[:-1]])
-        ahead[order[1:][same]] = order[:-1][same]
-        return ahead
+        order = np.lexsort((self.dst, self.src))
+        behind = np.full(self.num, -1, np.int64)
+        same = (np.diff(self.src[order]) == 0) & (np.diff(self.dst[order]) == 0)
+        behind[order[:-1][same]] = order[1:][same]
+        return behind
 
 
 def messages(trees: Trees, world_size: int) -> Messages:
     """Return the messages of a plan."""
     key = (trees.edge_stage.astype(np.int64) * world_size + trees.edge_src) * world_size + trees.edge_dst
-    kinds, message = np.unique(key, return_inverse=True)
+    sent = np.bincount(key) > 0
+    kinds, message = np.flatnonzero(sent), np.cumsum(sent)[key] - 1
     rows, num = np.bincount(message, trees.edge_count(), kinds.shape[0]), max(1, kinds.shape[0])
     parent = trees.parents(world_size)
     child = np.flatnonzero(parent >= 0)
-    pairs = np.unique(message[child] * num + message[parent[child]])
+    pairs = np.unique(message[child] * num + message[parent[child]], return_counts=True)[0]  # by sorting
     return Messages(
         stage=kinds // (world_size * world_size),
         src=kinds // world_size % world_size,
@@ -62,8 +63,3 @@ def messages(trees: Trees, world_size: int) -> Messages:
         before=pairs % num,
         after=pairs // num,
     )
-
-
-def transfer_bytes(messages: Messages, row_bytes: int) -> FloatArray:
-    """Return the bytes of each message, (N,) float64."""
-    return messages.rows.astype(np.float64) * float(row_bytes)

@@ -22,7 +22,7 @@ import numpy as np
 from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.plan import Plan
 from dgcl.planner.simulator.machine import capacities, links_of, narrowest, routes_of
-from dgcl.planner.simulator.messages import Messages, messages, transfer_bytes
+from dgcl.planner.simulator.messages import Messages, messages
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -113,21 +113,57 @@ def simulate(
         ValueError: An argument out of range, a pair without a link on ``topology`` (names it), or messages that wait
             for each other in a cycle, which those of a verified plan never do.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    from dgcl.planner.simulator.kernel import run
+
     machine = plan.topology if topology is None else topology
     width = plan.row_bytes if row_bytes is None else row_bytes
     _check(plan, machine, width, order, shares, sends_at_once, slow or {}, start or {})
     sends = messages(plan.trees, plan.world_size)
+    num, ranks, arrays = sends.num, plan.world_size, machine.arrays()
     link = links_of(sends, machine)
     capacity = capacities(machine, slow or {})
-    late = np.zeros(plan.world_size)
+    late = np.zeros(ranks)
     for rank, seconds in (start or {}).items():
         late[rank] = seconds
-    size = transfer_bytes(sends, width)
-    release = np.maximum(late[sends.src], late[sends.dst])
-    issued, flowing, arrived, busy = _run(
-        sends, link, machine, size, capacity, release, order, shares, sends_at_once or 0
+    size = sends.rows.astype(np.float64) * width
+    before, after, num_gates = _gates(sends, order)
+    ptr, route = routes_of(machine, link)
+    users = np.repeat(np.arange(num), np.diff(ptr))
+    limits = narrowest(users, route, capacity)
+    counts = limits[route] == route
+    users, hops = users[counts], route[counts]
+    ptr = _ends(users, num)
+    # Directions that share messages, directly or by way of others, are a part, and beside each other.
+    pairs = coo_array((np.ones(hops.shape[0]), (hops[ptr[users]], hops)), (capacity.shape[0],) * 2)
+    part = connected_components(pairs, directed=False)[1]
+    by_part = np.argsort(part, kind="stable")
+    number = np.argsort(by_part)
+    # Of GPUs each sends to the next rank first, so that not all of them send to the lowest one at a time.
+    ahead = (sends.dst - (sends.src if order == "neighbours" else 0)) % ranks
+    issued, flowing, arrived, busy = run(
+        size,
+        arrays.link_latency[link],
+        np.maximum(late[sends.src], late[sends.dst]),
+        ptr,
+        number[hops],
+        capacity[by_part],
+        part[by_part],
+        _ends(before, num + num_gates),
+        after[np.argsort(before, kind="stable")],
+        sends.behind(),
+        size if shares == "bytes" else np.ones(num),
+        sends.src,
+        np.full(ranks, sends_at_once or num),
+        _ends(sends.src, ranks),
+        np.lexsort((ahead, sends.stage, sends.src)),
     )
-    ptr, hops = routes_of(machine, link)
+    if np.isnan(arrived).any():
+        raise ValueError(
+            "the plan's messages wait for each other in a cycle: `dgcl check` says where it is broken"
+        )
     finish, wait = _waiting(sends, late, flowing, arrived)
     return Simulation(
         seconds=float(arrived.max(initial=0.0)),
@@ -136,9 +172,9 @@ def simulate(
         issued=issued,
         flowing=flowing,
         arrived=arrived,
-        direction_names=machine.arrays().direction_names,
-        direction_bytes=np.bincount(hops, np.repeat(size, np.diff(ptr)), capacity.shape[0]).astype(float),
-        direction_busy=busy,
+        direction_names=arrays.direction_names,
+        direction_bytes=np.bincount(hops, size[users], capacity.shape[0]).astype(float)[limits],
+        direction_busy=busy[number[limits]],
         rank_finish=finish,
         rank_wait=wait,
     )
@@ -175,58 +211,6 @@ def _check(
                 raise ValueError(f"{name}[{rank}] must be a finite number >= {low:g} (got {value})")
 
 
-def _run(
-    sends: Messages,
-    link: Int64Array,
-    machine: Topology,
-    size: FloatArray,
-    capacity: FloatArray,
-    release: FloatArray,
-    order: Order,
-    shares: Shares,
-    at_once: int,
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Run the messages, with one without bytes for every gate that ``order`` needs."""
-    from dgcl.planner.simulator.kernel import run
-
-    before, after, num_gates = _gates(sends, order)
-    num = sends.num
-    total = num + num_gates
-    by_before = np.argsort(before, kind="stable")
-    ptr, hops = routes_of(machine, link)
-    users = np.repeat(np.arange(num), np.diff(ptr))
-    limits = narrowest(users, hops, capacity)
-    users, hops = users[limits[hops] == hops], hops[limits[hops] == hops]
-    none, gates, ranks = np.zeros(num_gates), np.arange(num_gates), machine.num_devices
-    # Of GPUs each sends to the next rank first, so that not all of them send to the lowest one at a time.
-    ahead = (sends.dst - (sends.src if order == "neighbours" else 0)) % ranks
-    weight = size if shares == "bytes" else np.ones(num)
-    issued, flowing, arrived, busy = run(
-        np.concatenate([size, none]),
-        np.concatenate([machine.arrays().link_latency[link], none]),
-        np.concatenate([release, none]),
-        _ends(users, total),
-        hops,
-        _ends(hops, capacity.shape[0]),
-        users[np.argsort(hops, kind="stable")],
-        capacity,
-        np.bincount(after, minlength=total),
-        _ends(before, total),
-        after[by_before],
-        np.concatenate([sends.previous(), np.full(num_gates, -1)]),
-        np.concatenate([weight, np.ones(num_gates)]),
-        np.concatenate([sends.src, ranks + gates]),
-        np.full(ranks + num_gates, at_once or total),
-        np.concatenate([_ends(sends.src, ranks), num + 1 + gates]),
-        np.concatenate([np.lexsort((ahead, sends.stage, sends.src)), num + gates]),
-    )
-    if np.isnan(arrived).any():
-        raise ValueError(
-            "the plan's messages wait for each other in a cycle: `dgcl check` says where it is broken"
-        )
-    return issued[:num], flowing[:num], arrived[:num], busy[limits]
-
-
 def _ends(kinds: Int64Array, num: int) -> Int64Array:
     """Return (num + 1,) pointers into things sorted by their kind."""
     return np.concatenate([[0], np.cumsum(np.bincount(kinds, minlength=num))])
@@ -240,38 +224,26 @@ def _gates(sends: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:
     """
     if order == "eager" or sends.num == 0:
         return sends.before, sends.after, 0
-    everyone = order == "barrier"
-    stages = int(sends.stage.max()) + 1
-    groups = 1 if everyone else int(max(sends.src.max(), sends.dst.max())) + 1
-
-    def gate(rank: Int64Array) -> Int64Array:
-        """Return the gate of each message's stage, and of these ranks."""
-        return sends.num + sends.stage * groups + (0 if everyone else rank)
-
-    mine = np.arange(sends.num)
-    later = sends.stage > 0
+    ends = np.stack([sends.src, sends.dst]) * (order == "neighbours")
+    stages, groups = int(sends.stage.max()) + 1, int(ends.max()) + 1
+    gates = sends.num + sends.stage * groups + ends
+    mine, later = np.arange(sends.num), sends.stage > 0
     chain = sends.num + np.arange((stages - 1) * groups)
-    before = [sends.before, mine, gate(sends.src)[later] - groups, chain]
-    after = [sends.after, gate(sends.src), mine[later], chain + groups]
-    if not everyone:
-        before.append(mine)
-        after.append(gate(sends.dst))
-    return np.concatenate(before), np.concatenate(after), stages * groups
+    before = np.concatenate([mine, mine, gates[0, later] - groups, chain])
+    return before, np.concatenate([*gates, mine[later], chain + groups]), stages * groups
 
 
 def _waiting(
     sends: Messages, entry: FloatArray, flowing: FloatArray, arrived: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return when each rank is done, and for how long between its entry and then it sends nothing."""
-    finish, wait = np.zeros(len(entry)), np.zeros(len(entry))
-    for rank in range(len(entry)):
-        mine = (sends.src == rank) | (sends.dst == rank)
-        if not mine.any():
-            continue
-        finish[rank] = arrived[mine].max()
+    finish, wait = np.zeros((2, len(entry)))
+    np.maximum.at(finish, sends.src, arrived)
+    np.maximum.at(finish, sends.dst, arrived)
+    for rank in np.flatnonzero(finish):
         sent = np.flatnonzero(sends.src == rank)
         sent = sent[np.argsort(flowing[sent], kind="stable")]
-        ends = np.maximum.accumulate(np.concatenate([entry[rank : rank + 1], arrived[sent]]))  # latest so far
+        ends = np.maximum.accumulate(np.append(entry[rank], arrived[sent]))  # latest so far
         idle = np.maximum(flowing[sent] - ends[:-1], 0.0).sum()  # before each send
         wait[rank] = idle + finish[rank] - ends[-1]
     return finish, wait

@@ -16,14 +16,10 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
         {"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank} sends"}}
         for rank in sorted(set(sent.src.tolist()))
     ]
-    lanes = sorted(set(zip(sent.src.tolist(), sent.stage.tolist(), sent.dst.tolist(), strict=True)))
-    lane_of: dict[tuple[int, int, int], int] = {}
-    for src, stage, dst in lanes:
-        lane_of[src, stage, dst] = tid = sum(s == src for s, _, _ in lane_of)
-        name = f"stage {stage} to rank {dst}"
-        events.append({"name": "thread_name", "ph": "M", "pid": src, "tid": tid, "args": {"name": name}})
     for m in range(sent.num):
         src, stage, dst = int(sent.src[m]), int(sent.stage[m]), int(sent.dst[m])
+        name = f"stage {stage} to rank {dst}"
+        events.append({"name": "thread_name", "ph": "M", "pid": src, "tid": m, "args": {"name": name}})
         begin, end = float(simulation.flowing[m]) * 1e6, float(simulation.arrived[m]) * 1e6
         events.append(
             {
@@ -31,7 +27,7 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
                 "cat": f"stage {stage}",
                 "ph": "X",
                 "pid": src,
-                "tid": lane_of[src, stage, dst],
+                "tid": m,
                 "ts": begin,
                 "dur": end - begin,
                 "args": {
