@@ -29,7 +29,7 @@ _JOIN_SECONDS = 0.5
 _ARRIVING = 0.1  # seconds without a message after which those of a closed connection do not come
 
 #: Bytes of a message, unless a row is longer: on a slow network each that arrives is progress, and ranks alternate.
-_MESSAGE = 1 << 20
+_MESSAGE = 1 << 23
 
 
 class ConnectionBroken(Exception):
