@@ -69,7 +69,7 @@ def mark_samples(items: list[pytest.Item]) -> None:
 
 
 #: Slow cases of one test that ``.ci/run`` runs at most; all of them: ``make test-matrix``.
-MOST_SLOW = 6
+MOST_SLOW = 4
 
 
 def thin_matrices(items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Tokens of all source folders together. Lower it with each change that deletes; a change that raises it says why.
-LIMIT = 381_970
+LIMIT = 381_952
 
 NO_CODE = {
     tokenize.COMMENT,

@@ -197,7 +197,7 @@ def test_cora_is_learnt_as_everyone_learns_it():
     assert 0.80 <= float(last[4]) <= 0.83
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name, num_ranks", [("ogbn_arxiv", 4), matrix("web_google_scc", 8)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("name, num_ranks", [("ogbn_arxiv", 4), ("web_google_scc", 8)])
 def test_one_epoch_of_a_large_graph(name: str, num_ranks: int):
     train_on_file(name, num_ranks, "--epochs", "1", "--hidden", "8")

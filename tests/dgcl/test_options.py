@@ -57,7 +57,7 @@ def test_limits_of_memory_are_numbers_or_written_out():
     def kind(memory_limit: Any = None) -> dgcl.ReplicaOptions:
         return dgcl.ReplicaOptions(2, memory_limit)
 
-    assert kind("8GB").memory_limit == kind(8 << 30).memory_limit == 8 << 30
+    assert kind("8GiB").memory_limit == kind(8 << 30).memory_limit == 8 << 30
     assert kind().memory_limit is None
     for wrong in (-1, 0, "much", 1.5):
         with pytest.raises(

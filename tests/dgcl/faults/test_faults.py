@@ -78,7 +78,7 @@ def test_every_kind_of_fault_at_every_place(channel: str, sixth: int):
     assert sum(tally.fresh for tally in tallies) > len(chosen) * 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_thirty_faults_at_random_moments():
     """Every survivor has an error in time. It names the victim, but for one trial at most: on a busy machine a rank may
     be later than the deadline by itself.
