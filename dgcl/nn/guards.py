@@ -163,7 +163,7 @@ def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) 
     held = [(each.grad, each._version) for each in parameters if each.grad is not None]
     if comm.world_size == 1 or not held:
         return
-    # Else DDP changes them, along another axis.
+    # Where there are other ranks, DDP may change gradients along another axis.
     alone = not dist.is_initialized() or dist.get_world_size() == comm.world_size
     for grad, version in held:
         if getattr(grad, "dgcl_version", None) == version:

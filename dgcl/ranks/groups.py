@@ -114,7 +114,7 @@ def make_group(store: Store, rank: int, world_size: int, timeout: float) -> Proc
 
 
 def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpose: str, timeout: float) -> T:
-    """What ``connect`` returns, at most a second after the timeout.
+    """What ``connect`` returns, or its error at most a second and a half after the timeout.
 
     Args:
         connect: Meets the other ranks; its argument is set once nobody waits for it any more.
