@@ -19,6 +19,7 @@ from dgcl.planner.arrays import require_range
 from dgcl.planner.npz import ArraySpec, read_npz, write_npz
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
+from dgcl.topology.checks import check_name
 from dgcl.topology.json_form import parse_json
 
 if TYPE_CHECKING:
@@ -194,7 +195,8 @@ def parse_meta(text: str) -> dict[str, Any]:
     """Parse and check a plan's meta object.
 
     Raises:
-        ValueError: Not JSON, a missing or unknown schema, or a field of a wrong type or range; names the field.
+        ValueError, TypeError: Not JSON, a missing or unknown schema, or a field of a wrong type or range; names the
+            field.
     """
     try:
         meta = parse_json(text, parse_constant=_refuse_constant)
@@ -216,8 +218,7 @@ def parse_meta(text: str) -> dict[str, Any]:
     for k, value in enumerate(stages):
         _seconds(f"meta.stage_seconds[{k}]", value)
     for key in ("method", "version", "fingerprint"):
-        if not isinstance(_field(meta, key), str):
-            raise ValueError(f"meta.{key} must be a string (got {meta[key]!r})")
+        check_name(_field(meta, key), f"meta.{key}")
     topology = _field(meta, "topology")
     if not isinstance(topology, dict) or not isinstance(topology.get("links"), list):
         raise ValueError("meta.topology must be a topology object that lists its links explicitly")

@@ -28,6 +28,7 @@ from dgcl.cli import (
 )
 from dgcl.cli.arguments import Parser
 from dgcl.cli.errors import CliError, one_line
+from dgcl.cli.output import say
 from dgcl.errors import CommError
 
 VERBS = {
@@ -85,5 +86,5 @@ def _parser() -> Parser:
 
 def _fail(prog: str, message: str, status: int) -> int:
     if sys.stderr is not None:
-        print(f"{prog}: {one_line(message)}", file=sys.stderr)
+        say(f"{prog}: {one_line(message)}", file=sys.stderr)
     return status

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, byte_size, list_of, option, refuse
 from dgcl.cli.errors import CliError
-from dgcl.cli.groups import add_parts, add_source
-from dgcl.cli.output import print_json, step
+from dgcl.cli.groups import OF_GRAPHS, add_parts, add_source
+from dgcl.cli.output import print_json, say, step
 from dgcl.cli.problem import load_graph, read_part
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if args.synthetic is None:
         refuse(args, "scale", "goes with --synthetic")
     else:
-        refuse(args, "part undirected", "goes with a graph")
+        refuse(args, OF_GRAPHS, "goes with a graph")
     model = read_model(args.model, optimizer=args.optimizer, dtype=args.datatype, training=not args.inference)
     topologies = [resolve(args.topology, ranks) for ranks in dict.fromkeys(args.ranks or [None])]
     graph: Any = SHAPES[args.synthetic].scaled(args.scale) if args.synthetic else load_graph(args)
@@ -78,11 +78,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(first.to_json() if len(several) == 1 else {"ranks": [each.to_json() for each in several]})
     elif len(several) > 1:
-        print(scaled(several))
+        say(scaled(several))
     elif names:
-        print(working(first, [first.row(name) for name in dict.fromkeys(names)]))
+        say(working(first, [first.row(name) for name in dict.fromkeys(names)]))
     else:
-        print(first.table())
+        say(first.table())
     return int(any(each.rows[0].refused for each in several))
 
 

@@ -14,10 +14,10 @@ from dgcl.cli.arguments import at_least, byte_size, list_of, number, option, ref
 from dgcl.cli.bench_cases import make_cases, read_problem
 from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.groups import add_parts, add_source
+from dgcl.cli.groups import OF_GRAPHS, add_parts, add_source
 from dgcl.cli.info import describe_machine
 from dgcl.cli.jobs import add_job, ranks_of_job
-from dgcl.cli.output import print_json, print_written, step
+from dgcl.cli.output import print_json, print_written, say, step
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def bench(args: argparse.Namespace) -> int:
     if args.json:
         print_json(value)
     else:
-        print(footer(result.lines))
+        say(footer(result.lines))
         print_written(("# JSON", args.json_file))
     return 1 if total_wrong(result.lines) else 0
 
@@ -148,7 +148,7 @@ def _prepare(
     problem = read_problem(args, topology, num_ranks)
     cases = make_cases(args, problem, Path(folder) / "problem.npz", num_ranks)
     if not args.json:
-        print(_preamble(args, problem, settings, kind), flush=True)
+        say(_preamble(args, problem, settings, kind), flush=True)
     return settings, cases
 
 
@@ -171,7 +171,7 @@ def _check(args: argparse.Namespace) -> None:
     if not whole and args.width and len(args.width) > 1:
         raise CliError("--width takes one number for a pattern, whose sizes come from --minbytes")
     if args.graph is None:
-        refuse(args, "part undirected", "goes with a graph")
+        refuse(args, OF_GRAPHS, "goes with a graph")
     if not whole:
         refuse(args, "fraction", "goes with a graph or --relation")
     if args.fraction is not None and max(args.fraction) > 1:
@@ -236,11 +236,11 @@ def _print(settings: Settings, quiet: bool, record: list[RankInfo] | Line) -> No
     if quiet:
         return
     if not isinstance(record, list):
-        print(row(record, settings), flush=True)
+        say(row(record, settings), flush=True)
         return
     for rank in record:
-        print(
+        say(
             f"#   rank {rank.rank:>2}  pid {rank.process:>7}  {rank.host}  {rank.device}, {rank.threads}"
             f" threads: {rank.num_owned} owned rows, {rank.num_halo} halo rows"
         )
-    print(f"#\n{header(settings)}", flush=True)
+    say(f"#\n{header(settings)}", flush=True)

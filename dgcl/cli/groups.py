@@ -27,7 +27,7 @@ def add_source(parser: Any, *instead: str, required: bool = True) -> None:
         "graph",
         metavar="GRAPH",
         nargs="?",
-        help="graph file: npz, text edge list (also .gz) or Matrix Market",
+        help="graph file: npz, text edge list, METIS or Matrix Market; text may be compressed",
     )
     for name in instead:
         option(source, *_INSTEAD[name])
@@ -38,6 +38,20 @@ def add_source(parser: Any, *instead: str, required: bool = True) -> None:
         "--undirected",
         "each line of a text edge list is an edge both ways (default: what its header says)",
     )
+    option(parser, "--compact", "number the ids that occur in a text edge list 0, 1, ... in ascending order")
+    option(
+        parser, "--num-nodes N", "vertices of a text edge list, whose last ones may have no edge", at_least(1)
+    )
+    option(
+        parser,
+        "--format",
+        "what GRAPH is, where it looks like something else; edges: each line is one",
+        ("edges", "metis", "mtx", "npz"),
+    )
+
+
+#: What goes with a graph alone.
+OF_GRAPHS = "part undirected compact num-nodes format"
 
 
 def add_seed(parser: Any) -> None:

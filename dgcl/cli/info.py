@@ -18,7 +18,7 @@ from typing import Any
 
 from dgcl import __version__
 from dgcl.cli.arguments import option
-from dgcl.cli.output import print_fields, print_json, print_table, size, step
+from dgcl.cli.output import print_fields, print_json, print_table, say, size, step
 from dgcl.topology.copy_rates import available_cores
 
 REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis", "nvidia-ml-py")
@@ -167,19 +167,17 @@ def _print(report: dict[str, Any]) -> None:
             ),
         ]
     )
-    print()
+    say()
     rows = [
         (package, present or "missing", OPTIONAL.get(package, "required"))
         for package, present in report["packages"].items()
     ]
     print_table(("package", "version", "for"), rows, left=3)
-    print()
+    say()
     if report["environment"]:
         print_table(("setting", "value"), list(report["environment"].items()), left=2)
     else:
-        print("no setting in the environment")
+        say("no setting in the environment")
     if "check" in report:
         check = report["check"]
-        print(
-            f"\ncheck     {'rows are right' if check['right'] else check['error']} ({check['seconds']:g} s)"
-        )
+        say(f"\ncheck     {'rows are right' if check['right'] else check['error']} ({check['seconds']:g} s)")

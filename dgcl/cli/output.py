@@ -16,14 +16,24 @@ import numpy as np
 
 from dgcl.planner.reading.render import seconds, size, table
 
-__all__ = ["print_fields", "print_json", "print_table", "seconds", "size", "step"]
+__all__ = ["print_fields", "print_json", "print_table", "say", "seconds", "size", "step"]
 
 _SOON = 3.0  # seconds; of what takes less no time is shown
 
 
+def printable(text: object) -> str:
+    """Text on one line, as a terminal may get it from outside: what is no letter or sign is spelt, as ``\\x1b``."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text))
+
+
+def say(text: object = "", **how: Any) -> None:
+    """Print lines, each as :func:`printable` has it; all that commands print goes through here."""
+    print("\n".join(map(printable, str(text).split("\n"))), **how)
+
+
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object; numpy numbers and arrays become plain ones, and NaN or infinity is refused."""
-    print(json.dumps(value, default=_plain, allow_nan=False, indent=2))
+    say(json.dumps(value, default=_plain, allow_nan=False, indent=2))
 
 
 def _plain(value: object) -> object:
@@ -34,21 +44,21 @@ def _plain(value: object) -> object:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print rows under a header: the first ``left`` columns flush left, the others flush right."""
-    print(table(header, rows, range(left)))
+    say(table(header, [[*map(printable, row)] for row in rows], range(left)))
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
     """Print "name  value" lines with the values aligned."""
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
-        print(f"{name.ljust(width)}  {value}".rstrip())
+        say(f"{name.ljust(width)}  {printable(value)}".rstrip())
 
 
 def print_legend(meanings: dict[str, str]) -> None:
     """Say below a table what its terse columns mean."""
-    print()
+    say()
     for name, meaning in meanings.items():
-        print(textwrap.fill(f"{name}: {meaning}", 100, initial_indent="  ", subsequent_indent="    "))
+        say(textwrap.fill(f"{name}: {meaning}", 100, initial_indent="  ", subsequent_indent="    "))
 
 
 def print_written(*files: tuple[str, str | None]) -> None:
@@ -56,7 +66,7 @@ def print_written(*files: tuple[str, str | None]) -> None:
     for what, path in files:
         if path is not None:
             link = f", a link to {os.path.realpath(path)}" if os.path.islink(path) else ""
-            print(f"{what} written to {path}{link}")
+            say(f"{what} written to {printable(path)}{printable(link)}")
 
 
 @contextmanager
@@ -86,7 +96,7 @@ def step(what: str) -> Iterator[None]:
     over, begin = threading.Event(), time.monotonic()
 
     def show(text: str) -> None:
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{printable(text)}", end="", file=sys.stderr, flush=True)
 
     def watch() -> None:
         while not over.wait(1):

@@ -13,7 +13,7 @@ from dgcl.cli.arguments import option, refuse
 from dgcl.cli.errors import CliError, one_line
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.groups import add_machine, add_planning, add_seed, add_source
-from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, step
+from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, say, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.problem import load_graph, strategy_of
 from dgcl.cli.topologies import resolve
@@ -98,11 +98,11 @@ def partition(args: argparse.Namespace) -> int:
         return 0
     _print(facts)
     if placement is not None:
-        print(f"\nplacement {placement_line(placement)}")
+        say(f"\nplacement {placement_line(placement)}")
     if facts.get("choice"):
-        print(f"\nchoice    {facts['choice']}")
+        say(f"\nchoice    {facts['choice']}")
     if args.out is not None:
-        print()
+        say()
     print_written(("parts", args.out))
     return 0
 
@@ -190,7 +190,7 @@ def _print(facts: dict[str, Any]) -> None:
             for hops, factor in enumerate(facts["replication"], 1)
         ]
     )
-    print()
+    say()
     columns = (facts[name] for name in ("sizes", "edges", "cut", "boundary_sizes", "halo_sizes"))
     rows = [[str(rank), *map(str, row)] for rank, row in enumerate(zip(*columns, strict=True))]
     print_table(["part", "vertices", "edges", "cut", "boundary", "halo"], rows)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import number, option, refuse
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, check_picture, replacing
-from dgcl.cli.groups import add_machine, add_parts, add_planning, add_source
-from dgcl.cli.output import print_json, print_legend, print_written, step
+from dgcl.cli.groups import OF_GRAPHS, add_machine, add_parts, add_planning, add_source
+from dgcl.cli.output import print_json, print_legend, print_written, say, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.problem import graph_in_parts, load_relation, strategy_of
 from dgcl.cli.topologies import resolve
@@ -96,9 +96,9 @@ def plan(args: argparse.Namespace) -> int:
         return 0
     _print(facts)
     if placement is not None:
-        print(f"\nplacement {placement_line(placement)}")
+        say(f"\nplacement {placement_line(placement)}")
     if any(path is not None for _, path, _ in results):
-        print()
+        say()
     print_written(*((what, path) for what, path, _ in results))
     return 0
 
@@ -116,7 +116,7 @@ _LEGEND = {
 def _check(args: argparse.Namespace) -> None:
     """Refuse options that do not go together, and files that cannot be written."""
     if args.graph is None:
-        refuse(args, "part strategy undirected", "goes with a graph: a relation says already who needs what")
+        refuse(args, f"strategy {OF_GRAPHS}", "goes with a graph: a relation says already who needs what")
     if args.synthetic is None:
         refuse(args, "scale", "goes with --synthetic")
     inputs = {
@@ -209,13 +209,13 @@ def _print(facts: dict[str, Any]) -> None:
     from dgcl.planner.reading.render import render
 
     if "choice" in facts:
-        print(f"strategy  {facts['choice']}\n")
+        say(f"strategy  {facts['choice']}\n")
     if facts["bytes_total"] or "partial" not in facts:
-        print(render(facts["report"]))
+        say(render(facts["report"]))
     if "explain" in facts:
-        print(f"\n{render_class(facts['explain'])}")
+        say(f"\n{render_class(facts['explain'])}")
     if "partial" in facts:
-        print(f"\nPartial sums travel these trees backwards (fold):\n\n{render(facts['partial']['report'])}")
+        say(f"\nPartial sums travel these trees backwards (fold):\n\n{render(facts['partial']['report'])}")
     print_legend(_LEGEND)
     if "replication" in facts:
-        print("\nreplicas  methods and bound are for the copies, inside machines")
+        say("\nreplicas  methods and bound are for the copies, inside machines")

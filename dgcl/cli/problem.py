@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.cli.errors import CliError, reading
-from dgcl.cli.output import step
+from dgcl.cli.output import say, step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,11 +25,24 @@ def load_graph(args: argparse.Namespace) -> Graph:
     """Read a graph file of any kind that dgcl reads; log how an edge list was read."""
     from dgcl.graph.files import read_graph
 
-    with step(f"reading {args.graph}"), reading(args.graph, "graph"):
-        file = read_graph(args.graph, undirected=args.undirected or None)
+    with (
+        step(f"reading {args.graph}"),
+        reading(args.graph, "graph"),
+        warnings.catch_warnings(record=True) as found,
+    ):
+        warnings.simplefilter("always")
+        file = read_graph(
+            args.graph,
+            undirected=args.undirected or None,
+            compact=args.compact,
+            num_nodes=args.num_nodes,
+            format=args.format,
+        )
+    for warning in found:
+        say(warning.message, file=sys.stderr)
     if file.undirected is not None:
         ways = "both ways" if file.undirected else "one way, u -> v; --undirected reads both"
-        print(f"{args.graph}: each line 'u v' read as an edge {ways}", file=sys.stderr)
+        say(f"{args.graph}: each line 'u v' read as an edge {ways}", file=sys.stderr)
     return file.graph
 
 

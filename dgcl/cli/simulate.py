@@ -13,6 +13,7 @@ from dgcl.cli.output import (
     print_legend,
     print_table,
     print_written,
+    say,
     seconds,
     size,
     step,
@@ -100,7 +101,7 @@ def simulate(args: argparse.Namespace) -> int:
     _print(facts, plan.num_stages)
     print_legend(_LEGEND)
     if args.trace is not None:
-        print()
+        say()
     print_written(("trace", args.trace))
     return 0
 
@@ -133,7 +134,7 @@ def _print(facts: dict[str, Any], num_stages: int) -> None:
             ("messages", f"{facts['num_messages']}, {size(facts['bytes_sent'])}"),
         ]
     )
-    print()
+    say()
     print_table(
         ("rank", "finished", "waited"),
         [
@@ -144,7 +145,7 @@ def _print(facts: dict[str, Any], num_stages: int) -> None:
     if not facts["connections"]:
         return
     busy = sorted(facts["connections"], key=lambda each: (-each["busy_seconds"], each["name"]))
-    print()
+    say()
     print_table(
         ("connection", "busy", "share", "bytes"),
         [

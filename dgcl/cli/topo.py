@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from dgcl.cli import topo_calibrate, topo_detect, topo_import, topo_plot
-from dgcl.cli.output import print_json
+from dgcl.cli.output import print_json, say
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 
@@ -37,5 +37,5 @@ def show(args: argparse.Namespace) -> int:
     else:
         from dgcl.topology import render_topology
 
-        print(render_topology(topology), end="")
+        say(render_topology(topology), end="")
     return 0

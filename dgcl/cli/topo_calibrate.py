@@ -11,7 +11,7 @@ from dgcl.cli.arguments import at_least, number, option
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.jobs import add_job, ranks_of_job
-from dgcl.cli.output import print_json, print_written, step
+from dgcl.cli.output import print_json, print_written, say, step
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
@@ -107,15 +107,15 @@ def _print(calibration: Calibration, outcome: dict[str, Any], out: str | None) -
     from dgcl.calibration.report import checked_table, class_table, contention_table
 
     fit = calibration.fit
-    print(
+    say(
         f"{fit.topology.name}, {calibration.device.upper()} ranks, rows of {calibration.row_bytes} bytes; the fit is "
         f"within {fit.residual:.1%} of the median measurement\n"
     )
-    print(class_table(outcome).text())
+    say(class_table(outcome).text())
     if outcome["contention"]:
-        print(f"\n{contention_table(outcome).text()}")
+        say(f"\n{contention_table(outcome).text()}")
     if calibration.checked:
-        print(f"\n{checked_table(outcome).text()}\nmedian error {outcome['median_error']:.1%}")
+        say(f"\n{checked_table(outcome).text()}\nmedian error {outcome['median_error']:.1%}")
     if fit.dropped:
-        print(f"left out of the fit: {'; '.join(fit.dropped)}", file=sys.stderr)
+        say(f"left out of the fit: {'; '.join(fit.dropped)}", file=sys.stderr)
     print_written(("topology", out))

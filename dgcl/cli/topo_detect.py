@@ -6,7 +6,7 @@ from typing import Any
 
 from dgcl.cli.arguments import at_least, option
 from dgcl.cli.files import check_output
-from dgcl.cli.output import step
+from dgcl.cli.output import say, step
 from dgcl.cli.topo_import import report
 
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         imported = Imported(_host(args), tuple(notes))
     report(imported.topology, {"source": f"detected: {facts}", "notes": list(imported.notes)}, args)
     if not args.json:
-        print(f"this host: {facts}")
+        say(f"this host: {facts}")
     return 0
 
 

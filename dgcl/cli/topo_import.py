@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.cli.arguments import number, option
 from dgcl.cli.errors import CliError, reading
 from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import print_json, print_written, step
+from dgcl.cli.output import print_json, print_written, say, step
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -78,7 +78,7 @@ def report(topology: Topology, about: dict[str, Any], args: argparse.Namespace) 
         print_json({**topology.to_json(), "about": about})
         return
     text = render_topology(topology)
-    print(text if args.out is None else text.split("\n\n")[0], end="" if args.out is None else "\n")
+    say(text if args.out is None else text.split("\n\n")[0], end="" if args.out is None else "\n")
     for note in about["notes"]:
-        print(f"note: {note}")
+        say(f"note: {note}")
     print_written(("topology", args.out))

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from dgcl.cli.errors import CliError
-from dgcl.cli.output import print_json
+from dgcl.cli.output import print_json, say
 
 _PARTS = ("exchange", "planner")
 _LATE_PART = "planner-end"  # of the planner: what a plan needs last
@@ -38,7 +38,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"seconds": passed})
     elif args.part is not None:
-        print(f"kernels of the {args.part} are ready ({passed:.1f} s)", flush=True)
+        say(f"kernels of the {args.part} are ready ({passed:.1f} s)", flush=True)
     return 0
 
 

@@ -1,17 +1,19 @@
-"""Edges from text: SNAP-style edge lists and Matrix Market files, plain or gzipped.
+"""Edges from text: SNAP-style edge lists and Matrix Market files, plain or compressed.
 
 Errors name the file and the line.
 """
 
+import bz2
 import gzip
 import io
 import itertools
+import lzma
 import os
 import re
 import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -20,8 +22,18 @@ from numpy.typing import NDArray
 
 from dgcl.topology.read_file import open_file
 
-GZIP_MAGIC = b"\x1f\x8b"
-UNDIRECTED = re.compile(r"\s*(#\s*undirected\b|%\s*sym\b)", re.IGNORECASE)
+#: What opens a compressed file, by its first three bytes.
+UNPACKERS: dict[bytes, Any] = {b"\x1f\x8b\x08": gzip.open, b"BZh": bz2.open, b"\xfd7z": lzma.open}
+#: What SNAP and KONECT say in comments above the edges.
+UNDIRECTED = re.compile(r"^\s*(#\s*undirected\b|%\s*sym\b)", re.IGNORECASE | re.MULTILINE)
+TWO_SETS = re.compile(r"^\s*%\s*bip\b", re.IGNORECASE | re.MULTILINE)
+#: (vertices, edges) of SNAP's, (edges, vertices) of KONECT's.
+ANNOUNCED = re.compile(
+    r"^\s*#\s*nodes:\s*(\d+)\s+edges:\s*(\d+)|^\s*%\s*a?sym\b.*\n\s*%\s*(\d+)\s+(\d+)",
+    re.IGNORECASE | re.MULTILINE,
+)
+#: ``n m`` or ``n n m``.
+COUNTS = re.compile(r"\s*(\d{1,17})(?:[\s,]+\1)?[\s,]+([1-9]\d{0,17})\s*", re.ASCII)
 MARKET_BANNER = b"%%matrixmarket"
 MARKET_COLUMNS = {"pattern": 2, "real": 3, "double": 3, "integer": 3, "complex": 4}
 MARKET_SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
@@ -35,36 +47,40 @@ class TextEdges:
         src, dst: (E,) int32 or int64, in the order of the lines.
         num_nodes: the number of vertices, where the file states it.
         symmetric: whether each line stands for both directions.
+        first_id: what the file calls vertex 0.
     """
 
     src: NDArray[Any]
     dst: NDArray[Any]
     num_nodes: int | None
     symmetric: bool
+    first_id: int = 0
 
 
 @contextmanager
 def open_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, through gzip if it is gzipped, whatever its name.
+    """Open a file for reading bytes, unpacked if it is gzip, bzip2 or xz, whatever its name.
 
     Raises:
-        ValueError: damaged gzip data, while opening or reading.
+        ValueError: damaged compressed data, while opening or reading.
         OSError: the file cannot be read.
     """
     with open_file(path) as file:
-        packed = file.read(2) == GZIP_MAGIC
+        unpack = UNPACKERS.get(file.read(3))
         file.seek(0)
+        if unpack is None:
+            yield file
+            return
         try:
-            if packed:
-                with gzip.open(file) as unpacked:
-                    yield unpacked  # type: ignore[misc]  # a GzipFile reads bytes like any binary file
-            else:
-                yield file
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{os.fspath(path)}: damaged gzip data ({error})") from None
+            with unpack(file) as unpacked:
+                yield unpacked
+        except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            raise ValueError(f"{os.fspath(path)}: damaged {unpack.__module__} data ({error})") from None
 
 
-def read_edge_list(path: str | os.PathLike[str], num_nodes: int | None = None) -> TextEdges:
+def read_edge_list(
+    path: str | os.PathLike[str], num_nodes: int | None = None, *, counts: bool = False
+) -> TextEdges:
     """Read lines ``u v``: one edge u -> v each, ids as they are.
 
     ``#`` begins a comment, as ``%`` does at the start of a line before the first edge. Columns are separated by
@@ -73,18 +89,54 @@ def read_edge_list(path: str | os.PathLike[str], num_nodes: int | None = None) -
     A header ``# Undirected graph`` (SNAP's) or ``% sym`` (KONECT's) says that each line stands for both directions.
 
     Args:
-        path: the file, gzipped or not.
+        path: the file, compressed or not.
         num_nodes: if given, ids must be smaller.
+        counts: whether a first line ``n m`` or ``n n m`` above m edges of n vertices is no edge. Where n is an id and 0
+            is not, ids are from 1.
 
     Raises:
         ValueError: the message names file and line.
         OSError: the file cannot be read.
     """
-    src, dst = _parse(path, comment="#", high=num_nodes)
-    with _lines(path) as lines:
-        header = itertools.takewhile(lambda line: not line.strip() or line.lstrip()[0] in "#%", lines)
-        symmetric = any(UNDIRECTED.match(line) for line in header)
-    return TextEdges(src, dst, num_nodes, symmetric)
+    with read_lines(path) as lines:
+        header = "".join(itertools.takewhile(lambda line: not _is_content(line), lines))
+    symmetric, line = UNDIRECTED.search(header) is not None, header.count("\n")
+    if TWO_SETS.search(header):
+        raise ValueError(
+            f"{os.fspath(path)}: has two sets of vertices ('% bip'), each with ids from 1; make them one: u, v ="
+            f" np.loadtxt({os.fspath(path)!r}, int, comments='%', usecols=(0, 1)).T - 1;"
+            " dgcl.graph.as_graph([u, v + u.max() + 1])"
+        )
+    edges = _below_counts(path, line, symmetric) if counts else None
+    if edges is None:
+        edges = TextEdges(*_parse(path, comment="#", high=num_nodes), num_nodes, symmetric)
+    announced = ANNOUNCED.search(header)
+    if announced:
+        num_nodes, num_edges = int(announced[1] or announced[4]), int(announced[2] or announced[3])
+        ids = np.unique(np.concatenate([edges.src, edges.dst]))
+        from_0 = ids[-1:] + (ids[:1] == 0)  # or from 1: then the largest id is their number
+        if num_edges != len(edges.src) or num_nodes not in (edges.num_nodes, len(ids), *from_0):
+            warnings.warn(
+                f"{os.fspath(path)}: a comment announces {num_nodes} vertices and {num_edges} edges, but there are"
+                f" {len(edges.src)} edges, of {len(ids)} vertices; num_nodes (--num-nodes) adds some without edges",
+                stacklevel=4,
+            )
+    return edges
+
+
+def _below_counts(path: str | os.PathLike[str], skipped: int, symmetric: bool) -> TextEdges | None:
+    """The edges below a first line of counts; None: it is an edge itself."""
+    with read_lines(path) as lines:
+        counts = COUNTS.fullmatch(next(itertools.islice(lines, skipped, None), ""))
+        if counts is None:
+            return None
+        num_nodes, num_edges = map(int, counts.groups())
+        found = sum(1 for _ in itertools.islice(filter(_is_content, lines), num_edges + 1))
+    for low in (0, 1) if found == num_edges else ():
+        with suppress(ValueError):
+            ids = _parse(path, comment="#", low=low, high=num_nodes + low, skipped=skipped + 1)
+            return TextEdges(*ids, num_nodes, symmetric, low)
+    return None
 
 
 def read_matrix_market(path: str | os.PathLike[str]) -> TextEdges:
@@ -97,19 +149,19 @@ def read_matrix_market(path: str | os.PathLike[str]) -> TextEdges:
         ValueError: the message names file and line.
         OSError: the file cannot be read.
     """
-    with _lines(path) as lines:
+    with read_lines(path) as lines:
         field, symmetry = _read_banner(path, next(lines, ""))
         line, sizes = _first_line(lines, 2)
     words = sizes.split()
     if not words:
-        raise _at(path, line, "the file ends before the line of sizes, 'rows columns entries'")
+        raise error_at(path, line, "the file ends before the line of sizes, 'rows columns entries'")
     if len(words) != 3 or not all(word.isdigit() for word in words):
-        raise _at(path, line, f"expected three sizes, 'rows columns entries' (got {_shown(sizes)})")
+        raise error_at(path, line, f"expected three sizes, 'rows columns entries' (got {shown_line(sizes)})")
     rows, columns, entries = map(int, words)
     if rows == 0:
-        raise _at(path, line, "the matrix has no rows; a graph needs a vertex")
+        raise error_at(path, line, "the matrix has no rows; a graph needs a vertex")
     if rows != columns:
-        raise _at(path, line, f"the matrix must be square: one row per vertex (got {rows} x {columns})")
+        raise error_at(path, line, f"the matrix must be square: one row per vertex (got {rows} x {columns})")
     src, dst = _parse(path, comment="%", columns=MARKET_COLUMNS[field], low=1, high=rows + 1, skipped=line)
     if len(src) != entries:
         raise ValueError(
@@ -122,21 +174,22 @@ def _read_banner(path: str | os.PathLike[str], banner: str) -> tuple[str, str]:
     """Field and symmetry, of a Matrix Market file's first line."""
     words = banner.lower().split()
     if len(words) != 5 or words[0].encode() != MARKET_BANNER or words[1] != "matrix":
-        raise _at(
-            path, 1, f"expected '%%MatrixMarket matrix coordinate FIELD SYMMETRY' (got {_shown(banner)})"
+        raise error_at(
+            path, 1, f"expected '%%MatrixMarket matrix coordinate FIELD SYMMETRY' (got {shown_line(banner)})"
         )
-    _, _, form, field, symmetry = words
-    if form != "coordinate":
-        raise _at(path, 1, f"the format must be 'coordinate', a list of entries (got {form!r})")
-    if field not in MARKET_COLUMNS:
-        raise _at(path, 1, f"the field must be one of {', '.join(MARKET_COLUMNS)} (got {field!r})")
-    if symmetry not in MARKET_SYMMETRIES:
-        raise _at(path, 1, f"the symmetry must be one of {', '.join(MARKET_SYMMETRIES)} (got {symmetry!r})")
-    return field, symmetry
+    for what, word, known in zip(
+        ("format", "field", "symmetry"),
+        words[2:],
+        (["coordinate"], MARKET_COLUMNS, MARKET_SYMMETRIES),
+        strict=True,
+    ):
+        if word not in known:
+            raise error_at(path, 1, f"the {what} must be one of {', '.join(map(repr, known))} (got {word!r})")
+    return words[3], words[4]
 
 
 @contextmanager
-def _lines(path: str | os.PathLike[str]) -> Iterator[Iterator[str]]:
+def read_lines(path: str | os.PathLike[str]) -> Iterator[Iterator[str]]:
     """The lines of a text file, whatever ends them."""
     with open_text(path) as file:
         yield io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
@@ -146,9 +199,14 @@ def _first_line(lines: Iterator[str], begin: int) -> tuple[int, str]:
     """Number and text of the first line that is neither blank nor a comment; "" if there is none."""
     number = begin - 1
     for number, line in enumerate(lines, begin):
-        if line.strip() and line.lstrip()[0] not in "#%":
+        if _is_content(line):
             return number, line
     return number + 1, ""
+
+
+def _is_content(line: str) -> bool:
+    """Whether a line is neither blank nor a comment."""
+    return line.lstrip()[:1] not in ("", "#", "%")
 
 
 def _parse(
@@ -174,7 +232,7 @@ def _parse(
     """
     limits = low, 2**63 if high is None else high
     for dtype in (np.int32, np.int64):
-        with _lines(path) as lines, warnings.catch_warnings():
+        with read_lines(path) as lines, warnings.catch_warnings():
             warnings.simplefilter("error")  # numpy takes 1.0 for a whole number, and warns
             _, first = _first_line(itertools.islice(lines, skipped, None), 0)
             if not first:
@@ -205,38 +263,38 @@ def _first_error(
     path: str | os.PathLike[str], comment: str, columns: int, low: int, high: int, skipped: int
 ) -> ValueError:
     """What is wrong with the first line that does not hold an edge; arguments as of :func:`_parse`."""
-    with _lines(path) as lines:
+    with read_lines(path) as lines:
         for number, line in enumerate(itertools.islice(lines, skipped, None), skipped + 1):
             if "\0" in line:
                 return ValueError(f"{os.fspath(path)}: not a text file (it has zero bytes)")
             words = line.partition(comment)[0].replace(",", " ").split()
             if not words or words[0].startswith("%"):
                 continue
-            got = f"(got {_shown(line)})"
+            got = f"(got {shown_line(line)})"
             if not all(re.fullmatch(r"-?[0-9]+", word) for word in words[:2]):
-                return _at(
+                return error_at(
                     path, number, f"expected two vertex ids, whole numbers {got}; comments start with #"
                 )
             if len(words) < 2:
-                return _at(path, number, f"expected two vertex ids, 'source destination' {got}")
+                return error_at(path, number, f"expected two vertex ids, 'source destination' {got}")
             if columns == 2 < len(words):
-                return _at(path, number, f"expected 2 columns as before {got}")
+                return error_at(path, number, f"expected 2 columns as before {got}")
             ids = [int(word) for word in words[:2]]
             if min(ids) < 0:
-                return _at(path, number, f"vertex ids must not be negative {got}")
+                return error_at(path, number, f"vertex ids must not be negative {got}")
             if max(ids) >= 2**63:
-                return _at(path, number, f"a vertex id must be less than 2**63 {got}")
+                return error_at(path, number, f"a vertex id must be less than 2**63 {got}")
             if not low <= min(ids) <= max(ids) < high:
-                return _at(path, number, f"vertex ids must be {low}..{high - 1} {got}")
+                return error_at(path, number, f"vertex ids must be {low}..{high - 1} {got}")
     return ValueError(f"{os.fspath(path)}: lines must all be 'source destination', with the same separator")
 
 
-def _shown(line: str) -> str:
+def shown_line(line: str) -> str:
     """A line as it may stand in a message."""
     text = line.strip()
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
-def _at(path: str | os.PathLike[str], line: int, problem: str) -> ValueError:
+def error_at(path: str | os.PathLike[str], line: int, problem: str) -> ValueError:
     """An error with file and line in front, as compilers have it."""
     return ValueError(f"{os.fspath(path)}:{line}: {problem}")

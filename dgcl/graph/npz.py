@@ -1,4 +1,4 @@
-"""The npz graph format: CSR of out-neighbours, features, labels, masks; read without pickle."""
+"""The npz graph format: CSR of out-neighbours, features, labels, masks; scipy's matrices. Read without pickle."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dgcl.graph.build import graph_from_edges, graph_from_out_csr
 from dgcl.graph.csr import Graph, require_graph
 from dgcl.graph.graph_file import GraphFile
 from dgcl.graph.id_arrays import any_outside, as_ids, as_num_nodes
+from dgcl.graph.sources import graph_from_object
 from dgcl.topology.checks import check_path
 from dgcl.topology.read_file import open_file
 
@@ -39,10 +40,14 @@ def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
     """Read the npz graph format; see :func:`dgcl.graph.files.read_graph`."""
     name = os.fspath(path)
     arrays = _load(path)
-    for key in ("num_nodes", "directed", "indptr", "indices"):
-        if key not in arrays:
-            raise ValueError(f"{name}: array {key!r} is missing ({_what_it_is(arrays)})")
     try:
+        if {"format", "shape"} <= arrays.keys():  # scipy's
+            from scipy.sparse import load_npz
+
+            return GraphFile(graph_from_object(load_npz(path), None))
+        for key in ("num_nodes", "directed", "indptr", "indices"):
+            if key not in arrays:
+                raise ValueError(f"array {key!r} is missing ({_what_it_is(arrays)})")
         num_nodes = as_num_nodes(_scalar(arrays.pop("num_nodes"), "num_nodes"))
         directed = bool(_scalar(arrays.pop("directed"), "directed"))
         graph = graph_from_out_csr(arrays.pop("indptr"), arrays.pop("indices"), num_nodes, name="the graph")
@@ -57,7 +62,7 @@ def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
             for mask in MASKS
             if f"{mask}_mask" in arrays
         }
-    except (TypeError, ValueError) as error:
+    except (KeyError, NotImplementedError, TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from None
     return GraphFile(graph, features, labels, masks, extra=arrays)
 
@@ -124,8 +129,6 @@ def _load(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
 
 def _what_it_is(arrays: dict[str, NDArray[Any]]) -> str:
     """A hint for files of other makers."""
-    if {"format", "shape", "indptr"} <= arrays.keys():
-        return "this looks like scipy.sparse.save_npz; pass scipy.sparse.load_npz(path) instead of the path"
     if {"class_source", "class_dests"} <= arrays.keys():
         return "this looks like a plan, which dgcl plan made from a graph"
     return f"it has {', '.join(sorted(arrays)) or 'none'}; dgcl.graph.save_graph writes graph files"

@@ -1,0 +1,60 @@
+"""METIS graphs from text: a header, then for each vertex a line with its neighbours."""
+
+import os
+from array import array
+from itertools import islice
+
+import numpy as np
+
+from dgcl.graph.build import graph_from_out_csr
+from dgcl.graph.csr import Graph
+from dgcl.graph.edge_text import read_lines, shown_line
+
+
+class NotMetisError(ValueError):
+    """A file is no METIS graph, whatever else it may be."""
+
+
+def read_metis(path: str | os.PathLike[str]) -> Graph:
+    """Read a METIS graph: line v, from 1, has the neighbours of vertex v - 1, each an edge from it.
+
+    The header is ``vertices edges [fmt [ncon]]``. Digits of fmt say what else lines have: the vertex's size,
+    ``ncon`` weights of it, and a weight behind each neighbour; none of these is read. Each edge is in the lines of
+    both its ends, a self loop once or twice in its own. A line that begins with ``%`` is a comment; a blank one is a
+    vertex without edges. Edge ids count neighbours.
+
+    Raises:
+        NotMetisError: lines are not what the header says.
+        ValueError: they are, but for the number of edges.
+        OSError: the file cannot be read.
+    """
+    name, starts, neighbours = os.fspath(path), array("q", [0]), array("q")
+    with read_lines(path) as lines:
+        kept = (each for each in lines if each.lstrip()[:1] != "%")
+        line = next(filter(str.strip, kept), "")
+        try:
+            counts = [*map(int, line.split())]
+            num_nodes, num_edges, form, num_weights = counts + [0, 1][len(counts) - 2 :]
+            first, step = form // 100 + form // 10 % 10 * num_weights, 1 + form % 10
+            for line in islice(kept, num_nodes):
+                words = line.split()
+                ids = [*map(int, words[first::step])]
+                if len(words) != first + step * len(ids) or not all(0 < id <= num_nodes for id in ids):
+                    raise ValueError
+                neighbours.extend(ids)
+                starts.append(len(neighbours))
+            if len(starts) <= num_nodes or any(map(str.strip, kept)) or not neighbours:
+                raise ValueError
+        except ValueError:
+            raise NotMetisError(
+                f"{name}: expected a line 'vertices edges [fmt [ncon]]', then one for each vertex: what fmt says, and"
+                f" neighbours from 1 (at vertex {len(starts)}: {shown_line(line)})"
+            ) from None
+    heads, tails = np.array(neighbours) - 1, np.repeat(np.arange(num_nodes), np.diff(starts))
+    if len(np.setdiff1d(tails * num_nodes + heads, heads * num_nodes + tails)):
+        raise NotMetisError(f"{name}: each edge must be in the lines of both its ends")
+    if 2 * num_edges not in (len(heads), len(heads) + np.count_nonzero(heads == tails)):
+        raise ValueError(
+            f"{name}: promises {num_edges} edges, each in two lines, but names {len(heads)} neighbours"
+        )
+    return graph_from_out_csr(starts, heads, num_nodes)
