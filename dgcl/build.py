@@ -19,7 +19,7 @@ from dgcl.grid.grid import Grid
 from dgcl.grid.strategy import GridPlacement
 from dgcl.options import EdgeOptions, PartitionOptions, ReplicaOptions, Settings, settle
 from dgcl.planner import PlanOptions
-from dgcl.prepare.part_files import load_share
+from dgcl.prepare.part_files import compare_rows, load_share
 from dgcl.prepare.share import RankInputs, Share, share_of
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.strategy import Strategy
@@ -228,18 +228,19 @@ def load_comm_info(
     control = context.require_control()
     opened = open_devices(control, device)
     problem: Exception | None = None
-    share, token = None, ""
+    share, stated = None, ("", None)
     try:
         check_calls(timeout, wire)
-        share, token = load_share(parts, control.rank, control.world_size, grid)
+        share, stated = load_share(parts, control.rank, control.world_size, grid)
     except OSError as error:
         problem = ValueError(f"parts: {error.filename or parts} cannot be read: {error.strerror or error}")
     except Exception as error:  # every rank must hear of it, whatever it is
         problem = error
-    tokens = agree(control, problem, token)
+    tokens = agree(control, problem, stated[0])
     if len(set(tokens)) > 1:
         odd = next(rank for rank, other in enumerate(tokens) if other != tokens[0])
         raise ValueError(f"parts: files of rank 0 and rank {odd} were not written together; write them anew")
+    compare_rows(control, stated[1])
     from dgcl.communicator import Communicator
 
     assert share is not None

@@ -1,5 +1,6 @@
 """Opens files that a user named: regular files and standard input."""
 
+import errno
 import os
 import stat
 from typing import BinaryIO
@@ -12,7 +13,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     may never end.
 
     Raises:
-        OSError: The file cannot be opened, or is of another kind.
+        OSError: The file cannot be opened, or is of another kind; names it.
     """
     # Does not wait for a pipe's writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -20,8 +21,12 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     if not stat.S_ISREG(status.st_mode) and not _is_stdin(status):
         os.close(descriptor)
         if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(None, "Is a directory")
-        raise OSError(None, "it is not a regular file; what a program prints can come from /dev/stdin")
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", os.fspath(path))
+        raise OSError(
+            errno.EINVAL,
+            "it is not a regular file; what a program prints can come from /dev/stdin",
+            os.fspath(path),
+        )
     os.set_blocking(descriptor, True)
     return open(descriptor, "rb")
 

@@ -21,14 +21,10 @@ __all__ = ["print_fields", "print_json", "print_table", "say", "seconds", "size"
 _SOON = 3.0  # seconds; of what takes less no time is shown
 
 
-def printable(text: object) -> str:
-    """Text on one line, as a terminal may get it from outside: what is no letter or sign is spelt, as ``\\x1b``."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text))
-
-
 def say(text: object = "", **how: Any) -> None:
-    """Print lines, each as :func:`printable` has it; all that commands print goes through here."""
-    print("\n".join(map(printable, str(text).split("\n"))), **how)
+    """Print text, as all commands do: what is no letter or sign, as names of files may hold, is spelt (``\\x1b``)."""
+    plain = (each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in str(text))
+    print("".join(plain), **how)
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -44,14 +40,14 @@ def _plain(value: object) -> object:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print rows under a header: the first ``left`` columns flush left, the others flush right."""
-    say(table(header, [[*map(printable, row)] for row in rows], range(left)))
+    say(table(header, rows, range(left)))
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
     """Print "name  value" lines with the values aligned."""
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
-        say(f"{name.ljust(width)}  {printable(value)}".rstrip())
+        say(f"{name.ljust(width)}  {value}".rstrip())
 
 
 def print_legend(meanings: dict[str, str]) -> None:
@@ -66,7 +62,7 @@ def print_written(*files: tuple[str, str | None]) -> None:
     for what, path in files:
         if path is not None:
             link = f", a link to {os.path.realpath(path)}" if os.path.islink(path) else ""
-            say(f"{what} written to {printable(path)}{printable(link)}")
+            say(f"{what} written to {path}{link}")
 
 
 @contextmanager
@@ -96,7 +92,8 @@ def step(what: str) -> Iterator[None]:
     over, begin = threading.Event(), time.monotonic()
 
     def show(text: str) -> None:
-        print(f"\r\x1b[K{printable(text)}", end="", file=sys.stderr, flush=True)
+        print("\r\x1b[K", end="", file=sys.stderr)
+        say(text, end="", file=sys.stderr, flush=True)
 
     def watch() -> None:
         while not over.wait(1):

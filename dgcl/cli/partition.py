@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,10 +131,7 @@ def _check_folder(out: str) -> None:
         raise CliError(f"--out {out}: is a file, name a folder, or leave out the slash")
     if folder.is_dir() and any(not is_of_parts(entry.name) for entry in folder.iterdir()):
         raise CliError(f"--out {out}: has other files in it, name a new folder")
-    if not folder.parent.is_dir():
-        raise CliError(f"--out {out}: there is no folder {folder.parent}")
-    if not os.access(folder if folder.is_dir() else folder.parent, os.W_OK):
-        raise CliError(f"--out {out}: no permission to write there")
+    check_output("--out", str(folder / "plan.npz" if folder.is_dir() else folder), {})
 
 
 def _write_parts(

@@ -142,6 +142,12 @@ def guess_num_nodes(
     return guess
 
 
+def is_symmetric(src: NDArray[Any], dst: NDArray[Any], num_nodes: int) -> bool:
+    """Tell whether each edge has its opposite, as often."""
+    pairs = (a.astype(np.int64) * num_nodes + b for a, b in ((src, dst), (dst, src)))
+    return bool(np.array_equal(*map(np.sort, pairs)))
+
+
 def first_outside(ids: NDArray[Any], num_nodes: int) -> int:
     """The position of the first id that is negative or not below ``num_nodes``, or -1."""
     return int(np.argmax((ids < 0) | (ids >= num_nodes))) if any_outside(ids, num_nodes) else -1

@@ -131,8 +131,9 @@ def _below_counts(path: str | os.PathLike[str], skipped: int, symmetric: bool) -
         if counts is None:
             return None
         num_nodes, num_edges = map(int, counts.groups())
-        found = sum(1 for _ in itertools.islice(filter(_is_content, lines), num_edges + 1))
-    for low in (0, 1) if found == num_edges else ():
+        if sum(1 for _ in itertools.islice(filter(_is_content, lines), num_edges + 1)) != num_edges:
+            return None
+    for low in 0, 1:
         with suppress(ValueError):
             ids = _parse(path, comment="#", low=low, high=num_nodes + low, skipped=skipped + 1)
             return TextEdges(*ids, num_nodes, symmetric, low)
@@ -270,22 +271,20 @@ def _first_error(
             words = line.partition(comment)[0].replace(",", " ").split()
             if not words or words[0].startswith("%"):
                 continue
-            got = f"(got {shown_line(line)})"
-            if not all(re.fullmatch(r"-?[0-9]+", word) for word in words[:2]):
-                return error_at(
-                    path, number, f"expected two vertex ids, whole numbers {got}; comments start with #"
-                )
-            if len(words) < 2:
-                return error_at(path, number, f"expected two vertex ids, 'source destination' {got}")
-            if columns == 2 < len(words):
-                return error_at(path, number, f"expected 2 columns as before {got}")
-            ids = [int(word) for word in words[:2]]
-            if min(ids) < 0:
-                return error_at(path, number, f"vertex ids must not be negative {got}")
-            if max(ids) >= 2**63:
-                return error_at(path, number, f"a vertex id must be less than 2**63 {got}")
-            if not low <= min(ids) <= max(ids) < high:
-                return error_at(path, number, f"vertex ids must be {low}..{high - 1} {got}")
+            ids = [int(word) for word in words[:2] if re.fullmatch(r"-?[0-9]+", word)]
+            for wrong, problem in (
+                (
+                    len(ids) < len(words[:2]),
+                    "expected two vertex ids, whole numbers {}; comments start with #",
+                ),
+                (len(ids) < 2, "expected two vertex ids, 'source destination' {}"),
+                (columns == 2 < len(words), "expected 2 columns as before {}"),
+                (min(ids, default=0) < 0, "vertex ids must not be negative {}"),
+                (max(ids, default=0) >= 2**63, "a vertex id must be less than 2**63 {}"),
+                (not all(low <= id < high for id in ids), f"vertex ids must be {low}..{high - 1} {{}}"),
+            ):
+                if wrong:
+                    return error_at(path, number, problem.format(f"(got {shown_line(line)})"))
     return ValueError(f"{os.fspath(path)}: lines must all be 'source destination', with the same separator")
 
 

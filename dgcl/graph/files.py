@@ -25,8 +25,8 @@ from dgcl.topology.checks import check_choice, check_flag, check_path, shown
 
 __all__ = ["GraphFile", "read_graph", "save_graph"]
 
-#: Kinds of files by what `format` calls them.
-FORMATS = {"edges": "edge list", "metis": "METIS", "mtx": "Matrix Market", "npz": "npz"}
+#: Kinds of files.
+FORMATS = ("edges", "metis", "mtx", "npz")
 #: How files of others begin, and what makes a graph of one that is called {0}.
 _OTHERS = {
     rb"\x93NUMPY": "one array (npy) is no graph file; pass the array itself, np.load({0})",
@@ -36,12 +36,7 @@ _OTHERS = {
     " dgcl.graph.as_graph(pickle.load(open({0}, 'rb')))",
     rb"\x3f\xa1\xb4\x46\xf0\x4f\x2e\xdd": "DGL wrote it; dgcl.graph.as_graph(dgl.load_graphs({0})[0][0])",
     rb"\x28\xb5\x2f\xfd": "it is compressed by Zstandard; unpack it: zstd -d {0}",
-    rb"\x04\x22\x4d\x18": "it is compressed by LZ4; unpack it: lz4 -d {0}",
-    rb"7z\xbc\xaf\x27\x1c": "it is an archive; unpack it: 7z x {0}",
     rb".{257}ustar": "it is an archive; unpack it: tar -xf {0}",
-    rb"\x89HDF": "it is HDF5; pass its edges as an array of shape (2, E): dgcl.graph.as_graph(h5py.File({0})[...][()])",
-    rb"\s*<": "it is XML; dgcl.graph.as_graph(networkx.read_graphml({0})), or networkx.read_gexf",
-    rb"\*[Vv]ertices": "it is of Pajek; dgcl.graph.as_graph(networkx.read_pajek({0}))",
 }
 
 
@@ -97,16 +92,16 @@ def read_graph(
     check_flag(compact, "compact")
     if undirected is not None:
         check_flag(undirected, "undirected")
-    kind = _kind(path) if format is None else FORMATS[check_choice(format, "format", FORMATS)]
-    if kind != "edge list" and (compact or undirected):
+    kind = _kind(path) if format is None else check_choice(format, "format", FORMATS)
+    if kind != "edges" and (compact or undirected):
         raise ValueError(
             f"{name}: compact and undirected are for text edge lists (this is {kind}); format='edges' reads one"
         )
     if kind == "npz":
         result = read_npz_graph(path)
-    elif kind == "Matrix Market":
+    elif kind == "mtx":
         result = GraphFile(_graph_of(name, read_matrix_market(path)))
-    elif kind == "METIS":
+    elif kind == "metis":
         result = GraphFile(read_metis(path))
     else:
         result = _edge_list(path, num_nodes, compact, undirected, counts=format is None)
@@ -161,11 +156,11 @@ def _kind(path: str | os.PathLike[str]) -> str:
             f"{name}: not an npz archive, though it is called so; write it with np.savez, or call it what it is"
         )
     if head.lower().startswith(MARKET_BANNER) or re.search(r"\.mtx(\.\w+)?$", name):
-        return "Matrix Market"
+        return "mtx"
     with suppress(NotMetisError):
         read_metis(path)
-        return "METIS"
-    return "edge list"
+        return "metis"
+    return "edges"
 
 
 def _edge_list(

@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 
-from dgcl.graph.build import graph_from_out_csr
+from dgcl.graph.build import graph_from_out_csr, is_symmetric
 from dgcl.graph.csr import Graph
 from dgcl.graph.edge_text import read_lines, shown_line
 
@@ -51,7 +51,7 @@ def read_metis(path: str | os.PathLike[str]) -> Graph:
                 f" neighbours from 1 (at vertex {len(starts)}: {shown_line(line)})"
             ) from None
     heads, tails = np.array(neighbours) - 1, np.repeat(np.arange(num_nodes), np.diff(starts))
-    if len(np.setdiff1d(tails * num_nodes + heads, heads * num_nodes + tails)):
+    if not is_symmetric(tails, heads, num_nodes):
         raise NotMetisError(f"{name}: each edge must be in the lines of both its ends")
     if 2 * num_edges not in (len(heads), len(heads) + np.count_nonzero(heads == tails)):
         raise ValueError(

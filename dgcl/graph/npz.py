@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.graph.build import graph_from_edges, graph_from_out_csr
+from dgcl.graph.build import graph_from_edges, graph_from_out_csr, is_symmetric
 from dgcl.graph.csr import Graph, require_graph
 from dgcl.graph.graph_file import GraphFile
 from dgcl.graph.id_arrays import any_outside, as_ids, as_num_nodes
@@ -77,7 +77,7 @@ def write_npz_graph(
     by_source = graph_from_edges(dst, src, graph.num_nodes)  # the in-edges of the reversed graph
     arrays: dict[str, Any] = {
         "num_nodes": np.int64(graph.num_nodes),
-        "directed": np.bool_(not _is_symmetric(graph, by_source)),
+        "directed": np.bool_(not is_symmetric(src, dst, graph.num_nodes)),
         "indptr": by_source.indptr,
         "indices": by_source.indices,
     }
@@ -150,17 +150,6 @@ def _check_both_directions(graph: Graph) -> None:
             f"directed is false, so both directions must be stored, but vertex {v} has {out_degrees[v]} "
             f"out-edges and {in_degrees[v]} in-edges"
         )
-
-
-def _is_symmetric(graph: Graph, by_source: Graph) -> bool:
-    """Whether each edge has its opposite, as often."""
-    if not np.array_equal(graph.indptr, by_source.indptr):
-        return False
-    # Listing by source, then by destination again, sorts every row; so equal multisets become equal arrays.
-    heads = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-    rows_in = graph_from_edges(heads, graph.indices, graph.num_nodes).indices
-    rows_out = graph_from_edges(heads, by_source.indices, graph.num_nodes).indices
-    return bool(np.array_equal(rows_in, rows_out))
 
 
 def _features(arrays: dict[str, NDArray[Any]], num_nodes: int) -> NDArray[Any] | csr_array[Any] | None:

@@ -19,7 +19,8 @@ ever executed.
 
 All files are written in a folder of their own inside ``DIR`` and then renamed. A writer killed before the renames
 leaves the old parts unchanged. A writer killed between two renames leaves a mix, which is refused: ranks compare
-the set ids of their parts, and each rank compares the plan's fingerprint with its part's.
+the set ids of their parts, and each rank compares the plan's fingerprint with its part's. They also compare what
+their parts say of the rows that they exchange: ids and degrees at the owner and where a row arrives.
 """
 
 import hashlib
@@ -38,9 +39,14 @@ import numpy as np
 from dgcl.grid.grid import Grid, as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
+from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.check import verify_plan
 from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
+from dgcl.program.compile import Frame
+from dgcl.ranks.control import Control
+from dgcl.ranks.whole_rows import agree
 from dgcl.relation.local_graph import LocalGraph, NumberedEdges
+from dgcl.topology.read_file import open_file
 
 MAGIC = b"DGCLPART"
 SCHEMA = "dgcl-part/4"
@@ -105,8 +111,8 @@ def save_parts(folder: str | os.PathLike[str], inputs: Sequence[RankInputs]) -> 
 
 def load_share(
     folder: str | os.PathLike[str], rank: int, world_size: int, grid: Any = None
-) -> tuple[Share, str]:
-    """Make a rank's share from its part; and the id of the set that the part belongs to.
+) -> tuple[Share, tuple[str, RankInputs]]:
+    """Make a rank's share from its part; and the id of the set that the part belongs to, and what it holds.
 
     Raises:
         ValueError: The folder or the file is missing, damaged, or for another rank, number of ranks or ``grid`` (None:
@@ -119,7 +125,7 @@ def load_share(
     if not path.exists():
         raise ValueError(f"parts: {_what_is_missing(path, world_size)}")
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             memory = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
         header = _checked_header(memory)
         if header["world_size"] != world_size:
@@ -129,7 +135,8 @@ def load_share(
                 f"it is for rank {header['rank']} of {header['world_size']}, and this is rank {rank} of {world_size}"
             )
         arrays = {name: _array(memory, name, *about) for name, about in header["arrays"].items()}
-        share = share_of(_inputs(header, arrays, Path(folder)))
+        inputs = _inputs(header, arrays, Path(folder))
+        share = share_of(inputs)
         _check_edges(share.local, share.sizes[1])
         stored, expected = share.grid or Grid(world_size), None if grid is None else as_grid(grid, world_size)
         if expected not in (None, stored):
@@ -139,7 +146,27 @@ def load_share(
             )
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"parts: {path}: {error}") from error
-    return share, str(header["set"])
+    return share, (f"{header['set']} {header['exchanges']}", inputs)
+
+
+def compare_rows(control: Control, inputs: RankInputs) -> None:
+    """Compare ids and degrees of the rows that reach this rank with those in the parts of their owners. Collective.
+
+    Raises:
+        ValueError: Some rank's differ; on every rank.
+    """
+    problem = None
+    for each in inputs.exchanges:
+        frame = Frame.of(each.plan.relation, without_idle_relays(each.plan), each.num_owned)
+        rows, places = np.vstack(each.owned)[:, each.wanted_rows], frame.places_of(control.rank)
+        reach = (np.isin(places, frame.places_through(peer)) for peer in range(control.world_size))
+        theirs = control.all_to_all([rows[:, chosen] for chosen in reach])
+        if not np.array_equal(np.concatenate(theirs, axis=1), np.vstack(each.incoming)):
+            problem = ValueError(
+                f"parts: the file of rank {control.rank} has other ids or degrees for vertices of exchange"
+                f" {each.name!r} than the files of their owners; {ANEW}"
+            )
+    agree(control, problem)
 
 
 def _what_is_missing(path: Path, world_size: int) -> str:

@@ -18,6 +18,11 @@ from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology.checks import shown
 from dgcl.topology.garbage import no_garbage_search
 
+#: What a report has from the plan as it is there.
+_STATED = (
+    "method", "world_size", "row_bytes", "num_stages", "predicted_seconds", "lower_bound_seconds", "gap",
+    "direct_seconds", "fingerprint",
+)  # fmt: skip
 _RELATIVE = 1e-9  # room for the order of additions in another numpy, nothing more
 
 
@@ -181,25 +186,18 @@ def check_plan_file(path: str | os.PathLike[str]) -> Report:
     except PlanError as error:
         raise PlanError(f"{os.fspath(path)}: {error}") from None
     relation, trees = plan.relation, plan.trees
+    stated = {name: getattr(plan, name) for name in _STATED}
     return Report(
         path=os.fspath(path),
-        method=plan.method,
-        world_size=plan.world_size,
-        row_bytes=plan.row_bytes,
+        **stated,
         num_classes=relation.num_classes,
         num_trees=trees.num_trees,
         num_edges=trees.num_edges,
-        num_stages=plan.num_stages,
         boundary_vertices=relation.num_vertices,
         deliveries=relation.deliveries,
         bytes_needed=relation.deliveries * plan.row_bytes,
         bytes_sent=trees.rows_moved() * plan.row_bytes,
-        predicted_seconds=plan.predicted_seconds,
-        lower_bound_seconds=plan.lower_bound_seconds,
-        gap=plan.gap,
-        direct_seconds=plan.direct_seconds,
         cut_bound_seconds=cut.seconds,
         fold_seconds=fold,
         fold_bound_seconds=fold_bound,
-        fingerprint=plan.fingerprint,
     )
