@@ -111,11 +111,11 @@ def read_edge_list(
     if edges is None:
         edges = TextEdges(*_parse(path, comment="#", high=num_nodes), num_nodes, symmetric)
     announced = ANNOUNCED.search(header)
-    if announced:
+    if announced and len(edges.src):
         num_nodes, num_edges = int(announced[1] or announced[4]), int(announced[2] or announced[3])
         ids = np.unique(np.concatenate([edges.src, edges.dst]))
-        from_0 = ids[-1:] + (ids[:1] == 0)  # or from 1: then the largest id is their number
-        if num_edges != len(edges.src) or num_nodes not in (edges.num_nodes, len(ids), *from_0):
+        from_1 = ids[-1] + (ids[0] == 0)  # then the largest is their number
+        if num_edges != len(edges.src) or num_nodes not in (edges.num_nodes, len(ids), ids[-1] + 1, from_1):
             warnings.warn(
                 f"{os.fspath(path)}: a comment announces {num_nodes} vertices and {num_edges} edges, but there are"
                 f" {len(edges.src)} edges, of {len(ids)} vertices; num_nodes (--num-nodes) adds some without edges",

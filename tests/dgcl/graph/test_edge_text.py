@@ -1,7 +1,10 @@
 """Text edge lists and Matrix Market files: what their lines mean, and errors that name file and line."""
 
+import bz2
 import gzip
 import io
+import lzma
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ class TestEdgeList:
             "commas-windows": ("0,1\r\n1,2\r\n", [(0, 1), (1, 2)]),
             "comments-and-blank-lines": ("# Nodes: 9\n\n  \n# more\n0 1\n", [(0, 1)]),
             "comments-behind": ("0 1 # why\n2 0#why\n", [(0, 1), (2, 0)]),
-            "more-columns": ("% bip\n3 1 0.5 1082040961\n1 3 nan -7\n", [(3, 1), (1, 3)]),
+            "more-columns": ("% asym\n3 1 0.5 1082040961\n1 3 nan -7\n", [(3, 1), (1, 3)]),
             "repeats-and-loops": ("2 0\n2 0\n1 1\n", [(2, 0), (2, 0), (1, 1)]),
             "byte-order-mark": ("\ufeff0 1\n", [(0, 1)]),
             "leading-zeros": ("  007   1  \n", [(7, 1)]),
@@ -41,10 +44,9 @@ class TestEdgeList:
             "commas-and-blanks": ("0, 1 # why\n 1 ,2\n", [(0, 1), (1, 2)]),
         },
     )
-    @named("packed", {"plain": False, "gzip": True})
-    def test_lines_are_edges(self, tmp_path, text: str, edges: Any, packed: bool):
-        data = gzip.compress(text.encode()) if packed else text.encode()
-        graph = read_graph(write(tmp_path / "graph", data)).graph
+    @named("pack", {"plain": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress})
+    def test_lines_are_edges(self, tmp_path, text: str, edges: Any, pack: Any):
+        graph = read_graph(write(tmp_path / "graph", pack(text.encode()))).graph
         assert edge_list(graph) == edges
         assert graph.num_nodes == max(map(max, edges)) + 1
 
@@ -77,6 +79,26 @@ class TestEdgeList:
             assert file.undirected is (undirected if said is None else said)
             assert file.graph.num_edges == (8 if file.undirected else 4)
 
+    @named(
+        "header, warned",
+        {
+            "right": ("# Nodes: 3 Edges: 2", ""),
+            "right-but-for-gaps": ("# x\n# Nodes: 2\tEdges: 2", ""),
+            "right-from-1": ("% sym unweighted\n% 2 2 2", ""),
+            "more-vertices": (
+                "# Nodes: 9 Edges: 2",
+                "9 vertices and 2 edges, but there are 2 edges, of 2 vertices",
+            ),
+            "fewer-edges": ("# Nodes: 3 Edges: 1", "3 vertices and 1 edges, but there are 2 edges"),
+            "more-edges": ("% asym positive\n% 3 2 2", "2 vertices and 3 edges, but there are 2 edges"),
+        },
+    )
+    def test_a_comment_that_announces_other_numbers_is_a_warning(self, tmp_path, header: str, warned: str):
+        with warnings.catch_warnings(record=True) as found:
+            read_graph(write(tmp_path / "g.txt", f"{header}\n1 2\n2 1\n"))
+        assert bool(found) == bool(warned)
+        assert all(warned in str(each.message) for each in found)
+
     def test_number_of_vertices_may_be_given(self, tmp_path):
         path = write(tmp_path / "g", "0 1\n")
         assert read_graph(path, num_nodes=5).graph.num_nodes == 5
@@ -106,6 +128,10 @@ class TestEdgeList:
             "commas-then-blanks": ("0,1\n1 2\n", {}, "with the same separator"),
             "wide-ids-then-words": (f"0 {2**31}\n0 x\n", {}, r":2: .*whole numbers"),
             "cut-gzip": (gzip.compress(b"0 1\n" * 999)[:-9], {}, "damaged gzip"),
+            "cut-bzip2": (bz2.compress(b"0 1\n" * 999)[:-9], {}, "damaged bz2"),
+            "cut-xz": (lzma.compress(b"0 1\n" * 999)[:-9], {}, "damaged lzma"),
+            "no-xz": (b"\xfd7zXZ\x00 0 1\n", {}, "damaged lzma"),
+            "two-sets": ("% bip unweighted\n1 1\n1 2\n2 1\n", {}, "two sets of vertices.*make them one: "),
             "compact": ("0 1\n", {"compact": True, "num_nodes": 9}, "has 2 vertices, but num_nodes is 9"),
         },
     )

@@ -1,11 +1,16 @@
 """dgcl.graph.files: npz files, read as they were written, and errors that name the array at fault."""
 
+import gzip
+import pickle
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from hypothesis import given
 
 from dgcl.graph import GraphFile, as_graph, read_graph, save_graph
@@ -123,10 +128,45 @@ class TestNpz:
         with pytest.raises(ValueError, match=message):
             read_bytes(tmp_path, content)
 
-    def test_scipys_own_files_are_told_how_to_go_in(self, tmp_path):
-        sp.save_npz(tmp_path / "g.npz", sp.csr_array(np.eye(3)))
-        with pytest.raises(ValueError, match=r"scipy\.sparse\.load_npz"):
+    @pytest.mark.parametrize("kind", ["csr", "csc", "coo", "bsr", "dia"])
+    def test_scipys_own_files(self, tmp_path, kind: str):
+        dense = np.diag([1, 2, 3, 4], 1) + np.diag([5, 6, 7], -2)
+        for to in (sp.csr_array(dense), sp.csr_matrix(dense)):
+            sp.save_npz(tmp_path / "g.npz", to.asformat(kind))
+            found = read_graph(tmp_path / "g.npz").graph
+            assert (found.num_nodes, {*edge_list(found)}) == (
+                5,
+                {*zip(*map(list, dense.nonzero()), strict=True)},
+            )
+        np.savez(tmp_path / "g.npz", format=kind, shape=(5, 5))
+        with pytest.raises(ValueError, match=r"g\.npz: "):
             read_graph(tmp_path / "g.npz")
+
+    @named(
+        "content, line",
+        {
+            "torch": (torch.save, "dgcl.graph.as_graph(torch.load({}, weights_only=False))"),
+            "old-torch": (
+                partial(torch.save, _use_new_zipfile_serialization=False),
+                "dgcl.graph.as_graph(torch.load({}, weights_only=False))",
+            ),
+            "pickle": (pickle.dump, "dgcl.graph.as_graph(pickle.load(open({}, 'rb')))"),
+            "dgl": (bytes.fromhex("3fa1b446f04f2edd02"), "dgcl.graph.as_graph(dgl.load_graphs({})[0][0])"),
+            "zstandard": (bytes.fromhex("28b52ffd"), "zstd -d {}"),
+            "tar": (gzip.compress(bytes(257) + b"ustar"), "tar -xf {}"),
+        },
+    )
+    def test_files_of_others_are_named_with_the_line_that_converts_them(
+        self, tmp_path, content: Any, line: str
+    ):
+        path, edges = tmp_path / "g.bin", torch.tensor([[0, 1, 2], [1, 2, 0]])
+        with path.open("wb") as file:
+            file.write(content) if isinstance(content, bytes) else content(edges, file)
+        line = line.format(repr(str(path)))
+        with pytest.raises(ValueError, match=re.escape(line)):
+            read_graph(path)
+        if callable(content):
+            assert eval(line, {"dgcl": dgcl, "pickle": pickle, "torch": torch}).num_edges == 3
 
     @pytest.mark.parametrize("option", ["compact", "undirected"])
     def test_options_of_edge_lists_are_refused(self, tmp_path, option: str):

@@ -43,10 +43,23 @@ def read(folder: Path, text: str, **options: object) -> str:
         "edges-of-a-triangle": ("3 4\n1 2\n2 3\n3 1\n", "5: 3>4 1>2 2>3 3>1"),
         "an-edge-and-a-blank-line": ("1 0\n\n", "2: 1>0"),
         "as-many-edges-as-vertices": ("2 5\n1 1\n1 2\n", "6: 2>5 1>1 1>2"),
+        "counts-above-edges": ("4 3\n0 1\n2 0\n1 1\n", "4: 0>1 2>0 1>1"),
+        "counts-above-weighted-edges": ("# mine\n\n3 2\n# more\n0 1 .5\n\n2 0 7\n", "3: 0>1 2>0"),
+        "three-counts-commas": ("3,3,2\r\n0,1,5\r\n1,0,6\r\n", "3: 0>1 1>0"),
+        "counts-above-edges-from-1": ("4 3\n1 4\n4 2\n4 3\n", "4: 0>3 3>1 3>2"),
+        "counts-above-edges-of-a-cycle": ("4 4\n1 2\n2 3\n3 4\n4 1\n", "4: 0>1 1>2 2>3 3>0"),
+        "no-counts-ids-are-larger": ("4 2\n0 1\n4 2\n", "5: 4>2 0>1 4>2"),
+        "no-counts-others-follow": ("4 2\n0 1\n", "5: 4>2 0>1"),
     },
 )
-def test_lines_are_neighbours_where_all_agree(tmp_path, text: str, edges: str):
+def test_lines_are_neighbours_where_all_agree_and_else_edges(tmp_path, text: str, edges: str):
     assert read(tmp_path, text) == edges
+
+
+def test_ids_below_counts_are_those_of_the_file(tmp_path):
+    (tmp_path / "g").write_text("9 2\n1 9\n9 5\n")
+    for compact, ids in (False, range(1, 10)), (True, (1, 5, 9)):
+        assert list(read_graph(tmp_path / "g", compact=compact).node_ids) == [*ids]
 
 
 @named("first, behind", {"plain": ("300 900", ""), "weighted": ("300 900 001", " 3")})
