@@ -10,10 +10,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run_simulated(module: str) -> dict[str, Any]:
+def run_simulated(module: str, *arguments: str) -> dict[str, Any]:
     """What ``python -m module`` prints, a JSON object."""
     run = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
         capture_output=True,

@@ -4,9 +4,12 @@ import pytest
 
 from tests.kernels.cuda_flag_cases import FLAG_CASES
 from tests.kernels.cuda_row_cases import ROW_CASES
+from tests.samples import slow
 from tests.simulated import run_simulated
 
+NAMES = [*ROW_CASES, *FLAG_CASES]
 
-@pytest.mark.slow
-def test_kernels_in_the_simulator():
-    assert run_simulated("tests.kernels.cuda_simulation") == dict.fromkeys([*ROW_CASES, *FLAG_CASES], "")
+
+@pytest.mark.parametrize("names", [NAMES[::6], slow(NAMES)], ids=["some", "all"])
+def test_kernels_in_the_simulator(names: list[str]):
+    assert run_simulated("tests.kernels.cuda_simulation", *names) == dict.fromkeys(names, "")

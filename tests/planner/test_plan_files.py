@@ -125,6 +125,7 @@ def test_broken_arrays(plan: Plan, tmp_path, changes: dict[str, Any], message: s
         "another size": ({"topology": line(4).to_json()}, "has 4 devices for 3 ranks"),
         "no topology": ({"topology": {}}, "lists its links explicitly"),
         "method a number": ({"method": 3}, "meta.method must be a string"),
+        "method a colour": ({"method": "\x1b[31mspst"}, "meta.method must be printable"),
         "no fingerprint": ({"fingerprint": None}, "meta.fingerprint must be a string"),
     },
 )

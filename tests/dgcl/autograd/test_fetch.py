@@ -59,6 +59,20 @@ def test_rows_of_every_type_keep_their_bits(dtype: torch.dtype):
     assert all(torch.equal(each, features.flip(0)) for each in on_ranks(2, run))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_of_sixteen_bits_are_rounded_once(dtype: torch.dtype):
+    """Added in 16 bits, 900 times ten would be another number, or stop to grow."""
+
+    def run(comm: Communicator) -> Tensor:
+        x = dgcl.dispatch_features(rows(2).to(dtype)).requires_grad_()
+        (dgcl.fetch(x, torch.full((300,), 5)) * 10).sum().backward()
+        return dgcl.collect(x.grad, None)
+
+    expected = torch.zeros(NUM_NODES, 2, dtype=dtype)
+    expected[5] = 9000
+    assert all(torch.equal(each, expected) for each in on_ranks(3, run))
+
+
 def test_repeated_ids_are_added_in_a_fixed_order():
     def run(comm: Communicator) -> Tensor:
         x = dgcl.dispatch_features(rows(4).float()).requires_grad_()

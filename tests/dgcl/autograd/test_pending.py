@@ -69,24 +69,34 @@ def test_gradients_are_added_in_place(case: Case, dtype: torch.dtype):
     assert all(dgcl.launch(folds, 3, case.name, 3, dtype))
 
 
-def complex_gradients(how: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    comm = build("directed", 3)
+def complex_gradients(how: str, channel: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    comm = build("directed", 3, channel)
     generator = torch.Generator().manual_seed(1)
     whole = torch.randn(comm.num_nodes, 3, dtype=torch.complex128, generator=generator)
     x = whole[comm.owned_ids].requires_grad_()
-    given = x.conj() if how == "conjugate" else x
-    halo = comm.expand_async(given).wait()
+    view, carried_out = VIEWS[how]
+    halo = comm.expand_async(view(x)).wait()
     (halo * halo).real.sum().backward()
     y = x.detach().clone().requires_grad_()
-    expected = comm.expand(y.conj().resolve_conj() if how == "conjugate" else y)[comm.num_owned :]
+    expected = comm.expand(carried_out(y))[comm.num_owned :]
     (expected * expected).real.sum().backward()
     assert torch.equal(halo, expected)
+    assert torch.equal(halo, carried_out(whole)[comm.halo_ids])
     return x.grad, y.grad
 
 
-@pytest.mark.parametrize("how", ["plain", "conjugate"])
-def test_complex_rows_have_gradients(how: str):
-    for found, expected in dgcl.launch(complex_gradients, 3, how):
+#: Lazy views of memory that holds something else, and the same carried out.
+VIEWS = {
+    "plain": (torch.clone, torch.clone),
+    "conjugate": (torch.conj, torch.conj_physical),
+    "negative": (lambda x: x.conj().imag, lambda x: x.imag * -1),
+}
+
+
+@pytest.mark.parametrize("channel", ["auto", "collective"])
+@pytest.mark.parametrize("how", VIEWS)
+def test_complex_rows_have_gradients(how: str, channel: str):
+    for found, expected in dgcl.launch(complex_gradients, 3, how, channel):
         assert expected.abs().max() > 0
         torch.testing.assert_close(found, expected)
 
@@ -189,18 +199,21 @@ def test_baselines_exchange_halo_rows_too():
 # Misuse
 
 
-def _changed(channel: str):
+def _changed(channel: str, verb: str):
     comm = build("directed", 2, channel)
-    rows = torch.zeros(comm.num_owned, 2)
-    pending = dgcl.graph_allgather_async(rows)
+    owned, halo = torch.zeros(comm.num_owned, 2), torch.zeros(comm.num_halo, 2)
+    rows, into = (halo, [owned]) if verb == "fold" else (owned, [])
+    pending = getattr(comm.transport, f"begin_{verb}")(rows)
     rows += 1
-    pending.wait()
+    pending.wait(*into)
 
 
-@pytest.mark.parametrize("channel", ["auto", "collective"])
-def test_rows_that_change_are_noticed(channel: str):
+@pytest.mark.parametrize(
+    "channel, verb", [("auto", "expand"), ("collective", "expand"), ("collective", "fold")]
+)
+def test_rows_that_change_are_noticed(channel: str, verb: str):
     with pytest.raises(RuntimeError, match="rows were changed in place between the start"):
-        dgcl.launch(_changed, 2, channel)
+        dgcl.launch(_changed, 2, channel, verb)
 
 
 def _second_call(what: str) -> str:

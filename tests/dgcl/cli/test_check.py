@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dgcl.planner.plan_io import fingerprint
 from tests.dgcl.cli.support import Run
 from tests.samples import named
 
@@ -33,13 +34,29 @@ LIES = [
 ]
 
 
-@named("changes, reason", {lie[0]: lie[1:] for lie in LIES})
-def test_lie_in_the_meta(run: Run, plan_file: Path, changes: dict[str, object], reason: str):
-    with np.load(plan_file) as file:
+def rewrite(path: Path, signed: bool, **changes: object):
+    with np.load(path) as file:
         arrays = dict(file)
     meta = {**json.loads(str(arrays["meta"])), **changes}
-    np.savez(plan_file, **{**arrays, "meta": np.array(json.dumps(meta))})
+    if signed:
+        meta["fingerprint"] = fingerprint(arrays, meta)
+    np.savez(path, **{**arrays, "meta": np.array(json.dumps(meta))})
+
+
+@named("changes, reason", {lie[0]: lie[1:] for lie in LIES})
+def test_lie_in_the_meta(run: Run, plan_file: Path, changes: dict[str, object], reason: str):
+    rewrite(plan_file, False, **changes)
     assert_rejected(run, plan_file, reason)
+
+
+def test_a_forged_bound_is_not_said_to_be_proved(run: Run, plan_file: Path):
+    """Two rows of 512 B must leave rank 0, over 4 GB/s: 256 ns; the plan takes half as much more."""
+    cost = run("check", plan_file, "--json").json["predicted_seconds"]
+    rewrite(plan_file, True, lower_bound_seconds=cost, gap=0.0)
+    report, text = run("check", plan_file, "--json").json, run("check", plan_file).out
+    assert report["cut_bound_seconds"] == report["fold_bound_seconds"] == pytest.approx(256e-9)
+    assert "256 ns by cuts, proved; the plan is 50.00% above it\n" in text
+    assert "bound 384 ns, gap 0.00%: not proved here" in text
 
 
 def test_row_that_does_not_arrive(run: Run, plan_file: Path):

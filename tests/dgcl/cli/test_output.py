@@ -2,13 +2,18 @@
 
 import io
 import json
+import os
+import re
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dgcl import cli
 from dgcl.cli.output import print_json, print_legend, print_table, print_written, step
+from tests.dgcl.cli.support import Run
 
 
 def test_table_is_aligned(capsys):
@@ -25,6 +30,20 @@ def test_json_takes_numpy_values(capsys):
 def test_json_refuses_what_json_has_not(value: object):
     with pytest.raises((ValueError, TypeError)):
         print_json({"a": value})
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\x07\x7f", "\x9b31m", "\u202egpj", os.fsdecode(b"\xff")], ids=ascii)
+def test_what_comes_from_outside_is_spelt(run: Run, folder: Path, name: str):
+    for line in "check", "topo show", "partition graph.txt --ranks 2 --out":
+        outcome = run(*line.split(), name)
+        text = outcome.out + outcome.err
+        assert repr(name)[1:-1] in text
+        assert text.replace("\n", "").isprintable()
+
+
+def test_commands_print_by_one_function():
+    texts = {path.name: path.read_text() for path in Path(cli.__file__).parent.glob("*.py")}
+    assert [name for name, text in texts.items() if re.search(r"\bprint\(", text)] == ["output.py"]
 
 
 class Terminal(io.StringIO):

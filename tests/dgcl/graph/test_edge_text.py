@@ -106,41 +106,44 @@ class TestEdgeList:
         assert read_graph(write(tmp_path / "none", "# none\n"), num_nodes=5).graph.num_edges == 0
 
     @named(
-        "text, options, message",
+        "text, message",
         {
-            "words": ("0 1\na b\n", {}, r":2: expected two vertex ids, whole numbers \(got 'a b'\)"),
-            "header": ("source,target\n0,1\n", {}, r":1: .*'source,target'"),
-            "one-column": ("0 1\n\n# x\n5\n", {}, r":4: expected two vertex ids.*'5'"),
-            "half-a-number": ("0 1\n2 x3\n", {}, r":2: .*whole numbers"),
-            "number-and-more": ("0 1\n2 3x\n", {}, r":2: .*whole numbers"),
-            "float": ("0 1.0\n", {}, r":1: .*whole numbers \(got '0 1.0'\)"),
-            "negative": ("0 1\n0 -3\n", {}, r":2: vertex ids must not be negative \(got '0 -3'\)"),
-            "minus": ("0 - 3\n", {}, r":1: .*whole numbers"),
-            "overflow": (f"0 {2**63}\n", {}, r":1: .*less than 2\*\*63"),
-            "range": ("0 1\n1 5\n", {"num_nodes": 5}, r":2: vertex ids must be 0\.\.4 \(got '1 5'\)"),
-            "columns": ("0 1\n1 2 3\n", {}, r":2: expected 2 columns as before"),
-            "long-line": ("0 1\n" * 9 + "x" * 99, {}, r":10: .*\(got 'x{37}\.\.\.'\)"),
-            "no-edges": ("# nothing\n", {}, "has no edges"),
-            "empty-file": ("", {}, "has no edges"),
-            "far-too-many-vertices": ("0 99999999999\n", {}, r"99999999999.*compact=True"),
-            "binary": (b"\x00\x01\x02", {}, "not a text file"),
-            "zero-byte": (b"0 1\n1 2\x00\n", {}, "not a text file"),
-            "commas-then-blanks": ("0,1\n1 2\n", {}, "with the same separator"),
-            "wide-ids-then-words": (f"0 {2**31}\n0 x\n", {}, r":2: .*whole numbers"),
-            "cut-gzip": (gzip.compress(b"0 1\n" * 999)[:-9], {}, "damaged gzip"),
-            "cut-bzip2": (bz2.compress(b"0 1\n" * 999)[:-9], {}, "damaged bz2"),
-            "cut-xz": (lzma.compress(b"0 1\n" * 999)[:-9], {}, "damaged lzma"),
-            "no-xz": (b"\xfd7zXZ\x00 0 1\n", {}, "damaged lzma"),
-            "two-sets": ("% bip unweighted\n1 1\n1 2\n2 1\n", {}, "two sets of vertices.*make them one: "),
-            "compact": ("0 1\n", {"compact": True, "num_nodes": 9}, "has 2 vertices, but num_nodes is 9"),
+            "words": ("0 1\na b\n", r":2: expected two vertex ids, whole numbers \(got 'a b'\)"),
+            "header": ("source,target\n0,1\n", r":1: .*'source,target'"),
+            "one-column": ("0 1\n\n# x\n5\n", r":4: expected two vertex ids.*'5'"),
+            "half-a-number": ("0 1\n2 x3\n", r":2: .*whole numbers"),
+            "number-and-more": ("0 1\n2 3x\n", r":2: .*whole numbers"),
+            "float": ("0 1.0\n", r":1: .*whole numbers \(got '0 1.0'\)"),
+            "negative": ("0 1\n0 -3\n", r":2: vertex ids must not be negative \(got '0 -3'\)"),
+            "minus": ("0 - 3\n", r":1: .*whole numbers"),
+            "overflow": (f"0 {2**63}\n", r":1: .*less than 2\*\*63"),
+            "columns": ("0 1\n1 2 3\n", r":2: expected 2 columns as before"),
+            "long-line": ("0 1\n" * 9 + "x" * 99, r":10: .*\(got 'x{37}\.\.\.'\)"),
+            "no-edges": ("# nothing\n", "has no edges"),
+            "empty-file": ("", "has no edges"),
+            "far-too-many-vertices": ("0 99999999999\n", r"99999999999.*compact=True"),
+            "binary": (b"\x00\x01\x02", "not a text file"),
+            "zero-byte": (b"0 1\n1 2\x00\n", "not a text file"),
+            "commas-then-blanks": ("0,1\n1 2\n", "with the same separator"),
+            "wide-ids-then-words": (f"0 {2**31}\n0 x\n", r":2: .*whole numbers"),
+            "cut-gzip": (gzip.compress(b"0 1\n" * 999)[:-9], "damaged gzip"),
+            "cut-bzip2": (bz2.compress(b"0 1\n" * 999)[:-9], "damaged bz2"),
+            "cut-xz": (lzma.compress(b"0 1\n" * 999)[:-9], "damaged lzma"),
+            "no-xz": (b"\xfd7zXZ\x00 0 1\n", "damaged lzma"),
+            "two-sets": ("% bip unweighted\n1 1\n1 2\n2 1\n", "two sets of vertices.*make them one: "),
         },
     )
-    def test_errors_name_file_and_line(
-        self, tmp_path, text: str | bytes, options: dict[str, Any], message: str
-    ):
+    def test_errors_name_file_and_line(self, tmp_path, text: str | bytes, message: str):
         path = write(tmp_path / "bad.txt", text)
         with pytest.raises(ValueError, match=f"^{path}.*{message}"):
-            read_graph(path, **options)
+            read_graph(path)
+
+    def test_other_numbers_of_vertices_are_refused(self, tmp_path):
+        path = write(tmp_path / "bad.txt", "0 1\n1 5\n")
+        with pytest.raises(ValueError, match=rf"^{path}:2: vertex ids must be 0\.\.4 \(got '1 5'\)"):
+            read_graph(path, num_nodes=5)
+        with pytest.raises(ValueError, match=f"^{path}: has 3 vertices, but num_nodes is 9"):
+            read_graph(path, compact=True, num_nodes=9)
 
     @given(edge_indices(max_nodes=2000))
     def test_any_edges_and_the_line_of_an_error(self, drawn: tuple[int, np.ndarray]):

@@ -1,5 +1,6 @@
 """Parts in files: what ranks load is what they would have been given, and damaged files are refused."""
 
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ from dgcl.planner.plan_io import plan_arrays
 from dgcl.prepare.part_files import PLAN, load_share, part_path, save_parts
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.workers.strategy import EdgePlacement
+from tests.planner.machines import line
 from tests.samples import named
 
 EDGES = torch.randint(0, 50, (2, 400), generator=torch.Generator().manual_seed(3))
@@ -101,6 +103,11 @@ def spoil_rename(folder: Path):
     (folder / PLAN).write_bytes(plan)
 
 
+def spoil_kind(folder: Path):
+    spoil_missing(folder)
+    os.mkfifo(part_path(folder, 2))  # nobody writes to it: opening it would wait
+
+
 def spoil_plan(folder: Path):
     (folder / PLAN).write_bytes(b"PK")
 
@@ -120,6 +127,7 @@ def spoil_plan(folder: Path):
             "plan.npz beside it is another plan than the one that it was made for",
         ),
         "no plan": (spoil_plan, "plan.npz"),
+        "a pipe": (spoil_kind, "rank-00002.part cannot be read: it is not a regular file"),
     },
 )
 def test_every_rank_hears_what_is_wrong(folder: Path, spoil: Any, words: str):
@@ -128,6 +136,18 @@ def test_every_rank_hears_what_is_wrong(folder: Path, spoil: Any, words: str):
     said = dgcl.launch(outcome, 3, folder)
     assert all(words in text for text in said), said
     assert not {each.name for each in threading.enumerate() if each not in before}
+
+
+@pytest.mark.parametrize("side", ["owned", "incoming"])
+@pytest.mark.parametrize("exchange", [0, 1], ids=["rows", "sums"])
+def test_what_a_part_says_of_rows_is_what_their_owners_say(tmp_path, exchange: int, side: str):
+    inputs = prepare_inputs(EDGES, 3, line(3), part=PARTS, strategy=EdgePlacement("cover"))
+    items = inputs[1].exchanges[exchange]
+    for about in getattr(items, side)[1]:  # in-degrees, out-degrees, ids
+        about[items.wanted_rows[0] if side == "owned" else 0] += 50
+        save_parts(tmp_path, inputs)
+        assert all("other ids or degrees" in text for text in dgcl.launch(outcome, 3, tmp_path))
+        about[items.wanted_rows[0] if side == "owned" else 0] -= 50
 
 
 def test_each_plan_in_a_folder_is_compared_with_what_parts_were_made_for(tmp_path):

@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -115,6 +115,16 @@ def test_hubs_and_bounds(problem, imbalance: float | None, rows: tuple[int, int]
     assert rows in (None, made.rows)
 
 
+def skewed(seed: int) -> tuple[Graph, np.ndarray, int]:
+    """Hubs at both ends of edges: without a bound some rank sums more than its share, and than with the head."""
+    random = np.random.default_rng(seed)
+    edges = random.permutation(400)[np.minimum(random.zipf(1.3, (2, 6000)) - 1, 399)]
+    return as_graph(edges, 400), random.integers(0, 8, 400).astype(np.int32), 8
+
+
+@example(skewed(0), 1.0)
+@example(skewed(1), 1.0)
+@example(skewed(2), 1.2)
 @given(problems(), st.sampled_from([1.0, 1.2, 2.0]))
 def test_a_bound_overloads_nobody_that_the_head_does_not(
     problem: tuple[Graph, np.ndarray, int], imbalance: float
