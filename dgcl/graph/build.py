@@ -137,7 +137,7 @@ def guess_num_nodes(
     if guess > max(MIN_GUESSED_NODES, MAX_GUESSED_NODES_PER_EDGE * len(src)):
         raise ValueError(
             f"{name}: the largest id is {guess - 1}, which would make {guess} vertices of {len(src)} edges; "
-            f"{way_out}, or pass num_nodes"
+            f"{way_out}, or pass num_nodes (--num-nodes)"
         )
     return guess
 

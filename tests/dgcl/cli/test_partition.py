@@ -102,3 +102,18 @@ def test_json_stands_alone_where_compiled_code_prints():
     )
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("{}\n", "from C\n")
+
+
+def test_a_text_file_is_read_as_it_says_or_as_the_person_says(run: Run, folder: Path):
+    (folder / "g.graph").write_text("4 4\n2 4\n1 3\n2 4\n1 3\n")
+    (folder / "g.txt").write_text("# Nodes: 9 Edges: 1\n70 7\n")
+    sizes = {
+        "g.graph": (4, 8),
+        "g.graph --format edges": (5, 5),
+        "g.txt --compact": (2, 1),
+        "g.txt --num-nodes 99": (99, 1),
+    }
+    for line, size in sizes.items():
+        outcome = run("partition", *line.split(), "--ranks", 2, "--json")
+        assert (outcome.json["num_nodes"], outcome.json["num_edges"]) == size
+        assert ("announces 9 vertices" in outcome.err) == ("g.txt" in line)

@@ -90,5 +90,5 @@ def test_who_knows_better_says_so(tmp_path):
         read(tmp_path, text, compact=True)
     with pytest.raises(ValueError, match="MatrixMarket"):
         read(tmp_path, text, format="mtx")
-    with pytest.raises(ValueError, match="promises 8 edges.*names 8 neighbours"):
+    with pytest.raises(ValueError, match=r"promises 8 edges.*names 8 neighbours"):
         read(tmp_path, "4 8" + text[3:])
