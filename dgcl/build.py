@@ -228,22 +228,23 @@ def load_comm_info(
     control = context.require_control()
     opened = open_devices(control, device)
     problem: Exception | None = None
-    share, stated = None, ("", None)
+    share, token, inputs = None, "", None
     try:
         check_calls(timeout, wire)
-        share, stated = load_share(parts, control.rank, control.world_size, grid)
+        share, (token, inputs) = load_share(parts, control.rank, control.world_size, grid)
     except OSError as error:
         problem = ValueError(f"parts: {error.filename or parts} cannot be read: {error.strerror or error}")
     except Exception as error:  # every rank must hear of it, whatever it is
         problem = error
-    tokens = agree(control, problem, stated[0])
+    tokens = agree(control, problem, token)
     if len(set(tokens)) > 1:
         odd = next(rank for rank, other in enumerate(tokens) if other != tokens[0])
         raise ValueError(f"parts: files of rank 0 and rank {odd} were not written together; write them anew")
-    compare_rows(control, stated[1])
+    assert share is not None
+    assert inputs is not None
+    compare_rows(control, inputs)
     from dgcl.communicator import Communicator
 
-    assert share is not None
     return connect_shares(share, Communicator, timeout, channel, opened, wire)
 
 

@@ -28,7 +28,7 @@ def load_graph(args: argparse.Namespace) -> Graph:
     with (
         step(f"reading {args.graph}"),
         reading(args.graph, "graph"),
-        warnings.catch_warnings(record=True) as found,
+        warnings.catch_warnings(record=True) as warned,
     ):
         warnings.simplefilter("always")
         file = read_graph(
@@ -38,7 +38,7 @@ def load_graph(args: argparse.Namespace) -> Graph:
             num_nodes=args.num_nodes,
             format=args.format,
         )
-    for warning in found:
+    for warning in warned:
         say(warning.message, file=sys.stderr)
     if file.undirected is not None:
         ways = "both ways" if file.undirected else "one way, u -> v; --undirected reads both"

@@ -144,8 +144,8 @@ def guess_num_nodes(
 
 def is_symmetric(src: NDArray[Any], dst: NDArray[Any], num_nodes: int) -> bool:
     """Tell whether each edge has its opposite, as often."""
-    pairs = (a.astype(np.int64) * num_nodes + b for a, b in ((src, dst), (dst, src)))
-    return bool(np.array_equal(*map(np.sort, pairs)))
+    there, back = (np.sort(u.astype(np.int64) * num_nodes + v) for u, v in ((src, dst), (dst, src)))
+    return bool((there == back).all())
 
 
 def first_outside(ids: NDArray[Any], num_nodes: int) -> int:
