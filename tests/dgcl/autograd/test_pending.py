@@ -74,27 +74,19 @@ def complex_gradients(how: str, channel: str) -> tuple[torch.Tensor | None, torc
     generator = torch.Generator().manual_seed(1)
     whole = torch.randn(comm.num_nodes, 3, dtype=torch.complex128, generator=generator)
     x = whole[comm.owned_ids].requires_grad_()
-    view, carried_out = VIEWS[how]
-    halo = comm.expand_async(view(x)).wait()
+    given = x.conj() if how == "conjugate" else x
+    halo = comm.expand_async(given).wait()
     (halo * halo).real.sum().backward()
     y = x.detach().clone().requires_grad_()
-    expected = comm.expand(carried_out(y))[comm.num_owned :]
+    expected = comm.expand(y.conj().resolve_conj() if how == "conjugate" else y)[comm.num_owned :]
     (expected * expected).real.sum().backward()
     assert torch.equal(halo, expected)
-    assert torch.equal(halo, carried_out(whole)[comm.halo_ids])
+    assert torch.equal(halo, (whole.conj_physical() if how == "conjugate" else whole)[comm.halo_ids])
     return x.grad, y.grad
 
 
-#: Lazy views of memory that holds something else, and the same carried out.
-VIEWS = {
-    "plain": (torch.clone, torch.clone),
-    "conjugate": (torch.conj, torch.conj_physical),
-    "negative": (lambda x: x.conj().imag, lambda x: x.imag * -1),
-}
-
-
 @pytest.mark.parametrize("channel", ["auto", "collective"])
-@pytest.mark.parametrize("how", VIEWS)
+@pytest.mark.parametrize("how", ["plain", "conjugate"])
 def test_complex_rows_have_gradients(how: str, channel: str):
     for found, expected in dgcl.launch(complex_gradients, 3, how, channel):
         assert expected.abs().max() > 0

@@ -82,20 +82,20 @@ class TestEdgeList:
     @named(
         "header, warned",
         {
-            "right": ("# Nodes: 3 Edges: 2", ""),
+            "right": ("# Nodes: 4 Edges: 2", ""),
             "right-but-for-gaps": ("# x\n# Nodes: 2\tEdges: 2", ""),
-            "right-from-1": ("% sym unweighted\n% 2 2 2", ""),
+            "right-from-1": ("% sym unweighted\n% 2 3 3", ""),
             "more-vertices": (
                 "# Nodes: 9 Edges: 2",
                 "9 vertices and 2 edges, but there are 2 edges, of 2 vertices",
             ),
-            "fewer-edges": ("# Nodes: 3 Edges: 1", "3 vertices and 1 edges, but there are 2 edges"),
+            "fewer-edges": ("# Nodes: 4 Edges: 1", "4 vertices and 1 edges, but there are 2 edges"),
             "more-edges": ("% asym positive\n% 3 2 2", "2 vertices and 3 edges, but there are 2 edges"),
         },
     )
     def test_a_comment_that_announces_other_numbers_is_a_warning(self, tmp_path, header: str, warned: str):
         with warnings.catch_warnings(record=True) as found:
-            read_graph(write(tmp_path / "g.txt", f"{header}\n1 2\n2 1\n"))
+            read_graph(write(tmp_path / "g.txt", f"{header}\n1 3\n3 1\n"))
         assert bool(found) == bool(warned)
         assert all(warned in str(each.message) for each in found)
 

@@ -45,7 +45,8 @@ def read(folder: Path, text: str, **options: Any) -> str:
         "three-counts-commas": ("3,3,2\r\n0,1,5\r\n1,0,6\r\n", "3: 0>1 1>0"),
         "counts-above-edges-from-1": ("4 4\n1 2\n2 3\n3 4\n4 1\n", "4: 0>1 1>2 2>3 3>0"),
         "no-counts-ids-are-larger": ("4 2\n0 1\n4 2\n", "5: 4>2 0>1 4>2"),
-        "no-counts-others-follow": ("4 2\n0 1\n", "5: 4>2 0>1"),
+        "no-counts-fewer-follow": ("4 2\n0 1\n", "5: 4>2 0>1"),
+        "no-counts-more-follow": ("4 1\n0 1\n2 0\n", "5: 4>1 0>1 2>0"),
     },
 )
 def test_lines_are_neighbours_where_all_agree_and_else_edges(tmp_path, text: str, edges: str):

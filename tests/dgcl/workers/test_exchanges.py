@@ -123,8 +123,8 @@ def skewed(seed: int) -> tuple[Graph, np.ndarray, int]:
 
 
 @example(skewed(0), 1.0)
-@example(skewed(1), 1.0)
-@example(skewed(2), 1.2)
+@example(skewed(3), 1.0)
+@example(skewed(10), 1.05)
 @given(problems(), st.sampled_from([1.0, 1.2, 2.0]))
 def test_a_bound_overloads_nobody_that_the_head_does_not(
     problem: tuple[Graph, np.ndarray, int], imbalance: float
