@@ -243,6 +243,7 @@ def load_comm_info(
     assert share is not None
     assert inputs is not None
     compare_rows(control, inputs)
+    del inputs
     from dgcl.communicator import Communicator
 
     return connect_shares(share, Communicator, timeout, channel, opened, wire)

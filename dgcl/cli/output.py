@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import sys
 import textwrap
 import threading
@@ -23,8 +24,7 @@ _SOON = 3.0  # seconds; of what takes less no time is shown
 
 def say(text: object = "", **how: Any) -> None:
     """Print text, as all commands do: what is no letter or sign, as names of files may hold, is spelt (``\\x1b``)."""
-    plain = (each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in str(text))
-    print("".join(plain), **how)
+    print(re.sub(r"[^ -~\n]", lambda match: repr(match[0])[1:-1], str(text)), **how)
 
 
 def print_json(value: dict[str, Any]) -> None:

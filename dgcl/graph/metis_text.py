@@ -55,6 +55,7 @@ def read_metis(path: str | os.PathLike[str]) -> Graph:
         raise NotMetisError(f"{name}: each edge must be in the lines of both its ends")
     if 2 * num_edges not in (len(heads), len(heads) + np.count_nonzero(heads == tails)):
         raise ValueError(
-            f"{name}: promises {num_edges} edges, each in two lines, but names {len(heads)} neighbours"
+            f"{name}: promises {num_edges} edges, each in two lines, but names {len(heads)} neighbours; a list of edges"
+            " is read by format='edges' (--format edges)"
         )
     return graph_from_out_csr(starts, heads, num_nodes)
