@@ -92,7 +92,7 @@ def read_graph(
     check_flag(compact, "compact")
     if undirected is not None:
         check_flag(undirected, "undirected")
-    kind = _kind(path) if format is None else check_choice(format, "format", FORMATS)
+    kind, graph = _kind(path) if format is None else (check_choice(format, "format", FORMATS), None)
     if kind != "edges" and (compact or undirected):
         raise ValueError(
             f"{name}: compact and undirected are for text edge lists (this is {kind}); format='edges' reads one"
@@ -102,7 +102,7 @@ def read_graph(
     elif kind == "mtx":
         result = GraphFile(_graph_of(name, read_matrix_market(path)))
     elif kind == "metis":
-        result = GraphFile(read_metis(path))
+        result = GraphFile(graph or read_metis(path))
     else:
         result = _edge_list(path, num_nodes, compact, undirected, counts=format is None)
     if num_nodes is not None and result.graph.num_nodes != num_nodes:
@@ -141,8 +141,8 @@ def save_graph(
     write_npz_graph(path, graph, features=features, labels=labels, masks={} if masks is None else dict(masks))
 
 
-def _kind(path: str | os.PathLike[str]) -> str:
-    """Tell the kinds of files apart by what is in them."""
+def _kind(path: str | os.PathLike[str]) -> tuple[str, Graph | None]:
+    """Tell the kinds of files apart by what is in them; a METIS graph has been read then."""
     name = os.fspath(path)
     with open_text(path) as file:
         head = file.read(512)  # as far as tar's own mark
@@ -150,17 +150,16 @@ def _kind(path: str | os.PathLike[str]) -> str:
         if re.match(begin, head, re.DOTALL):
             raise ValueError(f"{name}: {way_out.format(repr(name))}")
     if head.startswith(b"PK"):
-        return "npz"
+        return "npz", None
     if name.endswith(".npz"):
         raise ValueError(
             f"{name}: not an npz archive, though it is called so; write it with np.savez, or call it what it is"
         )
     if head.lower().startswith(MARKET_BANNER) or re.search(r"\.mtx(\.\w+)?$", name):
-        return "mtx"
+        return "mtx", None
     with suppress(NotMetisError):
-        read_metis(path)
-        return "metis"
-    return "edges"
+        return "metis", read_metis(path)
+    return "edges", None
 
 
 def _edge_list(

@@ -39,7 +39,8 @@ def read_metis(path: str | os.PathLike[str]) -> Graph:
             for line in islice(kept, num_nodes):
                 words = line.split()
                 ids = [*map(int, words[first::step])]
-                if len(words) != first + step * len(ids) or not all(0 < id <= num_nodes for id in ids):
+                outside = ids and not 0 < min(ids) <= max(ids) <= num_nodes
+                if outside or len(words) != first + step * len(ids):
                     raise ValueError
                 neighbours.extend(ids)
                 starts.append(len(neighbours))
