@@ -52,7 +52,7 @@ def _plan_line(exchange: Exchange) -> str:
     plan, relayed = exchange.plan, exchange.program.num_relay
     where = "" if exchange.name == HALO else f"exchange {exchange.name!r}: "
     stages = f"{plan.num_stages} stage{'s' * (plan.num_stages != 1)}"
-    bound = f"at least {seconds(plan.lower_bound_seconds)} any plan"
+    bound = f"bound {seconds(plan.lower_bound_seconds)} as the plan states"
     return (
         f"{where}{plan.method} plan in {stages}, {relayed} relay rows here; predicted"
         f" {seconds(plan.predicted_seconds)} for rows of {plan.row_bytes} bytes on {plan.topology.name}, {bound}"

@@ -10,6 +10,6 @@ from tests.simulated import run_simulated
 NAMES = [*ROW_CASES, *FLAG_CASES]
 
 
-@pytest.mark.parametrize("names", [NAMES[::6], slow(NAMES)], ids=["some", "all"])
+@pytest.mark.parametrize("names", [NAMES[::12], slow(NAMES)], ids=["some", "all"])
 def test_kernels_in_the_simulator(names: list[str]):
     assert run_simulated("tests.kernels.cuda_simulation", *names) == dict.fromkeys(names, "")
