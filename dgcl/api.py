@@ -82,8 +82,8 @@ def _destroy_default_group(process: int) -> None:
 def rank() -> int:
     """This rank, from 0; before :func:`init` 0.
 
-        >>> if dgcl.rank() == 0:
-        ...     torch.save(model.state_dict(), "model.pt")
+    >>> if dgcl.rank() == 0:
+    ...     torch.save(model.state_dict(), "model.pt")
     """
     return 0 if context.control is None else context.control.rank
 

@@ -21,6 +21,18 @@ from dgcl.rows.space import Space
 from dgcl.rows.sums import fitting
 from dgcl.rows.tensor import PAIRS, OneDevice, Rows, mapped, plain, rows, tensors_in, unseen
 
+#: Layers whose messages read rows of vertices and edges at each call of propagate, over the edges that they are given.
+#: Others run on the rows themselves: exact, too, at the price of bookkeeping.
+LAYERS = frozenset(
+    "AGNNConv APPNP ARMAConv AntiSymmetricConv CGConv ChebConv ClusterGCNConv EdgeConv FAConv FeaStConv FiLMConv GATConv"
+    " GATv2Conv GCN2Conv GCNConv GENConv GINConv GINEConv GMMConv GatedGraphConv GeneralConv GraphConv LEConv LGConv MFConv"
+    " MixHopConv NNConv PDNConv PNAConv PointNetConv PointGNNConv PPFConv ResGatedGraphConv RGATConv RGCNConv SAGEConv SGConv"
+    " SSGConv TAGConv TransformerConv WLConvContinuous SimpleConv".split()
+)
+_AGGREGATIONS = frozenset(
+    "SumAggregation MeanAggregation MaxAggregation MinAggregation SoftmaxAggregation PowerMeanAggregation VarAggregation"
+    " StdAggregation DegreeScalerAggregation MulAggregation".split()
+)
 #: Modules of torch that work row by row, which a layer may have inside.
 _ROW_BY_ROW = (
     torch.nn.Linear,
@@ -100,6 +112,8 @@ def _opened(layer: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[s
     if numbers.exchange is None and edges.root[0] != "edges":
         raise Closed
     spaces = numbers.spaces
+    if next(iter(bound.arguments.values())) is None:  # rows of a table by their number
+        raise Closed
     for name, value in bound.arguments.items():
         if name == "edge_index":
             bound.arguments[name] = edge_index._local
@@ -140,16 +154,18 @@ def _signature(layer: type) -> inspect.Signature:
 
 def adaptable(module: Module) -> bool:
     """Whether a module is a layer of PyG whose inside works row by row but for its exchange."""
-    kinds = [kind.__name__ for kind in type(module).__mro__]
-    if "MessagePassing" not in kinds or not type(module).__module__.startswith("torch_geometric.nn.conv"):
+    kind = type(module)
+    if kind.__name__ not in LAYERS or not kind.__module__.startswith("torch_geometric.nn.conv"):
+        return False
+    if getattr(module, "normalization", "") is None:  # ChebConv takes a maximum of its weights
         return False
     return all(
         each is module
-        or isinstance(each, _ROW_BY_ROW)
+        or type(each) in _ROW_BY_ROW
         or type(each).__module__.startswith(
             ("torch.nn.modules.activation", "torch_geometric.nn.dense.linear")
         )
-        or "Aggregation" in type(each).__name__
+        or type(each).__name__ in _AGGREGATIONS
         for each in module.modules()
     )
 

@@ -9,15 +9,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, strided
 from torch.utils import swap_tensors
 
 from dgcl.rows import table
 from dgcl.rows.differentiate import differentiate
 from dgcl.rows.gathering import gathered
 from dgcl.rows.rowwise import tried
-from dgcl.rows.sums import as_ids, fitting, whole
-from dgcl.rows.tensor import OneDevice, Replicated, Rows, follow, mapped, plain, replicated, tensors_in
+from dgcl.rows.sums import as_ids, write
+from dgcl.rows.tensor import OneDevice, Replicated, Rows, mapped, plain, replicated, tensors_in
 
 
 def name_of(func: Any) -> str:
@@ -59,12 +59,13 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = mapped(_values, args), mapped(_values, kwargs)
         first = next(each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows)
     if kwargs.get("out") is not None:
-        raise TypeError(f"{name}(..., out=) of rows: assign the result in place of out (dgcl)")
+        kwargs = {**kwargs}
+        return write(kwargs.pop("out"), call(func, args, kwargs))
     if rule is not None:
         return rule(func, name, args, kwargs, first)
     if name[-1] == "_" and name[-2] != "_":
         return _in_place(name, args, kwargs)
-    found = tried(func, name, args, kwargs, first)
+    found = NotImplemented if name in table.OF_ALL_ROWS else tried(func, name, args, kwargs, first)
     return gathered(func, name, args, kwargs) if found is NotImplemented else found
 
 
@@ -74,15 +75,15 @@ def _values(value: Tensor) -> Tensor:
 
 def _in_place(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a function would give, written into its first argument, which stays the same object."""
-    own = args[0]
-    result = call(getattr(Tensor, name[:-1]), args, kwargs)
-    if type(own) is not Rows:
-        return own.copy_(whole(result))
-    if result.shape != own.shape:
+    own, function = args[0], getattr(Tensor, name[:-1], None)
+    if function is None:
+        return gathered(function, name, args, kwargs)  # which refuses it
+    # Of a copy: a backward may need what the function was given.
+    result = call(function, (call(Tensor.clone, (own,), {}), *args[1:]), kwargs)
+    if type(own) is Rows and result.shape != own.shape:
         swap_tensors(own, result)
         return own
-    own._local.copy_(fitting(result, own._space, own._axis - own.dim()))
-    return follow(own)
+    return write(own, result)
 
 
 #: Of a replicated value they are those of a plain tensor.
@@ -94,7 +95,7 @@ def _of_replicated(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
         out = func(plain(args[0]), *args[1:], **kwargs)
         return replicated(out) if name == "__deepcopy__" else out
     out = func(*args, **kwargs)
-    if type(out) is Tensor:  # what most functions give
+    if type(out) is Tensor and out.layout == strided:  # what most functions give
         for each in args:
             if out is each:
                 return out

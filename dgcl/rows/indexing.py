@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from dgcl.rows.elementwise import become
-from dgcl.rows.gathering import gathered
+from dgcl.rows.gathering import all_rows, gathered
 from dgcl.rows.space import Space
-from dgcl.rows.sums import as_ids, fitting
-from dgcl.rows.tensor import PAIRS, Rows, follow, plain, replicated, rows
+from dgcl.rows.sums import as_ids, fitting, write
+from dgcl.rows.tensor import PAIRS, Replicated, Rows, follow, plain, replicated, rows
 
 _ALL = slice(None)
 
@@ -280,6 +280,8 @@ def select(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
 def embedding(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
     """``F.embedding(numbers, table)``."""
+    if func is torch.embedding:  # (table, numbers)
+        return getitem(Tensor.__getitem__, "__getitem__", args[:2], {}, first)
     numbers = args[0] if args else kwargs.pop("input")
     table = args[1] if len(args) > 1 else kwargs["weight"]
     if type(table) is Rows:
@@ -300,52 +302,62 @@ def setitem(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
     if type(own) is not Rows:
         if type(head) is Rows and head.dtype == torch.bool and head.dim() == 1:
             own = become(own, head._space, -own.dim())
-        elif type(value) is Rows and all(isinstance(each, (slice, int)) for each in entries):
+        elif type(value) is Rows and head == _ALL and all(isinstance(each, (slice, int)) for each in entries):
             kept = sum(isinstance(each, slice) for each in entries) + own.dim() - len(entries)
-            if head == _ALL and value._axis == value.dim() - kept:
-                own = become(own, value._space, -own.dim())
-            else:
-                return gathered(func, name, args, kwargs)
+            if value._axis != value.dim() - kept:
+                return _on_all(name, own, index, value)
+            own = become(own, value._space, -own.dim())
         else:
-            return gathered(func, name, args, kwargs)
-    if own._ends or own._axis:
-        raise ValueError(
-            f"{name}: rows can be written along their first dimension, and not into ends of edges (dgcl)"
+            return _on_all(name, own, index, value)
+    if own._ends:
+        own._local, own._ends = as_ids(own)._local, None
+    space, rest = own._space, tuple(map(plain, entries[1:]))
+    is_mask = isinstance(head, Tensor) and head.dtype == torch.bool
+    if own._axis or any(type(each) is Rows for each in rest):
+        before, after = entries[: own._axis], entries[own._axis :]
+        if after[:1] not in ([], [_ALL]) or any(
+            not isinstance(each, (int, slice)) for each in (*before, *after)
+        ):
+            return _on_all(name, own, index, value)
+        func(
+            own._local,
+            tuple(entries),
+            _given(
+                value,
+                space,
+                own._local[tuple(entries)].dim() - sum(isinstance(each, slice) for each in before),
+            ),
         )
-    space, rest = own._space, entries[1:]
-    trailing = own._local[(slice(0, 0), *map(plain, rest))].dim() if rest else own.dim()
-    if isinstance(head, Tensor) and head.dtype == torch.bool and head.dim() == 1:
+        return follow(own)
+    trailing = own._local[(slice(0, 0), *rest)].dim() if rest else own.dim()
+    if is_mask and head.dim() == 1:
         mask = fitting(head, space, -1)
         part = space.subset(mask, head if type(head) is Rows else mask)
-        given = _given(value, part, trailing)
-        func(own._local, (mask, *map(plain, rest)), given)
-    elif isinstance(head, Tensor) and head.dtype == torch.bool:
-        mask = fitting(head, space, -head.dim())
-        given = value if not isinstance(value, Tensor) or value.dim() == 0 else None
-        if given is None:
-            raise ValueError(
-                "rows written by a mask of elements take one number: use torch.where(mask, values, x) (dgcl)"
-            )
-        func(own._local, mask, plain(given))
+        func(own._local, (mask, *rest), _given(value, part, trailing))
+    elif is_mask and not rest and (not isinstance(value, Tensor) or value.dim() == 0):
+        func(own._local, fitting(head, space, -head.dim()), plain(value))
     elif isinstance(head, slice) and head == _ALL:
-        func(own._local, (_ALL, *map(plain, rest)), _given(value, space, trailing))
+        func(own._local, (_ALL, *rest), _given(value, space, trailing))
     else:
-        numbers = _numbers(torch.tensor([head]) if type(head) is int else head, space)
-        if numbers is None or numbers.dim() != 1 or type(head) is Rows:
-            raise ValueError(
-                "rows are written by a mask, by numbers of one dimension, or whole (dgcl): use torch.where(mask, values, x)"
-            )
+        numbers = None if is_mask or type(head) is Rows else _numbers(head, space)
+        if numbers is None or numbers.dim() != 1:
+            return _on_all(name, own, index, value)
         places, part = space.taken(numbers)
-        if type(head) is int:
-            given = (
-                plain(value)
-                if not isinstance(value, Tensor) or value.dim() < trailing
-                else _given(value, part, trailing)
-            )
-        else:
-            given = _given(value, part, trailing)
-        func(own._local, (places.to(own.device), *map(plain, rest)), given)
+        func(own._local, (places.to(own.device), *rest), _given(value, part, trailing))
     return follow(own)
+
+
+def _on_all(name: str, own: Any, index: Any, value: Any) -> Tensor:
+    """Any other way to write: on all rows, of which a rank keeps its own. Collective."""
+    (every, index, value), _ = all_rows(name, (own, index, value), {})
+    if type(own) is Rows:
+        every = every.clone()
+        every[index] = value
+        return write(own, every)
+    Tensor.__setitem__(own, index, value)
+    if type(own) is Tensor:
+        own.__class__ = Replicated
+    return own  # type: ignore[no-any-return]
 
 
 def _given(value: Any, space: Space, trailing: int) -> Any:

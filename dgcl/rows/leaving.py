@@ -8,22 +8,22 @@ import torch
 from torch import Tensor
 
 from dgcl.rows.gathering import all_rows, allow
-from dgcl.rows.sums import gather, whole
-from dgcl.rows.tensor import Rows, follow, plain, replicated, rows
+from dgcl.rows.sums import as_ids, gather, whole
+from dgcl.rows.tensor import Rows, follow, mapped, plain, replicated, rows
 
 #: Shapes, types and places: the wrapper has them as one device.
 SEEN = set(
     "shape size numel nelement __len__ dim ndim ndimension dtype device layout is_cuda is_cpu is_sparse is_quantized"
-    " is_complex is_floating_point is_signed is_tensor is_contiguous stride element_size itemsize nbytes get_device"
+    " is_complex is_floating_point is_signed is_tensor element_size itemsize nbytes get_device"
     " is_mps is_xpu is_meta is_nested is_mkldnn is_vulkan is_xla is_mtia is_ipu is_ort is_maia is_sparse_csr __hash__"
-    " is_same_size is_inference names has_names is_conj is_neg is_distributed is_shared is_storage storage_offset type"
+    " is_inference names has_names is_conj is_neg is_distributed is_shared is_storage storage_offset type"
     " __dir__ is_nonzero_shape cuda_available data_ptr_ result_type can_cast promote_types isinstance_ is_coalesced"
-    " dense_dim sparse_dim is_pinned _is_view is_vulkan_available is_hpu".split()
+    " is_pinned _is_view is_vulkan_available is_hpu".split()
 ) - {"type"}
-#: The state of autograd: that of the local tensor.
+#: The state of autograd, and how memory is laid out: that of the local tensor.
 OF_AUTOGRAD = set(
     "requires_grad grad_fn is_leaf _version retains_grad retain_grad output_nr _backward_hooks _post_accumulate_grad_hooks"
-    " _grad".split()
+    " _grad is_contiguous stride dense_dim sparse_dim".split()
 )
 
 
@@ -77,6 +77,24 @@ def set_data(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     if type(own) is not Rows or type(value) is not Rows or own._space is not value._space:
         raise ValueError("x.data = y takes rows of the same space (dgcl)")
     own._local.data = value._local
+
+
+def converted(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+    """``x.to(...)`` of a type, a device, or those of another tensor, whose values do not matter."""
+    args, kwargs = mapped(_part, args), mapped(_part, kwargs)
+    out = func(*args, **kwargs)
+    if out is args[0]:
+        return first if args[0] is first._local else out
+    if args[0] is not first._local:
+        return replicated(out)
+    if first._ends and out.is_floating_point():
+        ids = as_ids(first)
+        return rows(func(ids._local, *args[1:], **kwargs), ids._space, ids._axis)
+    return rows(out, first._space, first._axis, first._ends)
+
+
+def _part(value: Tensor) -> Any:
+    return value._local if type(value) is Rows else plain(value)
 
 
 def detach_(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
@@ -165,6 +183,11 @@ def refused(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
     raise TypeError(
         f"{name} of rows that are shared out over ranks: they have no memory of one device; dgcl.local(x) gives this rank's"
     )
+
+
+def same_size(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> bool:
+    """Whether two shapes are equal."""
+    return bool(args[0].shape == args[1].shape)
 
 
 def contains(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> bool:

@@ -56,6 +56,8 @@ def loss(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], fi
     if name in _OF_CLASSES:
         if inputs.dim() < 2 or axis != 0 or (type(inputs) is Rows and inputs._axis != 0):
             return gathered(func, name, args, kwargs)
+        if target.dim() == 0 or target.shape[0] != space.size or inputs.shape[0] != space.size:
+            return gathered(func, name, args, kwargs)
         own, wanted = fitting(inputs, space, -inputs.dim()), fitting(target, space, -target.dim())
     else:
         if inputs.shape != target.shape:

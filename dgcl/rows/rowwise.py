@@ -122,7 +122,7 @@ def _drawn(value: Tensor, part: Tensor | None, place: Any) -> Tensor:
     if value.dtype == torch.bool:
         out = torch.rand(shape, generator=generator) > 0.5
     elif value.is_floating_point() or value.is_complex():
-        out = (torch.rand(shape, generator=generator, dtype=torch.float64) - 0.5).to(value.dtype)
+        out = (torch.rand(shape, generator=generator, dtype=torch.float64) * 4 - 2).to(value.dtype)
     else:
         out = torch.randint(0, 5, shape, generator=generator).to(value.dtype)
     out = out.to(value.device)

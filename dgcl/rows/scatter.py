@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dgcl.rows.elementwise import become
 from dgcl.rows.gathering import gathered
-from dgcl.rows.sums import as_ids, fitting, total
+from dgcl.rows.sums import as_ids, fitting, total, write
 from dgcl.rows.tensor import Rows, follow, plain, replicated, rows
 
 _NAMES = ("self", "dim", "index", "src")
@@ -39,6 +39,8 @@ def scatter(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
         if of_vertices and (index._ends == "target" or adds):
             return _into_vertices(func, name, own, dim, index, src, more, kwargs, space)
         index = as_ids(index)
+    if type(index) is Rows and index._axis != dim and index.dim() == own.dim() == 2:
+        return _along(func, name, own, dim, index, src, more, kwargs)
     if type(own) is not Rows and "add" in name:
         at = index if type(index) is Rows else src
         place = at._axis - at.dim() if at.dim() > 1 else dim - own.dim()  # type: ignore[union-attr]
@@ -51,12 +53,32 @@ def scatter(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
                 for each in (index, src)
             )
             share = getattr(torch.zeros_like(plain(own)), name.rstrip("_"))(dim, index, src, *more, **kwargs)
-            sums = total(share, space.comm, f"{name} of rows")
-            return own.add_(sums) if in_place else replicated(plain(own) + sums)
-    if in_place and type(own) is not Rows:
-        out = gathered(getattr(Tensor, name[:-1]), name[:-1], (own, dim, index, src, *more), kwargs)
-        return own.copy_(plain(out))
+            sums = plain(own) + total(share, space.comm, f"{name} of rows")
+            return write(own, sums) if in_place else replicated(sums)
+    if in_place:  # of a copy: a backward may need what the function was given
+        copied = rows(own._local.clone(), own._space, own._axis) if type(own) is Rows else plain(own).clone()
+        return write(
+            own, gathered(getattr(Tensor, name[:-1]), name[:-1], (copied, dim, index, src, *more), kwargs)
+        )
     return gathered(func, name, (own, dim, index, src, *more), kwargs)
+
+
+def _along(func: Any, name: str, own: Any, dim: int, index: Rows, src: Any, more: Any, kwargs: Any) -> Any:
+    """Along columns: row k of the table by row k of the numbers, as ``one_hot`` does."""
+    space, place = index._space, index._axis - index.dim()
+    in_place = name.endswith("_")
+    if in_place and type(own) is not Rows:
+        own = become(own, space, place)
+    local = fitting(own, space, place)
+    out = func(
+        local,
+        dim,
+        index._local,
+        fitting(src, space, place) if isinstance(src, Tensor) and src.dim() else src,
+        *more,
+        **kwargs,
+    )
+    return follow(own) if in_place else rows(out, space, index._axis)
 
 
 def _into_vertices(
@@ -100,6 +122,6 @@ def bincount(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     space = own._space
     longest = max(space.exchange(int(own._local.max()) + 1 if own._local.numel() else 0))
     if weights is not None:
-        weights = fitting(weights, space, -1)
+        weights = fitting(as_ids(weights) if type(weights) is Rows and weights._ends else weights, space, -1)
     counts = torch.bincount(own._local, weights, max(longest, named.get("minlength", 0)))
     return replicated(total(counts, space.comm, "bincount of rows"))

@@ -34,6 +34,9 @@ def shaped(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], 
     if type(args[0]) is not Rows:  # expand_as(rows) of a tensor
         return replicated(getattr(args[0], name.removesuffix("_as"))(first.shape), args)
     own: Rows = args[0]
+    if own._ends in PAIRS:
+        own = as_ids(own)
+        args = own, *args[1:]
     space, axis, local, ends = own._space, own._axis, own._local, own._ends
     size: list[Any] = _sizes(name, args, kwargs)
     if len(size) == 1 and isinstance(size[0], torch.dtype):
@@ -83,7 +86,10 @@ def unbound(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
     out = own._local.unbind(dim) if name == "__iter__" else func(own._local, *args[1:], **kwargs)
     drops = name in ("__iter__", "unbind")
     ends: list[Any] = [own._ends] * len(out)
-    if own._ends in PAIRS and drops and dim == 0:
+    if own._ends in PAIRS and dim == 0:
+        if len(out) != 2:
+            own = as_ids(own)
+            return unbound(func, name, (own, *args[1:]), kwargs, own)
         ends = [*PAIRS[own._ends]]
     axis = own._axis - (drops and dim < own._axis)
     parts = tuple(rows(each, own._space, axis, end) for each, end in zip(out, ends, strict=True))
@@ -101,6 +107,8 @@ def moved(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], f
     sizes = [min(size, 2) if squeezes else 2 for size in own.shape]
     sizes[own._axis] = 3  # is looked for in the shape of the result
     shape = list(func(torch.empty(sizes, device="meta"), *args[1:], **kwargs).shape)
+    if own._ends in PAIRS and (len(shape) != 2 or shape[1] != 3):
+        own = as_ids(own)
     return rows(func(own._local, *args[1:], **kwargs), own._space, shape.index(3), own._ends)
 
 

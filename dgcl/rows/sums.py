@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dgcl.rows.space import Space
-from dgcl.rows.tensor import PAIRS, Rows, plain, rows
+from dgcl.rows.tensor import PAIRS, Replicated, Rows, follow, plain, rows
 
 
 class State:
@@ -40,16 +40,28 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, share: Tensor, comm: Any, name: str) -> Tensor:
         ctx.comm, ctx.name = comm, name
-        return comm.all_reduce_sum(share.detach(), name)  # type: ignore[no-any-return]
+        return _no_view(comm.all_reduce_sum(share.detach(), name))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        if not state_of(ctx.comm).depth:
-            raise RuntimeError(
-                "a gradient of dgcl's rows must begin at loss.backward(), torch.autograd.backward([loss]) of what was"
-                " computed of rows, or torch.autograd.grad(loss, ...): another way calls torch's engine past the ranks"
-            )
+        _require_backward(ctx.comm)
         return _Sum.apply(grad, ctx.comm, f"{ctx.name} (backward)"), None, None
+
+
+def _require_backward(comm: Any) -> None:
+    if not state_of(comm).depth:
+        raise RuntimeError(
+            "a gradient of dgcl's rows must begin at loss.backward(), torch.autograd.backward([loss]) of what was"
+            " computed of rows, or torch.autograd.grad(loss, ...): another way calls torch's engine past the ranks"
+        )
+
+
+def _no_view(tensor: Tensor) -> Tensor:
+    """The same memory as a tensor of its own, which may be changed in place after a function gave it."""
+    if not tensor._is_view():
+        return tensor
+    out = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return out.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def total(share: Tensor, comm: Any, name: str) -> Tensor:
@@ -72,12 +84,14 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, local: Tensor, space: Space) -> Tensor:
         ctx.space = space
         if local.is_complex():
-            return torch.view_as_complex(_all_rows(torch.view_as_real(local.resolve_conj()), space))
-        return _all_rows(local, space)
+            local = torch.view_as_real(local.resolve_conj())
+            return _no_view(torch.view_as_complex(_all_rows(local, space)))
+        return _no_view(_all_rows(local, space))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         space = ctx.space
+        _require_backward(space.comm)
         return _Sum.apply(grad, space.comm, "gather (backward)").index_select(0, space.positions), None
 
 
@@ -151,6 +165,17 @@ def fitting(value: Any, space: Space, place: int) -> Any:
             f" {value.dim() + place} (rows of dgcl)"
         )
     return plain(value)
+
+
+def write(own: Tensor, result: Tensor) -> Tensor:
+    """Write a result into a tensor, which stays the same object; a plain one is replicated from now on. Collective."""
+    if type(own) is Rows:
+        own._local.copy_(fitting(result, own._space, own._axis - own.dim()))
+        return follow(own)
+    own.copy_(whole(result))
+    if type(own) is Tensor:
+        own.__class__ = Replicated
+    return own
 
 
 def realigned(value: Rows, space: Space) -> Tensor:

@@ -29,7 +29,7 @@ _ELEMENTWISE = set(
     " fmin exp exp2 expm1 log log1p log2 log10 sqrt rsqrt square sin cos tan atan atan2 arctan2 asin acos sinh cosh tanh"
     " sigmoid logsigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus softsign tanhshrink hardtanh hardswish"
     " hardsigmoid prelu threshold clamp clamp_min clamp_max clip sign sgn floor ceil round trunc frac reciprocal erf erfc"
-    " isnan isinf isfinite isclose nan_to_num lerp addcmul addcdiv masked_fill clone contiguous detach to type type_as"
+    " isnan isinf isfinite isclose nan_to_num lerp addcmul addcdiv masked_fill clone contiguous detach type"
     " float double half bfloat16 int long short char byte bool cpu cuda zeros_like ones_like full_like empty_like heaviside"
     " xlogy hypot copysign real imag conj logit rsub copy rad2deg deg2rad sinc lgamma digamma".split()
 )
@@ -58,17 +58,29 @@ _BY_NAME: dict[str, Rule] = {
     "dropout_": drawing.dropout,
     "backward": differentiate,
     "flip": flipped,
+    "is_same_size": leaving.same_size,
+    "to": leaving.converted,
+    "type_as": leaving.converted,
     "__matmul__": matmul,
     "__rmatmul__": matmul,
     **dict.fromkeys(LOSSES, loss),
     **dict.fromkeys(REDUCTIONS, reduction),
     **dict.fromkeys(leaving.SEEN, leaving.seen),
     **dict.fromkeys(leaving.OF_AUTOGRAD, leaving.of_autograd),
-    **dict.fromkeys(("matmul", "mm", "mv", "dot", "linear", "inner", "vdot"), matmul),
+    **dict.fromkeys(("matmul", "mm", "mv", "dot", "linear", "vdot"), matmul),
     **dict.fromkeys(("index_select", "gather", "take_along_dim"), select),
     **dict.fromkeys(("cat", "stack", "concat", "concatenate"), cat),
     **dict.fromkeys(
-        ("scatter_add", "index_add", "scatter_reduce", "scatter_add_", "index_add_", "scatter_reduce_"),
+        (
+            "scatter_add",
+            "index_add",
+            "scatter_reduce",
+            "scatter_add_",
+            "index_add_",
+            "scatter_reduce_",
+            "scatter",
+            "scatter_",
+        ),
         scatter,
     ),
     **dict.fromkeys(
@@ -121,18 +133,23 @@ _BY_NAME: dict[str, Rule] = {
     ),
     **dict.fromkeys(
         "data_ptr const_data_ptr storage untyped_storage __dlpack__ __dlpack_device__ share_memory_ set_ resize_ resize_as_"
-        " as_strided as_strided_ pin_memory __cuda_array_interface__ to_sparse to_mkldnn".split(),
+        " as_strided as_strided_ pin_memory __cuda_array_interface__ to_mkldnn".split(),
         leaving.refused,
     ),
 }
 _BY_NAME["__format__"] = leaving.shown
 
+#: Functions of a table and of what is looked up in it, which random rows may not tell from those of rows alone.
+OF_ALL_ROWS = frozenset(
+    "bucketize searchsorted isin take take_ put put_ index_put index_put_ cdist histc unique msort".split()
+)
+
 #: Functions that take numbers of ends of edges as they are; to all others they are ids of vertices.
 KEEPS_ENDS = frozenset(
     "__getitem__ __iter__ unbind clone contiguous detach long int to cpu cuda view view_as reshape expand expand_as unsqueeze"
-    " squeeze flatten split chunk index_select embedding scatter_add scatter_add_ index_add index_add_ scatter_reduce"
-    " scatter_reduce_ bincount shape size __len__ numel __repr__ new_zeros new_ones new_full new_empty zeros_like ones_like"
-    " empty_like full_like rand_like randn_like __deepcopy__ dim ndim dtype device layout is_cuda is_floating_point t T"
+    " squeeze flatten split chunk index_select scatter_add scatter_add_ index_add index_add_ scatter_reduce"
+    " scatter_reduce_ bincount shape size __len__ numel __repr__ new_zeros new_ones new_full new_empty"
+    " __deepcopy__ dim ndim dtype device layout is_cuda is_floating_point t T"
     " transpose stack cat flip requires_grad grad_fn is_leaf data nelement gather take_along_dim permute repeat is_sparse"
     " _version is_contiguous stride element_size __hash__ is_complex movedim repeat_interleave_".split()
 )

@@ -83,7 +83,7 @@ def replicated(value: Any, besides: Iterable[Any] = ()) -> Any:
         besides: Its arguments, of which it may give one.
     """
     if type(value) is Tensor:
-        if not any(value is each for each in besides):
+        if value.layout == torch.strided and not any(value is each for each in besides):
             value.__class__ = Replicated
     elif isinstance(value, (tuple, list)) and any(isinstance(each, (Tensor, tuple, list)) for each in value):
         return mapped(lambda each: replicated(each, besides), value)
