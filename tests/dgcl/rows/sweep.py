@@ -1,0 +1,145 @@
+"""Calls of all of torch's functions that can be overridden: on one device, and on ranks that see one device."""
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torch.overrides
+from torch import Tensor
+
+import dgcl
+from tests.dgcl.rows.harness import plain
+from tests.dgcl.rows.programs import graph
+
+SPACES = (torch, Tensor, F, torch.linalg, torch.special)
+OPERATORS = {"__getitem__", "__add__", "__rsub__", "__rpow__", "__rdiv__", "__abs__"}
+
+#: What draws numbers, gives memory that nobody has written, or points to memory.
+LEFT_OUT = set(
+    "rand randn bernoulli multinomial normal dropout alpha_dropout feature_dropout poisson rrelu gumbel_softmax empty_like"
+    " empty_strided new_empty empty resize_ set_ random_ uniform_ normal_ bernoulli_ cauchy_ exponential_ geometric_"
+    " log_normal_ data_ptr storage share_memory_ backward register_hook register_post_accumulate_grad_hook requires_grad_"
+    " apply_ map_ map2_ put_ dropout1d dropout2d dropout3d feature_alpha_dropout native_dropout rand_like randn_like"
+    " randint_like rrelu_ fractional_max_pool2d fractional_max_pool3d svd_lowrank pca_lowrank lobpcg binomial const_data_ptr"
+    " resize_as_ resize resize_as new_empty_strided untyped_storage storage_type new pin_memory is_pinned to_dense __dlpack__"
+    " __dlpack_device__ pack_padded_sequence wait dispatch_ module_load cuda xpu ipu hpu mtia poisson_nll_loss stft istft"
+    " unsafe_chunk fused_moving_avg_obs_fake_quant as_strided as_strided_ as_strided_copy as_strided_scatter".split()
+)
+
+#: How a function is called: of features x, labels y and a mask m.
+FORMS: dict[str, Callable[[Any, Any, Any], tuple[Any, ...]]] = {
+    "(x)": lambda x, y, m: (x,),
+    "(x, 0)": lambda x, y, m: (x, 0),
+    "(x, 1)": lambda x, y, m: (x, 1),
+    "(x, dim=0)": lambda x, y, m: (x, {"dim": 0}),
+    "(x, dim=1)": lambda x, y, m: (x, {"dim": 1}),
+    "(x, x / 2)": lambda x, y, m: (x, x * 0.5),
+    "(x, y)": lambda x, y, m: (x, y),
+    "(y)": lambda x, y, m: (y,),
+    "(m)": lambda x, y, m: (m,),
+    "(x[:, 0])": lambda x, y, m: (x[:, 0],),
+    "(x[:, 0], x[:, 1])": lambda x, y, m: (x[:, 0], x[:, 1]),
+    "(x, weight)": lambda x, y, m: (x, torch.arange(12.0).view(6, 2)),
+    "(x.t())": lambda x, y, m: (x.t(),),
+    "(x.view(-1, 2, 3))": lambda x, y, m: (x.view(-1, 2, 3),),
+    "(x.abs() + 0.1)": lambda x, y, m: (x.abs() + 0.1,),
+}
+
+Call = tuple[str, Callable[..., Any], str, bool]  # a name, the function, its form, whether it is differentiated
+
+
+def calls() -> list[Call]:
+    """All calls in order, values before gradients."""
+    found = torch.overrides.get_overridable_functions()
+    functions = {
+        f"{space.__name__}.{name}": function
+        for space in SPACES
+        for function in found.get(space, ())
+        if (name := getattr(function, "__name__", "")) and (name[0] != "_" or name in OPERATORS) and name not in LEFT_OUT
+    }
+    each = itertools.product((False, True), sorted(functions.items()), FORMS)
+    return [(name + form, function, form, gradient) for gradient, (name, function), form in each]
+
+
+def leaves(value: Any) -> list[Any]:
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        return [leaf for each in value for leaf in leaves(each)]
+    return [value]
+
+
+def outcome(call: Call, data: Any) -> Any:
+    """The plain results of a call, or their gradient, or what was raised."""
+    name, function, form, gradient = call
+    x, y, m = data.x.clone(), data.y.clone(), data.train_mask.clone()
+    try:
+        if gradient:
+            x = x.requires_grad_()
+            x_in = x * 1.0  # what is changed in place must be no leaf
+        *args, last = FORMS[form](x_in if gradient else x, y, m)
+        out = leaves(function(*args, **last) if isinstance(last, dict) else function(*args, last))
+        if gradient:
+            out = [each for each in out if isinstance(each, Tensor) and each.is_floating_point() and each.requires_grad]
+            seeds = [torch.randn(each.shape, generator=torch.Generator().manual_seed(7)) for each in out]
+            loss = sum((each * seed).sum() for each, seed in zip(out, seeds, strict=True))
+            return plain([torch.autograd.grad(loss, x)[0]])
+        return plain(out)
+    except BaseException as error:
+        return error
+
+
+def is_known(result: Any) -> bool:
+    """Whether one device gives what can be compared."""
+    kinds = (Tensor, int, float, bool, torch.Size, torch.dtype)
+    return isinstance(result, list) and all(isinstance(each, kinds) for each in result)
+
+
+def equal(one: Any, other: Any) -> bool:
+    if not isinstance(other, Tensor):
+        return bool(one == other)
+    if not isinstance(one, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.allclose(one.to_dense(), other.to_dense(), rtol=1e-9, atol=1e-11, equal_nan=True)
+
+
+def broken(result: Any) -> bool:
+    """Whether a call has left the ranks apart, so that they must meet anew."""
+    return isinstance(result, (dgcl.CommError, dgcl.DisagreementError)) or "closed" in str(result)
+
+
+def on_ranks(todo: list[Call], world_size: int = 2) -> dict[int, list[Any]]:
+    """What each rank got of each call; where a call breaks the ranks, others begin after it."""
+
+    def run(start: int) -> list[Any]:
+        data, got = dgcl.dispatch(graph(), typed=True), []
+        for call in todo[start:]:
+            got.append(outcome(call, data))
+            if broken(got[-1]):
+                break
+        return got
+
+    results: dict[int, list[Any]] = {}
+    while len(results) < len(todo):
+        start = len(results)
+        each = dgcl.launch(run, world_size, start)
+        for place, got in enumerate(zip(*each, strict=False), start):
+            results[place] = list(got)
+    return results
+
+
+def sweep(every: Iterable[Call]) -> tuple[list[str], list[str], int]:
+    """The calls that are wrong, those that are refused, with what was raised, and how many one device takes."""
+    data = graph()
+    expected = [(call, outcome(call, data)) for call in every]
+    expected = [(call, result) for call, result in expected if is_known(result)]
+    wrong, refused = [], []
+    for place, got in on_ranks([call for call, _ in expected]).items():
+        call, wanted = expected[place]
+        name = call[0] + " gradient" * call[3]
+        errors = [each for each in got if isinstance(each, BaseException)]
+        if errors:
+            refused.append(f"{name}: {type(errors[0]).__name__}: {errors[0]}")
+        elif not all(len(each) == len(wanted) and all(map(equal, each, wanted)) for each in got):
+            wrong.append(name)
+    return wrong, refused, len(expected)
