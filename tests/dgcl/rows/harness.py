@@ -67,6 +67,31 @@ def on_threads(script: Script, make: Make, data: Any, world_size: int = 3, **opt
     return dgcl.launch(on_rank, world_size, script, make, data, options, timeout=60)
 
 
+def each_on_threads(
+    run: Callable[[Any, Any], Any], tasks: list[Any], graph: Any, world_size: int = 2, **options: Any
+) -> list[list[Any]]:
+    """For each task what ``run(task, data)`` returns or raises on each rank.
+
+    A task may leave ranks apart: others begin after it.
+    """
+
+    def on_rank(start: int) -> list[Any]:
+        data, got = dgcl.dispatch(graph, typed=True, **options), []
+        for task in tasks[start:]:
+            try:
+                got.append(run(task, data))
+            except Exception as error:
+                got.append(error)
+                if isinstance(error, dgcl.CommError) or "closed" in str(error):
+                    break
+        return got
+
+    results: list[list[Any]] = []
+    while len(results) < len(tasks):
+        results += map(list, zip(*dgcl.launch(on_rank, world_size, len(results)), strict=False))
+    return results
+
+
 def differs(measured: Any, expected: Any) -> str:
     """How a value differs from that of one device, or nothing."""
     if isinstance(expected, list):

@@ -1,5 +1,6 @@
 """Calls of all of torch's functions that can be overridden: on one device, and on ranks that see one device."""
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,8 +10,7 @@ import torch.nn.functional as F
 import torch.overrides
 from torch import Tensor
 
-import dgcl
-from tests.dgcl.rows.harness import plain
+from tests.dgcl.rows.harness import each_on_threads, plain
 from tests.dgcl.rows.programs import graph
 
 SPACES = (torch, Tensor, F, torch.linalg, torch.special)
@@ -69,30 +69,30 @@ def leaves(value: Any) -> list[Any]:
     return [value]
 
 
-def outcome(call: Call, data: Any) -> Any:
-    """The plain results of a call, or their gradient, or what was raised."""
+def outcome(call: Call, data: Any) -> list[Any]:
+    """The plain results of a call, or their gradient."""
     name, function, form, gradient = call
     x, y, m = data.x.clone(), data.y.clone(), data.train_mask.clone()
-    try:
-        if gradient:
-            x = x.requires_grad_()
-            x_in = x * 1.0  # what is changed in place must be no leaf
-        *args, last = FORMS[form](x_in if gradient else x, y, m)
-        out = leaves(function(*args, **last) if isinstance(last, dict) else function(*args, last))
-        if gradient:
-            out = [each for each in out if isinstance(each, Tensor) and each.is_floating_point() and each.requires_grad]
-            seeds = [torch.randn(each.shape, generator=torch.Generator().manual_seed(7)) for each in out]
-            loss = sum((each * seed).sum() for each, seed in zip(out, seeds, strict=True))
-            return plain([torch.autograd.grad(loss, x)[0]])
-        return plain(out)
-    except BaseException as error:
-        return error
+    if gradient:
+        x = x.requires_grad_()
+    *args, last = FORMS[form](x * 1.0 if gradient else x, y, m)  # what is changed in place must be no leaf
+    out = leaves(function(*args, **last) if isinstance(last, dict) else function(*args, last))
+    if gradient:
+        out = [each for each in out if isinstance(each, Tensor) and each.is_floating_point() and each.requires_grad]
+        seeds = [torch.randn(each.shape, generator=torch.Generator().manual_seed(7)) for each in out]
+        loss = sum((each * seed).sum() for each, seed in zip(out, seeds, strict=True))
+        out = [torch.autograd.grad(loss, x)[0]]
+    return plain(out)
 
 
-def is_known(result: Any) -> bool:
-    """Whether one device gives what can be compared."""
+def on_one_device(call: Call, data: Any) -> list[Any] | None:
+    """What one device gives, if it takes the call and its results can be compared."""
     kinds = (Tensor, int, float, bool, torch.Size, torch.dtype)
-    return isinstance(result, list) and all(isinstance(each, kinds) for each in result)
+    with contextlib.suppress(Exception):
+        out = outcome(call, data)
+        if all(isinstance(each, kinds) for each in out):
+            return out
+    return None
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -103,41 +103,15 @@ def equal(one: Any, other: Any) -> bool:
     return torch.allclose(one.to_dense(), other.to_dense(), rtol=1e-9, atol=1e-11, equal_nan=True)
 
 
-def broken(result: Any) -> bool:
-    """Whether a call has left the ranks apart, so that they must meet anew."""
-    return isinstance(result, (dgcl.CommError, dgcl.DisagreementError)) or "closed" in str(result)
-
-
-def on_ranks(todo: list[Call], world_size: int = 2) -> dict[int, list[Any]]:
-    """What each rank got of each call; where a call breaks the ranks, others begin after it."""
-
-    def run(start: int) -> list[Any]:
-        data, got = dgcl.dispatch(graph(), typed=True), []
-        for call in todo[start:]:
-            got.append(outcome(call, data))
-            if broken(got[-1]):
-                break
-        return got
-
-    results: dict[int, list[Any]] = {}
-    while len(results) < len(todo):
-        start = len(results)
-        each = dgcl.launch(run, world_size, start)
-        for place, got in enumerate(zip(*each, strict=False), start):
-            results[place] = list(got)
-    return results
-
-
 def sweep(every: Iterable[Call]) -> tuple[list[str], list[str], int]:
     """The calls that are wrong, those that are refused, with what was raised, and how many one device takes."""
     data = graph()
-    expected = [(call, outcome(call, data)) for call in every]
-    expected = [(call, result) for call, result in expected if is_known(result)]
+    expected = [(call, out) for call in every if (out := on_one_device(call, data)) is not None]
     wrong, refused = [], []
-    for place, got in on_ranks([call for call, _ in expected]).items():
-        call, wanted = expected[place]
+    ranks = each_on_threads(outcome, [call for call, _ in expected], data)
+    for (call, wanted), got in zip(expected, ranks, strict=True):
         name = call[0] + " gradient" * call[3]
-        errors = [each for each in got if isinstance(each, BaseException)]
+        errors = [each for each in got if isinstance(each, Exception)]
         if errors:
             refused.append(f"{name}: {type(errors[0]).__name__}: {errors[0]}")
         elif not all(len(each) == len(wanted) and all(map(equal, each, wanted)) for each in got):
