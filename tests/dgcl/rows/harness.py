@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import dgcl
+from dgcl.rows import Replicated, Rows
 
 TOLERANCE = 1e-10
 BUILDING = threading.Lock()  # ranks that are threads share torch's generator
@@ -44,7 +45,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
     if isinstance(value, Tensor):
-        known = isinstance(value, (dgcl.rows.Rows, dgcl.rows.Replicated))
+        known = isinstance(value, (Rows, Replicated))
         return (dgcl.collect(value) if known else value).detach().clone()
     return value
 
@@ -99,14 +100,16 @@ def differs(measured: Any, expected: Any) -> str:
             return f"{measured} for {expected}"
         found = enumerate(map(differs, measured, expected))
         return ", ".join(f"[{place}] {what}" for place, what in found if what)
-    if isinstance(expected, (Tensor, float)):
+    if isinstance(expected, (Tensor, float)) and isinstance(measured, type(expected)):
         one, other = torch.as_tensor(measured), torch.as_tensor(expected)
         if one.shape != other.shape or one.dtype != other.dtype:
             return f"{one.dtype} {tuple(one.shape)} for {other.dtype} {tuple(other.shape)}"
+        if not one.is_floating_point():
+            return "" if torch.equal(one, other) else f"{(one != other).sum()} of {one.numel()} differ"
         size = other.abs().nan_to_num().max().item() if other.numel() else 0
-        if not torch.allclose(one, other, rtol=0, atol=TOLERANCE * max(size, 1), equal_nan=True):
-            return f"off by {(one - other).abs().max().item():.1e} of {size:.1e}" if one.numel() > 1 else f"{one} for {other}"
-        return ""
+        if torch.allclose(one, other, rtol=0, atol=TOLERANCE * max(size, 1), equal_nan=True):
+            return ""
+        return f"{one} for {other}" if one.dim() == 0 else f"off by {(one - other).abs().max().item():.1e} of {size:.1e}"
     return "" if type(measured) is type(expected) and measured == expected else f"{measured!r} for {expected!r}"
 
 

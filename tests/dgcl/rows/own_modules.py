@@ -29,7 +29,7 @@ class Own(nn.Module):
         self.centres, self.basis = nn.Parameter(torch.linspace(0, 4, 30)), nn.Linear(30, WIDTH)
         self.bn, self.ln, self.pairs = pyg.BatchNorm(WIDTH), nn.LayerNorm(WIDTH), pyg.PairNorm()
         self.gin, self.sage = pyg.GINConv(nn.Linear(WIDTH, WIDTH)), pyg.SAGEConv(WIDTH, WIDTH, aggr="max")
-        self.gat, self.att = pyg.GATConv(WIDTH, 3, heads=2), self.jump = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.gat, self.att = pyg.GATConv(WIDTH, 3, heads=2, bias=False), nn.MultiheadAttention(WIDTH, 2, batch_first=True)
         self.jump = pyg.JumpingKnowledge("lstm", WIDTH, 2)
         self.register_buffer("memory", torch.ones(NUM_NODES, WIDTH))
         self.register_buffer("v", torch.ones(WIDTH))
@@ -137,7 +137,7 @@ def best(own, x, edge_index):
 
 def joined(own, x, edge_index):
     """Vertices and edges in one table of n + E rows, normalized together."""
-    both = own.bn(own.lin(torch.cat([x, x[edge_index[0]] * x[edge_index[1]]], dim=0)))
+    both = own.bn(torch.cat([x, x[edge_index[0]] * x[edge_index[1]]], dim=0) @ own.lin.weight)
     return both[: x.size(0)] + scatter(both[x.size(0) :], edge_index[1], 0, x.size(0))
 
 

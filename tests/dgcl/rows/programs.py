@@ -345,7 +345,7 @@ class Typed(nn.Module):
 TYPED: dict[str, Callable[[Any], nn.Module]] = {
     "HANConv": lambda data: pyg.HANConv(8, 8, data.metadata(), heads=2),
     "HGTConv": lambda data: pyg.HGTConv(8, 8, data.metadata(), heads=2),
-    "HeteroConv": lambda data: pyg.HeteroConv({kind: pyg.SAGEConv((-1, -1), 8) for kind in data.edge_types}, "mean"),
+    "HeteroConv": lambda data: pyg.HeteroConv({kind: pyg.SAGEConv((8, 8), 8) for kind in data.edge_types}, "mean"),
     "to_hetero": lambda data: pyg.to_hetero(pyg.GraphSAGE((-1, -1), 8, 2, CLASSES), data.metadata()),
 }
 
@@ -362,7 +362,7 @@ def typed(data, model):
 
 for name, conv in TYPED.items():
     make = conv if name == "to_hetero" else functools.partial(lambda conv, data: Typed(data, conv(data)), conv)
-    PROGRAMS[name] = Program(typed, make, hetero)
+    PROGRAMS[name] = Program(typed, make, hetero, draws=name == "to_hetero")  # which initializes at its first call
 
 
 @program(gcn)

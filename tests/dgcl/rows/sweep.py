@@ -28,23 +28,46 @@ LEFT_OUT = set(
     " unsafe_chunk fused_moving_avg_obs_fake_quant as_strided as_strided_ as_strided_copy as_strided_scatter".split()
 )
 
-#: How a function is called: of features x, labels y and a mask m.
-FORMS: dict[str, Callable[[Any, Any, Any], tuple[Any, ...]]] = {
-    "(x)": lambda x, y, m: (x,),
-    "(x, 0)": lambda x, y, m: (x, 0),
-    "(x, 1)": lambda x, y, m: (x, 1),
-    "(x, dim=0)": lambda x, y, m: (x, {"dim": 0}),
-    "(x, dim=1)": lambda x, y, m: (x, {"dim": 1}),
-    "(x, x / 2)": lambda x, y, m: (x, x * 0.5),
-    "(x, y)": lambda x, y, m: (x, y),
-    "(y)": lambda x, y, m: (y,),
-    "(m)": lambda x, y, m: (m,),
-    "(x[:, 0])": lambda x, y, m: (x[:, 0],),
-    "(x[:, 0], x[:, 1])": lambda x, y, m: (x[:, 0], x[:, 1]),
-    "(x, weight)": lambda x, y, m: (x, torch.arange(12.0).view(6, 2)),
-    "(x.t())": lambda x, y, m: (x.t(),),
-    "(x.view(-1, 2, 3))": lambda x, y, m: (x.view(-1, 2, 3),),
-    "(x.abs() + 0.1)": lambda x, y, m: (x.abs() + 0.1,),
+#: How a function is called: of features x and data d.
+FORMS: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
+    "(x)": lambda x, d: (x,),
+    "(x, 0)": lambda x, d: (x, 0),
+    "(x, 1)": lambda x, d: (x, 1),
+    "(x, dim=0)": lambda x, d: (x, {"dim": 0}),
+    "(x, dim=1)": lambda x, d: (x, {"dim": 1}),
+    "(x, dim=0, keepdim=True)": lambda x, d: (x, {"dim": 0, "keepdim": True}),
+    "(x, x / 2)": lambda x, d: (x, x * 0.5),
+    "(x, y)": lambda x, d: (x, d.y),
+    "(y)": lambda x, d: (d.y,),
+    "(mask)": lambda x, d: (d.train_mask,),
+    "(x, mask)": lambda x, d: (x, d.train_mask),
+    "(x[:, 0])": lambda x, d: (x[:, 0],),
+    "(x[:, 0], x[:, 1])": lambda x, d: (x[:, 0], x[:, 1]),
+    "(mask, x[:, 0], x[:, 1])": lambda x, d: (d.train_mask, x[:, 0], x[:, 1]),
+    "(x, weight)": lambda x, d: (x, torch.arange(12.0).view(6, 2)),
+    "(x, table)": lambda x, d: (x, torch.arange(540.0).sin().view(90, 6)),
+    "(table, x)": lambda x, d: (torch.arange(540.0).sin().view(90, 6), x),
+    "(x.t())": lambda x, d: (x.t(),),
+    "(x.view(-1, 2, 3))": lambda x, d: (x.view(-1, 2, 3),),
+    "(x[None])": lambda x, d: (x[None],),
+    "(x.abs() + 0.1)": lambda x, d: (x.abs() + 0.1,),
+    "(x[mask])": lambda x, d: (x[d.train_mask],),
+    "(x[mask], y[mask])": lambda x, d: (x[d.train_mask], d.y[d.train_mask]),
+    "(x[row])": lambda x, d: (x[d.edge_index[0]],),
+    "(x[col], dim=0)": lambda x, d: (x[d.edge_index[1]], {"dim": 0}),
+    "(edge_index)": lambda x, d: (d.edge_index,),
+    "(row)": lambda x, d: (d.edge_index[0],),
+    "(row, col)": lambda x, d: (d.edge_index[0], d.edge_index[1]),
+    "(x, 0, col)": lambda x, d: (x, 0, d.edge_index[1]),
+    "(x, 0, y, x)": lambda x, d: (x, 0, d.y, x * 0.5),
+    "(x, 0, table of y, x)": lambda x, d: (x, 0, d.y.view(-1, 1).expand(-1, 6), x * 0.5),
+    "(zeros, 0, row, x[col])": lambda x, d: (torch.zeros(90, 6), 0, d.edge_index[0], x[d.edge_index[1]]),
+    "(zeros, 0, numbers, x)": lambda x, d: (torch.zeros(99, 6), 0, torch.arange(9, 99), x),
+    "(x.mean(0))": lambda x, d: (x.mean(0),),
+    "(x, x.mean(0))": lambda x, d: (x, x.mean(0)),
+    "(x.sum())": lambda x, d: (x.sum(),),
+    "([x, x / 2], 0)": lambda x, d: ([x, x * 0.5], 0),
+    "([x, x / 2], 1)": lambda x, d: ([x, x * 0.5], 1),
 }
 
 Call = tuple[str, Callable[..., Any], str, bool]  # a name, the function, its form, whether it is differentiated
@@ -72,16 +95,16 @@ def leaves(value: Any) -> list[Any]:
 def outcome(call: Call, data: Any) -> list[Any]:
     """The plain results of a call, or their gradient."""
     name, function, form, gradient = call
-    x, y, m = data.x.clone(), data.y.clone(), data.train_mask.clone()
-    if gradient:
-        x = x.requires_grad_()
-    *args, last = FORMS[form](x * 1.0 if gradient else x, y, m)  # what is changed in place must be no leaf
+    data = data.clone()
+    x = data.x.requires_grad_(gradient)
+    *args, last = FORMS[form](x * 1.0 if gradient else x, data)  # what is changed in place must be no leaf
     out = leaves(function(*args, **last) if isinstance(last, dict) else function(*args, last))
     if gradient:
         out = [each for each in out if isinstance(each, Tensor) and each.is_floating_point() and each.requires_grad]
         seeds = [torch.randn(each.shape, generator=torch.Generator().manual_seed(7)) for each in out]
         loss = sum((each * seed).sum() for each, seed in zip(out, seeds, strict=True))
-        out = [torch.autograd.grad(loss, x)[0]]
+        loss.backward()
+        out = [x.grad]
     return plain(out)
 
 

@@ -124,8 +124,9 @@ def results(module: nn.Module, data: Any, inputs: str) -> dict[str, Any]:
     x = data.x.clone().requires_grad_()
     given = {**data.to_dict(), "x": x, "pair": (x, data.x_0)}
     out = module(*(given[name] for name in inputs.split()))
-    leaves = [each for each in (out if isinstance(out, tuple) else (out,)) if each.is_floating_point()]
-    loss = sum((each * torch.arange(each.size(-1)).cos() * each.cos()).sum() for each in leaves)
-    if isinstance(loss, torch.Tensor) and loss.requires_grad:
+    leaves = [each for each in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(each)]
+    printed = plain(leaves)  # before a backward that frees memory of its own
+    loss = sum((each * torch.arange(each.size(-1)).cos() * each.cos()).sum() for each in leaves if each.is_floating_point())
+    if torch.is_tensor(loss) and loss.requires_grad:
         loss.backward()
-    return plain({"out": out, "x": x.grad, "weights": [weight.grad for weight in module.parameters()]})
+    return {"out": printed, **plain({"x": x.grad, "weights": [weight.grad for weight in module.parameters()]})}
