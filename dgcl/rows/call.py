@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, strided
 from torch.utils import swap_tensors
 
 from dgcl.rows import table
 from dgcl.rows.differentiate import differentiate
-from dgcl.rows.gathering import gathered
+from dgcl.rows.gathering import gathered, writes
 from dgcl.rows.rowwise import tried
 from dgcl.rows.sums import as_ids, write
 from dgcl.rows.tensor import OneDevice, Replicated, Rows, mapped, plain, replicated, tensors_in
+
+
+tracing = torch._C._get_tracing_state
 
 
 def name_of(func: Any) -> str:
@@ -40,10 +44,16 @@ def rule_of(func: Any) -> tuple[str, Callable[..., Any] | None, bool]:
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a function of torch, as on one device; runs where torch does not ask again."""
     name, rule, keeps_ends = rule_of(func)
+    if tracing() is not None:
+        raise RuntimeError(
+            "torch.jit.trace cannot record what ranks do with rows: take the model of one device (dgcl)"
+        )
     first: Rows | None = None
     ends = False
     for value in args if not kwargs else (*args, *kwargs.values()):
         if type(value) is Rows:
+            if value.grad_fn is not None:
+                _refuse_function(value)
             first = value if first is None else first
             ends = ends or value._ends is not None
         elif type(value) in (list, tuple):
@@ -56,6 +66,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if first is None:
         return _of_replicated(func, name, args, kwargs)
     if ends and not keeps_ends:
+        if writes(name) and type(args[0]) is Rows and args[0]._ends:
+            args[0]._local, args[0]._ends = as_ids(args[0])._local, None
         args, kwargs = mapped(_values, args), mapped(_values, kwargs)
         first = next(each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows)
     if kwargs.get("out") is not None:
@@ -64,20 +76,35 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if rule is not None:
         return rule(func, name, args, kwargs, first)
     if name[-1] == "_" and name[-2] != "_":
-        return _in_place(name, args, kwargs)
+        return _in_place(func, name, args, kwargs)
     found = NotImplemented if name in table.OF_ALL_ROWS else tried(func, name, args, kwargs, first)
     return gathered(func, name, args, kwargs) if found is NotImplemented else found
+
+
+def _refuse_function(value: Tensor) -> NoReturn:
+    """Rows have no history of their own; the wrapper got one from C++.
+
+    Raises:
+        RuntimeError: Naming the function.
+    """
+    name = value.grad_fn.name().removesuffix("Backward")  # type: ignore[union-attr]
+    if name == "CheckpointFunction":
+        raise RuntimeError("torch.utils.checkpoint of rows takes use_reentrant=False (dgcl)")
+    raise RuntimeError(
+        f"{name}, a torch.autograd.Function, was given rows that are shared out over ranks: if it works row by row say so"
+        f" once, dgcl.rowwise({name}); else write it with torch's own functions (dgcl)"
+    )
 
 
 def _values(value: Tensor) -> Tensor:
     return as_ids(value) if type(value) is Rows and value._ends is not None else value
 
 
-def _in_place(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _in_place(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a function would give, written into its first argument, which stays the same object."""
     own, function = args[0], getattr(Tensor, name[:-1], None)
     if function is None:
-        return gathered(function, name, args, kwargs)  # which refuses it
+        return gathered(func, name, args, kwargs)
     # Of a copy: a backward may need what the function was given.
     result = call(function, (call(Tensor.clone, (own,), {}), *args[1:]), kwargs)
     if type(own) is Rows and result.shape != own.shape:

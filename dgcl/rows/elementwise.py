@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgcl.rows.gathering import gathered
+from dgcl.rows.gathering import gathered, writes
 from dgcl.rows.sums import as_ids, fitting
 from dgcl.rows.tensor import Rows, follow, mapped, plain, rows
 
@@ -29,21 +29,25 @@ def elementwise(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, A
             return gathered(func, name, args, kwargs)
         if own is first:
             out = func(local, other)
-        elif _writes(name):
-            own = become(own, space, place)
-            out = func(own._local, local)
+        elif writes(name):
+            table = become(own, space, place)
+            if table is None:
+                return gathered(func, name, args, kwargs)
+            out, own = func(table._local, local), table
         else:
             out = func(other, local)
     else:
-        if _writes(name) and type(own) is not Rows:
+        if writes(name) and type(own) is not Rows:
             own = become(own, space, place)
+            if own is None:
+                return gathered(func, name, args, kwargs)
             args = own, *args[1:]
         fit = _Fit(space, place)
         out = func(*mapped(fit, args), **mapped(fit, kwargs))
     if out is None:
         return None
     if type(own) is Rows and out is own._local:  # it was changed in place, or needed no change
-        return follow(own) if _writes(name) else own
+        return follow(own) if writes(name) else own
     if first._ends and out.is_floating_point():  # numbers of ends do not become values
         return elementwise(func, name, *mapped(_values, (args, kwargs)), as_ids(first))  # type: ignore[misc]
     return rows(out, space, out.dim() + place, first._ends)
@@ -61,34 +65,26 @@ def _values(value: Tensor) -> Tensor:
     return as_ids(value) if type(value) is Rows and value._ends else value
 
 
-def _writes(name: str) -> bool:
-    """Whether a function changes its first argument in place: ``add_``, ``__iadd__``."""
-    return (name[-1] == "_" and name[-2] != "_") or (name[:3] == "__i" and name != "__invert__")
-
-
-def become(table: Any, space: Any, place: int) -> Rows:
+def become(table: Any, space: Any, place: int) -> Rows | None:
     """A tensor of all rows becomes this rank's, the same object: rows are written into it in place.
 
-    Raises:
-        ValueError: Others see its memory, or it has a gradient.
+    None where others may see its memory, it has a gradient, or other sizes.
     """
-    shared = (
+    if (
         not isinstance(table, Tensor)
         or table.requires_grad
         or table._base is not None
+        or isinstance(table, torch.nn.Parameter)
         or torch._C._storage_Use_Count(table.untyped_storage()._cdata) > 2  # type: ignore[attr-defined]
-    )
-    if shared:
-        raise ValueError(
-            "rows cannot be written in place into a tensor of all rows that has views, a gradient or a graph: write"
-            " table = table + rows, or torch.where(...) (dgcl)"
-        )
-    if table.dim() < -place or table.shape[place] != space.size:
-        raise RuntimeError(
-            f"output with shape {list(table.shape)} doesn't match the {space.size} rows that are written into it"
-        )
+        or table.dim() < -place
+        or table.shape[place] != space.size
+    ):
+        return None
     own = fitting(table, space, place)
     if own.numel() and own.data_ptr() == table.data_ptr():
         own = own.clone()
-    torch.utils.swap_tensors(table, rows(own, space, own.dim() + place))
-    return table  # type: ignore[return-value]
+    try:
+        torch.utils.swap_tensors(table, rows(own, space, own.dim() + place))
+    except RuntimeError:  # a graph or a weak reference holds it
+        return None
+    return table  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dgcl.rows.sums import State, state_of, whole
+from dgcl.rows.sums import State, state_of, whole, write
 from dgcl.rows.tensor import Rows, mapped, replicated, tensors_in
 
 _log = logging.getLogger("dgcl")
@@ -20,15 +20,26 @@ _WARN = 10**7
 def gathered(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a function on all rows, replicated. Collective.
 
+    What changes its first argument in place does so to a copy, which is written back.
+
     Raises:
-        ValueError: It takes more elements than the limit, or changes rows in place in a way that is not known.
+        ValueError: It takes more elements than the limit.
     """
-    if name.endswith("_") and not name.endswith("__"):
-        raise ValueError(
-            f"{name} would change rows of other ranks in place: write {name[:-1]}, and assign its result (dgcl)"
+    every, named = all_rows(name, args, kwargs)
+    if not writes(name):
+        return replicated(func(*every, **named))
+    changed = every[0].clone()
+    func(changed, *every[1:], **named)
+    return write(args[0], changed)
+
+
+def writes(name: str) -> bool:
+    """Whether a function of this name changes its first argument in place: ``add_``, ``__iadd__``, ``__setitem__``."""
+    if name.startswith("__"):
+        return name == "__setitem__" or (
+            name[2] == "i" and name not in ("__invert__", "__int__", "__iter__", "__index__")
         )
-    args, kwargs = all_rows(name, args, kwargs)
-    return replicated(func(*args, **kwargs))
+    return name.endswith("_")
 
 
 def all_rows(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from dgcl.rows.elementwise import become
-from dgcl.rows.gathering import all_rows, gathered
+from dgcl.rows.gathering import gathered
 from dgcl.rows.space import Space
-from dgcl.rows.sums import as_ids, fitting, write
-from dgcl.rows.tensor import PAIRS, Replicated, Rows, follow, plain, replicated, rows
+from dgcl.rows.sums import as_ids, fitting
+from dgcl.rows.tensor import PAIRS, Rows, follow, plain, replicated, rows
 
 _ALL = slice(None)
 
@@ -301,16 +301,14 @@ def setitem(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
     head = entries[0]
     if type(own) is not Rows:
         if type(head) is Rows and head.dtype == torch.bool and head.dim() == 1:
-            own = become(own, head._space, -own.dim())
+            if become(own, head._space, -own.dim()) is None:
+                return gathered(func, name, args, kwargs)
         elif type(value) is Rows and head == _ALL and all(isinstance(each, (slice, int)) for each in entries):
             kept = sum(isinstance(each, slice) for each in entries) + own.dim() - len(entries)
-            if value._axis != value.dim() - kept:
-                return _on_all(name, own, index, value)
-            own = become(own, value._space, -own.dim())
+            if value._axis != value.dim() - kept or become(own, value._space, -own.dim()) is None:
+                return gathered(func, name, args, kwargs)
         else:
-            return _on_all(name, own, index, value)
-    if own._ends:
-        own._local, own._ends = as_ids(own)._local, None
+            return gathered(func, name, args, kwargs)
     space, rest = own._space, tuple(map(plain, entries[1:]))
     is_mask = isinstance(head, Tensor) and head.dtype == torch.bool
     if own._axis or any(type(each) is Rows for each in rest):
@@ -318,7 +316,7 @@ def setitem(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
         if after[:1] not in ([], [_ALL]) or any(
             not isinstance(each, (int, slice)) for each in (*before, *after)
         ):
-            return _on_all(name, own, index, value)
+            return gathered(func, name, args, kwargs)
         func(
             own._local,
             tuple(entries),
@@ -341,23 +339,10 @@ def setitem(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
     else:
         numbers = None if is_mask or type(head) is Rows else _numbers(head, space)
         if numbers is None or numbers.dim() != 1:
-            return _on_all(name, own, index, value)
+            return gathered(func, name, args, kwargs)
         places, part = space.taken(numbers)
         func(own._local, (places.to(own.device), *rest), _given(value, part, trailing))
     return follow(own)
-
-
-def _on_all(name: str, own: Any, index: Any, value: Any) -> Tensor:
-    """Any other way to write: on all rows, of which a rank keeps its own. Collective."""
-    (every, index, value), _ = all_rows(name, (own, index, value), {})
-    if type(own) is Rows:
-        every = every.clone()
-        every[index] = value
-        return write(own, every)
-    Tensor.__setitem__(own, index, value)
-    if type(own) is Tensor:
-        own.__class__ = Replicated
-    return own  # type: ignore[no-any-return]
 
 
 def _given(value: Any, space: Space, trailing: int) -> Any:

@@ -23,7 +23,7 @@ SEEN = set(
 #: The state of autograd, and how memory is laid out: that of the local tensor.
 OF_AUTOGRAD = set(
     "requires_grad grad_fn is_leaf _version retains_grad retain_grad output_nr _backward_hooks _post_accumulate_grad_hooks"
-    " _grad is_contiguous stride dense_dim sparse_dim".split()
+    " _grad is_contiguous dim_order stride dense_dim sparse_dim".split()
 )
 
 
@@ -180,7 +180,7 @@ def hooked(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
 def refused(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
     """What would see memory or storage."""
-    raise TypeError(
+    raise RuntimeError(
         f"{name} of rows that are shared out over ranks: they have no memory of one device; dgcl.local(x) gives this rank's"
     )
 

@@ -23,7 +23,7 @@ _PLACE = dict.fromkeys(
 _DEFAULT = {"sort": -1, "argsort": -1, "topk": -1, "normalize": 1, "kthvalue": -1, "mode": -1, "diff": -1}
 #: They keep their dimensions.
 ALONG = set(
-    "softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp sort argsort msort topk normalize flip"
+    "softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp sort argsort msort topk normalize"
     " renorm".split()
 )
 _ADD = {"sum", "mean", "nansum", "nanmean"}

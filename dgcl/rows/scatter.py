@@ -55,11 +55,6 @@ def scatter(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
             share = getattr(torch.zeros_like(plain(own)), name.rstrip("_"))(dim, index, src, *more, **kwargs)
             sums = plain(own) + total(share, space.comm, f"{name} of rows")
             return write(own, sums) if in_place else replicated(sums)
-    if in_place:  # of a copy: a backward may need what the function was given
-        copied = rows(own._local.clone(), own._space, own._axis) if type(own) is Rows else plain(own).clone()
-        return write(
-            own, gathered(getattr(Tensor, name[:-1]), name[:-1], (copied, dim, index, src, *more), kwargs)
-        )
     return gathered(func, name, (own, dim, index, src, *more), kwargs)
 
 
@@ -68,7 +63,10 @@ def _along(func: Any, name: str, own: Any, dim: int, index: Rows, src: Any, more
     space, place = index._space, index._axis - index.dim()
     in_place = name.endswith("_")
     if in_place and type(own) is not Rows:
-        own = become(own, space, place)
+        table = become(own, space, place)
+        if table is None:
+            return gathered(func, name, (own, dim, index, src, *more), kwargs)
+        own = table
     local = fitting(own, space, place)
     out = func(
         local,
@@ -86,14 +84,18 @@ def _into_vertices(
 ) -> Any:
     """Sums of edges' rows at their targets, which this rank has all of, or at sources, which are folded."""
     edges, in_place = index._space, name.endswith("_")
+    given = src
     if isinstance(src, Tensor) and src.dim():
         src = fitting(src, edges, (index._axis if index.dim() > 1 else dim) - src.dim())
     if type(own) is not Rows:
-        own = (
+        table = (
             become(own, space, dim - own.dim())
             if in_place
             else rows(fitting(own, space, dim - own.dim()), space, dim)
         )
+        if table is None:
+            return gathered(func, name, (own, dim, as_ids(index), given, *more), kwargs)
+        own = table
     local = own._local
     if index._ends == "target":
         out = func(local, dim, index._local, src, *more, **kwargs)

@@ -133,7 +133,7 @@ _BY_NAME: dict[str, Rule] = {
     ),
     **dict.fromkeys(
         "data_ptr const_data_ptr storage untyped_storage __dlpack__ __dlpack_device__ share_memory_ set_ resize_ resize_as_"
-        " as_strided as_strided_ pin_memory __cuda_array_interface__ to_mkldnn".split(),
+        " as_strided as_strided_ pin_memory _make_dual __cuda_array_interface__ to_mkldnn".split(),
         leaving.refused,
     ),
 }
@@ -141,7 +141,7 @@ _BY_NAME["__format__"] = leaving.shown
 
 #: Functions of a table and of what is looked up in it, which random rows may not tell from those of rows alone.
 OF_ALL_ROWS = frozenset(
-    "bucketize searchsorted isin take take_ put put_ index_put index_put_ cdist histc unique msort".split()
+    "bucketize searchsorted isin take take_ put put_ index_put index_put_ cdist histc unique msort slice_inverse".split()
 )
 
 #: Functions that take numbers of ends of edges as they are; to all others they are ids of vertices.

@@ -25,6 +25,8 @@ PAIRS = {"both": ("source", "target"), "swapped": ("target", "source")}
 class OneDevice(Tensor):
     """What both kinds have: each function of torch is called by :mod:`dgcl.rows.call`."""
 
+    dgcl_one_device = True  # verbs for local tensors refuse it
+
     _call: Callable[..., Any]
 
     @classmethod
@@ -57,7 +59,7 @@ class Rows(OneDevice):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        raise TypeError(
+        raise RuntimeError(  # a TypeError in an operator of Python's would become another one
             f"{func} would read rows that are shared out over ranks past what dgcl sees, as torch.tensor, torch.jit,"
             " torch.func, torch.compile and functions of C++ do: write it with torch's own functions, mark a function"
             " that works row by row with dgcl.rowwise(f), or take this rank's rows by dgcl.local(x)"
