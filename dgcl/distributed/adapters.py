@@ -24,14 +24,64 @@ from dgcl.rows.tensor import PAIRS, OneDevice, Rows, mapped, plain, rows, tensor
 #: Layers whose messages read rows of vertices and edges at each call of propagate, over the edges that they are given.
 #: Others run on the rows themselves: exact, too, at the price of bookkeeping.
 LAYERS = frozenset(
-    "AGNNConv APPNP ARMAConv AntiSymmetricConv CGConv ChebConv ClusterGCNConv EdgeConv FAConv FeaStConv FiLMConv GATConv"
-    " GATv2Conv GCN2Conv GCNConv GENConv GINConv GINEConv GMMConv GatedGraphConv GeneralConv GraphConv LEConv LGConv MFConv"
-    " MixHopConv NNConv PDNConv PNAConv PointNetConv PointGNNConv PPFConv ResGatedGraphConv RGATConv RGCNConv SAGEConv SGConv"
-    " SSGConv TAGConv TransformerConv WLConvContinuous SimpleConv".split()
+    [
+        "AGNNConv",
+        "APPNP",
+        "ARMAConv",
+        "AntiSymmetricConv",
+        "CGConv",
+        "ChebConv",
+        "ClusterGCNConv",
+        "EdgeConv",
+        "FAConv",
+        "FeaStConv",
+        "FiLMConv",
+        "GATConv",
+        "GATv2Conv",
+        "GCN2Conv",
+        "GCNConv",
+        "GENConv",
+        "GINConv",
+        "GINEConv",
+        "GMMConv",
+        "GatedGraphConv",
+        "GeneralConv",
+        "GraphConv",
+        "LEConv",
+        "LGConv",
+        "MFConv",
+        "MixHopConv",
+        "NNConv",
+        "PDNConv",
+        "PNAConv",
+        "PointNetConv",
+        "PointGNNConv",
+        "PPFConv",
+        "ResGatedGraphConv",
+        "RGATConv",
+        "RGCNConv",
+        "SAGEConv",
+        "SGConv",
+        "SSGConv",
+        "TAGConv",
+        "TransformerConv",
+        "WLConvContinuous",
+        "SimpleConv",
+    ]
 )
 _AGGREGATIONS = frozenset(
-    "SumAggregation MeanAggregation MaxAggregation MinAggregation SoftmaxAggregation PowerMeanAggregation VarAggregation"
-    " StdAggregation DegreeScalerAggregation MulAggregation".split()
+    [
+        "SumAggregation",
+        "MeanAggregation",
+        "MaxAggregation",
+        "MinAggregation",
+        "SoftmaxAggregation",
+        "PowerMeanAggregation",
+        "VarAggregation",
+        "StdAggregation",
+        "DegreeScalerAggregation",
+        "MulAggregation",
+    ]
 )
 #: Modules of torch that work row by row, which a layer may have inside.
 _ROW_BY_ROW = (

@@ -12,7 +12,7 @@ In the order of the data: ``space`` (which rows), ``tensor`` (the two kinds), ``
 ``table`` (by kind), then one file for each kind.
 """
 
-import dgcl.rows.call  # noqa: F401: what the classes call
+from dgcl.rows import call as call  # the classes of tensors call it
 from dgcl.rows.tensor import Replicated, Rows
 
 __all__ = ["Replicated", "Rows"]

@@ -1,4 +1,4 @@
-"""What has no rule of its own is computed of all rows on every rank, up to a limit: exact, at a price that is logged."""
+"""What has no rule of its own is computed of all rows on every rank, up to a limit; its price is logged."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 import sys
 from typing import Any
 
-import torch
-
+from dgcl.rows.calls import Call
 from dgcl.rows.sums import State, state_of, whole, write
 from dgcl.rows.tensor import Rows, mapped, replicated, tensors_in
 
@@ -17,7 +16,7 @@ _log = logging.getLogger("dgcl")
 _WARN = 10**7
 
 
-def gathered(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def gathered(call: Call) -> Any:
     """The result of a function on all rows, replicated. Collective.
 
     What changes its first argument in place does so to a copy, which is written back.
@@ -25,76 +24,51 @@ def gathered(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     Raises:
         ValueError: It takes more elements than the limit.
     """
-    every, named = all_rows(name, args, kwargs)
-    if not writes(name):
-        return replicated(func(*every, **named))
-    changed = every[0].clone()
-    func(changed, *every[1:], **named)
-    return write(args[0], changed)
+    args, kwargs = all_rows(call)
+    if not call.writes:
+        return replicated(call.func(*args, **kwargs))
+    changed = args[0].clone()
+    call.func(changed, *args[1:], **kwargs)
+    return write(call.args[0], changed)
 
 
-def writes(name: str) -> bool:
-    """Whether a function of this name changes its first argument in place: ``add_``, ``__iadd__``, ``__setitem__``."""
-    if name.startswith("__"):
-        return name == "__setitem__" or (
-            name[2] == "i" and name not in ("__invert__", "__int__", "__iter__", "__index__")
-        )
-    return name.endswith("_")
-
-
-def all_rows(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def all_rows(call: Call) -> tuple[Any, Any]:
     """Arguments with all rows, plain. Collective.
 
     Raises:
         ValueError: They have more elements than the limit.
     """
-    found = [each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows]
-    allow(name, found[0], sum(each.numel() for each in found))
-    return mapped(whole, args), mapped(whole, kwargs)
+    found = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
+    allow(call, sum(each.numel() for each in found))
+    return mapped(whole, call.args), mapped(whole, call.kwargs)
 
 
-def allow(name: str, rows: Rows, elements: int) -> None:
+def allow(call: Call, elements: int) -> None:
     """Let a call gather so many elements, or refuse it; report its place.
 
     Raises:
         ValueError: They are more than the limit.
     """
-    comm = rows._space.comm
+    comm = call.first._space.comm
     state = state_of(comm)
     if elements > state.gather_limit:
         raise ValueError(
-            f"{name} needs all rows on every rank, {elements:,} elements, and gather_limit is {state.gather_limit:,}:"
-            " write it with sums, means, maxima or products over rows, which are not gathered; or raise"
-            " dgcl.dispatch(data, gather_limit=...)"
+            f"{call.name} needs all rows on every rank, {elements:,} elements, and gather_limit is"
+            f" {state.gather_limit:,}: write it with sums, means, maxima or products over rows, which are not gathered; or"
+            " raise dgcl.dispatch(data, gather_limit=...)"
         )
     if comm.world_size > 1 and comm.rank == 0:
-        _report(state, name, elements)
+        _report(state, call.name, elements)
 
 
 def _report(state: State, name: str, elements: int) -> None:
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("dgcl.", "torch.")):
         frame = frame.f_back
-    site = (name, frame.f_code.co_filename, frame.f_lineno)
-    before = state.sites.get(site, 0)
-    state.sites[site] = before + elements
     where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    before = state.sites.get((name, where), 0)
+    state.sites[name, where] = now = before + elements
     if not before:
         _log.info("%s: %s gathers %s elements on every rank", where, name, f"{elements:,}")
-    if before < _WARN <= before + elements:
-        _log.warning(
-            "%s: %s has gathered %s elements on every rank so far", where, name, f"{before + elements:,}"
-        )
-
-
-def result_fits(rows: Rows, name: str, shape: torch.Size | list[int]) -> None:
-    """Refuse a result that has more elements than the limit.
-
-    Raises:
-        ValueError: It has.
-    """
-    elements, limit = torch.Size(shape).numel(), state_of(rows._space.comm).gather_limit
-    if elements > limit:
-        raise ValueError(
-            f"{name} would make {elements:,} elements on every rank, and gather_limit is {limit:,}"
-        )
+    if before < _WARN <= now:
+        _log.warning("%s: %s has gathered %s elements on every rank so far", where, name, f"{now:,}")

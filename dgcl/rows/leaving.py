@@ -7,190 +7,204 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgcl.rows.gathering import all_rows, allow
-from dgcl.rows.sums import as_ids, gather, whole
+from dgcl.rows.calls import Call
+from dgcl.rows.gathering import all_rows
+from dgcl.rows.sums import as_ids, whole
 from dgcl.rows.tensor import Rows, follow, mapped, plain, replicated, rows
 
 #: Shapes, types and places: the wrapper has them as one device.
 SEEN = set(
-    "shape size numel nelement __len__ dim ndim ndimension dtype device layout is_cuda is_cpu is_sparse is_quantized"
-    " is_complex is_floating_point is_signed is_tensor element_size itemsize nbytes get_device"
-    " is_mps is_xpu is_meta is_nested is_mkldnn is_vulkan is_xla is_mtia is_ipu is_ort is_maia is_sparse_csr __hash__"
-    " is_inference names has_names is_conj is_neg is_distributed is_shared is_storage storage_offset type"
-    " __dir__ is_nonzero_shape cuda_available data_ptr_ result_type can_cast promote_types isinstance_ is_coalesced"
-    " is_pinned _is_view is_vulkan_available is_hpu".split()
-) - {"type"}
+    [
+        "shape",
+        "size",
+        "numel",
+        "nelement",
+        "__len__",
+        "dim",
+        "ndim",
+        "ndimension",
+        "dtype",
+        "device",
+        "layout",
+        "is_cuda",
+        "is_cpu",
+        "is_sparse",
+        "is_quantized",
+        "is_complex",
+        "is_floating_point",
+        "is_signed",
+        "is_tensor",
+        "element_size",
+        "itemsize",
+        "nbytes",
+        "get_device",
+        "is_mps",
+        "is_xpu",
+        "is_meta",
+        "is_nested",
+        "is_mkldnn",
+        "is_vulkan",
+        "is_xla",
+        "is_mtia",
+        "is_ipu",
+        "is_maia",
+        "is_sparse_csr",
+        "__hash__",
+        "is_inference",
+        "names",
+        "has_names",
+        "is_conj",
+        "is_neg",
+        "is_distributed",
+        "is_shared",
+        "storage_offset",
+        "__dir__",
+        "result_type",
+        "can_cast",
+        "is_coalesced",
+        "is_pinned",
+    ]
+)
 #: The state of autograd, and how memory is laid out: that of the local tensor.
-OF_AUTOGRAD = set(
-    "requires_grad grad_fn is_leaf _version retains_grad retain_grad output_nr _backward_hooks _post_accumulate_grad_hooks"
-    " _grad is_contiguous dim_order stride dense_dim sparse_dim".split()
+LOCAL = set(
+    [
+        "requires_grad",
+        "grad_fn",
+        "is_leaf",
+        "_version",
+        "retains_grad",
+        "retain_grad",
+        "output_nr",
+        "_backward_hooks",
+        "_grad",
+        "is_contiguous",
+        "dim_order",
+        "_post_accumulate_grad_hooks",
+        "stride",
+        "dense_dim",
+        "sparse_dim",
+    ]
 )
 
 
-def seen(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def seen(call: Call) -> Any:
     """What the wrapper has."""
-    return func(*args, **kwargs)
+    return call.func(*call.args, **call.kwargs)
 
 
-def of_autograd(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def of_local(call: Call) -> Any:
     """What the local tensor has."""
-    return func(args[0]._local, *args[1:], **kwargs)
+    return call.func(call.args[0]._local, *call.args[1:], **call.kwargs)
 
 
-def requires_grad_(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
-    """Rows become a leaf, or no longer are one."""
-    own = args[0]
-    value = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-    own._local.requires_grad_(value)
-    own._local.dgcl_rows = True
-    return follow(own)
+def in_place(call: Call) -> Any:
+    """``detach_``, ``zero_``, ``fill_`` and ``requires_grad_``; a leaf of rows has a complete gradient."""
+    own = call.args[0]
+    if type(own) is Rows:
+        call.func(own._local, *[whole(each) for each in call.args[1:]], **call.kwargs)
+        own._local.dgcl_rows = True  # type: ignore[attr-defined]
+        return follow(own)
+    return call.func(own, *[whole(each) for each in call.args[1:]], **call.kwargs)
 
 
-def grad(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def grad(call: Call) -> Any:
     """``x.grad`` of rows: rows, the same object as long as it is the gradient."""
-    own = args[0]
-    value = own._local.grad
-    if value is None:
-        return None
-    kept = own.__dict__.get("_gradient")
-    if kept is None or kept._local is not value:
+    own = call.args[0]
+    value, kept = own._local.grad, own.__dict__.get("_gradient")
+    if value is not None and (kept is None or kept._local is not value):
         kept = own.__dict__["_gradient"] = rows(value, own._space, own._axis)
-    return kept
+    return None if value is None else kept
 
 
-def set_grad(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
-    """``x.grad = g``."""
-    own, value = args
-    own.__dict__.pop("_gradient", None)
-    own._local.grad = value._local if type(value) is Rows else value
+def set_attribute(call: Call) -> None:
+    """``x.grad = g``, ``x.data = y`` of rows of one space."""
+    own, value = call.args
+    if type(own) is not Rows or (type(value) is Rows and value._space is not own._space):
+        raise RuntimeError(f"x.{call.name[:-1]} = y takes rows of the same vertices or edges (dgcl)")
+    setattr(own._local, call.name[:-1], value._local if type(value) is Rows else value)
 
 
-def data(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def data(call: Call) -> Any:
     """``x.data``, the same memory without a graph."""
-    own = args[0]
+    own = call.args[0]
     return rows(own._local.data, own._space, own._axis, own._ends)
 
 
-def set_data(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
-    """``x.data = y`` between rows of one space."""
-    own, value = args
-    if type(own) is not Rows or type(value) is not Rows or own._space is not value._space:
-        raise ValueError("x.data = y takes rows of the same space (dgcl)")
-    own._local.data = value._local
-
-
-def converted(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def converted(call: Call) -> Any:
     """``x.to(...)`` of a type, a device, or those of another tensor, whose values do not matter."""
-    args, kwargs = mapped(_part, args), mapped(_part, kwargs)
-    out = func(*args, **kwargs)
-    if out is args[0]:
-        return first if args[0] is first._local else out
-    if args[0] is not first._local:
-        return replicated(out)
-    if first._ends and out.is_floating_point():
-        ids = as_ids(first)
-        return rows(func(ids._local, *args[1:], **kwargs), ids._space, ids._axis)
-    return rows(out, first._space, first._axis, first._ends)
+    own = call.args[0]
+    out = call.func(*mapped(_local, call.args), **mapped(_local, call.kwargs))
+    if type(own) is not Rows:
+        return replicated(out, [own])
+    if own._ends and out.is_floating_point():
+        return converted(call.of(as_ids(own), *call.args[1:], **call.kwargs))
+    return own if out is own._local else rows(out, own._space, own._axis, own._ends)
 
 
-def _part(value: Tensor) -> Any:
+def _local(value: Tensor) -> Any:
     return value._local if type(value) is Rows else plain(value)
 
 
-def detach_(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
-    """In place."""
-    args[0]._local.detach_()
-    return follow(args[0])
-
-
-def filled(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
-    """``zero_`` and ``fill_``."""
-    own = args[0]
-    value = [
-        plain(each) if isinstance(each, Tensor) and type(each) is not Rows else whole(each)
-        for each in args[1:]
-    ]
-    if type(own) is not Rows:
-        return func(own, *value, **kwargs)
-    func(own._local, *value, **kwargs)
-    return follow(own)
-
-
-def new(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def new(call: Call) -> Any:
     """``new_zeros`` and its kind: of all rows, until rows are written into them."""
-    if type(args[0]) is not Rows:
-        return replicated(func(*[whole(each) for each in args], **kwargs), args)
-    return replicated(func(args[0]._local, *[whole(each) for each in args[1:]], **kwargs))
+    args = (_local(call.args[0]), *[whole(each) for each in call.args[1:]])
+    return replicated(call.func(*args, **call.kwargs))
 
 
-def out_of_torch(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def out_of_torch(call: Call) -> Any:
     """Numbers, lists and arrays: those of one device, the same on every rank. Collective."""
-    args, kwargs = all_rows(name, args, kwargs)
-    return func(*args, **kwargs)
+    args, kwargs = all_rows(call)
+    return call.func(*args, **kwargs)
 
 
-def shown(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> str:
+def shown(call: Call) -> str:
     """What print shows: without a message, since debuggers and single ranks print."""
-    own = args[0]
+    own = call.args[0]
     comm = own._space.comm
-    if name == "__format__" and own.dim() == 0:
-        return format(whole(own).item(), args[1])
     about = f"shape={tuple(own.shape)}, rank {comm.rank} of {comm.world_size} stores {own._local.shape[own._axis]}"
     return f"Rows({about}: {own._local!r})"
 
 
-def deepcopy(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def deepcopy(call: Call) -> Any:
     """A copy is rows of the same space."""
-    own, memo = args[0], args[1]
+    own, memo = call.args
     if not own._local.is_leaf:
         raise RuntimeError(
             "Only Tensors created explicitly by the user support the deepcopy protocol at the moment"
         )
-    local = own._local.detach().clone()
-    copied = rows(local, own._space, own._axis, own._ends)
-    if own._local.requires_grad:
-        local.requires_grad_()
-        local.dgcl_rows = True  # type: ignore[attr-defined]
-        follow(copied)
-    memo[id(own)] = copied
-    return copied
+    local = own._local.detach().clone().requires_grad_(own._local.requires_grad)
+    local.dgcl_rows = True  # type: ignore[attr-defined]
+    memo[id(own)] = rows(local, own._space, own._axis, own._ends)
+    return memo[id(own)]
 
 
-def pickled(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def pickled(call: Call) -> Any:
     """A file has the tensor of one device. Collective."""
-    own = args[0]
-    allow(name, own, own.numel())
-    return gather(own).detach().requires_grad_(own._local.requires_grad).__reduce_ex__(*args[1:])
+    (own, *_), _ = all_rows(call)
+    return own.detach().requires_grad_(call.first._local.requires_grad).__reduce_ex__(*call.args[1:])
 
 
-def hooked(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def hooked(call: Call) -> Any:
     """A hook of rows gets rows, and may give some."""
-    own, hook = args
-    space, axis = own._space, own._axis
+    own, hook = call.args
 
     def run(gradient: Any) -> Any:
-        if name == "register_post_accumulate_grad_hook":
-            return hook(own)
         with torch._C._EnableTorchFunction():  # type: ignore[attr-defined]
-            out = hook(rows(gradient, space, axis))
+            out = hook(own if "post" in call.name else rows(gradient, own._space, own._axis))
         return out._local if type(out) is Rows else out
 
-    return func(own._local, run)
+    return call.func(own._local, run)
 
 
-def refused(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def refused(call: Call) -> Any:
     """What would see memory or storage."""
     raise RuntimeError(
-        f"{name} of rows that are shared out over ranks: they have no memory of one device; dgcl.local(x) gives this rank's"
+        f"{call.name} of rows that are shared out over ranks: they have no memory of one device; dgcl.local(x) gives this"
+        " rank's"
     )
 
 
-def same_size(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> bool:
-    """Whether two shapes are equal."""
-    return bool(args[0].shape == args[1].shape)
-
-
-def contains(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> bool:
+def contains(call: Call) -> bool:
     """``value in x``."""
-    own, value = args
-    return bool((own == value).any()) if type(own) is Rows else bool((value == own).any())
+    own, value = map(whole, call.args)
+    return value in own

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dgcl.rows.calls import Call
 from dgcl.rows.gathering import gathered
 from dgcl.rows.sums import fitting, total
 from dgcl.rows.tensor import Rows, replicated, rows
 
-#: Their rows may be classes: a row of input has a dimension of those.
+#: A row of input has a dimension of classes, and rows may themselves be classes.
 _OF_CLASSES = {
     "cross_entropy",
     "nll_loss",
@@ -20,84 +22,67 @@ _OF_CLASSES = {
     "multilabel_margin_loss",
     "multilabel_soft_margin_loss",
 }
-#: Row by row on one pair of equal shapes.
-_OF_ELEMENTS = {
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "kl_div",
-    "soft_margin_loss",
-    "hinge_embedding_loss",
-    "poisson_nll_loss",
-}
+#: Of each element, of two tensors of one shape.
+_OF_ELEMENTS = set(
+    [
+        "mse_loss",
+        "l1_loss",
+        "smooth_l1_loss",
+        "huber_loss",
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "kl_div",
+        "soft_margin_loss",
+        "hinge_embedding_loss",
+        "poisson_nll_loss",
+    ]
+)
 LOSSES = _OF_CLASSES | _OF_ELEMENTS
 
 
-def loss(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def loss(call: Call) -> Any:
     """A loss, as on one device for its reduction."""
-    try:
-        bound = inspect.signature(func).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return gathered(func, name, args, kwargs)
+    bound = inspect.signature(call.func).bind(*call.args, **call.kwargs)
     bound.apply_defaults()
-    given = dict(bound.arguments)
-    names = list(given)
-    inputs, target = given[names[0]], given[names[1]]
-    how = given.get("reduction", "mean")
-    if given.get("size_average") is not None or given.get("reduce") is not None:
-        return gathered(func, name, args, kwargs)
-    if not isinstance(inputs, Tensor) or not isinstance(target, Tensor):
-        return gathered(func, name, args, kwargs)
-    space, axis = first._space, first._axis
-    labels = name in ("cross_entropy", "nll_loss") and not target.is_floating_point()
-    if name in _OF_CLASSES:
-        if inputs.dim() < 2 or axis != 0 or (type(inputs) is Rows and inputs._axis != 0):
-            return gathered(func, name, args, kwargs)
-        if target.dim() == 0 or target.shape[0] != space.size or inputs.shape[0] != space.size:
-            return gathered(func, name, args, kwargs)
-        own, wanted = fitting(inputs, space, -inputs.dim()), fitting(target, space, -target.dim())
+    given: dict[str, Any] = dict(bound.arguments)
+    (first, inputs), (second, target), *others = given.items()
+    space, axis = call.first._space, call.first._axis
+    classes = call.name in _OF_CLASSES
+    known = (
+        isinstance(inputs, Tensor)
+        and isinstance(target, Tensor)
+        and given.get("size_average") is given.get("reduce")
+    )
+    if classes:
+        known = known and axis == 0 and inputs.dim() > 1 and target.dim() > 0
+        known = known and inputs.shape[0] == target.shape[0] == space.size
+        places = -inputs.dim(), -target.dim()
     else:
-        if inputs.shape != target.shape:
-            return gathered(func, name, args, kwargs)
-        place = axis - first.dim()
-        own, wanted = fitting(inputs, space, place), fitting(target, space, place)
-        for extra in ("weight", "pos_weight"):
-            if isinstance(given.get(extra), Tensor):
-                given[extra] = fitting(given[extra], space, place)
-    if any(type(each) is Rows for each in given.values() if each is not inputs and each is not target):
-        return gathered(func, name, args, kwargs)
-    given |= {names[0]: own, names[1]: wanted, "reduction": "none"}
-    given = {key: each for key, each in given.items() if key not in ("size_average", "reduce")}
-    terms = func(**given)
+        known = known and inputs.shape == target.shape
+        places = (axis - call.first.dim(),) * 2
+    if not known or (classes and any(type(each) is Rows for _, each in others)):
+        return gathered(call)
+    if not classes:
+        given |= {key: fitting(each, space, places[0]) for key, each in others if "weight" in key}
+    given |= {
+        first: fitting(inputs, space, places[0]),
+        second: fitting(target, space, places[1]),
+        "reduction": "none",
+    }
+    terms = call.func(**{key: each for key, each in given.items() if key not in ("size_average", "reduce")})
+    how, place = bound.arguments["reduction"], 0 if classes else axis
     if how == "none":
-        return rows(terms, space, 0 if name in _OF_CLASSES else axis)
-    value = total(terms.sum(), space.comm, name)
+        return rows(terms, space, place)
+    value = total(terms.sum(), space.comm, call.name)
     if how == "sum":
         return replicated(value)
-    if labels:
-        value = value / _weight_of(wanted, given, terms, space, name)
-    elif how == "batchmean":
-        value = value / inputs.shape[0]
-    else:
-        value = value / (space.size * _rest(terms, 0 if name in _OF_CLASSES else axis))
-    return replicated(value)
-
-
-def _rest(terms: Tensor, axis: int) -> int:
-    """Elements of a row."""
-    return torch.Size(size for at, size in enumerate(terms.shape) if at != axis).numel()
-
-
-def _weight_of(labels: Tensor, given: dict[str, Any], terms: Tensor, space: Any, name: str) -> Tensor:
-    """What the mean of losses of labels divides by: the labels that count, or their weights."""
-    weight, ignored = given.get("weight"), given.get("ignore_index", -100)
-    counts = labels != ignored
-    share = (
-        counts.to(terms.dtype)
-        if weight is None
-        else torch.where(counts, weight[torch.where(counts, labels, 0)], 0.0)
+    if call.name in ("cross_entropy", "nll_loss") and not target.is_floating_point():
+        labels, weight = given[second], given["weight"]
+        counts = labels != given["ignore_index"]
+        each = counts.to(terms.dtype) if weight is None else torch.where(counts, weight[labels * counts], 0.0)
+        return replicated(value / total(each.sum(), space.comm, f"weights of {call.name}"))
+    if how == "batchmean":
+        return replicated(value / inputs.shape[0])
+    return replicated(
+        value / (space.size * math.prod(size for at, size in enumerate(terms.shape) if at != place))
     )
-    return total(share.sum(), space.comm, f"weights of {name}")

@@ -7,6 +7,7 @@ depends on other rows, on their number or on their order gives something else. V
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.rows.calls import Call
+from dgcl.rows.space import Space
 from dgcl.rows.sums import fitting
 from dgcl.rows.tensor import Rows, mapped, plain, rows, tensors_in
 
@@ -25,35 +28,27 @@ _learnt: OrderedDict[Any, Any] = OrderedDict()
 _MOST = 4096
 
 
-def tried(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def tried(call: Call) -> Any:
     """The result of a function that works row by row; ``NotImplemented`` of any other."""
-    found = [each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows]
-    space = first._space
-    in_place = name.endswith("_") and not name.endswith("__")
-    if in_place or not all(each._space.same(space) for each in found):
+    found = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
+    space = call.first._space
+    if not all(each._space.same(space) for each in found):
         return NotImplemented
-    key = func, *_signature(args), *_signature(kwargs.items())
+    key = call.func, *_signature(call.args), *_signature(call.kwargs.items())
     try:
-        known = key in _learnt
+        axes = _learnt[key] if key in _learnt else _learn(key, call)
     except TypeError:  # arguments without a hash
         return NotImplemented
-    if not known:
-        axes = _try(func, args, kwargs)
-        _learnt[key] = axes
-        while len(_learnt) > _MOST:
-            _learnt.popitem(last=False)
-    axes = _learnt[key]
     if axes is None:
         return NotImplemented
-    out = func(*mapped(_local, args), **mapped(_local, kwargs))
-    return _marked(out, axes, space)
+    return _marked(call.func(*mapped(_local, call.args), **mapped(_local, call.kwargs)), axes, space)
 
 
 def _local(value: Tensor) -> Tensor:
     return value._local if type(value) is Rows else plain(value)
 
 
-def _marked(out: Any, axes: Any, space: Any) -> Any:
+def _marked(out: Any, axes: Any, space: Space) -> Any:
     if isinstance(axes, int):
         return rows(out, space, axes)
     return type(out)([_marked(each, axis, space) for each, axis in zip(out, axes, strict=True)])
@@ -63,34 +58,35 @@ def _signature(values: Any) -> tuple[Any, ...]:
     """What a call depends on besides the values of its tensors."""
     out: list[Any] = []
     for value in values:
-        if type(value) is Rows:
-            shape = list(value._local.shape)
-            shape[value._axis] = -1
-            out.append((value.dtype, value._axis, *shape))
-        elif isinstance(value, Tensor):
-            out.append((value.dtype, "plain", *value.shape))
+        if isinstance(value, Tensor):
+            shape: list[Any] = list(value.shape)
+            if type(value) is Rows:
+                shape[value._axis] = "rows"
+            out.append((value.dtype, *shape))
         elif isinstance(value, (tuple, list)):
             out.append((type(value), *_signature(value)))
-        elif isinstance(value, slice):
-            out.append((slice, value.start, value.stop, value.step))
         else:
-            out.append((type(value), value))
+            out.append(
+                (type(value), (value.start, value.stop, value.step) if isinstance(value, slice) else value)
+            )
     return tuple(out)
 
 
-def _try(func: Any, args: Any, kwargs: Any) -> Any:
+def _learn(key: Any, call: Call) -> Any:
     def run(part: Tensor | None) -> Any:
-        place = iter(range(1000))
-        fake = functools.partial(_drawn, part=part, place=place)
-        return func(*mapped(fake, args), **mapped(fake, kwargs))
+        fake = functools.partial(_drawn, part=part, place=itertools.count())
+        return call.func(*mapped(fake, call.args), **mapped(fake, call.kwargs))
 
+    hash(key)
     try:
         with torch.no_grad():
-            one = run(None)
-            several = [run(part) for part in _PARTS]
-            return _axes(one, several)
+            axes = _axes(run(None), [run(part) for part in _PARTS])
     except Exception:
-        return None
+        axes = None
+    _learnt[key] = axes
+    while len(_learnt) > _MOST:
+        _learnt.popitem(last=False)
+    return axes
 
 
 def _axes(one: Any, several: list[Any]) -> Any:
@@ -102,9 +98,7 @@ def _axes(one: Any, several: list[Any]) -> Any:
         return None
     for axis in range(one.dim()):
         if one.shape[axis] == _ROWS and all(
-            each.dim() == one.dim()
-            and each.shape[axis] == len(part)
-            and each.shape == (expected := one.index_select(axis, part.to(one.device))).shape
+            each.shape == (expected := one.index_select(axis, part.to(one.device))).shape
             and torch.allclose(each, expected, equal_nan=True)
             for each, part in zip(several, _PARTS, strict=True)
         ):
@@ -118,14 +112,14 @@ def _drawn(value: Tensor, part: Tensor | None, place: Any) -> Tensor:
         return plain(value).detach().clone()
     shape = list(value._local.shape)
     shape[value._axis] = _ROWS
-    generator = torch.Generator().manual_seed(next(place) + len(shape))
+    numbers = torch.rand(shape, generator=torch.Generator().manual_seed(next(place)), dtype=torch.float64)
     if value.dtype == torch.bool:
-        out = torch.rand(shape, generator=generator) > 0.5
+        numbers = numbers > 0.5
     elif value.is_floating_point() or value.is_complex():
-        out = (torch.rand(shape, generator=generator, dtype=torch.float64) * 4 - 2).to(value.dtype)
+        numbers = numbers * 4 - 2
     else:
-        out = torch.randint(0, 5, shape, generator=generator).to(value.dtype)
-    out = out.to(value.device)
+        numbers = numbers * 5
+    out = numbers.to(value.device, value.dtype)
     return out if part is None else out.index_select(value._axis, part.to(out.device))
 
 
@@ -135,19 +129,21 @@ def rowwise(function: Any) -> Any:
         >>> scale = dgcl.rowwise(scripted_scale)         # a function of torch.jit, of C++, a kernel of a library
         >>> dgcl.rowwise(Cube)                           # a torch.autograd.Function: its apply, in place
 
-    Row k of each result with as many rows depends on row k of the arguments alone. All rows that it is given are of
-    one space, along one dimension; tensors without rows are given as they are.
+    Row k of each result depends on row k of the arguments alone. All rows that it is given are of the same vertices or
+    edges, along one dimension; tensors without rows are given as they are.
 
     Args:
         function: What is called with rows, or a subclass of ``torch.autograd.Function``.
 
     Returns:
         A function; of an autograd function the class itself.
+
+    Raises:
+        TypeError: It cannot be called.
     """
     if isinstance(function, type) and issubclass(function, torch.autograd.Function):
-        if "_dgcl_rowwise" not in vars(function):
+        if "apply" not in vars(function):
             function.apply = staticmethod(_on_local(function.apply))  # type: ignore[method-assign, assignment]
-            function._dgcl_rowwise = True  # type: ignore[attr-defined]
         return function
     if not callable(function):
         raise TypeError(
@@ -159,18 +155,17 @@ def rowwise(function: Any) -> Any:
 def _on_local(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        found = [each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows]
-        if not found:
+        first = next((each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows), None)
+        if first is None:
             return function(*args, **kwargs)
-        space, place = found[0]._space, found[0]._axis
-        fit = functools.partial(_row_of, space=space, place=place)
-        out = function(*mapped(fit, args), **mapped(fit, kwargs))
-        return mapped(lambda each: rows(each, space, place), out)
+        space, axis = first._space, first._axis
+
+        def fit(value: Tensor) -> Any:
+            here = value.dim() > axis and value.shape[axis] == space.size
+            return fitting(value, space, axis - value.dim()) if here else plain(value)
+
+        return mapped(
+            lambda each: rows(each, space, axis), function(*mapped(fit, args), **mapped(fit, kwargs))
+        )
 
     return run
-
-
-def _row_of(value: Tensor, space: Any, place: int) -> Tensor:
-    if value.dim() > place and value.shape[place] == space.size:
-        return fitting(value, space, place - value.dim())
-    return plain(value)

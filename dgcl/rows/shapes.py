@@ -2,124 +2,107 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
+from dgcl.rows.calls import Call
 from dgcl.rows.gathering import gathered
+from dgcl.rows.rowwise import tried
 from dgcl.rows.sums import as_ids, gather
 from dgcl.rows.tensor import PAIRS, Rows, replicated, rows
 
 
-def _sizes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+def _sizes(call: Call) -> list[Any]:
+    """The sizes that a call asks for."""
+    name, args = call.name, call.args
+    shape = args[0].shape
     if name == "flatten":
-        named = dict(zip(("start_dim", "end_dim"), args[1:], strict=False)) | kwargs
-        shape, number = args[0].shape, args[0].dim()
-        start, end = named.get("start_dim", 0) % number, named.get("end_dim", -1) % number
+        _, start, end = call.bound("input start_dim end_dim", start_dim=0, end_dim=-1)
+        start, end = start % len(shape), end % len(shape)
         return [*shape[:start], shape[start : end + 1].numel(), *shape[end + 1 :]]
-    if name == "unflatten":
-        named = dict(zip(("dim", "sizes"), args[1:], strict=False)) | kwargs
-        shape, dim = args[0].shape, named["dim"] % args[0].dim()
-        return [*shape[:dim], *named["sizes"], *shape[dim + 1 :]]
-    if name in ("view_as", "expand_as", "reshape_as"):
-        return list((args[1] if len(args) > 1 else kwargs["other"]).shape)
-    if name == "ravel":
-        return [-1]
-    sizes = args[1:] if len(args) > 1 else (kwargs.get("size", kwargs.get("shape", kwargs.get("repeats"))),)
-    return list(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes)
+    if name.endswith("_as"):
+        return list(call.bound("input other")[1].shape)
+    sizes = args[1:] or (call.kwargs.get("size", call.kwargs.get("shape", call.kwargs.get("repeats"))),)
+    return list(sizes[0] if isinstance(sizes[0], (tuple, list)) else sizes)
 
 
-def shaped(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def shaped(call: Call) -> Any:
     """``view``, ``reshape``, ``expand``, ``repeat`` and their kind."""
-    if type(args[0]) is not Rows:  # expand_as(rows) of a tensor
-        return replicated(getattr(args[0], name.removesuffix("_as"))(first.shape), args)
-    own: Rows = args[0]
+    own, name = call.args[0], call.name
+    if type(own) is not Rows:  # expand_as(rows) of a tensor
+        return replicated(getattr(own, name.removesuffix("_as"))(call.first.shape), call.args)
     if own._ends in PAIRS:
         own = as_ids(own)
-        args = own, *args[1:]
     space, axis, local, ends = own._space, own._axis, own._local, own._ends
-    size: list[Any] = _sizes(name, args, kwargs)
-    if len(size) == 1 and isinstance(size[0], torch.dtype):
-        return rows(func(local, *size), space, axis)
-    if name in ("repeat", "tile"):
-        place = axis + len(size) - own.dim()
-        if name == "tile" and place < 0:
-            size, place = [1] * -place + size, axis
-        if size[place] != 1:
-            return gathered(func, name, args, kwargs)
-        out = local.repeat(size)
-        return rows(out, space, out.dim() - own.dim() + axis, ends)
+    size = _sizes(call)
+    if isinstance(size[0], torch.dtype):
+        return rows(local.view(*size), space, axis)
+    place = axis + len(size) - own.dim()
+    if name == "repeat":
+        return rows(local.repeat(size), space, place, ends) if size[place] == 1 else gathered(call)
     if name in ("expand", "expand_as", "broadcast_to"):
-        place = axis + len(size) - own.dim()
         if place < 0 or size[place] not in (-1, space.size):
             raise RuntimeError(f"rows of shape {tuple(own.shape)} cannot be expanded to {tuple(size)}")
         size[place] = -1
-        out = local.expand([*size])
-        return rows(out, space, place, ends)
-    shape = own.shape
+        return rows(local.expand(size), space, place, ends)
     if -1 in size:
-        known = 1
-        for each in size:
-            known *= 1 if each == -1 else each
-        size[size.index(-1)] = shape.numel() // known if known else 0
-    if torch.Size(size).numel() != shape.numel():
-        raise RuntimeError(f"shape '{size}' is invalid for input of size {shape.numel()}")
-    before, inner = shape[:axis].numel(), shape[axis + 1 :].numel()
-    reshape = getattr(local, "view" if name.startswith("view") else "reshape")
-    for place in range(len(size)):
-        if size[place] == space.size and torch.Size(size[:place]).numel() == before:
-            return rows(reshape([*size[:place], local.shape[axis], *size[place + 1 :]]), space, place, ends)
-    if axis == 0 and inner and size[0] == space.size * inner and not ends:  # rows and columns become one
-        return rows(local.reshape([len(local) * inner, *size[1:]]), space.product(inner), 0)
-    return gathered(func, name, args, kwargs)
+        known = -math.prod(size)
+        size[size.index(-1)] = own.numel() // known if known else 0
+    if math.prod(size) != own.numel():
+        raise RuntimeError(f"shape '{size}' is invalid for input of size {own.numel()}")
+    reshape = local.view if name.startswith("view") else local.reshape
+    before, inner = math.prod(own.shape[:axis]), math.prod(own.shape[axis + 1 :])
+    for at in range(len(size)):
+        if size[at] == space.size and math.prod(size[:at]) == before:
+            return rows(reshape([*size[:at], local.shape[axis], *size[at + 1 :]]), space, at, ends)
+    if axis == 0 and inner and size[:1] == [space.size * inner] and not ends:  # rows and columns become one
+        return rows(local.reshape([len(local) * inner, *size[1:]]), space.product(inner))
+    return gathered(call)
 
 
-def unbound(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def unbound(call: Call) -> Any:
     """``unbind``, iteration, ``chunk`` and ``split``; along other dimensions than the rows' without a message."""
-    own = args[0]
-    place = 2 if name in ("chunk", "split", "tensor_split", "split_with_sizes") else 1
-    dim = kwargs.get("dim", args[place] if len(args) > place else 0) % max(own.dim(), 1)
+    own, name = call.args[0], call.name
+    names = "input dim" if name in ("unbind", "__iter__") else "input size dim"
+    dim = (call.bound(names)[-1] or 0) % own.dim()
     if dim == own._axis:
-        if name == "__iter__":
-            return iter(replicated(gather(own).unbind(0)))
-        return gathered(func, name, args, kwargs)
-    out = own._local.unbind(dim) if name == "__iter__" else func(own._local, *args[1:], **kwargs)
-    drops = name in ("__iter__", "unbind")
-    ends: list[Any] = [own._ends] * len(out)
+        return iter(replicated(gather(own).unbind(0))) if name == "__iter__" else gathered(call)
+    out = (
+        own._local.unbind(dim) if name == "__iter__" else call.func(own._local, *call.args[1:], **call.kwargs)
+    )
+    ends: Any = [own._ends] * len(out)
     if own._ends in PAIRS and dim == 0:
         if len(out) != 2:
-            own = as_ids(own)
-            return unbound(func, name, (own, *args[1:]), kwargs, own)
-        ends = [*PAIRS[own._ends]]
-    axis = own._axis - (drops and dim < own._axis)
+            return unbound(call.of(as_ids(own), *call.args[1:], **call.kwargs))
+        ends = PAIRS[own._ends]
+    axis = own._axis - (names == "input dim" and dim < own._axis)
     parts = tuple(rows(each, own._space, axis, end) for each, end in zip(out, ends, strict=True))
     return iter(parts) if name == "__iter__" else parts
 
 
-def moved(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
-    """``unsqueeze``, ``squeeze``, ``transpose``, ``permute``: rows and which end of edges they are stay."""
-    own = args[0]
-    if type(own) is not Rows:
-        return gathered(func, name, args, kwargs)
-    squeezes = name.startswith("squeeze")
+def moved(call: Call) -> Any:
+    """``unsqueeze``, ``squeeze``, ``transpose``: rows and which end of edges they are stay."""
+    own = call.args[0]
+    squeezes = call.name == "squeeze"
     if squeezes and own._space.size == 1:
-        return gathered(func, name, args, kwargs)
+        return gathered(call)
+    if not own._ends or own._ends in PAIRS:
+        found = tried(call.of(as_ids(own), *call.args[1:], **call.kwargs))
+        return gathered(call) if found is NotImplemented else found
     sizes = [min(size, 2) if squeezes else 2 for size in own.shape]
     sizes[own._axis] = 3  # is looked for in the shape of the result
-    shape = list(func(torch.empty(sizes, device="meta"), *args[1:], **kwargs).shape)
-    if own._ends in PAIRS and (len(shape) != 2 or shape[1] != 3):
-        own = as_ids(own)
-    return rows(func(own._local, *args[1:], **kwargs), own._space, shape.index(3), own._ends)
+    shape = call.func(torch.empty(sizes, device="meta"), *call.args[1:], **call.kwargs).shape
+    local = call.func(own._local, *call.args[1:], **call.kwargs)
+    return rows(local, own._space, list(shape).index(3), own._ends)
 
 
-def flipped(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], first: Rows) -> Any:
+def flipped(call: Call) -> Any:
     """``flip``: of both ends of edges source and target change places."""
-    own = args[0]
-    dims = kwargs.get("dims", args[1] if len(args) == 2 else args[1:])
+    own, dims = call.args[0], call.kwargs.get("dims", call.args[1] if len(call.args) == 2 else call.args[1:])
     dims = {each % own.dim() for each in ([dims] if isinstance(dims, int) else dims)}
     if own._axis in dims:
-        return gathered(func, name, (as_ids(own), *args[1:]), kwargs)
-    ends = own._ends
-    if ends in PAIRS and 0 in dims:
-        ends = "swapped" if ends == "both" else "both"
+        return gathered(call)
+    ends = {"both": "swapped", "swapped": "both"}.get(own._ends, own._ends) if 0 in dims else own._ends
     return rows(own._local.flip([*dims]), own._space, own._axis, ends)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,7 +131,7 @@ class Space:
         """Rows by number, other numbers on each rank, from the ranks that store them; differentiable. Collective."""
         asked = local.to(torch.uint8) if local.dtype == torch.bool else local
         numbers = torch.where(numbers < 0, numbers + self.size, numbers)
-        bad = int(len(numbers) > 0 and not (0 <= int(numbers.min()) and int(numbers.max()) < self.size))
+        bad = int(len(numbers) > 0 and not (int(numbers.min()) >= 0 and int(numbers.max()) < self.size))
         if sum(self.exchange(bad)):
             raise IndexError(f"index out of bounds for dimension 0 with size {self.size}")
         out = fetch_rows(

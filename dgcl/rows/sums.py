@@ -16,16 +16,14 @@ class State:
 
     Attributes:
         depth: Backwards of ours that run; autograd may run them in threads of its own.
-        known: Ids of the leaves that they have met.
-        more: Leaves that a backward within a backward has met, with their gradients of before.
+        met: By id the leaves that the outermost one has met, with their gradients of before.
         gather_limit: Elements up to which all rows are gathered.
         sites: Places of calls that were reported for gathering.
     """
 
     def __init__(self, gather_limit: int = 10**7) -> None:
         self.depth, self.gather_limit = 0, gather_limit
-        self.known: set[int] = set()
-        self.more: list[tuple[Tensor, Tensor | None]] = []
+        self.met: dict[int, tuple[Tensor, Tensor | None]] = {}
         self.sites: dict[Any, int] = {}
 
 
@@ -104,17 +102,16 @@ def _all_rows(local: Tensor, space: Space) -> Tensor:
 
 def gather(value: Rows) -> Tensor:
     """All rows of one device, plain, on every rank. Collective."""
-    if value._ends:
-        value = as_ids(value)
+    value = as_ids(value)
     local = value._local.movedim(value._axis, 0) if value._axis else value._local
-    if value.dim() == 0 or local.dim() == 0:
-        return local
     out = _Gather.apply(local, value._space)
     return out.movedim(0, value._axis) if value._axis else out  # type: ignore[no-any-return]
 
 
-def as_ids(ends: Rows) -> Rows:
-    """Numbers of ends of edges as ids of vertices, which they are on one device."""
+def as_ids(ends: Any) -> Any:
+    """Numbers of ends of edges as ids of vertices, which they are on one device; all else as it is."""
+    if type(ends) is not Rows or ends._ends is None:
+        return ends
     space, local = ends._space, ends._local
     numbers = space.ends
     if numbers is None or numbers.exchange is None:
