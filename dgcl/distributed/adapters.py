@@ -1,8 +1,8 @@
 """Layers of PyG in one device's view: rows are opened at the layer's door, its result is closed by its contract.
 
-Inside, everything is this rank's and plain: today's exchange (:mod:`dgcl.distributed.messages`) and PyG's own kernels. A
-call that cannot be opened (edges that the script made, results that are several) runs PyG's own code on the rows
-themselves, which is exact and slower.
+Inside, everything is this rank's and plain: today's exchange (:mod:`dgcl.distributed.messages`) and PyG's own
+kernels. A call that cannot be opened (edges that the script made, results that are several) runs PyG's own code on
+the rows themselves, which is exact and slower.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from dgcl.distributed.classes import Distributed, subclass
+from dgcl.distributed.classes import subclass
 from dgcl.distributed.messages import message_passing
 from dgcl.rows.space import Space
 from dgcl.rows.sums import fitting
@@ -24,64 +24,18 @@ from dgcl.rows.tensor import PAIRS, OneDevice, Rows, mapped, plain, rows, tensor
 #: Layers whose messages read rows of vertices and edges at each call of propagate, over the edges that they are given.
 #: Others run on the rows themselves: exact, too, at the price of bookkeeping.
 LAYERS = frozenset(
-    [
-        "AGNNConv",
-        "APPNP",
-        "ARMAConv",
-        "AntiSymmetricConv",
-        "CGConv",
-        "ChebConv",
-        "ClusterGCNConv",
-        "EdgeConv",
-        "FAConv",
-        "FeaStConv",
-        "FiLMConv",
-        "GATConv",
-        "GATv2Conv",
-        "GCN2Conv",
-        "GCNConv",
-        "GENConv",
-        "GINConv",
-        "GINEConv",
-        "GMMConv",
-        "GatedGraphConv",
-        "GeneralConv",
-        "GraphConv",
-        "LEConv",
-        "LGConv",
-        "MFConv",
-        "MixHopConv",
-        "NNConv",
-        "PDNConv",
-        "PNAConv",
-        "PointNetConv",
-        "PointGNNConv",
-        "PPFConv",
-        "ResGatedGraphConv",
-        "RGATConv",
-        "RGCNConv",
-        "SAGEConv",
-        "SGConv",
-        "SSGConv",
-        "TAGConv",
-        "TransformerConv",
-        "WLConvContinuous",
-        "SimpleConv",
-    ]
+    str.split(
+        """AGNNConv APPNP ARMAConv AntiSymmetricConv CGConv ChebConv ClusterGCNConv EdgeConv FAConv FeaStConv FiLMConv
+    GATConv GATv2Conv GCN2Conv GCNConv GENConv GINConv GINEConv GMMConv GatedGraphConv GeneralConv GraphConv
+    LEConv LGConv MFConv MixHopConv NNConv PDNConv PNAConv PointNetConv PointGNNConv PPFConv ResGatedGraphConv
+    RGATConv RGCNConv SAGEConv SGConv SSGConv TAGConv TransformerConv WLConvContinuous SimpleConv"""
+    )
 )
 _AGGREGATIONS = frozenset(
-    [
-        "SumAggregation",
-        "MeanAggregation",
-        "MaxAggregation",
-        "MinAggregation",
-        "SoftmaxAggregation",
-        "PowerMeanAggregation",
-        "VarAggregation",
-        "StdAggregation",
-        "DegreeScalerAggregation",
-        "MulAggregation",
-    ]
+    str.split(
+        """SumAggregation MeanAggregation MaxAggregation MinAggregation SoftmaxAggregation PowerMeanAggregation
+    VarAggregation StdAggregation DegreeScalerAggregation MulAggregation"""
+    )
 )
 #: Modules of torch that work row by row, which a layer may have inside.
 _ROW_BY_ROW = (
@@ -109,7 +63,10 @@ class Adapter:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own forward, on this rank's rows where they can be opened."""
-        if not any(isinstance(each, OneDevice) for each in tensors_in((*args, *kwargs.values()))):
+        for each in tensors_in((*args, *kwargs.values())):
+            if isinstance(each, OneDevice):
+                break
+        else:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         with unseen():
             try:
@@ -133,7 +90,7 @@ class Adapter:
             self.__class__ = kind
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        make, given, *state = super().__reduce_ex__(protocol)
+        make, given, *state = tuple(super().__reduce_ex__(protocol))
         return (_anew, (make, given), *state)
 
 
@@ -222,21 +179,23 @@ def adaptable(module: Module) -> bool:
 
 def adapt(module: Any, home: Any) -> None:
     """Give a layer that :func:`adaptable` takes its exchange and its adapter."""
-    layer = type(module)
+    layer: Any = type(module)
     if issubclass(layer, Adapter):
         module.dgcl_home = home
         return
-    module.__class__ = _adapted(subclass(message_passing, layer))
+    distributed: Any = subclass(message_passing, layer)
+    module.__class__ = _adapted(distributed)
     module.dgcl_home, module.dgcl_root = home, None
 
 
 @functools.cache
-def _adapted(distributed: type[Distributed]) -> type:
+def _adapted(distributed: Any) -> type:
     layer = distributed.dgcl_base
     return type(layer.__name__, (Adapter, distributed), {"dgcl_layer": layer, "__module__": __name__})
 
 
 def _anew(make: Any, given: Any) -> Any:
-    made = make(*given)
-    made.__class__ = _adapted(type(made))
+    made: Any = make(*given)
+    kind: Any = type(made)
+    made.__class__ = _adapted(kind)
     return made

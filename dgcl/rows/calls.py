@@ -44,20 +44,5 @@ class Call:
 
 
 _IN_PLACE = set(
-    [
-        "iadd",
-        "isub",
-        "imul",
-        "itruediv",
-        "ifloordiv",
-        "ipow",
-        "imod",
-        "iand",
-        "ior",
-        "ixor",
-        "ilshift",
-        "irshift",
-        "idiv",
-        "imatmul",
-    ]
+    str.split("""iadd isub imul itruediv ifloordiv ipow imod iand ior ixor ilshift irshift idiv imatmul""")
 )

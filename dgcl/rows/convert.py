@@ -16,8 +16,8 @@ def local(x: Any) -> Any:
         >>> mine = dgcl.local(data.x)               # (rows of this rank, F)
         >>> h = dgcl.as_rows(kernel(mine), like=data.x)
 
-    Ends of edges become this rank's numbers: sources of [owned | halo] rows, targets of owned ones. Gradients of rows are
-    complete; of replicated values each rank has a share, and their sum is the gradient.
+    Ends of edges become this rank's numbers: sources of [owned | halo] rows, targets of owned ones. Gradients of
+    rows are complete; of replicated values each rank has a share, and their sum is the gradient.
 
     Args:
         x: Rows, or a replicated value, which is the same on every rank.

@@ -1,8 +1,8 @@
 """Gradients: one backward of all ranks' copies of a program, each with 1/P of the loss.
 
-The objective is the mean of the losses of the copies. Each collective is differentiated by its transpose, so gradients of
-rows are complete on their owner, and those of parameters and other tensors that every rank has are shares, which are
-summed over ranks when the backward ends, and added to what was there.
+The objective is the mean of the losses of the copies. Each collective is differentiated by its transpose, so
+gradients of rows are complete on their owner, and those of parameters and other tensors that every rank has are
+shares, which are summed over ranks when the backward ends, and added to what was there.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def differentiate(call: Call) -> Any:
         inputs, zeros = _listed(given["inputs"]), bool(call.kwargs.get("materialize_grads"))
         leaves, unused = tuple(map(_local, inputs)), zeros or bool(given["allow_unused"])
         with _seen():
-            found = _engine_run_backward(roots, shares, keep, create, leaves, unused, accumulate_grad=False)
+            grads = _engine_run_backward(roots, shares, keep, create, leaves, unused, accumulate_grad=False)
     finally:
         state.depth -= 1
     found = [
         torch.zeros_like(leaf) if grad is None and zeros else grad
-        for leaf, grad in zip(leaves, found, strict=True)
+        for leaf, grad in zip(leaves, grads, strict=True)
     ]
     return tuple(_whole(each, grad, comm) for each, grad in zip(inputs, found, strict=True))
 
@@ -126,7 +126,8 @@ def _accumulate(
     for leaf in leaves:
         if hasattr(leaf, "dgcl_rows") or id(leaf) in state.met:
             continue
-        hooks = [*(leaf._backward_hooks or {}).values(), *(leaf._post_accumulate_grad_hooks or {}).values()]  # type: ignore[attr-defined]
+        own: Any = leaf
+        hooks = [*(own._backward_hooks or {}).values(), *(own._post_accumulate_grad_hooks or {}).values()]
         if any(not (getattr(each, "__module__", "") or "").startswith("dgcl.") for each in hooks):
             raise ValueError(
                 "a hook of a parameter would see this rank's share of its gradient, not the gradient: change gradients"

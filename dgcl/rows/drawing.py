@@ -1,7 +1,8 @@
 """Random numbers of rows: every rank draws those of all rows, as one device does, and keeps its own.
 
 Ranks that are processes have generators in one state, which :func:`dgcl.dispatch` sets. Ranks that are threads share a
-generator: for calls on rows each begins at rank 0's state. Numbers that a script draws without rows it draws once a thread.
+generator: for calls on rows each begins at rank 0's state. Numbers that a script draws without rows it draws once a
+thread.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def cat(call: Call) -> Any:
 
 def _behind(call: Call, items: Any, dim: int, ends: tuple[str | None, ...]) -> Any:
     """Rows behind each other. Plain tensors among them are all rows of their own; edges stay with their targets."""
-    pairs = {each for each in ends if each}
-    parts = None
+    pairs: set[Any] = {each for each in ends if each}
+    parts: Any = None
     if len(pairs) == 1 and pairs <= {*PAIRS}:
         like = next(each for each in items if type(each) is Rows and each._ends)
         edges = [each if type(each) is Rows else _edges(each, like) for each in items]

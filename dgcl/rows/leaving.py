@@ -14,76 +14,20 @@ from dgcl.rows.tensor import Rows, follow, mapped, plain, replicated, rows
 
 #: Shapes, types and places: the wrapper has them as one device.
 SEEN = set(
-    [
-        "shape",
-        "size",
-        "numel",
-        "nelement",
-        "__len__",
-        "dim",
-        "ndim",
-        "ndimension",
-        "dtype",
-        "device",
-        "layout",
-        "is_cuda",
-        "is_cpu",
-        "is_sparse",
-        "is_quantized",
-        "is_complex",
-        "is_floating_point",
-        "is_signed",
-        "is_tensor",
-        "element_size",
-        "itemsize",
-        "nbytes",
-        "get_device",
-        "is_mps",
-        "is_xpu",
-        "is_meta",
-        "is_nested",
-        "is_mkldnn",
-        "is_vulkan",
-        "is_xla",
-        "is_mtia",
-        "is_ipu",
-        "is_maia",
-        "is_sparse_csr",
-        "__hash__",
-        "is_inference",
-        "names",
-        "has_names",
-        "is_conj",
-        "is_neg",
-        "is_distributed",
-        "is_shared",
-        "storage_offset",
-        "__dir__",
-        "result_type",
-        "can_cast",
-        "is_coalesced",
-        "is_pinned",
-    ]
+    str.split(
+        """shape size numel nelement __len__ dim ndim ndimension dtype device layout is_cuda is_cpu is_sparse
+    is_quantized is_complex is_floating_point is_signed is_tensor element_size itemsize nbytes get_device is_mps
+    is_xpu is_meta is_nested is_mkldnn is_vulkan is_xla is_mtia is_ipu is_maia is_sparse_csr __hash__
+    is_inference names has_names is_conj is_neg is_distributed is_shared storage_offset __dir__ result_type
+    can_cast is_coalesced is_pinned"""
+    )
 )
 #: The state of autograd, and how memory is laid out: that of the local tensor.
 LOCAL = set(
-    [
-        "requires_grad",
-        "grad_fn",
-        "is_leaf",
-        "_version",
-        "retains_grad",
-        "retain_grad",
-        "output_nr",
-        "_backward_hooks",
-        "_grad",
-        "is_contiguous",
-        "dim_order",
-        "_post_accumulate_grad_hooks",
-        "stride",
-        "dense_dim",
-        "sparse_dim",
-    ]
+    str.split(
+        """requires_grad grad_fn is_leaf _version retains_grad retain_grad output_nr _backward_hooks _grad
+    is_contiguous dim_order _post_accumulate_grad_hooks stride dense_dim sparse_dim"""
+    )
 )
 
 
@@ -199,8 +143,8 @@ def hooked(call: Call) -> Any:
 def refused(call: Call) -> Any:
     """What would see memory or storage."""
     raise RuntimeError(
-        f"{call.name} of rows that are shared out over ranks: they have no memory of one device; dgcl.local(x) gives this"
-        " rank's"
+        f"{call.name} of rows that are shared out over ranks: they have no memory of one device; take this rank's by"
+        " dgcl.local(x)"
     )
 
 

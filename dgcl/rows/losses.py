@@ -24,35 +24,28 @@ _OF_CLASSES = {
 }
 #: Of each element, of two tensors of one shape.
 _OF_ELEMENTS = set(
-    [
-        "mse_loss",
-        "l1_loss",
-        "smooth_l1_loss",
-        "huber_loss",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "kl_div",
-        "soft_margin_loss",
-        "hinge_embedding_loss",
-        "poisson_nll_loss",
-    ]
+    str.split(
+        """mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div
+    soft_margin_loss hinge_embedding_loss poisson_nll_loss"""
+    )
 )
 LOSSES = _OF_CLASSES | _OF_ELEMENTS
 
 
 def loss(call: Call) -> Any:
     """A loss, as on one device for its reduction."""
-    bound = inspect.signature(call.func).bind(*call.args, **call.kwargs)
+    try:
+        bound = inspect.signature(call.func).bind(*call.args, **call.kwargs)
+    except (TypeError, ValueError):  # one of C++ has none
+        return gathered(call)
     bound.apply_defaults()
     given: dict[str, Any] = dict(bound.arguments)
     (first, inputs), (second, target), *others = given.items()
+    if not isinstance(inputs, Tensor) or not isinstance(target, Tensor):
+        return gathered(call)
     space, axis = call.first._space, call.first._axis
     classes = call.name in _OF_CLASSES
-    known = (
-        isinstance(inputs, Tensor)
-        and isinstance(target, Tensor)
-        and given.get("size_average") is given.get("reduce")
-    )
+    known = given.get("size_average") is given.get("reduce")
     if classes:
         known = known and axis == 0 and inputs.dim() > 1 and target.dim() > 0
         known = known and inputs.shape[0] == target.shape[0] == space.size

@@ -24,7 +24,8 @@ def matmul(call: Call) -> Any:
         ):
             return rows(func(own._local, *args[1:], **call.kwargs), own._space, own._axis)
         return gathered(call)
-    a, b = args if len(args) == 2 else (args[0], call.kwargs.get("other"))
+    pair: Any = args if len(args) == 2 else (args[0], call.kwargs.get("other"))
+    a, b = pair
     if call.name == "__rmatmul__":
         a, b, func = b, a, Tensor.matmul
     if not all(

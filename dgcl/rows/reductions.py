@@ -18,28 +18,16 @@ from dgcl.rows.tensor import Rows, mapped, plain, replicated, rows
 
 #: Where the dimension is not the second argument, its place.
 _PLACE = dict.fromkeys(
-    ["norm", "normalize", "topk", "quantile", "nanquantile", "kthvalue", "vector_norm", "linalg_vector_norm"],
+    str.split("norm normalize topk quantile nanquantile kthvalue vector_norm linalg_vector_norm"),
     2,
 )
 #: The dimension that is meant where none is said.
 _DEFAULT = {"sort": -1, "argsort": -1, "topk": -1, "normalize": 1, "kthvalue": -1, "mode": -1}
 #: They keep their dimensions.
 _ALONG = set(
-    [
-        "softmax",
-        "log_softmax",
-        "softmin",
-        "cumsum",
-        "cumprod",
-        "cummax",
-        "cummin",
-        "logcumsumexp",
-        "sort",
-        "argsort",
-        "msort",
-        "topk",
-        "normalize",
-    ]
+    str.split(
+        """softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp sort argsort msort topk normalize"""
+    )
 )
 
 
@@ -194,25 +182,11 @@ _RULES: dict[str, Callable[[Call, Tensor, list[int]], Any]] = {
     **dict.fromkeys(("softmax", "log_softmax", "softmin"), _softmax),
     **dict.fromkeys(("norm", "vector_norm", "linalg_vector_norm"), _norm),
 }
-_ANY_TYPE = {"sum", "any", "all", "amax", "amin", "max", "min"}
+_ANY_TYPE = set(str.split("sum any all amax amin max min"))
 #: Names of functions that this file knows, those with all rows where rows are reduced among them.
 REDUCTIONS = {*_RULES, *_ALONG} | set(
-    [
-        "prod",
-        "nansum",
-        "nanmean",
-        "median",
-        "nanmedian",
-        "mode",
-        "kthvalue",
-        "quantile",
-        "nanquantile",
-        "aminmax",
-        "std_mean",
-        "var_mean",
-        "argmax",
-        "argmin",
-        "logsumexp",
-        "count_nonzero",
-    ]
+    str.split(
+        """prod nansum nanmean median nanmedian mode kthvalue quantile nanquantile aminmax std_mean var_mean argmax
+    argmin logsumexp count_nonzero"""
+    )
 )

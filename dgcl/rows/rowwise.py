@@ -23,7 +23,8 @@ from dgcl.rows.tensor import Rows, mapped, plain, rows, tensors_in
 _ROWS = 7
 _PARTS = torch.tensor([5, 0, 3]), torch.tensor([2]), torch.tensor([6, 1, 4, 2, 2])
 
-#: By a way of calling the dimensions at which results have rows; None: not row by row. Ranks that are threads learn alike.
+#: By a way of calling the dimensions at which results have rows; None: not row by row. Ranks that are threads learn
+#: alike.
 _learnt: OrderedDict[Any, Any] = OrderedDict()
 _MOST = 4096
 

@@ -118,10 +118,10 @@ class Space:
             if len(wanted) and (int(wanted.min()) < -self.size or int(wanted.max()) >= self.size):
                 odd = wanted[(wanted < -self.size) | (wanted >= self.size)][0]
                 raise IndexError(f"index {int(odd)} is out of bounds for dimension 0 with size {self.size}")
-            wanted = torch.where(wanted < 0, wanted + self.size, wanted).numpy()
-            places = np.flatnonzero(self.owners[wanted] == self.comm.rank)
+            at = torch.where(wanted < 0, wanted + self.size, wanted).numpy()
+            places = np.flatnonzero(self.owners[at] == self.comm.rank)
             order = np.argsort(self.positions.numpy(), kind="stable")
-            mine = np.searchsorted(self.positions.numpy(), wanted[places], sorter=order)
+            mine = np.searchsorted(self.positions.numpy(), at[places], sorter=order)
             space = Space(self.comm, ("taken", len(wanted)), torch.from_numpy(places), len(wanted), self.ends)
             kept = torch.from_numpy(order[mine]), space
             self._taken[ids] = ids._version, kept

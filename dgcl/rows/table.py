@@ -19,156 +19,18 @@ from dgcl.rows.products import matmul
 Rule = Callable[[Call], Any]
 
 _ELEMENTWISE = set(
-    [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "truediv",
-        "floordiv",
-        "floor_divide",
-        "pow",
-        "mod",
-        "remainder",
-        "fmod",
-        "neg",
-        "pos",
-        "abs",
-        "invert",
-        "and",
-        "or",
-        "xor",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "lshift",
-        "rshift",
-        "true_divide",
-        "subtract",
-        "multiply",
-        "divide",
-        "negative",
-        "absolute",
-        "logical_and",
-        "logical_or",
-        "logical_not",
-        "logical_xor",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_not",
-        "bitwise_xor",
-        "greater",
-        "greater_equal",
-        "less",
-        "less_equal",
-        "not_equal",
-        "maximum",
-        "minimum",
-        "fmax",
-        "fmin",
-        "where",
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log1p",
-        "log2",
-        "log10",
-        "sqrt",
-        "rsqrt",
-        "square",
-        "sin",
-        "cos",
-        "tan",
-        "atan",
-        "atan2",
-        "arctan2",
-        "asin",
-        "acos",
-        "sinh",
-        "cosh",
-        "tanh",
-        "sigmoid",
-        "logsigmoid",
-        "relu",
-        "relu6",
-        "leaky_relu",
-        "elu",
-        "selu",
-        "celu",
-        "gelu",
-        "silu",
-        "mish",
-        "softplus",
-        "softsign",
-        "tanhshrink",
-        "hardtanh",
-        "hardswish",
-        "hardsigmoid",
-        "prelu",
-        "threshold",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "clip",
-        "sign",
-        "sgn",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "frac",
-        "reciprocal",
-        "erf",
-        "erfc",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "isclose",
-        "nan_to_num",
-        "lerp",
-        "addcmul",
-        "addcdiv",
-        "masked_fill",
-        "clone",
-        "contiguous",
-        "detach",
-        "type",
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "int",
-        "long",
-        "short",
-        "char",
-        "byte",
-        "bool",
-        "cpu",
-        "cuda",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "empty_like",
-        "heaviside",
-        "xlogy",
-        "hypot",
-        "copysign",
-        "real",
-        "imag",
-        "conj",
-        "logit",
-        "rsub",
-        "copy",
-        "rad2deg",
-        "deg2rad",
-        "sinc",
-        "lgamma",
-        "digamma",
-    ]
+    str.split(
+        """add sub mul div truediv floordiv floor_divide pow mod remainder fmod neg pos abs invert and or xor eq ne lt
+    le gt ge lshift rshift true_divide subtract multiply divide negative absolute logical_and logical_or
+    logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor greater greater_equal less less_equal
+    not_equal maximum minimum fmax fmin where exp exp2 expm1 log log1p log2 log10 sqrt rsqrt square sin cos tan
+    atan atan2 arctan2 asin acos sinh cosh tanh sigmoid logsigmoid relu relu6 leaky_relu elu selu celu gelu silu
+    mish softplus softsign tanhshrink hardtanh hardswish hardsigmoid prelu threshold clamp clamp_min clamp_max
+    clip sign sgn floor ceil round trunc frac reciprocal erf erfc isnan isinf isfinite isclose nan_to_num lerp
+    addcmul addcdiv masked_fill clone contiguous detach type float double half bfloat16 int long short char byte
+    bool cpu cuda zeros_like ones_like full_like empty_like heaviside xlogy hypot copysign real imag conj logit
+    rsub copy rad2deg deg2rad sinc lgamma digamma"""
+    )
 )
 
 _KINDS: list[tuple[Rule, str]] = [
@@ -197,9 +59,10 @@ _KINDS: list[tuple[Rule, str]] = [
     (drawing.dropout, "dropout dropout_"),
     (
         drawing.drawn,
-        """rand_like randn_like randint_like bernoulli bernoulli_ normal_ uniform_ random_ exponential_ geometric_ log_normal_
-        cauchy_ multinomial normal poisson binomial alpha_dropout feature_dropout feature_alpha_dropout dropout1d dropout2d
-        dropout3d rrelu gumbel_softmax native_dropout""",
+        """rand_like randn_like randint_like bernoulli bernoulli_ normal_ uniform_ random_ exponential_ geometric_"
+        " log_normal_
+        cauchy_ multinomial normal poisson binomial alpha_dropout feature_dropout feature_alpha_dropout dropout1d
+        dropout2d dropout3d rrelu gumbel_softmax native_dropout""",
     ),
     (leaving.in_place, "zero_ fill_ detach_ requires_grad_ requires_grad="),
     (leaving.grad, "grad"),
@@ -214,12 +77,14 @@ _KINDS: list[tuple[Rule, str]] = [
     (leaving.contains, "__contains__"),
     (
         leaving.out_of_torch,
-        """numpy tolist item __array__ __bool__ __int__ __float__ __index__ __complex__ __format__ is_nonzero equal allclose
+        """numpy tolist item __array__ __bool__ __int__ __float__ __index__ __complex__ __format__ is_nonzero equal"
+        " allclose
         is_same_size""",
     ),
     (
         leaving.refused,
-        """data_ptr const_data_ptr storage untyped_storage __dlpack__ __dlpack_device__ share_memory_ set_ resize_ resize_as_
+        """data_ptr const_data_ptr storage untyped_storage __dlpack__ __dlpack_device__ share_memory_ set_ resize_"
+        " resize_as_
         as_strided as_strided_ pin_memory __cuda_array_interface__ to_mkldnn _make_dual _unpack_dual""",
     ),
 ]
@@ -227,91 +92,19 @@ _RULES = {name: rule for rule, names in _KINDS for name in names.split()}
 
 #: Functions of a table and of what is looked up in it, which random rows may not tell from those of rows alone.
 OF_ALL_ROWS = frozenset(
-    [
-        "bucketize",
-        "searchsorted",
-        "isin",
-        "take",
-        "put",
-        "index_put",
-        "cdist",
-        "histc",
-        "unique",
-        "msort",
-        "slice_inverse",
-    ]
+    str.split("""bucketize searchsorted isin take put index_put cdist histc unique msort slice_inverse""")
 )
 
 #: Functions that take numbers of ends as they are; to all others they are ids of vertices.
 KEEPS_ENDS = frozenset(
-    [
-        "__getitem__",
-        "__iter__",
-        "unbind",
-        "clone",
-        "contiguous",
-        "detach",
-        "long",
-        "int",
-        "to",
-        "cpu",
-        "cuda",
-        "view",
-        "view_as",
-        "reshape",
-        "expand",
-        "expand_as",
-        "unsqueeze",
-        "squeeze",
-        "flatten",
-        "split",
-        "chunk",
-        "index_select",
-        "scatter_add",
-        "scatter_add_",
-        "index_add",
-        "index_add_",
-        "scatter_reduce",
-        "scatter_reduce_",
-        "bincount",
-        "shape",
-        "size",
-        "__len__",
-        "numel",
-        "__repr__",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "new_empty",
-        "__deepcopy__",
-        "dim",
-        "ndim",
-        "dtype",
-        "device",
-        "layout",
-        "is_cuda",
-        "is_floating_point",
-        "t",
-        "T",
-        "transpose",
-        "stack",
-        "cat",
-        "flip",
-        "requires_grad",
-        "grad_fn",
-        "is_leaf",
-        "data",
-        "nelement",
-        "gather",
-        "take_along_dim",
-        "repeat",
-        "is_sparse",
-        "_version",
-        "is_contiguous",
-        "element_size",
-        "__hash__",
-        "is_complex",
-    ]
+    str.split(
+        """__getitem__ __iter__ unbind clone contiguous detach long int to cpu cuda view view_as reshape expand
+    expand_as unsqueeze squeeze flatten split chunk index_select scatter_add scatter_add_ index_add index_add_
+    scatter_reduce scatter_reduce_ bincount shape size __len__ numel __repr__ new_zeros new_ones new_full
+    new_empty __deepcopy__ dim ndim dtype device layout is_cuda is_floating_point t T transpose stack cat flip
+    requires_grad grad_fn is_leaf data nelement gather take_along_dim repeat is_sparse _version is_contiguous
+    element_size __hash__ is_complex"""
+    )
 )
 
 

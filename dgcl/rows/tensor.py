@@ -58,7 +58,9 @@ class Rows(OneDevice):
     _ends: str | None
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
         raise RuntimeError(  # a TypeError in an operator of Python's would become another one
             f"{func} would read rows that are shared out over ranks past what dgcl sees, as torch.tensor, torch.jit,"
             " torch.func, torch.compile and functions of C++ do: write it with torch's own functions, mark a function"

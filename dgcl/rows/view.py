@@ -114,9 +114,10 @@ def share_generators(comm: Any) -> None:
         return
     states = None
     if comm.rank == 0:
-        states = torch.get_rng_state().numpy(), np.random.get_state(), random.getstate()
+        of_numpy = np.random.get_state()  # noqa: NPY002
+        states = torch.get_rng_state().numpy(), of_numpy, random.getstate()
     with comm.collective("generators"):
         of_torch, of_numpy, of_python = comm.control.broadcast(states, 0)
     torch.set_rng_state(torch.from_numpy(of_torch.copy()))
-    np.random.set_state(of_numpy)
+    np.random.set_state(of_numpy)  # noqa: NPY002
     random.setstate(of_python)
