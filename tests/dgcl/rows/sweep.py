@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,7 +26,7 @@ LEFT_OUT = set(
     " randint_like rrelu_ fractional_max_pool2d fractional_max_pool3d svd_lowrank pca_lowrank lobpcg binomial const_data_ptr"
     " resize_as_ resize resize_as new_empty_strided untyped_storage storage_type new pin_memory is_pinned to_dense __dlpack__"
     " __dlpack_device__ pack_padded_sequence wait dispatch_ module_load cuda xpu ipu hpu mtia poisson_nll_loss stft istft"
-    " unsafe_chunk fused_moving_avg_obs_fake_quant as_strided as_strided_ as_strided_copy as_strided_scatter".split()
+    " unsafe_chunk fused_moving_avg_obs_fake_quant as_strided as_strided_ as_strided_copy as_strided_scatter slice_inverse dim_order".split()
 )
 
 #: How a function is called: of features x and data d.
@@ -45,8 +46,8 @@ FORMS: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
     "(x[:, 0], x[:, 1])": lambda x, d: (x[:, 0], x[:, 1]),
     "(mask, x[:, 0], x[:, 1])": lambda x, d: (d.train_mask, x[:, 0], x[:, 1]),
     "(x, weight)": lambda x, d: (x, torch.arange(12.0).view(6, 2)),
-    "(x, table)": lambda x, d: (x, torch.arange(540.0).sin().view(90, 6)),
-    "(table, x)": lambda x, d: (torch.arange(540.0).sin().view(90, 6), x),
+    "(x, table)": lambda x, d: (x, torch.arange(540.0).view(90, 6).sin()),
+    "(table, x)": lambda x, d: (torch.arange(540.0).view(90, 6).sin(), x),
     "(x.t())": lambda x, d: (x.t(),),
     "(x.view(-1, 2, 3))": lambda x, d: (x.view(-1, 2, 3),),
     "(x[None])": lambda x, d: (x[None],),
@@ -56,6 +57,8 @@ FORMS: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
     "(x[row])": lambda x, d: (x[d.edge_index[0]],),
     "(x[col], dim=0)": lambda x, d: (x[d.edge_index[1]], {"dim": 0}),
     "(edge_index)": lambda x, d: (d.edge_index,),
+    "(edge_index, 0)": lambda x, d: (d.edge_index, 0),
+    "(edge_index, [0, 1])": lambda x, d: (d.edge_index, [0, 1]),
     "(row)": lambda x, d: (d.edge_index[0],),
     "(row, col)": lambda x, d: (d.edge_index[0], d.edge_index[1]),
     "(x, 0, col)": lambda x, d: (x, 0, d.edge_index[1]),
@@ -120,7 +123,7 @@ def on_one_device(call: Call, data: Any) -> list[Any] | None:
 
 def equal(one: Any, other: Any) -> bool:
     if not isinstance(other, Tensor):
-        return bool(one == other)
+        return bool(one == other) or (isinstance(other, float) and math.isclose(one, other, rel_tol=1e-9))
     if not isinstance(one, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.allclose(one.to_dense(), other.to_dense(), rtol=1e-9, atol=1e-11, equal_nan=True)

@@ -97,7 +97,7 @@ def variants(name: str) -> Iterator[Variant]:
     make, inputs = {**ZOO, **AGGREGATIONS}[name]
     yield Variant(name, built(make), inputs)
     for more in ("pair edge_index", "x edge_index weight", "x edge_index attr", XB):
-        if inputs != more and inputs.split()[-1] in more:
+        if inputs != more and inputs.split()[-1] in more and (name.endswith("Conv") or "edge" not in more):
             yield Variant(f"{name} of {more}", built(make), more)
     module = getattr(pyg, name.split()[0], None) or getattr(models, name.split()[0], None)
     if module is None:
