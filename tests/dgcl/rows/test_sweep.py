@@ -6,14 +6,14 @@ import pytest
 
 from tests.dgcl.rows.sweep import calls, sweep
 
-MOST_REFUSED = 89  # of some 6,900 calls: may fall, not grow
+MOST_REFUSED = 25  # of 13,000 calls; may fall, not grow
 
 
-@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [24, pytest.param(1, marks=pytest.mark.slow)])
 def test_torch(step):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of functions to come and to go
         wrong, refused, count = sweep(calls()[step // 2 :: step])
-    assert not wrong
-    assert count > 6000 / step
-    assert len(refused) <= MOST_REFUSED / step + 10 * (step > 1), "\n".join(refused)
+    assert wrong == []
+    assert count > 12000 / step
+    assert len(refused) <= MOST_REFUSED, refused
