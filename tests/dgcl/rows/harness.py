@@ -61,10 +61,10 @@ def on_one_device(script, make, data):
     return plain(script(data, seeded(make, data)))
 
 
-def on_rank(script, make, data):
+def on_rank(script, make, data, **options):
     """What the script returns on this rank: three of its lines are changed."""
     dgcl.init()
-    data = dgcl.dispatch(data, typed=True)
+    data = dgcl.dispatch(data, typed=True, **options)
     model = seeded(make, data)
     return plain(script(data, model and dgcl.distribute(model)))
 

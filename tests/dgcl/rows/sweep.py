@@ -24,7 +24,7 @@ LEFT_OUT = set(
     " resize_as_ resize resize_as new_empty_strided untyped_storage storage_type new pin_memory is_pinned to_dense __dlpack__"
     " __dlpack_device__ pack_padded_sequence wait dispatch_ module_load cuda xpu ipu hpu mtia poisson_nll_loss stft istft"
     " unsafe_chunk fused_moving_avg_obs_fake_quant as_strided as_strided_ as_strided_copy as_strided_scatter slice_inverse"
-    " dim_order".split()
+    " dim_order hash_tensor".split()
 )
 
 #: What a function is called with: of features x, labels y, a mask, and the ends of edges.

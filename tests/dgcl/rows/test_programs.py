@@ -7,6 +7,7 @@ import dgcl
 from tests.dgcl.rows.harness import differences, doubles, on_one_device, on_rank
 from tests.dgcl.rows.own_modules import OWN
 from tests.dgcl.rows.programs import DRAWS, PROGRAMS, fit, graph
+from tests.samples import named
 
 
 def node_task(data, model):
@@ -25,12 +26,28 @@ def play(name):
         return on_rank(script, make, graph())
 
 
-@pytest.mark.sample(8, whole=True)
-@pytest.mark.parametrize("name", sorted(TASKS.keys() - DRAWS))
-def test_on_threads(name):
+def check_threads(name, world_size, **options):
     script, make, graph = TASKS[name]
-    ranks = dgcl.launch(on_rank, 3, script, make, graph())
+    ranks = dgcl.launch(lambda: on_rank(script, make, graph(), **options), world_size)
     assert differences(ranks, on_one_device(script, make, graph())) == []
+
+
+@pytest.mark.sample(12, whole=True)
+@pytest.mark.parametrize("name", sorted(TASKS.keys() - DRAWS))
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+def test_on_threads(name, world_size):
+    check_threads(name, world_size)
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("name", ["masks", "printed", "forces", "gpr", "joined", "temperature", "autoencoder"])
+@named("options", {
+    "tail": {"strategy": "tail"}, "cover": {"strategy": "cover"}, "windows": {"strategy": "windows:2"},
+    "replicas": {"strategy": "replicas:1"}, "grid": {"strategy": "grid:1,4,1"},
+    "ranks without vertices": {"part": torch.arange(90) // 50 * 3},
+})  # fmt: skip
+def test_strategies(name, options):
+    check_threads(name, 4, topology="uniform", **options)
 
 
 @pytest.mark.slow
