@@ -20,6 +20,7 @@ from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.gradients import broadcast_parameters
 from dgcl.nn.inexact import Finding, refusals
 from dgcl.nn.vertex_dropout import Dropout
+from dgcl.rows.sums import state_of
 from dgcl.testing.first_call import compare_once
 from dgcl.topology.checks import check_flag
 
@@ -104,6 +105,7 @@ def _in_view(model: _Model, root: Any, comm: Communicator) -> _Model:
         if exchange in comm.exchanges:
             each.dgcl_exchange = exchange  # type: ignore[assignment]
     _broadcast(root, comm)
+    state_of(comm).models[root] = None
     if comm.rank == 0:
         _log.info("distribute(%s): %s layers exchange rows inside", type(root).__name__, len(layers))
     return model

@@ -121,6 +121,7 @@ def _accumulate(
     """``backward``: shares of leaves are summed over ranks once, and added to what their gradients held."""
     chosen = None if inputs is None else [_local(each) for each in _listed(inputs)]
     leaves = _leaves_of(roots) if chosen is None else chosen
+    leaves = [*leaves, *state.shards]
     if state.depth == 1:
         state.met = {}
     for leaf in leaves:
@@ -139,7 +140,18 @@ def _accumulate(
         torch.autograd.backward(roots, seeds, keep, create, inputs=chosen)
     if state.depth == 1:
         met, state.met = state.met, {}
+        # FSDP shows its shards again when a backward has ended: those of the first one are met only now.
+        shards = [
+            each for model in state.models for each in model.parameters() if hasattr(each, "device_mesh")
+        ]
+        met = {id(each): (each, None) for each in shards} | met
+        state.shards = shards
         _sum_shares([*met.values()], create, comm)
+
+
+def _shard(tensor: Any) -> Any:
+    """What this rank has of a tensor: its part, where FSDP shares it out along another axis."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _sum_shares(leaves: list[tuple[Tensor, Tensor | None]], create: bool, comm: Any) -> None:
@@ -149,12 +161,16 @@ def _sum_shares(leaves: list[tuple[Tensor, Tensor | None]], create: bool, comm: 
         groups.setdefault((leaf.dtype, leaf.device), []).append((leaf, before))
     for (dtype, _), members in groups.items():
         wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-        shares = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf, _ in members]
+        shares = [_shard(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad) for leaf, _ in members]
         present = shares[0].new_tensor([leaf.grad is not None for leaf, _ in members], dtype=wide)
         flat = torch.cat([*(each.reshape(-1).to(wide) for each in shares), present])
         *sums, held = total(flat, comm, "gradients").split([*(each.numel() for each in shares), len(members)])
         for (leaf, before), summed, some in zip(members, sums, held.tolist(), strict=True):
-            value = summed.view_as(leaf).to(dtype)
+            value: Any = summed.view_as(_shard(leaf)).to(dtype)
+            if some and hasattr(leaf, "device_mesh"):
+                leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+                _shard(leaf.grad).copy_(value)
+                value = leaf.grad
             if not some:
                 leaf.grad = before
             elif before is None:

@@ -27,7 +27,7 @@ MOST_DRAWN = 10**8
 _turn = threading.Lock()
 
 
-def _alike(comm: Any, draw: Callable[[], Any]) -> Any:
+def _drawn_together(comm: Any, draw: Callable[[], Any]) -> Any:
     """What every rank draws, from a generator in the same state. Collective for ranks that are threads."""
     if comm.control.threads_of_ranks == 1:
         return draw()
@@ -46,14 +46,14 @@ def drawn(call: Call) -> Any:
     space = call.first._space
     if type(own) is Rows and (call.writes or call.name.endswith("_like")):  # values do not matter
         every = torch.empty(own.shape, dtype=own.dtype, device=own.device)
-        out = _alike(space.comm, lambda: call.func(every, *args, **kwargs))
+        out = _drawn_together(space.comm, lambda: call.func(every, *args, **kwargs))
         local = fitting(out, space, own._axis - own.dim())
         if call.writes:
             own._local.copy_(local)
             return own
         return rows(local, space, own._axis)
     args, kwargs = all_rows(call)
-    return replicated(_alike(space.comm, lambda: call.func(*args, **kwargs)))
+    return replicated(_drawn_together(space.comm, lambda: call.func(*args, **kwargs)))
 
 
 def dropout(call: Call) -> Any:
@@ -71,7 +71,7 @@ def dropout(call: Call) -> Any:
         kept = keep_mask(space.positions.to(own.device), local[:1].numel(), float(p), seed=0, call=number)
         out = torch.where(kept.view(local.shape), local * scale_of(p), 0.0).movedim(0, axis)
     else:
-        mask = _alike(space.comm, lambda: torch.empty(own.shape, dtype=own.dtype).bernoulli_(1 - p))
+        mask = _drawn_together(space.comm, lambda: torch.empty(own.shape, dtype=own.dtype).bernoulli_(1 - p))
         out = own._local * fitting(mask.div_(1 - p), space, axis - own.dim())
     if in_place:
         own._local.copy_(out)

@@ -46,7 +46,7 @@ class Space:
         self._positions = keys if size is not None else None
         self.size: int = self._count(len(keys)) if size is None else size
         self._owners: np.ndarray | None = None
-        self._alike: dict[int, tuple[Space, bool]] = {}
+        self._compared: dict[int, tuple[Space, bool]] = {}
         self._taken = WeakTensorKeyDictionary()
 
     @property
@@ -85,12 +85,12 @@ class Space:
             return True
         if self.comm is not other.comm or self.size != other.size:
             return False
-        if id(other) not in self._alike:
-            if len(self._alike) > 32:  # those of masks that are gone
-                self._alike.clear()
+        if id(other) not in self._compared:
+            if len(self._compared) > 32:  # those of masks that are gone
+                self._compared.clear()
             a, b = (self.keys, other.keys) if self.root == other.root else (self.positions, other.positions)
-            self._alike[id(other)] = other, all(self.exchange(torch.equal(a, b)))
-        return self._alike[id(other)][1]
+            self._compared[id(other)] = other, all(self.exchange(torch.equal(a, b)))
+        return self._compared[id(other)][1]
 
     def subset(self, mask: Tensor, holder: Any) -> Space:
         """The space of the rows that a mask of this rank's rows leaves; kept at ``holder``, which has the mask.

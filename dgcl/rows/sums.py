@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ class State:
     Attributes:
         depth: Backwards of ours that run; autograd may run them in threads of its own.
         met: By id the leaves that the outermost one has met, with their gradients of before.
+        models: Those that were distributed.
+        shards: Their parameters of which FSDP gives each rank a part.
         gather_limit: Elements up to which all rows are gathered.
         sites: Places of calls that were reported for gathering.
     """
@@ -25,6 +28,10 @@ class State:
         self.depth, self.gather_limit = 0, gather_limit
         self.met: dict[int, tuple[Tensor, Tensor | None]] = {}
         self.sites: dict[Any, int] = {}
+        self.models: WeakKeyDictionary[torch.nn.Module, None] = (
+            WeakKeyDictionary()
+        )  # in the same order on all ranks
+        self.shards: list[Tensor] = []
 
 
 def state_of(comm: Any) -> State:
