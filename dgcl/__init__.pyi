@@ -13,6 +13,7 @@ from dgcl.api import fetch as fetch
 from dgcl.api import graph_allgather as graph_allgather
 from dgcl.api import graph_allgather_async as graph_allgather_async
 from dgcl.api import init as init
+from dgcl.api import rank as rank
 from dgcl.build import build_comm_info as build_comm_info
 from dgcl.build import load_comm_info as load_comm_info
 from dgcl.changing.local_build import build_from_local as build_from_local
@@ -31,5 +32,8 @@ from dgcl.options import PartitionOptions as PartitionOptions
 from dgcl.options import ReplicaOptions as ReplicaOptions
 from dgcl.planner import PlanOptions as PlanOptions
 from dgcl.ranks.launcher import launch as launch
+from dgcl.rows.convert import as_rows as as_rows
+from dgcl.rows.convert import local as local
+from dgcl.rows.rowwise import rowwise as rowwise
 
 __version__: str

@@ -79,6 +79,15 @@ def _destroy_default_group(process: int) -> None:
         dist.destroy_process_group()
 
 
+def rank() -> int:
+    """This rank, from 0; before :func:`init` 0.
+
+    >>> if dgcl.rank() == 0:
+    ...     torch.save(model.state_dict(), "model.pt")
+    """
+    return 0 if context.control is None else context.control.rank
+
+
 def current_communicator() -> Communicator:
     """The communicator that this thread built last."""
     return context.require_communicator()
@@ -206,6 +215,11 @@ def collect(
         ``(num_nodes, *F)`` on ``dst``, row v of vertex v; None elsewhere, and when written to a file. Of data the same
         of all ranks: rows of vertices and edges in the order of the whole graph, all else as ``dst`` has it.
     """
+    from dgcl.rows.convert import collected
+    from dgcl.rows.tensor import OneDevice
+
+    if isinstance(rows, OneDevice) and file is None:
+        return collected(rows)
     comm = given_or_current(comm)
     warn_of_own_sums(comm)
     if hasattr(rows, "stores"):

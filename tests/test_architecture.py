@@ -306,6 +306,7 @@ ORDER = (
         "whole_graph_rows",
         "frameworks",
         "nn",
+        "rows",
         "options",
         "build",
         "api",

@@ -65,7 +65,7 @@ def subclass(kind: Callable[[type], type], base: type) -> type:
     result.dgcl_calls_dropout = "forward" in parts
     if not hasattr(base, "training_step"):  # of Lightning, which calls the optimizer
         parts |= {name for name in own_functions(base).keys() - result.dgcl_hooks if name[0] != "_"}
-    for name in parts - {"forward", "__init__"}:
+    for name in parts - {"forward", "__init__", "collect"}:  # PyG generates a collect for each of its layers
         setattr(result, name, _intercepted(getattr(result, name)))
     result.__module__, result.__doc__ = __name__, base.__doc__
     return result

@@ -20,6 +20,7 @@ from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.gradients import broadcast_parameters
 from dgcl.nn.inexact import Finding, refusals
 from dgcl.nn.vertex_dropout import Dropout
+from dgcl.rows.sums import state_of
 from dgcl.testing.first_call import compare_once
 from dgcl.topology.checks import check_flag
 
@@ -61,6 +62,8 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool =
     comm = current(comm)
     require_module(model)
     root: Any = getattr(model, "_orig_mod", model)  # of a compiled model
+    if "view" in comm.__dict__:  # what dgcl.dispatch(typed=True) gave
+        return _in_view(model, root, comm)
     refused = refusals(root)
     for name, part in root.named_modules():
         if isinstance(part, torch.fx.GraphModule) and any(n.target in DROPOUTS for n in part.graph.nodes):
@@ -86,6 +89,25 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool =
     if comm.rank == 0:
         done = "; ".join(f"{count} {what}" for what, count in changes.items() if what)
         _log.info("distribute(%s): %s", kind, done or "nothing to change")
+    return model
+
+
+def _in_view(model: _Model, root: Any, comm: Communicator) -> _Model:
+    """In one device's view layers that are known get adapters, and all else stays as it is."""
+    from dgcl.distributed.adapters import adapt, adaptable
+
+    home = Home(comm)
+    refused = {each.name for each in refusals(root)}
+    layers = [(name, each) for name, each in root.named_modules() if name not in refused and adaptable(each)]
+    for name, each in layers:
+        adapt(each, home)
+        exchange = name.rpartition(".")[2].strip("<>").replace("___", "__")
+        if exchange in comm.exchanges:
+            each.dgcl_exchange = exchange  # type: ignore[assignment]
+    _broadcast(root, comm)
+    state_of(comm).models[root] = None
+    if comm.rank == 0:
+        _log.info("distribute(%s): %s layers exchange rows inside", type(root).__name__, len(layers))
     return model
 
 

@@ -24,6 +24,8 @@ from dgcl.ranks.context import context
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.tensors import beside_the_graph
 from dgcl.ranks.whole_rows import agree, dispatch_rows
+from dgcl.rows.view import as_one_device, share_generators
+from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -59,6 +61,8 @@ def dispatch(
     *,
     vertices: Collection[str] = (),
     edges: Collection[str] | EdgeOptions = (),
+    typed: bool = False,
+    gather_limit: int = 10**7,
     **options: Any,
 ) -> Any:
     """Partition a graph with its data, plan, connect, and give this rank its part of all of it. Collective.
@@ -75,6 +79,9 @@ def dispatch(
         data: A PyG ``Data`` or ``HeteroData``, or a ``DGLGraph``, on rank 0 alone (others pass None) or on every rank.
         vertices, edges: Lists of names of tensors with a row for each vertex, or edge, where sizes leave both open.
             (A placement of edges, as "head", is the option of that name.)
+        typed: Give tensors that show one device's shape and values, and store this rank's rows
+            (:mod:`dgcl.rows`): the script's own lines then give the numbers of one device.
+        gather_limit: With ``typed`` elements up to which a function without a rule of its own gets all rows.
         options: As of :func:`dgcl.build_comm_info`, which makes the communicator, the current one from now on.
 
     Returns:
@@ -140,7 +147,11 @@ def dispatch(
         )
     own = {each[:3]: each.value for each in items}
     handed = [each._replace(value=_rows(comm, each, own.get(each[:3]))) for each in schema.items]
-    return _GIVE[schema.framework][1](comm, schema, handed)
+    given = _GIVE[schema.framework][1](comm, schema, handed)
+    if check_flag(typed, "typed"):
+        share_generators(comm)
+        return as_one_device(given, comm, gather_limit)
+    return given
 
 
 def _items(

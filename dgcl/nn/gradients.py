@@ -62,6 +62,10 @@ def sync_gradients(
         TypeError: ``model`` is something else.
     """
     comm = current(comm)
+    if "view" in comm.__dict__ and data_parallel is None:
+        raise ValueError(
+            "sync_gradients is not needed with dgcl.dispatch(typed=True): backward gives the gradients of one device"
+        )
     axis = _axis(comm, data_parallel)
     buckets: dict[tuple[torch.dtype, torch.device], list[Parameter]] = {}
     parameters = require_parameters(model)

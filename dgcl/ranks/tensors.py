@@ -24,6 +24,11 @@ def require_tensors(**arguments: Any) -> None:
             raise TypeError(
                 f"{name} must be a torch tensor (got {type(value).__name__}); torch.as_tensor makes one"
             )
+        if hasattr(value, "dgcl_one_device"):
+            raise TypeError(
+                f"{name} shows one device's rows and values, which need no function of dgcl: call torch's own; or take"
+                " this rank's rows, dgcl.local(x)"
+            )
 
 
 def refuse_transforms(what: str) -> None:

@@ -1,0 +1,201 @@
+"""Layers of PyG in one device's view: rows are opened at the layer's door, its result is closed by its contract.
+
+Inside, everything is this rank's and plain: today's exchange (:mod:`dgcl.distributed.messages`) and PyG's own
+kernels. A call that cannot be opened (edges that the script made, results that are several) runs PyG's own code on
+the rows themselves, which is exact and slower.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from dgcl.distributed.classes import subclass
+from dgcl.distributed.messages import message_passing
+from dgcl.rows.space import Space
+from dgcl.rows.sums import fitting
+from dgcl.rows.tensor import PAIRS, OneDevice, Rows, mapped, plain, rows, tensors_in, unseen
+
+#: Layers whose messages read rows of vertices and edges at each call of propagate, over the edges that they are given.
+#: Others run on the rows themselves: exact, too, at the price of bookkeeping.
+LAYERS = frozenset(
+    str.split(
+        """AGNNConv APPNP ARMAConv AntiSymmetricConv CGConv ChebConv ClusterGCNConv EdgeConv FAConv FeaStConv FiLMConv
+    GATConv GATv2Conv GCN2Conv GCNConv GENConv GINConv GINEConv GMMConv GatedGraphConv GeneralConv GraphConv
+    LEConv LGConv MFConv MixHopConv NNConv PDNConv PNAConv PointNetConv PointGNNConv PPFConv ResGatedGraphConv
+    RGATConv RGCNConv SAGEConv SGConv SSGConv TAGConv TransformerConv WLConvContinuous SimpleConv"""
+    )
+)
+_AGGREGATIONS = frozenset(
+    str.split(
+        """SumAggregation MeanAggregation MaxAggregation MinAggregation SoftmaxAggregation PowerMeanAggregation
+    VarAggregation StdAggregation DegreeScalerAggregation MulAggregation"""
+    )
+)
+#: Modules of torch that work row by row, which a layer may have inside.
+_ROW_BY_ROW = (
+    torch.nn.Linear,
+    torch.nn.Identity,
+    torch.nn.Sequential,
+    torch.nn.ModuleList,
+    torch.nn.ModuleDict,
+    torch.nn.ParameterList,
+    torch.nn.ParameterDict,
+    torch.nn.LayerNorm,
+    torch.nn.Embedding,
+    torch.nn.GRUCell,
+)
+
+
+class Closed(Exception):
+    """A call cannot be opened."""
+
+
+class Adapter:
+    """Comes before the class of a distributed layer."""
+
+    dgcl_layer: type
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's own forward, on this rank's rows where they can be opened."""
+        for each in tensors_in((*args, *kwargs.values())):
+            if isinstance(each, OneDevice):
+                break
+        else:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        with unseen():
+            try:
+                opened = _opened(self, args, kwargs)
+            except Closed:
+                opened = None
+        if opened is None:
+            return self._as_it_is(*args, **kwargs)
+        own_args, own_kwargs, space = opened
+        out = super().forward(*own_args, **own_kwargs)  # type: ignore[misc]
+        with unseen():
+            return rows(out, space, self.node_dim % out.dim())  # type: ignore[attr-defined]
+
+    def _as_it_is(self, *args: Any, **kwargs: Any) -> Any:
+        """PyG's own code, on the rows themselves."""
+        kind = type(self)
+        self.__class__ = kind.dgcl_layer  # type: ignore[assignment]
+        try:
+            return self.forward(*args, **kwargs)
+        finally:
+            self.__class__ = kind
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        make, given, *state = tuple(super().__reduce_ex__(protocol))
+        return (_anew, (make, given), *state)
+
+
+def _opened(layer: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any], Space]:
+    """Arguments of this rank, and the space of the result.
+
+    Raises:
+        Closed: They cannot be told.
+    """
+    if layer._forward_hooks and layer.explain:
+        raise Closed
+    bound = _signature(type(layer).dgcl_layer).bind(*args, **kwargs)
+    edge_index = bound.arguments.get("edge_index")
+    if (
+        type(edge_index) is not Rows
+        or edge_index._ends != "both"
+        or kwargs.get("return_attention_weights") is not None
+    ):
+        raise Closed
+    if bound.arguments.get("size") is not None:
+        del bound.arguments["size"]
+    edges = edge_index._space
+    numbers = edges.ends
+    if numbers is None or layer.flow != "source_to_target":
+        raise Closed
+    if numbers.exchange is None and edges.root[0] != "edges":
+        raise Closed
+    spaces = numbers.spaces
+    if next(iter(bound.arguments.values())) is None:  # rows of a table by their number
+        raise Closed
+    for name, value in bound.arguments.items():
+        if name == "edge_index":
+            bound.arguments[name] = edge_index._local
+        elif name.startswith("edge_") or name == "pseudo":
+            bound.arguments[name] = mapped(functools.partial(_at, space=edges), value)
+        elif isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], Tensor):
+            both = zip(value, spaces.values(), strict=True)
+            bound.arguments[name] = tuple(None if each is None else _at(each, space) for each, space in both)
+        elif isinstance(value, Tensor):
+            if spaces["source"] is not spaces["target"]:
+                raise Closed
+            bound.arguments[name] = _at(value, spaces["source"])
+        elif isinstance(value, (tuple, list, dict)):
+            bound.arguments[name] = mapped(functools.partial(_at, space=spaces["source"]), value)
+    return bound.args, bound.kwargs, spaces["target"]
+
+
+def _at(value: Tensor, space: Space) -> Tensor:
+    """This rank's part of an argument with a row for each vertex, or edge; what has none is as it is.
+
+    Raises:
+        Closed: It has rows of another space.
+    """
+    if type(value) is Rows:
+        if value._axis != 0 or value._ends in PAIRS or not value._space.same(space):
+            raise Closed
+        return fitting(value, space, -value.dim())  # type: ignore[no-any-return]
+    if value.dim() and value.shape[0] == space.size:
+        return fitting(value, space, -value.dim())  # type: ignore[no-any-return]
+    return plain(value)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _signature(layer: type) -> inspect.Signature:
+    names = list(inspect.signature(layer.forward).parameters.values())[1:]  # type: ignore[attr-defined]
+    return inspect.Signature(names)
+
+
+def adaptable(module: Module) -> bool:
+    """Whether a module is a layer of PyG whose inside works row by row but for its exchange."""
+    kind = type(module)
+    if kind.__name__ not in LAYERS or not kind.__module__.startswith("torch_geometric.nn.conv"):
+        return False
+    if getattr(module, "normalization", "") is None:  # ChebConv takes a maximum of its weights
+        return False
+    return all(
+        each is module
+        or type(each) in _ROW_BY_ROW
+        or type(each).__module__.startswith(
+            ("torch.nn.modules.activation", "torch_geometric.nn.dense.linear")
+        )
+        or type(each).__name__ in _AGGREGATIONS
+        for each in module.modules()
+    )
+
+
+def adapt(module: Any, home: Any) -> None:
+    """Give a layer that :func:`adaptable` takes its exchange and its adapter."""
+    layer: Any = type(module)
+    if issubclass(layer, Adapter):
+        module.dgcl_home = home
+        return
+    distributed: Any = subclass(message_passing, layer)
+    module.__class__ = _adapted(distributed)
+    module.dgcl_home, module.dgcl_root = home, None
+
+
+@functools.cache
+def _adapted(distributed: Any) -> type:
+    layer = distributed.dgcl_base
+    return type(layer.__name__, (Adapter, distributed), {"dgcl_layer": layer, "__module__": __name__})
+
+
+def _anew(make: Any, given: Any) -> Any:
+    made: Any = make(*given)
+    kind: Any = type(made)
+    made.__class__ = _adapted(kind)
+    return made

@@ -1,0 +1,111 @@
+"""One function of torch meets rows or replicated values: the rule of its kind, a trial, or all rows.
+
+>>> h = x @ w                      # __torch_function__ -> call(Tensor.matmul, (x, w)) -> products.matmul
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from dgcl.rows import table
+from dgcl.rows.calls import Call
+from dgcl.rows.differentiate import differentiate
+from dgcl.rows.gathering import gathered
+from dgcl.rows.rowwise import tried
+from dgcl.rows.sums import as_ids, write
+from dgcl.rows.tensor import OneDevice, Replicated, Rows, mapped, plain, replicated, tensors_in
+
+_tracing = torch._C._get_tracing_state
+#: Of a replicated value they are those of a plain tensor.
+_AS_PLAIN = {"__format__", "__repr__", "__str__", "__reduce_ex__", "__deepcopy__"}
+
+
+@functools.cache
+def _rule_of(func: Any) -> tuple[str, Callable[[Call], Any] | None, bool]:
+    """A function's name, its rule, and whether it takes numbers of ends as they are."""
+    name = getattr(func, "__name__", str(func))
+    if name in ("__get__", "__set__"):
+        name = getattr(func.__self__, "__name__", "") + "=" * (name == "__set__")
+    elif name == "grad":
+        return name, differentiate, True
+    return name, table.rule(name), name in table.KEEPS_ENDS
+
+
+def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a function of torch, as on one device; runs where torch does not ask again."""
+    name, rule, keeps_ends = _rule_of(func)
+    first: Any = None
+    ends = False
+    for value in (*args, *kwargs.values()):
+        if type(value) is Rows or type(value) in (list, tuple):
+            for each in tensors_in(value) if type(value) is not Rows else (value,):
+                if type(each) is Rows:
+                    first = each if first is None else first
+                    ends = ends or each._ends is not None
+                    if each.grad_fn is not None:
+                        _refuse_function(each.grad_fn.name().removesuffix("Backward"))
+    this = Call(func, name, args, kwargs, first)
+    if rule is differentiate:
+        return differentiate(this)
+    if first is None:
+        return _of_replicated(this)
+    if _tracing() is not None:
+        raise RuntimeError(
+            "torch.jit.trace cannot record what ranks do: trace the model of one device (dgcl)"
+        )
+    if ends and not keeps_ends:
+        if this.writes and type(args[0]) is Rows and args[0]._ends:
+            args[0]._local, args[0]._ends = as_ids(args[0])._local, None
+        return call(func, mapped(as_ids, args), mapped(as_ids, kwargs))
+    if kwargs.get("out") is not None:
+        rest = {**kwargs}
+        return write(rest.pop("out"), call(func, args, rest))
+    if rule is not None:
+        return rule(this)
+    if this.writes and hasattr(Tensor, name[:-1]):
+        # Of a copy: a backward may need what the function was given.
+        copied = call(Tensor.clone, (args[0],), {})
+        result = call(getattr(Tensor, name[:-1]), (copied, *args[1:]), kwargs)
+        if type(args[0]) is Rows and result.shape != args[0].shape:
+            torch.utils.swap_tensors(args[0], result)
+            return args[0]
+        return write(args[0], result)
+    found = NotImplemented if this.writes or name in table.OF_ALL_ROWS else tried(this)
+    return gathered(this) if found is NotImplemented else found
+
+
+def _refuse_function(name: str) -> NoReturn:
+    """Rows have no history of their own; the wrapper got one from C++.
+
+    Raises:
+        RuntimeError: Naming the function.
+    """
+    if name == "CheckpointFunction":
+        raise RuntimeError("torch.utils.checkpoint of rows takes use_reentrant=False (dgcl)")
+    raise RuntimeError(
+        f"{name}, a torch.autograd.Function, was given rows that are shared out over ranks: if it works row by row"
+        f" say so once, dgcl.rowwise({name}); else write it with torch's own functions (dgcl)"
+    )
+
+
+def _of_replicated(this: Call) -> Any:
+    func, args, kwargs = this.func, this.args, this.kwargs
+    if this.name in _AS_PLAIN:
+        out = func(plain(args[0]), *args[1:], **kwargs)
+        return replicated(out) if this.name == "__deepcopy__" else out
+    out = func(*args, **kwargs)
+    if type(out) is Tensor and out.layout == torch.strided:  # what most functions give
+        for each in args:
+            if out is each:
+                return out
+        out.__class__ = Replicated
+        return out
+    return replicated(out, tensors_in((*args, *kwargs.values()))) if isinstance(out, (tuple, list)) else out
+
+
+OneDevice._call = staticmethod(call)

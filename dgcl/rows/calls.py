@@ -1,0 +1,48 @@
+"""One call of a function of torch with rows among its arguments, as the rules of its kind get it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dgcl.rows.tensor import Rows
+
+
+@dataclass
+class Call:
+    """A function of torch and its arguments.
+
+    Attributes:
+        func: The function.
+        name: Its name, or that of the property that it reads.
+        args, kwargs: Its arguments.
+        first: The first rows among them.
+    """
+
+    func: Any
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    first: Rows
+
+    def bound(self, names: str, **defaults: Any) -> list[Any]:
+        """The arguments of these names, in the order of positions; None for one that is missing."""
+        given = defaults | dict(zip(names.split(), self.args, strict=False)) | self.kwargs
+        return [given.get(name) for name in names.split()]
+
+    def of(self, *args: Any, **kwargs: Any) -> Call:
+        """The same function of other arguments."""
+        return replace(self, args=args, kwargs=kwargs)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the function changes its first argument in place: ``add_``, ``__iadd__``, ``__setitem__``."""
+        name = self.name
+        if name.startswith("__"):
+            return name == "__setitem__" or (name[2] == "i" and name[2:-2] in _IN_PLACE)
+        return name.endswith("_")
+
+
+_IN_PLACE = set(
+    str.split("""iadd isub imul itruediv ifloordiv ipow imod iand ior ixor ilshift irshift idiv imatmul""")
+)

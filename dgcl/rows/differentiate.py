@@ -1,0 +1,179 @@
+"""Gradients: one backward of all ranks' copies of a program, each with 1/P of the loss.
+
+The objective is the mean of the losses of the copies. Each collective is differentiated by its transpose, so
+gradients of rows are complete on their owner, and those of parameters and other tensors that every rank has are
+shares, which are summed over ranks when the backward ends, and added to what was there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
+
+from dgcl.api import given_or_current
+from dgcl.rows.calls import Call
+from dgcl.rows.sums import State, fitting, state_of, total
+from dgcl.rows.tensor import Rows, plain, replicated, rows
+
+_seen = torch._C._EnableTorchFunction  # type: ignore[attr-defined]
+_NAMES = {
+    "grad": "outputs inputs grad_outputs retain_graph create_graph only_inputs allow_unused",
+    "backward": "outputs grad_outputs retain_graph create_graph inputs",
+}
+
+
+def differentiate(call: Call) -> Any:
+    """``loss.backward()``, ``torch.autograd.backward`` and ``torch.autograd.grad``. Collective."""
+    renamed = {
+        "tensors": "outputs",
+        "grad_tensors": "grad_outputs",
+        "gradient": "grad_outputs",
+        "self": "outputs",
+    }
+    call.kwargs = {renamed.get(key, key): each for key, each in call.kwargs.items()}
+    names = _NAMES[call.name].split()
+    given = dict(zip(names, call.bound(" ".join(names)), strict=True))
+    outputs, seeds = _listed(given["outputs"]), given["grad_outputs"]
+    seeds = [None] * len(outputs) if seeds is None else _listed(seeds)
+    rows_there = [each for each in (*outputs, call.first) if type(each) is Rows]
+    comm = rows_there[0]._space.comm if rows_there else given_or_current(None)
+    state = state_of(comm)
+    state.depth += 1
+    try:
+        roots = tuple(map(_local, outputs))
+        over = comm.world_size if state.depth == 1 else 1
+        shares = tuple(_seed(*each, over) for each in zip(outputs, seeds, strict=True))
+        create = bool(given["create_graph"])
+        keep = create if given["retain_graph"] is None else given["retain_graph"]
+        if call.name == "backward":
+            _accumulate(roots, shares, given["inputs"], keep, create, comm, state)
+            return None
+        inputs, zeros = _listed(given["inputs"]), bool(call.kwargs.get("materialize_grads"))
+        leaves, unused = tuple(map(_local, inputs)), zeros or bool(given["allow_unused"])
+        with _seen():
+            grads = _engine_run_backward(roots, shares, keep, create, leaves, unused, accumulate_grad=False)
+    finally:
+        state.depth -= 1
+    found = [
+        torch.zeros_like(leaf) if grad is None and zeros else grad
+        for leaf, grad in zip(leaves, grads, strict=True)
+    ]
+    return tuple(_whole(each, grad, comm) for each, grad in zip(inputs, found, strict=True))
+
+
+def _listed(value: Any) -> list[Any]:
+    return [value] if isinstance(value, Tensor) else list(value)
+
+
+def _local(value: Any) -> Any:
+    return value._local if type(value) is Rows else plain(value)
+
+
+def _whole(value: Any, grad: Tensor | None, comm: Any) -> Any:
+    """A gradient as it is on one device: of rows rows, of others the sum of the shares."""
+    if grad is None or type(value) is Rows:
+        return None if grad is None else rows(grad, value._space, value._axis)
+    return replicated(total(grad, comm, "gradients"))
+
+
+def _seed(output: Any, seed: Any, over: int) -> Tensor:
+    """The gradient with which a backward begins on this rank."""
+    if seed is None and output.numel() != 1:
+        raise RuntimeError("grad can be implicitly created only for scalar outputs")
+    local = _local(output)
+    if type(output) is Rows:
+        seed = (
+            torch.ones_like(local)
+            if seed is None
+            else fitting(seed, output._space, output._axis - output.dim())
+        )
+        return seed  # type: ignore[no-any-return]
+    return (torch.ones_like(local) if seed is None else plain(seed)) / over  # type: ignore[no-any-return]
+
+
+def _leaves_of(roots: tuple[Tensor, ...]) -> list[Tensor]:
+    """The leaves that a backward reaches, in the order in which it finds them."""
+    found = [each for each in roots if each.grad_fn is None and each.requires_grad]
+    seen, to_do = set(), [each.grad_fn for each in reversed(roots)]
+    while to_do:
+        node = to_do.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        to_do.extend(each for each, _ in node.next_functions)
+    return found
+
+
+def _accumulate(
+    roots: tuple[Tensor, ...],
+    seeds: tuple[Tensor, ...],
+    inputs: Any,
+    keep: bool,
+    create: bool,
+    comm: Any,
+    state: State,
+) -> None:
+    """``backward``: shares of leaves are summed over ranks once, and added to what their gradients held."""
+    chosen = None if inputs is None else [_local(each) for each in _listed(inputs)]
+    leaves = _leaves_of(roots) if chosen is None else chosen
+    leaves = [*leaves, *state.shards]
+    if state.depth == 1:
+        state.met = {}
+    for leaf in leaves:
+        if hasattr(leaf, "dgcl_rows") or id(leaf) in state.met:
+            continue
+        own: Any = leaf
+        hooks = [*(own._backward_hooks or {}).values(), *(own._post_accumulate_grad_hooks or {}).values()]
+        if any(not (getattr(each, "__module__", "") or "").startswith("dgcl.") for each in hooks):
+            raise ValueError(
+                "a hook of a parameter would see this rank's share of its gradient, not the gradient: change gradients"
+                " between backward and step (dgcl)"
+            )
+        state.met[id(leaf)] = leaf, leaf.grad
+        leaf.grad = None
+    with _seen():  # what is computed again in it is seen
+        torch.autograd.backward(roots, seeds, keep, create, inputs=chosen)
+    if state.depth == 1:
+        met, state.met = state.met, {}
+        # FSDP shows its shards again when a backward has ended: those of the first one are met only now.
+        shards = [
+            each for model in state.models for each in model.parameters() if hasattr(each, "device_mesh")
+        ]
+        met = {id(each): (each, None) for each in shards} | met
+        state.shards = shards
+        _sum_shares([*met.values()], create, comm)
+
+
+def _shard(tensor: Any) -> Any:
+    """What this rank has of a tensor: its part, where FSDP shares it out along another axis."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _sum_shares(leaves: list[tuple[Tensor, Tensor | None]], create: bool, comm: Any) -> None:
+    """Gradients of one dtype in one sum over ranks; 16-bit ones in float32."""
+    groups: dict[Any, list[tuple[Tensor, Tensor | None]]] = {}
+    for leaf, before in leaves:
+        groups.setdefault((leaf.dtype, leaf.device), []).append((leaf, before))
+    for (dtype, _), members in groups.items():
+        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+        shares = [_shard(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad) for leaf, _ in members]
+        present = shares[0].new_tensor([leaf.grad is not None for leaf, _ in members], dtype=wide)
+        flat = torch.cat([*(each.reshape(-1).to(wide) for each in shares), present])
+        *sums, held = total(flat, comm, "gradients").split([*(each.numel() for each in shares), len(members)])
+        for (leaf, before), summed, some in zip(members, sums, held.tolist(), strict=True):
+            value: Any = summed.view_as(_shard(leaf)).to(dtype)
+            if some and hasattr(leaf, "device_mesh"):
+                leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+                _shard(leaf.grad).copy_(value)
+                value = leaf.grad
+            if not some:
+                leaf.grad = before
+            elif before is None:
+                leaf.grad = value if create else value.clone()
+            else:
+                leaf.grad = before + value if create else before.add_(value)

@@ -1,0 +1,63 @@
+"""Functions of each element by itself, of rows and of what is broadcast to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dgcl.rows.calls import Call
+from dgcl.rows.gathering import gathered
+from dgcl.rows.space import Space
+from dgcl.rows.sums import fitting
+from dgcl.rows.tensor import Rows, follow, mapped, plain, rows
+
+
+def elementwise(call: Call) -> Any:
+    """Such a function, on this rank's rows; of rows of another space, those are brought."""
+    first, args, kwargs = call.first, call.args, call.kwargs
+    space, place = first._space, first._axis - first.dim()
+    own = args[0] if args else None
+    if call.writes and type(own) is not Rows and become(own, space, place) is None:
+        return gathered(call)
+
+    def fit(value: Tensor) -> Any:
+        if type(value) is Rows and value._space is space and value._axis - value.dim() == place:
+            return value._local
+        return fitting(value, space, place) if value.dim() else plain(value)
+
+    if len(args) == 1 and own is first and not kwargs:
+        out = call.func(first._local)
+    elif kwargs or len(args) > 2:
+        out = call.func(*mapped(fit, args), **mapped(fit, kwargs))
+    else:
+        out = call.func(*[fit(each) if isinstance(each, Tensor) else each for each in args])
+    if type(own) is Rows and out is own._local:  # it was changed in place, or needed no change
+        return follow(own) if call.writes else own
+    return None if out is None else rows(out, space, out.dim() + place, first._ends)
+
+
+def become(table: Any, space: Space, place: int) -> Rows | None:
+    """A tensor of all rows becomes this rank's, the same object: rows are written into it in place.
+
+    None where others may see its memory, it has a gradient, or other sizes.
+    """
+    if (
+        not isinstance(table, Tensor)
+        or table.requires_grad
+        or table._base is not None
+        or isinstance(table, torch.nn.Parameter)
+        or torch._C._storage_Use_Count(table.untyped_storage()._cdata) > 2  # type: ignore[attr-defined]
+        or table.dim() < -place
+        or table.shape[place] != space.size
+    ):
+        return None
+    own = fitting(table, space, place)
+    if own.numel() and own.data_ptr() == table.data_ptr():
+        own = own.clone()
+    try:
+        torch.utils.swap_tensors(table, rows(own, space, own.dim() + place))
+    except RuntimeError:  # a graph or a weak reference holds it
+        return None
+    return table  # type: ignore[return-value]

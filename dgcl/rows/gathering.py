@@ -1,0 +1,75 @@
+"""What has no rule of its own is computed of all rows on every rank, up to a limit; its price is logged."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from dgcl.rows.calls import Call
+from dgcl.rows.sums import State, state_of, whole, write
+from dgcl.rows.tensor import Rows, mapped, replicated, tensors_in
+
+_log = logging.getLogger("dgcl")
+
+#: Elements of all calls at one place from which they are warned of.
+_WARN = 10**7
+
+
+def gathered(call: Call) -> Any:
+    """The result of a function on all rows, replicated. Collective.
+
+    What changes its first argument in place does so to a copy, which is written back.
+
+    Raises:
+        ValueError: It takes more elements than the limit.
+    """
+    args, kwargs = all_rows(call)
+    if not call.writes:
+        return replicated(call.func(*args, **kwargs))
+    changed = args[0].clone()
+    call.func(changed, *args[1:], **kwargs)
+    return write(call.args[0], changed)
+
+
+def all_rows(call: Call) -> tuple[Any, Any]:
+    """Arguments with all rows, plain. Collective.
+
+    Raises:
+        ValueError: They have more elements than the limit.
+    """
+    found = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
+    allow(call, sum(each.numel() for each in found))
+    return mapped(whole, call.args), mapped(whole, call.kwargs)
+
+
+def allow(call: Call, elements: int) -> None:
+    """Let a call gather so many elements, or refuse it; report its place.
+
+    Raises:
+        ValueError: They are more than the limit.
+    """
+    comm = call.first._space.comm
+    state = state_of(comm)
+    if elements > state.gather_limit:
+        raise ValueError(
+            f"{call.name} needs all rows on every rank, {elements:,} elements, and gather_limit is"
+            f" {state.gather_limit:,}: write it with sums, means, maxima or products over rows, which are not"
+            f" gathered; or"
+            " raise dgcl.dispatch(data, gather_limit=...)"
+        )
+    if comm.world_size > 1 and comm.rank == 0:
+        _report(state, call.name, elements)
+
+
+def _report(state: State, name: str, elements: int) -> None:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("dgcl.", "torch.")):
+        frame = frame.f_back
+    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    before = state.sites.get((name, where), 0)
+    state.sites[name, where] = now = before + elements
+    if not before:
+        _log.info("%s: %s gathers %s elements on every rank", where, name, f"{elements:,}")
+    if before < _WARN <= now:
+        _log.warning("%s: %s has gathered %s elements on every rank so far", where, name, f"{now:,}")

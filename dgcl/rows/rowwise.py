@@ -1,0 +1,172 @@
+"""Whether a function works row by row: tried once for each way that it is called, on rows drawn at random.
+
+The trial compares the function of seven rows with that of permuted, repeated and single ones of them; a function that
+depends on other rows, on their number or on their order gives something else. Values are drawn so that orders differ.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dgcl.rows.calls import Call
+from dgcl.rows.space import Space
+from dgcl.rows.sums import fitting
+from dgcl.rows.tensor import Rows, mapped, plain, rows, tensors_in
+
+_ROWS = 7
+_PARTS = torch.tensor([5, 0, 3]), torch.tensor([2]), torch.tensor([6, 1, 4, 2, 2])
+
+#: By a way of calling the dimensions at which results have rows; None: not row by row. Ranks that are threads learn
+#: alike.
+_learnt: OrderedDict[Any, Any] = OrderedDict()
+_MOST = 4096
+
+
+def tried(call: Call) -> Any:
+    """The result of a function that works row by row; ``NotImplemented`` of any other."""
+    found = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
+    space = call.first._space
+    if not all(each._space.same(space) for each in found):
+        return NotImplemented
+    key = call.func, *_signature(call.args), *_signature(call.kwargs.items())
+    try:
+        axes = _learnt[key] if key in _learnt else _learn(key, call)
+    except TypeError:  # arguments without a hash
+        return NotImplemented
+    if axes is None:
+        return NotImplemented
+    return _marked(call.func(*mapped(_local, call.args), **mapped(_local, call.kwargs)), axes, space)
+
+
+def _local(value: Tensor) -> Tensor:
+    return value._local if type(value) is Rows else plain(value)
+
+
+def _marked(out: Any, axes: Any, space: Space) -> Any:
+    if isinstance(axes, int):
+        return rows(out, space, axes)
+    return type(out)([_marked(each, axis, space) for each, axis in zip(out, axes, strict=True)])
+
+
+def _signature(values: Any) -> tuple[Any, ...]:
+    """What a call depends on besides the values of its tensors."""
+    out: list[Any] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            shape: list[Any] = list(value.shape)
+            if type(value) is Rows:
+                shape[value._axis] = "rows"
+            out.append((value.dtype, *shape))
+        elif isinstance(value, (tuple, list)):
+            out.append((type(value), *_signature(value)))
+        else:
+            out.append(
+                (type(value), (value.start, value.stop, value.step) if isinstance(value, slice) else value)
+            )
+    return tuple(out)
+
+
+def _learn(key: Any, call: Call) -> Any:
+    def run(part: Tensor | None) -> Any:
+        fake = functools.partial(_drawn, part=part, place=itertools.count())
+        return call.func(*mapped(fake, call.args), **mapped(fake, call.kwargs))
+
+    hash(key)
+    try:
+        with torch.no_grad():
+            axes = _axes(run(None), [run(part) for part in _PARTS])
+    except Exception:
+        axes = None
+    _learnt[key] = axes
+    while len(_learnt) > _MOST:
+        _learnt.popitem(last=False)
+    return axes
+
+
+def _axes(one: Any, several: list[Any]) -> Any:
+    """At which dimension each result has rows; None where one has none."""
+    if isinstance(one, (tuple, list)) and one:
+        axes = [_axes(each, [other[at] for other in several]) for at, each in enumerate(one)]
+        return None if None in axes or any(len(other) != len(one) for other in several) else tuple(axes)
+    if not isinstance(one, Tensor) or one.layout != torch.strided:
+        return None
+    for axis in range(one.dim()):
+        if one.shape[axis] == _ROWS and all(
+            each.shape == (expected := one.index_select(axis, part.to(one.device))).shape
+            and torch.allclose(each, expected, equal_nan=True)
+            for each, part in zip(several, _PARTS, strict=True)
+        ):
+            return axis
+    return None
+
+
+def _drawn(value: Tensor, part: Tensor | None, place: Any) -> Tensor:
+    """Random rows of the shape of a rank's, the same on every rank; of other tensors a copy."""
+    if type(value) is not Rows:
+        return plain(value).detach().clone()
+    shape = list(value._local.shape)
+    shape[value._axis] = _ROWS
+    numbers = torch.rand(shape, generator=torch.Generator().manual_seed(next(place)), dtype=torch.float64)
+    if value.dtype == torch.bool:
+        numbers = numbers > 0.5
+    elif value.is_floating_point() or value.is_complex():
+        numbers = numbers * 4 - 2
+    else:
+        numbers = numbers * 5
+    out = numbers.to(value.device, value.dtype)
+    return out if part is None else out.index_select(value._axis, part.to(out.device))
+
+
+def rowwise(function: Any) -> Any:
+    """Say that a function works row by row, so that dgcl runs it on this rank's rows.
+
+        >>> scale = dgcl.rowwise(scripted_scale)         # a function of torch.jit, of C++, a kernel of a library
+        >>> dgcl.rowwise(Cube)                           # a torch.autograd.Function: its apply, in place
+
+    Row k of each result depends on row k of the arguments alone. All rows that it is given are of the same vertices or
+    edges, along one dimension; tensors without rows are given as they are.
+
+    Args:
+        function: What is called with rows, or a subclass of ``torch.autograd.Function``.
+
+    Returns:
+        A function; of an autograd function the class itself.
+
+    Raises:
+        TypeError: It cannot be called.
+    """
+    if isinstance(function, type) and issubclass(function, torch.autograd.Function):
+        if "apply" not in vars(function):
+            function.apply = staticmethod(_on_local(function.apply))  # type: ignore[method-assign, assignment]
+        return function
+    if not callable(function):
+        raise TypeError(
+            f"function must be callable, or a torch.autograd.Function (got {type(function).__name__})"
+        )
+    return _on_local(function)
+
+
+def _on_local(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        first = next((each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows), None)
+        if first is None:
+            return function(*args, **kwargs)
+        space, axis = first._space, first._axis
+
+        def fit(value: Tensor) -> Any:
+            here = value.dim() > axis and value.shape[axis] == space.size
+            return fitting(value, space, axis - value.dim()) if here else plain(value)
+
+        return mapped(
+            lambda each: rows(each, space, axis), function(*mapped(fit, args), **mapped(fit, kwargs))
+        )
+
+    return run

@@ -1,0 +1,11 @@
+"""Every test of one device's view computes in float64."""
+
+import pytest
+
+from tests.dgcl.rows.harness import doubles
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with doubles():
+        yield
