@@ -90,8 +90,8 @@ class Adapter:
             self.__class__ = kind
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        make, given, *state = tuple(super().__reduce_ex__(protocol))
-        return (_anew, (make, given), *state)
+        make, arguments, *state = tuple(super().__reduce_ex__(protocol))
+        return (_anew, (make, arguments), *state)
 
 
 def _opened(layer: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any], Space]:
@@ -194,8 +194,8 @@ def _adapted(distributed: Any) -> type:
     return type(layer.__name__, (Adapter, distributed), {"dgcl_layer": layer, "__module__": __name__})
 
 
-def _anew(make: Any, given: Any) -> Any:
-    made: Any = make(*given)
-    kind: Any = type(made)
-    made.__class__ = _adapted(kind)
-    return made
+def _anew(make: Any, arguments: Any) -> Any:
+    module: Any = make(*arguments)
+    kind: Any = type(module)
+    module.__class__ = _adapted(kind)
+    return module

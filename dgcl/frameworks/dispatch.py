@@ -147,11 +147,11 @@ def dispatch(
         )
     own = {each[:3]: each.value for each in items}
     handed = [each._replace(value=_rows(comm, each, own.get(each[:3]))) for each in schema.items]
-    given = _GIVE[schema.framework][1](comm, schema, handed)
+    rank_data = _GIVE[schema.framework][1](comm, schema, handed)
     if check_flag(typed, "typed"):
         share_generators(comm)
-        return as_one_device(given, comm, gather_limit)
-    return given
+        return as_one_device(rank_data, comm, gather_limit)
+    return rank_data
 
 
 def _items(

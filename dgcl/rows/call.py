@@ -75,8 +75,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             torch.utils.swap_tensors(args[0], result)
             return args[0]
         return write(args[0], result)
-    found = NotImplemented if this.writes or name in table.OF_ALL_ROWS else tried(this)
-    return gathered(this) if found is NotImplemented else found
+    matches = NotImplemented if this.writes or name in table.OF_ALL_ROWS else tried(this)
+    return gathered(this) if matches is NotImplemented else matches
 
 
 def _refuse_function(name: str) -> NoReturn:

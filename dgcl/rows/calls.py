@@ -27,8 +27,8 @@ class Call:
 
     def bound(self, names: str, **defaults: Any) -> list[Any]:
         """The arguments of these names, in the order of positions; None for one that is missing."""
-        given = defaults | dict(zip(names.split(), self.args, strict=False)) | self.kwargs
-        return [given.get(name) for name in names.split()]
+        arguments = defaults | dict(zip(names.split(), self.args, strict=False)) | self.kwargs
+        return [arguments.get(name) for name in names.split()]
 
     def of(self, *args: Any, **kwargs: Any) -> Call:
         """The same function of other arguments."""

@@ -35,8 +35,8 @@ def differentiate(call: Call) -> Any:
     }
     call.kwargs = {renamed.get(key, key): each for key, each in call.kwargs.items()}
     names = _NAMES[call.name].split()
-    given = dict(zip(names, call.bound(" ".join(names)), strict=True))
-    outputs, seeds = _listed(given["outputs"]), given["grad_outputs"]
+    arguments = dict(zip(names, call.bound(" ".join(names)), strict=True))
+    outputs, seeds = _listed(arguments["outputs"]), arguments["grad_outputs"]
     seeds = [None] * len(outputs) if seeds is None else _listed(seeds)
     rows_there = [each for each in (*outputs, call.first) if type(each) is Rows]
     comm = rows_there[0]._space.comm if rows_there else given_or_current(None)
@@ -46,22 +46,22 @@ def differentiate(call: Call) -> Any:
         roots = tuple(map(_local, outputs))
         over = comm.world_size if state.depth == 1 else 1
         shares = tuple(_seed(*each, over) for each in zip(outputs, seeds, strict=True))
-        create = bool(given["create_graph"])
-        keep = create if given["retain_graph"] is None else given["retain_graph"]
+        create = bool(arguments["create_graph"])
+        keep = create if arguments["retain_graph"] is None else arguments["retain_graph"]
         if call.name == "backward":
-            _accumulate(roots, shares, given["inputs"], keep, create, comm, state)
+            _accumulate(roots, shares, arguments["inputs"], keep, create, comm, state)
             return None
-        inputs, zeros = _listed(given["inputs"]), bool(call.kwargs.get("materialize_grads"))
-        leaves, unused = tuple(map(_local, inputs)), zeros or bool(given["allow_unused"])
+        inputs, zeros = _listed(arguments["inputs"]), bool(call.kwargs.get("materialize_grads"))
+        leaves, unused = tuple(map(_local, inputs)), zeros or bool(arguments["allow_unused"])
         with _seen():
             grads = _engine_run_backward(roots, shares, keep, create, leaves, unused, accumulate_grad=False)
     finally:
         state.depth -= 1
-    found = [
+    matches = [
         torch.zeros_like(leaf) if grad is None and zeros else grad
         for leaf, grad in zip(leaves, grads, strict=True)
     ]
-    return tuple(_whole(each, grad, comm) for each, grad in zip(inputs, found, strict=True))
+    return tuple(_whole(each, grad, comm) for each, grad in zip(inputs, matches, strict=True))
 
 
 def _listed(value: Any) -> list[Any]:
@@ -96,7 +96,7 @@ def _seed(output: Any, seed: Any, over: int) -> Tensor:
 
 def _leaves_of(roots: tuple[Tensor, ...]) -> list[Tensor]:
     """The leaves that a backward reaches, in the order in which it finds them."""
-    found = [each for each in roots if each.grad_fn is None and each.requires_grad]
+    matches = [each for each in roots if each.grad_fn is None and each.requires_grad]
     seen, to_do = set(), [each.grad_fn for each in reversed(roots)]
     while to_do:
         node = to_do.pop()
@@ -104,9 +104,9 @@ def _leaves_of(roots: tuple[Tensor, ...]) -> list[Tensor]:
             continue
         seen.add(node)
         if hasattr(node, "variable"):
-            found.append(node.variable)
+            matches.append(node.variable)
         to_do.extend(each for each, _ in node.next_functions)
-    return found
+    return matches
 
 
 def _accumulate(
@@ -144,7 +144,8 @@ def _accumulate(
         shards = [
             each for model in state.models for each in model.parameters() if hasattr(each, "device_mesh")
         ]
-        met = {id(each): (each, None) for each in shards} | met
+        first: dict[int, tuple[Tensor, Tensor | None]] = {id(each): (each, None) for each in shards}
+        met = first | met
         state.shards = shards
         _sum_shares([*met.values()], create, comm)
 

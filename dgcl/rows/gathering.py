@@ -38,8 +38,8 @@ def all_rows(call: Call) -> tuple[Any, Any]:
     Raises:
         ValueError: They have more elements than the limit.
     """
-    found = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
-    allow(call, sum(each.numel() for each in found))
+    matches = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
+    allow(call, sum(each.numel() for each in matches))
     return mapped(whole, call.args), mapped(whole, call.kwargs)
 
 

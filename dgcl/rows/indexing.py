@@ -69,8 +69,8 @@ def getitem(call: Call) -> Any:
                 return getitem(call.of(as_ids(own), index))
         if not any(isinstance(each, (Tensor, list)) for each in others):
             return rows(local[tuple(entries)], space, new, ends)
-        found = NotImplemented if ends else tried(call)
-        return gathered(call.of(as_ids(own), index)) if found is NotImplemented else found
+        matches = NotImplemented if ends else tried(call)
+        return gathered(call.of(as_ids(own), index)) if matches is NotImplemented else matches
     simple = not any(isinstance(each, (Tensor, list)) or (type(each) is int and place) for each in others)
 
     def pick(rows_there: Tensor, which: Any) -> Tensor:

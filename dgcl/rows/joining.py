@@ -78,9 +78,9 @@ def _edges(value: Tensor, like: Rows) -> Rows | None:
     local, known = {}, True
     for end in pair:
         of, order = numbers.ids[end].sort(stable=True)
-        wanted = ids[end][mine]
-        at = torch.searchsorted(of, wanted).clamp(max=max(len(of) - 1, 0))
-        known = known and (len(mine) == 0 or (len(of) > 0 and torch.equal(of[at], wanted)))
+        requested = ids[end][mine]
+        at = torch.searchsorted(of, requested).clamp(max=max(len(of) - 1, 0))
+        known = known and (len(mine) == 0 or (len(of) > 0 and torch.equal(of[at], requested)))
         local[end] = order[at] if len(of) else at
     if not all(like._space.exchange(known)):
         return None

@@ -39,13 +39,13 @@ def loss(call: Call) -> Any:
     except (TypeError, ValueError):  # one of C++ has none
         return gathered(call)
     bound.apply_defaults()
-    given: dict[str, Any] = dict(bound.arguments)
-    (first, inputs), (second, target), *others = given.items()
+    arguments: dict[str, Any] = dict(bound.arguments)
+    (first, inputs), (second, target), *others = arguments.items()
     if not isinstance(inputs, Tensor) or not isinstance(target, Tensor):
         return gathered(call)
     space, axis = call.first._space, call.first._axis
     classes = call.name in _OF_CLASSES
-    known = given.get("size_average") is given.get("reduce")
+    known = arguments.get("size_average") is arguments.get("reduce")
     if classes:
         known = known and axis == 0 and inputs.dim() > 1 and target.dim() > 0
         known = known and inputs.shape[0] == target.shape[0] == space.size
@@ -56,13 +56,15 @@ def loss(call: Call) -> Any:
     if not known or (classes and any(type(each) is Rows for _, each in others)):
         return gathered(call)
     if not classes:
-        given |= {key: fitting(each, space, places[0]) for key, each in others if "weight" in key}
-    given |= {
+        arguments |= {key: fitting(each, space, places[0]) for key, each in others if "weight" in key}
+    arguments |= {
         first: fitting(inputs, space, places[0]),
         second: fitting(target, space, places[1]),
         "reduction": "none",
     }
-    terms = call.func(**{key: each for key, each in given.items() if key not in ("size_average", "reduce")})
+    terms = call.func(
+        **{key: each for key, each in arguments.items() if key not in ("size_average", "reduce")}
+    )
     how, place = bound.arguments["reduction"], 0 if classes else axis
     if how == "none":
         return rows(terms, space, place)
@@ -70,8 +72,8 @@ def loss(call: Call) -> Any:
     if how == "sum":
         return replicated(value)
     if call.name in ("cross_entropy", "nll_loss") and not target.is_floating_point():
-        labels, weight = given[second], given["weight"]
-        counts = labels != given["ignore_index"]
+        labels, weight = arguments[second], arguments["weight"]
+        counts = labels != arguments["ignore_index"]
         each = counts.to(terms.dtype) if weight is None else torch.where(counts, weight[labels * counts], 0.0)
         return replicated(value / total(each.sum(), space.comm, f"weights of {call.name}"))
     if how == "batchmean":

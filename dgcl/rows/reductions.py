@@ -48,8 +48,8 @@ def reduction(call: Call) -> Any:
         args, kwargs = args[:1], {**kwargs, "dim": dim}
     number, axis = first.dim(), first._axis
     every = dim is None or dim in ((), [])
-    given = [*range(number)] if every else dim if isinstance(dim, (tuple, list)) else [dim]
-    dims = sorted({each % max(number, 1) for each in given})
+    arguments = [*range(number)] if every else dim if isinstance(dim, (tuple, list)) else [dim]
+    dims = sorted({each % max(number, 1) for each in arguments})
     if axis not in dims:
         new = axis if keep or name in _ALONG else axis - sum(each < axis for each in dims)
         return mapped(

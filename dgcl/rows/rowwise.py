@@ -31,9 +31,9 @@ _MOST = 4096
 
 def tried(call: Call) -> Any:
     """The result of a function that works row by row; ``NotImplemented`` of any other."""
-    found = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
+    matches = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
     space = call.first._space
-    if not all(each._space.same(space) for each in found):
+    if not all(each._space.same(space) for each in matches):
         return NotImplemented
     key = call.func, *_signature(call.args), *_signature(call.kwargs.items())
     try:

@@ -89,8 +89,8 @@ def moved(call: Call) -> Any:
     if squeezes and own._space.size == 1:
         return gathered(call)
     if not own._ends or own._ends in PAIRS:
-        found = tried(call.of(as_ids(own), *call.args[1:], **call.kwargs))
-        return gathered(call) if found is NotImplemented else found
+        matches = tried(call.of(as_ids(own), *call.args[1:], **call.kwargs))
+        return gathered(call) if matches is NotImplemented else matches
     sizes = [min(size, 2) if squeezes else 2 for size in own.shape]
     sizes[own._axis] = 3  # is looked for in the shape of the result
     shape = call.func(torch.empty(sizes, device="meta"), *call.args[1:], **call.kwargs).shape

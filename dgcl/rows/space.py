@@ -114,22 +114,24 @@ class Space:
         """
         version, kept = self._taken.get(ids, (-1, None))
         if kept is None or version != ids._version:
-            wanted = ids.detach().cpu().long().reshape(-1)
-            if len(wanted) and (int(wanted.min()) < -self.size or int(wanted.max()) >= self.size):
-                odd = wanted[(wanted < -self.size) | (wanted >= self.size)][0]
+            requested = ids.detach().cpu().long().reshape(-1)
+            if len(requested) and (int(requested.min()) < -self.size or int(requested.max()) >= self.size):
+                odd = requested[(requested < -self.size) | (requested >= self.size)][0]
                 raise IndexError(f"index {int(odd)} is out of bounds for dimension 0 with size {self.size}")
-            at = torch.where(wanted < 0, wanted + self.size, wanted).numpy()
+            at = torch.where(requested < 0, requested + self.size, requested).numpy()
             places = np.flatnonzero(self.owners[at] == self.comm.rank)
             order = np.argsort(self.positions.numpy(), kind="stable")
             mine = np.searchsorted(self.positions.numpy(), at[places], sorter=order)
-            space = Space(self.comm, ("taken", len(wanted)), torch.from_numpy(places), len(wanted), self.ends)
+            space = Space(
+                self.comm, ("taken", len(requested)), torch.from_numpy(places), len(requested), self.ends
+            )
             kept = torch.from_numpy(order[mine]), space
             self._taken[ids] = ids._version, kept
         return kept
 
     def fetch(self, local: Tensor, numbers: Tensor) -> Tensor:
         """Rows by number, other numbers on each rank, from the ranks that store them; differentiable. Collective."""
-        asked = local.to(torch.uint8) if local.dtype == torch.bool else local
+        requests = local.to(torch.uint8) if local.dtype == torch.bool else local
         numbers = torch.where(numbers < 0, numbers + self.size, numbers)
         bad = int(len(numbers) > 0 and not (int(numbers.min()) >= 0 and int(numbers.max()) < self.size))
         if sum(self.exchange(bad)):
@@ -137,7 +139,7 @@ class Space:
         out = fetch_rows(
             self.comm.control,
             self.comm.collective,
-            asked,
+            requests,
             numbers.cpu().numpy(),
             self.owners,
             self.positions.numpy(),

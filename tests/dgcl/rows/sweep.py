@@ -46,7 +46,9 @@ def calls():
         f"{space.__name__}.{name}": function
         for space in SPACES
         for function in found.get(space, ())
-        if (name := getattr(function, "__name__", "")) and (name[0] != "_" or name in OPERATORS) and name not in LEFT_OUT
+        if (name := getattr(function, "__name__", ""))
+        and (name[0] != "_" or name in OPERATORS)
+        and name not in LEFT_OUT
     }
     each = itertools.product((False, True), sorted(functions.items()), FORMS)
     return [(f"{name}({form})", function, form, gradient) for gradient, (name, function), form in each]
@@ -63,13 +65,20 @@ def outcome(call, data):
     _, function, form, gradient = call
     data = data.clone()
     x = data.x.requires_grad_(gradient)
-    names = {"y": data.y, "mask": data.train_mask, "edge_index": data.edge_index, "table": torch.arange(540.0).view(90, 6)}
+    names = {
+        "y": data.y,
+        "mask": data.train_mask,
+        "edge_index": data.edge_index,
+        "table": torch.arange(540.0).view(90, 6),
+    }
     row, col = data.edge_index
     given = x * 1.0 if gradient else x  # what is changed in place must be no leaf
     out = leaves(value_of(f"function({form})", function=function, x=given, row=row, col=col, **names))
     if not gradient:
         return out
-    out = [each for each in out if isinstance(each, Tensor) and each.is_floating_point() and each.requires_grad]
+    out = [
+        each for each in out if isinstance(each, Tensor) and each.is_floating_point() and each.requires_grad
+    ]
     seeds = [torch.randn(each.shape, generator=torch.Generator().manual_seed(7)) for each in out]
     sum((each * seed).sum() for each, seed in zip(out, seeds, strict=True)).backward()
     return [x.grad]

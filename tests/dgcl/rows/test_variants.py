@@ -27,7 +27,9 @@ def run(variant, data):
 
 def is_refusal(error, module):
     """Whether an error names a class of the module's."""
-    return isinstance(error, ValueError) and any(type(each).__name__ in str(error) for each in module.modules())
+    return isinstance(error, ValueError) and any(
+        type(each).__name__ in str(error) for each in module.modules()
+    )
 
 
 @pytest.mark.sample(20)
@@ -40,6 +42,8 @@ def test_variants(name):
     tolerance = 1e-6 if "Equilibrium" in name else 1e-10  # its rows in another order give 1e-8 on one device
     found = {}
     for variant, got in zip(known, on_threads(run, list(known), graph()), strict=True):
-        if not all(is_refusal(each, variant[1]) for each in got) and (wrong := differences(got, known[variant], tolerance)):
+        if not all(is_refusal(each, variant[1]) for each in got) and (
+            wrong := differences(got, known[variant], tolerance)
+        ):
             found[variant[0]] = wrong
     assert found == {}

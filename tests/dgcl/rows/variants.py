@@ -25,7 +25,8 @@ AGGREGATIONS = [
     "StdAggregation()", "SumAggregation()", "VarAggregation()", "VariancePreservingAggregation()",
 ]  # fmt: skip
 MAKERS = ZOO | {
-    line.split("(")[0]: (functools.partial(value_of, line, **{**vars(aggr), "W": W, "mlp": mlp}), "x batch") for line in AGGREGATIONS
+    line.split("(")[0]: (functools.partial(value_of, line, **{**vars(aggr), "W": W, "mlp": mlp}), "x batch")
+    for line in AGGREGATIONS
 }
 
 #: Values to try of what is no switch; of switches the other one.
@@ -77,7 +78,11 @@ def results(module, data, inputs):
     out = module(*(given[name] for name in inputs.split()))
     leaves = [each for each in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(each)]
     printed = plain(leaves)  # before a backward that frees memory of its own
-    loss = sum((each * torch.arange(each.size(-1)).cos() * each.cos()).sum() for each in leaves if each.is_floating_point())
+    loss = sum(
+        (each * torch.arange(each.size(-1)).cos() * each.cos()).sum()
+        for each in leaves
+        if each.is_floating_point()
+    )
     if torch.is_tensor(loss) and loss.requires_grad:
         loss.backward()
     return {"out": printed, "x": x.grad, "weights": [weight.grad for weight in module.parameters()]}
