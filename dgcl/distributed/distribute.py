@@ -96,6 +96,11 @@ def _in_view(model: _Model, root: Any, comm: Communicator) -> _Model:
     """In one device's view layers that are known get adapters, and all else stays as it is."""
     from dgcl.distributed.adapters import adapt, adaptable
 
+    if root is not model:
+        raise ValueError(
+            "model is compiled as a whole, and a compiler does not see which rows are whose: compile parts that get"
+            " dgcl.local(x), or dispatch data without typed"
+        )
     home = Home(comm)
     refused = {each.name for each in refusals(root)}
     layers = [(name, each) for name, each in root.named_modules() if name not in refused and adaptable(each)]

@@ -141,13 +141,14 @@ def _accumulate(
     if state.depth == 1:
         met, state.met = state.met, {}
         # FSDP shows its shards again when a backward has ended: those of the first one are met only now.
-        shards = [
+        shards: list[Tensor] = [
             each for model in state.models for each in model.parameters() if hasattr(each, "device_mesh")
         ]
         first: dict[int, tuple[Tensor, Tensor | None]] = {id(each): (each, None) for each in shards}
         met = first | met
         state.shards = shards
-        _sum_shares([*met.values()], create, comm)
+        leaves_met = [*met.values()]
+        _sum_shares(leaves_met, create, comm)
 
 
 def _shard(tensor: Any) -> Any:
