@@ -20,6 +20,7 @@ from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.gradients import broadcast_parameters
 from dgcl.nn.inexact import Finding, refusals
 from dgcl.nn.vertex_dropout import Dropout
+from dgcl.rows.scripts import see_scripts
 from dgcl.rows.sums import state_of
 from dgcl.testing.first_call import compare_once
 from dgcl.topology.checks import check_flag
@@ -101,6 +102,7 @@ def _in_view(model: _Model, root: Any, comm: Communicator) -> _Model:
             "model is compiled as a whole, and a compiler does not see which rows are whose: compile parts that get"
             " dgcl.local(x), or dispatch data without typed"
         )
+    see_scripts()
     home = Home(comm)
     refused = {each.name for each in refusals(root)}
     layers = [(name, each) for name, each in root.named_modules() if name not in refused and adaptable(each)]

@@ -29,15 +29,20 @@ _learnt: OrderedDict[Any, Any] = OrderedDict()
 _MOST = 4096
 
 
-def tried(call: Call) -> Any:
-    """The result of a function that works row by row; ``NotImplemented`` of any other."""
+def tried(call: Call, *, gradients: bool = False) -> Any:
+    """The result of a function that works row by row; ``NotImplemented`` of any other.
+
+    Args:
+        call: The function and its arguments.
+        gradients: Try its gradients, too: it has some of its own.
+    """
     matches = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
     space = call.first._space
     if not all(each._space.same(space) for each in matches):
         return NotImplemented
     key = call.func, *_signature(call.args), *_signature(call.kwargs.items())
     try:
-        axes = _learnt[key] if key in _learnt else _learn(key, call)
+        axes = _learnt[key] if key in _learnt else _learn(key, call, gradients)
     except TypeError:  # arguments without a hash
         return NotImplemented
     if axes is None:
@@ -73,7 +78,7 @@ def _signature(values: Any) -> tuple[Any, ...]:
     return tuple(out)
 
 
-def _learn(key: Any, call: Call) -> Any:
+def _learn(key: Any, call: Call, gradients: bool) -> Any:
     def run(part: Tensor | None) -> Any:
         fake = functools.partial(_drawn, part=part, place=itertools.count())
         return call.func(*mapped(fake, call.args), **mapped(fake, call.kwargs))
@@ -82,12 +87,45 @@ def _learn(key: Any, call: Call) -> Any:
     try:
         with torch.no_grad():
             axes = _axes(run(None), [run(part) for part in _PARTS])
+        if (
+            gradients
+            and axes is not None
+            and _axes(_slopes(call, axes, None), [_slopes(call, axes, p) for p in _PARTS]) is None
+        ):
+            axes = None
     except Exception:
         axes = None
     _learnt[key] = axes
     while len(_learnt) > _MOST:
         _learnt.popitem(last=False)
     return axes
+
+
+def _slopes(call: Call, axes: Any, part: Tensor | None) -> tuple[Tensor, ...]:
+    """Gradients of a sum of results, each row with a weight of its own, by all rows that have some."""
+    place, leaves = itertools.count(), list[Tensor]()
+
+    def fake(value: Tensor) -> Tensor:
+        out = _drawn(value, part, place)
+        if type(value) is Rows and out.is_floating_point():
+            leaves.append(out.requires_grad_())
+        return out
+
+    with torch.enable_grad(), torch._C._EnableTorchFunction():  # type: ignore[attr-defined]
+        results = call.func(*mapped(fake, call.args), **mapped(fake, call.kwargs))
+        results, axes = (results, axes) if isinstance(axes, tuple) else ((results,), (axes,))
+        loss = torch.zeros(())
+        for each, axis in zip(results, axes, strict=True):
+            if each.requires_grad:
+                weight = torch.arange(1.0, _ROWS + 1) if part is None else part + 1.0
+                shape = [1] * each.dim()
+                shape[axis] = -1
+                loss = loss + (each * weight.view(shape)).sum()
+        slopes = torch.autograd.grad(loss, leaves, allow_unused=True) if loss.requires_grad else ()
+    return tuple(
+        torch.zeros_like(leaf) if slope is None else slope
+        for leaf, slope in zip(leaves, slopes or leaves, strict=True)
+    )
 
 
 def _axes(one: Any, several: list[Any]) -> Any:

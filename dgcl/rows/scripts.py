@@ -1,0 +1,72 @@
+"""Functions that torch does not show: scripted ones, ScriptModules and ``torch.autograd.Function``.
+
+A call of theirs with rows is tried like any function, and its gradients, too; one that works row by row runs on this
+rank's rows, any other is refused by name. Their calls are seen by a wrapper around the three classes' own, which a
+model that is distributed in one device's view installs; calls without rows go through it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dgcl.rows.calls import Call
+from dgcl.rows.rowwise import tried
+from dgcl.rows.tensor import Rows, tensors_in, unseen
+
+
+def see_scripts() -> None:
+    """Let calls of scripted functions, ScriptModules and autograd functions with rows be seen. Idempotent."""
+    script_function: Any = torch.jit.ScriptFunction
+    script_module: Any = torch.jit.RecursiveScriptModule
+    for kind in (script_function, script_module):
+        if not hasattr(kind.__call__, "dgcl_seen"):
+            kind.__call__ = _seen(
+                kind.__call__, lambda self: getattr(self, "original_name", getattr(self, "name", ""))
+            )
+    function: Any = torch.autograd.Function
+    if not hasattr(function.apply, "dgcl_seen"):
+        apply = function.__dict__["apply"].__func__
+        function.apply = classmethod(_seen(apply, lambda self: self.__name__))
+
+
+def _seen(call: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for each in tensors_in((*args, *kwargs.values())):
+            if type(each) is Rows:
+                break
+        else:
+            return call(self, *args, **kwargs)
+        with unseen():
+            this = Call(_Bound(call, self), name_of(self), args, kwargs, each)
+            out = tried(this, gradients=True)
+        if out is NotImplemented:
+            raise RuntimeError(
+                f"{this.name} was given rows that are shared out over ranks, and torch does not show what it does: its"
+                " results are not row by row. Write it with torch's own functions, call it with dgcl.local(x), or say"
+                " that it works row by row: dgcl.rowwise(f)"
+            )
+        return out
+
+    run.dgcl_seen = True  # type: ignore[attr-defined]
+    return run
+
+
+class _Bound:
+    """A function of an object, equal to another of the same object."""
+
+    def __init__(self, call: Callable[..., Any], owner: Any) -> None:
+        self.call, self.owner = call, owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(self.owner, *args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Bound) and self.owner is other.owner
+
+    def __hash__(self) -> int:
+        return id(self.owner)
