@@ -8,6 +8,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -140,10 +141,49 @@ for result in dgcl.launch(work, 2):
 """
 
 
+def test_planning_without_torch(wheel: Path, tmp_path: Path):
+    """The packages of the line in docs/what_if.md, and theirs, are enough; linked out of this environment."""
+    line = re.search(
+        r"^pip install (.*) && pip install --no-deps dgcl$", (ROOT / "docs/what_if.md").read_text(), re.M
+    )
+    assert line is not None
+    run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)
+    site = next(tmp_path.glob("venv/lib/python*/site-packages"))
+    names, seen, total = line[1].split(), set[str](), 0
+    while names:
+        if (name := names.pop().lower()) not in seen:
+            seen.add(name)
+            package = distribution(name)
+            names += [re.split(r"[^\w.-]", need)[0] for need in package.requires or () if "extra" not in need]
+            files = [file for file in package.files or () if file.parts[0] != ".."]
+            paths = [Path(str(package.locate_file(file))) for file in files]
+            total += sum(path.stat().st_size for path in paths if path.exists())
+            for top in {file.parts[0] for file in files}:
+                (site / top).symlink_to(str(package.locate_file(top)))
+    assert "torch" not in seen
+    assert total < 500e6
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    python, env = tmp_path / "venv" / "bin" / "python", {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    (tmp_path / "graph.txt").write_text(
+        "".join(f"{u} {(u * 7 + k) % 40}\n" for u in range(40) for k in (1, 2, 5))
+    )
+    for call, says in (
+        ("topo list", "hgx_h100"),
+        ("plan graph.txt --topology uniform:4 --method spst --without device0-switch --add port:device0-switch"
+         " --sensitivity --out plan.npz --html page.html", "plan written"),
+        ("show plan.npz --against plan.npz", "limited by"),
+        ("simulate plan.npz --scale port=2 --trace trace.json", "limited by"),
+        ("check plan.npz", "accepted"),
+    ):  # fmt: skip
+        assert says in run(python, "-m", "dgcl", *call.split(), cwd=tmp_path, **env)
+
+
 def test_what_is_not_python_is_packaged(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {"dgcl/py.typed", "dgcl/__init__.pyi", "dgcl/kernels/cuda_ptx.tar.xz"} <= names
+    assert "dgcl/planner/reading/page.html" in names
     assert [name for name in names if name.endswith("licenses/LICENSE")]
 
 

@@ -2,6 +2,8 @@
 
 Devices are in one row, in the order of their ranks, machine beside machine. Endpoints of the host (PCIe switches,
 processors, NICs, networks) are in rows above, by distance from the nearest device; switches among GPUs alone below.
+Where a device is wired to several others, these wires would hide each other beside a row: they are between second boxes
+of the same devices, on a ring below.
 Of more than :data:`MOST` devices equal ones are folded: one machine, or in a single machine one device, stands for all
 that have the same wires.
 """
@@ -9,7 +11,8 @@ that have the same wires.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -30,18 +33,46 @@ class Layout:
     """The places of everything in a picture.
 
     Attributes:
-        places: By end: the middle of its box. The far ends of NICs have a place and no box.
-        labels: By end with a box.
+        places: By end: the middle of its box.
+        ring: By device that has a second box, the middle of that.
+        labels: By end.
+        ranks: By device.
         frames: For each machine of several: title, left, right, bottom and top.
         wires: By connection that is drawn: the positions of all for which it stands.
         size: Width and height; the lower left corner is (0, 0).
     """
 
     places: dict[str, tuple[float, float]]
+    ring: dict[str, tuple[float, float]]
     labels: dict[str, str]
+    ranks: dict[str, int]
     frames: list[tuple[str, float, float, float, float]]
     wires: dict[Connection, list[int]]
     size: tuple[float, float]
+
+    def boxes(self) -> Iterator[tuple[str, str, tuple[float, float]]]:
+        """Each box: what it is, its text and its middle."""
+        # Ranks go through all machines, names begin anew in each: where they differ, both are written.
+        differ = any(
+            re.findall(r"\d+$", self.labels.get(name, f"{rank}")) != [f"{rank}"]
+            for name, rank in self.ranks.items()
+        )
+        for places in (self.places, self.ring):
+            for name, place in places.items():
+                rank = f"\nrank {self.ranks[name]}" if differ and name in self.ranks else ""
+                yield name, self.labels[name] + rank, place
+
+    def lines(self) -> Iterator[tuple[tuple[float, float], tuple[float, float], float]]:
+        """Each wire: its ends from left to right, and how far it is bent."""
+        before: Counter[frozenset[str]] = Counter()  # wires between the same ends
+        for wire in self.wires:
+            places = self.ring if wire.a in self.ring and wire.b in self.ring else self.places
+            start, end = sorted((places[wire.a], places[wire.b]))
+            bend = 0.1 * before[frozenset((wire.a, wire.b))]
+            before[frozenset((wire.a, wire.b))] += 1
+            if start[1] == end[1] and places is self.places:
+                bend = 0.3 + bend if wire.a in self.ranks else -0.2 - bend
+            yield start, end, -bend
 
 
 def layout_topology(topology: Topology) -> Layout:
@@ -68,13 +99,21 @@ def layout_topology(topology: Topology) -> Layout:
         )
         row = -1 - shared if number and below else number + shared * len(layers)
         rows.setdefault(row, {}).setdefault(column[end], []).append(end)
-        if not end.endswith(PORT):
-            labels[end] = end if shared else re.sub(r"^(m\d+\.)?(pci-)?(0000:)?", "", end)
+        labels[end] = end if shared else re.sub(r"^(m\d+\.)?(pci-)?(0000:)?", "", end)
+        if end.endswith(PORT):
+            labels[end] = "net"
         if not several and number == 0 and len(folded[unit[end]]) > 1:
             labels[end] = f"{len(folded[unit[end]])} x {end}"
 
     def width(ends: list[str]) -> float:
         return len(ends) * (0.2 + 0.075 * max(len(labels.get(end, "")) for end in ends))
+
+    direct = [(wire.a, wire.b) for wire in wires if {wire.a, wire.b} <= machine.keys()]
+    mesh = nx.Graph((a, b) for a, b in direct if column[a] == column[b])
+    ringed: dict[int, list[str]] = {}
+    for end in filter(mesh.has_node, machine):
+        if len(nx.node_connected_component(mesh, end)) > 2:
+            ringed.setdefault(column[end], []).append(end)
 
     spans: dict[int, tuple[float, float]] = {}
     right = 0.0
@@ -84,7 +123,13 @@ def layout_topology(topology: Topology) -> Layout:
         spans[group] = left, right
     spans[SHARED] = _GAP, max(right, *(_GAP + width(row.get(SHARED, [""])) for row in rows.values()))
     # Arcs among devices go down by a part of the way between them.
-    arcs = 0.15 * spans[SHARED][1] * any({wire.a, wire.b} <= machine.keys() for wire in wires)
+    arcs = (
+        0.15
+        * spans[SHARED][1]
+        * (not {end for pair in direct for end in pair} <= {end for ends in ringed.values() for end in ends})
+    )
+    reach = {group: 0.2 + 0.13 * len(ends) for group, ends in ringed.items()}
+    depth = max(arcs, *(2 * high + ROW for high in reach.values()), 0.0)
     places: dict[str, tuple[float, float]] = {}
 
     def middle(end: str) -> float:
@@ -92,18 +137,28 @@ def layout_topology(topology: Topology) -> Layout:
         return sum(nearer) / len(nearer)
 
     for row in sorted(rows, key=abs):
-        y = ROW * (sorted(rows).index(row) + 0.5) + arcs * (row >= 0)
+        y = ROW * (sorted(rows).index(row) + 0.5) + depth * (row >= 0)
         for group, ends in rows[row].items():
             left, right = spans[group]
             for position, end in enumerate(sorted(ends, key=middle) if row else ends):
                 places[end] = left + (right - left) * (position + 0.5) / len(ends), y
+    ring: dict[str, tuple[float, float]] = {}
+    for group, ends in ringed.items():
+        high, (left, right) = reach[group], spans[group]
+        wide = min(1.5 * high, (right - left) / 2 - 0.4)
+        centre = (left + right) / 2, places[ends[0]][1] - ROW - high
+        for end, (x, y) in nx.circular_layout(nx.empty_graph(ends)).items():
+            ring[end] = centre[0] + wide * float(x), centre[1] + high * float(y)
     frames = []
     for owner, equal in folded.items() if several else ():
         if owner != SHARED:
-            heights = [place[1] for end, place in places.items() if unit[end] == owner]
+            here = [*places.items(), *ring.items()]
+            heights = [place[1] for end, place in here if unit[end] == owner]
             title = f"{len(equal)} x machine" if len(equal) > 1 else f"machine {owner}"
             frames.append((title, *spans[owner], min(heights) - ROW / 2, max(heights) + ROW / 2))
-    return Layout(places, labels, frames, wires, (spans[SHARED][1] + _GAP, ROW * len(rows) + arcs))
+    size = spans[SHARED][1] + _GAP, ROW * len(rows) + depth
+    ranks = {name: rank for rank, name in enumerate(machine)}
+    return Layout(places, ring, labels, ranks, frames, wires, size)
 
 
 def _units(graph: nx.Graph[str], layers: list[list[str]], of_device: Mapping[str, int]) -> dict[str, int]:

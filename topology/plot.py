@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -78,7 +77,7 @@ def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None) -
     from matplotlib.patches import Rectangle
 
     layout = layout_topology(topology)
-    busy = None if seconds is None else _per_connection(topology, seconds)
+    busy = None if seconds is None else per_connection(topology, seconds)
     loads = None if busy is None else {wire: busy[group].max() for wire, group in layout.wires.items()}
     colour = {wire: family_of(wire.kind)[1] for wire in layout.wires} if loads is None else _heat(axes, loads)
     width, height = layout.size
@@ -90,16 +89,11 @@ def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None) -
         wire: 1 + 3 * (wire.bandwidth / max(w.bandwidth for w in layout.wires)) ** 0.5
         for wire in layout.wires
     }
-    before: Counter[frozenset[str]] = Counter()  # wires between the same ends
     legend: dict[str, list[Connection]] = {}
-    devices = {device.name: rank for rank, device in enumerate(topology.devices)}
-    for wire in sorted(layout.wires, key=lambda wire: -wire.bandwidth):
+    lines = dict(zip(layout.wires, layout.lines(), strict=True))
+    for wire in sorted(lines, key=lambda wire: -wire.bandwidth):
         legend.setdefault(wire.kind + " (both ways)" * (wire.duplex == "half"), []).append(wire)
-        start, end = sorted((layout.places[wire.a], layout.places[wire.b]))
-        bend = 0.1 * before[frozenset((wire.a, wire.b))]
-        before[frozenset((wire.a, wire.b))] += 1
-        if start[1] == end[1]:
-            bend = 0.3 + bend if wire.a in devices else -0.2 - bend
+        start, end, bend = lines[wire]
         axes.annotate(
             "",
             start,
@@ -107,32 +101,25 @@ def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None) -
             zorder=1,
             arrowprops={
                 "arrowstyle": "-",
-                "connectionstyle": f"arc3,rad={-bend}",
+                "connectionstyle": f"arc3,rad={bend}",
                 "color": colour[wire],
                 "linewidth": points[wire],
                 "shrinkA": 0,
                 "shrinkB": 0,
             },
         )
-    # Ranks go through all machines, names begin anew in each: where they differ, both are written.
-    differ = any(
-        re.findall(r"\d+$", layout.labels.get(name, f"{rank}")) != [f"{rank}"]
-        for name, rank in devices.items()
-    )
-    for name, label in layout.labels.items():
-        face, edge = ("#d8e8d2", "#3b6b2e") if name in devices else ("white", _DARK)
-        if differ and name in devices:
-            label += f"\nrank {devices[name]}"
+    for name, label, place in layout.boxes():
+        face, edge = ("#d8e8d2", "#3b6b2e") if name in layout.ranks else ("white", _DARK)
         box = {"boxstyle": "round,pad=0.3", "facecolor": face, "edgecolor": edge}
-        axes.text(*layout.places[name], label, fontsize=8, ha="center", va="center", zorder=2, bbox=box)
-    lines = []
+        axes.text(*place, label, fontsize=8, ha="center", va="center", zorder=2, bbox=box)
+    handles = []
     for kind, wires in legend.items():
         rates = " to ".join(dict.fromkeys(f"{wire.bandwidth:.4g}" for wire in (wires[-1], wires[0])))
         shade = colour[wires[0]] if loads is None else _DARK
-        lines.append(Line2D([], [], color=shade, linewidth=points[wires[0]], label=f"{kind}  {rates}"))
-    if lines:
+        handles.append(Line2D([], [], color=shade, linewidth=points[wires[0]], label=f"{kind}  {rates}"))
+    if handles:
         axes.legend(
-            handles=lines, title="GB/s each way", loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=2, fontsize=8,
+            handles=handles, title="GB/s each way", loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=2, fontsize=8,
             title_fontsize=8, frameon=False, alignment="left",
         )  # fmt: skip
     axes.set(xlim=(0, width), ylim=(0, height))
@@ -171,12 +158,12 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     from matplotlib import rc_context
 
     svg = os.fspath(path).lower().endswith(".svg")
-    with rc_context({"svg.hashsalt": "dgcl"}):  # else the ids of an SVG are random
+    with rc_context({"svg.hashsalt": "dgcl", "svg.fonttype": "none"}):  # ids not drawn; text is text
         figure.savefig(path, dpi=130, bbox_inches="tight", metadata={"Date": None} if svg else None)
 
 
-def _per_connection(topology: Topology, seconds: ArrayLike) -> np.ndarray:
-    """The busier direction of each connection."""
+def per_connection(topology: Topology, seconds: ArrayLike) -> np.ndarray:
+    """The busier direction of each connection; ``seconds`` as in :func:`plot_topology`."""
     arrays = topology.arrays()
     values = np.asarray(seconds, dtype=np.float64)
     if values.shape != (arrays.num_directions,):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dgcl.topology.arrays import TopologyArrays
 from dgcl.topology.model import Topology
+from dgcl.topology.table import aligned
 
 _WIDEST_MATRIX = 32  # devices; beyond that a matrix is wider than any screen
 
@@ -31,13 +32,35 @@ def render_topology(topology: Topology) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def headline(topology: Topology) -> str:
+    """Return what decides how to send on this machine, in a line."""
+    arrays = topology.arrays()
+    noun = "GPU" if all("gpu" in device.name for device in topology.devices) else "device"
+    devices = _plural(topology.num_devices, noun)
+    users = _users(arrays)
+    shared = [  # a wire of one device is its own, whoever it sends to
+        direction
+        for direction, links in enumerate(users)
+        if min(len(np.unique(ends[links])) for ends in (arrays.link_src, arrays.link_dst)) > 1
+    ]
+    if shared:
+        worst = min(shared, key=lambda direction: arrays.bandwidth[direction] / len(users[direction]))
+        rate, name = arrays.bandwidth[worst], arrays.direction_names[worst]
+        return f"{devices}: {_plural(len(users[worst]), 'pair')} share {rate:.4g} GB/s ({name})"
+    if 0 < arrays.num_links == topology.num_devices * (topology.num_devices - 1):
+        routes = np.split(arrays.link_directions, arrays.link_ptr[1:-1])
+        if len({arrays.bandwidth[route].min() for route in routes}) == 1:
+            return f"{devices}, all alike: straight is best, unless some send far more than others"
+    return f"{devices}: no pairs share a connection"
+
+
 def _summary(topology: Topology, arrays: TopologyArrays) -> str:
     missing = topology.num_devices * (topology.num_devices - 1) - arrays.num_links
     lines = [
         f"{topology.name}: {_plural(topology.num_devices, 'device')}, "
         f"{_plural(len(topology.switches), 'switch')}, "
         f"{_plural(len(topology.connections), 'connection')}, {_plural(arrays.num_links, 'link')}"
-        + (f" (none for {_plural(missing, 'ordered pair')})" if missing else "")
+        + (f" (none for {_plural(missing, 'ordered pair')})" if missing else ""),
     ]
     places: dict[tuple[int, int], list[str]] = {}
     for device in topology.devices:
@@ -60,19 +83,19 @@ def _links(topology: Topology, arrays: TopologyArrays) -> str:
     if topology.num_devices > _WIDEST_MATRIX:
         counts = Counter(zip(ways, speeds, strict=True)).most_common()
         rows = [["way", "GB/s", "links"], *([way, speed, str(count)] for (way, speed), count in counts)]
-        return "\n".join(["links, by slowest connection (number of connections)", *_columns(rows)])
+        return "\n".join(["links, by slowest connection (number of connections)", _columns(rows)])
     return "\n".join(
         [
             "links from row to column, by slowest connection (number of connections, if several)",
-            *_matrix(topology, arrays, ways),
+            _matrix(topology, arrays, ways),
             "",
             "GB/s of a link while nothing else is sent",
-            *_matrix(topology, arrays, speeds),
+            _matrix(topology, arrays, speeds),
         ]
     )
 
 
-def _matrix(topology: Topology, arrays: TopologyArrays, entries: list[str]) -> list[str]:
+def _matrix(topology: Topology, arrays: TopologyArrays, entries: list[str]) -> str:
     names = [device.name for device in topology.devices]
     rows = [["", *names]]
     for row, name in enumerate(names):
@@ -104,7 +127,7 @@ def _connections(topology: Topology, arrays: TopologyArrays) -> str:
         )
     if not any(connection.latency for connection in topology.connections):
         rows = [row[:5] + row[6:] for row in rows]
-    return "\n".join(["connections (GB/s in each direction; half duplex: in both together)", *_columns(rows)])
+    return "\n".join(["connections (GB/s in each direction; half duplex: in both together)", _columns(rows)])
 
 
 def _sharing(topology: Topology, arrays: TopologyArrays) -> str:
@@ -121,7 +144,7 @@ def _sharing(topology: Topology, arrays: TopologyArrays) -> str:
     if not rows:
         return ""
     return "\n".join(
-        ["shared: these links divide the bandwidth", *_columns([["direction", "links", "from > to"], *rows])]
+        ["shared: these links divide the bandwidth", _columns([["direction", "links", "from > to"], *rows])]
     )
 
 
@@ -148,12 +171,8 @@ def _name_list(names: Sequence[str]) -> str:
     return " ".join(words)
 
 
-def _columns(rows: list[list[str]]) -> list[str]:
-    """Lines with columns lined up at the left, two blanks apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+def _columns(rows: list[list[str]]) -> str:
+    return aligned(rows[0], rows[1:], range(len(rows[0])))
 
 
 def _plural(count: int, noun: str) -> str:

@@ -14,8 +14,9 @@ from dgcl.advisor.memory import device_bytes
 from dgcl.advisor.rates import Rates
 from dgcl.advisor.rows import Row
 from dgcl.advisor.spelling import Description
-from dgcl.planner.reading.render import ratio, seconds, size, table
+from dgcl.planner.reading.render import ratio, seconds, size
 from dgcl.topology.checks import nearest
+from dgcl.topology.table import aligned as table
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -217,24 +218,27 @@ def working(advice: Advice, rows: Sequence[Row]) -> str:
 
 
 def scaled(several: Sequence[Advice]) -> str:
-    """A line for each number of ranks: epoch, efficiency, and where more bring nothing."""
+    """A line for each machine and number of ranks: epoch, efficiency, and where more ranks bring nothing."""
     lines, shortest, last = [], float("inf"), 0
+    same = len({advice.candidates.topology.name.partition("[")[0] for advice in several}) == 1
     for advice in several:
         ranks, first = advice.candidates.world_size, advice.rows[0]
+        where = advice.candidates.topology.name
         mine = first.seconds
         if first.refused:
-            lines.append([str(ranks), "nothing fits", "", "", size(first.device)])
+            lines.append([where, str(ranks), "nothing fits", "", "", size(first.device)])
             continue
         if mine.total < shortest * 0.95:
             shortest, last = mine.total, ranks
         efficiency = advice.alone.seconds.total / (ranks * mine.total)
         spent = f"{efficiency:.0%}, exchange {mine.exchange / max(mine.total, 1e-12):.0%}"
-        lines.append([str(ranks), first.strategy.spec, seconds(mine.total), spent, size(first.device)])
+        lines.append([where, str(ranks), first.strategy.spec, seconds(mine.total), spent, size(first.device)])
+    heading = _heading(several[-1])
     text = [
-        *_heading(several[-1]),
+        *heading[next(i for i, line in enumerate(heading) if same or line.startswith("Model")) :],
         "",
-        table(["ranks", "strategy", "epoch", "efficiency", "device"], lines, range(2)),
+        table(["machine", "ranks", "strategy", "epoch", "efficiency", "device"], lines, (0, 2)),
     ]
-    if last and last < several[-1].candidates.world_size:
+    if same and last and last < several[-1].candidates.world_size:
         text += ["", f"no gain beyond {last} rank{'s' * (last > 1)}"]
     return "\n".join(text)

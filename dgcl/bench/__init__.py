@@ -4,7 +4,7 @@
 >>> comm = build_comm_info(graph, method="gloo")        # doctest: +SKIP
 
 One core measures: :mod:`~dgcl.bench.turns` times lanes in turns, :mod:`~dgcl.bench.patterns` checks every element,
-:mod:`~dgcl.bench.table` prints. ``dgcl bench``, calibration and the figures of the documentation stand on it.
+:mod:`dgcl.topology.table` prints. ``dgcl bench``, calibration and the figures of the documentation stand on it.
 """
 
 from dgcl.bench.baselines import BASELINES, METHODS, build_comm_info

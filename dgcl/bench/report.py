@@ -12,8 +12,8 @@ import numpy as np
 
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Line, RankInfo, Settings
-from dgcl.bench.table import Column, Table
 from dgcl.bench.turns import Timing
+from dgcl.topology.table import Column, Table
 
 SCHEMA = "dgcl-bench/2"
 VERBS = ("forward", "backward")

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dgcl.bench.table import Column, Table
 from dgcl.planner.reading.render import seconds, size
+from dgcl.topology.table import Column, Table
 
 
 def class_table(outcome: dict[str, Any]) -> Table:

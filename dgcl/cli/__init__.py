@@ -10,6 +10,7 @@ A verb's module is light: it declares arguments, and imports what it needs insid
 So ``dgcl topo show`` loads neither torch nor numba.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from dgcl.cli import (
     info,
     partition,
     plan,
+    show,
     simulate,
     topo,
     warmup,
@@ -35,6 +37,7 @@ VERBS = {
     "topo": topo,
     "partition": partition,
     "plan": plan,
+    "show": show,
     "advise": advise,
     "check": check,
     "simulate": simulate,
@@ -78,10 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="dgcl", description="Plan and check the communication of full-graph GNN training.")
     parser.add_argument("--version", action="version", version=f"dgcl {__version__}")
-    verbs = parser.add_subparsers(title="commands", dest="verb", metavar="COMMAND", required=True)
+    verbs = parser.add_subparsers(title="commands", dest="verb", metavar="COMMAND")
     for name, module in VERBS.items():
         module.add_parser(verbs, name)
+    parser.set_defaults(parser=parser, run=_help)  # those of a command go before
     return parser
+
+
+def _help(args: argparse.Namespace) -> int:
+    args.parser.print_help()
+    return 0
 
 
 def _fail(prog: str, message: str, status: int) -> int:

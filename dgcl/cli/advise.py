@@ -11,7 +11,7 @@ from dgcl.cli.errors import CliError
 from dgcl.cli.groups import OF_GRAPHS, add_parts, add_source
 from dgcl.cli.output import print_json, say, step
 from dgcl.cli.problem import load_graph, read_part
-from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
+from dgcl.cli.topologies import TOPOLOGY_HELP, add_changes, machines
 
 if TYPE_CHECKING:
     from dgcl.advisor.advice import Advice
@@ -34,8 +34,9 @@ def add_parser(verbs: Any, name: str) -> None:
         " heads; mgn:64,64/16 with the width of edges' rows",
         required=True,
     )
-    option(parser, "--topology T", TOPOLOGY_HELP, required=True)
+    option(parser, "--topology T,..", f"{TOPOLOGY_HELP}; several: one line each", required=True)
     option(parser, "--ranks P,..", "default: the devices of T; several: one line each", list_of(at_least(1)))
+    add_changes(parser)
     option(parser, "--memory SIZE", "bytes of a rank's device (default: no limit)", byte_size)
     option(parser, "--optimizer O", "adam (default), momentum or sgd", default="adam")
     option(parser, "-d, --datatype D", "float32 (default), float64, float16 or bfloat16", default="float32")
@@ -62,14 +63,15 @@ def run(args: argparse.Namespace) -> int:
     from dgcl.planner.synthetic import SHAPES
 
     names = args.compare or [*filter(None, (args.explain, args.why_not))]
-    if len(args.ranks or ()) > 1:
-        refuse(args, "explain why-not compare measure", "is of one number of ranks; give --ranks one")
     if args.synthetic is None:
         refuse(args, "scale", "goes with --synthetic")
     else:
         refuse(args, OF_GRAPHS, "goes with a graph")
     model = read_model(args.model, optimizer=args.optimizer, dtype=args.datatype, training=not args.inference)
-    topologies = [resolve(args.topology, ranks) for ranks in dict.fromkeys(args.ranks or [None])]
+    topologies = machines(args, list(dict.fromkeys(args.ranks or [None])))
+    if len(topologies) > 1:
+        one = "is of one number of ranks and one machine; give --ranks one"
+        refuse(args, "explain why-not compare measure", one)
     graph: Any = SHAPES[args.synthetic].scaled(args.scale) if args.synthetic else load_graph(args)
     several = [_advice(args, graph, model, topology) for topology in topologies]
     first = several[0]

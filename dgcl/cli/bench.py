@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from dgcl import __version__
 from dgcl.cli.arguments import at_least, byte_size, list_of, number, option, refuse
 from dgcl.cli.bench_cases import make_cases, read_problem
-from dgcl.cli.errors import CliError, one_line
-from dgcl.cli.files import check_output, replacing
+from dgcl.cli.errors import CliError, one_line, reading
+from dgcl.cli.files import Results, check_outputs, write_all
 from dgcl.cli.groups import OF_GRAPHS, add_parts, add_source
 from dgcl.cli.info import describe_machine
 from dgcl.cli.jobs import add_job, ranks_of_job
@@ -69,28 +69,47 @@ def add_parser(verbs: Any, name: str) -> None:
     option(how, "--timeout S", "default: 300", number(0, open_end=True), 300.0)
     out = parser.add_argument_group("results")
     option(out, "-J, --json-file OUT.json", "write everything as JSON as well")
+    option(out, "--plot FILE", "draw time and bandwidth over size (png, svg or pdf)")
+    option(out, "--against RUN.json", "compare with a run that --json-file wrote")
     parser.runs(bench)
 
 
 def bench(args: argparse.Namespace) -> int:
     """Measure; exit status 1 when an element was wrong or a rank was lost."""
     from dgcl.bench.report import footer, to_json, total_wrong
+    from dgcl.bench.runs import against, plot_run, read_run
 
     num_ranks, in_job = ranks_of_job(args)
     _check(args)
+    other = None
+    if args.against is not None:
+        with reading(args.against, "run"):
+            other = read_run(args.against)
     measured = (_in_job if in_job else _started)(args, num_ranks)
     if measured is None:
         return 0  # another rank than 0
     settings, result = measured
     value = to_json(result.lines, settings, result.ranks, {"dgcl": __version__, **describe_machine()})
-    if args.json_file is not None:
-        with replacing(args.json_file) as temporary, temporary.open("w") as file:
-            json.dump(value, file, allow_nan=False, indent=1)
+    results: Results = [
+        (
+            "# JSON",
+            args.json_file,
+            lambda path: path.write_text(json.dumps(value, allow_nan=False, indent=1)),
+        ),
+        ("# picture", args.plot, partial(plot_run, value)),
+    ]
+    write_all(results)
+    if other is not None:
+        compared = against(value, other)
+        value["against"] = compared.json()
     if args.json:
         print_json(value)
     else:
         say(footer(result.lines))
-        print_written(("# JSON", args.json_file))
+        if other is not None:
+            text = compared.text() if compared.rows else f"{args.against} has no line in common with this run"
+            say("#\n# " + text.replace("\n", "\n# "))
+        print_written(*results)
     return 1 if total_wrong(result.lines) else 0
 
 
@@ -177,7 +196,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.fraction is not None and max(args.fraction) > 1:
         raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
     inputs = {"GRAPH": args.graph, "--relation": args.relation, "--part": args.part}
-    check_output("--json-file", args.json_file, inputs)
+    check_outputs(args, "json-file plot", {**inputs, "--against": args.against})
 
 
 def _topology(args: argparse.Namespace, num_ranks: int) -> Topology:

@@ -1,13 +1,17 @@
 """Writing result files so that a failure leaves nothing behind and never half a file."""
 
+import argparse
 import os
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from dgcl.cli.errors import CliError, one_line
+
+Results: TypeAlias = Sequence[tuple[str, str | None, Callable[[Path], object]]]
 
 
 def check_output(option: str, path: str | None, inputs: dict[str, str | None]) -> None:
@@ -27,6 +31,14 @@ def check_output(option: str, path: str | None, inputs: dict[str, str | None]) -
     for name, other in inputs.items():
         if other is not None and os.path.realpath(other) == str(target):
             raise CliError(f"{option} {path}: is also {name}, name another file")
+
+
+def check_outputs(args: argparse.Namespace, names: str, inputs: dict[str, str | None]) -> None:
+    """Check the output options that are named; none may be an input or another of them. ``plot`` is a picture."""
+    for name in names.split():
+        path = getattr(args, name.replace("-", "_"))
+        (check_picture if name == "plot" else check_output)(f"--{name}", path, inputs)
+        inputs = {**inputs, f"--{name}": path}
 
 
 def check_picture(option: str, path: str | None, inputs: dict[str, str | None]) -> None:
@@ -58,6 +70,14 @@ def replacing(path: str) -> Iterator[Path]:
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def write_all(results: Results) -> None:
+    """Write (what, path, writer) of files that were asked for: all of them appear, or none."""
+    with ExitStack() as outputs:
+        for _, path, write in results:
+            if path is not None:
+                write(outputs.enter_context(replacing(path)))
 
 
 def _is_special(path: str) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dgcl.cli.arguments import at_least, number, option
+from dgcl.cli.arguments import at_least, option
 from dgcl.cli.topologies import TOPOLOGY_HELP
 
 _INSTEAD: dict[str, tuple[Any, ...]] = {
@@ -31,8 +31,6 @@ def add_source(parser: Any, *instead: str, required: bool = True) -> None:
     )
     for name in instead:
         option(source, *_INSTEAD[name])
-    if "synthetic" in instead:
-        option(parser, "--scale X", "of --synthetic; default: 1", number(0, open_end=True), 1.0)
     option(
         parser,
         "--undirected",

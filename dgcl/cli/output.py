@@ -1,4 +1,4 @@
-"""What commands print: one JSON object, or aligned tables with units; progress only on a terminal."""
+"""What commands print: one JSON object, or aligned tables with units; progress."""
 
 import ctypes
 import json
@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.planner.reading.render import seconds, size, table
+from dgcl.planner.reading.render import seconds, size
+from dgcl.topology.table import aligned
 
 __all__ = ["print_fields", "print_json", "print_table", "say", "seconds", "size", "step"]
 
 _SOON = 3.0  # seconds; of what takes less no time is shown
+PIPED = 60.0  # seconds between lines where nobody watches
 
 
 def say(text: object = "", **how: Any) -> None:
@@ -40,7 +42,7 @@ def _plain(value: object) -> object:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print rows under a header: the first ``left`` columns flush left, the others flush right."""
-    say(table(header, rows, range(left)))
+    say(aligned(header, rows, range(left)))
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
@@ -57,12 +59,13 @@ def print_legend(meanings: dict[str, str]) -> None:
         say(textwrap.fill(f"{name}: {meaning}", 100, initial_indent="  ", subsequent_indent="    "))
 
 
-def print_written(*files: tuple[str, str | None]) -> None:
-    """Confirm (what, path) of files that were written; those without a path were not asked for."""
-    for what, path in files:
+def print_written(*files: tuple[Any, ...], space: bool = False) -> None:
+    """Confirm (what, path, ...) of files that were written; those without a path were not asked for."""
+    for what, path, *_ in files:
         if path is not None:
             link = f", a link to {os.path.realpath(path)}" if os.path.islink(path) else ""
-            say(f"{what} written to {path}{link}")
+            say("\n" * space + f"{what} written to {path}{link}")
+            space = False
 
 
 @contextmanager
@@ -85,10 +88,8 @@ def _compiled_output_on_stderr() -> Iterator[None]:
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Say on standard error what is being done, while it is being done; only where that is a terminal.
-
-    After three seconds the time that it has taken is shown, too.
-    """
+    """Say on standard error what is being done, and after three seconds how long; in a pipe a line once a minute."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
     over, begin = threading.Event(), time.monotonic()
 
     def show(text: str) -> None:
@@ -96,20 +97,23 @@ def step(what: str) -> Iterator[None]:
         say(text, end="", file=sys.stderr, flush=True)
 
     def watch() -> None:
-        while not over.wait(1):
+        while not over.wait(1 if terminal else PIPED):
             passed = time.monotonic() - begin
-            show(f"{what} ... {timedelta(seconds=round(passed))}" if passed > _SOON else f"{what} ...")
+            since = f" {timedelta(seconds=round(passed))}" if passed > _SOON or not terminal else ""
+            if terminal:
+                show(f"{what} ...{since}")
+            elif sys.stderr is not None:
+                say(f"{what} ...{since}", file=sys.stderr, flush=True)
 
     watcher = threading.Thread(target=watch, name="dgcl progress", daemon=True)
-    terminal = sys.stderr is not None and sys.stderr.isatty()
     if terminal:
         show(f"{what} ...")
-        watcher.start()
+    watcher.start()
     try:
         with _compiled_output_on_stderr():
             yield
     finally:
         over.set()
+        watcher.join()
         if terminal:
-            watcher.join()
             show("")

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import number, option, refuse
+from dgcl.cli.arguments import at_least, list_of, number, option, refuse
 from dgcl.cli.errors import CliError
-from dgcl.cli.files import check_output, check_picture, replacing
-from dgcl.cli.groups import OF_GRAPHS, add_machine, add_parts, add_planning, add_source
-from dgcl.cli.output import print_json, print_legend, print_written, say, step
+from dgcl.cli.files import Results, check_outputs, write_all
+from dgcl.cli.groups import OF_GRAPHS, add_parts, add_planning, add_source
+from dgcl.cli.output import print_json, print_written, say, step
 from dgcl.cli.placing import find_placement, placement_facts, placement_line
+from dgcl.cli.plans import plan_facts, print_plan
 from dgcl.cli.problem import graph_in_parts, load_relation, strategy_of
-from dgcl.cli.topologies import resolve
+from dgcl.cli.topologies import TOPOLOGY_HELP, add_changes, machines
 from dgcl.cli.warmup import compile_beside
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan, PlanOptions
     from dgcl.planner.placement import Placement
+    from dgcl.planner.reading.report import Failure
     from dgcl.program.strategy import Arrangement
+    from dgcl.topology import Topology
+    from dgcl.topology.table import Table
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -37,15 +38,19 @@ def add_parser(verbs: Any, name: str) -> None:
         " a relation, which says who needs what already.",
     )
     add_source(parser, "relation", "synthetic")
-    add_machine(parser, required=True)
+    option(parser, "--topology T[,T]", f"{TOPOLOGY_HELP}; several: a table", required=True)
+    option(parser, "--ranks P[,P]", "how many; default: the devices of T", list_of(at_least(1)))
     add_parts(parser)
     add_planning(parser)
+    add_changes(parser)
+    option(parser, "--sensitivity", "what connections twice and half as fast would bring")
     option(parser, "--compare M,M", "other methods to hold it against, such as direct,spst", default="")
     option(parser, "--time-limit S", "stop planning after S seconds", number(0, open_end=True))
     option(parser, "--gap G", "stop once this near the bound (0.01: 1%%)", number(0))
     option(parser, "--place", "first find the device for each part that makes plans fastest")
     option(parser, "--explain CLASS", "show how a class travels: its number, or OWNER>D,D,...")
     option(parser, "--plot FILE", "draw load and stages (png, svg or pdf)")
+    option(parser, "--html FILE", "write a page that shows the plan, for a browser")
     option(parser, "--out plan.npz", "write the plan")
     option(parser, "--fold-out F.npz", "write the plan of the partial sums (tail, cover, grid)")
     option(parser, "--relation-out R.npz", "write the relation")
@@ -57,7 +62,10 @@ def plan(args: argparse.Namespace) -> int:
     from dgcl.planner import PlanOptions
     from dgcl.planner.methods import get_planner
     from dgcl.planner.reading.explain import explain, find_class
+    from dgcl.planner.reading.page import plan_page, write_page
     from dgcl.planner.reading.plot import plot_plan
+    from dgcl.planner.reading.sensitivity import sensitivity
+    from dgcl.planner.reading.several import side_by_side
 
     compared = args.compare.split(",") if args.compare else []
     for method in (args.method, *compared):
@@ -68,9 +76,31 @@ def plan(args: argparse.Namespace) -> int:
         options = replace(options, gap=args.gap)
     if args.method == "auto":
         compile_beside()
-    rows, arrangement, placement = _planned(args, options)
-    sums = arrangement.partial.plan if arrangement is not None and arrangement.partial is not None else None
-    facts = {"strategy": args.strategy, **_facts(rows, compared, options)}
+    relation = (
+        None if args.relation is None else load_relation(args.relation, args.ranks[0] if args.ranks else None)
+    )
+    sizes = args.ranks or [None if relation is None else relation.world_size]
+    topologies = machines(args, list(dict.fromkeys(sizes)))
+    if len(topologies) > 1:
+        one = "is of one machine: give one --topology and one number of --ranks"
+        refuse(args, "out fold-out relation-out plot html explain compare sensitivity", one)
+        planned = (_planned(args, topology, options, relation) for topology in topologies)
+        lines = side_by_side(
+            [each for each in (rows, _partial(strategy)) if each] for rows, strategy, _ in planned
+        )
+        if args.json:
+            print_json({"strategy": args.strategy, "machines": lines.json()})
+        else:
+            say(lines.text())
+        return 0
+    rows, arrangement, placement = _planned(args, topologies[0], options, relation)
+    sums = _partial(arrangement)
+    facts = {"strategy": args.strategy, **plan_facts(rows, _others(rows, compared, options))}
+    tables: list[Table] = []
+    if args.sensitivity:
+        with step("planning for connections twice and half as fast"):
+            tables.append(sensitivity(rows, options))
+        facts["sensitivity"] = tables[0].json()
     if args.explain is not None:
         facts["explain"] = explain(rows, find_class(rows.relation, args.explain))
     if placement is not None:
@@ -78,39 +108,25 @@ def plan(args: argparse.Namespace) -> int:
     if arrangement is not None and arrangement.why:
         facts["choice"] = arrangement.why
     if sums is not None:
-        facts["partial"] = _facts(sums, compared, options)
+        facts["partial"] = plan_facts(sums, _others(sums, compared, options))
     elif args.fold_out is not None:
         raise CliError(f"--fold-out: there are no partial sums with --strategy {args.strategy}")
-    results: list[tuple[str, str | None, Callable[[Path], object]]] = [
+    results: Results = [
         ("plan", args.out, rows.save),
         ("plan of the partial sums", args.fold_out, rows.save if sums is None else sums.save),
         ("relation", args.relation_out, rows.relation.save),
         ("picture", args.plot, partial(plot_plan, rows, graph=_name(args))),
+        ("page", args.html, lambda path: write_page(path, plan_page(rows, facts["report"], _name(args)))),
     ]
-    with ExitStack() as outputs:  # all files appear, or none
-        for _, path, write in results:
-            if path is not None:
-                write(outputs.enter_context(replacing(path)))
+    write_all(results)
     if args.json:
         print_json(facts)
         return 0
-    _print(facts)
+    print_plan(facts, *tables)
     if placement is not None:
         say(f"\nplacement {placement_line(placement)}")
-    if any(path is not None for _, path, _ in results):
-        say()
-    print_written(*((what, path) for what, path, _ in results))
+    print_written(*results, space=True)
     return 0
-
-
-_LEGEND = {
-    "takes, / bound": "predicted time of an exchange, and that over the least that any plan takes",
-    "sends, / needed": "bytes that all ranks send, and those over the bytes that ranks need (more: rows pass through"
-    " other ranks)",
-    "share, busiest connections": "of the plan's time; and in percent of the stage how long each is busy",
-    "of plan, in use": "the share of the plan's time that the busiest connection of a kind is busy, and all of them"
-    " on average",
-}
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -125,15 +141,7 @@ def _check(args: argparse.Namespace) -> None:
         "--part": args.part,
         "--topology": args.topology,
     }
-    for name, check in (
-        ("--out", check_output),
-        ("--fold-out", check_output),
-        ("--relation-out", check_output),
-        ("--plot", check_picture),
-    ):
-        path = getattr(args, name[2:].replace("-", "_"))
-        check(name, path, inputs)
-        inputs[name] = path
+    check_outputs(args, "out fold-out relation-out plot html", inputs)
 
 
 def _name(args: argparse.Namespace) -> str:
@@ -142,7 +150,7 @@ def _name(args: argparse.Namespace) -> str:
 
 
 def _planned(
-    args: argparse.Namespace, options: PlanOptions
+    args: argparse.Namespace, topology: Topology, options: PlanOptions, relation: Any
 ) -> tuple[Plan, Arrangement | None, Placement | None]:
     """The plan of the rows; the arrangement that it is of, where there is a graph; and where parts were placed."""
     from dgcl.planner.methods import make_plan
@@ -150,11 +158,7 @@ def _planned(
     from dgcl.planner.synthetic import synthetic_relation
     from dgcl.program.strategy import Problem
 
-    ranks, problem, placement = args.ranks, None, None
-    if args.relation is not None:
-        relation = load_relation(args.relation, ranks)
-        ranks = relation.world_size
-    topology = resolve(args.topology, ranks)
+    problem, placement = None, None
     strategy = strategy_of(args, topology.num_devices)
     if args.explain is not None:
         parse_class(args.explain, topology.num_devices)
@@ -184,38 +188,18 @@ def _planned(
         return arrangement.plan, arrangement, placement
 
 
-def _facts(plan: Plan, compared: list[str], options: PlanOptions) -> dict[str, Any]:
-    """The plan's meta without the topology, sizes, and the report beside other methods."""
-    from dgcl.planner.reading.report import compare, report
+def _partial(arrangement: Arrangement | None) -> Plan | None:
+    """The plan of an arrangement's partial sums, if it has any."""
+    return None if arrangement is None or arrangement.partial is None else arrangement.partial.plan
+
+
+def _others(plan: Plan, compared: list[str], options: PlanOptions) -> list[Plan | Failure]:
+    """The same by other methods."""
+    from dgcl.planner.reading.report import compare
 
     others, options = [], replace(options, row_bytes=plan.row_bytes)  # those of a slice, on a grid
     for method in compared:
         if method != plan.method:
             with step(f"planning by {method}, to compare"):
                 others += compare(plan.relation, plan.topology, (method,), options)
-    return {
-        **{key: value for key, value in plan.meta.items() if key != "topology"},
-        "num_classes": plan.relation.num_classes,
-        "num_trees": plan.trees.num_trees,
-        "num_stages": plan.num_stages,
-        "boundary_vertices": plan.relation.num_vertices,
-        "bytes_total": plan.row_bytes * plan.trees.rows_moved(),
-        "report": report(plan, others),
-    }
-
-
-def _print(facts: dict[str, Any]) -> None:
-    from dgcl.planner.reading.explain import render_class
-    from dgcl.planner.reading.render import render
-
-    if "choice" in facts:
-        say(f"strategy  {facts['choice']}\n")
-    if facts["bytes_total"] or "partial" not in facts:
-        say(render(facts["report"]))
-    if "explain" in facts:
-        say(f"\n{render_class(facts['explain'])}")
-    if "partial" in facts:
-        say(f"\nPartial sums travel these trees backwards (fold):\n\n{render(facts['partial']['report'])}")
-    print_legend(_LEGEND)
-    if "replication" in facts:
-        say("\nreplicas  methods and bound are for the copies, inside machines")
+    return others

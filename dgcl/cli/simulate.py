@@ -1,25 +1,25 @@
 """``dgcl simulate``: play a plan on a machine, message by message."""
 
+from __future__ import annotations
+
 import argparse
 import json
-from typing import Any
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
 
-from dgcl.cli.arguments import at_least, number, option, per_rank
+import numpy as np
+
+from dgcl.cli.arguments import at_least, number, option, per_rank, refuse
 from dgcl.cli.errors import CliError
-from dgcl.cli.files import check_output, replacing
-from dgcl.cli.output import (
-    print_fields,
-    print_json,
-    print_legend,
-    print_table,
-    print_written,
-    say,
-    seconds,
-    size,
-    step,
-)
+from dgcl.cli.files import Results, check_outputs, write_all
+from dgcl.cli.output import print_fields, print_json, print_legend, print_written, say, seconds, size, step
 from dgcl.cli.plans import proved_plan
-from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
+from dgcl.cli.topologies import TOPOLOGY_HELP, add_changes, machines
+from dgcl.topology.table import Column, Table
+
+if TYPE_CHECKING:
+    from dgcl.planner import Plan
 
 ORDERS = {
     "eager": "as soon as its rows are there",
@@ -27,6 +27,7 @@ ORDERS = {
     "barrier": "after everybody has finished earlier stages",
 }
 BUSIEST = 10
+SLICES = 100  # of the time, in a trace and on a page
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -37,10 +38,10 @@ def add_parser(verbs: Any, name: str) -> None:
         help="play a plan message by message, on its own machine or another",
         description="Simulate a plan with messages that share connections max-min fairly and start when their"
         " rows have arrived, without the cost model's stages: how long it takes, how long each rank waits (it"
-        f" is in the call and sends nothing), and which connections are busy. A rank sends {orders}.",
+        f" is in the call and sends nothing), and which connections are used. A rank sends {orders}.",
     )
     parser.add_argument("plan", metavar="plan.npz", help="a plan file written by `dgcl plan --out`")
-    option(parser, "--topology T", f"another machine: {TOPOLOGY_HELP}")
+    option(parser, "--topology T[,T]", f"another machine: {TOPOLOGY_HELP}; several: a table")
     option(parser, "--row-bytes B", "default: the plan's", at_least(1))
     option(parser, "--order", "when a rank sends; default: as ranks of the machine do", ORDERS)
     option(
@@ -58,58 +59,92 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     option(parser, "--slow RANK:FACTOR", "slow device", per_rank(number(1)), [], action="append")
     option(parser, "--late RANK:SECONDS", "late rank", per_rank(number(0)), [], action="append")
-    option(parser, "--trace trace.json", "write every message, for ui.perfetto.dev")
+    add_changes(parser)
+    option(parser, "--trace trace.json", "write every message and connection, for ui.perfetto.dev")
+    option(parser, "--html FILE", "write a page that shows it, for a browser")
     parser.runs(simulate)
 
 
 def simulate(args: argparse.Namespace) -> int:
     """Print what happened, beside what the cost model says; write the trace if asked for."""
+    from dgcl.planner.bounds.best import best_bound
     from dgcl.planner.cost import predicted_seconds
+    from dgcl.planner.reading.page import page_data, write_page
     from dgcl.planner.simulator.executed import protocol
     from dgcl.planner.simulator.simulate import simulate as play
     from dgcl.planner.simulator.trace import chrome_trace
 
-    check_output("--trace", args.trace, {"plan.npz": args.plan, "--topology": args.topology})
+    check_outputs(args, "trace html", {"plan.npz": args.plan, "--topology": args.topology})
+    refuse(args, "scale", "must name what is scaled: NAME=FACTOR")
     plan = proved_plan(args.plan)
-    machine = resolve(args.topology, plan.world_size) if args.topology else plan.topology
+    topologies = machines(args, [plan.world_size], plan.topology)
+    if len(topologies) > 1:
+        refuse(args, "trace html", "is of one machine: give one --topology")
     row_bytes = args.row_bytes or plan.row_bytes
-    settings = protocol(machine)
-    settings |= {name: getattr(args, name) for name in settings if getattr(args, name) is not None}
-    with step(f"simulating {args.plan} on {machine.name}"):
-        played = play(
-            plan,
-            topology=machine,
-            row_bytes=row_bytes,
-            **settings,
-            slow=_by_rank("--slow", args.slow, plan.world_size),
-            start=_by_rank("--late", args.late, plan.world_size),
+    everything = []
+    for machine in topologies:
+        settings = protocol(machine)
+        settings |= {name: getattr(args, name) for name in settings if getattr(args, name) is not None}
+        with step(f"simulating {args.plan} on {machine.name}"):
+            played = play(
+                plan,
+                topology=machine,
+                row_bytes=row_bytes,
+                **settings,
+                slow=_by_rank("--slow", args.slow, plan.world_size),
+                start=_by_rank("--late", args.late, plan.world_size),
+                slices=SLICES if args.trace or args.html else 0,
+            )
+        own = machine == plan.topology and row_bytes == plan.row_bytes
+        everything.append(
+            {
+                "topology": machine.name,
+                "row_bytes": row_bytes,
+                **settings,
+                "predicted_seconds": predicted_seconds(plan.trees, machine.arrays(), row_bytes),
+                "limited_by": plan.meta.get("limited_by", "")
+                if own
+                else best_bound(plan.relation, machine, row_bytes).where,
+                **played.to_json(),
+            }
         )
-        predicted = predicted_seconds(plan.trees, machine.arrays(), row_bytes)
-    if args.trace is not None:
-        with replacing(args.trace) as temporary:
-            temporary.write_text(json.dumps(chrome_trace(played)))
-    facts = {
-        "topology": machine.name,
-        "row_bytes": row_bytes,
-        **settings,
-        "predicted_seconds": predicted,
-        **played.to_json(),
-    }
+    facts = everything[0]
+
+    def page(path: Path) -> None:
+        times = np.linspace(0, played.seconds, SLICES + 1)[1:].tolist()
+        steps = [("all the time", played.direction_used)]
+        steps += [(f"until {seconds(time)}", use) for time, use in zip(times, played.slices, strict=True)]
+        title = f"{plan.method} plan, simulated on {machine.name}"
+        write_page(path, page_data(plan, machine, title, _head(facts, plan), _tables(facts), steps))
+
+    results: Results = [
+        ("trace", args.trace, lambda path: path.write_text(json.dumps(chrome_trace(played)))),
+        ("page", args.html, page),
+    ]
+    write_all(results)
     if args.json:
-        print_json(facts)
-        return 0
-    _print(facts, plan.num_stages)
-    print_legend(_LEGEND)
-    if args.trace is not None:
-        say()
-    print_written(("trace", args.trace))
+        print_json(facts if len(everything) == 1 else {"machines": everything})
+    elif len(everything) > 1:
+        say(Table(Column("machine", left=True, key="topology"), *_TOTALS).fill(everything).text())
+    else:
+        print_fields(_head(facts, plan))
+        for table in _tables(facts):
+            say(f"\n{table.text()}")
+        print_legend(_LEGEND)
+        print_written(*results, space=True)
     return 0
 
 
 _LEGEND = {
     "finished, waited": "when a rank is done, and how long of that it sends nothing",
-    "busy, share": "how long a connection carries anything, and that over the simulated time",
+    "limited by": "what the least time of any plan rests on there; what this plan waits for is used most",
+    "used": "the bytes over a connection, in percent of what it could carry in that time",
 }
+_TOTALS = (
+    Column("simulated", seconds, key="seconds"),
+    Column("model", seconds, key="predicted_seconds"),
+    Column("limited by", lambda text: shorten(text, 60), left=True, key="limited_by"),
+)
 
 
 def _by_rank(option: str, values: list[tuple[int, float]], world_size: int) -> dict[int, float]:
@@ -119,42 +154,25 @@ def _by_rank(option: str, values: list[tuple[int, float]], world_size: int) -> d
     return dict(values)
 
 
-def _print(facts: dict[str, Any], num_stages: int) -> None:
+def _head(facts: dict[str, Any], plan: Plan) -> list[tuple[str, str]]:
     total, predicted = facts["seconds"], facts["predicted_seconds"]
     ratio = f", {total / predicted:.4g} times the model's" if predicted else ""
-    print_fields(
-        [
-            (
-                "plan",
-                f"{num_stages} stages on {facts['topology']}, rows of {size(facts['row_bytes'])}, order"
-                f" {facts['order']}",
-            ),
-            ("model", seconds(predicted)),
-            ("simulated", f"{seconds(total)}{ratio}"),
-            ("messages", f"{facts['num_messages']}, {size(facts['bytes_sent'])}"),
-        ]
+    stages = f"{plan.num_stages} stages on {facts['topology']}, rows of {size(facts['row_bytes'])}"
+    return [
+        ("plan", f"{stages}, order {facts['order']}"),
+        ("model", seconds(predicted)),
+        ("simulated", f"{seconds(total)}{ratio}"),
+        ("messages", f"{facts['num_messages']}, {size(facts['bytes_sent'])}"),
+        ("limited by", facts["limited_by"]),
+    ]
+
+
+def _tables(facts: dict[str, Any]) -> list[Table]:
+    ranks = Table(
+        Column("rank", left=True),
+        Column("finished", seconds, key="finish_seconds"),
+        Column("waited", seconds, key="wait_seconds"),
     )
-    say()
-    print_table(
-        ("rank", "finished", "waited"),
-        [
-            (str(each["rank"]), seconds(each["finish_seconds"]), seconds(each["wait_seconds"]))
-            for each in facts["ranks"]
-        ],
-    )
-    if not facts["connections"]:
-        return
-    busy = sorted(facts["connections"], key=lambda each: (-each["busy_seconds"], each["name"]))
-    say()
-    print_table(
-        ("connection", "busy", "share", "bytes"),
-        [
-            (
-                each["name"],
-                seconds(each["busy_seconds"]),
-                f"{each['busy_seconds'] / total:.0%}",
-                size(each["bytes"]),
-            )
-            for each in busy[:BUSIEST]
-        ],
-    )
+    wires = Table(Column("connection", left=True, key="name"), Column("used", ".0%"), Column("bytes", size))
+    most = sorted(facts["connections"], key=lambda each: (-each["used"], each["name"]))[:BUSIEST]
+    return [ranks.fill(facts["ranks"]), *([wires.fill(most)] if most else [])]

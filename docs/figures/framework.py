@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 import dgcl
-from dgcl.bench.table import Column, Table, write_between
 from dgcl.bench.turns import Timing, in_turns
 from dgcl.cli.info import describe_machine
 from dgcl.graph import Graph, as_graph, read_graph
+from dgcl.topology.table import Column, Table
 
 HERE = Path(__file__).parent
 LIMITS = {"error": 1e-4, "#wrong": 0.0, "loss differs by": 1e-4}
@@ -127,6 +127,20 @@ def machine() -> str:
         f"Measured on {found['cpu']}, {found['cores']} cores, {found['system']}; dgcl {dgcl.__version__}, torch"
         f" {torch.__version__}; load average {os.getloadavg()[0]:.1f} when it began."
     )
+
+
+def write_between(page: str | os.PathLike[str], name: str, text: str) -> None:
+    """Replace what stands between ``<!-- name: begin -->`` and ``<!-- name: end -->`` in a page.
+
+    Raises:
+        ValueError: The page has not each of the two once, in this order.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    whole = Path(page).read_text(encoding="utf-8")
+    if whole.count(begin) != 1 or whole.count(end) != 1 or whole.index(begin) > whole.index(end):
+        raise ValueError(f"{page}: must have {begin!r} and, after it, {end!r}, each once")
+    before, rest = whole.split(begin)
+    Path(page).write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def write(name: str, page: str, mark: str, texts: list[str], tables: list[Table]) -> None:

@@ -3,19 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dgcl.topology.table import Column, Table
+
 
 def render(facts: dict[str, Any]) -> str:
     """Return the report as text of about 40 lines, 100 columns at most where names are short."""
-    blocks = [
-        _head(facts),
-        _methods(facts["methods"]),
-        _stages(facts["stages"]),
-        _kinds(facts["kinds"]),
-    ]
-    return "\n\n".join(block for block in blocks if block)
+    lines = (f"{name.ljust(8)}  {text}" for name, text in head(facts).items())
+    return "\n\n".join(["\n".join(lines), *(table.text() for table in tables(facts) if table.rows)])
 
 
-def _head(facts: dict[str, Any]) -> str:
+def head(facts: dict[str, Any]) -> dict[str, str]:
+    """Return the lines above the tables, by their names."""
     machine, relation, bound, fold = facts["machine"], facts["relation"], facts["bound"], facts["fold"]
     ends = "min_GBps", "max_GBps"
     wires = [
@@ -26,14 +24,13 @@ def _head(facts: dict[str, Any]) -> str:
     vertices = f"{relation['boundary_vertices']:,} boundary vertices in {relation['num_classes']:,} classes"
     rows = f"{relation['deliveries']:,} rows to deliver"
     each = f"{relation['average_destinations']:.2f} destinations each, {size(relation['bytes_needed'])}"
-    lines = [
-        f"machine   {machine['name']}: {machine['devices']} devices{place}; {', '.join(wires)}",
-        f"relation  {vertices}; {rows} ({each})",
-        f"takes     {_takes(facts['takes'])}",
-        f"bound     {seconds(bound['seconds'])}, limited by: {bound['limited_by']}",
-        f"fold      {_fold(fold)}",
-    ]
-    return "\n".join(lines)
+    return {
+        "machine": f"{machine['name']}: {machine['devices']} devices{place}; {', '.join(wires)}",
+        "relation": f"{vertices}; {rows} ({each})",
+        "takes": _takes(facts["takes"]),
+        "bound": f"{seconds(bound['seconds'])}, limited by: {bound['limited_by']}",
+        "fold": _fold(fold),
+    }
 
 
 def _takes(takes: dict[str, Any]) -> str:
@@ -56,65 +53,42 @@ def _fold(fold: dict[str, Any]) -> str:
     return f"{seconds(fold['seconds'])} back, bound {seconds(fold['bound_seconds'])}{basis}"
 
 
-def _methods(methods: Sequence[dict[str, Any]]) -> str:
-    rows = []
-    for m in methods:
-        if "impossible" in m:
-            rows.append([m["method"], "impossible here", "", "", "", "", ""])
-            continue
-        name = m["method"] if m["made_by"] == m["method"] else f"{m['method']} ({m['made_by']})"
-        rows.append(
-            [
-                name,
-                seconds(m["predicted_seconds"]),
-                f"{m['to_bound']:.3f}",
-                str(m["num_stages"]),
-                size(m["bytes_sent"]),
-                f"{m['sent_to_needed']:.2f}",
-                seconds(m["planning_seconds"]),
-            ]
-        )
-    return table(["method", "takes", "/ bound", "stages", "sends", "/ needed", "planned in"], rows)
-
-
-def _stages(stages: Sequence[dict[str, Any]]) -> str:
-    rows = [
-        [
-            str(s["stage"]),
-            seconds(s["seconds"]),
-            f"{s['share_of_plan']:.0%}",
-            "  ".join(f"{b['way']} {b['share_of_stage']:.0%}" for b in s["busiest"]),
-        ]
-        for s in stages
+def tables(facts: dict[str, Any]) -> list[Table]:
+    """Return the tables of methods, stages and kinds of connections."""
+    methods = [
+        m | {"method": f"{m['method']} ({m['made_by']})"}
+        if m.get("made_by", m["method"]) != m["method"]
+        else m
+        for m in facts["methods"]
     ]
-    return table(["stage", "takes", "share", "busiest connections"], rows, flush_left=(0, 3)) if rows else ""
-
-
-def _kinds(kinds: Sequence[dict[str, Any]]) -> str:
-    rows = [
-        [
-            k["kind"],
-            seconds(k["busiest_seconds"]),
-            f"{k['share_of_plan']:.0%}",
-            f"{k['average_use']:.0%}",
-            size(k["bytes"]),
-        ]
-        for k in kinds
+    return [
+        Table(
+            Column("method", left=True),
+            Column("takes", seconds, key="predicted_seconds", none="impossible here"),
+            Column("/ bound", ".3f", key="to_bound"),
+            Column("stages", key="num_stages"),
+            Column("sends", size, key="bytes_sent"),
+            Column("/ needed", ".2f", key="sent_to_needed"),
+            Column("planned in", seconds, key="planning_seconds"),
+        ).fill(methods),
+        Table(
+            Column("stage", left=True),
+            Column("takes", seconds, key="seconds"),
+            Column("share", ".0%", key="share_of_plan"),
+            Column("busiest connections", _busiest, key="busiest", left=True),
+        ).fill(facts["stages"]),
+        Table(
+            Column("kind", left=True),
+            Column("busiest", seconds, key="busiest_seconds"),
+            Column("of plan", ".0%", key="share_of_plan"),
+            Column("in use", ".0%", key="average_use"),
+            Column("carries", size, key="bytes"),
+        ).fill(facts["kinds"]),
     ]
-    return table(["kind", "busiest", "of plan", "in use", "carries"], rows)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], flush_left: Sequence[int] = (0,)) -> str:
-    """Return aligned columns, those in `flush_left` to the left, the others to the right."""
-    lines = [list(header), *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i in flush_left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+def _busiest(busiest: Sequence[dict[str, Any]]) -> str:
+    return "  ".join(f"{b['way']} {b['share_of_stage']:.0%}" for b in busiest)
 
 
 def seconds(value: float) -> str:

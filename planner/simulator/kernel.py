@@ -30,6 +30,8 @@ def run(
     room: Any,
     send_ptr: Any,
     sends: Any,
+    carried: Any,
+    width: Any,
 ) -> Any:
     """Run all messages to their end.
 
@@ -60,6 +62,7 @@ def run(
         sender: (N,) int64, who sends each message.
         room: (S,) int64, how many messages of each sender may flow at a time.
         send_ptr, sends: the messages of each sender, in the order in which those that could flow are taken.
+        carried: (K, D) float64, to which the bytes over each direction are added, by slices of `width` seconds.
 
     Returns:
         issued, flowing, arrived: (N,) float64 seconds, nan where a message never ran; busy: (D,) float64, seconds
@@ -78,7 +81,7 @@ def run(
             heapq.heappush(latencies, (release[m] + latency[m], m))
     # Messages held by a direction are a list: head, and what is after each.
     tag, after, head = size / weight, np.empty(num, np.int64), np.full(num_directions, -1, np.int64)
-    clock, total, busy = np.zeros((3, num_directions))
+    clock, total, busy, rate = np.zeros((4, num_directions))
     level = np.ones(num_directions)
     due = np.full(num_directions, np.inf)  # the first tag that each direction holds
     order, place = np.arange(num_directions), np.arange(num_directions)
@@ -179,6 +182,7 @@ def run(
                     left[i] -= share * taken[i]
                     weights[i] -= taken[i]
                 step += 1
+            rate[low:high] = capacity[low:high] - left
         # 3. Go to the next moment at which anything changes.
         through, then = now + (due - clock) / level, now
         now = through.min() if num_directions else np.inf
@@ -187,6 +191,8 @@ def run(
         if now == np.inf:
             return issued, flowing, arrived, busy
         clock += level * (now - then)
+        for k in range(int(then / width), min(int(now / width) + 1, carried.shape[0])):
+            carried[k] += rate * max(0.0, min(now, (k + 1) * width) - max(then, k * width))
         # Through within a rounding error is through now: equal messages finish together.
         soon = now * (1 + 1e-12)
         for c in np.flatnonzero(through <= soon):

@@ -44,6 +44,8 @@ class Simulation:
         issued, flowing, arrived: (N,) float64 seconds: rows present and peer ready; first byte; last byte.
         direction_names: of the topology's connection-directions.
         direction_bytes, direction_busy: bytes over each, and seconds during which anything flowed there.
+        direction_used: bytes over what each could carry in the simulated time.
+        slices: (K, num_directions), the same of each of K slices of the time.
         rank_finish: (P,) seconds at which each rank has sent and received all it has to.
         rank_wait: (P,) seconds from its entry until then in which a rank sends nothing: it waits for rows, or for a
             receiver. Ranks write into their receivers' memory, so one that only receives waits.
@@ -58,6 +60,8 @@ class Simulation:
     direction_names: tuple[str, ...]
     direction_bytes: FloatArray
     direction_busy: FloatArray
+    direction_used: FloatArray
+    slices: FloatArray
     rank_finish: FloatArray
     rank_wait: FloatArray
 
@@ -68,9 +72,13 @@ class Simulation:
             "num_messages": self.messages.num,
             "bytes_sent": float(self.bytes.sum()),
             "connections": [
-                {"name": name, "bytes": float(b), "busy_seconds": float(s)}
-                for name, b, s in zip(
-                    self.direction_names, self.direction_bytes, self.direction_busy, strict=True
+                {"name": name, "used": float(u), "bytes": float(b), "busy_seconds": float(s)}
+                for name, u, b, s in zip(
+                    self.direction_names,
+                    self.direction_used,
+                    self.direction_bytes,
+                    self.direction_busy,
+                    strict=True,
                 )
                 if b > 0
             ],
@@ -91,6 +99,7 @@ def simulate(
     sends_at_once: int | None = None,
     slow: Mapping[int, float] | None = None,
     start: Mapping[int, float] | None = None,
+    slices: int = 0,
 ) -> Simulation:
     """Simulate the messages of a plan.
 
@@ -108,6 +117,7 @@ def simulate(
             one core or one copy engine; None: any number, as a kernel does that writes to all peers.
         slow: rank -> factor >= 1 by which everything that touches its device is slower.
         start: rank -> seconds by which it comes late; nothing flows from or to it before.
+        slices: into how many parts the time is cut to say when connections are used; events are then played twice.
 
     Raises:
         ValueError: An argument out of range, a pair without a link on ``topology`` (names it), or messages that wait
@@ -143,7 +153,7 @@ def simulate(
     number = np.argsort(by_part)
     # Of GPUs each sends to the next rank first, so that not all of them send to the lowest one at a time.
     ahead = (sends.dst - (sends.src if order == "neighbours" else 0)) % ranks
-    issued, flowing, arrived, busy = run(
+    played = (
         size,
         arrays.link_latency[link],
         np.maximum(late[sends.src], late[sends.dst]),
@@ -160,21 +170,30 @@ def simulate(
         _ends(sends.src, ranks),
         np.lexsort((ahead, sends.stage, sends.src)),
     )
+    carried = np.zeros((slices, capacity.shape[0]))
+    issued, flowing, arrived, busy = run(*played, carried[:0], 1.0)
     if np.isnan(arrived).any():
         raise ValueError(
             "the plan's messages wait for each other in a cycle: `dgcl check` says where it is broken"
         )
+    total = float(arrived.max(initial=0.0))
+    slice_seconds = total / max(1, slices) or 1.0
+    if slices:
+        run(*played, carried, slice_seconds)
+    moved = np.bincount(hops, size[users], capacity.shape[0]).astype(float)[limits]
     finish, wait = _waiting(sends, late, flowing, arrived)
     return Simulation(
-        seconds=float(arrived.max(initial=0.0)),
+        seconds=total,
         messages=sends,
         bytes=size,
         issued=issued,
         flowing=flowing,
         arrived=arrived,
         direction_names=arrays.direction_names,
-        direction_bytes=np.bincount(hops, size[users], capacity.shape[0]).astype(float)[limits],
+        direction_bytes=moved,
         direction_busy=busy[number[limits]],
+        direction_used=moved / (capacity * (total or 1.0)),
+        slices=carried[:, number[limits]] / (capacity * slice_seconds),
         rank_finish=finish,
         rank_wait=wait,
     )

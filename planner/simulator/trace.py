@@ -2,14 +2,17 @@
 
 from typing import Any
 
+import numpy as np
+
 from dgcl.planner.simulator.simulate import Simulation
 
 
 def chrome_trace(simulation: Simulation) -> dict[str, Any]:
     """Return a trace event object: one process per sending rank, one lane per receiver and stage; times in us.
 
-    A message's bar runs from its first to its last byte. When its rows were present and the peer ready (before its
-    latency) is in its arguments.
+    Behind them is a counter of each connection-direction's use, from 0 to 1, by slices of the simulation. A message's
+    bar runs from its first to its last byte. When its rows were present and the peer ready (before its latency) is in
+    its arguments.
     """
     sent = simulation.messages
     events: list[dict[str, Any]] = [
@@ -37,4 +40,14 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
                 },
             }
         )
+    behind = int(sent.src.max(initial=-1)) + 1
+    events.append(
+        {"name": "process_name", "ph": "M", "pid": behind, "args": {"name": "connections, share in use"}}
+    )
+    width = simulation.seconds * 1e6 / max(1, len(simulation.slices))
+    for c in np.flatnonzero(simulation.direction_bytes):
+        use = np.append(simulation.slices[:, c], 0.0).round(4)
+        for k in np.flatnonzero(np.diff(use, prepend=-1.0)).tolist():
+            name, value = simulation.direction_names[c], float(use[k])
+            events.append({"name": name, "ph": "C", "pid": behind, "ts": k * width, "args": {"used": value}})
     return {"displayTimeUnit": "ms", "traceEvents": events}

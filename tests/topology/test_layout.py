@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 import pytest
 
 from dgcl.topology import Connection, Device, Topology, preset
-from dgcl.topology.combine import PORT, Nic, cluster, join_machines
+from dgcl.topology.combine import Nic, cluster, join_machines
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.host import host_topology
 from dgcl.topology.importers import import_topology
@@ -60,8 +60,9 @@ def test_everything_is_there_and_nothing_overlaps(topology: Topology):
     assert positions == list(range(len(topology.connections)))
     ends = {end for wire in layout.wires for end in (wire.a, wire.b)}
     assert ends <= set(layout.places)
-    assert set(layout.labels) == {end for end in layout.places if not end.endswith(PORT)}
-    boxes = [(*layout.places[end], 0.05 + 0.075 * len(label)) for end, label in layout.labels.items()]
+    assert set(layout.labels) == set(layout.places) >= set(layout.ring)
+    places = [*layout.places.items(), *layout.ring.items()]
+    boxes = [(*place, 0.05 + 0.075 * len(layout.labels[end])) for end, place in places]
     for (xa, ya, wa), (xb, yb, wb) in combinations(boxes, 2):
         assert abs(xa - xb) > (wa + wb) / 2 or abs(ya - yb) > 0.5
     assert all(w / 2 < x < layout.size[0] - w / 2 and 0.3 < y < layout.size[1] - 0.3 for x, y, w in boxes)
@@ -112,6 +113,20 @@ def test_machines_that_differ_in_one_wire_are_not_folded():
     assert titles(slower) == ["3 x machine"]
     slower = replace(slower, connections=(replace(first, bandwidth=1.0), *others))
     assert titles(slower) == ["machine 0", "2 x machine"]
+
+
+@pytest.mark.parametrize(
+    "name, ringed",
+    [("dgx1", 8), ("dgx1x2", 8), ("mi300x", 8), ("pcie4_a40", 0), ("dgx_a100", 0), ("summit", 6)],
+)
+def test_wires_among_gpus_are_chords_of_a_ring(name: str, ringed: int):
+    layout = layout_topology(preset(name))
+    assert len(layout.ring) == ringed
+    assert all(y < layout.places[end][1] - 0.7 for end, (_, y) in layout.ring.items())
+    for wire, (start, end, bend) in zip(layout.wires, layout.lines(), strict=True):
+        if {wire.a, wire.b} <= set(layout.ring):
+            assert {start, end} == {layout.ring[wire.a], layout.ring[wire.b]}
+            assert bend == 0
 
 
 def test_what_joins_gpus_is_below_and_the_host_above():

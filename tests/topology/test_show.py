@@ -3,6 +3,7 @@
 import pytest
 
 from dgcl.topology import Connection, Device, Topology, preset, preset_names, render_topology
+from dgcl.topology.show import headline
 
 SMALL = Topology(
     "small",
@@ -78,3 +79,28 @@ def test_runs_of_numbered_names():
     names = ["gpu0", "gpu1", "gpu2", "gpu4", "m1.gpu0", "cpu", "m1.gpu1", "gpu09", "gpu10"]
     text = render_topology(Topology("t", tuple(Device(name) for name in names), ()))
     assert text.splitlines()[1] == "  machine 0, socket 0: gpu0..2 gpu4 m1.gpu0 cpu m1.gpu1 gpu09 gpu10"
+
+
+@pytest.mark.parametrize(
+    "topology, text",
+    [
+        (preset("hgx_h100"), "8 GPUs, all alike: straight is best, unless some send far more than others"),
+        (
+            preset("uniform:3"),
+            "3 devices, all alike: straight is best, unless some send far more than others",
+        ),
+        (SMALL, "3 GPUs: 4 pairs share 9.56 GB/s (bus)"),
+        (preset("pcie8"), "8 GPUs: 16 pairs share 9.56 GB/s (cpu0-cpu1:cpu0>cpu1)"),
+        (preset("gh200"), "1 GPU: no pairs share a connection"),
+        (Topology("two", SMALL.devices[:2], ()), "2 GPUs: no pairs share a connection"),
+        (
+            Topology(
+                "v", SMALL.devices, (*SMALL.connections[:1], Connection("v", "NV1", "gpu1", "gpu2", 24.0))
+            ),
+            "3 GPUs: no pairs share a connection",
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_the_headline_says_what_decides(topology: Topology, text: str):
+    assert headline(topology) == text

@@ -74,4 +74,25 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-__all__ = ["ALIASES", "NODES", "uniform"]
+#: How sure the rates inside a machine are, by what its source says (docs/topology.md, "Presets").
+SURE: Mapping[str, str] = MappingProxyType(
+    {
+        name: how
+        for how, names in (
+            ("measured", "dgx1 dgx1_edr dgx2 dgx_a100 hgx_h100 gb200_tray mi300x"),
+            (
+                "measured",
+                "aws_p4d aws_p5 azure_ndv4 azure_ndv5 azure_nd_mi300x pcie8 pcie4_1080ti pcie8_1080ti",
+            ),
+            ("measured on its like", "hgx_h200 hgx_b200 hgx_b300 gb200_nvl72 aws_p5en a100_pair"),
+            ("measured on its like", "pcie4_l40s pcie8_l40s"),
+            ("by the link", "gh200_quad gb200_nvl4 h100_nvl_pair"),
+            ("measured, memory peak", "aws_g6 pcie4_4090 pcie8_4090 pcie4_5090 pcie8_5090"),
+            ("NCCL's figure", "pcie4_a40 pcie8_a40 rtx3090_pair"),
+            ("peak", "summit mi250x gh200"),
+        )
+        for name in names.split()
+    }
+)
+
+__all__ = ["ALIASES", "NODES", "SURE", "uniform"]

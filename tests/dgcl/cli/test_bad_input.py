@@ -57,7 +57,6 @@ NO_VALUES = [
 ]
 
 REFUSED = {
-    "": "command is required|arguments are required",
     "paint": "invalid choice: 'paint'",
     "plann": "did you mean 'plan'",
     "topo": "required: ACTION",

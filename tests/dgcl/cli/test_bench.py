@@ -122,3 +122,24 @@ def test_ranks_that_are_processes(folder: Path):
     rows = [line for line in outcome.stdout.splitlines() if not line.startswith("#")]
     assert [line.split()[4] for line in rows] == [method for method in methods for _ in range(2)]
     assert outcome.stderr == ""
+
+
+def test_a_run_is_drawn_and_compared(run: Run, folder: Path):
+    pytest.importorskip("matplotlib")
+    argv = [*QUICK, *["--ranks", "2", "--topology", "uniform", "-b", "64", "-f", "64", "--method", "direct"]]
+    assert (
+        "# picture written to run.svg" in run(*argv, "-e", "4K", "-J", "first.json", "--plot", "run.svg").out
+    )
+    picture = (folder / "run.svg").read_text()
+    assert "direct forward" in picture
+    assert "plain copies" in picture
+    compared = run(*argv, "-e", "256K", "--against", "first.json", "--json").json["against"]
+    first = json.loads((folder / "first.json").read_text())["lines"]
+    assert [(each["size"], each["verb"], each["other"]) for each in compared] == [
+        (line["size"], verb, line[verb]["median"]) for line in first for verb in ("forward", "backward")
+    ]
+    assert (
+        "first.json has no line in common"
+        in run(*argv, "-b", "32", "-e", "32", "--against", "first.json").out
+    )
+    assert "run line.json: must be what" in run(*argv, "--against", "line.json").err

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dgcl import cli
+from dgcl.cli import output
 from dgcl.cli.output import print_json, print_legend, print_table, print_written, step
 from tests.dgcl.cli.support import Run
 
@@ -60,6 +61,20 @@ def test_steps_are_shown_on_terminals_alone(terminal: bool, monkeypatch):
     said = stream.getvalue()
     assert said == ("\r\x1b[Kplanning ...\r\x1b[K" if terminal else "")
     assert not [thread for thread in threading.enumerate() if thread.name == "dgcl progress"]
+
+
+def test_in_a_pipe_a_long_step_says_now_and_then_what_it_does(monkeypatch):
+    class Pipe(io.StringIO):
+        def write(self, text: str) -> int:
+            said.set()
+            return super().write(text)
+
+    said, stream = threading.Event(), Pipe()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(output, "PIPED", 0.001)
+    with step("planning"):
+        assert said.wait(60)
+    assert stream.getvalue().startswith("planning ... 0:00:0")
 
 
 def test_a_legend_is_wrapped(capsys):

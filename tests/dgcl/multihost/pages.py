@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterable, Iterator
 
-from dgcl.bench.table import write_between
+from docs.figures.framework import write_between
 from tests.dgcl.multihost.hosts import missing
 
 

@@ -49,6 +49,7 @@ def test_messages_flow_at_max_min_fair_rates_all_the_time(data: st.DataObject):
         for low in (1, 0, 2)
     )
     left, now, want = [Fraction(bytes_) for bytes_ in size], Fraction(), [0.0] * num
+    width, slices = Fraction(1, 7), np.zeros((40, len(capacity)))
     while any(left):
         rising = {m for m in range(num) if left[m] and begin[m] <= now}
         rate, free = dict.fromkeys(rising, Fraction()), [Fraction(width) for width in capacity]
@@ -60,6 +61,10 @@ def test_messages_flow_at_max_min_fair_rates_all_the_time(data: st.DataObject):
                 rate[m] += rise * Fraction(weight[m])
             rising = {m for m in rising if all(free[c] for c in routes[m])}
         step = min([left[m] / rate[m] for m in rate] + [Fraction(time) - now for time in begin if time > now])
+        for k in range(40):
+            within = max(Fraction(), min(now + step, (k + 1) * width) - max(now, k * width))
+            for m in rate if within else ():
+                slices[k, list(routes[m])] += float(within * rate[m])
         now += step
         for m in rate:
             left[m] -= step * rate[m]
@@ -68,7 +73,9 @@ def test_messages_flow_at_max_min_fair_rates_all_the_time(data: st.DataObject):
         size, begin, 0 * size, np.cumsum([0, *map(len, routes)]), np.concatenate([*map(list, routes)]),
         np.array(capacity), np.zeros(len(capacity), np.int32), none, none[:0], none[1:] - 1, weight,
         none[1:], none[1:] + num, np.array([0, num]), np.arange(num),
+        carried := 0 * slices, float(width),
     )[2]  # fmt: skip
+    assert carried == pytest.approx(slices, rel=1e-6, abs=1e-6)
     assert arrived == pytest.approx(want, rel=1e-9)
 
 
@@ -311,7 +318,7 @@ def test_one_stage_on_one_shared_port_is_what_the_model_says(case: tuple[Relatio
 
 
 def test_the_trace_has_a_bar_per_message():
-    result = simulate(MIXED)
+    result = simulate(MIXED, slices=50)
     trace = json.loads(json.dumps(chrome_trace(result)))
     bars = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert len(bars) == result.messages.num
@@ -324,3 +331,15 @@ def test_the_trace_has_a_bar_per_message():
         assert all(end <= begin + 1e-6 for (_, end), (begin, _) in itertools.pairwise(spans))
     named = {(e["pid"], e["tid"]) for e in trace["traceEvents"] if e["name"] == "thread_name"}
     assert named == set(lanes)
+    counters: dict[str, list[tuple[float, float]]] = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "C":
+            counters.setdefault(event["name"], []).append((event["ts"], event["args"]["used"]))
+    assert set(counters) == {
+        n for n, b in zip(result.direction_names, result.direction_bytes, strict=True) if b
+    }
+    for name, steps in counters.items():
+        area = sum(use * (after - at) for (at, use), (after, _) in itertools.pairwise(steps))
+        mean = result.direction_used[result.direction_names.index(name)]
+        assert area / (result.seconds * 1e6) == pytest.approx(mean, abs=1e-3)
+        assert steps[-1][1] == 0

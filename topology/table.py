@@ -1,4 +1,4 @@
-"""One table: rows of values that print as text or Markdown, become JSON, and write themselves into a page.
+"""One table for everything that is printed: rows of values as text, as Markdown, and as JSON.
 
 >>> table = Table(Column("ranks"), Column("time", ".1f", "us"))
 >>> table.add(2, 18.25)
@@ -10,13 +10,9 @@
 [{'ranks': 2, 'time': 18.25}]
 """
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from dgcl.planner.reading.render import table as aligned
 
 
 @dataclass(frozen=True)
@@ -25,10 +21,12 @@ class Column:
 
     Attributes:
         name: Over it, and the key in JSON.
-        form: How a value is written: a format specification, or a function. None is written as "-".
+        form: How a value is written: a format specification, or a function.
         unit: Of what is written.
         left: Whether it is flush left.
         width: At least this many characters, for tables that are printed row by row.
+        key: What a record (:meth:`Table.fill`) calls the value; default: the name.
+        none: How None is written.
     """
 
     name: str
@@ -36,6 +34,8 @@ class Column:
     unit: str = ""
     left: bool = False
     width: int = 0
+    key: str = ""
+    none: str = "-"
 
     @property
     def title(self) -> str:
@@ -45,7 +45,7 @@ class Column:
     def cell(self, value: Any) -> str:
         """A value as it is written."""
         if value is None:
-            return "-"
+            return self.none
         return format(value, self.form) if isinstance(self.form, str) else self.form(value)
 
 
@@ -69,6 +69,12 @@ class Table:
         if len(values) != len(self.columns):
             raise ValueError(f"values must be {len(self.columns)}, one a column (got {len(values)})")
         self.rows.append(values)
+
+    def fill(self, records: Iterable[Mapping[str, Any]]) -> "Table":
+        """Append a row for each record, and return the table; what a record has not is None."""
+        for record in records:
+            self.add(*(record.get(column.key or column.name) for column in self.columns))
+        return self
 
     def cells(self, row: Sequence[Any]) -> list[str]:
         """A row's values as they are written."""
@@ -97,20 +103,15 @@ class Table:
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in self.rows]
 
-    def write(self, page: str | os.PathLike[str], name: str) -> None:
-        """Write the Markdown between a page's marks: :func:`write_between`."""
-        write_between(page, name, self.markdown())
 
-
-def write_between(page: str | os.PathLike[str], name: str, text: str) -> None:
-    """Replace what stands between ``<!-- name: begin -->`` and ``<!-- name: end -->`` in a page.
-
-    Raises:
-        ValueError: The page has not each of the two once, in this order.
-    """
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    whole = Path(page).read_text(encoding="utf-8")
-    if whole.count(begin) != 1 or whole.count(end) != 1 or whole.index(begin) > whole.index(end):
-        raise ValueError(f"{page}: must have {begin!r} and, after it, {end!r}, each once")
-    before, rest = whole.split(begin)
-    Path(page).write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{rest.split(end)[1]}", encoding="utf-8")
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
+    """Return rows of text under a header, the columns in ``left`` flush left, the others flush right."""
+    lines = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

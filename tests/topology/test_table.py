@@ -2,7 +2,8 @@
 
 import pytest
 
-from dgcl.bench.table import Column, Table, write_between
+from dgcl.topology.table import Column, Table
+from docs.figures.framework import write_between
 
 
 def example() -> Table:
@@ -40,17 +41,23 @@ def test_json_has_the_values_themselves():
     assert example().json()[1] == {"method": "gloo", "ranks": 16, "time": None}
 
 
+def test_records_fill_a_table():
+    table = Table(Column("takes", ".1f", key="seconds", none="impossible"), "ranks")
+    assert table.fill([{"ranks": 2, "seconds": 1.5}, {"ranks": 4}]).rows == [(1.5, 2), (None, 4)]
+    assert table.text().splitlines()[1:] == ["       1.5      2", "impossible      4"]
+
+
 def test_a_row_of_another_length_is_refused():
     with pytest.raises(ValueError, match=r"values must be 3, one a column \(got 2\)"):
         example().add("auto", 2)
 
 
-def test_a_table_writes_itself_between_its_marks(tmp_path):
+def test_a_text_is_written_between_its_marks(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "before\n<!-- x: begin -->\nold\n<!-- x: end -->\nafter\n<!-- y: begin --><!-- y: end -->\n"
     )
-    example().write(page, "x")
+    write_between(page, "x", example().markdown())
     assert page.read_text() == (
         f"before\n<!-- x: begin -->\n\n{example().markdown()}\n\n<!-- x: end -->\nafter\n"
         "<!-- y: begin --><!-- y: end -->\n"

@@ -1,0 +1,51 @@
+"""What a faster or slower connection would bring: kinds planned anew, single ones by the cost of the same plan."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+
+from dgcl.planner.bounds.best import best_bound
+from dgcl.planner.cost import GIGA, predicted_seconds, stage_loads
+from dgcl.planner.methods.registry import make_plan
+from dgcl.planner.options import PlanOptions
+from dgcl.planner.plan import Plan
+from dgcl.planner.reading.render import seconds
+from dgcl.topology.plot import per_connection
+from dgcl.topology.table import Column, Table
+from dgcl.topology.what_if import scaled
+
+MOST = 10  # single connections, those in use longest
+_FACTORS = {"half as fast": 0.5, "twice as fast": 2.0}
+
+
+def sensitivity(plan: Plan, options: PlanOptions) -> Table:
+    """Return the seconds of the plan where connections were twice and half as fast, by the cost model.
+
+    First each kind as a whole, of a plan made anew by the same method and ``options``; then single connections, of the
+    same trees, with a bound that holds for any plan.
+    """
+    wires, arrays, width = plan.topology.connections, plan.topology.arrays(), plan.row_bytes
+    busy = stage_loads(plan.trees, arrays, width).sum(axis=0) / (arrays.bandwidth * GIGA)
+    most = np.argsort(-per_connection(plan.topology, busy), kind="stable")[:MOST].tolist()
+    kinds = {wire.kind: [i for i, each in enumerate(wires) if each.kind == wire.kind] for wire in wires}
+    columns = (
+        (Column(name, seconds), Column(f"bound, {factor:g} x", seconds)) for name, factor in _FACTORS.items()
+    )
+    table = Table(
+        Column("if these were", left=True), "are", Column("plan", left=True), *itertools.chain(*columns)
+    )
+    for what, which in [*kinds.items(), *((wires[i].name, [i]) for i in most)]:
+        anew, times = len(table.rows) < len(kinds), []
+        for factor in _FACTORS.values():
+            machine = replace(plan.topology, connections=tuple(scaled(wires, which, factor)))
+            if anew:
+                other = make_plan(plan.relation, machine, plan.method, replace(options, row_bytes=width))
+                times += [other.predicted_seconds, other.lower_bound_seconds]
+                continue
+            same = predicted_seconds(plan.trees, machine.arrays(), width)
+            # Of a slower machine the bound of this one holds as well, of a faster one its part.
+            known = plan.lower_bound_seconds / max(factor, 1.0)
+            times += [same, min(same, max(known, best_bound(plan.relation, machine, width).seconds))]
+        table.add(what, len(which), "made anew" if anew else "the same", *times)
+    return table
