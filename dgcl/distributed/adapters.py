@@ -116,7 +116,8 @@ def _opened(layer: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[s
     numbers = edges.ends
     if numbers is None or layer.flow != "source_to_target":
         raise Closed
-    if numbers.exchange is None and edges.root[0] != "edges":
+    comm = edges.comm
+    if comm.sums_elsewhere and (edges.root[0] != "edges" or comm.node_types):
         raise Closed
     spaces = numbers.spaces
     if next(iter(bound.arguments.values())) is None:  # rows of a table by their number

@@ -70,7 +70,16 @@ def view_of(comm: Any) -> View:
                 "typed=True shows each vertex once, and replicas store some on several ranks: build the communicator"
                 " without replicas, or dispatch with typed=False"
             )
-        view = comm.view = View(comm)
+        view = View(comm)
+        stored = sum(
+            next(iter(view.vertices.values())).exchange(sum(len(each.keys) for each in view.edges.values()))
+        )
+        if stored != comm.num_edges:
+            raise ValueError(
+                f"typed=True shows each edge once, and this strategy stores {comm.num_edges} edges {stored} times in all,"
+                " as a grid of slices does: take another strategy, or dispatch with typed=False"
+            )
+        comm.view = view
     return view  # type: ignore[no-any-return]
 
 
