@@ -52,7 +52,7 @@ def build_comm_info(
     topology: str | Topology = "auto",
     *,
     part: Any = None,
-    partition: str | PartitionOptions = "metis",
+    partition: str | PartitionOptions = "auto",
     method: str = "auto",
     strategy: str | Description | None = None,
     model: str | Model | torch.nn.Module | None = None,
@@ -77,7 +77,7 @@ def build_comm_info(
         topology: The machine: "auto" (detected, and logged at INFO), a preset's name, a JSON file, or a
             :class:`~dgcl.topology.Topology`.
         part: ``(N,)`` the owner of every vertex, instead of partitioning.
-        partition: "metis", "random" or "range"; or :class:`dgcl.PartitionOptions`.
+        partition: "auto", "metis", "kaminpar", "streaming", "random" or "range"; or :class:`dgcl.PartitionOptions`.
         method: The planner, see ``dgcl plan --help``.
         strategy: What is exchanged: "halo" (the default), "tail", "cover", "cover:machine", "grid:R,K,S", "replicas:K";
             or "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W" is "halo",

@@ -26,17 +26,18 @@ class PartitionOptions:
     """How vertices come to their owners.
 
     Attributes:
-        method: ``"metis"`` (few edges between parts), ``"random"`` or ``"range"``.
+        method: ``"metis"``, ``"kaminpar"`` or ``"streaming"`` (few edges between parts), ``"random"``, ``"range"``, or
+            ``"auto"``: KaMinPar or METIS (:func:`dgcl.partition.partition_graph`).
         place: Renumber the parts, so that each runs where the plan is fastest; the gain is logged at INFO. A ``part``
             that is given is renumbered too: see ``comm.owned_ids``.
-        balance: What ``"metis"`` makes equal over parts: ``"vertices"``, or ``"edges"``: a vertex and its in-edges
-            each, which are the work of a layer. The rank that has most work sets the pace of all.
+        balance: What METIS or KaMinPar makes equal over parts: ``"vertices"``, or ``"edges"``: a vertex and its
+            in-edges each, which are the work of a layer. The rank that has most work sets the pace of all.
 
     Raises:
         ValueError, TypeError: One of them cannot be.
     """
 
-    method: str = "metis"
+    method: str = "auto"
     place: bool = False
     balance: str = "vertices"
 
@@ -113,7 +114,7 @@ def settle(
     world_size: int,
     *,
     plan: PlanOptions | None = None,
-    partition: str | PartitionOptions = "metis",
+    partition: str | PartitionOptions = "auto",
     seed: int | None = None,
     strategy: str | Description | None = None,
     edges: str | EdgeOptions = "head",

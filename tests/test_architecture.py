@@ -34,6 +34,7 @@ HEAVY = (
     "networkx",
     "matplotlib",
     "pymetis",
+    "kaminpar",
 )
 MOST_LINES = 400
 USUAL_LINES = 250

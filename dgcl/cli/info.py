@@ -25,6 +25,7 @@ REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis", "nvidia-m
 OPTIONAL = {
     "dgl": "comm.local_graph('dgl')",
     "torch_geometric": "comm.local_graph('pyg')",
+    "kaminpar": "partition='kaminpar'",
     "matplotlib": "plots",
 }
 

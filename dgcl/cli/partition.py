@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dgcl.cli.arguments import option, refuse
-from dgcl.cli.errors import CliError, one_line
+from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.groups import add_machine, add_planning, add_seed, add_source
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, say, step
@@ -37,11 +39,17 @@ def add_parser(verbs: Any, name: str) -> None:
     )
     add_source(parser)
     add_machine(parser, "split along its machines and sockets: ")
-    option(parser, "--partition", "default: metis, few edges cut", ("metis", "random", "range"), "metis")
+    option(
+        parser,
+        "--partition",
+        "metis, kaminpar or streaming (few edges cut), random or range; default: auto, which says what it takes",
+        ("auto", "metis", "kaminpar", "streaming", "random", "range"),
+        "auto",
+    )
     option(
         parser,
         "--balance",
-        "what metis makes equal over parts: vertices (default), or edges: a vertex and its in-edges each",
+        "what metis and kaminpar make equal over parts: vertices (default), or edges: a vertex and its in-edges each",
         ("vertices", "edges"),
         "vertices",
     )
@@ -59,7 +67,8 @@ def add_parser(verbs: Any, name: str) -> None:
 
 def partition(args: argparse.Namespace) -> int:
     """Print what the parts cost, and write them where that is asked for."""
-    from dgcl.partition import balance_weights, partition_graph
+    from dgcl.partition import balance_weights, edge_files, partition_graph
+    from dgcl.partition.parts import choose_method
     from dgcl.partition.replication import replication_factors
     from dgcl.relation.classes import halo_classes
     from dgcl.relation.partition_report import partition_report
@@ -67,18 +76,30 @@ def partition(args: argparse.Namespace) -> int:
     topology = _checked(args)
     num_parts = args.ranks if topology is None else topology.num_devices
     strategy = strategy_of(args, num_parts)
-    graph = load_graph(args)
+    weights, method, why = None, args.partition, "as asked for"
+    graph: Any
+    if in_passes := os.path.isdir(args.graph):
+        _check_passes(args)
+        with step(f"reading {args.graph}"), reading(args.graph, "part files"):
+            graph = edge_files(args.graph)
+    else:
+        graph = load_graph(args)
+        if not (args.out or "").endswith("/"):
+            graph = replace(graph, edge_ids=None)  # two thirds of its memory
+        weights = balance_weights(graph, args.balance, method)
+    if method == "auto":
+        method, why = choose_method(graph, weights)
     with step(f"partitioning {graph.num_nodes} vertices into {num_parts} parts"):
         part = partition_graph(
             graph,
             num_parts,
             topology=topology,
-            method=args.partition,
+            method=method,
             seed=args.seed,
-            vertex_weights=balance_weights(graph, args.balance, args.partition),
+            vertex_weights=weights,
             block=getattr(strategy, "block", 1),
         )
-    facts: dict[str, Any] = {"out": args.out, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+    facts: dict[str, Any] = {"out": args.out, "num_nodes": graph.num_nodes, "method": method, "why": why}
     placement = None
     if args.place and topology is not None:
         placement = find_placement(halo_classes(graph, part, num_parts).relation, topology)
@@ -86,7 +107,8 @@ def partition(args: argparse.Namespace) -> int:
         facts["placement"] = placement_facts(placement)
     with step("counting copies"):
         facts |= partition_report(graph, part, num_parts).to_json()
-        facts["replication"] = replication_factors(graph, part, num_parts, HOPS)
+        facts["num_edges"] = sum(facts["edges"])
+        facts["replication"] = [] if in_passes else replication_factors(graph, part, num_parts, HOPS)
     if args.out is not None and args.out.endswith("/"):
         facts["choice"] = _write_parts(args, graph, part, topology, strategy)
     elif args.out is not None:
@@ -120,6 +142,14 @@ def _checked(args: argparse.Namespace) -> Topology | None:
         refuse(args, "strategy method row-bytes", "goes with --out DIR/, where a plan is made")
         check_output("--out", args.out, {"GRAPH": args.graph, "--topology": args.topology})
     return resolve(args.topology, args.ranks) if args.topology else None
+
+
+def _check_passes(args: argparse.Namespace) -> None:
+    """Refuse what needs a graph in memory."""
+    rule = "goes with a graph file: of a folder of part files edges are read in passes"
+    refuse(args, "place balance undirected strategy", rule)
+    if (args.out or "").endswith("/"):
+        raise CliError(f"--out DIR/ {rule}")
 
 
 def _check_folder(out: str) -> None:
@@ -170,6 +200,7 @@ def _print(facts: dict[str, Any]) -> None:
     print_fields(
         [
             ("graph", f"{vertices} vertices, {edges} edges"),
+            ("method", f"{facts['method']} ({facts['why']})"),
             (
                 "balance",
                 f"{facts['balance']:.3f} in vertices, {facts['edge_balance']:.3f} in edges (1: even)",

@@ -46,9 +46,10 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
     np.cumsum(indptr, out=indptr)
     if ascending:
         return Graph(num_nodes, indptr, src.astype(index_dtype(num_nodes), copy=False))
-    indices, edge_ids = np.empty(len(dst), index_dtype(num_nodes)), np.empty(len(dst), np.int64)
+    indices, edge_ids = np.empty(len(src), index_dtype(num_nodes)), np.empty(len(src), np.int64)
     bits = csr_kernels.bucket_bits(num_nodes)
     csr_kernels.scatter_edges(dst, bits, indptr[: -1 : 1 << bits].copy(), edge_ids)
+    del dst
     csr_kernels.sort_buckets(indptr, bits, src, indices, edge_ids)
     return Graph(num_nodes, indptr, indices, edge_ids)
 
@@ -70,10 +71,11 @@ def graph_from_out_csr(
         TypeError: not integers.
         ValueError: `indptr` is no row pointer for `indices`, or an id is out of range.
     """
-    out_indptr, dst = _check_csr(indptr, indices, num_nodes, name)
+    out_indptr, *ends = _check_csr(indptr, indices, num_nodes, name)
+    del indptr, indices  # whoever gave them up has their memory back as soon as edges are grouped
     count = len(out_indptr) - 1
     src = np.repeat(np.arange(count, dtype=index_dtype(count)), np.diff(out_indptr))
-    return graph_from_edges(src, dst, count, name=name)
+    return graph_from_edges(src, ends.pop(), count, name=name)
 
 
 def graph_from_in_csr(indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSC") -> Graph:

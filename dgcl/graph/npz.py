@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +40,7 @@ _UNREADABLE = (
 def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
     """Read the npz graph format; see :func:`dgcl.graph.files.read_graph`."""
     name = os.fspath(path)
-    arrays = _load(path)
+    arrays = load_arrays(path)
     try:
         if {"format", "shape"} <= arrays.keys():  # scipy's
             from scipy.sparse import load_npz
@@ -108,8 +109,13 @@ def _array(values: Any, name: str) -> NDArray[Any]:
         raise TypeError(f"{name} must be an array: {error}") from None
 
 
-def _load(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """All arrays of an npz file."""
+def load_arrays(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+    """The arrays of an npz file, all or those of these names that it has.
+
+    Raises:
+        ValueError: it cannot be read; the message names file and array.
+        OSError: it cannot be opened.
+    """
     name = os.fspath(path)
     with open_file(path) as file:
         try:
@@ -117,7 +123,7 @@ def _load(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
         except _UNREADABLE as error:
             raise ValueError(f"{name}: not an npz archive ({error})") from None
         arrays = {}
-        for key in archive.files:
+        for key in archive.files if names is None else set(names) & set(archive.files):
             try:
                 arrays[key] = np.asarray(archive[key])
             except _UNREADABLE as error:

@@ -1,4 +1,4 @@
-"""Who owns which vertex: parts by METIS over machines, sockets and devices, at random, in ranges, or given.
+"""Who owns which vertex: parts by METIS or KaMinPar over machines, sockets and devices, at random, in ranges, or given.
 
 Imports :mod:`dgcl.graph` and :mod:`dgcl.topology`.
 """
@@ -6,5 +6,9 @@ Imports :mod:`dgcl.graph` and :mod:`dgcl.topology`.
 from dgcl.partition.check import check_part
 from dgcl.partition.parts import BALANCES, METHODS, balance_weights, partition_graph
 from dgcl.partition.replication import replication_factors
+from dgcl.partition.streaming import EdgeStream, edge_files
 
-__all__ = ["BALANCES", "METHODS", "balance_weights", "check_part", "partition_graph", "replication_factors"]
+__all__ = [
+    "BALANCES", "METHODS", "EdgeStream", "balance_weights", "check_part", "edge_files", "partition_graph",
+    "replication_factors",
+]  # fmt: skip

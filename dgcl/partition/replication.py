@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.graph.csr import require_graph
 from dgcl.partition.check import as_num_parts, check_part
+from dgcl.partition.streaming import EdgeStream, blocks_of
 from dgcl.topology.checks import check_index
 
 
@@ -41,13 +42,13 @@ def replication_factors(graph: Graph, part: Any, num_parts: int, hops: int = 3) 
 
 
 def holders_by_hop(
-    graph: Graph, owners: NDArray[np.int32], num_parts: int, hops: int
+    graph: Graph | EdgeStream, owners: NDArray[np.int32], num_parts: int, hops: int
 ) -> Iterator[tuple[int, int, NDArray[np.uint64]]]:
     """Yield ``(first, hop, masks)`` for hops from 0 on, 64 parts at a time.
 
-    Bit b of ``masks[v]`` tells whether part ``first + b`` holds v for ``hop`` layers; masks are valid until the next.
-    Parts are taken 64 at a time, one bit each, and spread along the edges hop by hop: time O(hops * E * P /
-    64), memory 16 bytes per vertex however large the neighbourhoods are.
+    Bit b of ``masks[v]`` tells whether part ``first + b`` holds v for ``hop`` layers; masks are valid until the
+    next but one. Parts are taken 64 at a time, one bit each, and spread along the edges hop by hop: time O(hops * E *
+    P / 64), memory 16 bytes per vertex however large the neighbourhoods are.
     """
     from dgcl.partition.kernels import spread_holders
 
@@ -57,7 +58,9 @@ def holders_by_hop(
         yield first, 0, now
         after = np.empty_like(now)
         for hop in range(1, hops + 1):
-            spread_holders(graph.indptr, graph.indices, now, after)
+            after[:] = now
+            for block in blocks_of(graph):
+                spread_holders(block.indptr, block.indices, now, after)
             now, after = after, now
             yield first, hop, now
 

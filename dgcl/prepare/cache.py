@@ -29,6 +29,7 @@ import tempfile
 import time
 from dataclasses import asdict
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ def cache_key(
         "versions": {
             "dgcl": __version__,
             "numpy": np.__version__,
-            "pymetis": metadata.version("pymetis"),
+            **{name: metadata.version(name) for name in ("pymetis", "kaminpar") if find_spec(name)},
             "sources": _hash_sources(),
         },
     }

@@ -58,7 +58,7 @@ def prepare_inputs(
     topology: str | Topology = "auto",
     *,
     part: Any = None,
-    partition: str = "metis",
+    partition: str = "auto",
     method: str = "auto",
     options: PlanOptions | None = None,
     place: bool = False,
@@ -70,7 +70,7 @@ def prepare_inputs(
     """Partition and plan; what each rank makes its share from.
 
     Arguments and errors as in :func:`dgcl.build_comm_info`; ``strategy`` decides what is exchanged. The default
-    exchanges halo rows. ``block`` consecutive ranks get vertices that are close to each other, where METIS decides.
+    exchanges halo rows. ``block`` consecutive ranks get vertices that are close to each other.
     """
     options, strategy = options or PlanOptions(), strategy or EdgePlacement()
     check_method(method)

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.partition.check import as_num_parts, check_part
-from dgcl.relation.classes import halo_classes
+from dgcl.partition.replication import holders_by_hop
+from dgcl.partition.streaming import EdgeStream, blocks_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ class PartitionReport:
         return {name: np.asarray(getattr(self, name)).tolist() for name in names}
 
 
-def partition_report(graph: Graph, part: Any, num_parts: int) -> PartitionReport:
+def partition_report(graph: Graph | EdgeStream, part: Any, num_parts: int) -> PartitionReport:
     """Count what the partition `part` (N,) costs.
 
     Raises:
@@ -75,16 +76,19 @@ def partition_report(graph: Graph, part: Any, num_parts: int) -> PartitionReport
 
     num_parts = as_num_parts(num_parts)
     owners = check_part(part, graph.num_nodes, num_parts)
-    relation = halo_classes(graph, owners, num_parts).relation
-    boundary = np.zeros(num_parts, np.int64)
-    np.add.at(boundary, relation.source, relation.count)
-    halo = np.zeros(num_parts, np.int64)
-    block = max(1, (1 << 24) // num_parts)  # classes whose (class, part) table is at hand at one time
-    for start in range(0, relation.num_classes, block):
-        counts = relation.count[start : start + block]
-        halo += counts @ relation.dest_matrix(start, start + block).astype(np.int64)
-    edges, cut = count_edges(graph.indptr, graph.indices, owners, num_parts)
-    return PartitionReport(num_parts, np.bincount(owners, minlength=num_parts), edges, cut, boundary, halo)
+    sizes = np.bincount(owners, minlength=num_parts)
+    counts = [count_edges(block.indptr, block.indices, owners, num_parts) for block in blocks_of(graph)]
+    edges, cut = np.sum([[np.zeros_like(sizes)] * 2, *counts], axis=0)
+    halo, is_read = -sizes, np.zeros(len(owners), bool)
+    for first, hop, masks in holders_by_hop(graph, owners, num_parts, 1):
+        if hop == 0:
+            own = masks
+            continue
+        is_read |= masks != own
+        for reader in range(first, min(first + 64, num_parts)):
+            halo[reader] += np.count_nonzero(masks & np.uint64(1 << reader - first))
+    boundary = np.bincount(owners[is_read], minlength=num_parts)
+    return PartitionReport(num_parts, sizes, edges, cut, boundary, halo)
 
 
 def _relative_to_mean(values: NDArray[np.int64]) -> float:

@@ -119,7 +119,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no such partition": (
         {"partition": "best"},
         ValueError,
-        r"partition must be one of metis, .* \(got 'best'\)",
+        r"partition must be one of auto, .* \(got 'best'\)",
     ),
     "no such method": ({"method": "spts"}, ValueError, "did you mean 'spst'"),
     "no such topology": ({"topology": "dgx9"}, ValueError, "dgx9"),

@@ -157,7 +157,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "a partition's name": (
         lambda: build(partition="metes", part=None),
-        "partition must be one of metis, random, range .got 'metes'",
+        "partition must be one of auto, metis, kaminpar, streaming, random, range .got 'metes'",
         ValueError,
     ),
     "a part vector of another graph": (

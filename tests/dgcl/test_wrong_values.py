@@ -99,6 +99,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "partition_graph": (dgcl.partition.partition_graph, (GRAPH, 2)),
     "replication_factors": (dgcl.partition.replication_factors, (GRAPH, PART, 2)),
     "balance_weights": (dgcl.partition.balance_weights, (GRAPH, "edges", "metis")),
+    "edge_files": (dgcl.partition.edge_files, ("parts",)),
     "check_part": (dgcl.partition.check_part, (PART, 20, 2)),
     "halo_classes": (dgcl.relation.halo_classes, (GRAPH, PART, 2)),
     "halo_demand": (dgcl.relation.halo_demand, (GRAPH, PART, 2)),

@@ -99,7 +99,7 @@ REFUSED = {
     f"{PARTITION} --row-bytes 64": "--row-bytes goes with --out DIR/",
     f"{PARTITION} --method direct": "--method goes with --out DIR/",
     f"{PARTITION} --strategy replicas:2": "--strategy goes with --out DIR/",
-    f"{PARTITION} --partition guess": "invalid choice: 'guess' .choose from metis, random, range",
+    f"{PARTITION} --partition guess": "invalid choice: 'guess' .choose from auto, metis, kaminpar, str",
     "partition graph.npz --ranks 3 --out parts/ --method best": "method must be one of .*got 'best'",
     "partition graph.npz --ranks 3 --out parts/ --strategy grid:2,2,1": "2 x 2 x 1 = 4 ranks, and there are 3",
     "plan graph.npz": "--topology",

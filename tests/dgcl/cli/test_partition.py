@@ -1,6 +1,7 @@
 """`dgcl partition`: the file it writes, and figures that are counted again here, edge by edge."""
 
 import itertools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,26 @@ def test_figures(run: Run, folder: Path, method: str):
     assert report["boundary_vertices"] == len({u for u, _ in crossing})
     assert report["deliveries"] == len(crossing)
     assert report["replication"] == pytest.approx([held(part, hops) / 6 for hops in (1, 2, 3)])
+
+
+def test_a_folder_of_part_files(run: Run, folder: Path):
+    """Cliques in files whose heads are in no order, read in passes."""
+    cliques = np.concatenate([30 * k + np.stack(np.nonzero(1 - np.eye(30))) for k in range(32)], axis=1)
+    edges = np.concatenate([cliques[:, ::2], np.random.default_rng(0).permutation(cliques.T).T], axis=1)
+    (folder / "files").mkdir()
+    for number, (sources, heads) in enumerate(np.array_split(edges, 3, axis=1)):
+        np.savez(folder / f"files/{number}.npz", sources=sources, heads=heads)
+    report = run("partition", "files", "--ranks", 4, "--out", "out.npy", "--json").json
+    part = np.load(folder / "out.npy", allow_pickle=False)
+    assert (report["method"], report["num_edges"], report["sizes"]) == (
+        "streaming",
+        edges.shape[1],
+        [240] * 4,
+    )
+    assert report["cut_edges"] == (part[edges[0]] != part[edges[1]]).sum() == 0
+    for refused in ("--balance edges", "--place --topology pcie8", "--out parts/", "--partition metis"):
+        words = run("partition", "files", "--ranks", 4, *refused.split()).err
+        assert re.search(r"goes with a graph file|method of an EdgeStream must be", words)
 
 
 def test_text_has_the_figures(run: Run, folder: Path):

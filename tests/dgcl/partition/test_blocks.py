@@ -7,7 +7,7 @@ import pytest
 
 from dgcl.graph import as_graph
 from dgcl.partition import partition_graph
-from dgcl.partition.metis import device_levels, with_blocks
+from dgcl.partition.levels import device_levels, with_blocks
 from dgcl.topology import resolve_topology
 
 RANKS = np.arange(8)

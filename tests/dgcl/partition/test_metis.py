@@ -1,5 +1,6 @@
 """dgcl.partition.metis and its kernels: the graph METIS gets, a machine's levels, groups filled up."""
 
+import re
 from itertools import pairwise
 
 import networkx as nx
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from dgcl.graph import as_graph
 from dgcl.partition import metis, partition_graph
 from dgcl.partition.kernels import symmetric_adjacency
-from dgcl.partition.metis import _Adjacency, device_levels, ensure_minimum
+from dgcl.partition.levels import Adjacency, device_levels, ensure_minimum
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices
 from tests.samples import named
@@ -30,13 +31,13 @@ def test_undirected_simple_graph_and_its_subgraphs(drawn: tuple[int, np.ndarray]
     simple.add_nodes_from(range(num_nodes))
     simple.add_edges_from((u, v) for u, v in edges.T.tolist() if u != v)
 
-    xadj, adjncy = symmetric_adjacency(graph.indptr, graph.indices)
+    xadj, adjncy = symmetric_adjacency(graph.indptr, graph.indices, graph.indices[:0])
     assert rows(xadj, adjncy) == [sorted(simple[v]) for v in range(num_nodes)]
 
     members = sorted(data.draw(st.sets(st.integers(0, num_nodes - 1), min_size=1)))
     number = {v: i for i, v in enumerate(members)}
     inside = [sorted(number[u] for u in simple[v] if u in number) for v in members]
-    induced = _Adjacency(xadj, adjncy, None).induced(np.array(members))
+    induced = Adjacency(xadj, adjncy, None).induced(np.array(members))
     assert rows(induced.xadj, induced.adjncy) == inside
 
 
@@ -79,17 +80,22 @@ def test_groups_are_filled_up(labels: list[int], minimum: list[int], degrees: li
 
 
 def test_metis_that_wants_more_than_is_free(monkeypatch, caplog):
-    """METIS itself ends by a failed allocation, not the process by the kernel; "auto" goes on without it, in words."""
+    """METIS itself ends by a failed allocation, not the process by the kernel; "auto" takes KaMinPar, in words."""
     graph = as_graph(np.random.default_rng(0).integers(0, 30_000, (2, 300_000)))
-    enough, free = partition_graph(graph, 4), 25_000_000
+    enough, free = partition_graph(graph, 4, method="metis"), 25_000_000
     monkeypatch.setattr(metis, "available_memory", lambda: free)
     with pytest.raises(
         MemoryError, match=r"METIS on 30000 vertices and \d+ neighbours wants more memory than .*--partition"
     ):
-        partition_graph(graph, 4)
+        partition_graph(graph, 4, method="metis")
+    caplog.set_level("INFO", "dgcl")
+    assert np.array_equal(partition_graph(graph, 4), partition_graph(graph, 4, method="kaminpar"))
+    assert re.search(r"parts by kaminpar: METIS takes some .* GB, where 0.025 GB are free", caplog.text)
     free = 1 << 40
     monkeypatch.setattr(metis, "_BYTES", 1 << 30)
-    assert np.array_equal(partition_graph(graph, 4), enough)  # the same, in a process of its own
+    assert np.array_equal(
+        partition_graph(graph, 4, method="metis"), enough
+    )  # the same, in a process of its own
 
 
 def test_an_end_that_metis_does_not_explain_says_both_causes(monkeypatch):

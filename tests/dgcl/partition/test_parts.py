@@ -15,6 +15,8 @@ from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices, real_graph
 from tests.samples import named
 
+FEW_EDGES_CUT = pytest.mark.parametrize("method", ["metis", "kaminpar", "streaming"])
+
 
 def machine(places: list[tuple[int, int]]) -> Topology:
     """Devices at (machine, socket), all joined to one switch."""
@@ -52,7 +54,7 @@ def test_every_part_has_vertices(drawn: tuple[int, np.ndarray], num_parts: int, 
     sizes = np.bincount(part, minlength=num_parts)
     assert len(sizes) == num_parts
     assert np.count_nonzero(sizes) == min(num_nodes, num_parts)
-    if method != "metis":
+    if method in ("random", "range"):
         assert sizes.max() - sizes.min() <= 1
     np.testing.assert_array_equal(part, partition_graph(graph, num_parts, method=method, seed=seed))
 
@@ -68,10 +70,22 @@ def test_random_depends_on_the_seed():
     assert (first != second).any()
 
 
-def test_metis_finds_the_cliques():
-    part = partition_graph(cliques(4, 30), 4)
+@FEW_EDGES_CUT
+def test_few_edges_cut_finds_the_cliques(method: str):
+    part = partition_graph(cliques(4, 30), 4, method=method)
     assert all(len(set(part[k::4])) == 1 for k in range(4))
     assert len(set(part[:4])) == 4
+
+
+@FEW_EDGES_CUT
+def test_levels_and_targets_of_every_method(method: str):
+    """A machine of one device and one of three: a quarter of 40 cliques in a chain is on the first."""
+    part = partition_graph(
+        cliques(40, 20, chain=4), 4, topology=machine([(0, 0)] + [(1, 0)] * 3), method=method
+    )
+    sizes = np.bincount(part, minlength=4)
+    assert sizes.max() <= 1.04 * 200
+    assert sizes.min() >= 100
 
 
 @named(
@@ -106,12 +120,14 @@ def test_uneven_machines_get_their_share():
     assert sizes.max() <= 1.05 * 1000
 
 
-@pytest.mark.parametrize("tolerance", [0.01, 0.2])
-def test_vertex_weights_are_balanced(tolerance: float):
+@named(
+    "method, tolerance", {"close": ("metis", 0.01), "loose": ("metis", 0.2), "kaminpar": ("kaminpar", 0.05)}
+)
+def test_vertex_weights_are_balanced(method: str, tolerance: float):
     rng = np.random.default_rng(0)
     graph = as_graph(rng.integers(0, 4000, (2, 20_000)), num_nodes=4000)
     weights = np.where(np.arange(4000) < 1000, 9, 1)
-    part = partition_graph(graph, 4, vertex_weights=weights, balance_tolerance=tolerance)
+    part = partition_graph(graph, 4, method=method, vertex_weights=weights, balance_tolerance=tolerance)
     assert np.bincount(part, weights=weights).max() <= (1 + tolerance) * weights.sum() / 4 + 9
 
 
@@ -147,16 +163,22 @@ def test_as_many_parts_as_vertices_or_more(num_nodes: int, method: str, caplog):
         "star": np.stack([np.zeros(39, int), np.arange(1, 40)]),
     },
 )
-@pytest.mark.parametrize("num_parts", [2, 7, 39])
-def test_graphs_that_metis_dislikes(edges: np.ndarray, num_parts: int):
-    part = partition_graph(as_graph(edges, num_nodes=40), num_parts)
+@pytest.mark.parametrize(
+    "method, num_parts", [("metis", 2), ("metis", 7), ("metis", 39), ("kaminpar", 39), ("streaming", 39)]
+)
+def test_graphs_that_metis_dislikes(edges: np.ndarray, method: str, num_parts: int):
+    part = partition_graph(as_graph(edges, num_nodes=40), num_parts, method=method)
     assert set(part.tolist()) == set(range(num_parts))
 
 
 @named(
     "options, error, message",
     {
-        "method": ({"method": "spectral"}, ValueError, "metis, random, range.*'spectral'"),
+        "method": (
+            {"method": "spectral"},
+            ValueError,
+            "metis, kaminpar, streaming, random, range.*'spectral'",
+        ),
         "no-parts": ({"num_parts": 0}, ValueError, "num_parts must be an integer from 1"),
         "float-parts": ({"num_parts": 2.0}, TypeError, "num_parts must be an integer"),
         "seed": ({"seed": -1}, ValueError, "seed must be an integer from 0"),
@@ -166,7 +188,11 @@ def test_graphs_that_metis_dislikes(edges: np.ndarray, num_parts: int):
         "negative-weights": ({"vertex_weights": [-1] * 9}, ValueError, r"must be >= 0 \(got -1\)"),
         "float-weights": ({"vertex_weights": [0.5] * 9}, TypeError, "must hold integers"),
         "heavy-weights": ({"vertex_weights": [2**61] * 9}, ValueError, "scale them down"),
-        "unused": ({"vertex_weights": [1] * 9, "method": "range"}, ValueError, "go with method 'metis'"),
+        "unused": (
+            {"vertex_weights": [1] * 9, "method": "range"},
+            ValueError,
+            "go with method 'auto' or 'metis' or",
+        ),
         "tolerance": ({"balance_tolerance": 0}, ValueError, "balance_tolerance must be a positive number"),
     },
 )
@@ -202,7 +228,7 @@ def test_a_bad_balance_is_refused():
     graph = as_graph(np.array([[0, 1], [1, 0]]), num_nodes=2)
     with pytest.raises(ValueError, match="balance must be one of vertices, edges"):
         balance_weights(graph, "rows", "metis")
-    with pytest.raises(ValueError, match="goes with partition method 'metis'"):
+    with pytest.raises(ValueError, match="goes with partition method 'auto' or 'metis' or 'kaminpar'"):
         balance_weights(graph, "edges", "random")
 
 

@@ -96,7 +96,7 @@ def key(
     world_size: int = 3,
     topology: Any = "uniform",
     part: Any = None,
-    partition: str = "metis",
+    partition: str = "auto",
     method: str = "auto",
     **options: Any,
 ) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""A partitioner in a process of its own: where it crashes or wants more memory than is free, it alone ends."""
+
+import ctypes
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+
+def run_apart(
+    call: Callable[..., Ids],
+    arrays: Sequence[NDArray[Any]],
+    arguments: Sequence[Any],
+    free: int,
+    about: str,
+) -> Ids:
+    """What a function of a module makes of a file in memory and its arguments, in another process.
+
+    Args:
+        call: gets the path of the file, and the arguments.
+        arrays: what is in the file, one after the other.
+        arguments: as Python writes them.
+        free: bytes that the process may take, less a tenth.
+        about: what it does, for messages.
+
+    Raises:
+        MemoryError: it ended without a result.
+    """
+    with open(os.memfd_create("dgcl-graph"), "wb", buffering=0) as file:
+        for array in arrays:
+            array.tofile(file)
+        path = f"/proc/self/fd/{file.fileno()}"
+        command = (
+            f"from {call.__module__} import {call.__name__} as call;from dgcl.partition.apart import serve;"
+        )
+        command += f"serve(call, {free * 9 // 10}, {path!r}, *{list(arguments)!r})"
+        process = subprocess.Popen(
+            [sys.executable, "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[file.fileno()],
+        )
+        try:
+            labels, text = process.communicate()
+        finally:
+            process.kill()
+            process.wait()
+    if not process.returncode:
+        return np.frombuffer(labels, np.int64).copy()
+    why = re.sub(r"\x1b\[\d+m", "", text.decode(errors="replace")).strip().rpartition("\n")[2][-200:]
+    raise MemoryError(
+        f"{about} wants more memory than the {free} bytes that are free. Ways out: (1) partition='kaminpar' (a tenth of"
+        " METIS's memory; pip install 'dgcl[kaminpar]'), 'streaming', 'random' or 'range' (on the command line"
+        " --partition; of an Offload chunk_by='range'), (2) give part, (3) free memory."
+        f" Its process: exit status {process.returncode}, {why}"
+    )
+
+
+def serve(call: Callable[..., Ids], limit: int, *arguments: Any) -> None:
+    """Run a partitioner for another process; labels leave through standard output."""
+    ctypes.CDLL(None).prctl(
+        1, signal.SIGKILL
+    )  # PR_SET_PDEATHSIG: compiled code heeds no signal of the other's end
+    output = os.dup(1)
+    os.dup2(2, 1)  # partitioners print
+    taken = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + limit, resource.RLIM_INFINITY))
+    with open(output, "wb") as answer:
+        answer.write(call(*arguments).data)
