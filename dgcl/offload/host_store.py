@@ -12,7 +12,6 @@ Files that live and files that wait never take more than those that lived at one
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import stat
@@ -38,7 +37,6 @@ ROWS_HELD = ("inputs", "results", "aggregates", "gradients")
 
 Rows = slice | Tensor
 _BRIDGED = 16 << 10  # bytes between stretches that are asked for together
-_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
 
 class HostStore:
@@ -271,17 +269,6 @@ class _MappedFile(mmap.mmap):
         descriptor, self.descriptor = getattr(self, "descriptor", -1), -1
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def return_freed_memory() -> None:
-    """Let the C library return what is free to the system, and from now on blocks of 128 KiB as they are freed.
-
-    In the whole process. glibc otherwise keeps blocks of up to 32 MiB for later, and those of the size of a chunk's
-    rows make holes of one another: three times the memory that is in use was seen. Elsewhere nothing happens.
-    """
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 17)
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _is_in_memory(folder: Path) -> bool:

@@ -19,7 +19,7 @@ from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.description import OffloadMemory, describe, offload_memory
 from dgcl.offload.evaluation import evaluate
-from dgcl.offload.host_store import HostStore, return_freed_memory
+from dgcl.offload.host_store import HostStore
 from dgcl.offload.keeping import ConstantAggregates, Keeping
 from dgcl.offload.layer import LayerCall, Machinery
 from dgcl.offload.layer_function import run_layer
@@ -39,6 +39,7 @@ from dgcl.offload.refusals import (
 from dgcl.offload.slots import Mover
 from dgcl.planner.options import PlanOptions
 from dgcl.prepare.sizes import as_bytes
+from dgcl.ranks.freed_memory import return_freed_memory
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.whole_rows import agree, dispatch_rows
 from dgcl.topology.free_memory import available_memory

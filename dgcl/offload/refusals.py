@@ -13,6 +13,7 @@ from dgcl.nn.inexact import inexact_in_part
 from dgcl.offload.chunks import CHUNK_BY, MOST_CHUNKS
 from dgcl.offload.description import OffloadMemory
 from dgcl.planner import METHODS, PlanOptions
+from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.whole_rows import agree, require_same
@@ -196,6 +197,11 @@ def check_offload(
     if (chunks is None) == (memory_limit is None):
         raise ValueError(
             f"one of chunks and memory_limit must be given (got chunks={chunks!r} and memory_limit={memory_limit!r})"
+        )
+    if context.keeps_memory and (memory_limit is not None or not store_cached):
+        raise ValueError(
+            "memory_limit and store_cached=False go without keep_memory=True (of dgcl.init or dgcl.launch), by which the"
+            " process keeps what chunks have freed; leave one of them out"
         )
     if chunks is not None:
         check_index(chunks, "chunks", 1, MOST_CHUNKS)

@@ -32,12 +32,14 @@ class _Context(threading.local):
         control: Set by :func:`dgcl.init`.
         communicator: The one built last, a :class:`dgcl.Communicator`.
         opened: All that it built and that still live; :func:`dgcl.launch` closes what a rank leaves open.
+        keeps_memory: Whether its process keeps the memory that is freed.
     """
 
     def __init__(self) -> None:
         self.control: Control | None = None
         self.communicator: Any = None
         self.opened: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.keeps_memory = False
 
     def require_control(self) -> Control:
         """The control plane; an error before :func:`dgcl.init`."""

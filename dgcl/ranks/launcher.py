@@ -8,6 +8,8 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +17,11 @@ from typing import Any, Literal
 from dgcl.errors import CommError
 from dgcl.ranks.context import OpenCommunicator, context
 from dgcl.ranks.control import SingleControl
+from dgcl.ranks.freed_memory import keeping, one_heap
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import default_backends
 from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
-from dgcl.topology.checks import check_choice, check_index, check_num_devices, check_number
+from dgcl.topology.checks import check_choice, check_flag, check_index, check_num_devices, check_number
 
 _SETUP_TIMEOUT = 1800.0
 _MOST_THREADS = 1024  # of a rank; torch fails or hangs with many more
@@ -32,6 +35,7 @@ def launch(
     ranks: Literal["threads", "processes"] = "threads",
     timeout: float = _SETUP_TIMEOUT,
     threads_per_rank: int | None = None,
+    keep_memory: bool = False,
 ) -> list[Any]:
     """Run ``function(*args)`` on ``num_ranks`` ranks and return their results in rank order.
 
@@ -48,6 +52,8 @@ def launch(
         timeout: Seconds that ranks wait for each other during set-up, default 1800.
         threads_per_rank: Threads that torch uses in each rank; None for the rank's share of this host's cores,
             at least 1 and not more than torch uses here.
+        keep_memory: Have the ranks' processes keep the memory that they free, as in :func:`dgcl.init`; this one where
+            ranks are threads, until all have returned, which helps only where it has had no other threads before.
 
     Raises:
         Exception: What the first rank to fail raised, with its traceback in a note; the other ranks stop.
@@ -63,6 +69,7 @@ def launch(
 
     check_choice(ranks, "ranks", ("threads", "processes"))
     check_number(timeout, "timeout", positive=True)
+    check_flag(keep_memory, "keep_memory")
     if (
         threads_per_rank is not None
         and not 1 <= check_index(threads_per_rank, "threads_per_rank") <= _MOST_THREADS
@@ -71,9 +78,11 @@ def launch(
             f"threads_per_rank must be an integer from 1 to {_MOST_THREADS} (got {threads_per_rank})"
         )
     num_threads = fair_threads(num_ranks) if threads_per_rank is None else threads_per_rank
+    if keep_memory:
+        function = partial(keeping, function)
     if ranks == "processes":
         return _launch_processes(function, num_ranks, args, timeout, num_threads)
-    with threads_restored():
+    with threads_restored(), one_heap() if keep_memory else nullcontext():
         return _launch_threads(function, num_ranks, args, timeout, num_threads)
 
 

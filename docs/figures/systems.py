@@ -20,7 +20,7 @@ from dgcl.advisor.counts import Candidates
 from dgcl.advisor.model import read_model
 from dgcl.advisor.spelling import read_strategy
 from dgcl.graph import Graph
-from dgcl.offload.host_store import return_freed_memory
+from dgcl.ranks.freed_memory import return_freed_memory
 from dgcl.partition import partition_graph
 from dgcl.planner import Relation
 from dgcl.topology import resolve_topology
