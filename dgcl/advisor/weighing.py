@@ -45,7 +45,7 @@ def weigh(candidates: Candidates, limit: int | None, rates: Rates) -> Advice:
     fitting = [row for row in rows if not row.refused]
     way = planned(model.row_bytes)
     shared = set()  # what is planned for one serves all that exchange the same rows
-    for row in () if candidates.part is None else _worth_planning(fitting):  # sizes alone are no plan's worth
+    for row in _worth_planning(fitting):
         shared.add(counts[row].exchanges)
         for other in fitting:
             if counts[other].exchanges in shared:
@@ -130,6 +130,8 @@ def _reason(row: Row, chosen: Row, fastest: Row) -> str:
     if row.state == "=":
         return f"as fast, within the model's error; {chosen.strategy} is simpler"
     mine, theirs = row.seconds, chosen.seconds
+    if row.planner == "direct" and mine.exchange:
+        return f"not planned: the time is of a direct plan; no plan takes less than {in_seconds(row.bound_seconds)}"
     binds = max(TIMES, key=lambda name: getattr(mine, name) - getattr(theirs, name))
     if binds == "copies":
         return (
