@@ -21,7 +21,7 @@ from dgcl.advisor.model import read_model
 from dgcl.advisor.rates import Rates
 from dgcl.advisor.spelling import Description
 from dgcl.bench.epochs import epoch
-from dgcl.planner.synthetic import GraphShape
+from dgcl.planner.synthetic import SHAPES, GraphShape
 from dgcl.topology import Connection, Device, Topology
 
 RNG = np.random.default_rng(3)
@@ -221,6 +221,14 @@ def test_the_working_and_comparisons():
     assert "elements sent" not in working(found, [halo, cover])
     with patch("dgcl.workers.cover.MOST", (-1, 0)):
         assert "rows more than a minimum cover" in advice().row("cover").why
+
+
+def test_sizes_alone_are_planned():
+    found = advise(SHAPES["com-orkut"].scaled(0.01), model="gcn:128,128,128", topology="dgx1")
+    counted = [row for row in found.rows if row.layers]
+    assert [row.planner for row in counted] == ["auto"] * 4
+    for row in counted:
+        assert row.bound_seconds <= row.seconds.total < 1.1 * row.bound_seconds
 
 
 def test_papers_sizes_on_four_cards_of_80_gb():
