@@ -67,6 +67,7 @@ def offload_memory(
     graphs: int,
     *,
     training: bool,
+    taken: int,
 ) -> OffloadMemory:
     """What one rank's rows take.
 
@@ -76,11 +77,15 @@ def offload_memory(
         itemsize: Bytes of an element.
         graphs: Bytes of the chunks' graphs that are kept.
         training: With a backward.
+        taken: Bytes that layers took so far, with slots, at most; 0: none was computed.
     """
     device = host = kept = None
     if widths:
         num_rows = sum(map(len, arrangement.rows))
         device = arrangement.device.bytes(widths, itemsize, training=training)
+        if taken:
+            slots = min(device.slots, taken)
+            device = DeviceBytes(0, slots, 0, 0, device.arrivals, device.edges, inside=taken - slots)
         host, kept = (
             host_bytes(num_rows, widths, itemsize, kept=each, training=training) for each in (False, True)
         )

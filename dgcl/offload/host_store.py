@@ -88,7 +88,7 @@ class HostStore:
             return torch.empty(shape, dtype=dtype, device="cpu")
         self._settle()
         if self.folder is None:
-            memory: np.ndarray[Any, Any] = torch.empty(num_bytes, dtype=torch.uint8, device="cpu").numpy()
+            memory: np.ndarray[Any, Any] = np.empty(num_bytes, np.uint8)  # of which allocations know nothing
         else:
             file = self._file(num_bytes)
             memory = np.frombuffer(file, np.uint8, num_bytes)

@@ -63,7 +63,8 @@ class _Layer(torch.autograd.Function):
 def _telling(call: LayerCall) -> Iterator[None]:
     """Tell the other ranks at once where this one fails."""
     try:
-        yield
+        with call.machinery.allocations:
+            yield
     except BaseException as error:
         call.machinery.fail(f"{call} failed with {type(error).__name__}: {error}")
         raise

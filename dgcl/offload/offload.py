@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.offload.account import Account
+from dgcl.offload.allocations import Allocations
 from dgcl.offload.arranging import Request, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
@@ -161,6 +163,11 @@ class Offload(Handle):
             self._transport = connect_rows(
                 arrangement.tables.programs, comm.control, comm.timeout, comm.device
             )
+        self._allocations = None
+        if widths is not None:
+            device = arrangement.device.bytes(widths, dtype.itemsize)
+            left = request.memory_limit and request.memory_limit - device.arrivals - device.edges
+            self._allocations = Allocations(left, comm.device)
         self._machinery = Machinery(
             comm.rank,
             comm.device,
@@ -171,6 +178,7 @@ class Offload(Handle):
             Mover(self.store, self._transport, self.account, prefetch),
             self.account,
             comm.world_size > 1 and not comm.control.has_group,
+            self._allocations or nullcontext(),
             comm.next_dropout_call,
             self.leave,
         )
@@ -355,8 +363,9 @@ class Offload(Handle):
             check_widths(widths)
         widths, itemsize = widths or self._widths, dtype.itemsize if dtype else self._itemsize
         return offload_memory(
-            self._arrangement, self.store, self.account, widths, itemsize, self._graphs, training=training
-        )
+            self._arrangement, self.store, self.account, widths, itemsize, self._graphs, training=training,
+            taken=self._allocations.peak if self._allocations else 0,
+        )  # fmt: skip
 
     @property
     def host_peak(self) -> int:

@@ -10,12 +10,13 @@ in chunks, with rows of w = d_l and of w' = d_{l+1} elements::
     arrivals    rows that come from, or go to, other ranks in one batch, w each, twice: as they leave and as they arrive
     edges       of the chunk that has most
 
-What a layer makes inside itself (a row for each edge, say) depends on the layer and is not in it.
+What a layer makes inside itself (a row for each edge, say) depends on the layer. It is counted when it is computed
+(:mod:`dgcl.offload.allocations`).
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -40,7 +41,11 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class DeviceBytes(_Sizes):
-    """Bytes of a rank's device memory, by name, while one layer is computed or differentiated."""
+    """Bytes of a rank's device memory, by name, while one layer is computed or differentiated.
+
+    Attributes:
+        inside: In place of loads, sources and outputs, once layers were computed: all that they took beside slots.
+    """
 
     loads: int
     slots: int
@@ -48,6 +53,7 @@ class DeviceBytes(_Sizes):
     outputs: int
     arrivals: int
     edges: int
+    inside: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)

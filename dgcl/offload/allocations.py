@@ -1,0 +1,52 @@
+"""Counts what layers take while they are computed, chunk by chunk, and holds them to a limit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import finalize
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Allocations(TorchDispatchMode):
+    """Counts bytes of the tensors that operations make, for as long as they live.
+
+    Args:
+        limit: Bytes that they may take; None: any.
+        device: Where; what is elsewhere does not count.
+
+    Attributes:
+        now, peak: Bytes that live, and the most so far.
+    """
+
+    def __init__(self, limit: int | None, device: torch.device) -> None:
+        super().__init__()
+        self.limit, self.device, self.now, self.peak = limit, device.type, 0, 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operation; its results have memory of their own where no argument has the same."""
+        result = func(*args, **(kwargs or {}))
+        before = {id(storage) for storage in _storages((args, kwargs))}
+        for storage in _storages(result):
+            if id(storage) not in before and storage.device.type == self.device:
+                self._add(storage.nbytes())
+                finalize(storage, self._add, -storage.nbytes()).atexit = False
+        if self.limit is not None and self.now > self.limit:
+            raise ValueError(
+                f"memory_limit: a chunk takes more than the {self.limit} bytes that are left for slots, rows and what the"
+                " layer makes of them. Ways out: (1) chunks= a larger number, instead of memory_limit, (2) a larger"
+                " memory_limit, (3) aggregate=, so that edges have no rows of their own"
+            )
+        return result
+
+    def _add(self, num_bytes: int) -> None:
+        self.now += num_bytes
+        self.peak = max(self.peak, self.now)
+
+
+def _storages(values: Any) -> list[Any]:
+    return [each.untyped_storage() for each in tree_leaves(values) if isinstance(each, Tensor)]
