@@ -16,8 +16,8 @@ class PlanOptions:
     Attributes:
         row_bytes: bytes of one vertex row, >= 1. It matters for the choice of stages where connections have latency.
         seed: breaks ties where a planner draws; recorded in the plan.
-        time_limit: seconds of planning after which the best plan so far is returned; None: until done. With
-            a limit two calls may give different plans.
+        time_limit: seconds of this process's processor time after which the best plan so far is returned, so that other
+            work on the machine costs no quality; None: until done. With a limit two calls may give different plans.
         gap: stop early once the plan is within this fraction of the proven bound.
     """
 

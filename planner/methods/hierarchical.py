@@ -129,7 +129,7 @@ def best_trees(
     Args:
         relation, topology, options: as of a planner.
         times: the bounds by stages.
-        deadline: on the clock of time.perf_counter.
+        deadline: on the clock of time.process_time.
         needed: whether trees are needed even if the deadline is over.
         beat: seconds of another plan; patterns that cannot be faster are not tried.
     """
@@ -221,7 +221,7 @@ def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, 
             continue
         if least[pattern] >= beat:
             break
-        if best is not None and time.perf_counter() + BLIND * best.slowest / work.share > deadline:
+        if best is not None and time.process_time() + BLIND * best.slowest / work.share > deadline:
             break
         latency = _latency(work, pattern)
         bytes_alone = np.array(
@@ -267,12 +267,12 @@ def _passes(
     size = (work.machines.inverse.shape[0], room.shape[0])
     loads = Loads(np.zeros(size), np.zeros(size), room)
     for _ in range(most):
-        started = time.perf_counter()
+        started = time.process_time()
         result = _run_pass(work, loads, edges, deadline, latency)
         if result is None:
             break
         edges = result
-        now = time.perf_counter()
+        now = time.process_time()
         slowest = max(slowest, now - started)
         used = np.where(loads.busy > TINY * loads.room, loads.wait + loads.busy, 0.0)
         length = np.maximum(used.max(axis=0), latency)
@@ -308,10 +308,10 @@ def _run_pass(
     ptr = np.zeros(num + 1, np.int64)
     src, dst, stage = np.empty((3, 3 * work.deliveries), np.int32)  # pages that are not used take no memory
     piece = min(EDGES, 1 + work.deliveries // FOLLOWED)
-    start, begun, blindly, due = 0, time.perf_counter(), False, num / FOLLOWED
+    start, begun, blindly, due = 0, time.process_time(), False, num / FOLLOWED
     least = np.where(latency < work.far, loads.room, (1.0 + TIGHT) * work.farthest)
     while start < num:
-        left, passed = deadline - time.perf_counter(), time.perf_counter() - begun
+        left, passed = deadline - time.process_time(), time.process_time() - begun
         rest = passed * (num - start) / start if start else 0.0  # at this pace
         if again and (left < 0.0 or (start > num * TRIED and rest > left)):
             return None

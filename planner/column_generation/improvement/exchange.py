@@ -201,7 +201,7 @@ def improve(
         latency_unit: rows per GB/s in a second (1e9 / row_bytes), to bring latencies into that unit.
         thorough: try every schedule, forwards and backwards, again and again while that helps; for many
             trees, while it helps at a good pace.
-        deadline: on the clock of time.perf_counter.
+        deadline: on the clock of time.process_time.
     """
     if trees.num_trees == 0:
         return trees
@@ -220,7 +220,7 @@ def improve(
         load(smooth, forest)
         since += 1
         for sharpness in SCHEDULES[(at // 2 if thorough else at) % len(SCHEDULES)]:
-            if best_time <= enough or time.perf_counter() > deadline:
+            if best_time <= enough or time.process_time() > deadline:
                 break
             passes = PASSES if few or thorough else PASSES // 2
             beta = np.full(num_stages, sharpness / unit)

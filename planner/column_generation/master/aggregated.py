@@ -74,7 +74,7 @@ def solve_aggregated(
         kind: (C,) from `direction_kinds`.
         num_stages: K.
         aim: a rough idea of a good plan's time, rows per GB/s, > 0.
-        deadline: on the clock of time.perf_counter; then the solution over the answers so far.
+        deadline: on the clock of time.process_time; then the solution over the answers so far.
 
     Returns:
         None if not every row can arrive in so many stages.
@@ -104,14 +104,14 @@ def solve_aggregated(
         score += STEP * num_stages / aim / np.sqrt(t + 1.0) * price_out(soft_weights(score))
         if values[-1] == np.inf:
             return None
-        if time.perf_counter() > deadline:
+        if time.process_time() > deadline:
             break
     for iteration in range(MAX_PROGRAMS):
         num = len(times)
         columns = Columns(np.array(times), np.array(hops), np.zeros(num, np.int64), np.arange(num))
         solution = solve_master(columns, 1, float(routes.base.max()))
         best = int(np.argmax(values))
-        late = iteration == MAX_PROGRAMS - 1 or time.perf_counter() > deadline
+        late = iteration == MAX_PROGRAMS - 1 or time.process_time() > deadline
         if late or solution.time <= (1.0 + MAX_GAP) * values[best]:
             break
         for blend in BLENDS:

@@ -162,7 +162,7 @@ class StageProgram:
             last = first + (last - first) // every * every
             mean = self._run_rounds(score, first, last, STEP / aim, every, deadline)
             first = last
-            if time.perf_counter() > deadline:
+            if time.process_time() > deadline:
                 return
         self._try_center(mean)
 
@@ -210,7 +210,7 @@ class StageProgram:
             hopeless: give up when `bound` shows that no plan of this many stages is below.
             steps: largest number of iterations.
             progress: give up when an iteration takes off less than this share of the distance to the floor.
-            deadline: on the clock of time.perf_counter; no iteration begins later.
+            deadline: on the clock of time.process_time; no iteration begins later.
         """
         if self.solution is None:
             self.solve_master_program()
@@ -219,7 +219,7 @@ class StageProgram:
         for _ in range(steps):
             if self.solution.time <= (1.0 + tolerance) * max(floor, self.bound) or self.bound >= hopeless:
                 return
-            if since >= MAX_STALLED or time.perf_counter() > deadline:
+            if since >= MAX_STALLED or time.process_time() > deadline:
                 return
             self.price_columns(aim)
             self.solve_master_program()
@@ -261,7 +261,7 @@ class StageProgram:
                 self._columns = fresh if self._columns is None else self._columns.joined(fresh)
             score += step / np.sqrt(t + 1.0) * times.sum(axis=0)
             mean += weight
-            if kept and time.perf_counter() > deadline:
+            if kept and time.process_time() > deadline:
                 break
         return mean / mean.sum(axis=1, keepdims=True)
 

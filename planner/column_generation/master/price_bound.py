@@ -113,7 +113,7 @@ def price_bound(
         tolerance: relative; stop when the bound is this near to the best that prices can prove.
         rounds: of multiplicative weights.
         steps: largest number of linear programs.
-        deadline: on the clock of time.perf_counter.
+        deadline: on the clock of time.process_time.
     """
     quotient = _contract(relation, arrays, np.asarray(node_of, np.int64), factor)
     num_directions, nodes = arrays.bandwidth.shape[0], quotient.start.shape[0]
@@ -130,7 +130,7 @@ def price_bound(
             best, best_weight = value, weight
         if t % every == every - 1:
             samples.append(times)
-            if time.perf_counter() > deadline:
+            if time.process_time() > deadline:
                 break
         score += STEP / aim / np.sqrt(t + 1.0) * times.sum(axis=0)
     if (
@@ -139,7 +139,7 @@ def price_bound(
         return PriceBound(np.inf, best_weight)
     columns, solution = _columns(np.array(samples)), None
     for _ in range(steps):
-        if time.perf_counter() > deadline:
+        if time.process_time() > deadline:
             break
         solution = solve_master(columns, nodes, 0.0, solution)
         if solution.time <= max(best, known) * (1.0 + tolerance):
@@ -231,7 +231,7 @@ def bound_within_groups(
     """
     arrays = topology.arrays()
     for group in space.groups:
-        if group.shape[0] >= MAX_NODES or time.perf_counter() > deadline:
+        if group.shape[0] >= MAX_NODES or time.process_time() > deadline:
             continue
         nodes = np.full(relation.world_size, group.shape[0])
         nodes[group] = np.arange(group.shape[0])

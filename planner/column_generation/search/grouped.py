@@ -91,7 +91,7 @@ class CoordinateDescent:
 
         Args:
             enough: stop when the plan takes no longer than this, in rows per GB/s.
-            deadline: on the clock of time.perf_counter.
+            deadline: on the clock of time.process_time.
         """
         sharpness = SHARPNESS[min(self.num_passes, len(SHARPNESS) - 1)]
         num = int(self._forest.used[0])
@@ -103,7 +103,7 @@ class CoordinateDescent:
             reached = exchange(
                 self._instance, self._choices, self._forest, self._smooth, beta, enough, 1, low, low + step, False
             )  # fmt: skip
-            if reached <= enough or time.perf_counter() > deadline:
+            if reached <= enough or time.process_time() > deadline:
                 break
         self._forest = compact(self._forest)
         self.num_passes += 1
@@ -126,7 +126,7 @@ class CoordinateDescent:
         step = max(MIN_BATCH, -(-num // BATCHES))
         low = 0
         while low < num:
-            step = num if time.perf_counter() > deadline else step
+            step = num if time.process_time() > deadline else step
             busy = np.zeros_like(aggregated.busy)
             add_busy_times(rows, routes, busy)
             ahead = CORRECTION * (busy - done / total * aggregated.busy) / length[:, None]
@@ -180,7 +180,7 @@ def best_grouped_plan(
         enough: stop when a plan takes no longer than this.
         latency_unit: rows per GB/s in a second (1e9 / row_bytes).
         thorough: allow more passes, whatever the work.
-        deadline: on the clock of time.perf_counter; the first pass that it interrupts is the last.
+        deadline: on the clock of time.process_time; the first pass that it interrupts is the last.
         needed: whether a plan is needed even if none can be found before the deadline.
     """
     kind = direction_kinds(arrays)
@@ -190,12 +190,12 @@ def best_grouped_plan(
     work = 0  # (bundle, stage) pairs in passes so far
     for num_stages in numbers:
         last = num_stages == numbers[-1]
-        if (best is not None or not needed) and time.perf_counter() > deadline:
+        if (best is not None or not needed) and time.process_time() > deadline:
             break
         aggregated = solve_aggregated(problem, kind, num_stages, aim, deadline)
         if aggregated is None or (not last and aggregated.busy.max(axis=1).sum() > (1.0 + FAR) * floor):
             continue
-        if (best is not None or not needed) and time.perf_counter() > deadline:
+        if (best is not None or not needed) and time.process_time() > deadline:
             break
         descent = CoordinateDescent(problem, bundles, arrays, aggregated, latency_unit, deadline)
         before = np.inf
@@ -204,7 +204,7 @@ def best_grouped_plan(
         ):
             descent.run_pass(enough, deadline)
             work += num_stages * bundles.source.shape[0]
-            if time.perf_counter() > deadline or (work > WORK and descent.num_passes > 1 and not thorough):
+            if time.process_time() > deadline or (work > WORK and descent.num_passes > 1 and not thorough):
                 break
             if (
                 not last
@@ -217,6 +217,6 @@ def best_grouped_plan(
                 break
             before = descent.time
         best = descent if best is None or descent.time < best.time else best
-        if time.perf_counter() > deadline or best.time <= (1.0 + FAIR) * floor or work > WORK:
+        if time.process_time() > deadline or best.time <= (1.0 + FAIR) * floor or work > WORK:
             break
     return best

@@ -74,7 +74,7 @@ class Incumbent:
     """The best plan and the best bound so far."""
 
     def __init__(self, relation: Relation, topology: Topology, options: PlanOptions, effort: Effort) -> None:
-        started, worked = time.perf_counter(), time.process_time()
+        started = time.process_time()
         self.relation, self.topology, self.options, self.effort = relation, topology, options, effort
         self.arrays, self.unit = topology.arrays(), options.row_bytes / GIGA  # seconds in one row per GB/s
         self.stage_times: StageTimes | None = None
@@ -87,9 +87,7 @@ class Incumbent:
         limit = np.inf if options.time_limit is None else 0.9 * options.time_limit
         if relation.world_size > MANY_DEVICES:
             links, deliveries = self.arrays.num_links, int(relation.num_dests().sum())
-            # Where others use the processors, what comes after will take so many times longer, too.
-            busy = (time.perf_counter() - started) / max(time.process_time() - worked, 1e-9)
-            limit -= max(1.0, busy) * (AFTER_LINK * links + AFTER_DELIVERY * deliveries)
+            limit -= AFTER_LINK * links + AFTER_DELIVERY * deliveries
         self.deadline = started + limit
         self.direct_seconds = direct_seconds(relation, topology, options.row_bytes)
         self.seconds = np.inf
@@ -125,7 +123,7 @@ class Incumbent:
 
     def is_late(self) -> bool:
         """Tell whether the time limit is over and a plan has been found."""
-        return self.seconds < np.inf and time.perf_counter() > self.deadline
+        return self.seconds < np.inf and time.process_time() > self.deadline
 
     def trees(self) -> Trees:
         """Return the best plan with the best bound."""

@@ -52,7 +52,7 @@ def best_whole_plan(
         num_stages: stages that may be used.
         latency_unit: rows per GB/s in a second (1e9 / row_bytes).
         scale: about how long the plan takes, in rows per GB/s; the solver's tolerances are absolute.
-        deadline: on the clock of time.perf_counter; then the solver stops with the best that it has.
+        deadline: on the clock of time.process_time; then the solver stops with the best that it has.
     """
     options = [
         (c, edges)
@@ -128,7 +128,7 @@ def _solve(
     ).tocsc()
     limit: dict[str, float] = {"node_limit": NODE_LIMIT, "mip_rel_gap": 1e-6}
     if deadline < np.inf:
-        limit["time_limit"] = max(0.0, deadline - time.perf_counter())
+        limit["time_limit"] = max(0.0, deadline - time.process_time())
     solution = milp(
         np.concatenate([np.zeros(num), np.ones(num_stages), np.zeros(len(switch))]),
         integrality=np.concatenate([np.full(num, whole), np.zeros(num_stages), np.ones(len(switch))]),
