@@ -49,10 +49,9 @@ def init(
             1800 by default, and, of a default group that is made here, in its operations.
         keep_memory: Have this process keep the memory that it frees, up to twice as much as without; the kernel clears
             fewer pages, which is a quarter of an epoch with rows of tens of megabytes. Needs glibc; else it does
-            nothing. In the first call alone.
+            nothing. Give it before rows are allocated; ranks of :func:`dgcl.launch` get it there.
 
     Raises:
-        ValueError: ``keep_memory`` on a rank that is initialised already.
         CommError: Ranks have not come in time; by their names.
     """
     import torch.distributed as dist
@@ -61,12 +60,9 @@ def init(
     import dgcl.transport.connect  # noqa: F401
 
     check_number(timeout, "timeout", positive=True)
-    check_flag(keep_memory, "keep_memory")
-    ranks = None if group is None else as_group(group, "group")
-    if keep_memory and not context.keeps_memory:
-        if context.control is not None:
-            raise ValueError("keep_memory must be given in the first call of dgcl.init, or to dgcl.launch")
+    if check_flag(keep_memory, "keep_memory"):
         keep_freed_memory()
+    ranks = None if group is None else as_group(group, "group")
     if context.control is not None and group is None:
         if isinstance(context.control, GroupControl) and context.control.is_closed:
             context.control = context.control.anew(timeout)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from dgcl.offload.allocations import Allocations
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -31,12 +33,14 @@ class Account:
     Attributes:
         rows, bytes: By kind, one of :data:`KINDS`.
         slots_peak: Bytes of the slots of one layer, the most so far.
+        allocations: Counts all that layers take, where widths are known.
     """
 
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
         self.slots_peak = 0
+        self.allocations: Allocations | None = None
 
     def add(self, kind: str, rows: int, row_bytes: int) -> None:
         """Count rows that moved."""

@@ -1,6 +1,5 @@
 """Counts what layers take while they are computed, chunk by chunk, and holds them to a limit."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import finalize
 
@@ -25,16 +24,14 @@ class Allocations(TorchDispatchMode):
         super().__init__()
         self.limit, self.device, self.now, self.peak = limit, device.type, 0, 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation; its results have memory of their own where no argument has the same."""
         result = func(*args, **(kwargs or {}))
         before = {id(storage) for storage in _storages((args, kwargs))}
         for storage in _storages(result):
             if id(storage) not in before and storage.device.type == self.device:
                 self._add(storage.nbytes())
-                finalize(storage, self._add, -storage.nbytes()).atexit = False
+                finalize(storage, self._add, -storage.nbytes())
         if self.limit is not None and self.now > self.limit:
             raise ValueError(
                 f"memory_limit: a chunk takes more than the {self.limit} bytes that are left for slots, rows and what the"

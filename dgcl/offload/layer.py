@@ -5,7 +5,7 @@ chunk again with gradients, or from its kept aggregate.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,6 @@ class Machinery:
         graphs: Its chunks.
         store, mover, account: Host memory; what moves rows; what counts them.
         ranks_are_threads: Of one process, whose generator they share.
-        allocations: Counts what a layer takes meanwhile.
         next_dropout_call: Numbers the calls of dropout by vertex, as the communicator does.
         fail: Tells the other ranks why this one will not go on.
     """
@@ -48,7 +47,6 @@ class Machinery:
     mover: Mover
     account: Account
     ranks_are_threads: bool
-    allocations: AbstractContextManager[Any]
     next_dropout_call: Callable[[], int]
     fail: Callable[[str], None]
 

@@ -5,7 +5,7 @@ accumulation work as ever.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class _Layer(torch.autograd.Function):
 def _telling(call: LayerCall) -> Iterator[None]:
     """Tell the other ranks at once where this one fails."""
     try:
-        with call.machinery.allocations:
+        with call.machinery.account.allocations or nullcontext():
             yield
     except BaseException as error:
         call.machinery.fail(f"{call} failed with {type(error).__name__}: {error}")

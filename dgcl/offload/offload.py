@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -75,7 +74,8 @@ class Offload(Handle):
     Args:
         comm: The communicator, with ``edges="head"`` and without replicas.
         chunks: Chunks of each rank, 1024 at most. Else ``memory_limit``: as few as are predicted to fit.
-        memory_limit: Bytes of device memory of a rank, a number or "8GB"; with ``widths``.
+        memory_limit: Bytes of device memory of a rank, a number or "8GB"; with ``widths``. A layer that takes more than
+            is left for it raises ValueError.
         widths: Elements of a row of the input and of each layer's result; for ``memory_limit`` and for what
             :meth:`describe` predicts.
         dtype: Of the rows, for the same.
@@ -163,11 +163,10 @@ class Offload(Handle):
             self._transport = connect_rows(
                 arrangement.tables.programs, comm.control, comm.timeout, comm.device
             )
-        self._allocations = None
         if widths is not None:
             device = arrangement.device.bytes(widths, dtype.itemsize)
             left = request.memory_limit and request.memory_limit - device.arrivals - device.edges
-            self._allocations = Allocations(left, comm.device)
+            self.account.allocations = Allocations(left, comm.device)
         self._machinery = Machinery(
             comm.rank,
             comm.device,
@@ -178,7 +177,6 @@ class Offload(Handle):
             Mover(self.store, self._transport, self.account, prefetch),
             self.account,
             comm.world_size > 1 and not comm.control.has_group,
-            self._allocations or nullcontext(),
             comm.next_dropout_call,
             self.leave,
         )
@@ -359,12 +357,13 @@ class Offload(Handle):
             widths, dtype: As for the whole; default: what was given there.
             training: With a backward.
         """
+        counted = None if widths or dtype else self.account.allocations
         if widths is not None:
             check_widths(widths)
         widths, itemsize = widths or self._widths, dtype.itemsize if dtype else self._itemsize
         return offload_memory(
             self._arrangement, self.store, self.account, widths, itemsize, self._graphs, training=training,
-            taken=self._allocations.peak if self._allocations else 0,
+            taken=counted.peak if counted else 0,
         )  # fmt: skip
 
     @property

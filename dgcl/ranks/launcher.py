@@ -8,7 +8,6 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Literal
 from dgcl.errors import CommError
 from dgcl.ranks.context import OpenCommunicator, context
 from dgcl.ranks.control import SingleControl
-from dgcl.ranks.freed_memory import keeping, one_heap
+from dgcl.ranks.freed_memory import keep_freed_memory, keeping, share_heap
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import default_backends
 from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
@@ -53,7 +52,7 @@ def launch(
         threads_per_rank: Threads that torch uses in each rank; None for the rank's share of this host's cores,
             at least 1 and not more than torch uses here.
         keep_memory: Have the ranks' processes keep the memory that they free, as in :func:`dgcl.init`; this one where
-            ranks are threads, until all have returned, which helps only where it has had no other threads before.
+            ranks are threads, for good, which helps only where it has had no other threads before.
 
     Raises:
         Exception: What the first rank to fail raised, with its traceback in a note; the other ranks stop.
@@ -69,20 +68,18 @@ def launch(
 
     check_choice(ranks, "ranks", ("threads", "processes"))
     check_number(timeout, "timeout", positive=True)
-    check_flag(keep_memory, "keep_memory")
-    if (
-        threads_per_rank is not None
-        and not 1 <= check_index(threads_per_rank, "threads_per_rank") <= _MOST_THREADS
-    ):
-        raise ValueError(
-            f"threads_per_rank must be an integer from 1 to {_MOST_THREADS} (got {threads_per_rank})"
-        )
-    num_threads = fair_threads(num_ranks) if threads_per_rank is None else threads_per_rank
-    if keep_memory:
+    num_threads = threads_per_rank
+    if num_threads is None:
+        num_threads = fair_threads(num_ranks)
+    check_index(num_threads, "threads_per_rank", 1, _MOST_THREADS)
+    if check_flag(keep_memory, "keep_memory") or (context.keeps_memory and ranks == "threads"):
         function = partial(keeping, function)
     if ranks == "processes":
         return _launch_processes(function, num_ranks, args, timeout, num_threads)
-    with threads_restored(), one_heap() if keep_memory else nullcontext():
+    if keep_memory:
+        keep_freed_memory()
+        share_heap()
+    with threads_restored():
         return _launch_threads(function, num_ranks, args, timeout, num_threads)
 
 

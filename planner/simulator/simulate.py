@@ -13,6 +13,7 @@ True
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +24,7 @@ from dgcl.planner.arrays import FloatArray, Int64Array
 from dgcl.planner.plan import Plan
 from dgcl.planner.simulator.machine import capacities, links_of, narrowest, routes_of
 from dgcl.planner.simulator.messages import Messages, messages
+from dgcl.topology.checks import check_choice
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -31,6 +33,9 @@ Order = Literal["eager", "neighbours", "barrier"]
 ORDERS: tuple[Order, ...] = ("eager", "neighbours", "barrier")
 Shares = Literal["equal", "bytes"]
 SHARES: tuple[Shares, ...] = ("equal", "bytes")
+
+SECONDS, SOON = 4e-8, 60.0  # of processor time for each message and direction; from where on that is said
+_log = logging.getLogger("dgcl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +124,8 @@ def simulate(
         start: rank -> seconds by which it comes late; nothing flows from or to it before.
         slices: into how many parts the time is cut to say when connections are used; events are then played twice.
 
+    Where it is about to take more than a minute of processor time, a warning says how long.
+
     Raises:
         ValueError: An argument out of range, a pair without a link on ``topology`` (names it), or messages that wait
             for each other in a cycle, which those of a verified plan never do.
@@ -145,6 +152,9 @@ def simulate(
     limits = narrowest(users, route, capacity)
     counts = limits[route] == route
     users, hops = users[counts], route[counts]
+    work = SECONDS * num * len(np.unique(hops))
+    if work > SOON:
+        _log.warning("simulating %d messages of %d ranks takes about %.0f minutes", num, ranks, work / 60)
     ptr = _ends(users, num)
     # Directions that share messages, directly or by way of others, are a part, and beside each other.
     pairs = coo_array((np.ones(hops.shape[0]), (hops[ptr[users]], hops)), (capacity.shape[0],) * 2)
@@ -216,10 +226,8 @@ def _check(
         )
     if row_bytes < 1:
         raise ValueError(f"row_bytes must be >= 1 (got {row_bytes})")
-    if order not in ORDERS:
-        raise ValueError(f"order must be one of {', '.join(ORDERS)} (got {order!r})")
-    if shares not in SHARES:
-        raise ValueError(f"shares must be one of {', '.join(SHARES)} (got {shares!r})")
+    check_choice(order, "order", ORDERS)
+    check_choice(shares, "shares", SHARES)
     if sends_at_once is not None and sends_at_once < 1:
         raise ValueError(f"sends_at_once must be >= 1, or None for any number (got {sends_at_once})")
     for name, values, low in (("slow", slow, 1.0), ("start", start, 0.0)):

@@ -106,6 +106,21 @@ def test_as_few_chunks_as_fit():
     connected(run)
 
 
+def test_a_limit_counts_what_layers_make():
+    def run(comm: dgcl.Communicator):
+        off = dgcl.Offload(comm, memory_limit="1MB", widths=(8, 8))
+        x = off.dispatch_features(torch.ones(comm.num_nodes, 8)).requires_grad_()
+        before = off.memory().device.total
+        off.layer(lambda g, src, dst: dst.repeat(1, 50)[:, :8], x, parameters=()).sum().backward()
+        device = off.memory().device
+        assert device.inside >= max(map(len, off._arrangement.rows)) * 50 * 8 * 4 * 2
+        assert device.total > before == off.memory((8, 8)).device.total
+        with pytest.raises((ValueError, dgcl.CommError), match="memory_limit: a chunk takes more than"):
+            off.layer(lambda g, src, dst: dst.repeat(1, 10_000)[:, :8], x, parameters=())
+
+    connected(run)
+
+
 @pytest.mark.sample(2, whole=True)
 @pytest.mark.parametrize("in_files", [True, False])
 @pytest.mark.parametrize("kept", [True, False])

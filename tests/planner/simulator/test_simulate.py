@@ -231,6 +231,14 @@ def test_arguments_are_checked(options: dict[str, Any], message: str):
         simulate(MIXED, **options)
 
 
+def test_a_long_simulation_is_announced(monkeypatch, caplog):
+    simulate(MIXED)
+    assert not caplog.text
+    monkeypatch.setattr("dgcl.planner.simulator.simulate.SECONDS", 60.0)
+    simulate(MIXED)
+    assert "simulating 4 messages of 4 ranks takes about" in caplog.text
+
+
 def test_a_plan_that_waits_in_a_circle_is_refused():
     plan = plan_of(SWITCH, [(0, {1, 2}, 1)], [(0, 1, [(1, 2, 0), (2, 1, 0)])])
     with pytest.raises(ValueError, match="wait for each other in a cycle"):
