@@ -17,11 +17,13 @@ class Allocations(TorchDispatchMode):
         device: Where; what is elsewhere does not count.
 
     Attributes:
+        layer: Which one is computed, for messages.
         now, peak: Bytes that live, and the most so far.
     """
 
     def __init__(self, limit: int | None, device: torch.device) -> None:
         super().__init__()
+        self.layer: object = "a layer"
         self.limit, self.device, self.now, self.peak = limit, device.type, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -34,8 +36,8 @@ class Allocations(TorchDispatchMode):
                 finalize(storage, self._add, -storage.nbytes())
         if self.limit is not None and self.now > self.limit:
             raise ValueError(
-                f"memory_limit: a chunk takes more than the {self.limit} bytes that are left for slots, rows and what the"
-                " layer makes of them. Ways out: (1) chunks= a larger number, instead of memory_limit, (2) a larger"
+                f"{self.layer} takes more than the {self.limit} bytes that memory_limit leaves for slots, a chunk's rows and"
+                " what is made of them. Ways out: (1) chunks= a larger number, instead of memory_limit, (2) a larger"
                 " memory_limit, (3) aggregate=, so that edges have no rows of their own"
             )
         return result

@@ -62,8 +62,11 @@ class _Layer(torch.autograd.Function):
 @contextmanager
 def _telling(call: LayerCall) -> Iterator[None]:
     """Tell the other ranks at once where this one fails."""
+    counted = call.machinery.account.allocations
+    if counted is not None:
+        counted.layer = call
     try:
-        with call.machinery.account.allocations or nullcontext():
+        with counted or nullcontext():
             yield
     except BaseException as error:
         call.machinery.fail(f"{call} failed with {type(error).__name__}: {error}")

@@ -200,8 +200,8 @@ def check_offload(
         )
     if context.keeps_memory and (memory_limit is not None or not store_cached):
         raise ValueError(
-            "memory_limit and store_cached=False go without keep_memory=True (of dgcl.init or dgcl.launch), by which the"
-            " process keeps what chunks have freed; leave one of them out"
+            "memory_limit and store_cached=False go without keep_memory=True (of dgcl.init or dgcl.launch), by which"
+            " the process keeps what chunks have freed; leave one of them out"
         )
     if chunks is not None:
         check_index(chunks, "chunks", 1, MOST_CHUNKS)

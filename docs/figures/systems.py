@@ -20,9 +20,9 @@ from dgcl.advisor.counts import Candidates
 from dgcl.advisor.model import read_model
 from dgcl.advisor.spelling import read_strategy
 from dgcl.graph import Graph
-from dgcl.ranks.freed_memory import return_freed_memory
 from dgcl.partition import partition_graph
 from dgcl.planner import Relation
+from dgcl.ranks.freed_memory import return_freed_memory
 from dgcl.topology import resolve_topology
 from dgcl.topology.latencies import without_latencies
 from docs.figures.framework import Figure, Run, both_ways, machine, resident, turns
