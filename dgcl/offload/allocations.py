@@ -36,9 +36,9 @@ class Allocations(TorchDispatchMode):
                 finalize(storage, self._add, -storage.nbytes())
         if self.limit is not None and self.now > self.limit:
             raise ValueError(
-                f"{self.layer} takes more than the {self.limit} bytes that memory_limit leaves for slots, a chunk's rows"
-                " and what is made of them. Ways out: (1) chunks= a larger number, instead of memory_limit, (2) a larger"
-                " memory_limit, (3) aggregate=, so that edges have no rows of their own"
+                f"{self.layer} takes more than the {self.limit} bytes that memory_limit leaves for slots, a chunk's"
+                " rows and what is made of them. Ways out: (1) chunks= a larger number, instead of memory_limit, (2) a"
+                " larger memory_limit, (3) aggregate=, so that edges have no rows of their own"
             )
         return result
 
