@@ -81,8 +81,11 @@ def link_seconds(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> Fl
     if rows.shape[1] == 0:
         return np.zeros_like(rows)
     busy = direction_loads(rows, arrays, row_bytes) / (arrays.bandwidth * GIGA)
-    slowest = np.maximum.reduceat(busy[:, arrays.link_directions], arrays.link_ptr[:-1], axis=1)
-    return np.where(rows > 0, arrays.link_latency + slowest, 0.0)
+    seconds = np.empty_like(rows)
+    for k in range(rows.shape[0]):  # the hops of all links are many
+        slowest = np.maximum.reduceat(busy[k, arrays.link_directions], arrays.link_ptr[:-1])
+        seconds[k] = np.where(rows[k] > 0, arrays.link_latency + slowest, 0.0)
+    return seconds
 
 
 def stage_loads(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> FloatArray:

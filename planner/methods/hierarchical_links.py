@@ -48,14 +48,17 @@ def machine_links(topology: Topology, unit: float) -> Machines:
     first = np.searchsorted(machine[member], np.arange(int(machine.max()) + 2))
     world = arrays.num_devices
     link, place, direction = _hops_that_count(arrays)
-    kept, number = np.unique(direction, return_inverse=True)
+    used = np.bincount(direction) > 0
+    kept, number = np.flatnonzero(used), (np.cumsum(used, dtype=np.int32) - 1)[direction]
     hop = np.full((world, world, int(place.max(initial=0)) + 1), -1, np.int32)
     hop[arrays.link_src[link], arrays.link_dst[link], place] = number
     latency = np.zeros((world, world))
     latency[arrays.link_src, arrays.link_dst] = arrays.link_latency / unit
-    num, src, dst = len(first) - 1, arrays.link_src[link], arrays.link_dst[link]
+    num, num_hops = len(first) - 1, np.bincount(link, minlength=arrays.num_links)
+    some = np.flatnonzero(num_hops)
+    src, dst = arrays.link_src[some], arrays.link_dst[some]
     apart = np.full((num, num), np.iinfo(np.int64).max)
-    np.minimum.at(apart, (machine[src], machine[dst]), (hop[src, dst] >= 0).sum(axis=1))
+    np.minimum.at(apart, (machine[src], machine[dst]), num_hops[some])
     np.fill_diagonal(apart, 0)
     apart = np.unique(apart, return_inverse=True)[1]
     return Machines(
