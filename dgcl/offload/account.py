@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from dgcl.offload.allocations import Allocations
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+    from dgcl.offload.prediction import DeviceBytes
 
 
 #: Kinds of moves: from host memory, and again in a backward that computes the layer again; between ranks, likewise;
@@ -41,6 +44,10 @@ class Account:
         self.bytes: Counter[str] = Counter()
         self.slots_peak = 0
         self.allocations: Allocations | None = None
+
+    def hold(self, limit: int | None, predicted: DeviceBytes, device: torch.device) -> None:
+        """Count all that layers take, up to a limit, as :class:`Allocations` does."""
+        self.allocations = Allocations(limit, predicted, device)
 
     def add(self, kind: str, rows: int, row_bytes: int) -> None:
         """Count rows that moved."""

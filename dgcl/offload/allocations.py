@@ -8,12 +8,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dgcl.offload.prediction import DeviceBytes
+
 
 class Allocations(TorchDispatchMode):
     """Counts bytes of the tensors that operations make, for as long as they live.
 
     Args:
-        limit: Bytes that they may take; None: any.
+        limit: Bytes that they may take with what travels and edges, which are not counted; None: any.
+        predicted: Bytes of these, by name.
         device: Where; what is elsewhere does not count.
 
     Attributes:
@@ -21,17 +24,18 @@ class Allocations(TorchDispatchMode):
         now, peak: Bytes that live, and the most so far.
     """
 
-    def __init__(self, limit: int | None, device: torch.device) -> None:
+    def __init__(self, limit: int | None, predicted: DeviceBytes, device: torch.device) -> None:
         super().__init__()
         self.layer: object = "a layer"
-        self.limit, self.device, self.now, self.peak = limit, device.type, 0, 0
+        self.limit = limit and limit - predicted.arrivals - predicted.edges
+        self.device, self.now, self.peak = device.type, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation; its results have memory of their own where no argument has the same."""
         result = func(*args, **(kwargs or {}))
-        before = {id(storage) for storage in _storages((args, kwargs))}
+        before = _storages((args, kwargs))
         for storage in _storages(result):
-            if id(storage) not in before and storage.device.type == self.device:
+            if not any(storage is each for each in before) and storage.device.type == self.device:
                 self._add(storage.nbytes())
                 finalize(storage, self._add, -storage.nbytes())
         if self.limit is not None and self.now > self.limit:

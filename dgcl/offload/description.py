@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from dgcl.offload.account import Account
+from dgcl.offload.allocations import Allocations
 from dgcl.offload.arranging import Arrangement
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.keeping import KeptOrAgain
@@ -65,9 +66,8 @@ def offload_memory(
     widths: Sequence[int],
     itemsize: int,
     graphs: int,
-    *,
     training: bool,
-    taken: int,
+    counted: Allocations | None,
 ) -> OffloadMemory:
     """What one rank's rows take.
 
@@ -77,15 +77,15 @@ def offload_memory(
         itemsize: Bytes of an element.
         graphs: Bytes of the chunks' graphs that are kept.
         training: With a backward.
-        taken: Bytes that layers took so far, with slots, at most; 0: none was computed.
+        counted: What layers took so far, slots with it; None: not with these widths.
     """
     device = host = kept = None
     if widths:
         num_rows = sum(map(len, arrangement.rows))
         device = arrangement.device.bytes(widths, itemsize, training=training)
-        if taken:
-            slots = min(device.slots, taken)
-            device = DeviceBytes(0, slots, 0, 0, device.arrivals, device.edges, inside=taken - slots)
+        if counted and counted.peak:
+            slots = min(device.slots, counted.peak)
+            device = DeviceBytes(0, slots, 0, 0, device.arrivals, device.edges, inside=counted.peak - slots)
         host, kept = (
             host_bytes(num_rows, widths, itemsize, kept=each, training=training) for each in (False, True)
         )

@@ -14,7 +14,6 @@ from torch import Tensor
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.offload.account import Account
-from dgcl.offload.allocations import Allocations
 from dgcl.offload.arranging import Request, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
@@ -49,7 +48,6 @@ from dgcl.transport.connect import connect_rows
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-
 _log = logging.getLogger("dgcl")
 
 Rows = Tensor | tuple[Tensor, ...]
@@ -74,8 +72,7 @@ class Offload(Handle):
     Args:
         comm: The communicator, with ``edges="head"`` and without replicas.
         chunks: Chunks of each rank, 1024 at most. Else ``memory_limit``: as few as are predicted to fit.
-        memory_limit: Bytes of device memory of a rank, a number or "8GB"; with ``widths``. A layer that takes more than
-            is left for it raises ValueError.
+        memory_limit: Bytes of device memory of a rank, or "8GB"; with ``widths``. A layer that takes more raises.
         widths: Elements of a row of the input and of each layer's result; for ``memory_limit`` and for what
             :meth:`describe` predicts.
         dtype: Of the rows, for the same.
@@ -158,15 +155,13 @@ class Offload(Handle):
         self.account = Account()
         rows = torch.from_numpy(np.concatenate(arrangement.rows))
         self._order = RowOrder(rows, [batch.rows for batch in arrangement.tables.batches], self.store)
-        self._transport = None
-        if arrangement.tables.programs:
-            self._transport = connect_rows(
-                arrangement.tables.programs, comm.control, comm.timeout, comm.device
-            )
+        programs = arrangement.tables.programs
+        self._transport = (
+            connect_rows(programs, comm.control, comm.timeout, comm.device) if programs else None
+        )
         if widths is not None:
-            device = arrangement.device.bytes(widths, dtype.itemsize)
-            left = request.memory_limit and request.memory_limit - device.arrivals - device.edges
-            self.account.allocations = Allocations(left, comm.device)
+            predicted = arrangement.device.bytes(widths, dtype.itemsize)
+            self.account.hold(request.memory_limit, predicted, comm.device)
         self._machinery = Machinery(
             comm.rank,
             comm.device,
@@ -181,8 +176,7 @@ class Offload(Handle):
             self.leave,
         )
         self._keeping = Keeping(comm.control, self.store, self.num_owned)
-        self._layers = 0
-        self._constants = ConstantAggregates()
+        self._layers, self._constants = 0, ConstantAggregates()
         self._arrangement, self._graphs = arrangement, graphs if keep_graphs else 0
         self._widths, self._itemsize = request.widths, request.itemsize
         comm.offloads.add(self)
@@ -362,9 +356,8 @@ class Offload(Handle):
             check_widths(widths)
         widths, itemsize = widths or self._widths, dtype.itemsize if dtype else self._itemsize
         return offload_memory(
-            self._arrangement, self.store, self.account, widths, itemsize, self._graphs, training=training,
-            taken=counted.peak if counted else 0,
-        )  # fmt: skip
+            self._arrangement, self.store, self.account, widths, itemsize, self._graphs, training, counted
+        )
 
     @property
     def host_peak(self) -> int:

