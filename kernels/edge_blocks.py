@@ -139,92 +139,23 @@ def _block_sum(floats: _Floats) -> Any:
 def _dot(floats: _Floats) -> Any:
     """An intrinsic ``dot(y, x, width)`` of two rows at addresses, in the type that elements are added in."""
 
-    @emitting(_number(floats), *[types.intp] * 3)
+    @emitting(types.float64 if floats.added == _DOUBLE else types.float32, *[types.intp] * 3)
     def dot(builder: Any, y: Any, x: Any, width: Any) -> Any:
-        def product(offset: Any, lanes: int) -> Any:
-            return builder.fmul(*_at(builder, floats, (y, x), offset, lanes))
-
-        return _total(builder, floats, width, product)
-
-    return dot
-
-
-def _score(floats: _Floats) -> Any:
-    """An intrinsic ``score(y, x, width, vector, slope)``: the dot product of a vector, of the type that elements are
-    added in, with the leaky rectifier of the sum of two rows, all at addresses."""
-
-    @emitting(_number(floats), *[types.intp] * 4, _number(floats))
-    def score(builder: Any, y: Any, x: Any, width: Any, vector: Any, slope: Any) -> Any:
-        def product(offset: Any, lanes: int) -> Any:
-            total = builder.fadd(*_at(builder, floats, (y, x), offset, lanes))
-            weight = _at(builder, _added(floats), (vector,), offset, lanes)[0]
-            slopes = _slopes(builder, floats, total, slope, lanes)
-            return builder.fmul(weight, builder.fmul(slopes, total))
-
-        return _total(builder, floats, width, product)
-
-    return score
-
-
-def _slope_sum(floats: _Floats) -> Any:
-    """An intrinsic ``add_slopes(out, y, x, width, weight, slope)``: add to each element of ``out`` a weight times the
-    slope of the leaky rectifier at the sum of the elements of two rows, at addresses."""
-
-    @emitting(types.void, *[types.intp] * 4, _number(floats), _number(floats))
-    def add_slopes(
-        builder: Any, out: Any, y: Any, x: Any, width: Any, weight: Any, slope: Any
-    ) -> None:
-        begin = _WORD(0)
-        for lanes in (32 // floats.added_bytes, 1):
-            size, kind = _WORD(lanes), _vector(floats.added, lanes)
+        begin, result = _WORD(0), ir.Constant(floats.added, 0.0)
+        for lanes in (128 // floats.added_bytes, 32 // floats.added_bytes, 1):
+            total = cgutils.alloca_once_value(builder, ir.Constant(_vector(floats.added, lanes), None))
+            size = _WORD(lanes)
             end = builder.add(begin, builder.mul(builder.sdiv(builder.sub(width, begin), size), size))
             with cgutils.for_range_slice(builder, begin, end, size, _WORD) as (column, _):
-                total = builder.fadd(*_at(builder, floats, (y, x), column, lanes))
-                slopes = _slopes(builder, floats, total, slope, lanes)
-                more = builder.fmul(_splat(builder, weight, lanes), slopes)
-                place = builder.add(out, builder.mul(column, _WORD(floats.added_bytes)))
-                pointer = builder.inttoptr(place, kind.as_pointer())
-                builder.store(builder.fadd(builder.load(pointer, align=1), more), pointer, align=1)
+                offset = builder.mul(column, _WORD(floats.stored_bytes))
+                values = [floats.load(builder, builder.add(row, offset), lanes) for row in (y, x)]
+                builder.store(builder.fadd(builder.load(total), builder.fmul(*values)), total)
+            so_far = builder.load(total)
+            result = builder.fadd(result, so_far if lanes == 1 else _reduced(builder, so_far, lanes))
             begin = end
+        return result
 
-    return add_slopes
-
-
-def _number(floats: _Floats) -> Any:
-    return types.float64 if floats.added == _DOUBLE else types.float32
-
-
-def _added(floats: _Floats) -> _Floats:
-    return _FLOAT64 if floats.added == _DOUBLE else _FLOAT32
-
-
-def _at(builder: Any, floats: _Floats, rows: tuple[Any, ...], column: Any, lanes: int) -> list[Any]:
-    """Emit loads of as many elements of rows, from a column on."""
-    offset = builder.mul(column, _WORD(floats.stored_bytes))
-    return [floats.load(builder, builder.add(row, offset), lanes) for row in rows]
-
-
-def _slopes(builder: Any, floats: _Floats, total: Any, slope: Any, lanes: int) -> Any:
-    """Emit 1 where a number is above 0, else the slope."""
-    kind = _vector(floats.added, lanes)
-    one = _splat(builder, ir.Constant(floats.added, 1.0), lanes)
-    positive = builder.fcmp_ordered(">", total, ir.Constant(kind, None))
-    return builder.select(positive, one, _splat(builder, slope, lanes))
-
-
-def _total(builder: Any, floats: _Floats, width: Any, product: Any) -> Any:
-    """Emit the sum of ``product(column, lanes)`` over ``width`` columns, several sums side by side."""
-    begin, result = _WORD(0), ir.Constant(floats.added, 0.0)
-    for lanes in (128 // floats.added_bytes, 32 // floats.added_bytes, 1):
-        total = cgutils.alloca_once_value(builder, ir.Constant(_vector(floats.added, lanes), None))
-        size = _WORD(lanes)
-        end = builder.add(begin, builder.mul(builder.sdiv(builder.sub(width, begin), size), size))
-        with cgutils.for_range_slice(builder, begin, end, size, _WORD) as (column, _):
-            builder.store(builder.fadd(builder.load(total), product(column, lanes)), total)
-        so_far = builder.load(total)
-        result = builder.fadd(result, so_far if lanes == 1 else _reduced(builder, so_far, lanes))
-        begin = end
-    return result
+    return dot
 
 
 _FLOAT32 = _Floats(_SINGLE, 4, _SINGLE, 4, half=False)
@@ -236,11 +167,3 @@ add_float32, dot_float32 = _block_sum(_FLOAT32), _dot(_FLOAT32)
 add_float64, dot_float64 = _block_sum(_FLOAT64), _dot(_FLOAT64)
 add_float16, dot_float16 = _block_sum(_FLOAT16), _dot(_FLOAT16)
 add_bfloat16, dot_bfloat16 = _block_sum(_BFLOAT16), _dot(_BFLOAT16)
-
-#: Of each type of rows how many bytes an element has, as it is stored and as it is added, and two intrinsics.
-SCORES = {
-    name: (floats.stored_bytes, floats.added_bytes, _number(floats), _score(floats), _slope_sum(floats))
-    for name, floats in (
-        ("float32", _FLOAT32), ("float64", _FLOAT64), ("float16", _FLOAT16), ("bfloat16", _BFLOAT16)
-    )
-}  # fmt: skip

@@ -272,7 +272,7 @@ class Side:
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """As :meth:`Block.dots`."""
-        return dots_at_edges(self.edges, y, x)[0]
+        return dots_at_edges(self.edges, y, x)
 
 
 class _SparseSide(Side):
@@ -298,7 +298,7 @@ class _SparseSide(Side):
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """As :meth:`Block.dots`."""
         heads = torch.repeat_interleave(self._heads, self._indptr.diff().long())
-        result = gathered_dots(y, x, heads, self._tails)[0]
+        result = gathered_dots(y, x, heads, self._tails)
         return (
             torch.empty_like(result).index_copy_(0, self._order.long(), result)
             if len(self._order)

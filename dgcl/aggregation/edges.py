@@ -20,7 +20,6 @@ from torch import Tensor
 
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.kernels.compiled import compile_all
-from dgcl.kernels.edge_scores import EDGE_SCORES
 from dgcl.kernels.edge_sums import EDGE_DOTS, EDGE_SUMS
 from dgcl.transport.shared_memory import interpreter
 from dgcl.transport.steps import EdgePart
@@ -144,7 +143,7 @@ def _sum_at(
             *rows, edges.indptr, edges.tails, weights.data_ptr(), step, edges.heads, begin, end, width, add
         )  # fmt: skip
 
-    _in_threads(run, edges, width * dtype.itemsize, begin, end)
+    in_threads(run, edges, width * dtype.itemsize, begin, end)
 
 
 def part_of_edges(
@@ -179,62 +178,20 @@ def piece_of_heads(edges: EdgeGroups, piece: int, number: int) -> tuple[int, int
     return max(begin, edges.num_first), edges.num_heads if piece == number - 1 else max(end, edges.num_first)
 
 
-def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor, num_heads: int = 1) -> Tensor:
-    """(num_heads, E) of type ``sum_dtype(x.dtype)``, in the order in which edges were given: for each edge the dot
-    products of the pieces of its head's row of ``y`` (heads, F) with those of its tail's row of ``x`` (tails, F), both
-    of one type.
+def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
+    """(E,) of type ``sum_dtype(x.dtype)``, in the order in which edges were given: for each edge the dot product of its
+    head's row of ``y`` (heads, F) with its tail's row of ``x`` (tails, F), both of one type.
     """
     y, x = (rows if has_contiguous_rows(rows) else rows.contiguous() for rows in (y, x))
-    out = torch.empty(num_heads, len(edges.tails), dtype=sum_dtype(x.dtype), device="cpu")
-    kernel, width = EDGE_DOTS[_name(x.dtype)], x.shape[1] // num_heads
-    pieces = [
-        (each.data_ptr(), *(of for rows in (y, x) for of in _rows(rows[:, head * width :])))
-        for head, each in enumerate(out)
-    ]
-
-    def run(begin: int, end: int) -> None:
-        for piece in pieces:
-            kernel(*piece, edges.indptr, edges.tails, edges.heads, edges.order, begin, end, width)
-
-    _in_threads(run, edges, x.shape[1] * x.element_size(), 0, edges.num_heads)
-    return out
-
-
-def scores_at_edges(
-    edges: EdgeGroups, y: Tensor, x: Tensor, vector: Tensor, slope: float, num_heads: int
-) -> Tensor:
-    """(num_heads, E) as :func:`dots_at_edges`: dot products of the pieces of a vector (F,) with those of
-    ``leaky_relu(y + x)``; see :mod:`dgcl.kernels.edge_scores`. Heads must be rows, and edges in the order given."""
-    y, x = (rows if has_contiguous_rows(rows) else rows.contiguous() for rows in (y, x))
-    out = torch.empty(num_heads, len(edges.tails), dtype=sum_dtype(x.dtype), device="cpu")
-    vector = vector.to(out.dtype).contiguous()
-    kernel, width = EDGE_SCORES[_name(x.dtype)][0], x.shape[1] // num_heads
+    out = torch.empty(len(edges.tails), dtype=sum_dtype(x.dtype), device="cpu")
+    kernel, rows = EDGE_DOTS[_name(x.dtype)], (*_rows(y), *_rows(x))
 
     def run(begin: int, end: int) -> None:
         kernel(
-            out.data_ptr(), *_rows(y), *_rows(x), edges.indptr, edges.tails, vector.data_ptr(), slope, begin, end,
-            num_heads, width,
+            out.data_ptr(), *rows, edges.indptr, edges.tails, edges.heads, edges.order, begin, end, x.shape[1]
         )  # fmt: skip
 
-    _in_threads(run, edges, x.shape[1] * x.element_size(), 0, edges.num_heads)
-    return out
-
-
-def slopes_over_edges(edges: EdgeGroups, y: Tensor, x: Tensor, grad: Tensor, slope: float) -> Tensor:
-    """(heads, F) of type ``sum_dtype(x.dtype)``: for each head the sum over its edges of ``grad`` (num_heads, E), in the
-    order in which edges were given, times the slopes of ``leaky_relu(y + x)``."""
-    y, x = (rows if has_contiguous_rows(rows) else rows.contiguous() for rows in (y, x))
-    out = torch.zeros(y.shape, dtype=sum_dtype(x.dtype), device="cpu")
-    grad = grad.to(out.dtype).contiguous()
-    kernel, width = EDGE_SCORES[_name(x.dtype)][1], x.shape[1] // len(grad)
-
-    def run(begin: int, end: int) -> None:
-        kernel(
-            out.data_ptr(), *_rows(y), *_rows(x), edges.indptr, edges.tails, edges.order, grad.data_ptr(), slope,
-            begin, end, len(grad), width,
-        )  # fmt: skip
-
-    _in_threads(run, edges, x.shape[1] * x.element_size(), 0, edges.num_heads)
+    in_threads(run, edges, x.shape[1] * x.element_size(), 0, edges.num_heads)
     return out
 
 
@@ -278,7 +235,7 @@ def _num_threads(edges: EdgeGroups, row_bytes: int, begin: int, end: int) -> int
     return min(torch.get_num_threads(), 1 + read // _LEAST)
 
 
-def _in_threads(
+def in_threads(
     run: Callable[[int, int], None], edges: EdgeGroups, row_bytes: int, begin: int, end: int
 ) -> None:
     """Call ``run`` for ranges of heads ``begin:end`` with about as many edges each, side by side."""

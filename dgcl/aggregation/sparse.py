@@ -47,14 +47,13 @@ def sparse_product(matrix: Tensor, x: Tensor) -> Tensor:
         return torch.mm(matrix, x)
 
 
-def gathered_dots(y: Tensor, x: Tensor, heads: Tensor, tails: Tensor, num_heads: int = 1) -> Tensor:
-    """(num_heads, E) of the type of sums: dot products of the pieces of rows ``heads`` of ``y`` with those of rows
-    ``tails`` of ``x``, in blocks."""
+def gathered_dots(y: Tensor, x: Tensor, heads: Tensor, tails: Tensor) -> Tensor:
+    """(E,) of the type of sums: dot products of rows ``heads`` of ``y`` with rows ``tails`` of ``x``, in blocks."""
     dtype = sum_dtype(x.dtype)
-    out = x.new_empty(num_heads, len(heads), dtype=dtype)
+    out = x.new_empty(len(heads), dtype=dtype)
     step = max(1, (_CPU_BLOCK if x.device.type == "cpu" else _BLOCK) // max(1, x.size(1)))
     for start in range(0, len(heads), step):
         block = slice(start, start + step)
         products = y.index_select(0, heads[block]).to(dtype) * x.index_select(0, tails[block]).to(dtype)
-        out[:, block] = products.view(len(products), num_heads, -1).sum(2).t()
+        torch.sum(products, 1, out=out[block])
     return out

@@ -19,23 +19,17 @@ On a CPU the first two are kernels of ours (:mod:`dgcl.kernels.edge_sums`), on a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.aggregation.edges import (
-    NONE,
-    EdgeGroups,
-    dots_at_edges,
-    scores_at_edges,
-    slopes_over_edges,
-    sum_over_edges,
-)
+from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, in_threads, sum_over_edges
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
+from dgcl.kernels.edge_scores import scores, slopes
 from dgcl.kernels.edge_sums import EDGE_SUMS
-
 
 #: Elements of a part of scores that torch's own operations compute at a time.
 _PART = 1 << 24
@@ -114,58 +108,52 @@ def weighted_sum(x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
 
 
 def edge_dots(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
-    """(E, H) of the type of sums: for each edge and head of attention the dot product of both ends' rows.
-
-    Rows are ``y`` (num_heads, H, D) and ``x`` (num_tails, H, D).
-    """
-    dtype = torch.promote_types(y.dtype, x.dtype)
-    out: Tensor = _EdgeDots.apply(y.flatten(1).to(dtype), x.flatten(1).to(dtype), y.shape[1], edges)
-    return out
+    """(E, H) of the type of sums: for each edge and head of attention the dot product of rows ``y`` (num_heads, H, D) and
+    ``x`` (num_tails, H, D)."""
+    dots: Tensor = _EdgeDots.apply(y.flatten(1), x.flatten(1), y.shape[1], edges)
+    return dots
 
 
-def edge_scores(y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency) -> Tensor:
+def edge_scores(
+    y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency, of_edges: tuple[Tensor, ...] = ()
+) -> Tensor:
     """(E, H) of the type of sums: ``(vector * leaky_relu(y + x, slope)).sum(-1)`` at both ends of each edge.
 
-    Rows are ``y`` (num_heads, H, D) and ``x`` (num_tails, H, D), and ``vector`` is (H, D).
-    """
-    if _has_kernel(x, edges.heads.others) and x.dtype == y.dtype:
-        scores: Tensor = _EdgeScores.apply(y, x, vector, slope, edges)
-        return scores
-    return scores_in_parts(y, x, vector, slope, edges)
-
-
-def scores_in_parts(
-    y: Tensor,
-    x: Tensor,
-    vector: Tensor,
-    slope: float,
-    edges: Adjacency,
-    of_edges: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:
-    """As :func:`edge_scores`, by torch's own operations, some columns of all heads at a time, which a backward makes again.
+    On a CPU by kernels of ours (:mod:`dgcl.kernels.edge_scores`). Elsewhere, with rows of edges, and for derivatives of
+    the second order by torch's own operations on some columns of all heads at a time, which a backward makes again.
 
     Args:
-        y, x, vector, slope, edges: As there.
+        y, x: (num_heads, H, D) and (num_tails, H, D) rows.
+        vector: (H, D).
+        slope: Of the leaky rectifier.
+        edges: The edges.
         of_edges: (E, K) and (H, D, K): rows of edges, and by what they are multiplied before they are added to
             ``y + x``.
     """
-    dtype, num_edges = sum_dtype(x.dtype), len(edges.tails.rows)
+    y, x, vector, *of_edges = (each.to(sum_dtype(x.dtype)) for each in (y, x, vector, *of_edges))
+    if of_edges or torch.compiler.is_compiling() or not _has_kernel(x, edges.heads.others):
+        return _scores_in_parts(y, x, vector, slope, edges, *of_edges)
+    out: Tensor = _EdgeScores.apply(y.contiguous(), x.contiguous(), vector.contiguous(), slope, edges)
+    return out
 
-    def part(y: Tensor, x: Tensor, vector: Tensor, *more: Tensor) -> Tensor:
-        total = at_edges(y.to(dtype), edges.heads) + at_edges(x.to(dtype), edges.tails)
-        if more:
-            rows, weight = (each.to(dtype) for each in more)
-            total = total + (rows @ weight.flatten(0, 1).t()).view_as(total)
-        return (torch.nn.functional.leaky_relu(total, slope) * vector.to(dtype)).sum(-1)
 
-    step = max(1, _PART // max(1, num_edges * y.shape[1]))
-    scores = x.new_zeros(num_edges, y.shape[1], dtype=dtype)
-    for start in range(0, y.shape[2], step):
-        columns = slice(start, start + step)
-        more = () if of_edges is None else (of_edges[0], of_edges[1][:, columns])
-        pieces = y[:, :, columns], x[:, :, columns], vector[:, columns], *more
-        scores = scores + _MadeAgain.apply(part, *pieces)
-    return scores
+def _scores_in_parts(
+    y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency, *of_edges: Tensor
+) -> Tensor:
+    def part(y: Tensor, x: Tensor, vector: Tensor, *of_edges: Tensor) -> Tensor:
+        total = at_edges(y, edges.heads) + at_edges(x, edges.tails)
+        if of_edges:
+            weight, rows = of_edges
+            total = total + (rows @ weight.flatten(0, 1).t()).view(total.shape)
+        return (torch.nn.functional.leaky_relu(total, slope) * vector).sum(-1)
+
+    if torch.compiler.is_compiling():  # which fuses the steps
+        return part(y, x, vector, *of_edges[::-1])
+    step = max(1, _PART // max(1, len(edges.tails.rows) * y.shape[1]))
+    columns = [y.split(step, 2), x.split(step, 2), vector.split(step, 1)]
+    columns += [each.split(step, 1) for each in of_edges[1:]]
+    parts = [_MadeAgain.apply(part, *piece, *of_edges[:1]) for piece in zip(*columns, strict=True)]
+    return sum(parts[1:], parts[0])
 
 
 def at_edges(x: Tensor, end: EndPoints) -> Tensor:
@@ -187,6 +175,10 @@ def _groups(indptr: Tensor, columns: Tensor, order: Tensor | None = None) -> Edg
     return EdgeGroups(indptr.numpy().astype(np.int64), columns.numpy(), NONE, places)
 
 
+def _groups_at(end: EndPoints) -> EdgeGroups:
+    return _groups(end.indptr, end.others, end.order)
+
+
 @torch.library.custom_op(
     "dgcl::edge_weighted_sum",
     mutates_args=(),
@@ -198,20 +190,20 @@ def _edge_weighted_sum(indptr: Tensor, columns: Tensor, weight: Tensor | None, x
     dtype, num_rows = sum_dtype(x.dtype), len(indptr) - 1
     weight = weight.unsqueeze(1) if weight is not None and weight.dim() == 1 else weight
     weights = [None] if weight is None else weight.to(dtype).unbind(1)
-    pieces = x.tensor_split(len(weights), 1)
-    if _has_kernel(x, columns):
-        out, groups = x.new_empty(num_rows, x.size(1), dtype=dtype), _groups(indptr, columns)
-        for total, piece, of_edges in zip(out.tensor_split(len(weights), 1), pieces, weights, strict=True):
-            sum_over_edges(groups, piece, total, of_edges, add=False)
-        return out
-    products = []
-    for piece, of_edges in zip(pieces, weights, strict=True):
-        values = x.new_ones(len(columns), dtype=dtype) if of_edges is None else of_edges.contiguous()
+    out = x.new_empty(num_rows, x.size(1), dtype=dtype)
+    groups = _groups(indptr, columns) if _has_kernel(x, columns) else None
+    for total, rows, values in zip(
+        *(each.tensor_split(len(weights), 1) for each in (out, x)), weights, strict=True
+    ):
+        if groups is not None:
+            sum_over_edges(groups, rows, total, values, add=False)
+            continue
+        values = x.new_ones(len(columns), dtype=dtype) if values is None else values.contiguous()
         matrix = torch.sparse_csr_tensor(
             indptr, columns, values, (num_rows, len(x)), check_invariants=False, device=values.device
         )
-        products.append(sparse_product(matrix, piece.to(dtype)))
-    return products[0] if len(products) == 1 else torch.cat(products, 1)
+        total.copy_(sparse_product(matrix, rows.to(dtype)))
+    return out
 
 
 @_edge_weighted_sum.register_fake
@@ -222,61 +214,23 @@ def _(indptr: Tensor, columns: Tensor, weight: Tensor | None, x: Tensor) -> Tens
 @torch.library.custom_op(
     "dgcl::edge_dots",
     mutates_args=(),
-    schema="(Tensor indptr, Tensor columns, Tensor? order, Tensor heads, Tensor tails, Tensor y, Tensor x, int num)"
-    " -> Tensor",
+    schema="(Tensor indptr, Tensor columns, Tensor? order, Tensor heads, Tensor tails, Tensor y, Tensor x) -> Tensor",
 )
 def _edge_dots(
-    indptr: Tensor, columns: Tensor, order: Tensor | None, heads: Tensor, tails: Tensor, y: Tensor, x: Tensor, num: int
-) -> Tensor:  # fmt: skip
-    """(num, E) of the type of sums: dot products of pieces of rows of ``y`` and ``x`` at both ends of each edge."""
+    indptr: Tensor, columns: Tensor, order: Tensor | None, heads: Tensor, tails: Tensor, y: Tensor, x: Tensor
+) -> Tensor:
+    """(E,) of the type of sums: dot products of rows of ``y`` and ``x`` at both ends of each edge."""
     if _has_kernel(x, columns) and y.dtype == x.dtype:
-        return dots_at_edges(_groups(indptr, columns, order), y, x, num)
-    return gathered_dots(y, x, heads, tails, num)
+        edges = _groups(indptr, columns, order)
+        return dots_at_edges(edges, y, x)
+    return gathered_dots(y, x, heads, tails)
 
 
 @_edge_dots.register_fake
 def _(
-    indptr: Tensor, columns: Tensor, order: Tensor | None, heads: Tensor, tails: Tensor, y: Tensor, x: Tensor, num: int
-) -> Tensor:  # fmt: skip
-    return x.new_empty(num, len(columns), dtype=sum_dtype(x.dtype))
-
-
-@torch.library.custom_op(
-    "dgcl::edge_scores",
-    mutates_args=(),
-    schema="(Tensor indptr, Tensor columns, Tensor y, Tensor x, Tensor vector, float slope) -> Tensor",
-)
-def _edge_scores(
-    indptr: Tensor, columns: Tensor, y: Tensor, x: Tensor, vector: Tensor, slope: float
+    indptr: Tensor, columns: Tensor, order: Tensor | None, heads: Tensor, tails: Tensor, y: Tensor, x: Tensor
 ) -> Tensor:
-    """(H, E) of the type of sums, of rows (rows, H, D) at both ends and a vector (H, D)."""
-    rows = y.flatten(1), x.flatten(1), vector.flatten()
-    return scores_at_edges(_groups(indptr, columns), *rows, slope, len(vector))
-
-
-@_edge_scores.register_fake
-def _(indptr: Tensor, columns: Tensor, y: Tensor, x: Tensor, vector: Tensor, slope: float) -> Tensor:
-    return x.new_empty(len(vector), len(columns), dtype=sum_dtype(x.dtype))
-
-
-@torch.library.custom_op(
-    "dgcl::edge_slopes",
-    mutates_args=(),
-    schema="(Tensor indptr, Tensor columns, Tensor? order, Tensor y, Tensor x, Tensor grad, float slope) -> Tensor",
-)
-def _edge_slopes(
-    indptr: Tensor, columns: Tensor, order: Tensor | None, y: Tensor, x: Tensor, grad: Tensor, slope: float
-) -> Tensor:
-    """(rows, H, D) of the type of sums: over the edges of each row of ``y`` ``grad`` (H, E) times slopes."""
-    groups = _groups(indptr, columns, order)
-    return slopes_over_edges(groups, y.flatten(1), x.flatten(1), grad, slope).view(y.shape)
-
-
-@_edge_slopes.register_fake
-def _(
-    indptr: Tensor, columns: Tensor, order: Tensor | None, y: Tensor, x: Tensor, grad: Tensor, slope: float
-) -> Tensor:
-    return x.new_empty(y.shape, dtype=sum_dtype(x.dtype))
+    return x.new_empty(len(columns), dtype=sum_dtype(x.dtype))
 
 
 class _WeightedSum(torch.autograd.Function):
@@ -307,7 +261,11 @@ class _EdgeDots(torch.autograd.Function):
     @staticmethod
     def forward(y: Tensor, x: Tensor, num: int, edges: Adjacency) -> Tensor:
         heads, tails = edges.heads, edges.tails
-        return _edge_dots(heads.indptr, heads.others, heads.order, heads.rows, tails.rows, y, x, num).t()
+        pairs = zip(y.tensor_split(num, 1), x.tensor_split(num, 1), strict=True)
+        dots = [
+            _edge_dots(heads.indptr, heads.others, heads.order, heads.rows, tails.rows, *p) for p in pairs
+        ]
+        return torch.stack(dots, 1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int, Adjacency], output: Tensor) -> None:
@@ -315,20 +273,19 @@ class _EdgeDots(torch.autograd.Function):
         ctx.save_for_backward(*rows)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         y, x = ctx.saved_tensors
-        return (
-            _WeightedSum.apply(x, grad, ctx.edges),
-            _WeightedSum.apply(y, grad, ctx.edges.transposed),
-            None,
-            None,
-        )
+        grad_y = _WeightedSum.apply(x, grad, ctx.edges)
+        return grad_y, _WeightedSum.apply(y, grad, ctx.edges.transposed), None, None
 
 
 class _EdgeScores(torch.autograd.Function):
     @staticmethod
     def forward(y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency) -> Tensor:
-        return _edge_scores(edges.heads.indptr, edges.heads.others, y, x, vector, slope).t()
+        out, groups = x.new_empty(len(vector), len(edges.heads.rows)), _groups_at(edges.heads)
+        arrays = y.numpy(), x.numpy(), groups.indptr, groups.tails, vector.numpy(), slope, out.numpy()
+        in_threads(partial(scores, *arrays), groups, x[0].nbytes, 0, groups.num_heads)
+        return out.t()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -339,14 +296,17 @@ class _EdgeScores(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         y, x, vector = ctx.saved_tensors
         if torch.is_grad_enabled():  # for derivatives of the second order
-            scores = scores_in_parts(y, x, vector, ctx.slope, ctx.edges)
-            return *_gradients((scores,), (y, x, vector), (grad,), create_graph=True), None, None
-        grads, of_vector = [], torch.zeros_like(vector, dtype=sum_dtype(x.dtype))
+            again = partial(_scores_in_parts, slope=ctx.slope, edges=ctx.edges)
+            return *torch.func.vjp(again, y, x, vector)[1](grad), None, None
+        grads, of_vector, grad = [], torch.zeros_like(vector), grad.t().contiguous()
         for end, own, other in (ctx.edges.heads, y, x), (ctx.edges.tails, x, y):
-            slopes = _edge_slopes(end.indptr, end.others, end.order, own, other, grad.t(), ctx.slope)
-            of_vector += (own * slopes).sum(0)
-            grads.append(slopes.mul_(vector).to(own.dtype))
-        return *grads, of_vector.to(vector.dtype), None, None
+            total, groups = torch.zeros_like(own), _groups_at(end)
+            arrays = own.numpy(), other.numpy(), groups.indptr, groups.tails, groups.order, grad.numpy()
+            run = partial(slopes, *arrays, ctx.slope, total.numpy())
+            in_threads(run, groups, other[0].nbytes, 0, groups.num_heads)
+            of_vector += (own * total).sum(0)
+            grads.append(total.mul_(vector))
+        return *grads, of_vector, None, None
 
 
 class _MadeAgain(torch.autograd.Function):
@@ -365,41 +325,12 @@ class _MadeAgain(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         function, tensors = ctx.function, ctx.saved_tensors
 
-        def derivatives(*values: Tensor) -> tuple[Tensor | None, ...]:
-            create_graph = torch.is_grad_enabled()
-            with torch.enable_grad():
-                # Views are inputs of this function alone: one of the values may have been computed of another.
-                given = tuple(map(_view, values[: len(tensors)]))
-                cotangents = values[len(tensors) :]
-                out = function(*given)
-                return _gradients(
-                    out if isinstance(out, tuple) else (out,), given, cotangents, create_graph=create_graph
-                )
+        def derivatives(*values: Tensor) -> tuple[Tensor, ...]:
+            out, vjp = torch.func.vjp(function, *values[: len(tensors)])
+            cotangents = values[len(tensors) :]
+            return tuple(vjp(cotangents if isinstance(out, tuple) else cotangents[0]))
 
-        return (None, *_MadeAgain.apply(derivatives, *tensors, *grads))
-
-
-def _view(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.view_as(value)
-
-
-def _gradients(
-    outputs: tuple[Any, ...], tensors: tuple[Tensor, ...], grads: tuple[Any, ...], *, create_graph: bool
-) -> tuple[Tensor | None, ...]:
-    """Of those tensors that require one; the others get None."""
-    wanted = [each for each in tensors if each is not None and each.requires_grad]
-    pairs = zip(outputs, grads, strict=True)
-    differentiable = [each for each in pairs if isinstance(each[0], Tensor) and each[0].requires_grad]
-    found = iter(
-        torch.autograd.grad(
-            [out for out, _ in differentiable],
-            wanted,
-            [grad for _, grad in differentiable],
-            create_graph=create_graph,
-            allow_unused=True,
-        )
-    )
-    return tuple(next(found) if each is not None and each.requires_grad else None for each in tensors)
+        return None, *_MadeAgain.apply(derivatives, *tensors, *grads)
 
 
 class _AtEdges(torch.autograd.Function):
