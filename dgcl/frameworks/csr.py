@@ -8,7 +8,6 @@ A layer on ``[owned | halo]`` rows, without any graph library::
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ from dgcl.frameworks.csr_ops import (
     at_edges,
     build_adjacency,
     edge_dots,
-    edge_scores,
     edge_sum,
     sum_dtype,
     weighted_sum,
@@ -140,33 +138,16 @@ class CSRLocalGraph:
     def dots(self, x_owned: Tensor, x_all: Tensor) -> Tensor:
         """(E, H): the dot products of the rows (n, H, D) that edges write and those (L, H, D) that they read.
 
-        Rows (n, D) and (L, D) give (E,). 16-bit rows are multiplied and added in float32, which the result is.
+        Those of 16 bits are multiplied and added in float32, which the result is.
         """
-        return self._at_both_ends(edge_dots, x_owned, x_all)
-
-    def gatv2_scores(
-        self, x_owned: Tensor, x_all: Tensor, vector: Tensor, negative_slope: float = 0.2
-    ) -> Tensor:
-        """(E, H): ``vector . leaky_relu(x_owned + x_all)`` for each edge and head of attention, as GATv2 scores it.
-
-        Nothing of edges x heads x width is held, in the backward neither. Types and shapes are as in :meth:`dots`.
-
-        Args:
-            x_owned: (n, H, D) or (n, D) rows of the heads of edges.
-            x_all: (L, H, D) or (L, D) rows of their tails.
-            vector: (H, D) or (D,).
-            negative_slope: Of the leaky rectifier.
-        """
-        require_tensors(vector=vector)
-        if vector.shape != x_all.shape[1:]:
+        self._check(x_owned, "x_owned", self.num_owned, "this rank's own rows")
+        self._check_local(x_all)
+        if x_all.dim() != 3 or (x_owned.shape[1:], x_owned.dtype) != (x_all.shape[1:], x_all.dtype):
             raise ValueError(
-                f"vector must have the shape of a row, {tuple(x_all.shape[1:])} (got {tuple(vector.shape)})"
+                "x_owned and x_all must be rows (n, H, D) and (L, H, D) of one type (got"
+                f" {tuple(x_owned.shape)}, {x_owned.dtype}, and {tuple(x_all.shape)}, {x_all.dtype})"
             )
-
-        def scores(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
-            return edge_scores(y, x, vector.view(x.shape[1:]), negative_slope, edges)
-
-        return self._at_both_ends(scores, x_owned, x_all)
+        return edge_dots(x_owned, x_all, self.edges)
 
     def to(self, device: torch.device | str) -> CSRLocalGraph:
         """The same graph with its tensors on ``device``."""
@@ -176,21 +157,6 @@ class CSRLocalGraph:
             self.in_degrees.to(device),
             self.out_degrees.to(device),
         )
-
-    def _at_both_ends(
-        self, function: Callable[[Tensor, Tensor, Adjacency], Tensor], x_owned: Tensor, x_all: Tensor
-    ) -> Tensor:
-        self._check(x_owned, "x_owned", self.num_owned, "this rank's own rows")
-        self._check_local(x_all)
-        _check_summable(x_all, "x_all")
-        if x_all.dim() not in (2, 3) or x_owned.shape[1:] != x_all.shape[1:]:
-            raise ValueError(
-                "x_owned and x_all must be rows (n, H, D) and (L, H, D), or (n, D) and (L, D) (got"
-                f" {tuple(x_owned.shape)} and {tuple(x_all.shape)})"
-            )
-        if x_all.dim() == 2:
-            return function(x_owned.unsqueeze(1), x_all.unsqueeze(1), self.edges).squeeze(1)
-        return function(x_owned, x_all, self.edges)
 
     def _check_local(self, x_all: Tensor) -> None:
         self._check(

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, in_threads, sum_over_edges
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
-from dgcl.kernels.edge_scores import scores, slopes
+from dgcl.kernels.edge_scores import scores_or_slopes
 from dgcl.kernels.edge_sums import EDGE_SUMS
 
 #: Elements of a part of scores that torch's own operations compute at a time.
@@ -108,18 +108,21 @@ def weighted_sum(x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
 
 
 def edge_dots(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
-    """(E, H) of the type of sums: for each edge and head of attention the dot product of rows ``y`` (num_heads, H, D) and
-    ``x`` (num_tails, H, D)."""
+    """(E, H) of the type of sums: for each edge and head of attention the dot product of both ends' rows.
+
+    Rows are ``y`` (num_heads, H, D) and ``x`` (num_tails, H, D).
+    """
     dots: Tensor = _EdgeDots.apply(y.flatten(1), x.flatten(1), y.shape[1], edges)
     return dots
 
 
+@torch.compiler.disable
 def edge_scores(
-    y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency, of_edges: tuple[Tensor, ...] = ()
+    y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency, *of_edges: Tensor
 ) -> Tensor:
     """(E, H) of the type of sums: ``(vector * leaky_relu(y + x, slope)).sum(-1)`` at both ends of each edge.
 
-    On a CPU by kernels of ours (:mod:`dgcl.kernels.edge_scores`). Elsewhere, with rows of edges, and for derivatives of
+    On a CPU by a kernel of ours (:mod:`dgcl.kernels.edge_scores`). Elsewhere, with rows of edges, and for derivatives of
     the second order by torch's own operations on some columns of all heads at a time, which a backward makes again.
 
     Args:
@@ -127,33 +130,30 @@ def edge_scores(
         vector: (H, D).
         slope: Of the leaky rectifier.
         edges: The edges.
-        of_edges: (E, K) and (H, D, K): rows of edges, and by what they are multiplied before they are added to
-            ``y + x``.
+        of_edges: (K, H, D) and (E, K): by what rows of edges are multiplied before they are added to ``y + x``, and
+            these rows.
     """
-    y, x, vector, *of_edges = (each.to(sum_dtype(x.dtype)) for each in (y, x, vector, *of_edges))
-    if of_edges or torch.compiler.is_compiling() or not _has_kernel(x, edges.heads.others):
-        return _scores_in_parts(y, x, vector, slope, edges, *of_edges)
-    out: Tensor = _EdgeScores.apply(y.contiguous(), x.contiguous(), vector.contiguous(), slope, edges)
+    y, x, vector, *of_edges = (each.to(sum_dtype(x.dtype)).contiguous() for each in (y, x, vector, *of_edges))
+    if of_edges or not _has_kernel(x, edges.heads.others):
+        return _scores_in_parts(y, x, vector, *of_edges, slope=slope, edges=edges)
+    out: Tensor = _EdgeScores.apply(y, x, vector, slope, edges)
     return out
 
 
 def _scores_in_parts(
-    y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency, *of_edges: Tensor
-) -> Tensor:
-    def part(y: Tensor, x: Tensor, vector: Tensor, *of_edges: Tensor) -> Tensor:
+    y: Tensor, x: Tensor, vector: Tensor, *of_edges: Tensor, slope: float, edges: Adjacency
+) -> Any:
+    def part(
+        y: Tensor, x: Tensor, vector: Tensor, weight: Tensor | None = None, rows: Tensor | None = None
+    ) -> Tensor:
         total = at_edges(y, edges.heads) + at_edges(x, edges.tails)
-        if of_edges:
-            weight, rows = of_edges
-            total = total + (rows @ weight.flatten(0, 1).t()).view(total.shape)
+        if rows is not None and weight is not None:
+            total = total + (rows @ weight.flatten(1)).view(total.shape)
         return (torch.nn.functional.leaky_relu(total, slope) * vector).sum(-1)
 
-    if torch.compiler.is_compiling():  # which fuses the steps
-        return part(y, x, vector, *of_edges[::-1])
     step = max(1, _PART // max(1, len(edges.tails.rows) * y.shape[1]))
-    columns = [y.split(step, 2), x.split(step, 2), vector.split(step, 1)]
-    columns += [each.split(step, 1) for each in of_edges[1:]]
-    parts = [_MadeAgain.apply(part, *piece, *of_edges[:1]) for piece in zip(*columns, strict=True)]
-    return sum(parts[1:], parts[0])
+    pieces = zip(*(each.split(step, -1) for each in (y, x, vector, *of_edges[:1])), strict=True)
+    return sum(_MadeAgain.apply(part, *piece, *of_edges[1:]) for piece in pieces)
 
 
 def at_edges(x: Tensor, end: EndPoints) -> Tensor:
@@ -173,10 +173,6 @@ def _has_kernel(x: Tensor, columns: Tensor) -> bool:
 def _groups(indptr: Tensor, columns: Tensor, order: Tensor | None = None) -> EdgeGroups:
     places = NONE if order is None else order.numpy()
     return EdgeGroups(indptr.numpy().astype(np.int64), columns.numpy(), NONE, places)
-
-
-def _groups_at(end: EndPoints) -> EdgeGroups:
-    return _groups(end.indptr, end.others, end.order)
 
 
 @torch.library.custom_op(
@@ -282,10 +278,9 @@ class _EdgeDots(torch.autograd.Function):
 class _EdgeScores(torch.autograd.Function):
     @staticmethod
     def forward(y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency) -> Tensor:
-        out, groups = x.new_empty(len(vector), len(edges.heads.rows)), _groups_at(edges.heads)
-        arrays = y.numpy(), x.numpy(), groups.indptr, groups.tails, vector.numpy(), slope, out.numpy()
-        in_threads(partial(scores, *arrays), groups, x[0].nbytes, 0, groups.num_heads)
-        return out.t()
+        scores = x.new_empty(len(vector), len(edges.heads.rows))
+        _run_scores(edges.heads, y, x, vector, slope, scores, x[:0])
+        return scores.t()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -300,13 +295,20 @@ class _EdgeScores(torch.autograd.Function):
             return *torch.func.vjp(again, y, x, vector)[1](grad), None, None
         grads, of_vector, grad = [], torch.zeros_like(vector), grad.t().contiguous()
         for end, own, other in (ctx.edges.heads, y, x), (ctx.edges.tails, x, y):
-            total, groups = torch.zeros_like(own), _groups_at(end)
-            arrays = own.numpy(), other.numpy(), groups.indptr, groups.tails, groups.order, grad.numpy()
-            run = partial(slopes, *arrays, ctx.slope, total.numpy())
-            in_threads(run, groups, other[0].nbytes, 0, groups.num_heads)
+            total = torch.zeros_like(own)
+            _run_scores(end, own, other, vector, ctx.slope, grad, total)
             of_vector += (own * total).sum(0)
             grads.append(total.mul_(vector))
         return *grads, of_vector, None, None
+
+
+def _run_scores(
+    end: EndPoints, y: Tensor, x: Tensor, vector: Tensor, slope: float, values: Tensor, out: Tensor
+) -> None:
+    groups = _groups(end.indptr, end.others, end.order)
+    ends = y.numpy(), x.numpy(), groups.indptr, groups.tails, groups.order
+    run = partial(scores_or_slopes, *ends, vector.numpy(), slope, values.numpy(), out.numpy())
+    in_threads(run, groups, x.stride(0) * x.element_size(), 0, groups.num_heads)
 
 
 class _MadeAgain(torch.autograd.Function):
