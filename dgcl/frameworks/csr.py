@@ -41,12 +41,14 @@ class CSRLocalGraph:
         edge_ids: (E,) int64, the position of each edge in the user's edge order.
         in_degrees: (n,) int64, in-degrees of the owned rows.
         out_degrees: (L,) int64, out-degrees in the whole graph.
+        owned_ids: (n,) int64, global ids of the owned rows.
     """
 
     edges: Adjacency
     edge_ids: Tensor
     in_degrees: Tensor
     out_degrees: Tensor
+    owned_ids: Tensor
 
     @property
     def num_owned(self) -> int:
@@ -92,14 +94,18 @@ class CSRLocalGraph:
             raise TypeError(
                 f"edge_weight must be real, as x_all is (got {edge_weight.dtype} and {x_all.dtype}); convert x_all"
             )
-        if edge_weight is not None and (
-            edge_weight.dim() > 2 or (edge_weight.dim() == 2 and x_all.shape[1:2] != edge_weight.shape[1:])
-        ):
+        if edge_weight is None or edge_weight.dim() == 1:
+            return weighted_sum(x_all, edge_weight, self.edges)
+        if edge_weight.dim() != 2 or x_all.shape[1:2] != edge_weight.shape[1:]:
             raise ValueError(
                 "edge_weight must have shape (E,), or (E, H) for rows of shape (L, H, ...)"
                 f" (got {tuple(edge_weight.shape)} for {tuple(x_all.shape)})"
             )
-        return weighted_sum(x_all, edge_weight, self.edges)
+        heads = [
+            weighted_sum(x, w, self.edges)
+            for x, w in zip(x_all.unbind(1), edge_weight.unbind(1), strict=True)
+        ]
+        return torch.stack(heads, 1)
 
     def mean(self, x_all: Tensor) -> Tensor:
         """(n, *F): the mean of the in-neighbours' rows of each owned vertex; zero where there is none."""
@@ -142,21 +148,18 @@ class CSRLocalGraph:
         """
         self._check(x_owned, "x_owned", self.num_owned, "this rank's own rows")
         self._check_local(x_all)
-        if x_all.dim() != 3 or (x_owned.shape[1:], x_owned.dtype) != (x_all.shape[1:], x_all.dtype):
+        if x_all.dim() != 3 or x_owned.shape[1:] != x_all.shape[1:]:
             raise ValueError(
-                "x_owned and x_all must be rows (n, H, D) and (L, H, D) of one type (got"
-                f" {tuple(x_owned.shape)}, {x_owned.dtype}, and {tuple(x_all.shape)}, {x_all.dtype})"
+                "x_owned and x_all must be rows of one shape, (n, H, D) and (L, H, D) (got"
+                f" {tuple(x_owned.shape)} and {tuple(x_all.shape)})"
             )
-        return edge_dots(x_owned, x_all, self.edges)
+        heads = zip(x_owned.unbind(1), x_all.unbind(1), strict=True)
+        return torch.stack([edge_dots(y, x, self.edges) for y, x in heads], 1)
 
     def to(self, device: torch.device | str) -> CSRLocalGraph:
         """The same graph with its tensors on ``device``."""
-        return CSRLocalGraph(
-            self.edges.to(device),
-            self.edge_ids.to(device),
-            self.in_degrees.to(device),
-            self.out_degrees.to(device),
-        )
+        others = self.edge_ids, self.in_degrees, self.out_degrees, self.owned_ids
+        return CSRLocalGraph(self.edges.to(device), *(each.to(device) for each in others))
 
     def _check_local(self, x_all: Tensor) -> None:
         self._check(
@@ -200,5 +203,6 @@ def build(local: LocalGraph, *, device: torch.device | str | None) -> CSRLocalGr
             edge_ids=torch.tensor(local.edge_ids),
             in_degrees=torch.tensor(local.in_degrees[: local.num_owned]),
             out_degrees=torch.tensor(local.out_degrees),
+            owned_ids=torch.tensor(local.owned_ids),
         )
     return graph.to(device or "cpu")

@@ -98,22 +98,15 @@ def build_adjacency(indptr: Tensor, indices: Tensor, num_tails: int) -> Adjacenc
 
 
 def weighted_sum(x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
-    """(num_heads, *F): at each head the sum over edges of ``weight`` (E,), default 1, by the tail's row.
-
-    With weights (E, H) of several heads of attention rows are (num_tails, H, ...).
-    """
+    """(num_heads, *F): at each head the sum over edges of ``weight`` (E,), default 1, by the tail's row."""
     flat = x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
     out: Tensor = _WeightedSum.apply(flat, weight, edges)
     return out.reshape(edges.heads.num_rows, *x.shape[1:])
 
 
 def edge_dots(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
-    """(E, H) of the type of sums: for each edge and head of attention the dot product of both ends' rows.
-
-    Rows are ``y`` (num_heads, H, D) and ``x`` (num_tails, H, D).
-    """
-    dots: Tensor = _EdgeDots.apply(y.flatten(1), x.flatten(1), y.shape[1], edges)
-    return dots
+    """(E,) of the type of sums: for each edge the dot product of rows ``y`` (num_heads, D) and ``x`` (num_tails, D)."""
+    return _EdgeDots.apply(y, x, edges)
 
 
 @torch.compiler.disable
@@ -133,27 +126,53 @@ def edge_scores(
         of_edges: (K, H, D) and (E, K): by what rows of edges are multiplied before they are added to ``y + x``, and
             these rows.
     """
-    y, x, vector, *of_edges = (each.to(sum_dtype(x.dtype)).contiguous() for each in (y, x, vector, *of_edges))
-    if of_edges or not _has_kernel(x, edges.heads.others):
-        return _scores_in_parts(y, x, vector, *of_edges, slope=slope, edges=edges)
-    out: Tensor = _EdgeScores.apply(y, x, vector, slope, edges)
+    tensors = [each.to(sum_dtype(x.dtype)).contiguous() for each in (y, x, vector, *of_edges)]
+    in_parts = partial(_scores_in_parts, slope, edges)
+    if of_edges or not _has_kernel(tensors[1], edges.heads.others):
+        return in_parts(*tensors)
+    out: Tensor = _MadeAgain.apply(in_parts, [partial(each, slope, edges) for each in (_scores, _slopes)], *tensors)
     return out
 
 
 def _scores_in_parts(
-    y: Tensor, x: Tensor, vector: Tensor, *of_edges: Tensor, slope: float, edges: Adjacency
+    slope: float, edges: Adjacency, y: Tensor, x: Tensor, vector: Tensor, *of_edges: Tensor
 ) -> Any:
-    def part(
-        y: Tensor, x: Tensor, vector: Tensor, weight: Tensor | None = None, rows: Tensor | None = None
-    ) -> Tensor:
+    def part(y: Tensor, x: Tensor, vector: Tensor, *of_edges: Tensor) -> Tensor:
         total = at_edges(y, edges.heads) + at_edges(x, edges.tails)
-        if rows is not None and weight is not None:
-            total = total + (rows @ weight.flatten(1)).view(total.shape)
+        if of_edges:
+            total = total + (of_edges[1] @ of_edges[0].flatten(1)).view(total.shape)
         return (torch.nn.functional.leaky_relu(total, slope) * vector).sum(-1)
 
     step = max(1, _PART // max(1, len(edges.tails.rows) * y.shape[1]))
     pieces = zip(*(each.split(step, -1) for each in (y, x, vector, *of_edges[:1])), strict=True)
-    return sum(_MadeAgain.apply(part, *piece, *of_edges[1:]) for piece in pieces)
+    return sum(_MadeAgain.apply(part, [], *piece, *of_edges[1:]) for piece in pieces)
+
+
+def _scores(slope: float, edges: Adjacency, y: Tensor, x: Tensor, vector: Tensor) -> Tensor:
+    scores = x.new_empty(len(vector), len(edges.heads.rows))
+    _run(edges.heads, y, x, vector, slope, scores, x[:0])
+    return scores.t()
+
+
+def _slopes(
+    slope: float, edges: Adjacency, y: Tensor, x: Tensor, vector: Tensor, grad: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradients of what :func:`_scores` takes."""
+    grads, of_vector, grad = [], torch.zeros_like(vector), grad.t().contiguous()
+    for end, own, other in (edges.heads, y, x), (edges.tails, x, y):
+        sums = torch.zeros_like(own)
+        _run(end, own, other, vector, slope, grad, sums)
+        of_vector += (own * sums).sum(0)
+        grads.append(sums.mul_(vector))
+    return *grads, of_vector
+
+
+def _run(end: EndPoints, y: Tensor, x: Tensor, vector: Tensor, slope: float, *results: Tensor) -> None:
+    groups = _groups(end.indptr, end.others, end.order)
+    values, out = (each.numpy() for each in results)
+    ends = y.numpy(), x.numpy(), groups.indptr, groups.tails, groups.order
+    run = partial(scores_or_slopes, *ends, vector.numpy(), slope, values, out)
+    in_threads(run, groups, x.stride(0) * x.element_size(), 0, groups.num_heads)
 
 
 def at_edges(x: Tensor, end: EndPoints) -> Tensor:
@@ -181,25 +200,18 @@ def _groups(indptr: Tensor, columns: Tensor, order: Tensor | None = None) -> Edg
     schema="(Tensor indptr, Tensor columns, Tensor? weight, Tensor x) -> Tensor",
 )
 def _edge_weighted_sum(indptr: Tensor, columns: Tensor, weight: Tensor | None, x: Tensor) -> Tensor:
-    """(rows, F) of the type of sums: rows of ``x``, row by row, times weights (E,), or (E, H) of H pieces of a row; one
-    operator, because compilers see into neither."""
-    dtype, num_rows = sum_dtype(x.dtype), len(indptr) - 1
-    weight = weight.unsqueeze(1) if weight is not None and weight.dim() == 1 else weight
-    weights = [None] if weight is None else weight.to(dtype).unbind(1)
-    out = x.new_empty(num_rows, x.size(1), dtype=dtype)
-    groups = _groups(indptr, columns) if _has_kernel(x, columns) else None
-    for total, rows, values in zip(
-        *(each.tensor_split(len(weights), 1) for each in (out, x)), weights, strict=True
-    ):
-        if groups is not None:
-            sum_over_edges(groups, rows, total, values, add=False)
-            continue
-        values = x.new_ones(len(columns), dtype=dtype) if values is None else values.contiguous()
-        matrix = torch.sparse_csr_tensor(
-            indptr, columns, values, (num_rows, len(x)), check_invariants=False, device=values.device
-        )
-        total.copy_(sparse_product(matrix, rows.to(dtype)))
-    return out
+    """(rows, F) of the type of sums: rows of ``x``, row by row; one operator, because compilers see into neither."""
+    dtype = sum_dtype(x.dtype)
+    weight = None if weight is None else weight.to(dtype).contiguous()
+    if _has_kernel(x, columns):
+        out = x.new_empty(len(indptr) - 1, x.size(1), dtype=dtype)
+        sum_over_edges(_groups(indptr, columns), x, out, weight, add=False)
+        return out
+    values = x.new_ones(len(columns), dtype=dtype) if weight is None else weight
+    matrix = torch.sparse_csr_tensor(
+        indptr, columns, values, (len(indptr) - 1, len(x)), check_invariants=False, device=values.device
+    )
+    return sparse_product(matrix, x.to(dtype))
 
 
 @_edge_weighted_sum.register_fake
@@ -248,79 +260,44 @@ class _WeightedSum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = _WeightedSum.apply(grad, weight, ctx.edges.transposed)
         if ctx.needs_input_grad[1]:
-            num = weight.shape[1:].numel()
-            grad_weight = _EdgeDots.apply(grad, x, num, ctx.edges).to(weight.dtype).view(weight.shape)
+            grad_weight = _EdgeDots.apply(grad, x, ctx.edges).to(weight.dtype)
         return grad_x, grad_weight, None
 
 
 class _EdgeDots(torch.autograd.Function):
     @staticmethod
-    def forward(y: Tensor, x: Tensor, num: int, edges: Adjacency) -> Tensor:
+    def forward(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
         heads, tails = edges.heads, edges.tails
-        pairs = zip(y.tensor_split(num, 1), x.tensor_split(num, 1), strict=True)
-        dots = [
-            _edge_dots(heads.indptr, heads.others, heads.order, heads.rows, tails.rows, *p) for p in pairs
-        ]
-        return torch.stack(dots, 1)
+        return _edge_dots(heads.indptr, heads.others, heads.order, heads.rows, tails.rows, y, x)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int, Adjacency], output: Tensor) -> None:
-        *rows, _, ctx.edges = inputs
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Adjacency], output: Tensor) -> None:
+        *rows, ctx.edges = inputs
         ctx.save_for_backward(*rows)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
         y, x = ctx.saved_tensors
-        grad_y = _WeightedSum.apply(x, grad, ctx.edges)
-        return grad_y, _WeightedSum.apply(y, grad, ctx.edges.transposed), None, None
-
-
-class _EdgeScores(torch.autograd.Function):
-    @staticmethod
-    def forward(y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency) -> Tensor:
-        scores = x.new_empty(len(vector), len(edges.heads.rows))
-        _run_scores(edges.heads, y, x, vector, slope, scores, x[:0])
-        return scores.t()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        *rows, ctx.slope, ctx.edges = inputs
-        ctx.save_for_backward(*rows)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        y, x, vector = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for derivatives of the second order
-            again = partial(_scores_in_parts, slope=ctx.slope, edges=ctx.edges)
-            return *torch.func.vjp(again, y, x, vector)[1](grad), None, None
-        grads, of_vector, grad = [], torch.zeros_like(vector), grad.t().contiguous()
-        for end, own, other in (ctx.edges.heads, y, x), (ctx.edges.tails, x, y):
-            total = torch.zeros_like(own)
-            _run_scores(end, own, other, vector, ctx.slope, grad, total)
-            of_vector += (own * total).sum(0)
-            grads.append(total.mul_(vector))
-        return *grads, of_vector, None, None
-
-
-def _run_scores(
-    end: EndPoints, y: Tensor, x: Tensor, vector: Tensor, slope: float, values: Tensor, out: Tensor
-) -> None:
-    groups = _groups(end.indptr, end.others, end.order)
-    ends = y.numpy(), x.numpy(), groups.indptr, groups.tails, groups.order
-    run = partial(scores_or_slopes, *ends, vector.numpy(), slope, values.numpy(), out.numpy())
-    in_threads(run, groups, x.stride(0) * x.element_size(), 0, groups.num_heads)
+        return (
+            _WeightedSum.apply(x, grad, ctx.edges),
+            _WeightedSum.apply(y, grad, ctx.edges.transposed),
+            None,
+        )
 
 
 class _MadeAgain(torch.autograd.Function):
-    """A function of tensors of which nothing is kept: derivatives, of any order, compute it again."""
+    """A function of tensors, of which nothing else is kept: derivatives of any order compute it again.
+
+    ``quick`` are faster ways to compute it and its first derivatives, as far as there are any.
+    """
 
     @staticmethod
-    def forward(function: Any, *tensors: Tensor) -> Any:
-        return function(*tensors)
+    def forward(function: Any, quick: list[Any], *tensors: Tensor) -> Any:
+        return [*quick, function][0](*tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.function, *tensors = inputs
+        ctx.function, ctx.quick, *tensors = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
@@ -332,7 +309,7 @@ class _MadeAgain(torch.autograd.Function):
             cotangents = values[len(tensors) :]
             return tuple(vjp(cotangents if isinstance(out, tuple) else cotangents[0]))
 
-        return None, *_MadeAgain.apply(derivatives, *tensors, *grads)
+        return None, None, *_MadeAgain.apply(derivatives, ctx.quick[1:], *tensors, *grads)
 
 
 class _AtEdges(torch.autograd.Function):

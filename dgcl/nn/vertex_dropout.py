@@ -116,6 +116,7 @@ def dropout(
     seed: int = 0,
     call: int | None = None,
     edges: bool = False,
+    ids: Tensor | None = None,
     comm: Communicator | None = None,
 ) -> Tensor:
     """Zero each element with probability ``p`` and scale the others by 1 / (1 - p).
@@ -133,6 +134,7 @@ def dropout(
             which computes a forward twice, drops the same both times; where ranks are threads give the number.
         edges: ``x`` has a row for each edge of this rank, (num_local_edges, *F), as ``comm.dispatch_edges`` returns
             them: attention, edge weights. An edge is known by its place in the order of the given edges.
+        ids: (rows,) int64, by which the rows of ``x`` are known, whatever they are of.
         comm: the communicator; default the current one.
 
     Raises:
@@ -153,7 +155,9 @@ def dropout(
     comm = current(comm) if scope is None else None
     rows: Any = scope or comm
     messages = getattr(rows, "message_edges", None)
-    if messages is not None and not edges and len(x) == messages[0].shape[1]:
+    if ids is not None:
+        require_tensors(ids=ids)
+    elif messages is not None and not edges and len(x) == messages[0].shape[1]:
         ids = _message_ids(messages, rows)
     else:
         make = _edge_ids if edges else _row_ids
