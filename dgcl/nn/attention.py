@@ -22,6 +22,7 @@ from torch.nn.functional import leaky_relu
 
 from dgcl.frameworks.csr import CSRLocalGraph
 from dgcl.frameworks.csr_ops import Adjacency, EndPoints, build_adjacency, edge_scores
+from dgcl.frameworks.edge_sets import edges_of
 from dgcl.nn.arguments import current
 from dgcl.nn.vertex_dropout import check_probability, dropout
 from dgcl.topology.checks import check_choice, check_index
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["GATConv", "GATv2Conv", "TransformerConv"]
 
 
-def edges_of(source: Communicator | CSRLocalGraph, self_loops: bool) -> tuple[CSRLocalGraph, Tensor | None]:
+def attended(source: Communicator | CSRLocalGraph, self_loops: bool) -> tuple[CSRLocalGraph, Tensor | None]:
     """The in-edges over which a layer attends, made once.
 
     With ``self_loops`` every vertex has one, in place of those that there are; then also (E,) the place of each edge
@@ -154,11 +155,11 @@ def attend(
         x, edge_attr: As the layer's forward takes them.
         ids: By which dropout knows edges; None: by their places in the whole graph.
     """
-    graph, taken = edges_of(source, getattr(layer, "add_self_loops", False))
+    graph, taken = attended(source, getattr(layer, "add_self_loops", False))
     comm = None if isinstance(source, CSRLocalGraph) else source
     if edge_attr is not None:
         edge_attr = _rows_of_edges(graph, taken, edge_attr, getattr(layer, "fill_value", 0))
-    rows, scores = scores_of(layer, graph, (lambda rows: rows) if comm is None else comm.expand, x, edge_attr)
+    rows, scores = scores_of(layer, graph, (lambda rows: rows) if comm is None else edges_of(comm).expand, x, edge_attr)
     weights = graph.softmax(scores)
     if layer.training and layer.dropout:
         weights = dropout(weights, layer.dropout, ids=ids(graph) if ids else graph.edge_ids, comm=comm)

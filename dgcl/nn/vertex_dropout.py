@@ -158,7 +158,7 @@ def dropout(
     if ids is not None:
         require_tensors(ids=ids)
     elif messages is not None and not edges and len(x) == messages[0].shape[1]:
-        ids = _message_ids(messages, rows)
+        ids = message_ids(messages, rows)
     else:
         make = _edge_ids if edges else _row_ids
         ids = _once(rows, (make, len(x), x.device), lambda: make(x, rows))
@@ -301,7 +301,7 @@ def has_edge_rows(x: Tensor, comm: Communicator | None = None) -> bool:
     return len(x) == comm.local.num_edges not in (comm.num_owned, comm.num_local)
 
 
-def _message_ids(messages: tuple[Tensor, str], comm: Any) -> Tensor:
+def message_ids(messages: tuple[Tensor, str], comm: Any) -> Tensor:
     """An id for each edge of a message, by both its ends: parallel edges have one."""
     edges, exchange = messages
 
