@@ -86,13 +86,13 @@ def gat(
     layer: Any, graph: CSRLocalGraph, expand: Any, x: Tensor, edge_attr: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Rows and scores of PyG's ``GATConv``."""
-    rows = expand(layer.lin(x).unflatten(1, (layer.heads, -1)))
-    of_sources, own = (rows * layer.att_src).sum(-1), rows[: graph.num_owned]
-    scores = graph.at_sources(of_sources) + graph.at_heads((own * layer.att_dst).sum(-1))
+    rows = layer.lin(x).unflatten(1, (layer.heads, -1))
+    own = (rows[: graph.num_owned] * layer.att_dst).sum(-1)
+    scores = graph.at_sources(expand((rows * layer.att_src).sum(-1))) + graph.at_heads(own)
     if edge_attr is not None and layer.lin_edge is not None:
         weight = layer.lin_edge.weight.unflatten(0, (layer.heads, -1))
         scores = scores + edge_attr @ torch.einsum("hck,hc->kh", weight, layer.att_edge[0])
-    return rows, leaky_relu(scores, layer.negative_slope)
+    return expand(rows), leaky_relu(scores, layer.negative_slope)
 
 
 def gatv2(
