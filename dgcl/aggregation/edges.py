@@ -112,14 +112,14 @@ def sum_over_edges(
         edges: The edges.
         x: (tails, F) floats on the CPU; copied unless its rows are contiguous, which may lie apart.
         out: (heads, F) of type ``sum_dtype(x.dtype)``, with contiguous rows.
-        weight: (E,) of that type, contiguous, in the order of ``edges``; default 1.
+        weight: (E,) of that type, in the order of ``edges``; default 1.
         add: Whether ``out`` is added to; else it is written, rows of heads without an edge too if they are in
             ``edges``.
         piece: (i, number): only the i-th of so many pieces, of heads; see :func:`piece_of_heads`. Default: all.
     """
     begin, end = (0, edges.num_heads) if piece is None else piece_of_heads(edges, *piece)
     weights = _one(out.dtype) if weight is None else weight
-    step = 0 if weight is None else weights.element_size()
+    step = 0 if weight is None else weights.stride(0) * weights.element_size()
     x = x if has_contiguous_rows(x) else x.contiguous()
     _sum_at(edges, (*_rows(out), *_rows(x)), x.dtype, x.shape[1], weights, step, add, begin, end)
 

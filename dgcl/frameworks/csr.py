@@ -94,18 +94,14 @@ class CSRLocalGraph:
             raise TypeError(
                 f"edge_weight must be real, as x_all is (got {edge_weight.dtype} and {x_all.dtype}); convert x_all"
             )
-        if edge_weight is None or edge_weight.dim() == 1:
-            return weighted_sum(x_all, edge_weight, self.edges)
-        if edge_weight.dim() != 2 or x_all.shape[1:2] != edge_weight.shape[1:]:
+        if edge_weight is not None and (
+            edge_weight.dim() > 2 or (edge_weight.dim() == 2 and x_all.shape[1:2] != edge_weight.shape[1:])
+        ):
             raise ValueError(
                 "edge_weight must have shape (E,), or (E, H) for rows of shape (L, H, ...)"
                 f" (got {tuple(edge_weight.shape)} for {tuple(x_all.shape)})"
             )
-        heads = [
-            weighted_sum(x, w, self.edges)
-            for x, w in zip(x_all.unbind(1), edge_weight.unbind(1), strict=True)
-        ]
-        return torch.stack(heads, 1)
+        return weighted_sum(x_all, edge_weight, self.edges)
 
     def mean(self, x_all: Tensor) -> Tensor:
         """(n, *F): the mean of the in-neighbours' rows of each owned vertex; zero where there is none."""
@@ -153,8 +149,7 @@ class CSRLocalGraph:
                 "x_owned and x_all must be rows of one shape, (n, H, D) and (L, H, D) (got"
                 f" {tuple(x_owned.shape)} and {tuple(x_all.shape)})"
             )
-        heads = zip(x_owned.unbind(1), x_all.unbind(1), strict=True)
-        return torch.stack([edge_dots(y, x, self.edges) for y, x in heads], 1)
+        return edge_dots(x_owned, x_all, self.edges)
 
     def to(self, device: torch.device | str) -> CSRLocalGraph:
         """The same graph with its tensors on ``device``."""

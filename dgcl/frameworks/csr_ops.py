@@ -98,15 +98,22 @@ def build_adjacency(indptr: Tensor, indices: Tensor, num_tails: int) -> Adjacenc
 
 
 def weighted_sum(x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
-    """(num_heads, *F): at each head the sum over edges of ``weight`` (E,), default 1, by the tail's row."""
+    """(num_heads, *F): at each head the sum over edges of ``weight`` (E,), default 1, by the tail's row.
+
+    With weights (E, H) of several heads of attention rows are (num_tails, H, ...).
+    """
     flat = x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
     out: Tensor = _WeightedSum.apply(flat, weight, edges)
     return out.reshape(edges.heads.num_rows, *x.shape[1:])
 
 
 def edge_dots(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
-    """(E,) of the type of sums: for each edge the dot product of rows ``y`` (num_heads, D) and ``x`` (num_tails, D)."""
-    return _EdgeDots.apply(y, x, edges)
+    """(E, H) of the type of sums: for each edge and head of attention the dot product of both ends' rows.
+
+    Rows are ``y`` (num_heads, H, D) and ``x`` (num_tails, H, D).
+    """
+    dots: Tensor = _EdgeDots.apply(y.flatten(1), x.flatten(1), y.shape[1], edges)
+    return dots
 
 
 @torch.compiler.disable
@@ -130,7 +137,9 @@ def edge_scores(
     in_parts = partial(_scores_in_parts, slope, edges)
     if of_edges or not _has_kernel(tensors[1], edges.heads.others):
         return in_parts(*tensors)
-    out: Tensor = _MadeAgain.apply(in_parts, [partial(each, slope, edges) for each in (_scores, _slopes)], *tensors)
+    out: Tensor = _MadeAgain.apply(
+        in_parts, [partial(each, slope, edges) for each in (_scores, _slopes)], *tensors
+    )
     return out
 
 
@@ -162,7 +171,8 @@ def _slopes(
     for end, own, other in (edges.heads, y, x), (edges.tails, x, y):
         sums = torch.zeros_like(own)
         _run(end, own, other, vector, slope, grad, sums)
-        of_vector += (own * sums).sum(0)
+        for pair in zip(own.split(1 << 14), sums.split(1 << 14), strict=True):  # in a cache
+            of_vector += torch.mul(*pair).sum(0)
         grads.append(sums.mul_(vector))
     return *grads, of_vector
 
@@ -200,18 +210,25 @@ def _groups(indptr: Tensor, columns: Tensor, order: Tensor | None = None) -> Edg
     schema="(Tensor indptr, Tensor columns, Tensor? weight, Tensor x) -> Tensor",
 )
 def _edge_weighted_sum(indptr: Tensor, columns: Tensor, weight: Tensor | None, x: Tensor) -> Tensor:
-    """(rows, F) of the type of sums: rows of ``x``, row by row; one operator, because compilers see into neither."""
-    dtype = sum_dtype(x.dtype)
-    weight = None if weight is None else weight.to(dtype).contiguous()
-    if _has_kernel(x, columns):
-        out = x.new_empty(len(indptr) - 1, x.size(1), dtype=dtype)
-        sum_over_edges(_groups(indptr, columns), x, out, weight, add=False)
-        return out
-    values = x.new_ones(len(columns), dtype=dtype) if weight is None else weight
-    matrix = torch.sparse_csr_tensor(
-        indptr, columns, values, (len(indptr) - 1, len(x)), check_invariants=False, device=values.device
-    )
-    return sparse_product(matrix, x.to(dtype))
+    """(rows, F) of the type of sums: rows of ``x``, row by row, times weights (E,), or (E, H) of H pieces of a row; one
+    operator, because compilers see into neither."""
+    dtype, num_rows = sum_dtype(x.dtype), len(indptr) - 1
+    weight = weight.unsqueeze(1) if weight is not None and weight.dim() == 1 else weight
+    weights = [None] if weight is None else weight.to(dtype).unbind(1)
+    out = x.new_empty(num_rows, x.size(1), dtype=dtype)
+    groups = _groups(indptr, columns) if _has_kernel(x, columns) else None
+    for total, rows, values in zip(
+        *(each.tensor_split(len(weights), 1) for each in (out, x)), weights, strict=True
+    ):
+        if groups is not None:
+            sum_over_edges(groups, rows, total, values, add=False)
+            continue
+        values = x.new_ones(len(columns), dtype=dtype) if values is None else values.contiguous()
+        matrix = torch.sparse_csr_tensor(
+            indptr, columns, values, (num_rows, len(x)), check_invariants=False, device=values.device
+        )
+        total.copy_(sparse_product(matrix, rows.to(dtype)))
+    return out
 
 
 @_edge_weighted_sum.register_fake
@@ -260,29 +277,31 @@ class _WeightedSum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = _WeightedSum.apply(grad, weight, ctx.edges.transposed)
         if ctx.needs_input_grad[1]:
-            grad_weight = _EdgeDots.apply(grad, x, ctx.edges).to(weight.dtype)
+            num = weight.shape[1:].numel()
+            grad_weight = _EdgeDots.apply(grad, x, num, ctx.edges).to(weight.dtype).view(weight.shape)
         return grad_x, grad_weight, None
 
 
 class _EdgeDots(torch.autograd.Function):
     @staticmethod
-    def forward(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
+    def forward(y: Tensor, x: Tensor, num: int, edges: Adjacency) -> Tensor:
         heads, tails = edges.heads, edges.tails
-        return _edge_dots(heads.indptr, heads.others, heads.order, heads.rows, tails.rows, y, x)
+        pairs = zip(y.tensor_split(num, 1), x.tensor_split(num, 1), strict=True)
+        dots = [
+            _edge_dots(heads.indptr, heads.others, heads.order, heads.rows, tails.rows, *p) for p in pairs
+        ]
+        return torch.stack(dots, 1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Adjacency], output: Tensor) -> None:
-        *rows, ctx.edges = inputs
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int, Adjacency], output: Tensor) -> None:
+        *rows, _, ctx.edges = inputs
         ctx.save_for_backward(*rows)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         y, x = ctx.saved_tensors
-        return (
-            _WeightedSum.apply(x, grad, ctx.edges),
-            _WeightedSum.apply(y, grad, ctx.edges.transposed),
-            None,
-        )
+        grad_y = _WeightedSum.apply(x, grad, ctx.edges)
+        return grad_y, _WeightedSum.apply(y, grad, ctx.edges.transposed), None, None
 
 
 class _MadeAgain(torch.autograd.Function):
