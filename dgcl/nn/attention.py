@@ -115,7 +115,7 @@ def transformer(
     query, key, value = (
         each(x).unflatten(1, (layer.heads, -1)) for each in (layer.lin_query, layer.lin_key, layer.lin_value)
     )
-    query = query[: graph.num_owned] / math.sqrt(layer.out_channels)
+    query = query[: graph.num_owned]
     scores = graph.dots(query, expand(key))
     if edge_attr is not None:
         # An edge's row is multiplied with what its head asks for, (n, H, K), and its product (E, H, C) is not made.
@@ -123,7 +123,7 @@ def transformer(
         scores = scores + _own(graph).dots(
             torch.einsum("nhc,hck->nhk", query, weight), _by_head(layer, edge_attr)
         )
-    return expand(value), scores
+    return expand(value), scores / math.sqrt(layer.out_channels)
 
 
 def _own(graph: CSRLocalGraph) -> CSRLocalGraph:
