@@ -319,7 +319,7 @@ def _edge_ids(x: Tensor, comm: Any) -> Tensor:
     local: LocalGraph | None = getattr(comm, "local", None)
     if local is None or getattr(comm, "edges", "") == "grid":
         raise ValueError(
-            "edges=True needs all edges of whole rows: it goes without a grid, and without chunks of rows"
+            "edges=True needs all edges of whole rows: it goes without a grid"
         )
     if len(x) != len(local.edge_ids):
         raise ValueError(
