@@ -123,7 +123,12 @@ def _covered(layer: Any, first: Any, second: Any, third: Any = None, *more: Any,
         if edges is None or edges.sums is not None or edges.exchange != HALO:
             return None
         comm = edges.comm
-        if layer.lin_edge is not None and edge_attr is None or layer.lin_edge is None and edge_attr is not None:
+        if (
+            layer.lin_edge is not None
+            and edge_attr is None
+            or layer.lin_edge is None
+            and edge_attr is not None
+        ):
             return None
     whole = comm.edges == "head" and not comm.node_types
     if not whole or not isinstance(x, Tensor) or x.dim() != 2 or len(x) != comm.num_owned:

@@ -171,8 +171,8 @@ def _slopes(
     for end, own, other in (edges.heads, y, x), (edges.tails, x, y):
         sums = torch.zeros_like(own)
         _run(end, own, other, vector, slope, grad, sums)
-        for pair in zip(own.split(1 << 14), sums.split(1 << 14), strict=True):  # in a cache
-            of_vector += torch.mul(*pair).sum(0)
+        for rows, slopes in zip(own.split(1 << 14), sums.split(1 << 14), strict=True):  # in a cache
+            of_vector += (rows * slopes).sum(0)
         grads.append(sums.mul_(vector))
     return *grads, of_vector
 

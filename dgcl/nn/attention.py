@@ -1,4 +1,4 @@
-"""Attention over in-edges, with PyG's parameters, names and options: ``GATConv``, ``GATv2Conv`` and ``TransformerConv``.
+"""Attention over in-edges, with PyG's parameters, names and options: GAT, GATv2 and graph transformers.
 
     >>> conv = dgcl.nn.GATv2Conv(128, 32, heads=4)
     >>> y = conv(x)                                  # (num_owned, 128) -> (num_owned, 4 * 32), of PyG's GATv2Conv
@@ -78,8 +78,8 @@ def _rows_of_edges(graph: CSRLocalGraph, taken: Tensor | None, rows: Tensor, of_
     return torch.cat([rows, loops]).index_select(0, taken)
 
 
-# What each kind of layer computes first, of the layer (with the names of PyG's), its edges, what exchanges rows, its rows and
-# those of edges: rows (L, H, C) of sources, and scores (E, H).
+# What each kind of layer computes first, of the layer (with the names of PyG's), its edges, what exchanges rows, its rows
+# and those of edges: rows (L, H, C) of sources, and scores (E, H).
 
 
 def gat(
@@ -90,7 +90,7 @@ def gat(
     own = (rows[: graph.num_owned] * layer.att_dst).sum(-1)
     scores = graph.at_sources(expand((rows * layer.att_src).sum(-1))) + graph.at_heads(own)
     if edge_attr is not None and layer.lin_edge is not None:
-        weight = layer.lin_edge.weight.unflatten(0, (layer.heads, -1))
+        weight = _weight(layer)
         scores = scores + edge_attr @ torch.einsum("hck,hc->kh", weight, layer.att_edge[0])
     return expand(rows), leaky_relu(scores, layer.negative_slope)
 
@@ -103,7 +103,7 @@ def gatv2(
     own = sources if layer.share_weights else layer.lin_r(x).unflatten(1, (layer.heads, -1))
     rows, of_edges = expand(sources), []
     if edge_attr is not None:
-        of_edges = [layer.lin_edge.weight.unflatten(0, (layer.heads, -1)).permute(2, 0, 1), edge_attr]
+        of_edges = [_weight(layer).permute(2, 0, 1), edge_attr]
     own = own[: graph.num_owned]
     return rows, edge_scores(own, rows, layer.att[0], layer.negative_slope, graph.edges, *of_edges)
 
@@ -119,11 +119,16 @@ def transformer(
     scores = graph.dots(query, expand(key))
     if edge_attr is not None:
         # An edge's row is multiplied with what its head asks for, (n, H, K), and its product (E, H, C) is not made.
-        weight = layer.lin_edge.weight.unflatten(0, (layer.heads, -1))
+        weight = _weight(layer)
         scores = scores + _own(graph).dots(
             torch.einsum("nhc,hck->nhk", query, weight), _by_head(layer, edge_attr)
         )
     return expand(value), scores / math.sqrt(layer.out_channels)
+
+
+def _weight(layer: Any) -> Tensor:
+    """(H, C, K): by what rows of edges are multiplied."""
+    return layer.lin_edge.weight.unflatten(0, (layer.heads, -1))  # type: ignore[no-any-return]
 
 
 def _own(graph: CSRLocalGraph) -> CSRLocalGraph:
@@ -159,13 +164,15 @@ def attend(
     comm = None if isinstance(source, CSRLocalGraph) else source
     if edge_attr is not None:
         edge_attr = _rows_of_edges(graph, taken, edge_attr, getattr(layer, "fill_value", 0))
-    rows, scores = scores_of(layer, graph, (lambda rows: rows) if comm is None else edges_of(comm).expand, x, edge_attr)
+    rows, scores = scores_of(
+        layer, graph, (lambda rows: rows) if comm is None else edges_of(comm).expand, x, edge_attr
+    )
     weights = graph.softmax(scores)
     if layer.training and layer.dropout:
         weights = dropout(weights, layer.dropout, ids=ids(graph) if ids else graph.edge_ids, comm=comm)
     out, x = graph.sum(rows, weights), x[: graph.num_owned]
     if scores_of is transformer and edge_attr is not None:
-        weight = layer.lin_edge.weight.unflatten(0, (layer.heads, -1))
+        weight = _weight(layer)
         out = out + torch.einsum("nhk,hck->nhc", _own(graph).sum(_by_head(layer, edge_attr), weights), weight)
     out = out.flatten(1) if layer.concat else out.mean(1)
     if scores_of is not transformer:
@@ -183,8 +190,8 @@ def attend(
 class _Attention(Module):
     """What the layers have in common: options by PyG's names and their defaults, and the names of parameters."""
 
-    scores: Any
-    options: Mapping[str, Any] = {"concat": True, "dropout": 0.0, "edge_dim": None, "bias": True}
+    scores: Callable[..., Any]
+    options: dict[str, Any] = {"concat": True, "dropout": 0.0, "edge_dim": None, "bias": True}
     vectors: Sequence[str] = ()
     projections: Sequence[str] = ()
 
@@ -247,16 +254,17 @@ class _Attention(Module):
             raise ValueError(
                 f"edge_attr must be given to {name} with edge_dim, and not without ({edge_dim=})"
             )
-        if graph is None:
-            comm = current(comm)
-            comm.require_neighbourhoods(name)
-        return attend(type(self).scores, self, graph or comm, x, edge_attr)
+        if graph is not None:
+            return attend(type(self).scores, self, graph, x, edge_attr)
+        comm = current(comm)
+        comm.require_neighbourhoods(name)
+        return attend(type(self).scores, self, comm, x, edge_attr)
 
 
 class GATConv(_Attention):
     """Graph attention: PyG's ``GATConv`` (Velickovic et al., 2018).
 
-    Parameters ``lin.weight``, ``att_src``, ``att_dst``, ``bias``, with edges' rows ``lin_edge.weight`` and ``att_edge``,
+    Parameters ``lin.weight``, ``att_src``, ``att_dst``, ``bias``, with ``edge_dim`` ``lin_edge.weight`` and ``att_edge``,
     with ``residual`` ``res.weight``.
 
     Args:
@@ -285,7 +293,7 @@ class GATConv(_Attention):
 class GATv2Conv(_Attention):
     """Graph attention that ranks neighbours for each vertex anew: PyG's ``GATv2Conv`` (Brody et al., 2022).
 
-    Parameters of ``lin_l``, ``lin_r``, ``att``, ``bias``, ``lin_edge.weight`` and ``res.weight``. Arguments are those of
+    Parameters of ``lin_l``, ``lin_r``, ``att``, ``bias``, ``lin_edge.weight``, ``res.weight``. Arguments are those of
     :class:`GATConv`, and
 
     Args:

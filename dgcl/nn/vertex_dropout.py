@@ -318,9 +318,7 @@ def _edge_ids(x: Tensor, comm: Any) -> Tensor:
     """The id of the edge of each row of ``x``."""
     local: LocalGraph | None = getattr(comm, "local", None)
     if local is None or getattr(comm, "edges", "") == "grid":
-        raise ValueError(
-            "edges=True needs all edges of whole rows: it goes without a grid"
-        )
+        raise ValueError("edges=True needs all edges of whole rows: it goes without a grid")
     if len(x) != len(local.edge_ids):
         raise ValueError(
             f"x must have {len(local.edge_ids)} rows, one for each edge of rank {comm.rank} (got {len(x)}); add self"

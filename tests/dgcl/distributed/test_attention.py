@@ -1,4 +1,4 @@
-"""Attention layers of PyG and DGL in a distributed model: which make no row for each edge, and that they give the same."""
+"""Attention layers of PyG and DGL in a distributed model: which make no row for each edge, and what they give."""
 
 from typing import Any
 
