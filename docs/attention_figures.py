@@ -76,11 +76,11 @@ def status(name: str) -> float:
     return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1e3
 
 
-def main(name: str, kind: str, *contenders: str) -> None:
+def main(name: str, kind: str, *candidates: str) -> None:
     """Measure and print."""
     torch.set_num_threads(1)
     n, edges = edges_of(name)
-    layers = {who: layer_of(who, kind, n, edges) for who in contenders}
+    layers = {who: layer_of(who, kind, n, edges) for who in candidates}
     torch.manual_seed(0)
     x, wanted = torch.randn(n, HEADS * WIDTH), torch.randn(n, HEADS * WIDTH)
     times: dict[str, float] = {}
@@ -94,9 +94,9 @@ def main(name: str, kind: str, *contenders: str) -> None:
             (layer(rows) * wanted).sum().backward()
             times[who] = min(times.get(who, np.inf), time.process_time() - start)
     if len(layers) == 1:
-        print(f"{kind} of {contenders[0]}: {status('VmHWM') - before:.0f} MB")
+        print(f"{kind} of {candidates[0]}: {status('VmHWM') - before:.0f} MB")
     for who, seconds in times.items() if len(layers) > 1 else ():
-        print(f"{kind} of {who}: {1e3 * seconds:.0f} ms, {seconds / times[contenders[0]]:.2f}")
+        print(f"{kind} of {who}: {1e3 * seconds:.0f} ms, {seconds / times[candidates[0]]:.2f}")
 
 
 if __name__ == "__main__":

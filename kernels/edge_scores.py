@@ -1,7 +1,7 @@
 """Scores of edges by heads of attention from the rows of both ends, as GATv2 has them, and sums of their slopes.
 
-A score is ``vector . leaky_relu(y + x)``; its gradient by either row is the vector times the rectifier's slopes: 1 where
-``y + x`` is above 0. Slopes are computed anew from both rows, so that nothing of edges x heads x width is held.
+A score is ``vector . leaky_relu(y + x)``; its gradient by either row is the vector times the rectifier's slopes: 1
+where ``y + x`` is above 0. Slopes are computed anew from both rows, so that nothing of edges x heads x width is held.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def scores_or_slopes(
     y: np.ndarray, x: np.ndarray, indptr: np.ndarray, others: np.ndarray, order: np.ndarray, vector: np.ndarray,
     slope: float, values: np.ndarray, out: np.ndarray, begin: int, end: int,
 ) -> None:  # fmt: skip
-    """Write the scores of the edges of rows ``begin:end`` to ``values``; or add to ``out``, if it has rows, at each edge
-    its value times slopes.
+    """Write the scores of the edges of rows ``begin:end`` to ``values``; or add to ``out``, if it has rows, at each
+    edge its value times slopes.
 
     Args:
         y, x, vector, out: (rows, H, D), and (H, D), of one type.

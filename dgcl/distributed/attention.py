@@ -1,7 +1,8 @@
 """Attention layers of PyG and DGL in a distributed model: what they give, without a row for each edge.
 
-:data:`ATTENTION` has a function for each class of layer. A layer takes it where it is exactly of that class and uses what the
-function covers; :func:`lacks` and the calls say what does not. Else it makes messages, as all other layers do.
+:data:`ATTENTION` has a function for each class of layer. A layer takes it where it is exactly of that class and uses
+what the function covers; :func:`lacks` and :func:`_covered` say what it does not. Else it makes messages, as all other
+layers do.
 """
 
 from collections.abc import Callable
@@ -123,12 +124,7 @@ def _covered(layer: Any, first: Any, second: Any, third: Any = None, *more: Any,
         if edges is None or edges.sums is not None or edges.exchange != HALO:
             return None
         comm = edges.comm
-        if (
-            layer.lin_edge is not None
-            and edge_attr is None
-            or layer.lin_edge is None
-            and edge_attr is not None
-        ):
+        if (layer.lin_edge is None) != (edge_attr is None):
             return None
     whole = comm.edges == "head" and not comm.node_types
     if not whole or not isinstance(x, Tensor) or x.dim() != 2 or len(x) != comm.num_owned:

@@ -116,14 +116,13 @@ def edge_dots(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
     return dots
 
 
-@torch.compiler.disable
 def edge_scores(
     y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency, *of_edges: Tensor
 ) -> Tensor:
     """(E, H) of the type of sums: ``(vector * leaky_relu(y + x, slope)).sum(-1)`` at both ends of each edge.
 
-    On a CPU by a kernel of ours (:mod:`dgcl.kernels.edge_scores`). Elsewhere, with rows of edges, and for derivatives of
-    the second order by torch's own operations on some columns of all heads at a time, which a backward makes again.
+    On a CPU by a kernel of ours (:mod:`dgcl.kernels.edge_scores`). Elsewhere, with rows of edges, and for derivatives
+    of the second order by torch's own operations on some columns of all heads at a time, which a backward makes again.
 
     Args:
         y, x: (num_heads, H, D) and (num_tails, H, D) rows.
@@ -324,7 +323,7 @@ class _MadeAgain(torch.autograd.Function):
         function, tensors = ctx.function, ctx.saved_tensors
 
         def derivatives(*values: Tensor) -> tuple[Tensor, ...]:
-            out, vjp = torch.func.vjp(function, *values[: len(tensors)])
+            out, vjp = torch.func.vjp(function, *values[: len(tensors)])  # type: ignore[misc]
             cotangents = values[len(tensors) :]
             return tuple(vjp(cotangents if isinstance(out, tuple) else cotangents[0]))
 

@@ -10,9 +10,9 @@ A state dict of PyG's layer of the same name loads, and the other way round. Of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -34,19 +34,19 @@ __all__ = ["GATConv", "GATv2Conv", "TransformerConv"]
 
 
 def attended(source: Communicator | CSRLocalGraph, self_loops: bool) -> tuple[CSRLocalGraph, Tensor | None]:
-    """The in-edges over which a layer attends, made once.
+    """The in-edges over which a layer attends, known once.
 
     With ``self_loops`` every vertex has one, in place of those that there are; then also (E,) the place of each edge
     among those of before and a loop of each vertex.
     """
-    made = _edges.setdefault(source, {})
-    if self_loops not in made:
+    known = _edges.setdefault(source, {})
+    if self_loops not in known:
         with torch.inference_mode(False):  # kept, and may be saved for a backward
             graph = source
             if not isinstance(graph, CSRLocalGraph):
                 graph = graph.local_graph("csr", device=graph.device)
-            made[self_loops] = _with_loops(graph) if self_loops else (graph, None)
-    return made[self_loops]
+            known[self_loops] = _with_loops(graph) if self_loops else (graph, None)
+    return known[self_loops]
 
 
 _edges: WeakKeyDictionary[Any, dict[bool, tuple[CSRLocalGraph, Tensor | None]]] = WeakKeyDictionary()
@@ -78,8 +78,8 @@ def _rows_of_edges(graph: CSRLocalGraph, taken: Tensor | None, rows: Tensor, of_
     return torch.cat([rows, loops]).index_select(0, taken)
 
 
-# What each kind of layer computes first, of the layer (with the names of PyG's), its edges, what exchanges rows, its rows
-# and those of edges: rows (L, H, C) of sources, and scores (E, H).
+# What each kind of layer computes first, of the layer (with the names of PyG's), its edges, what exchanges rows, its
+# rows and those of edges: rows (L, H, C) of sources, and scores (E, H).
 
 
 def gat(
@@ -118,7 +118,7 @@ def transformer(
     query = query[: graph.num_owned]
     scores = graph.dots(query, expand(key))
     if edge_attr is not None:
-        # An edge's row is multiplied with what its head asks for, (n, H, K), and its product (E, H, C) is not made.
+        # An edge's row is multiplied with what its head asks for, (n, H, K), and its product (E, H, C) is not known.
         weight = _weight(layer)
         scores = scores + _own(graph).dots(
             torch.einsum("nhc,hck->nhk", query, weight), _by_head(layer, edge_attr)
@@ -191,7 +191,7 @@ class _Attention(Module):
     """What the layers have in common: options by PyG's names and their defaults, and the names of parameters."""
 
     scores: Callable[..., Any]
-    options: dict[str, Any] = {"concat": True, "dropout": 0.0, "edge_dim": None, "bias": True}
+    options: ClassVar[dict[str, Any]] = {"concat": True, "dropout": 0.0, "edge_dim": None, "bias": True}
     vectors: Sequence[str] = ()
     projections: Sequence[str] = ()
 
@@ -211,9 +211,9 @@ class _Attention(Module):
         edge_dim, bias, width = every["edge_dim"], every["bias"], heads * out_channels
 
         def linear(columns: int, out: int, bias: bool = False) -> Linear:
-            made = Linear(columns, out, bias=bias)
-            torch.nn.init.xavier_uniform_(made.weight)
-            return made
+            known = Linear(columns, out, bias=bias)
+            torch.nn.init.xavier_uniform_(known.weight)
+            return known
 
         bound = math.sqrt(6 / (heads + out_channels))
         for name in self.vectors:
@@ -264,8 +264,8 @@ class _Attention(Module):
 class GATConv(_Attention):
     """Graph attention: PyG's ``GATConv`` (Velickovic et al., 2018).
 
-    Parameters ``lin.weight``, ``att_src``, ``att_dst``, ``bias``, with ``edge_dim`` ``lin_edge.weight`` and ``att_edge``,
-    with ``residual`` ``res.weight``.
+    Parameters ``lin.weight``, ``att_src``, ``att_dst``, ``bias``, with ``edge_dim`` ``lin_edge.weight`` and
+    ``att_edge``, with ``residual`` ``res.weight``.
 
     Args:
         in_channels, out_channels: Widths of rows; of the result for each head.
