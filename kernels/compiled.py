@@ -49,9 +49,15 @@ _Function = Callable[_Arguments, _Result]
 def compiled(function: _Function[_Arguments, _Result], /) -> _Function[_Arguments, _Result]: ...
 @overload
 def compiled(
-    signature: Any = None, /, *, inline: bool = True, allocates: bool = True, entry: bool = True
+    signature: Any = None,
+    /,
+    *,
+    inline: bool = True,
+    allocates: bool = True,
+    entry: bool = True,
+    fastmath: Any = False,
 ) -> Callable[[_Function[_Arguments, _Result]], _Function[_Arguments, _Result]]: ...
-def compiled(what: Any = None, /, *, inline: bool = True, allocates: bool = True, entry: bool = True) -> Any:
+def compiled(what: Any = None, /, **options: Any) -> Any:
     """Compile a function for the CPU on first use, without the GIL, and keep the machine code on disk.
 
     As ``@compiled`` for whatever types it is called with, or as ``@compiled(signature)`` for one numba signature only.
@@ -62,10 +68,12 @@ def compiled(what: Any = None, /, *, inline: bool = True, allocates: bool = True
     use of a field of a named tuple, which takes longer than a short loop does.
 
     With ``entry=False`` only compiled functions call it, which is compiled sooner; a call from Python is a TypeError.
+
+    ``fastmath`` are numba's: what may be done to sums of floats, a set of LLVM's names.
     """
     if isinstance(what, FunctionType):
         return _decorated(what, None)
-    return functools.partial(_decorated, signature=what, inline=inline, allocates=allocates, entry=entry)
+    return functools.partial(_decorated, signature=what, **options)
 
 
 def compile_all(*modules: ModuleType) -> None:
@@ -99,8 +107,9 @@ def _decorated(
     inline: bool = True,
     allocates: bool = True,
     entry: bool = True,
+    fastmath: Any = False,
 ) -> Any:
-    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, _nrt=allocates)(function)
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, _nrt=allocates, fastmath=fastmath)(function)
     dispatcher._cache = cache = KernelCache(function)
     dispatcher._compiler._customize_flags = _Options
     dispatcher.only_signature, dispatcher.has_entry = signature, entry

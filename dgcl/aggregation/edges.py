@@ -112,14 +112,14 @@ def sum_over_edges(
         edges: The edges.
         x: (tails, F) floats on the CPU; copied unless its rows are contiguous, which may lie apart.
         out: (heads, F) of type ``sum_dtype(x.dtype)``, with contiguous rows.
-        weight: (E,) of that type, contiguous, in the order of ``edges``; default 1.
+        weight: (E,) of that type, in the order of ``edges``; default 1.
         add: Whether ``out`` is added to; else it is written, rows of heads without an edge too if they are in
             ``edges``.
         piece: (i, number): only the i-th of so many pieces, of heads; see :func:`piece_of_heads`. Default: all.
     """
     begin, end = (0, edges.num_heads) if piece is None else piece_of_heads(edges, *piece)
     weights = _one(out.dtype) if weight is None else weight
-    step = 0 if weight is None else weights.element_size()
+    step = 0 if weight is None else weights.stride(0) * weights.element_size()
     x = x if has_contiguous_rows(x) else x.contiguous()
     _sum_at(edges, (*_rows(out), *_rows(x)), x.dtype, x.shape[1], weights, step, add, begin, end)
 
@@ -143,7 +143,7 @@ def _sum_at(
             *rows, edges.indptr, edges.tails, weights.data_ptr(), step, edges.heads, begin, end, width, add
         )  # fmt: skip
 
-    _in_threads(run, edges, width * dtype.itemsize, begin, end)
+    in_threads(run, edges, width * dtype.itemsize, begin, end)
 
 
 def part_of_edges(
@@ -191,7 +191,7 @@ def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
             out.data_ptr(), *rows, edges.indptr, edges.tails, edges.heads, edges.order, begin, end, x.shape[1]
         )  # fmt: skip
 
-    _in_threads(run, edges, x.shape[1] * x.element_size(), 0, edges.num_heads)
+    in_threads(run, edges, x.shape[1] * x.element_size(), 0, edges.num_heads)
     return out
 
 
@@ -235,7 +235,7 @@ def _num_threads(edges: EdgeGroups, row_bytes: int, begin: int, end: int) -> int
     return min(torch.get_num_threads(), 1 + read // _LEAST)
 
 
-def _in_threads(
+def in_threads(
     run: Callable[[int, int], None], edges: EdgeGroups, row_bytes: int, begin: int, end: int
 ) -> None:
     """Call ``run`` for ranges of heads ``begin:end`` with about as many edges each, side by side."""

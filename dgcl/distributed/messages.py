@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
+from dgcl.distributed.attention import Attention, function_of
 from dgcl.distributed.classes import Distributed
 from dgcl.distributed.degrees import by_whole_degrees
 from dgcl.distributed.functional_dropout import dropping
@@ -102,7 +103,8 @@ def message_passing(base: type) -> type:
             function = getattr(base, name)
             if pairs := sources & inspect.signature(function).parameters.keys():
                 members[name] = _as_given(function, pairs)
-    return type(f"Distributed{base.__name__}", (Messages, base), members)
+    bases = (Messages, base) if function_of(base) is None else (Messages, Attention, base)
+    return type(f"Distributed{base.__name__}", bases, members)
 
 
 def _exchanging(

@@ -18,6 +18,7 @@ from dgcl.frameworks.csr_ops import (
     Adjacency,
     at_edges,
     build_adjacency,
+    edge_dots,
     edge_sum,
     sum_dtype,
     weighted_sum,
@@ -40,12 +41,14 @@ class CSRLocalGraph:
         edge_ids: (E,) int64, the position of each edge in the user's edge order.
         in_degrees: (n,) int64, in-degrees of the owned rows.
         out_degrees: (L,) int64, out-degrees in the whole graph.
+        owned_ids: (n,) int64, global ids of the owned rows.
     """
 
     edges: Adjacency
     edge_ids: Tensor
     in_degrees: Tensor
     out_degrees: Tensor
+    owned_ids: Tensor
 
     @property
     def num_owned(self) -> int:
@@ -91,18 +94,14 @@ class CSRLocalGraph:
             raise TypeError(
                 f"edge_weight must be real, as x_all is (got {edge_weight.dtype} and {x_all.dtype}); convert x_all"
             )
-        if edge_weight is None or edge_weight.dim() == 1:
-            return weighted_sum(x_all, edge_weight, self.edges)
-        if edge_weight.dim() != 2 or x_all.shape[1:2] != edge_weight.shape[1:]:
+        if edge_weight is not None and (
+            edge_weight.dim() > 2 or (edge_weight.dim() == 2 and x_all.shape[1:2] != edge_weight.shape[1:])
+        ):
             raise ValueError(
                 "edge_weight must have shape (E,), or (E, H) for rows of shape (L, H, ...)"
                 f" (got {tuple(edge_weight.shape)} for {tuple(x_all.shape)})"
             )
-        heads = [
-            weighted_sum(x, w, self.edges)
-            for x, w in zip(x_all.unbind(1), edge_weight.unbind(1), strict=True)
-        ]
-        return torch.stack(heads, 1)
+        return weighted_sum(x_all, edge_weight, self.edges)
 
     def mean(self, x_all: Tensor) -> Tensor:
         """(n, *F): the mean of the in-neighbours' rows of each owned vertex; zero where there is none."""
@@ -134,17 +133,28 @@ class CSRLocalGraph:
             raise TypeError(f"scores must be floating point (got {scores.dtype}); convert them first")
         # Shifting by the largest score changes no value and no gradient, so it is held constant.
         largest = torch.segment_reduce(scores.detach(), "max", offsets=self.indptr.long())
-        powers = torch.exp(scores - self.at_heads(largest))
-        return powers / self.at_heads(self.sum_edges(powers))
+        powers = torch.exp(scores - self.at_heads(largest.masked_fill_(largest == -torch.inf, 0)))
+        total = self.sum_edges(powers)
+        return powers / self.at_heads(total.masked_fill(total == 0, 1))
+
+    def dots(self, x_owned: Tensor, x_all: Tensor) -> Tensor:
+        """(E, H): the dot products of the rows (n, H, D) that edges write and those (L, H, D) that they read.
+
+        Those of 16 bits are multiplied and added in float32, which the result is.
+        """
+        self._check(x_owned, "x_owned", self.num_owned, "this rank's own rows")
+        self._check_local(x_all)
+        if x_all.dim() != 3 or x_owned.shape[1:] != x_all.shape[1:]:
+            raise ValueError(
+                "x_owned and x_all must be rows of one shape, (n, H, D) and (L, H, D) (got"
+                f" {tuple(x_owned.shape)} and {tuple(x_all.shape)})"
+            )
+        return edge_dots(x_owned, x_all, self.edges)
 
     def to(self, device: torch.device | str) -> CSRLocalGraph:
         """The same graph with its tensors on ``device``."""
-        return CSRLocalGraph(
-            self.edges.to(device),
-            self.edge_ids.to(device),
-            self.in_degrees.to(device),
-            self.out_degrees.to(device),
-        )
+        others = self.edge_ids, self.in_degrees, self.out_degrees, self.owned_ids
+        return CSRLocalGraph(self.edges.to(device), *(each.to(device) for each in others))
 
     def _check_local(self, x_all: Tensor) -> None:
         self._check(
@@ -188,5 +198,6 @@ def build(local: LocalGraph, *, device: torch.device | str | None) -> CSRLocalGr
             edge_ids=torch.tensor(local.edge_ids),
             in_degrees=torch.tensor(local.in_degrees[: local.num_owned]),
             out_degrees=torch.tensor(local.out_degrees),
+            owned_ids=torch.tensor(local.owned_ids),
         )
     return graph.to(device or "cpu")

@@ -19,15 +19,20 @@ On a CPU the first two are kernels of ours (:mod:`dgcl.kernels.edge_sums`), on a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, sum_over_edges
+from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, in_threads, sum_over_edges
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
+from dgcl.kernels.edge_scores import scores_or_slopes
 from dgcl.kernels.edge_sums import EDGE_SUMS
+
+#: Elements of a part of scores that torch's own operations compute at a time.
+_PART = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +98,90 @@ def build_adjacency(indptr: Tensor, indices: Tensor, num_tails: int) -> Adjacenc
 
 
 def weighted_sum(x: Tensor, weight: Tensor | None, edges: Adjacency) -> Tensor:
-    """(num_heads, *F): at each head the sum over edges of ``weight`` (E,), default 1, by the tail's row."""
+    """(num_heads, *F): at each head the sum over edges of ``weight`` (E,), default 1, by the tail's row.
+
+    With weights (E, H) of several heads of attention rows are (num_tails, H, ...).
+    """
     flat = x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
     out: Tensor = _WeightedSum.apply(flat, weight, edges)
     return out.reshape(edges.heads.num_rows, *x.shape[1:])
+
+
+def edge_dots(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
+    """(E, H) of the type of sums: for each edge and head of attention the dot product of both ends' rows.
+
+    Rows are ``y`` (num_heads, H, D) and ``x`` (num_tails, H, D).
+    """
+    dots: Tensor = _EdgeDots.apply(y.flatten(1), x.flatten(1), y.shape[1], edges)
+    return dots
+
+
+def edge_scores(
+    y: Tensor, x: Tensor, vector: Tensor, slope: float, edges: Adjacency, *of_edges: Tensor
+) -> Tensor:
+    """(E, H) of the type of sums: ``(vector * leaky_relu(y + x, slope)).sum(-1)`` at both ends of each edge.
+
+    On a CPU by a kernel of ours (:mod:`dgcl.kernels.edge_scores`). Elsewhere, with rows of edges, and for derivatives
+    of the second order by torch's own operations on some columns of all heads at a time, which a backward makes again.
+
+    Args:
+        y, x: (num_heads, H, D) and (num_tails, H, D) rows.
+        vector: (H, D).
+        slope: Of the leaky rectifier.
+        edges: The edges.
+        of_edges: (K, H, D) and (E, K): by what rows of edges are multiplied before they are added to ``y + x``, and
+            these rows.
+    """
+    tensors = [each.to(sum_dtype(x.dtype)).contiguous() for each in (y, x, vector, *of_edges)]
+    in_parts = partial(_scores_in_parts, slope, edges)
+    if of_edges or not _has_kernel(tensors[1], edges.heads.others):
+        return in_parts(*tensors)
+    out: Tensor = _MadeAgain.apply(
+        in_parts, [partial(each, slope, edges) for each in (_scores, _slopes)], *tensors
+    )
+    return out
+
+
+def _scores_in_parts(
+    slope: float, edges: Adjacency, y: Tensor, x: Tensor, vector: Tensor, *of_edges: Tensor
+) -> Any:
+    def part(y: Tensor, x: Tensor, vector: Tensor, *of_edges: Tensor) -> Tensor:
+        total = at_edges(y, edges.heads) + at_edges(x, edges.tails)
+        if of_edges:
+            total = total + (of_edges[1] @ of_edges[0].flatten(1)).view(total.shape)
+        return (torch.nn.functional.leaky_relu(total, slope) * vector).sum(-1)
+
+    step = max(1, _PART // max(1, len(edges.tails.rows) * y.shape[1]))
+    pieces = zip(*(each.split(step, -1) for each in (y, x, vector, *of_edges[:1])), strict=True)
+    return sum(_MadeAgain.apply(part, [], *piece, *of_edges[1:]) for piece in pieces)
+
+
+def _scores(slope: float, edges: Adjacency, y: Tensor, x: Tensor, vector: Tensor) -> Tensor:
+    scores = x.new_empty(len(vector), len(edges.heads.rows))
+    _run(edges.heads, y, x, vector, slope, scores, x[:0])
+    return scores.t()
+
+
+def _slopes(
+    slope: float, edges: Adjacency, y: Tensor, x: Tensor, vector: Tensor, grad: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradients of what :func:`_scores` takes."""
+    grads, of_vector, grad = [], torch.zeros_like(vector), grad.t().contiguous()
+    for end, own, other in (edges.heads, y, x), (edges.tails, x, y):
+        sums = torch.zeros_like(own)
+        _run(end, own, other, vector, slope, grad, sums)
+        for rows, slopes in zip(own.split(1 << 14), sums.split(1 << 14), strict=True):  # in a cache
+            of_vector += (rows * slopes).sum(0)
+        grads.append(sums.mul_(vector))
+    return *grads, of_vector
+
+
+def _run(end: EndPoints, y: Tensor, x: Tensor, vector: Tensor, slope: float, *results: Tensor) -> None:
+    groups = _groups(end.indptr, end.others, end.order)
+    values, out = (each.numpy() for each in results)
+    ends = y.numpy(), x.numpy(), groups.indptr, groups.tails, groups.order
+    run = partial(scores_or_slopes, *ends, vector.numpy(), slope, values, out)
+    in_threads(run, groups, x.stride(0) * x.element_size(), 0, groups.num_heads)
 
 
 def at_edges(x: Tensor, end: EndPoints) -> Tensor:
@@ -124,18 +209,25 @@ def _groups(indptr: Tensor, columns: Tensor, order: Tensor | None = None) -> Edg
     schema="(Tensor indptr, Tensor columns, Tensor? weight, Tensor x) -> Tensor",
 )
 def _edge_weighted_sum(indptr: Tensor, columns: Tensor, weight: Tensor | None, x: Tensor) -> Tensor:
-    """(rows, F) of the type of sums: rows of ``x``, row by row; one operator, because compilers see into neither."""
-    dtype = sum_dtype(x.dtype)
-    weight = None if weight is None else weight.to(dtype).contiguous()
-    if _has_kernel(x, columns):
-        out = x.new_empty(len(indptr) - 1, x.size(1), dtype=dtype)
-        sum_over_edges(_groups(indptr, columns), x, out, weight, add=False)
-        return out
-    values = x.new_ones(len(columns), dtype=dtype) if weight is None else weight
-    matrix = torch.sparse_csr_tensor(
-        indptr, columns, values, (len(indptr) - 1, len(x)), check_invariants=False, device=values.device
-    )
-    return sparse_product(matrix, x.to(dtype))
+    """(rows, F) of the type of sums: rows of ``x``, row by row, times weights (E,), or (E, H) of H pieces of a row; one
+    operator, because compilers see into neither."""
+    dtype, num_rows = sum_dtype(x.dtype), len(indptr) - 1
+    weight = weight.unsqueeze(1) if weight is not None and weight.dim() == 1 else weight
+    weights = [None] if weight is None else weight.to(dtype).unbind(1)
+    out = x.new_empty(num_rows, x.size(1), dtype=dtype)
+    groups = _groups(indptr, columns) if _has_kernel(x, columns) else None
+    for total, rows, values in zip(
+        *(each.tensor_split(len(weights), 1) for each in (out, x)), weights, strict=True
+    ):
+        if groups is not None:
+            sum_over_edges(groups, rows, total, values, add=False)
+            continue
+        values = x.new_ones(len(columns), dtype=dtype) if values is None else values.contiguous()
+        matrix = torch.sparse_csr_tensor(
+            indptr, columns, values, (num_rows, len(x)), check_invariants=False, device=values.device
+        )
+        total.copy_(sparse_product(matrix, rows.to(dtype)))
+    return out
 
 
 @_edge_weighted_sum.register_fake
@@ -184,29 +276,58 @@ class _WeightedSum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = _WeightedSum.apply(grad, weight, ctx.edges.transposed)
         if ctx.needs_input_grad[1]:
-            grad_weight = _EdgeDots.apply(grad, x, ctx.edges).to(weight.dtype)
+            num = weight.shape[1:].numel()
+            grad_weight = _EdgeDots.apply(grad, x, num, ctx.edges).to(weight.dtype).view(weight.shape)
         return grad_x, grad_weight, None
 
 
 class _EdgeDots(torch.autograd.Function):
     @staticmethod
-    def forward(y: Tensor, x: Tensor, edges: Adjacency) -> Tensor:
+    def forward(y: Tensor, x: Tensor, num: int, edges: Adjacency) -> Tensor:
         heads, tails = edges.heads, edges.tails
-        return _edge_dots(heads.indptr, heads.others, heads.order, heads.rows, tails.rows, y, x)
+        pairs = zip(y.tensor_split(num, 1), x.tensor_split(num, 1), strict=True)
+        dots = [
+            _edge_dots(heads.indptr, heads.others, heads.order, heads.rows, tails.rows, *p) for p in pairs
+        ]
+        return torch.stack(dots, 1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Adjacency], output: Tensor) -> None:
-        *rows, ctx.edges = inputs
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int, Adjacency], output: Tensor) -> None:
+        *rows, _, ctx.edges = inputs
         ctx.save_for_backward(*rows)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         y, x = ctx.saved_tensors
-        return (
-            _WeightedSum.apply(x, grad, ctx.edges),
-            _WeightedSum.apply(y, grad, ctx.edges.transposed),
-            None,
-        )
+        grad_y = _WeightedSum.apply(x, grad, ctx.edges)
+        return grad_y, _WeightedSum.apply(y, grad, ctx.edges.transposed), None, None
+
+
+class _MadeAgain(torch.autograd.Function):
+    """A function of tensors, of which nothing else is kept: derivatives of any order compute it again.
+
+    ``quick`` are faster ways to compute it and its first derivatives, as far as there are any.
+    """
+
+    @staticmethod
+    def forward(function: Any, quick: list[Any], *tensors: Tensor) -> Any:
+        return [*quick, function][0](*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.function, ctx.quick, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        function, tensors = ctx.function, ctx.saved_tensors
+
+        def derivatives(*values: Tensor) -> tuple[Tensor, ...]:
+            out, vjp = torch.func.vjp(function, *values[: len(tensors)])  # type: ignore[misc]
+            cotangents = values[len(tensors) :]
+            return tuple(vjp(cotangents if isinstance(out, tuple) else cotangents[0]))
+
+        return None, None, *_MadeAgain.apply(derivatives, ctx.quick[1:], *tensors, *grads)
 
 
 class _AtEdges(torch.autograd.Function):

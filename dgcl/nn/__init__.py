@@ -8,6 +8,7 @@ training vertex too. Where vertices are replicated across machines, each counts 
 May import everything of ``dgcl`` but the command line, benchmarks and calibration.
 """
 
+from dgcl.nn.attention import GATConv, GATv2Conv, TransformerConv
 from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
 from dgcl.nn.core_rows import sum_copies
@@ -25,11 +26,14 @@ from dgcl.nn.vertex_dropout import Dropout, dropout
 __all__ = [
     "BatchNorm",
     "Dropout",
+    "GATConv",
+    "GATv2Conv",
     "GCNConv",
     "GINConv",
     "GraphNorm",
     "InPlaceGCN",
     "SAGEConv",
+    "TransformerConv",
     "accuracy",
     "broadcast_parameters",
     "check_equal",

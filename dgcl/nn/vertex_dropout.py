@@ -116,6 +116,7 @@ def dropout(
     seed: int = 0,
     call: int | None = None,
     edges: bool = False,
+    ids: Tensor | None = None,
     comm: Communicator | None = None,
 ) -> Tensor:
     """Zero each element with probability ``p`` and scale the others by 1 / (1 - p).
@@ -133,6 +134,7 @@ def dropout(
             which computes a forward twice, drops the same both times; where ranks are threads give the number.
         edges: ``x`` has a row for each edge of this rank, (num_local_edges, *F), as ``comm.dispatch_edges`` returns
             them: attention, edge weights. An edge is known by its place in the order of the given edges.
+        ids: (rows,) int64, by which the rows of ``x`` are known, whatever they are of.
         comm: the communicator; default the current one.
 
     Raises:
@@ -153,8 +155,10 @@ def dropout(
     comm = current(comm) if scope is None else None
     rows: Any = scope or comm
     messages = getattr(rows, "message_edges", None)
-    if messages is not None and not edges and len(x) == messages[0].shape[1]:
-        ids = _message_ids(messages, rows)
+    if ids is not None:
+        require_tensors(ids=ids)
+    elif messages is not None and not edges and len(x) == messages[0].shape[1]:
+        ids = message_ids(messages, rows)
     else:
         make = _edge_ids if edges else _row_ids
         ids = _once(rows, (make, len(x), x.device), lambda: make(x, rows))
@@ -297,7 +301,7 @@ def has_edge_rows(x: Tensor, comm: Communicator | None = None) -> bool:
     return len(x) == comm.local.num_edges not in (comm.num_owned, comm.num_local)
 
 
-def _message_ids(messages: tuple[Tensor, str], comm: Any) -> Tensor:
+def message_ids(messages: tuple[Tensor, str], comm: Any) -> Tensor:
     """An id for each edge of a message, by both its ends: parallel edges have one."""
     edges, exchange = messages
 
@@ -314,9 +318,7 @@ def _edge_ids(x: Tensor, comm: Any) -> Tensor:
     """The id of the edge of each row of ``x``."""
     local: LocalGraph | None = getattr(comm, "local", None)
     if local is None or getattr(comm, "edges", "") == "grid":
-        raise ValueError(
-            "edges=True needs all edges of whole rows: it goes without a grid, and without chunks of rows"
-        )
+        raise ValueError("edges=True needs all edges of whole rows: it goes without a grid")
     if len(x) != len(local.edge_ids):
         raise ValueError(
             f"x must have {len(local.edge_ids)} rows, one for each edge of rank {comm.rank} (got {len(x)}); add self"

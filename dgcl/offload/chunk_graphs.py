@@ -83,17 +83,17 @@ class ChunkRows:
 
     def __init__(self, rank: int, local: LocalGraph, calls: list[int], next_call: Callable[[], int]) -> None:
         self.rank, self.num_owned, self.num_halo = rank, local.num_owned, local.num_halo
-        self._local, self._calls, self._next_call, self._made = local, calls, next_call, 0
+        self.local, self._calls, self._next_call, self._made = local, calls, next_call, 0
 
     @property
     def owned_ids(self) -> Tensor:
         """Global ids of the chunk's own rows."""
-        return torch.from_numpy(self._local.owned_ids)
+        return torch.from_numpy(self.local.owned_ids)
 
     @property
     def halo_ids(self) -> Tensor:
         """Global ids of the others."""
-        return torch.from_numpy(self._local.halo_ids)
+        return torch.from_numpy(self.local.halo_ids)
 
     def next_dropout_call(self) -> int:
         """The number of the chunk's next call."""

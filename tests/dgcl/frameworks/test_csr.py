@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dgcl.frameworks import local_graph
 from dgcl.frameworks.csr import CSRLocalGraph
+from dgcl.frameworks.csr_ops import build_adjacency, edge_scores
 from tests.dgcl.awkward import CASES, Case
 from tests.samples import named, sampled
 
@@ -87,6 +89,55 @@ def test_softmax_of_large_scores_is_finite():
     assert graph.softmax(scores).isfinite().all()
 
 
+@named(
+    "scores, expected",
+    {
+        "none": ([-torch.inf] * 3, [0.0] * 3),
+        "some": ([-torch.inf, 1.0, 1.0], [0.0, 0.5, 0.5]),
+        "nan": ([torch.nan, 0.0, 1.0], [torch.nan] * 3),
+        "infinite": ([torch.inf, 0.0, 1.0], [torch.nan] * 3),
+    },
+)
+def test_softmax_of_what_is_not_finite(scores, expected):
+    edges = build_adjacency(torch.tensor([0, 3, 3]).int(), torch.arange(3).int(), 3)
+    graph = CSRLocalGraph(edges, *[torch.arange(3)] * 4)
+    given = torch.tensor(scores).requires_grad_()
+    out = graph.softmax(given)
+    torch.testing.assert_close(out, torch.tensor(expected), equal_nan=True)
+    (out * torch.arange(3.0)).sum().backward()
+    assert given.grad is not None
+    assert given.grad.isfinite().all() == torch.tensor(expected).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@named("shape", {"1x7": (1, 7), "4x32": (4, 32), "3x45": (3, 45)})
+def test_dots_and_scores_of_both_ends(shape, dtype):
+    """And their gradients, of 16-bit rows in float32, against a row for each edge in float64."""
+    graph, local, _, _ = each_rank(CASES[2], world_size=2)[0]
+    x = rows(CASES[2], *shape)[local].to(dtype).requires_grad_()
+    vector = torch.linspace(-1, 1, shape[0] * shape[1]).view(shape).to(dtype).requires_grad_()
+    y = x[: graph.num_owned].detach().flip(1).requires_grad_()
+    ends = graph.at_heads(y.double()), graph.at_sources(x.double())
+    wanted = [
+        (ends[0] * ends[1]).sum(-1),
+        (functional.leaky_relu(ends[0] + ends[1], 0.2) * vector.double()).sum(-1),
+    ]
+    found = [graph.dots(y, x), edge_scores(y, x, vector, 0.2, graph.edges)]
+    rtol = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        assert one.dtype == torch.promote_types(dtype, torch.float32)
+        atol = rtol * float(other.detach().abs().max())
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=min(atol, 1e-4 * atol / rtol))
+        inputs = (y, x, vector)[: 2 + number]
+        weight = torch.arange(1.0, one.numel() + 1).view(one.shape).sin()
+        for grad, exact in zip(
+            torch.autograd.grad(one, inputs, weight.to(one.dtype)),
+            torch.autograd.grad(other, inputs, weight.double(), retain_graph=True),
+            strict=True,
+        ):
+            torch.testing.assert_close(grad, exact, rtol=0, atol=rtol * float(exact.abs().max()))
+
+
 def test_edges_and_their_ends(case):
     x = rows(case, 2)
     for graph, local, owned, edges in each_rank(case):
@@ -110,6 +161,13 @@ GRADIENTS = {
     "at_sources": lambda graph, x, w, scores: graph.at_sources(x),
     "at_heads": lambda graph, x, w, scores: graph.at_heads(x[: graph.num_owned]),
     "sum_edges": lambda graph, x, w, scores: graph.sum_edges(scores),
+    "dots": lambda graph, x, w, scores: graph.dots(x[: graph.num_owned], x),
+    "gatv2": lambda graph, x, w, scores: edge_scores(
+        x[: graph.num_owned].sin(), x, torch.tensor([[2.0], [-3.0]]).double(), 0.2, graph.edges
+    ),
+    "gatv2-edges": lambda graph, x, w, scores: edge_scores(
+        x[: graph.num_owned].sin(), x, x[0], 0.2, graph.edges, x[1:2].sin(), w[:, None]
+    ),
 }
 
 #: Which of (x, w, scores) each depends on.
@@ -122,6 +180,9 @@ USED = {
     "at_sources": "x",
     "at_heads": "x",
     "sum_edges": "s",
+    "dots": "x",
+    "gatv2": "x",
+    "gatv2-edges": "xw",
 }
 
 

@@ -1,0 +1,172 @@
+"""Attention layers give what PyG's layers of the same names give on one device, with the same parameters."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dgcl
+import dgcl.nn
+from tests.dgcl.awkward import CASES
+from tests.samples import named, slow
+
+pyg = pytest.importorskip("torch_geometric.nn")
+
+CASE = {case.name: case for case in CASES}
+LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gat": ("GATConv", {"residual": True}),
+    "gat-edges": ("GATConv", {"edge_dim": 3, "concat": False}),
+    "gat-edges-as-they-are": ("GATConv", {"edge_dim": 3, "add_self_loops": False, "bias": False}),
+    "gatv2": ("GATv2Conv", {"add_self_loops": False, "negative_slope": 0.0}),
+    "gatv2-edges": ("GATv2Conv", {"edge_dim": 3, "fill_value": "add", "concat": False, "residual": True}),
+    "gatv2-shared": ("GATv2Conv", {"share_weights": True, "bias": False, "edge_dim": 3, "fill_value": 0.5}),
+    "transformer": ("TransformerConv", {"beta": True}),
+    "transformer-edges": ("TransformerConv", {"edge_dim": 3, "beta": True, "concat": False}),
+    "transformer-plain": ("TransformerConv", {"root_weight": False, "bias": False}),
+}
+
+
+def rows(number: int, width: int, seed: int) -> Tensor:
+    return torch.randn(number, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@functools.cache
+def theirs(name: str) -> Any:
+    torch.manual_seed(3)
+    kind, options = LAYERS[name]
+    return getattr(pyg, kind)(5, 4, heads=2, **options).double()
+
+
+def ours(name: str) -> Any:
+    kind, options = LAYERS[name]
+    return getattr(dgcl.nn, kind)(5, 4, heads=2, **options).double()
+
+
+def three_steps(
+    layer: nn.Module, x: Tensor, wanted: Tensor, *edges: Any, sync: Any = None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Results of three steps of Adam and the gradient of the rows; gradients of the first step by name."""
+    optimizer, outs, grads = torch.optim.Adam(layer.parameters(), lr=0.1), [], []
+    for _ in range(3):
+        optimizer.zero_grad()
+        out = layer(x, *edges)
+        (out * wanted[:, : out.shape[1]]).sum().backward()
+        if sync is not None:
+            sync(layer)
+        outs.append(out.detach())
+        grads = grads or [p.grad.clone() for _, p in sorted(layer.named_parameters()) if p.grad is not None]
+        optimizer.step()
+    return [*outs, x.grad], grads
+
+
+def of_edges(name: str, number: int) -> Tensor | None:
+    return rows(number, 3, 7) if LAYERS[name][1].get("edge_dim") else None
+
+
+def on_rank(states: dict[str, Any], case_name: str) -> list[Any]:
+    case = CASE[case_name]
+    comm = dgcl.build_comm_info(case.graph, "uniform")
+    wanted, found = comm.dispatch_features(rows(case.num_nodes, 8, 6)), []
+    for name, state in states.items():
+        layer, attr = ours(name), of_edges(name, case.edges.shape[1])
+        layer.load_state_dict(state)
+        attr = attr if attr is None else comm.dispatch_edges(attr)
+        x = comm.dispatch_features(rows(case.num_nodes, 5, 5)).requires_grad_()
+        of_rows, grads = three_steps(layer, x, wanted, attr, sync=dgcl.nn.sync_gradients)
+        found.append(([comm.collect(each, None) for each in of_rows], grads))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::dgcl.InexactWarning")
+@pytest.mark.parametrize("world_size", [1, 3, slow(2), slow(4)])
+@pytest.mark.parametrize(
+    "case_name", ["self-loops", *map(slow, ("multi-edges", "isolated-vertices", "directed"))]
+)
+def test_layers_train_as_on_one_device(world_size: int, case_name: str):
+    case, layers = CASE[case_name], {name: theirs(name) for name in LAYERS}
+    states = {
+        name: {key: value.clone() for key, value in each.state_dict().items()}
+        for name, each in layers.items()
+    }
+    expected = {}
+    for name, layer in layers.items():
+        x, attr = rows(case.num_nodes, 5, 5).requires_grad_(), of_edges(name, case.edges.shape[1])
+        expected[name] = three_steps(layer, x, rows(case.num_nodes, 8, 6), torch.from_numpy(case.edges), attr)
+    for results in dgcl.launch(on_rank, world_size, states, case_name):
+        for name, found in zip(LAYERS, results, strict=True):
+            for one, other in zip(
+                (*found[0], *found[1]), (*expected[name][0], *expected[name][1]), strict=True
+            ):
+                torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def dropping(name: str) -> nn.Module:
+    layer: nn.Module = getattr(dgcl.nn, name)(5, 4, heads=3, dropout=0.5).double()
+    with torch.no_grad():
+        for number, each in enumerate(layer.parameters()):
+            each.copy_(rows(1, each.numel(), number).view_as(each))
+    return layer
+
+
+def dropped(name: str) -> Tensor:
+    case = CASE["directed"]
+    comm = dgcl.build_comm_info(case.graph, "uniform")
+    layer = dropping(name)
+    return comm.collect(layer(comm.dispatch_features(rows(case.num_nodes, 5, 5))).detach(), None)
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "TransformerConv"])
+def test_dropout_is_that_of_any_number_of_ranks(name: str):
+    one, *others = (dgcl.launch(dropped, size, name)[0] for size in (1, 3))
+    for each in others:
+        torch.testing.assert_close(each, one, rtol=1e-11, atol=1e-11)
+
+
+class InChunk(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
+        return self.layer(src, graph=g)
+
+
+def in_chunks(name: str) -> list[Tensor]:
+    case = CASE["directed"]
+    comm = dgcl.build_comm_info(case.graph, "uniform")
+    off, found = dgcl.Offload(comm, chunks=3, dtype=torch.float64), []
+    layer = dropping(name)
+    for run in (layer, lambda x: off.layer(InChunk(layer), x)):
+        comm.load_state_dict({"dropout_calls": 0})
+        x = comm.dispatch_features(rows(case.num_nodes, 5, 5)).requires_grad_()
+        out = run(x)
+        (out * rows(len(out), 12, 6)).sum().backward()
+        found += [out.detach(), x.grad]
+    return found
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "TransformerConv"])
+def test_chunks_of_offload_drop_and_give_the_same(name: str):
+    for out, grad, of_chunks, grad_of_chunks in dgcl.launch(in_chunks, 2, name):
+        torch.testing.assert_close(of_chunks, out, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(grad_of_chunks, grad, rtol=1e-11, atol=1e-11)
+
+
+@named(
+    "make, message",
+    {
+        "option": (lambda: dgcl.nn.GATConv(4, 4, dropuot=0.5), "an option of GATConv must be one of"),
+        "heads": (lambda: dgcl.nn.GATv2Conv(4, 4, heads=0), "heads must be"),
+        "dropout": (lambda: dgcl.nn.TransformerConv(4, 4, dropout=2), "p must be a probability"),
+        "loops": (lambda: dgcl.nn.GATConv(4, 4, fill_value="max"), "fill_value must be one of"),
+        "edges": (
+            lambda: dgcl.nn.GATConv(4, 4)(torch.ones(3, 4), torch.ones(3, 1)),
+            "edge_attr must be given",
+        ),
+    },
+)
+def test_refuses(make: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        make()
