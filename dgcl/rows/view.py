@@ -76,8 +76,8 @@ def view_of(comm: Any) -> View:
         )
         if stored != comm.num_edges:
             raise ValueError(
-                f"typed=True shows each edge once, and this strategy stores {comm.num_edges} edges {stored} times in all,"
-                " as a grid of slices does: take another strategy, or dispatch with typed=False"
+                f"typed=True shows each edge once, and this strategy stores {comm.num_edges} edges {stored} times in"
+                " all, as a grid of slices does: take another strategy, or dispatch with typed=False"
             )
         comm.view = view
     return view  # type: ignore[no-any-return]

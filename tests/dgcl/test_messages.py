@@ -585,7 +585,8 @@ def test_describe_tells_plan_and_channels():
         first, *channels = text.splitlines()
         assert first.startswith(f"rank {rank} of 2; spst plan in {plan.num_stages} stage")
         assert re.search(
-            r", \d+ relay rows here; predicted .*s for rows of 512 bytes on uniform2, bound .*s as the plan states", first
+            r", \d+ relay rows here; predicted .*s for rows of 512 bytes on uniform2, bound .*s as the plan states",
+            first,
         )
         assert len(channels) == 1
         assert "shared memory" in channels[0]
