@@ -70,7 +70,7 @@ def on_rank(script, make, data, **options):
 
 
 def on_threads(run, tasks, graph, world_size=2, **options):
-    """For each task what ``run(task, data)`` returns or raises on each rank; the next begin after one that parts them."""
+    """For each task what ``run(task, data)`` gives or raises on each rank; others begin after one that parts ranks."""
 
     def on_rank(start):
         data, got = dgcl.dispatch(graph, typed=True, **options), []
@@ -99,10 +99,20 @@ def differs(measured, expected, tolerance=TOLERANCE):
         if one.shape != other.shape or one.dtype != other.dtype:
             return f"{one.dtype} {tuple(one.shape)} for {other.dtype} {tuple(other.shape)}"
         one, other = one.to_dense(), other.to_dense()
-        size = max(1.0, other.abs().nan_to_num().max().item()) if other.is_floating_point() and other.numel() else 1.0
+        size = (
+            max(1.0, other.abs().nan_to_num().max().item())
+            if other.is_floating_point() and other.numel()
+            else 1.0
+        )
         same = torch.isclose(one, other, rtol=0, atol=tolerance * size, equal_nan=True)
-        return "" if same.all() else f"{(~same).sum()} of {same.numel()} differ: {one[~same][0]} for {other[~same][0]}"
-    return "" if type(measured) is type(expected) and measured == expected else f"{measured!r} for {expected!r}"
+        return (
+            ""
+            if same.all()
+            else f"{(~same).sum()} of {same.numel()} differ: {one[~same][0]} for {other[~same][0]}"
+        )
+    return (
+        "" if type(measured) is type(expected) and measured == expected else f"{measured!r} for {expected!r}"
+    )
 
 
 def differences(ranks, expected, tolerance=TOLERANCE):
@@ -111,7 +121,9 @@ def differences(ranks, expected, tolerance=TOLERANCE):
         return sorted(errors)
     found = []
     for name, value in expected.items():
-        found += [f"{name}: {what}" for what in {differs(rank[name], value, tolerance) for rank in ranks} if what]
+        found += [
+            f"{name}: {what}" for what in {differs(rank[name], value, tolerance) for rank in ranks} if what
+        ]
         if any(differs(rank[name], ranks[0][name], 0) for rank in ranks):
             found.append(f"{name}: not the same on all ranks")
     return found

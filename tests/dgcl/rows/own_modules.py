@@ -21,11 +21,22 @@ class Own(nn.Module):
     def __init__(self, function):
         super().__init__()
         self.function = function
-        self.lin, self.score, self.pair = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1), nn.Linear(2 * WIDTH, 1)
+        self.lin, self.score, self.pair = (
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, 1),
+            nn.Linear(2 * WIDTH, 1),
+        )
         self.node, self.table = nn.Parameter(torch.ones(1, WIDTH)), nn.Embedding(5, WIDTH)
         self.centres, self.basis = nn.Parameter(torch.linspace(0, 4, 30)), nn.Linear(30, WIDTH)
-        self.bn, self.norm, self.gin = pyg.BatchNorm(WIDTH), pyg.PairNorm(), pyg.GINConv(nn.Linear(WIDTH, WIDTH))
-        self.gat, self.sage = pyg.GATConv(WIDTH, 3, heads=2, bias=False), pyg.SAGEConv(WIDTH, WIDTH, aggr="max")
+        self.bn, self.norm, self.gin = (
+            pyg.BatchNorm(WIDTH),
+            pyg.PairNorm(),
+            pyg.GINConv(nn.Linear(WIDTH, WIDTH)),
+        )
+        self.gat, self.sage = (
+            pyg.GATConv(WIDTH, 3, heads=2, bias=False),
+            pyg.SAGEConv(WIDTH, WIDTH, aggr="max"),
+        )
         self.att = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
         self.jump = pyg.JumpingKnowledge("lstm", WIDTH, 2)
         self.register_buffer("memory", torch.ones(N, WIDTH))
@@ -56,13 +67,17 @@ def clusters(own, x, edge_index, row, col):
     """Soft clusters, whose means are given back; and hard ones."""
     soft = own.lin(x).softmax(-1)
     means, nearest = soft.t() @ x / soft.sum(0)[:, None], soft.argmax(1)
-    return soft @ means + scatter(x, nearest, 0, WIDTH, reduce="mean")[nearest] + torch.cdist(x, means).min(1)[0][:, None]
+    return (
+        soft @ means
+        + scatter(x, nearest, 0, WIDTH, reduce="mean")[nearest]
+        + torch.cdist(x, means).min(1)[0][:, None]
+    )
 
 
 @own
 def fixed_point(own, x, edge_index, row, col):
     h = x
-    for count in range(1, 30):
+    for count in range(1, 30):  # noqa: B007
         new = 0.3 * torch.tanh(own.lin(scatter(h[row], col, 0, len(x), reduce="mean"))) + x
         if (new - h).norm() < 1e-4:
             break
@@ -116,7 +131,10 @@ def positions(own, x, edge_index, row, col):
     """How likely random walks return."""
     step = to_dense_adj(edge_index, max_num_nodes=x.size(0))[0]
     step = step / step.sum(1, keepdim=True).clamp(min=1)
-    return own.lin(x) + torch.stack([(step @ step).diagonal(), (step @ step @ step).diagonal()], 1) @ own.table.weight[:2]
+    return (
+        own.lin(x)
+        + torch.stack([(step @ step).diagonal(), (step @ step @ step).diagonal()], 1) @ own.table.weight[:2]
+    )
 
 
 @own

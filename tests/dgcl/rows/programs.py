@@ -19,7 +19,7 @@ N, E, WIDTH, CLASSES = 90, 310, 6, 4
 
 
 def graph():
-    """A directed graph with self loops, parallel edges and isolated vertices; thirty vertices for each of three ranks."""
+    """A directed graph with self loops, parallel edges and isolated vertices; thirty for each of three ranks."""
     gen = torch.Generator().manual_seed(3)
     edges = torch.randint(2, N - 2, (2, E), generator=gen)
     edges[:, :6] = edges[:1, :6]
@@ -38,7 +38,11 @@ def hetero():
     gen, data = torch.Generator().manual_seed(4), HeteroData()
     data["paper"].x, data["author"].x = torch.randn(60, 6, generator=gen), torch.randn(36, 5, generator=gen)
     data["paper"].y, data["paper"].train_mask = torch.arange(60) % 7 % CLASSES, torch.arange(60) % 3 == 0
-    for source, name, target in (("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "by", "author")):
+    for source, name, target in (
+        ("paper", "cites", "paper"),
+        ("author", "writes", "paper"),
+        ("paper", "by", "author"),
+    ):
         sizes = torch.tensor([[len(data[source].x)], [len(data[target].x)]])
         data[source, name, target].edge_index = (torch.rand(2, 130, generator=gen) * sizes).long()
     return data
@@ -82,7 +86,13 @@ def fit(model, out, y, mask):
     model.eval()
     right = (out().argmax(-1) == y)[mask].sum().item()
     gradients = [weight.grad for weight in model.parameters()]
-    return {"losses": losses, "out": out(), "right": right, "gradients": gradients, "buffers": list(model.buffers())}
+    return {
+        "losses": losses,
+        "out": out(),
+        "right": right,
+        "gradients": gradients,
+        "buffers": list(model.buffers()),
+    }
 
 
 @program(gcn)
@@ -101,7 +111,9 @@ def masks(data, model):
         with torch.no_grad():
             out = model(data.x, data.edge_index)
         right = out.argmax(dim=-1) == data.y
-        accuracies = [int(right[m].sum()) / int(m.sum()) for m in (data.train_mask, data.val_mask, data.test_mask)]
+        accuracies = [
+            int(right[m].sum()) / int(m.sum()) for m in (data.train_mask, data.val_mask, data.test_mask)
+        ]
         validation = F.cross_entropy(out[data.val_mask], data.y[data.val_mask])
         scheduler.step(validation)
         log.append(f"{epoch:03d} {loss:.4f} {validation.item():.4f} {accuracies} {scheduler.get_last_lr()}")
@@ -109,17 +121,27 @@ def masks(data, model):
             best, since, best_model = accuracies[1], 0, copy.deepcopy(model)
         elif (since := since + 1) == 5:
             break
-    return {"log": log, "mean": right.float().mean().item(), "predictions": best_model(data.x, data.edge_index)}
+    return {
+        "log": log,
+        "mean": right.float().mean().item(),
+        "predictions": best_model(data.x, data.edge_index),
+    }
 
 
 @program(gcn)
 def train_idx(data, model):
     train, valid = torch.arange(0, data.num_nodes, 3), torch.arange(1, data.num_nodes, 3)
     y = data.y.view(-1, 1)
-    losses = adam(model, lambda: F.nll_loss(model(data.x, data.edge_index)[train].log_softmax(-1), y.squeeze(1)[train]))
+    losses = adam(
+        model, lambda: F.nll_loss(model(data.x, data.edge_index)[train].log_softmax(-1), y.squeeze(1)[train])
+    )
     pred = model.eval()(data.x, data.edge_index).argmax(dim=-1, keepdim=True)
     right = y[valid].cpu().numpy() == pred[valid].cpu().numpy()
-    return {"losses": losses, "accuracy": float(right.mean()), "confusion": torch.bincount(data.y * CLASSES + pred[:, 0])}
+    return {
+        "losses": losses,
+        "accuracy": float(right.mean()),
+        "confusion": torch.bincount(data.y * CLASSES + pred[:, 0]),
+    }
 
 
 @program(gcn)
@@ -183,9 +205,15 @@ def link_prediction(data, model):
 @program(lambda data: models.GAE(pyg.GCNConv(WIDTH, 8)))
 def autoencoder(data, model):
     negative = data.edge_label_index[:, :40]
-    losses = adam(model, lambda: model.recon_loss(model.encode(data.x, data.edge_index), data.edge_index, negative))
+    losses = adam(
+        model, lambda: model.recon_loss(model.encode(data.x, data.edge_index), data.edge_index, negative)
+    )
     z = model.eval().encode(data.x, data.edge_index)
-    return {"losses": losses, "decoded": model.decode(z, data.edge_index), "all": (z @ z.t()).sigmoid().mean().item()}
+    return {
+        "losses": losses,
+        "decoded": model.decode(z, data.edge_index),
+        "all": (z @ z.t()).sigmoid().mean().item(),
+    }
 
 
 @program(lambda data: models.DeepGraphInfomax(
@@ -195,13 +223,18 @@ def infomax(data, model):
     losses = adam(model, lambda: model.loss(*model(data.x, data.edge_index)))
     z = model(data.x, data.edge_index)[0]
     nearest = torch.cdist(z[data.test_mask], z[data.train_mask]).argmin(1)
-    return {"losses": losses, "right": (data.y[data.train_mask][nearest] == data.y[data.test_mask]).float().mean().item()}
+    return {
+        "losses": losses,
+        "right": (data.y[data.train_mask][nearest] == data.y[data.test_mask]).float().mean().item(),
+    }
 
 
 @program(gcn)
 def contrastive(data, model):
     def loss():
-        one, other = (F.normalize(model(data.x * keep, data.edge_index)) for keep in (data.x > 0, data.x < 0.5))
+        one, other = (
+            F.normalize(model(data.x * keep, data.edge_index)) for keep in (data.x > 0, data.x < 0.5)
+        )
         return F.cross_entropy(one @ other.t() / 0.5, torch.arange(one.size(0)))
 
     return {"losses": adam(model, loss), "z": model(data.x, data.edge_index)}
@@ -214,7 +247,9 @@ def grand(data, model):
 
     def augmented():
         h = data.x * torch.bernoulli(torch.full((data.num_nodes, 1), 0.5))
-        return model(h + scatter((deg[row] * deg[col]).rsqrt().view(-1, 1) * h[row], col, 0, data.num_nodes)).softmax(-1)
+        return model(
+            h + scatter((deg[row] * deg[col]).rsqrt().view(-1, 1) * h[row], col, 0, data.num_nodes)
+        ).softmax(-1)
 
     def loss():
         outs = torch.stack([augmented(), augmented()])
@@ -249,12 +284,18 @@ def correct_and_smooth(data, model):
     return {**fitted, "smooth": post.smooth(corrected, known, mask, data.edge_index), "spread": spread}
 
 
-@program(lambda data: nn.ModuleList([pyg.RGCNConv(data.num_nodes, 8, 3, num_bases=2), pyg.FastRGCNConv(8, CLASSES, 3)]))
+@program(
+    lambda data: nn.ModuleList(
+        [pyg.RGCNConv(data.num_nodes, 8, 3, num_bases=2), pyg.FastRGCNConv(8, CLASSES, 3)]
+    )
+)
 def rgcn(data, model):
     """Vertices without features; a model that is built when their number is known."""
 
     def out():
-        return model[1](model[0](None, data.edge_index, data.edge_type).relu(), data.edge_index, data.edge_type)
+        return model[1](
+            model[0](None, data.edge_index, data.edge_type).relu(), data.edge_index, data.edge_type
+        )
 
     return fit(model, out, data.y, data.train_mask)
 
@@ -300,8 +341,10 @@ LOSSES = [
     "nn.TripletMarginLoss()(out, out.roll(1, 0), out.flip(0))",
 ]
 LINES = [
-    "out.sum(0) / len(out)", "out.T @ out", "out[-3:]", "out[mask][y[mask] == 1].sum(0)", "1 / torch.bincount(y).float()",
-    "(edge_index[0] < edge_index[1]).sum()", "utils.homophily(edge_index, y)", "edge_index.max() + 1", "torch.where(y == 2)[0]",
+    "out.sum(0) / len(out)", "out.T @ out", "out[-3:]", "out[mask][y[mask] == 1].sum(0)",
+    "1 / torch.bincount(y).float()",
+    "(edge_index[0] < edge_index[1]).sum()", "utils.homophily(edge_index, y)", "edge_index.max() + 1",
+    "torch.where(y == 2)[0]",
     "torch.corrcoef(out.t())", "mask.nonzero().view(-1)", "out[out > 0].mean()", "edge_index[:, edge_attr[:, 0] > 0.5]",
     "f'{out.mean():.6f} {len(out)} {tuple(out.shape)} {out.dtype} {mask.sum()} {int(y[3])}'", "out.tolist()",
     "sum(float(value) for value in y)", "bool((out > -99).all())", "torch.from_numpy(out.detach().numpy().T)",
@@ -314,18 +357,28 @@ def printed(data, model):
     names = {**data.to_dict(), "out": model(data.x, data.edge_index), "mask": data.test_mask}
     found = {line: value_of(line, **names) for line in LOSSES + LINES}
     sum(found[line] for line in LOSSES).backward()
-    return {**found, "gradients": [weight.grad for weight in model.parameters()], "sizes": [data.num_nodes, data.num_edges]}
+    return {
+        **found,
+        "gradients": [weight.grad for weight in model.parameters()],
+        "sizes": [data.num_nodes, data.num_edges],
+    }
 
 
 EDGES = [
     "edge_index.flip(0)", "torch.stack([edge_index[1], edge_index[0]])", "edge_index[[1, 0]]", "edge_index[:, ::2]",
     "edge_index[:, edge_attr[:, 0] > 0.5]", "torch.cat([edge_index, edge_index.flip(0)], 1)", "edge_label_index",
-    "edge_index.t().contiguous().t()", "utils.to_undirected(edge_index)", "utils.add_self_loops(edge_index, num_nodes=90)[0]",
-    "utils.remove_self_loops(edge_index)[0]", "utils.dropout_edge(edge_index, 0.0)[0]", "utils.subgraph(y > 0, edge_index)[0]",
+    "edge_index.t().contiguous().t()", "utils.to_undirected(edge_index)",
+    "utils.add_self_loops(edge_index, num_nodes=90)[0]",
+    "utils.remove_self_loops(edge_index)[0]", "utils.dropout_edge(edge_index, 0.0)[0]",
+    "utils.subgraph(y > 0, edge_index)[0]",
 ]  # fmt: skip
 
 
-@program(lambda data: nn.ModuleList([pyg.SAGEConv(WIDTH, 4, aggr="max"), pyg.GATConv(WIDTH, 4), pyg.GCNConv(WIDTH, 4)]))
+@program(
+    lambda data: nn.ModuleList(
+        [pyg.SAGEConv(WIDTH, 4, aggr="max"), pyg.GATConv(WIDTH, 4), pyg.GCNConv(WIDTH, 4)]
+    )
+)
 def edges(data, model):
     """Edges that the script makes, for sums by hand and for layers."""
     found = {}

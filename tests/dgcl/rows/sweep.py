@@ -15,16 +15,94 @@ SPACES = (torch, Tensor, F, torch.linalg, torch.special)
 OPERATORS = {"__getitem__", "__add__", "__rsub__", "__rpow__", "__rdiv__", "__abs__"}
 
 #: What draws numbers, gives memory that nobody has written, or tells of memory.
-LEFT_OUT = set(
-    "rand randn bernoulli multinomial normal dropout alpha_dropout feature_dropout poisson rrelu gumbel_softmax empty_like"
-    " empty_strided new_empty empty resize_ set_ random_ uniform_ normal_ bernoulli_ cauchy_ exponential_ geometric_"
-    " log_normal_ data_ptr storage share_memory_ backward register_hook register_post_accumulate_grad_hook requires_grad_"
-    " apply_ map_ map2_ put_ dropout1d dropout2d dropout3d feature_alpha_dropout native_dropout rand_like randn_like"
-    " randint_like rrelu_ fractional_max_pool2d fractional_max_pool3d svd_lowrank pca_lowrank lobpcg binomial const_data_ptr"
-    " resize_as_ resize resize_as new_empty_strided untyped_storage storage_type new pin_memory is_pinned to_dense __dlpack__"
-    " __dlpack_device__ pack_padded_sequence wait dispatch_ module_load cuda xpu ipu hpu mtia poisson_nll_loss stft istft"
-    " unsafe_chunk fused_moving_avg_obs_fake_quant as_strided as_strided_ as_strided_copy as_strided_scatter slice_inverse"
-    " dim_order hash_tensor".split()
+LEFT_OUT = set(  # noqa: C405
+    [
+        "rand",
+        "randn",
+        "bernoulli",
+        "multinomial",
+        "normal",
+        "dropout",
+        "alpha_dropout",
+        "feature_dropout",
+        "poisson",
+        "rrelu",
+        "gumbel_softmax",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "empty",
+        "resize_",
+        "set_",
+        "random_",
+        "uniform_",
+        "normal_",
+        "bernoulli_",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "data_ptr",
+        "storage",
+        "share_memory_",
+        "backward",
+        "register_hook",
+        "register_post_accumulate_grad_hook",
+        "requires_grad_",
+        "apply_",
+        "map_",
+        "map2_",
+        "put_",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "feature_alpha_dropout",
+        "native_dropout",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "rrelu_",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "svd_lowrank",
+        "pca_lowrank",
+        "lobpcg",
+        "binomial",
+        "const_data_ptr",
+        "resize_as_",
+        "resize",
+        "resize_as",
+        "new_empty_strided",
+        "untyped_storage",
+        "storage_type",
+        "new",
+        "pin_memory",
+        "is_pinned",
+        "to_dense",
+        "__dlpack__",
+        "__dlpack_device__",
+        "pack_padded_sequence",
+        "wait",
+        "dispatch_",
+        "module_load",
+        "cuda",
+        "xpu",
+        "ipu",
+        "hpu",
+        "mtia",
+        "poisson_nll_loss",
+        "stft",
+        "istft",
+        "unsafe_chunk",
+        "fused_moving_avg_obs_fake_quant",
+        "as_strided",
+        "as_strided_",
+        "as_strided_copy",
+        "as_strided_scatter",
+        "slice_inverse",
+        "dim_order",
+        "hash_tensor",
+    ]
 )
 
 #: What a function is called with: of features x, labels y, a mask, and the ends of edges.
@@ -46,7 +124,9 @@ def calls():
         f"{space.__name__}.{name}": function
         for space in SPACES
         for function in found.get(space, ())
-        if (name := getattr(function, "__name__", "")) and (name[0] != "_" or name in OPERATORS) and name not in LEFT_OUT
+        if (name := getattr(function, "__name__", ""))
+        and (name[0] != "_" or name in OPERATORS)
+        and name not in LEFT_OUT
     }
     each = itertools.product((False, True), sorted(functions.items()), FORMS)
     return [(f"{name}({form})", function, form, gradient) for gradient, (name, function), form in each]
@@ -63,13 +143,20 @@ def outcome(call, data):
     _, function, form, gradient = call
     data = data.clone()
     x = data.x.requires_grad_(gradient)
-    names = {"y": data.y, "mask": data.train_mask, "edge_index": data.edge_index, "table": torch.arange(540.0).view(90, 6)}
+    names = {
+        "y": data.y,
+        "mask": data.train_mask,
+        "edge_index": data.edge_index,
+        "table": torch.arange(540.0).view(90, 6),
+    }
     row, col = data.edge_index
     given = x * 1.0 if gradient else x  # what is changed in place must be no leaf
     out = leaves(value_of(f"function({form})", function=function, x=given, row=row, col=col, **names))
     if not gradient:
         return out
-    out = [each for each in out if isinstance(each, Tensor) and each.is_floating_point() and each.requires_grad]
+    out = [
+        each for each in out if isinstance(each, Tensor) and each.is_floating_point() and each.requires_grad
+    ]
     seeds = [torch.randn(each.shape, generator=torch.Generator().manual_seed(7)) for each in out]
     sum((each * seed).sum() for each, seed in zip(out, seeds, strict=True)).backward()
     return [x.grad]

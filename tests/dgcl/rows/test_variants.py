@@ -45,6 +45,8 @@ def test_variants(name):
     tolerance = 1e-6 if "Equilibrium" in name else 1e-10  # its rows in another order give 1e-8 on one device
     found = {}
     for variant, got in zip(known, on_threads(run, list(known), graph()), strict=True):
-        if not all(is_refusal(each, name, variant[1]) for each in got) and (wrong := differences(got, known[variant], tolerance)):
+        if not all(is_refusal(each, name, variant[1]) for each in got) and (
+            wrong := differences(got, known[variant], tolerance)
+        ):
             found[variant[0]] = wrong
     assert found == {}
