@@ -5,10 +5,9 @@ from weakref import finalize
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from dgcl.offload.prediction import DeviceBytes
+from dgcl.ranks.torch_private import TorchDispatchMode, tree_iter
 
 
 class Allocations(TorchDispatchMode):
@@ -52,4 +51,4 @@ class Allocations(TorchDispatchMode):
 
 
 def _storages(values: Any) -> list[Any]:
-    return [each.untyped_storage() for each in tree_leaves(values) if isinstance(each, Tensor)]
+    return [each.untyped_storage() for each in tree_iter(values) if isinstance(each, Tensor)]

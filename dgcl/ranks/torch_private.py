@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as untransformed_tensors
 from torch._ops import OperatorBase  # functions of torch.ops, as compiled code calls them
+from torch.utils._python_dispatch import TorchDispatchMode  # sees each operator, as what a layer makes
 from torch.utils._pytree import tree_iter, tree_map_only  # tensors in nested arguments
 
-__all__ = ["OperatorBase", "tree_iter", "tree_map_only", "untransformed_tensors"]
+__all__ = ["OperatorBase", "TorchDispatchMode", "tree_iter", "tree_map_only", "untransformed_tensors"]
 
 profiler_enabled = torch.autograd._profiler_enabled  # calls are named only for somebody who records them
 below_autograd = torch._C._AutoDispatchBelowAutograd  # views made inside an operation may be changed in place
@@ -26,7 +27,26 @@ num_function_modes = torch._C._len_torch_function_stack
 functorch_level = torch._C._functorch.peek_interpreter_stack  # None outside of torch.func
 current_graph_task = torch._C._current_graph_task_id  # -1 outside of a backward
 disabled_torch_function = torch._C._disabled_torch_function_impl  # a subclass that intercepts operators alone
+torch_function_off = torch._C.DisableTorchFunctionSubclass  # within it subclasses are not asked
+torch_function_on = torch._C._EnableTorchFunction  # type: ignore[attr-defined]  # in the engine, which turns it off
+run_backward = (
+    torch.autograd.graph._engine_run_backward
+)  # torch.autograd.grad would ask the inputs' classes again
+tracing_state = torch._C._get_tracing_state  # None: torch.jit.trace records nothing
+make_wrapper = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]  # a tensor of a shape, without storage
 throw_on_data_pointer = torch._C._set_throw_on_mutable_data_ptr  # for a tensor without memory
+
+
+def has_one_owner(tensor: torch.Tensor) -> bool:
+    """Whether no other tensor has the memory of a tensor that owns some."""
+    storage = tensor.untyped_storage()
+    return tensor._base is None and torch._C._storage_Use_Count(storage._cdata) <= 2  # type: ignore[attr-defined]
+
+
+def hooks_of(leaf: torch.Tensor) -> list[Any]:
+    """The functions that see a leaf's gradient in a backward."""
+    own: Any = leaf
+    return [*(own._backward_hooks or {}).values(), *(own._post_accumulate_grad_hooks or {}).values()]
 
 
 def at_trace_time(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from dgcl.ranks.torch_private import tracing_state
 from dgcl.rows import table
 from dgcl.rows.calls import Call
 from dgcl.rows.differentiate import differentiate
@@ -20,7 +21,6 @@ from dgcl.rows.rowwise import tried
 from dgcl.rows.sums import as_ids, write
 from dgcl.rows.tensor import OneDevice, Replicated, Rows, mapped, plain, replicated, tensors_in
 
-_tracing = torch._C._get_tracing_state
 #: Of a replicated value they are those of a plain tensor.
 _AS_PLAIN = {"__format__", "__repr__", "__str__", "__reduce_ex__", "__deepcopy__"}
 
@@ -54,7 +54,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return differentiate(this)
     if first is None:
         return _of_replicated(this)
-    if _tracing() is not None:
+    if tracing_state() is not None:
         raise RuntimeError(
             "torch.jit.trace cannot record what ranks do: trace the model of one device (dgcl)"
         )

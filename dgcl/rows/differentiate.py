@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import _engine_run_backward
 
 from dgcl.api import given_or_current
+from dgcl.ranks.torch_private import hooks_of, run_backward, torch_function_on
 from dgcl.rows.calls import Call
 from dgcl.rows.sums import State, fitting, state_of, total
 from dgcl.rows.tensor import Rows, plain, replicated, rows
 
-_seen = torch._C._EnableTorchFunction  # type: ignore[attr-defined]
 _NAMES = {
     "grad": "outputs inputs grad_outputs retain_graph create_graph only_inputs allow_unused",
     "backward": "outputs grad_outputs retain_graph create_graph inputs",
@@ -53,8 +52,8 @@ def differentiate(call: Call) -> Any:
             return None
         inputs, zeros = _listed(arguments["inputs"]), bool(call.kwargs.get("materialize_grads"))
         leaves, unused = tuple(map(_local, inputs)), zeros or bool(arguments["allow_unused"])
-        with _seen():
-            grads = _engine_run_backward(roots, shares, keep, create, leaves, unused, accumulate_grad=False)
+        with torch_function_on():
+            grads = run_backward(roots, shares, keep, create, leaves, unused, accumulate_grad=False)
     finally:
         state.depth -= 1
     matches = [
@@ -127,16 +126,14 @@ def _accumulate(
     for leaf in leaves:
         if hasattr(leaf, "dgcl_rows") or id(leaf) in state.met:
             continue
-        own: Any = leaf
-        hooks = [*(own._backward_hooks or {}).values(), *(own._post_accumulate_grad_hooks or {}).values()]
-        if any(not (getattr(each, "__module__", "") or "").startswith("dgcl.") for each in hooks):
+        if any(not (getattr(each, "__module__", "") or "").startswith("dgcl.") for each in hooks_of(leaf)):
             raise ValueError(
                 "a hook of a parameter would see this rank's share of its gradient, not the gradient: change gradients"
                 " between backward and step (dgcl)"
             )
         state.met[id(leaf)] = leaf, leaf.grad
         leaf.grad = None
-    with _seen():  # what is computed again in it is seen
+    with torch_function_on():  # what is computed again in it is seen
         torch.autograd.backward(roots, seeds, keep, create, inputs=chosen)
     if state.depth == 1:
         met, state.met = state.met, {}

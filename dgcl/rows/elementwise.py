@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.ranks.torch_private import has_one_owner
 from dgcl.rows.calls import Call
 from dgcl.rows.gathering import gathered
 from dgcl.rows.space import Space
@@ -48,9 +49,8 @@ def become(table: Any, space: Space, place: int) -> Rows | None:
     if (
         not isinstance(table, Tensor)
         or table.requires_grad
-        or table._base is not None
         or isinstance(table, torch.nn.Parameter)
-        or torch._C._storage_Use_Count(table.untyped_storage()._cdata) > 2  # type: ignore[attr-defined]
+        or not has_one_owner(table)
         or table.dim() < -place
         or table.shape[place] != space.size
     ):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from dgcl.ranks.torch_private import torch_function_on
 from dgcl.rows.calls import Call
 from dgcl.rows.gathering import all_rows
 from dgcl.rows.sums import as_ids, whole
@@ -133,7 +133,7 @@ def hooked(call: Call) -> Any:
     own, hook = call.args
 
     def run(gradient: Any) -> Any:
-        with torch._C._EnableTorchFunction():  # type: ignore[attr-defined]
+        with torch_function_on():
             out = hook(own if "post" in call.name else rows(gradient, own._space, own._axis))
         return out._local if type(out) is Rows else out
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.ranks.torch_private import torch_function_on
 from dgcl.rows.calls import Call
 from dgcl.rows.space import Space
 from dgcl.rows.sums import fitting
@@ -111,7 +112,7 @@ def _slopes(call: Call, axes: Any, part: Tensor | None) -> tuple[Tensor, ...]:
             leaves.append(out.requires_grad_())
         return out
 
-    with torch.enable_grad(), torch._C._EnableTorchFunction():  # type: ignore[attr-defined]
+    with torch.enable_grad(), torch_function_on():
         results = call.func(*mapped(fake, call.args), **mapped(fake, call.kwargs))
         results, axes = (results, axes) if isinstance(axes, tuple) else ((results,), (axes,))
         loss = torch.zeros(())

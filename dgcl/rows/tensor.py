@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from dgcl.ranks.torch_private import make_wrapper, torch_function_off
 from dgcl.rows.space import Space
 
 #: Within it functions of torch see tensors as they are.
-unseen = torch._C.DisableTorchFunctionSubclass
+unseen = torch_function_off
 
 
 #: What rows 0 and 1 of an ``edge_index`` are.
@@ -72,7 +73,7 @@ def rows(local: Tensor, space: Space, axis: int = 0, ends: str | None = None) ->
     """This rank's rows as what one device has."""
     size = list(local.shape)
     size[axis] = space.size
-    out: Any = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    out: Any = make_wrapper(
         Rows, size, dtype=local.dtype, device=local.device, requires_grad=local.requires_grad
     )
     out._local, out._space, out._axis, out._ends = local, space, axis, ends
