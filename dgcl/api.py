@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dgcl.autograd.pending import PendingRows
 from dgcl.communicator import Communicator
-from dgcl.ranks.context import context, tell_at_exit
+from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import as_group, make_default_group
@@ -55,7 +55,6 @@ def init(group: ProcessGroup | DeviceMesh | None = None, *, timeout: float = _SE
     if context.control is not None and group is None:
         if isinstance(context.control, GroupControl) and context.control.is_closed:
             context.control = context.control.anew(timeout)
-            tell_at_exit(context.control)
         return
     if group is None and not dist.is_initialized():
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -67,7 +66,6 @@ def init(group: ProcessGroup | DeviceMesh | None = None, *, timeout: float = _SE
             report_crowding(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     context.control = GroupControl(ranks, timeout)
     context.control.in_mesh = ranks is not group
-    tell_at_exit(context.control)
 
 
 def _destroy_default_group(process: int) -> None:

@@ -375,17 +375,28 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
     def close(self) -> None:
         """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
         warn_of_own_sums(self, closing=True)
-        for offload in list(self.offloads):
-            offload.leave()
-        if (lost := self.control.lost()) is not None:
-            self.transport.fail(lost)  # who still waits for rows of this rank hears whose fault it is
-        self.transport.close()
+        self.end(self.failure)
+
+    def end(self, failure: CommError | None) -> None:
+        """Close it, because of a failure if there is one: who waits for rows of this rank hears whose fault it is."""
+        failure = failure or self.control.lost()
+        for transport in self._transports():
+            if failure is not None:
+                transport.fail(failure)
+            transport.close()
+
+    @property
+    def failure(self) -> CommError | None:
+        """Why it, or one of its offloads, is unusable; None if all can be used, or were closed."""
+        return next((failure for each in self._transports() if (failure := each.failure)), None)
 
     def fail(self, reason: str) -> None:
         """Tell the peers that this rank will not go on, so that they stop waiting for it at once."""
-        for offload in list(self.offloads):
-            offload.leave(reason)
-        self.transport.fail(CommError(f"rank {self.rank}: {reason}"))
+        for transport in self._transports():
+            transport.fail(CommError(f"rank {self.rank}: {reason}"))
+
+    def _transports(self) -> list[Transport]:
+        return [self.transport, *(each.transport for each in list(self.offloads) if each.transport is not None)]
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         # No weakref.finalize: it would keep the transport, and a recorder of calls there may refer to this object.

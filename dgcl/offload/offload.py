@@ -47,6 +47,8 @@ from dgcl.transport.connect import connect_rows
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from dgcl.transport.base import Transport
+
 
 _log = logging.getLogger("dgcl")
 
@@ -155,7 +157,7 @@ class Offload(Handle):
         self.account = Account()
         rows = torch.from_numpy(np.concatenate(arrangement.rows))
         self._order = RowOrder(rows, [batch.rows for batch in arrangement.tables.batches], self.store)
-        self._transport = None
+        self._transport: Transport | None = None
         if arrangement.tables.programs:
             self._transport = connect_rows(
                 arrangement.tables.programs, comm.control, comm.timeout, comm.device
@@ -183,6 +185,11 @@ class Offload(Handle):
         _log.info("%s", self.describe())
 
     # Rows
+
+    @property
+    def transport(self) -> Transport | None:
+        """What moves rows between ranks; None: no rows are moved."""
+        return self._transport
 
     @property
     def owned_ids(self) -> Tensor:

@@ -21,6 +21,8 @@ from dgcl.errors import CommError, DisagreementError, PeerLostError
 
 T = TypeVar("T")
 
+OWN_THREADS = "dgcl "  # how names of the library's threads begin
+
 _MAKE_ALL = (
     "Every rank must make the same calls in the same order, and stop early or skip a step by a number that all have:"
     " a loss or accuracy of dgcl.nn, dgcl.nn.global_sum(x), dgcl.collect(x, dst=None)"
@@ -148,7 +150,7 @@ class Control:
 
         The library's own threads, known by their names, make no calls.
         """
-        others = [thread for thread in threading.enumerate() if not thread.name.startswith("dgcl ")]
+        others = [thread for thread in threading.enumerate() if not thread.name.startswith(OWN_THREADS)]
         return len(others) <= self.threads_of_ranks
 
     def exchange(self, value: Any) -> list[Any]:

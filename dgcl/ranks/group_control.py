@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
 from dgcl.ranks.connections import Connection, claim_connections, open_connections
+from dgcl.ranks.context import tell_at_exit
 from dgcl.ranks.control import Call, Control
 from dgcl.ranks.groups import connected, make_group, next_store
 from dgcl.ranks.messages import GroupMessages
@@ -68,6 +69,7 @@ class GroupControl(Control):
         reasons = AbortReasons(dist.PrefixStore("abort reasons", self._store))
         self._messages = GroupMessages(group_of_own, self.rank, reasons)
         self._connections = claim_connections(self, before)
+        tell_at_exit(self)
 
     @property
     def is_closed(self) -> bool:

@@ -1,11 +1,18 @@
 """Programs that end without closing anything: nothing of ours prints when the interpreter is torn down."""
 
+import ctypes
 import subprocess
 import sys
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+import torch
 
+import dgcl
+from tests.dgcl.support_processes import Ranks
 from tests.samples import named
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,3 +58,38 @@ def test_nothing_is_printed_at_exit(end: str):
     assert ended.returncode == 0, ended.stderr
     assert "Exception ignored" not in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def ends_while_the_store_is_slow(channel: Connection):
+    """Builds two communicators and ends; a write to the store stays in torch for longer than it is waited for."""
+    edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    comms = [
+        dgcl.build_comm_info(edges, "uniform", part=[0, 0, 1, 1], channel="collective") for _ in range(2)
+    ]
+    for comm in comms:
+        assert comm.expand(comm.owned_ids).tolist() == [*comm.owned_ids.tolist(), *comm.halo_ids.tolist()]
+    store = comms[0].control._messages._reasons._store
+
+    class Slow:
+        def set(self, *_: str):
+            with suppress(RuntimeError):
+                store.wait(["never"], timedelta(seconds=0.52))
+
+        def check(self, keys: list[str]) -> bool:
+            return store.check(keys)
+
+    comms[0].control._messages._reasons._store = Slow()
+    channel.send("right")
+    ctypes.pythonapi.Py_Exit(0)
+
+
+def test_no_thread_is_inside_torch_when_the_interpreter_ends():
+    """Such a thread aborts the process when it comes back; the delay is just beyond what the write is waited for."""
+    ended = []
+    for _ in range(10):
+        with Ranks(2, ends_while_the_store_is_slow) as ranks:
+            ranks.told()
+            for process in ranks.processes:
+                process.join(60)
+            ended += [process.exitcode for process in ranks.processes]
+    assert ended == [0] * 20
