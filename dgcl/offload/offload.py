@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +41,7 @@ from dgcl.offload.slots import Mover
 from dgcl.planner.options import PlanOptions
 from dgcl.prepare.sizes import as_bytes
 from dgcl.ranks.handle import Handle
+from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree, dispatch_rows
 from dgcl.topology.free_memory import available_memory
 from dgcl.transport.connect import connect_rows
@@ -99,6 +101,7 @@ class Offload(Handle):
         ValueError: Bad arguments, ranks that ask for different things, or a limit that nothing fits; on every rank.
     """
 
+    @functools.partial(set_up_call, name="Offload")
     def __init__(
         self,
         comm: Communicator,
@@ -140,7 +143,7 @@ class Offload(Handle):
             self.store = HostStore(store, store_cached)
         except (TypeError, ValueError, OSError) as error:
             problem = error
-        with comm.collective("Offload", limited=False):
+        with comm.collective("Offload"):
             agree(comm.control, problem)
         self.comm = comm
         prefetch = prefetch and self.store.on_disk  # beside memory a thread only takes a core
@@ -149,7 +152,7 @@ class Offload(Handle):
             room = available_memory() // (4 * comm.world_size) if comm.device.type == "cpu" else 0
             keep_graphs = memory_limit is None and graphs <= room
         options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
-        with comm.collective("Offload", limited=False):
+        with comm.collective("Offload"):
             arrangement = arrange(comm.control, comm.local, comm.plan.topology, request, options)
         if memory_limit is not None or not store_cached:  # memory counts
             return_freed_memory()

@@ -70,6 +70,18 @@ class AbortReasons:
         """Write down that ``rank`` has waited long for ``peer``, in its swap of this number."""
         store_in_time(self._store, f"{rank} waits", json.dumps([number, peer]))
 
+    def post_sign(self, rank: int, number: int) -> None:
+        """Write down that ``rank`` works, for the time of this number."""
+        store_in_time(self._store, f"{rank} works", json.dumps(number))
+
+    def signs(self, rank: int) -> int:
+        """How often ``rank`` has said that it works.
+
+        Raises:
+            ConnectionError: The store does not answer.
+        """
+        return self._read(f"{rank} works") or 0
+
     def last_in_row(self, rank: int, peer: int) -> int:
         """The rank at the end of a chain of waits: ``rank`` waits for ``peer``, which may wait for another.
 
