@@ -396,7 +396,10 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
             transport.fail(CommError(f"rank {self.rank}: {reason}"))
 
     def _transports(self) -> list[Transport]:
-        return [self.transport, *(each.transport for each in list(self.offloads) if each.transport is not None)]
+        return [
+            self.transport,
+            *(each.transport for each in list(self.offloads) if each.transport is not None),
+        ]
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         # No weakref.finalize: it would keep the transport, and a recorder of calls there may refer to this object.

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_CONNECTED = b"connected"
 _LONGEST_PAUSE = 0.05  # seconds between two looks at the store
 _ANSWER = 0.5  # seconds in which a store answers
 _STAY = 0.5  # seconds in which all others look for what a rank has posted
+_SILENCE = 1.0  # seconds in which a rank that waits is heard of: it looks four times
 _JOINING = 0.5  # seconds beyond the deadline, for a round that was formed just before it
 
 
@@ -64,11 +66,12 @@ class Waiting(threading.Event):
         super().__init__()
         self._store: Store | None = None
         self._before: bytes | None = None
+        self._place = self._signs = 0
         self.round = _Round()
 
-    def begin(self, store: Store) -> None:
-        """Wait from now on for the ranks that have this part of a store."""
-        self._store = another_client(store)
+    def begin(self, store: Store, place: int) -> None:
+        """Wait from now on, at this place, for the ranks that have this part of a store."""
+        self._store, self._place = another_client(store), place
         self._before = stored(self._store, "last stop")
 
     def post(self, clause: str) -> None:
@@ -80,8 +83,9 @@ class Waiting(threading.Event):
         """What another rank has posted since :meth:`begin`, or who has died; "" as long as all may come."""
         store, gone = self._store, ""
         if store is not None:
+            self._signs += 1
             try:
-                last = in_time(lambda: stored(store, "last stop"), _ANSWER)
+                last = in_time(lambda: self._look(store), _ANSWER)
                 if last is not None and last != self._before:
                     _, number, clause = last.decode().split(" ", 2)
                     if int(number) in (0, self.round.number):
@@ -93,6 +97,41 @@ class Waiting(threading.Event):
         # All of them: one may have ended because of another.
         dead = [f"rank {place} has died" for place, each in enumerate(self.round.processes) if has_died(each)]
         return ", ".join(dead) or gone
+
+    def _look(self, store: Store) -> bytes | None:
+        """Show the others that this rank waits; what a rank has posted."""
+        store.set(f"sign of {self._place}", str(self._signs))
+        return stored(store, "last stop")
+
+    def silent(self) -> str:
+        """Which ranks, having met the others, show no sign for a second, nor are connected; "" if all do."""
+        store, places = self._store, range(len(self.round.tokens))
+        if store is None:
+            return ""
+
+        def signs() -> list[bytes | None]:
+            return [stored(store, f"sign of {place}") for place in places]
+
+        try:
+            before, until = in_time(signs, _ANSWER), time.monotonic() + _SILENCE
+            while time.monotonic() < until:
+                if reason := self.reason():
+                    return reason
+                time.sleep(_LONGEST_PAUSE)
+            after = in_time(signs, _ANSWER)
+        except TimeoutError:
+            return "rank 0 or torchrun, which keeps the ranks' store, does not answer"
+        late = [
+            f"rank {place} had come, but shows no sign of life (stopped, or cut off)"
+            for place in places
+            if before[place] == after[place] != _CONNECTED and place != self._place
+        ]
+        return ", ".join(late)
+
+    def connected(self) -> None:
+        """This rank waits no more, as it is connected."""
+        if self._store is not None:
+            store_in_time(self._store, f"sign of {self._place}", _CONNECTED.decode())
 
     def end(self) -> None:
         """Wait no more, and stay until the others have read why: rank 0's process may keep the store.
@@ -254,7 +293,7 @@ def meet(store: Store, place: int, size: int, purpose: str, timeout: float, wait
         CommTimeoutError: Ranks have not come in time; by their names.
         DisagreementError: Ranks have come for different purposes.
     """
-    waiting.begin(store)
+    waiting.begin(store, place)
     attempt, deadline = Attempt(store, place, size, purpose), time.monotonic() + timeout
     try:
         number = _poll(attempt.step, deadline, waiting)
