@@ -106,8 +106,8 @@ class Waiting(threading.Event):
     def silent(self) -> str:
         """Which ranks, having met the others, show no sign for a second, nor are connected; "" if all do."""
         store, places = self._store, range(len(self.round.tokens))
-        if store is None:
-            return ""
+        if store is None or (reason := self.reason()):
+            return "" if store is None else reason
 
         def signs() -> list[bytes | None]:
             return [stored(store, f"sign of {place}") for place in places]
@@ -119,8 +119,8 @@ class Waiting(threading.Event):
                     return reason
                 time.sleep(_LONGEST_PAUSE)
             after = in_time(signs, _ANSWER)
-        except TimeoutError:
-            return "rank 0 or torchrun, which keeps the ranks' store, does not answer"
+        except (TimeoutError, RuntimeError):
+            return self.reason() or "rank 0 or torchrun, which keeps the ranks' store, does not answer"
         late = [
             f"rank {place} had come, but shows no sign of life (stopped, or cut off)"
             for place in places
