@@ -78,8 +78,8 @@ def init(
         make_default_group(job, timeout)
         atexit.register(_destroy_default_group, os.getpid())
         if job.rank == 0:
-            report_crowding(job.local_size)
-            if job.source:
+            report_crowding(job.local_size or 1)
+            if job.is_guess:
                 _log.warning("dgcl.init: %d ranks, started by %s (%s)", job.size, job.launcher, job.source)
     context.control = GroupControl(ranks, timeout)
     context.control.in_mesh = ranks is not group

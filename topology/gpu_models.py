@@ -22,6 +22,7 @@ class GpuModel:
         nvlinks: Their number.
         memory: GB/s, peak.
         products: float32 TFLOP/s, peak, without tensor cores.
+        devices: Its numbers on PCI, as far as known.
     """
 
     name: str
@@ -30,92 +31,67 @@ class GpuModel:
     nvlinks: int
     memory: float
     products: float
+    devices: str
 
 
 # The vendors' data sheets. Of two versions the faster; of AMD's packages of two dies, one die.
 _MODELS = """
-1080 Ti        61 3  0   484  11.3
-P100           60 3  4   732  10.6
-V100           70 3  6   900  16
-T4             75 3  0   320   8.1
-2080 Ti        75 3  2   616  13.4
-A100           80 4 12  2000  20
-A800           80 4  8  2000  20
-A30            80 4  4   933  10.3
-A2             86 4  0   200   4.5
-A10            86 4  0   600  31.2
-A10G           86 4  0   600  31.5
-A16            86 4  0   200   4.5
-A40            86 4  4   696  37.4
-3080           86 4  0   760  29.8
-3090           86 4  4   936  35.6
-A4000          86 4  0   448  19.2
-A5000          86 4  4   768  27.8
-A6000          86 4  4   768  38.7
-4080           89 4  0   717  48.7
-4090           89 4  0  1008  82.6
-L4             89 4  0   300  30.3
-L20            89 4  0   864  59.8
-L40            89 4  0   864  90.5
-L40S           89 4  0   864  91.6
-RTX 6000 Ada   89 4  0   960  91.1
-H100           90 5 18  3340  60
-H200           90 5 18  4800  60
-H20            90 5 18  4000  44
-H800           90 5  8  3340  60
-GH200          90 5 18  4800  60
-B200          100 5 18  8000  80
-GB200         100 5 18  8000  80
-B300          103 6 18  8000  80
-GB300         103 6 18  8000  80
-5080          120 5  0   960  56.3
-5090          120 5  0  1792 104.8
-RTX PRO 6000  120 5  0  1792 125
-GB10          121 5  0   273  31
-MI210           0 4  0  1638  22.6
-MI250           0 4  0  1638  22.6
-MI250X          0 4  0  1638  23.9
-MI300A          0 5  0  5300 122.6
-MI300X          0 5  0  5300 163.4
-MI325X          0 5  0  6000 163.4
-MI350X          0 5  0  8000 144.2
-MI355X          0 5  0  8000 157.3
+1080 Ti        61 3  0   484  11.3  -
+P100           60 3  4   732  10.6  -
+V100           70 3  6   900  16    1db1,1db4,1db5,1db6,1db8
+T4             75 3  0   320   8.1  1eb8
+2080 Ti        75 3  2   616  13.4  -
+A100           80 4 12  2000  20    20b0,20b2,20b5,20f1
+A800           80 4  8  2000  20    -
+A30            80 4  4   933  10.3  20b7
+A2             86 4  0   200   4.5  -
+A10            86 4  0   600  31.2  2236
+A10G           86 4  0   600  31.5  2237
+A16            86 4  0   200   4.5  -
+A40            86 4  4   696  37.4  2235
+3080           86 4  0   760  29.8  -
+3090           86 4  4   936  35.6  -
+A4000          86 4  0   448  19.2  -
+A5000          86 4  4   768  27.8  -
+A6000          86 4  4   768  38.7  -
+4080           89 4  0   717  48.7  -
+4090           89 4  0  1008  82.6  -
+L4             89 4  0   300  30.3  27b8
+L20            89 4  0   864  59.8  -
+L40            89 4  0   864  90.5  26b5
+L40S           89 4  0   864  91.6  26b9
+RTX 6000 Ada   89 4  0   960  91.1  -
+H100           90 5 18  3340  60    2330,2331,2321
+H200           90 5 18  4800  60    2335,233b
+H20            90 5 18  4000  44    -
+H800           90 5  8  3340  60    -
+GH200          90 5 18  4800  60    2342
+B200          100 5 18  8000  80    2901
+GB200         100 5 18  8000  80    2941
+B300          103 6 18  8000  80    -
+GB300         103 6 18  8000  80    -
+5080          120 5  0   960  56.3  -
+5090          120 5  0  1792 104.8  -
+RTX PRO 6000  120 5  0  1792 125    -
+GB10          121 5  0   273  31    -
+MI210           0 4  0  1638  22.6  740f
+MI250           0 4  0  1638  22.6  -
+MI250X          0 4  0  1638  23.9  7408,740c
+MI300A          0 5  0  5300 122.6  -
+MI300X          0 5  0  5300 163.4  74a1
+MI325X          0 5  0  6000 163.4  -
+MI350X          0 5  0  8000 144.2  -
+MI355X          0 5  0  8000 157.3  -
 """
 
 
 def _read(line: str) -> GpuModel:
-    name, *numbers, memory, products = line.rsplit(maxsplit=5)
-    return GpuModel(name, *map(int, numbers), float(memory), float(products))
+    name, *numbers, memory, products, devices = line.rsplit(maxsplit=6)
+    return GpuModel(name.strip(), *map(int, numbers), float(memory), float(products), devices)
 
 
 GPU_MODELS: Mapping[str, GpuModel] = MappingProxyType(
     {model.name: model for model in map(_read, _MODELS.strip().splitlines())}
-)
-# Numbers of products on PCI.
-_PCI_IDS: Mapping[str, str] = MappingProxyType(
-    {
-        number: name
-        for name, numbers in {
-            "V100": "1db1 1db4 1db5 1db6 1db8",
-            "T4": "1eb8",
-            "A100": "20b0 20b2 20b5 20f1",
-            "A30": "20b7",
-            "A40": "2235",
-            "A10": "2236",
-            "L4": "27b8",
-            "L40": "26b5",
-            "L40S": "26b9",
-            "H100": "2330 2331 2321",
-            "H200": "2335 233b",
-            "GH200": "2342",
-            "B200": "2901",
-            "GB200": "2941",
-            "MI210": "740f",
-            "MI250X": "7408 740c",
-            "MI300X": "74a1",
-        }.items()
-        for number in numbers.split()
-    }
 )
 _MOST_WORDS = 12  # of a product's name
 _MAKERS = re.compile(r"^(nvidia|amd|geforce|tesla|quadro|instinct|radeon|rtx|gtx)+")
@@ -132,8 +108,10 @@ def find_model(text: str) -> str:
 
 def model_of_pci(device: str, sm: int | None) -> str:
     """The model of a GPU by its number on PCI (``0x2330``), or as the only one of this compute capability; or ""."""
-    alike = [name for name, model in GPU_MODELS.items() if model.sm == sm]
-    return _PCI_IDS.get(device.lower().removeprefix("0x"), alike[0] if len(alike) == 1 else "")
+    number = device.lower().removeprefix("0x")
+    known = [name for name, model in GPU_MODELS.items() if number and number in model.devices]
+    alike = known or [name for name, model in GPU_MODELS.items() if model.sm == sm]
+    return alike[0] if len(alike) == 1 else ""
 
 
 def _plain(name: str) -> str:

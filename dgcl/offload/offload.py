@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -48,8 +47,6 @@ from dgcl.transport.connect import connect_rows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-    from dgcl.transport.base import Transport
 
 
 _log = logging.getLogger("dgcl")
@@ -101,7 +98,7 @@ class Offload(Handle):
         ValueError: Bad arguments, ranks that ask for different things, or a limit that nothing fits; on every rank.
     """
 
-    @functools.partial(set_up_call, name="Offload")
+    @set_up_call
     def __init__(
         self,
         comm: Communicator,
@@ -160,11 +157,12 @@ class Offload(Handle):
         self.account = Account()
         rows = torch.from_numpy(np.concatenate(arrangement.rows))
         self._order = RowOrder(rows, [batch.rows for batch in arrangement.tables.batches], self.store)
-        self._transport: Transport | None = None
-        if arrangement.tables.programs:
-            self._transport = connect_rows(
-                arrangement.tables.programs, comm.control, comm.timeout, comm.device
-            )
+        programs = arrangement.tables.programs
+        self._transport = (
+            connect_rows(programs, comm.control, comm.timeout, comm.device) if programs else None
+        )
+        if self._transport is not None:
+            comm.side_transports.add(self._transport)
         self._machinery = Machinery(
             comm.rank,
             comm.device,
@@ -188,11 +186,6 @@ class Offload(Handle):
         _log.info("%s", self.describe())
 
     # Rows
-
-    @property
-    def transport(self) -> Transport | None:
-        """What moves rows between ranks; None: no rows are moved."""
-        return self._transport
 
     @property
     def owned_ids(self) -> Tensor:

@@ -12,7 +12,6 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from dgcl.errors import PeerLostError
 from dgcl.ranks.control import OWN_THREADS, Control
 
 
@@ -108,15 +107,14 @@ def _tell_peers() -> None:
     forks, whose end is not the rank's.
     """
     open_ones = list(_communicators)
-    failures = {comm.control: failure for comm in open_ones if (failure := comm.failure) is not None}
-    anywhere = next(iter(failures.values()), None)
+    failure = next((failure for comm in open_ones if (failure := comm.failure) is not None), None)
     for comm in open_ones:
-        comm.end(failures.get(comm.control, anywhere))
+        comm.end(failure)
     for control, process in list(_controls.items()):
-        if process == os.getpid():
-            failure = failures.get(control, anywhere)
-            why = "has ended" if failure is None else f"has ended: {failure}"
-            control.leave(why, PeerLostError if failure is None else type(failure))
+        if process == os.getpid() and failure is None:
+            control.leave("has ended")
+        elif process == os.getpid():
+            control.leave(f"has ended: {failure}", type(failure))
     # A thread that comes back from torch when Python is gone aborts the process.
     until = time.monotonic() + _EXIT_SECONDS
     for thread in threading.enumerate():

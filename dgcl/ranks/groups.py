@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.deadlines import in_time
 from dgcl.ranks.environment import Launched
-from dgcl.ranks.rendezvous import Waiting, another_client, meet
+from dgcl.ranks.rendezvous import IN_VAIN, Waiting, another_client, meet
 from dgcl.topology.checks import shown
 
 if TYPE_CHECKING:
@@ -130,11 +130,15 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
         value = in_time(lambda: connect(waiting), timeout + _GRACE, waiting.check)
     except (RuntimeError, TimeoutError) as error:
         kind, reason = type(error), str(error).split(". This is typically", 1)[0]
-        if not isinstance(error, CommError):
+        if not isinstance(error, CommError) or reason == IN_VAIN:
             kind = PeerLostError
-            reason = waiting.silent() or (
-                f"one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached from"
-                f" rank {rank} ({reason})"
+            reason = (
+                waiting.silent()
+                or waiting.reason()
+                or (
+                    f"one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached from"
+                    f" rank {rank} ({reason})"
+                )
             )
         if waiting.round.number:  # no others can take this rank's place any more
             waiting.post(reason)
@@ -144,7 +148,7 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
         waiting.post(f"rank {rank} was stopped by {type(error).__name__} in {purpose}")
         waiting.end()
         raise
-    waiting.connected()
+    waiting.sign()
     return value
 
 
@@ -194,9 +198,7 @@ def make_default_group(job: Launched, timeout: float) -> None:
     try:
         connected(connect, rank, world_size, "dgcl.init", within)
     except CommError as error:
-        if job.source:
-            raise type(error)(f"{error}. {job.way_out}") from None
-        raise
+        raise type(error)(f"{error}{job.way_out}") from None
 
 
 def _listen_on_loopback(host: str, port: int) -> int | None:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CONNECTED = b"connected"
+IN_VAIN = "a rank has waited in vain"
 _LONGEST_PAUSE = 0.05  # seconds between two looks at the store
 _ANSWER = 0.5  # seconds in which a store answers
 _STAY = 0.5  # seconds in which all others look for what a rank has posted
-_SILENCE = 1.0  # seconds in which a rank that waits is heard of: it looks four times
+_SILENCE = 1.0  # seconds in which all others notice that one has waited in vain
 _JOINING = 0.5  # seconds beyond the deadline, for a round that was formed just before it
 
 
@@ -66,7 +66,7 @@ class Waiting(threading.Event):
         super().__init__()
         self._store: Store | None = None
         self._before: bytes | None = None
-        self._place = self._signs = 0
+        self._place = 0
         self.round = _Round()
 
     def begin(self, store: Store, place: int) -> None:
@@ -83,9 +83,8 @@ class Waiting(threading.Event):
         """What another rank has posted since :meth:`begin`, or who has died; "" as long as all may come."""
         store, gone = self._store, ""
         if store is not None:
-            self._signs += 1
             try:
-                last = in_time(lambda: self._look(store), _ANSWER)
+                last = in_time(lambda: stored(store, "last stop"), _ANSWER)
                 if last is not None and last != self._before:
                     _, number, clause = last.decode().split(" ", 2)
                     if int(number) in (0, self.round.number):
@@ -98,40 +97,30 @@ class Waiting(threading.Event):
         dead = [f"rank {place} has died" for place, each in enumerate(self.round.processes) if has_died(each)]
         return ", ".join(dead) or gone
 
-    def _look(self, store: Store) -> bytes | None:
-        """Show the others that this rank waits; what a rank has posted."""
-        store.set(f"sign of {self._place}", str(self._signs))
-        return stored(store, "last stop")
-
     def silent(self) -> str:
-        """Which ranks, having met the others, show no sign for a second, nor are connected; "" if all do."""
+        """Which ranks had met the others and do not end their wait within a second, when it is over; "": none."""
         store, places = self._store, range(len(self.round.tokens))
-        if store is None or (reason := self.reason()):
-            return "" if store is None else reason
+        if store is None or self.reason() not in ("", IN_VAIN):
+            return ""
+        self.post(IN_VAIN)  # who waits longer stops as well
+        self.sign()
+        time.sleep(_SILENCE)
 
-        def signs() -> list[bytes | None]:
-            return [stored(store, f"sign of {place}") for place in places]
+        def missing() -> list[int]:
+            return [place for place in places if not store.check([self._sign(place)])]
 
-        try:
-            before, until = in_time(signs, _ANSWER), time.monotonic() + _SILENCE
-            while time.monotonic() < until:
-                if reason := self.reason():
-                    return reason
-                time.sleep(_LONGEST_PAUSE)
-            after = in_time(signs, _ANSWER)
-        except (TimeoutError, RuntimeError):
-            return self.reason() or "rank 0 or torchrun, which keeps the ranks' store, does not answer"
-        late = [
-            f"rank {place} had come, but shows no sign of life (stopped, or cut off)"
-            for place in places
-            if before[place] == after[place] != _CONNECTED and place != self._place
-        ]
-        return ", ".join(late)
+        with suppress(TimeoutError, RuntimeError):
+            late = " and ".join(f"rank {place}" for place in in_time(missing, _ANSWER))
+            return late and f"{late} had come, but shows no sign of life (stopped, or cut off)"
+        return "rank 0 or torchrun, which keeps the ranks' store, does not answer"
 
-    def connected(self) -> None:
-        """This rank waits no more, as it is connected."""
+    def sign(self) -> None:
+        """This rank has ended its wait."""
         if self._store is not None:
-            store_in_time(self._store, f"sign of {self._place}", _CONNECTED.decode())
+            store_in_time(self._store, self._sign(self._place), "")
+
+    def _sign(self, place: int) -> str:
+        return f"round {self.round.number}/ended by {place}"
 
     def end(self) -> None:
         """Wait no more, and stay until the others have read why: rank 0's process may keep the store.

@@ -18,6 +18,7 @@ from dgcl.topology.latencies import with_latencies
 from dgcl.topology.machine_topology import machine_topology
 from dgcl.topology.read_file import read_file
 
+_START = 8192  # bytes of XML in another encoding that tell whose it is
 _LARGEST = 16 << 20  # bytes; a description of a machine takes kilobytes
 
 
@@ -106,8 +107,7 @@ def _import(data: bytes, name: str, model: GpuModel | None) -> Imported:
         raise ValueError("is empty")
     refuse_binary(data)
     text = None if _declares_encoding(data) else _text(data)
-    if text is not None:
-        refuse_foreign(text)
+    refuse_foreign(data[:_START].replace(b"\0", b"").decode("latin-1") if text is None else text)
     if text is None or text.lstrip().startswith("<"):
         machine = parse_nccl_xml(data)
         for pci in (pci for cpu in machine.cpus for pci in cpu.walk()):

@@ -18,6 +18,7 @@ from collections import Counter
 from dgcl.topology.checks import shown
 from dgcl.topology.gpu_models import model_of_pci
 from dgcl.topology.importers.nccl_form import (
+    UNSEEN,
     address_of,
     check_form,
     class_of,
@@ -177,7 +178,9 @@ class _Reader:
         count = integer(element, "count", 1, 1000)
         if element.tag == "c2c":
             return GpuLink("C2C", CPU, "", count, count * integer(element, "bw", 1) / 1000)
-        target, end = address_of(element, "target"), class_of(element, "tclass")
+        end = class_of(element, "tclass")
+        unseen = end in (NVSWITCH, CPU) and UNSEEN.fullmatch(element.attributes["target"])
+        target = "" if unseen else address_of(element, "target")
         if end not in (GPU, NVSWITCH, CPU):
             raise ValueError(
                 f"line {element.line}: tclass must be that of a GPU (0x03...), an NVSwitch (0x068000) or a "

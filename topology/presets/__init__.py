@@ -14,38 +14,37 @@ from dgcl.topology.model import Topology
 from dgcl.topology.presets import cloud, nvidia, other, pcie
 from dgcl.topology.presets.other import uniform
 
-#: What the GPUs of machines are; of others any card may be in the box.
-_MODELS: Mapping[str, str] = MappingProxyType(
-    {
-        name: model
-        for model, names in {
-            "V100": "dgx1 dgx1_edr dgx2 summit",
-            "A100": "dgx_a100 aws_p4d azure_ndv4 a100_pair",
-            "H100": "hgx_h100 aws_p5 azure_ndv5 h100_nvl_pair",
-            "H200": "hgx_h200 aws_p5en",
-            "B200": "hgx_b200",
-            "B300": "hgx_b300",
-            "GH200": "gh200 gh200_quad",
-            "GB200": "gb200_nvl4 gb200_tray gb200_nvl72",
-            "L4": "aws_g6",
-            "MI250X": "mi250x",
-            "MI300X": "mi300x azure_nd_mi300x",
-            "1080 Ti": "pcie4_1080ti pcie8_1080ti",
-            "A40": "pcie4_a40 pcie8_a40",
-            "L40S": "pcie4_l40s pcie8_l40s",
-            "4090": "pcie4_4090 pcie8_4090",
-            "5090": "pcie4_5090 pcie8_5090",
-            "3090": "rtx3090_pair",
-        }.items()
-        for name in names.split()
-    }
-)
+# What the GPUs of machines are; in others any card may be.
+_MODELS = """
+V100: dgx1 dgx1_edr dgx2 summit
+A100: dgx_a100 aws_p4d azure_ndv4 a100_pair
+H100: hgx_h100 aws_p5 azure_ndv5 h100_nvl_pair
+H200: hgx_h200 aws_p5en
+B200: hgx_b200
+B300: hgx_b300
+GH200: gh200 gh200_quad
+GB200: gb200_nvl4 gb200_tray gb200_nvl72
+L4: aws_g6
+MI250X: mi250x
+MI300X: mi300x azure_nd_mi300x
+1080 Ti: pcie4_1080ti pcie8_1080ti
+A40: pcie4_a40 pcie8_a40
+L40S: pcie4_l40s pcie8_l40s
+4090: pcie4_4090 pcie8_4090
+5090: pcie4_5090 pcie8_5090
+3090: rtx3090_pair
+"""
+_MODEL_OF = {
+    name: model
+    for model, _, names in (line.partition(":") for line in _MODELS.splitlines())
+    for name in names.split()
+}
 
 
 def _with_model(node: Callable[[int], Topology]) -> Callable[[int], Topology]:
     @functools.wraps(node)
     def machine(num_machines: int = 1) -> Topology:
-        bare, model = node(num_machines), _MODELS.get(node.__name__, "")
+        bare, model = node(num_machines), _MODEL_OF.get(node.__name__, "")
         return replace(bare, devices=tuple(replace(device, model=model) for device in bare.devices))
 
     return machine
