@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # operators of torch.library import it in their first call, where peers would wait for it
 from torch import Tensor
 
 from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, sum_over_edges

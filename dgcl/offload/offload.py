@@ -157,6 +157,9 @@ class Offload(Handle):
         self.account = Account()
         rows = torch.from_numpy(np.concatenate(arrangement.rows))
         self._order = RowOrder(rows, [batch.rows for batch in arrangement.tables.batches], self.store)
+        ChunkedRows(rows, self._order).new_empty(
+            0
+        )  # torch imports seconds of modules for the first such call
         programs = arrangement.tables.programs
         self._transport = (
             connect_rows(programs, comm.control, comm.timeout, comm.device) if programs else None
@@ -184,8 +187,6 @@ class Offload(Handle):
         comm.offloads.add(self)
         agree(comm.control, no_room(self.memory(), self.store.free_bytes()))
         _log.info("%s", self.describe())
-
-    # Rows
 
     @property
     def owned_ids(self) -> Tensor:
@@ -224,8 +225,6 @@ class Offload(Handle):
     def collect(self, rows: Tensor, dst: int | None = 0, **options: Any) -> Tensor | None:
         """Rows of all ranks in global order: :meth:`dgcl.Communicator.collect`."""
         return self.comm.collect(rows, dst, **options)
-
-    # Layers
 
     def layer(
         self,
@@ -319,8 +318,6 @@ class Offload(Handle):
             x: ``(num_owned, C)``.
         """
         return chunked_batch_norm(norm, self._order.store(x), self.comm)
-
-    # Losses and metrics
 
     def cross_entropy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over all vertices that count, as :func:`dgcl.nn.loss` of it, a chunk at a time.
