@@ -132,14 +132,13 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
         kind, reason = type(error), str(error).split(". This is typically", 1)[0]
         if not isinstance(error, CommError) or reason == IN_VAIN:
             kind = PeerLostError
-            reason = (
-                waiting.silent()
-                or waiting.reason()
-                or (
-                    f"one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached from"
-                    f" rank {rank} ({reason})"
+            said = waiting.silent() or waiting.reason()
+            if said in ("", IN_VAIN):
+                said = (
+                    f"{reason}: one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached"
+                    f" from rank {rank}"
                 )
-            )
+            reason = said
         if waiting.round.number:  # no others can take this rank's place any more
             waiting.post(reason)
         waiting.end()
@@ -193,7 +192,10 @@ def make_default_group(job: Launched, timeout: float) -> None:
         limit = timedelta(seconds=left())
         backends = default_backends(job.local_size or world_size)
         dist.init_process_group(backends, store=fresh, rank=rank, world_size=world_size, timeout=limit)
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
+        group: Any = dist.group.WORLD
+        for device in group._device_types:
+            backend = group._get_backend(device)  # wrapped, where TORCH_DISTRIBUTED_DEBUG=DETAIL
+            getattr(backend, "wrapped_pg", backend)._set_default_timeout(timedelta(seconds=timeout))
 
     try:
         connected(connect, rank, world_size, "dgcl.init", within)
