@@ -102,16 +102,16 @@ def find_model(text: str) -> str:
     words = re.split(r"[^a-z0-9]+", text.lower())[:_MOST_WORDS]
     runs = {"".join(words[a:b]) for a in range(len(words)) for b in range(a + 1, len(words) + 1)}
     runs |= {_MAKERS.sub("", run) for run in runs}
-    found = [name for name in GPU_MODELS if {_plain(name), _MAKERS.sub("", _plain(name))} & runs]
-    return max(found, key=len, default="")
+    models = [name for name in GPU_MODELS if {_plain(name), _MAKERS.sub("", _plain(name))} & runs]
+    return max(models, key=len, default="")
 
 
 def model_of_pci(device: str, sm: int | None) -> str:
     """The model of a GPU by its number on PCI (``0x2330``), or as the only one of this compute capability; or ""."""
     number = device.lower().removeprefix("0x")
-    known = [name for name, model in GPU_MODELS.items() if number and number in model.devices]
-    alike = known or [name for name, model in GPU_MODELS.items() if model.sm == sm]
-    return alike[0] if len(alike) == 1 else ""
+    known = [name for name, model in GPU_MODELS.items() if number in model.devices.split(",")]
+    models = known or [name for name, model in GPU_MODELS.items() if model.sm == sm]
+    return models[0] if len(models) == 1 else ""
 
 
 def _plain(name: str) -> str:
@@ -124,9 +124,9 @@ def gpu_model(text: str) -> GpuModel:
     Raises:
         ValueError: It is none that is known; names the closest.
     """
-    found = find_model(text)
-    if not found:
+    name = find_model(text)
+    if not name:
         raise ValueError(
             f"gpu must be one of {', '.join(GPU_MODELS)} (got {shown(text)}){nearest(text, GPU_MODELS)}"
         )
-    return GPU_MODELS[found]
+    return GPU_MODELS[name]
