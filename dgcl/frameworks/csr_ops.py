@@ -23,12 +23,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo  # operators of torch.library import it in their first call, where peers would wait for it
 from torch import Tensor
 
 from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, sum_over_edges
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
 from dgcl.kernels.edge_sums import EDGE_SUMS
+from dgcl.ranks.torch_private import import_compiler
+
+import_compiler()
 
 
 @dataclass(frozen=True, eq=False)

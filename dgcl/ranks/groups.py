@@ -175,6 +175,8 @@ def make_default_group(job: Launched, timeout: float) -> None:
     """
     import torch.distributed as dist
 
+    from dgcl.ranks.torch_private import set_timeout
+
     rank, world_size, within = job.rank, job.size, min(timeout, job.first_wait)
     deadline = time.monotonic() + within
     host, port = job.address()
@@ -192,10 +194,7 @@ def make_default_group(job: Launched, timeout: float) -> None:
         limit = timedelta(seconds=left())
         backends = default_backends(job.local_size or world_size)
         dist.init_process_group(backends, store=fresh, rank=rank, world_size=world_size, timeout=limit)
-        group: Any = dist.group.WORLD
-        for device in group._device_types:
-            backend = group._get_backend(device)  # wrapped, where TORCH_DISTRIBUTED_DEBUG=DETAIL
-            getattr(backend, "wrapped_pg", backend)._set_default_timeout(timedelta(seconds=timeout))
+        set_timeout(dist.group.WORLD, timedelta(seconds=timeout))
 
     try:
         connected(connect, rank, world_size, "dgcl.init", within)

@@ -1,15 +1,15 @@
 """The private names of torch in use, tried with torch 2.4 and 2.13. A public name takes the place of any that gets one.
 
 What changes or belongs to torch's own objects is read where it is needed: ``forward_ad._current_level`` (forward-mode
-derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (sums on devices), ``._device_types``,
-``._get_backend`` and ``._set_default_timeout`` (the default group), ``._start_coalescing``, ``._end_coalescing``
-(NCCL), ``Tensor._make_wrapper_subclass`` and an operator's ``_schema`` (rows of an offload), ``Tensor._backward_hooks``
+derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (sums on devices),
+``._start_coalescing``, ``._end_coalescing`` (NCCL), ``Tensor._make_wrapper_subclass`` and an operator's ``_schema`` (rows of an offload), ``Tensor._backward_hooks``
 (layers computed again), ``Tensor._indices`` (sparse graphs), ``_saved_indices`` and ``_saved_self_sym_sizes`` of a step
 of autograd (rows that a loss takes).
 """
 
 import sys
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -27,6 +27,17 @@ functorch_level = torch._C._functorch.peek_interpreter_stack  # None outside of 
 current_graph_task = torch._C._current_graph_task_id  # -1 outside of a backward
 disabled_torch_function = torch._C._disabled_torch_function_impl  # a subclass that intercepts operators alone
 throw_on_data_pointer = torch._C._set_throw_on_mutable_data_ptr  # for a tensor without memory
+
+
+def set_timeout(group: Any, timeout: timedelta) -> None:
+    """Of the operations of a group's backends; torch's own function knows none that TORCH_DISTRIBUTED_DEBUG wraps."""
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        getattr(backend, "wrapped_pg", backend)._set_default_timeout(timeout)
+
+
+def import_compiler() -> None:
+    """Operators of ``torch.library`` import it in their first call, for seconds, where peers would wait."""
 
 
 def at_trace_time(function: Callable[..., Any]) -> Callable[..., Any]:

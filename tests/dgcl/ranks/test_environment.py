@@ -9,7 +9,18 @@ from dgcl.ranks.environment import first_host, launched, local_rank
 from tests.dgcl.ranks.test_set_up_faults import run_ranks
 from tests.samples import named
 
-NAMES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "OMPI_", "PMIX_", "PMI_", "MPI_", "DGCL_LAUNCHER")
+NAMES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "MASTER_",
+    "SLURM_",
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "MPI_",
+    "DGCL_LAUNCHER",
+)
 STEP = "SLURM_JOB_ID=7654321 SLURM_STEP_ID=2 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_STEP_NUM_TASKS=5"
 NODES = "SLURM_STEP_NODELIST=node[09-11,15],gpu5"
 OMPI = "OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_LOCAL_RANK=0"
@@ -66,7 +77,10 @@ def test_variables(variables: str, expected: tuple[object, ...] | None, monkeypa
 @named(
     "variables, words",
     {
-        "a rank beyond the size": (f"RANK=2 WORLD_SIZE=2 {HERE}", "RANK must be .* below WORLD_SIZE .*got RANK=2"),
+        "a rank beyond the size": (
+            f"RANK=2 WORLD_SIZE=2 {HERE}",
+            "RANK must be .* below WORLD_SIZE .*got RANK=2",
+        ),
         "a rank that is no number": (f"RANK=-1 WORLD_SIZE=2 {HERE}", "got RANK=-1"),
         "no size": (f"RANK=0 {HERE}", "WORLD_SIZE must be set"),
         "no rank": (f"WORLD_SIZE=2 {HERE}", "RANK must be set"),
