@@ -80,7 +80,7 @@ def init(
         if job.rank == 0:
             report_crowding(job.local_size or 1)
             if job.is_guess:
-                _log.warning("dgcl.init: %d ranks, started by %s (%s)", job.size, job.launcher, job.source)
+                _log.warning("dgcl.init: %d ranks, started by %s", job.size, job.launcher)
     context.control = GroupControl(ranks, timeout)
     context.control.in_mesh = ranks is not group
 

@@ -126,7 +126,6 @@ def gpu_model(text: str) -> GpuModel:
     """
     name = find_model(text)
     if not name:
-        raise ValueError(
-            f"gpu must be one of {', '.join(GPU_MODELS)} (got {shown(text)}){nearest(text, GPU_MODELS)}"
-        )
+        hint = nearest(_MAKERS.sub("", _plain(text)), GPU_MODELS)
+        raise ValueError(f"gpu must be one of {', '.join(GPU_MODELS)} (got {shown(text)}){hint}")
     return GPU_MODELS[name]

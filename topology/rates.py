@@ -16,8 +16,6 @@ from dgcl.topology.gpu_models import GPU_MODELS as GPU_MODELS
 # 8.6 (A40, A6000, RTX 3090): NCCL, links of half the width.
 _NVLINK = ((100, 41.5), (90, 20.9), (86, 12.0), (80, 22.8), (70, 24.2), (60, 18.0))
 NVLINK_UNKNOWN = 22.5  # V100 to H200: 20.9 to 24.2
-# The most NVLinks of a GPU, by compute capability from there on (8.9, 12.0: no card has any).
-_MOST_NVLINKS = ((120, 0), (90, 18), (89, 0), (86, 4), (80, 12), (75, 2), (70, 6), (60, 4))
 
 # GB/s of one xGMI link by AMD architecture: RCCL.
 _XGMI = (("gfx94", 48.0), ("gfx95", 48.0), ("gfx90a", 36.0))
@@ -48,8 +46,8 @@ def nvlink_rate(sm: int | None) -> float:
 
 
 def most_nvlinks(sm: int) -> int:
-    """The most NVLinks that a GPU of compute capability ``sm`` has."""
-    return next((most for least, most in _MOST_NVLINKS if sm >= least), 0)
+    """The most NVLinks that a GPU of compute capability ``sm``, or of the next lower one that is known, has."""
+    return max((model.sm, model.nvlinks) for model in GPU_MODELS.values() if 0 < model.sm <= max(sm, 60))[1]
 
 
 def xgmi_rate(architecture: str | None) -> float:

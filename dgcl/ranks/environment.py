@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from dgcl.topology.checks import check_choice
 
-_FIRST_WAIT = 60.0  # seconds: a shell inside an allocation, or a notebook, may have variables and no peers
-_PORTS, _NUM_PORTS = 15_000, 10_000
+#: Seconds in which all ranks must come that no torchrun has started: a notebook may have variables and no peers.
+FIRST_WAIT = 60.0
 
 #: Rank, size, rank in the machine, ranks there, nodes, jobs: the first variable of each that is set. ``mpirun`` in a
 #: job of Slurm's starts its helpers as a step: what is inside them comes first, and no variable of a step counts there.
@@ -31,10 +31,8 @@ class Launched:
     Attributes:
         launcher: Its name, for people.
         rank, size: This rank, and the number of ranks.
-        local_rank: Its number in its machine; None: unknown.
-        local_size: How many ranks there are in its machine; None: unknown.
+        local_rank, local_size: The same in its machine; None: unknown.
         nodes, job: Slurm's list of machines, and what tells this job from others; "": unknown.
-        source: The variables that say so, with their values.
     """
 
     launcher: str
@@ -44,7 +42,6 @@ class Launched:
     local_size: int | None
     nodes: str
     job: str
-    source: str
 
     @property
     def is_guess(self) -> bool:
@@ -52,16 +49,11 @@ class Launched:
         return self.launcher != "torchrun"
 
     @property
-    def first_wait(self) -> float:
-        """Seconds in which all ranks must come; the user's timeout may be less."""
-        return _FIRST_WAIT if self.is_guess else float("inf")
-
-    @property
     def way_out(self) -> str:
         """What to do where no such ranks were meant."""
         return (
-            f". {self.launcher} says that this is rank {self.rank} of {self.size} ({self.source}); for a job of one"
-            " rank of its own set DGCL_LAUNCHER=none, or call dgcl.init(launcher=None)"
+            f". {self.launcher} says that this is rank {self.rank} of {self.size}; for a job of one rank of its own set"
+            " DGCL_LAUNCHER=none, or call dgcl.init(launcher=None)"
         ) * self.is_guess
 
     def address(self) -> tuple[str, int]:
@@ -70,22 +62,18 @@ class Launched:
         Raises:
             ValueError: They are not known.
         """
-        host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+        host, port = _first("MASTER_ADDR"), _first("MASTER_PORT")
         if self.is_guess:
-            digits = "".join(re.findall(r"\d", self.job))[-4:]
+            digits = re.sub(r"\D", "", self.job)[-4:]
             step = _number("SLURM_STEP_ID") or 0 if self.launcher == "Slurm" else 0
-            free = str(_PORTS + (int(digits) + step) % _NUM_PORTS) if digits else "29500" * bool(host)
+            port = port or (str(15_000 + (int(digits) + step) % 10_000) if digits else "29500" * bool(host))
             host = host or ("127.0.0.1" if self.local_size == self.size else first_host(self.nodes))
-            port = port or free
         if host and port.isdecimal():
             return host, int(port)
-        line = (
-            "; for example by `mpirun -x MASTER_ADDR=$(hostname) -x MASTER_PORT=29500 ...` (Open MPI), or"
-            " `mpiexec -genv MASTER_ADDR $(hostname) -genv MASTER_PORT 29500 ...` (MPICH, Intel MPI)"
-        ) * self.is_guess
         raise ValueError(
             f"MASTER_ADDR and MASTER_PORT must say where rank 0 can be reached, as torchrun does (got {host!r} and"
-            f" {port!r}){line}{self.way_out}"
+            f" {port!r}); by hand: `mpirun -x MASTER_ADDR=$(hostname) -x MASTER_PORT=29500 ...` (Open MPI), or"
+            f" `mpiexec -genv MASTER_ADDR $(hostname) -genv MASTER_PORT 29500 ...` (MPICH, Intel MPI){self.way_out}"
         )
 
 
@@ -102,8 +90,6 @@ def launched(launcher: str | None = "auto") -> Launched | None:
         launcher = os.environ.get("DGCL_LAUNCHER", launcher).lower()
     if check_choice(launcher or "none", "launcher, or DGCL_LAUNCHER,", ("auto", "none")) == "none":
         return None
-    if ("RANK" in os.environ) > ("WORLD_SIZE" in os.environ):
-        raise ValueError("WORLD_SIZE must be set where RANK is, as torchrun does (got none)")
     for name, variables in _LAUNCHERS.items():
         names = variables.split()
         rank, size = names[:2]
@@ -118,11 +104,11 @@ def launched(launcher: str | None = "auto") -> Launched | None:
                 f" {size}={os.environ[size]})"
             )
         if count > 1 or name == "torchrun":
-            source = f"{rank}={number}, {size}={count}"
-            return Launched(name, number, count, *map(_number, names[2:4]), *map(_first, names[4:]), source)
-    if _number("WORLD_SIZE") not in (None, 1):
+            return Launched(name, number, count, *map(_number, names[2:4]), *map(_first, names[4:]))
+    if _first("RANK") or _number("WORLD_SIZE") not in (None, 1):
         raise ValueError(
-            f"RANK must be set where WORLD_SIZE is, as torchrun does (got WORLD_SIZE={os.environ['WORLD_SIZE']})"
+            "RANK and WORLD_SIZE must be set together, as torchrun does"
+            f" (got {_first('RANK')!r} and {_first('WORLD_SIZE')!r})"
         )
     return None
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.deadlines import in_time
-from dgcl.ranks.environment import Launched
+from dgcl.ranks.environment import FIRST_WAIT, Launched
 from dgcl.ranks.rendezvous import IN_VAIN, Waiting, another_client, meet
 from dgcl.topology.checks import shown
 
@@ -177,7 +177,8 @@ def make_default_group(job: Launched, timeout: float) -> None:
 
     from dgcl.ranks.torch_private import set_timeout
 
-    rank, world_size, within = job.rank, job.size, min(timeout, job.first_wait)
+    rank, world_size = job.rank, job.size
+    within = min(timeout, FIRST_WAIT) if job.is_guess else timeout
     deadline = time.monotonic() + within
     host, port = job.address()
 

@@ -2,9 +2,9 @@
 
 What changes or belongs to torch's own objects is read where it is needed: ``forward_ad._current_level`` (forward-mode
 derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (sums on devices),
-``._start_coalescing``, ``._end_coalescing`` (NCCL), ``Tensor._make_wrapper_subclass`` and an operator's ``_schema`` (rows of an offload), ``Tensor._backward_hooks``
-(layers computed again), ``Tensor._indices`` (sparse graphs), ``_saved_indices`` and ``_saved_self_sym_sizes`` of a step
-of autograd (rows that a loss takes).
+``._start_coalescing``, ``._end_coalescing`` (NCCL), ``Tensor._make_wrapper_subclass`` and an operator's ``_schema``
+(rows of an offload), ``Tensor._backward_hooks`` (layers computed again), ``Tensor._indices`` (sparse graphs),
+``_saved_indices`` and ``_saved_self_sym_sizes`` of a step of autograd (rows that a loss takes).
 """
 
 import sys

@@ -16,6 +16,7 @@ from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from dgcl.topology.importers.topo_matrix_model import topo_matrix_topology
 from dgcl.topology.latencies import with_latencies
 from dgcl.topology.machine_topology import machine_topology
+from dgcl.topology.model import with_model
 from dgcl.topology.read_file import read_file
 
 _START = 8192  # bytes of XML in another encoding that tell whose it is
@@ -58,8 +59,7 @@ def import_topology(
         raise ValueError(f"{path}: {error}") from None
     topology = imported.topology
     if model is not None:
-        devices = tuple(replace(device, model=model.name) for device in topology.devices)
-        topology = replace(topology, devices=devices)
+        topology = with_model(topology, model.name)
     if latencies:
         topology = with_latencies(topology)
     imported = replace(imported, topology=topology)

@@ -5,12 +5,11 @@ the peak of the data sheet. Latencies are not here: :mod:`dgcl.topology.latencie
 when a machine is asked for by its name.
 """
 
-import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
-from dgcl.topology.model import Topology
+from dgcl.topology.model import Topology, with_model
 from dgcl.topology.presets import cloud, nvidia, other, pcie
 from dgcl.topology.presets.other import uniform
 
@@ -41,19 +40,14 @@ _MODEL_OF = {
 }
 
 
-def _with_model(node: Callable[[int], Topology]) -> Callable[[int], Topology]:
-    @functools.wraps(node)
-    def machine(num_machines: int = 1) -> Topology:
-        bare, model = node(num_machines), _MODEL_OF.get(node.__name__, "")
-        return replace(bare, devices=tuple(replace(device, model=model) for device in bare.devices))
-
-    return machine
+def _machine(node: Callable[[int], Topology], num_machines: int = 1) -> Topology:
+    return with_model(node(num_machines), _MODEL_OF.get(node.__name__, ""))
 
 
 #: Every machine by its name; called with a number of machines, they are joined by their network: ``dgx1x2``.
 NODES: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {
-        node.__name__: _with_model(node)
+        node.__name__: partial(_machine, node)
         for node in (
             nvidia.dgx1,
             nvidia.dgx1_edr,
