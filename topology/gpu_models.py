@@ -86,8 +86,8 @@ MI355X          0 5  0  8000 157.3  -
 
 
 def _read(line: str) -> GpuModel:
-    name, *numbers, memory, products, devices = line.rsplit(maxsplit=6)
-    return GpuModel(name.strip(), *map(int, numbers), float(memory), float(products), devices)
+    name, sm, pcie, nvlinks, memory, products, devices = line.rsplit(maxsplit=6)
+    return GpuModel(name.strip(), int(sm), int(pcie), int(nvlinks), float(memory), float(products), devices)
 
 
 GPU_MODELS: Mapping[str, GpuModel] = MappingProxyType(

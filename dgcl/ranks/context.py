@@ -12,6 +12,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
+from dgcl.errors import CommError
 from dgcl.ranks.control import OWN_THREADS, Control
 
 
@@ -107,7 +108,9 @@ def _tell_peers() -> None:
     forks, whose end is not the rank's.
     """
     open_ones = list(_communicators)
-    failure = next((failure for comm in open_ones if (failure := comm.failure) is not None), None)
+    failure: CommError | None = next(
+        (failure for comm in open_ones if (failure := comm.failure) is not None), None
+    )
     for comm in open_ones:
         comm.end(failure)
     for control, process in list(_controls.items()):

@@ -104,7 +104,9 @@ def launched(launcher: str | None = "auto") -> Launched | None:
                 f" {size}={os.environ[size]})"
             )
         if count > 1 or name == "torchrun":
-            return Launched(name, number, count, *map(_number, names[2:4]), *map(_first, names[4:]))
+            local, here = map(_number, names[2:4])
+            nodes, jobs = map(_first, names[4:])
+            return Launched(name, number, count, local, here, nodes, jobs)
     if _first("RANK") or _number("WORLD_SIZE") not in (None, 1):
         raise ValueError(
             "RANK and WORLD_SIZE must be set together, as torchrun does"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dgcl.advisor.rates import preset_rates
-from dgcl.topology import Device, Topology, preset
+from dgcl.topology import preset
 from dgcl.topology.gpu_models import GPU_MODELS, find_model, gpu_model, model_of_pci
 from dgcl.topology.importers import import_topology
 from dgcl.topology.json_io import load_topology, save_topology
@@ -13,10 +13,8 @@ from dgcl.topology.presets import NODES
 from tests.samples import named
 
 WRITTEN = {
-    "NVIDIA H100 80GB HBM3": "H100", "h100": "H100", "Tesla V100-SXM2-32GB": "V100", "NVIDIA GH200 480GB": "GH200",
-    "rtx4090": "4090", "NVIDIA GeForce RTX 2080 Ti": "2080 Ti", "NVIDIA RTX A6000": "A6000", "a16": "A16",
-    "NVIDIA RTX 6000 Ada Generation": "RTX 6000 Ada", "rtx pro 6000": "RTX PRO 6000", "AMD Instinct MI210": "MI210",
-    "mi-355x": "MI355X", "GB10": "GB10", "L40S": "L40S", "A30": "A30", "my card": "", "": "",
+    "NVIDIA H100 80GB HBM3": "H100", "Tesla V100-SXM2-32GB": "V100", "rtx4090": "4090", "2080 ti": "2080 Ti",
+    "NVIDIA RTX A6000": "A6000", "NVIDIA RTX 6000 Ada Generation": "RTX 6000 Ada", "MI210 X": "MI210", "": "",
 }  # fmt: skip
 
 
@@ -57,8 +55,3 @@ def test_an_imported_machine_is_known_as_its_preset(gpu: str, links: str, machin
     bare = preset_rates(import_topology(path, latencies=False).topology)
     assert "what its cards are" in bare.unknown
     assert "latencies" in bare.unknown
-
-
-def test_several_models_count_as_the_slowest():
-    mixed = Topology("host", (Device("a", model="H100"), Device("b", model="L4")), ())
-    assert preset_rates(mixed).memory == 150e9
