@@ -108,9 +108,7 @@ def _tell_peers() -> None:
     forks, whose end is not the rank's.
     """
     open_ones = list(_communicators)
-    failure: CommError | None = next(
-        (failure for comm in open_ones if (failure := comm.failure) is not None), None
-    )
+    failure: CommError | None = next((why for comm in open_ones if (why := comm.failure) is not None), None)
     for comm in open_ones:
         comm.end(failure)
     for control, process in list(_controls.items()):
