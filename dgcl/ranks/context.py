@@ -112,9 +112,11 @@ def _tell_peers() -> None:
     for comm in open_ones:
         comm.end(failure)
     for control, process in list(_controls.items()):
-        if process == os.getpid() and failure is None:
+        if process != os.getpid():
+            continue
+        if failure is None:
             control.leave("has ended")
-        elif process == os.getpid():
+        else:
             control.leave(f"has ended: {failure}", type(failure))
     # A thread that comes back from torch when Python is gone aborts the process.
     until = time.monotonic() + _EXIT_SECONDS
