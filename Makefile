@@ -73,7 +73,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 docs: $(DOCS_READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 kernels: $(READY)
 	$(BIN)/python -m dgcl.kernels.cuda_ptx

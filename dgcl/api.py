@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from dgcl.autograd.pending import PendingRows
 from dgcl.communicator import Communicator
-from dgcl.ranks.context import context, tell_at_exit
+from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
+from dgcl.ranks.environment import launched
 from dgcl.ranks.freed_memory import keep_freed_memory
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import as_group, make_default_group
@@ -27,32 +29,40 @@ if TYPE_CHECKING:
 
 _SETUP_TIMEOUT = 1800.0
 
+_log = logging.getLogger("dgcl")
+
 
 def init(
     group: ProcessGroup | DeviceMesh | None = None,
     *,
     timeout: float = _SETUP_TIMEOUT,
     keep_memory: bool = False,
+    launcher: str | None = "auto",
 ) -> None:
     """Join the ranks. Collective over the group; once per thread that trains.
 
     Over time: with a ``group``, or where a default process group exists, it is joined, and a Gloo subgroup of
     our own is made for control messages. Without one, and under torchrun (``RANK`` and ``WORLD_SIZE`` are
-    set), a Gloo default group is made and destroyed at exit. Otherwise this process is a single rank and
-    needs no group. A rank of :func:`dgcl.launch` is initialised already, and a second call without a group
-    changes nothing, unless set-up has failed since: then the same ranks meet again.
+    set), ``srun``, ``mpirun`` or another launcher with PMI's variables, a Gloo default group is made and destroyed
+    at exit. Otherwise this process is a single rank and needs no group. A rank of :func:`dgcl.launch` is
+    initialised already, and a second call without a group changes nothing, unless set-up has failed since: then
+    the same ranks meet again.
 
     Args:
         group: The ranks that share the graph; None for the default group. Of a job with more axes this one's dimension
             of a ``DeviceMesh``: ``mesh["graph"]``.
         timeout: Seconds that ranks wait for each other during set-up (rank 0 partitions and plans meanwhile),
-            1800 by default, and, of a default group that is made here, in its operations.
+            1800 by default, and, of a default group that is made here, in its operations. Ranks that no torchrun has
+            started come within 60.
+        launcher: "auto", or None: whatever the environment says, this process is a job of one rank, as with
+            ``DGCL_LAUNCHER=none``.
         keep_memory: Have this process keep the memory that it frees, up to twice as much as without; the kernel clears
             fewer pages, which is a quarter of an epoch with rows of tens of megabytes. Needs glibc; else it does
             nothing. Give it before rows are allocated; ranks of :func:`dgcl.launch` get it there.
 
     Raises:
         CommError: Ranks have not come in time; by their names.
+        ValueError: The launcher's variables contradict each other, or do not say where rank 0 is.
     """
     import torch.distributed as dist
 
@@ -66,19 +76,20 @@ def init(
     if context.control is not None and group is None:
         if isinstance(context.control, GroupControl) and context.control.is_closed:
             context.control = context.control.anew(timeout)
-            tell_at_exit(context.control)
         return
     if group is None and not dist.is_initialized():
-        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        job = launched(launcher)
+        if job is None:
             context.control = SingleControl()
             return
-        make_default_group(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout)
+        make_default_group(job, timeout)
         atexit.register(_destroy_default_group, os.getpid())
-        if os.environ["RANK"] == "0":
-            report_crowding(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        if job.rank == 0:
+            report_crowding(job.local_size or 1)
+            if job.is_guess:
+                _log.warning("dgcl.init: %d ranks, started by %s", job.size, job.launcher)
     context.control = GroupControl(ranks, timeout)
     context.control.in_mesh = ranks is not group
-    tell_at_exit(context.control)
 
 
 def _destroy_default_group(process: int) -> None:

@@ -116,6 +116,7 @@ def build_comm_info(
     from dgcl.ranks.context import context
 
     control = context.require_control()
+    control.limit_waits(timeout)
     settings = _settled(
         control.world_size, timeout, wire, plan=plan, partition=partition, seed=seed, strategy=strategy,
         edges=edges, grid=grid, replicas=replicas, model=model, memory_limit=memory_limit,
@@ -226,6 +227,7 @@ def load_comm_info(
     from dgcl.ranks.context import context
 
     control = context.require_control()
+    control.limit_waits(timeout)
     opened = open_devices(control, device)
     problem: Exception | None = None
     share, token, inputs = None, "", None
@@ -316,6 +318,7 @@ def connect_shares(
         edges.prepare()
     programs = {exchange.name: exchange.program for exchange in share.exchanges}
     transport = connect_transport(programs, control, timeout, channel, device)
+    control.limit = timeout
     comm = kind(
         share.exchanges,
         share.local,

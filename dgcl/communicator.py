@@ -16,7 +16,6 @@ from dgcl.aggregation.grid_rows import GridRows
 from dgcl.autograd import operators as ops
 from dgcl.autograd.pending import PendingRows, fold_halo
 from dgcl.changing.rewiring import Rewiring
-from dgcl.errors import CommError
 from dgcl.grid.grid import Grid
 from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout, layout_of, layout_of_vertices
@@ -24,7 +23,7 @@ from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors, untransformed
 from dgcl.ranks.warned import warn_of_own_sums
 from dgcl.relation.local_graph import LocalGraph
-from dgcl.transport.base import Transport
+from dgcl.transport.base import HoldsTransports, Transport
 from dgcl.transport.describe import describe_channels
 from dgcl.transport.memory import MemoryReport, check_model_of_rows
 from dgcl.transport.rounding import WIRED, Rounding, number_on_wire
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from dgcl.aggregation.windows import HaloWindows
 
 
-class Communicator(GridRows, WholeGraphRows, Rewiring):
+class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
     """One rank's end of the planned exchanges over one partitioned graph.
 
     A communicator is a set of exchanges over one transport, with one sequence of calls and one buffer pool. The
@@ -65,6 +64,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
         offloads: Of this communicator that are open; :meth:`memory` reports them.
+        side_transports: What moves their rows.
         windows: In which sums and means take halo rows (strategy "windows:W"); None: all at once.
         message_edges: ``(2, E)`` of which a distributed model is making messages, and their exchange; None otherwise.
     """
@@ -106,6 +106,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
         self.end_ids: Mapping[str, tuple[Tensor, Tensor]] = {}  # of edges, by the exchange of their type
         self.windows: HaloWindows | None = None
         self.offloads: WeakSet[Any] = WeakSet()
+        self.side_transports: WeakSet[Transport] = WeakSet()
         self._number = ops.register_communicator(self)
 
     @property
@@ -375,17 +376,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring):
     def close(self) -> None:
         """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
         warn_of_own_sums(self, closing=True)
-        for offload in list(self.offloads):
-            offload.leave()
-        if (lost := self.control.lost()) is not None:
-            self.transport.fail(lost)  # who still waits for rows of this rank hears whose fault it is
-        self.transport.close()
-
-    def fail(self, reason: str) -> None:
-        """Tell the peers that this rank will not go on, so that they stop waiting for it at once."""
-        for offload in list(self.offloads):
-            offload.leave(reason)
-        self.transport.fail(CommError(f"rank {self.rank}: {reason}"))
+        self.end(self.failure)
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         # No weakref.finalize: it would keep the transport, and a recorder of calls there may refer to this object.

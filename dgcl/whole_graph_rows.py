@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from numbers import Integral
@@ -103,13 +102,9 @@ class WholeGraphRows(Handle):
     def _num_rows(self, node_type: str | None) -> int:
         return self.layout.num_owned if node_type is None else len(self._vertices(node_type)[0])
 
-    def collective(self, name: str, *, limited: bool = True) -> AbstractContextManager[None]:
-        """Give calls on the control plane a name for messages; they fail when a rank has left this communicator.
-
-        ``limited``: also where a rank waits longer than the timeout for another one.
-        """
-        timeout = self.timeout if limited else math.inf
-        return self.control.collective(name, self._calls, timeout)
+    def collective(self, name: str) -> AbstractContextManager[None]:
+        """Give calls on the control plane a name for messages; they fail when a rank is late or has left this one."""
+        return self.control.collective(name, self._calls, self.timeout)
 
     @beside_the_graph
     def dispatch_features(self, features: Tensor | ArrayLike | None, *, halo: bool = False) -> Tensor:

@@ -33,7 +33,7 @@ from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from llvmlite import binding
-from numba import njit, types
+from numba import config, njit, types
 from numba.core import compiler, sigutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
@@ -109,6 +109,10 @@ def _decorated(
     entry: bool = True,
     fastmath: Any = False,
 ) -> Any:
+    if config.DISABLE_JIT:
+        raise RuntimeError(
+            "NUMBA_DISABLE_JIT is set, and dgcl's loops over rows run compiled only: unset it (config.DISABLE_JIT)"
+        )
     dispatcher = njit(nogil=True, no_cfunc_wrapper=True, _nrt=allocates, fastmath=fastmath)(function)
     dispatcher._cache = cache = KernelCache(function)
     dispatcher._compiler._customize_flags = _Options

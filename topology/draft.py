@@ -31,9 +31,9 @@ class Draft:
         self._notes: dict[str, None] = {}
         self._cards: dict[str, None] = {}
 
-    def device(self, name: str, machine: int, socket: int) -> None:
+    def device(self, name: str, machine: int, socket: int, model: str = "") -> None:
         """Add the device of the next rank."""
-        self._devices.append(Device(name, machine, socket))
+        self._devices.append(Device(name, machine, socket, model))
 
     def wire(self, a: str, b: str, kind: str, bandwidth: float) -> None:
         """Join two endpoints. A second wire between them is distinguished by its kind."""

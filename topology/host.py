@@ -12,6 +12,7 @@ the wrong one.
 
 from dgcl.topology.checks import check_index, check_num_devices
 from dgcl.topology.copy_rates import CopyRates, copy_rates, num_copiers
+from dgcl.topology.gpu_models import CPU_CORE
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device, Link
 
@@ -29,7 +30,7 @@ def measure_host(num_ranks: int, *, anew: bool = True) -> Topology:
     """
     check_num_devices(check_index(num_ranks, "num_ranks", 1), f"'host:{num_ranks}'")
     if num_ranks == 1:
-        return Topology("host1", (Device("rank0"),), ())
+        return Topology("host1", (Device("rank0", model=CPU_CORE),), ())
     return host_topology(num_ranks, copy_rates(num_copiers(num_ranks), anew=anew))
 
 
@@ -38,7 +39,7 @@ def host_topology(num_ranks: int, rates: CopyRates) -> Topology:
     ranks = range(num_ranks)
     return Topology(
         name=f"host{num_ranks}",
-        devices=tuple(Device(f"rank{r}") for r in ranks),
+        devices=tuple(Device(f"rank{r}", model=CPU_CORE) for r in ranks),
         connections=(
             Connection("memory", "memory", "loads", "stores", rates.all, duplex="half"),
             *(Connection(f"core{r}", "core", f"rank{r}", "loads", rates.one) for r in ranks),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dgcl.topology.checks import check_num_devices
 from dgcl.topology.copy_rates import CopyRates
+from dgcl.topology.gpu_models import CPU_CORE
 from dgcl.topology.machine import Net
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device, Link
@@ -58,7 +59,7 @@ def hosts_topology(
     ranks = range(len(host_of_rank))
     return Topology(
         name=f"{len(hosts)} hosts, {len(ranks)} ranks",
-        devices=tuple(Device(f"rank{r}", machine=host_of_rank[r]) for r in ranks),
+        devices=tuple(Device(f"rank{r}", machine=host_of_rank[r], model=CPU_CORE) for r in ranks),
         connections=tuple(connections),
         links=tuple(
             Link(f"rank{src}", f"rank{dst}", _route(src, dst, host_of_rank, ports))

@@ -17,7 +17,7 @@ from dgcl.topology.parts import Connection, Device, Link
 SCHEMA = "dgcl-topology/1"
 
 _TOPOLOGY_KEYS = ("schema", "name", "devices", "connections"), ("links", "about")
-_DEVICE_KEYS = ("name",), ("machine", "socket")
+_DEVICE_KEYS = ("name",), ("machine", "socket", "model")
 _CONNECTION_KEYS = ("name", "kind", "a", "b", "bandwidth"), ("latency", "duplex")
 _LINK_KEYS = ("src", "dst", "route"), ()
 
@@ -59,7 +59,7 @@ def description_to_json(
     return {
         "schema": SCHEMA,
         "name": name,
-        "devices": [dict(vars(device)) for device in devices],
+        "devices": [{key: value for key, value in vars(device).items() if value != ""} for device in devices],
         "connections": [dict(vars(connection)) for connection in connections],
         "links": [{"src": link.src, "dst": link.dst, "route": list(link.route)} for link in links],
     }

@@ -29,7 +29,11 @@ STAGE = 2 * 2.5e-6  # of the transport for GPUs; assumed
 
 NVLINK, PCIE, NETWORK, EFA, BUS = 0.6e-6, 1.0e-6, 2.7e-6, 75e-6, 0.1e-6
 WIRES: Mapping[str, float] = MappingProxyType(
-    {"PCIe": PCIE / 2, "EFA": EFA / 2, "IB": NETWORK / 2, "RoCE": NETWORK / 2, "Slingshot": NETWORK / 2}
+    {
+        "PCIe": PCIE / 2,
+        "EFA": EFA / 2,
+        **dict.fromkeys(("IB", "RoCE", "Slingshot", "Eth", "net"), NETWORK / 2),
+    }
 )
 
 

@@ -60,6 +60,7 @@ class Gpu:
         architecture: AMD's, ``gfx90a`` or NCCL's number for it; ``""`` for NVIDIA.
         links: Its NVLink, xGMI and C2C links.
         fabric: GPUs of any machine with the same text are joined by NVSwitches; ``""``: of this machine only.
+        model: As :attr:`dgcl.topology.parts.Device.model`.
     """
 
     dev: int | None = None
@@ -68,6 +69,7 @@ class Gpu:
     architecture: str = ""
     links: tuple[GpuLink, ...] = ()
     fabric: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True)

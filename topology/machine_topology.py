@@ -61,7 +61,8 @@ class _Model:
         draft = self._draft
         for place in self._places:
             numa = self._cpus[place.cpu].numa
-            draft.device(self._gpu_names[place.host, place.pci.address], place.host, numa or 0)
+            name_of_gpu = self._gpu_names[place.host, place.pci.address]
+            draft.device(name_of_gpu, place.host, numa or 0, place.gpu.model)
         for index, cpu in enumerate(self._cpus):
             for child in cpu.below:
                 self._attach(child, self._cpu_names[index], self._host_of[index])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -190,3 +190,8 @@ def _check_unique(names: list[str], field: str) -> None:
         if name in first:
             raise ValueError(f"{field}[{index}].name {shown(name)} is taken by {field}[{first[name]}]")
         first[name] = index
+
+
+def with_model(topology: Topology, model: str) -> Topology:
+    """The machine with devices of this model."""
+    return replace(topology, devices=tuple(replace(device, model=model) for device in topology.devices))

@@ -17,14 +17,20 @@ _MOST_PLACES = 2**31 - 1  # machines, sockets
 
 @dataclass(frozen=True)
 class Device:
-    """What a rank computes on, and its place: the machine, and the socket within that machine."""
+    """What a rank computes on, and its place: the machine, and the socket within that machine.
+
+    ``model`` is what it is, of which :data:`dgcl.topology.gpu_models.GPU_MODELS` knows the rates; "": unknown.
+    """
 
     name: str
     machine: int = 0
     socket: int = 0
+    model: str = ""
 
     def __post_init__(self) -> None:
         check_name(self.name, "name")
+        if self.model != "":
+            check_name(self.model, "model")
         for field in ("machine", "socket"):
             try:
                 place = check_index(getattr(self, field), field)

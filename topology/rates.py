@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dgcl.topology.gpu_models import GPU_MODELS as GPU_MODELS
+
 # GB/s of one NVLink by compute capability. P100: NCCL. V100: 48.35 for two (DGCL, Table 1). A100: 274 for 12,
 # H100: 376 for 18, GB200: 747 for 18 (p2pBandwidthLatencyTest, stas00/ml-engineering, network/README.md).
 # 8.6 (A40, A6000, RTX 3090): NCCL, links of half the width.
 _NVLINK = ((100, 41.5), (90, 20.9), (86, 12.0), (80, 22.8), (70, 24.2), (60, 18.0))
 NVLINK_UNKNOWN = 22.5  # V100 to H200: 20.9 to 24.2
-# The most NVLinks of a GPU, by compute capability from there on (8.9, 12.0: no card has any).
-_MOST_NVLINKS = ((120, 0), (90, 18), (89, 0), (86, 4), (80, 12), (75, 2), (70, 6), (60, 4))
 
 # GB/s of one xGMI link by AMD architecture: RCCL.
 _XGMI = (("gfx94", 48.0), ("gfx95", 48.0), ("gfx90a", 36.0))
@@ -38,38 +38,6 @@ class CpuBus:
 UNKNOWN_BUS = CpuBus("SYS", 10.0)  # NCCL's figure for Skylake, in the middle of them all
 
 
-@dataclass(frozen=True)
-class GpuModel:
-    """Compute capability, PCIe generation and number of NVLinks of a GPU model."""
-
-    name: str
-    sm: int
-    pcie: int
-    nvlinks: int
-
-
-GPU_MODELS: Mapping[str, GpuModel] = MappingProxyType(
-    {
-        name: GpuModel(name, sm, pcie, nvlinks)
-        for sm, pcie, nvlinks, names in (
-            (60, 3, 4, "P100"),
-            (70, 3, 6, "V100"),
-            (75, 3, 0, "T4"),
-            (80, 4, 12, "A100"),
-            (80, 4, 8, "A800"),
-            (86, 4, 0, "A10"),
-            (86, 4, 4, "A40"),
-            (89, 4, 0, "L4 L40 L40S"),
-            (90, 5, 18, "H100 H200 H20 GH200"),
-            (90, 5, 8, "H800"),
-            (100, 5, 18, "B200 GB200"),
-            (103, 6, 18, "B300 GB300"),
-        )
-        for name in names.split()
-    }
-)
-
-
 def nvlink_rate(sm: int | None) -> float:
     """GB/s each way of one NVLink of a GPU of compute capability ``sm`` (90 for 9.0); None: unknown."""
     if sm is None:
@@ -78,8 +46,8 @@ def nvlink_rate(sm: int | None) -> float:
 
 
 def most_nvlinks(sm: int) -> int:
-    """The most NVLinks that a GPU of compute capability ``sm`` has."""
-    return next((most for least, most in _MOST_NVLINKS if sm >= least), 0)
+    """The most NVLinks that a GPU of compute capability ``sm``, or of the next lower one that is known, has."""
+    return max((model.sm, model.nvlinks) for model in GPU_MODELS.values() if 0 < model.sm <= max(sm, 60))[1]
 
 
 def xgmi_rate(architecture: str | None) -> float:

@@ -132,9 +132,10 @@ def _screen(advice: Advice) -> str:
     counted = [row for row in advice.rows if row.layers]
     planned = sum(row.planner == "auto" for row in counted)
     refused = sum(row.refused for row in advice.rows)
+    beyond = f", and more, as it is not known: {advice.rates.unknown}" if advice.rates.unknown else ""
     summary = (
         f"{len(counted)} strategies counted: {planned} planned by auto, {len(counted) - planned} by direct plans and"
-        f" bounds; {refused} refused. Model error +-{ERROR:.0%} (docs/advise.md)"
+        f" bounds; {refused} refused. Model error +-{ERROR:.0%}{beyond} (docs/advise.md)"
     )
     header = ["", "strategy", "epoch", "exchange", "sums", "dense", "device", "host"]
     cells = [_cells(row, rows[0] if number > 1 else None, advice) for number, row in enumerate(rows)]

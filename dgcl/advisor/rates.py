@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dgcl.topology.checks import shown
 from dgcl.topology.copy_rates import available_cores
+from dgcl.topology.gpu_models import CPU_CORE, GPU_MODELS
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -25,6 +26,7 @@ class Rates:
         products: Multiplications (with their additions) a second.
         host: Bytes a second between host and device.
         origin: Where they come from, for people.
+        unknown: What of the machine is not known, for the line that gives the model's error; "": nothing.
         sharing: Ranks that compute on one device, at least 1. A rank that has more to do than others goes on alone,
             so sums take what the fullest takes, or what all take together.
     """
@@ -34,31 +36,44 @@ class Rates:
     products: float
     host: float
     origin: str
+    unknown: str = ""
     sharing: float = 1.0
 
 
-#: Half the memory's data sheet for rows read at random, half the float32 peak; PCIe, or NVLink to the host.
-_CARDS = {
-    "b200 b300": (4000e9, 20e12, 50e9),
-    "h200 gh200": (2400e9, 15e12, 50e9),
-    "h100 p5 ndv5": (1670e9, 15e12, 50e9),
-    "a100 p4d ndv4": (1000e9, 5e12, 24e9),
-    "dgx1 dgx2 v100": (450e9, 4e12, 12e9),
-    "host uniform": (4e9, 10e9, 8e9),  # a core
-    "": (300e9, 3e12, 12e9),
-}
+#: Bytes a second between host and device by the generation of PCIe; newer ones as NVLink to the host.
+_HOST = {3: 12e9, 4: 24e9}
+_FASTER_HOST = 50e9
+#: Memory, products, host: a core of a processor, and a card that is not known.
+_CORE, _AVERAGE = (4e9, 10e9, 8e9), (300e9, 3e12, 12e9)
 
 
 def preset_rates(topology: Topology) -> Rates:
-    """By the name of the machine: those of its cards; a core's where ranks are on a CPU."""
-    name = topology.name.lower()
-    key, rates = next(
-        (key, rates) for keys, rates in _CARDS.items() for key in keys.split(" ") if key in name
-    )
-    edge = 10e-9 * (key in ("host", "uniform"))
+    """By what its devices are: of several models the slowest, since ranks wait for each other."""
+    models = list(dict.fromkeys(device.model for device in topology.devices))
+    memory, products, host = (min(each) for each in zip(*map(_rates_of, models), strict=True))
+    strange = [model for model in models if model != CPU_CORE and model not in GPU_MODELS]
+    names = [model for model in models if model not in strange] + ["an average card"] * bool(strange)
+    unknown = []
+    if strange:
+        unknown.append("what its cards are (dgcl topo import --gpu MODEL)")
+    if set(models) != {CPU_CORE} and not any(wire.latency for wire in topology.connections):
+        unknown.append("latencies (dgcl.topology.latencies)")
     return Rates(
-        edge, *rates, f"preset of {key or 'an average card, as none of its name is known'}, not measured here"
+        10e-9 * (CPU_CORE in models),
+        memory,
+        products,
+        host,
+        f"preset of {', '.join(names)}, not measured here",
+        " and ".join(unknown) if topology.connections else "",
     )
+
+
+def _rates_of(model: str) -> tuple[float, float, float]:
+    """Half the memory's data sheet for rows read at random, half the float32 peak, and the way to the host."""
+    gpu = GPU_MODELS.get(model)
+    if gpu is None:
+        return _CORE if model == CPU_CORE else _AVERAGE
+    return gpu.memory * 1e9 / 2, gpu.products * 1e12 / 4, _HOST.get(gpu.pcie, _FASTER_HOST)
 
 
 def read_rates(rates: str | Rates | None, topology: Topology) -> Rates:
@@ -83,7 +98,7 @@ def read_rates(rates: str | Rates | None, topology: Topology) -> Rates:
         raise ValueError(
             f"rates must be 'here', or GB/s of sums and GFLOP/s of products as 900,14000 (got {shown(rates)})"
         )
-    return replace(preset, edge=0.0, memory=memory, products=products / 2, origin="as given")
+    return replace(preset, edge=0.0, memory=memory, products=products / 2, origin="as given", unknown="")
 
 
 def measure_rates() -> Rates:

@@ -44,7 +44,7 @@ class Aggregating(Protocol):
     grid: Grid
     windows: HaloWindows | None
 
-    def collective(self, name: str, *, limited: bool = True) -> AbstractContextManager[None]:
+    def collective(self, name: str) -> AbstractContextManager[None]:
         """As :meth:`dgcl.communicator.Communicator.collective`."""
 
     @property

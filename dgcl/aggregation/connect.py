@@ -43,7 +43,7 @@ def connect_aggregator(
     except (TypeError, ValueError) as error:
         problem = error
     report = None if problem else (reduce, windows, by, _kind(edge_weight), comm.local.num_owned)
-    with comm.collective("aggregator", limited=False):
+    with comm.collective("aggregator"):
         arguments: list[tuple[Any, ...]] = agree(comm.control, problem, report)
         *settings, owned = zip(*arguments, strict=True)
         require_same(**dict(zip(("reduce", "windows", "by", "edge_weight"), settings, strict=True)))

@@ -65,7 +65,7 @@ def connect_contributions(comm: Aggregating) -> Contributions:
 def _connect(comm: Aggregating) -> Contributions:
     control, folded = comm.control, comm.exchanges[PARTIAL]
     problem: Exception | None = None
-    with comm.collective("aggregator", limited=False):
+    with comm.collective("aggregator"):
         try:
             program = contribution_program(folded.plan, control.rank)
             sent, rows = contribution_rows(program, folded.program, folded.plan)

@@ -51,7 +51,7 @@ class Exchanging(Protocol):
     rounding: Rounding
     control: Control
 
-    def collective(self, name: str, *, limited: bool = True) -> AbstractContextManager[None]:
+    def collective(self, name: str) -> AbstractContextManager[None]:
         """As :meth:`dgcl.communicator.Communicator.collective`."""
 
     def rows_of(self, exchange: int) -> tuple[int, int]:

@@ -65,6 +65,7 @@ def build_from_local(
     from dgcl.ranks.context import context
 
     control = context.require_control()
+    control.limit_waits(timeout)
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else opened.name)
     topology = topology_of_job(control, topology, places)

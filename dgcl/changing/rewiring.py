@@ -91,7 +91,7 @@ class Rewiring(Handle):
                     return straight
             return plan_together(control, relation, comm.plan.topology, method, options)
 
-        with comm.collective("rewire"):
+        with control.watched(), comm.collective("rewire"):
             idle = {number for number, wired in wirings.items() if wired() is None}
             ids, part = (comm.layout.owned_ids, comm.part.numpy()) if owned_ids is None else (owned_ids, None)
             share, part, idle_of_ranks = share_of_edges(

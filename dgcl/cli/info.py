@@ -32,7 +32,8 @@ OPTIONAL = {
 #: Beginnings of the names of environment variables that decide how ranks run; others are nobody's business.
 SETTINGS = (
     "DGCL_", "NUMBA_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "GLOO_", "NCCL_", "CUDA_VISIBLE_DEVICES",
-    "TORCH_DISTRIBUTED_", "TORCH_NCCL_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHONHASHSEED", "DGLBACKEND",
+    "TORCH_DISTRIBUTED_", "TORCH_NCCL_", "SLURM_STEP_", "SLURM_PROCID", "OMPI_COMM_", "PMI_",
+    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHONHASHSEED", "DGLBACKEND",
 )  # fmt: skip
 
 

@@ -1,11 +1,11 @@
 """The ranks that a verb measures: those of the job that it runs in, or those that it starts on this host."""
 
 import argparse
-import os
 from typing import Any
 
 from dgcl.cli.arguments import at_least, option, refuse
 from dgcl.cli.errors import CliError
+from dgcl.ranks.environment import launched
 
 MAX_RANKS = 64
 
@@ -18,9 +18,10 @@ def add_job(parser: Any) -> None:
 
 
 def ranks_of_job(args: argparse.Namespace) -> tuple[int, bool]:
-    """How many ranks there are, and whether torchrun has started them; refuse what contradicts that."""
-    in_job = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    num_ranks = int(os.environ["WORLD_SIZE"]) if in_job else args.ranks or 2
+    """How many ranks there are, and whether a launcher has started them; refuse what contradicts that."""
+    job = launched()
+    in_job = job is not None
+    num_ranks = args.ranks or 2 if job is None else job.size
     if in_job and (args.threads or args.ranks not in (None, num_ranks)):
         raise CliError(f"--ranks and --threads: the job has {num_ranks} ranks already; leave them out")
     if not 2 <= num_ranks <= MAX_RANKS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from dgcl.cli.files import check_output, replacing
 from dgcl.cli.jobs import add_job, ranks_of_job
 from dgcl.cli.output import print_json, print_written, say, step
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
+from dgcl.ranks.environment import launched
 
 if TYPE_CHECKING:
     from dgcl.calibration import Calibration
@@ -78,7 +78,8 @@ def _in_job(args: argparse.Namespace, num_ranks: int) -> Calibration | None:
     import dgcl
     from dgcl.calibration.run import run_rank
 
-    topology = _topology(args, num_ranks) if os.environ["RANK"] == "0" else None
+    job = launched()
+    topology = _topology(args, num_ranks) if job is not None and job.rank == 0 else None
     dgcl.init()
     return run_rank(topology, args.row_bytes, args.check, _effort(args), device=args.device)
 

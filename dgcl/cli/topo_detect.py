@@ -2,12 +2,13 @@
 
 import argparse
 import platform
+from dataclasses import replace
 from typing import Any
 
 from dgcl.cli.arguments import at_least, option
 from dgcl.cli.files import check_output
 from dgcl.cli.output import say, step
-from dgcl.cli.topo_import import report
+from dgcl.cli.topo_import import add_latencies, report
 
 
 def add_parser(actions: Any) -> None:
@@ -20,6 +21,7 @@ def add_parser(actions: Any) -> None:
     )
     option(parser, "--cpu", "describe the host for CPU ranks, GPUs or not")
     option(parser, "--ranks P", "CPU ranks (default: the cores, at most 16)", at_least(1))
+    add_latencies(parser)
     option(parser, "--name NAME", "name of the topology (default: that of the host)")
     option(parser, "--out T.json", "write the topology file")
     parser.runs(run)
@@ -30,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from dgcl.topology.copy_rates import rates_file
     from dgcl.topology.detect import NvmlUnavailable, Sysfs, detect_gpus
     from dgcl.topology.draft import Imported
+    from dgcl.topology.latencies import with_latencies
 
     check_output("--out", args.out, {})
     facts = str(Sysfs().host())
@@ -38,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.cpu:
         try:
             imported = detect_gpus(args.name or platform.node() or "this machine")
+            if not args.no_latencies:
+                imported = replace(imported, topology=with_latencies(imported.topology))
         except NvmlUnavailable as error:
             notes.append(f"{error}; ranks run on CPUs")
     if imported is None:
@@ -52,8 +57,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _host(args: argparse.Namespace) -> Any:
-    from dataclasses import replace
-
     from dgcl.topology import measure_host
     from dgcl.topology.copy_rates import num_copiers
 

@@ -35,30 +35,46 @@ def add_parser(actions: Any) -> None:
         "speed each way of network cards whose speed the file does not tell",
         number(0, open_end=True),
     )
+    add_latencies(parser)
     option(parser, "--name NAME", "name of the topology (default: that of the file)")
     option(parser, "--out T.json", "write the topology file")
     parser.runs(run)
 
 
+def add_latencies(parser: Any) -> None:
+    """Declare that connections get the latencies of their kinds, or none."""
+    option(parser, "--no-latencies", "leave connections without latencies, which presets have by their kinds")
+
+
 def run(args: argparse.Namespace) -> int:
     """Import, write what was asked for, and print the outcome."""
+    from dgcl.topology.gpu_models import gpu_model
     from dgcl.topology.importers import import_machines, import_topology
-    from dgcl.topology.rates import GPU_MODELS
 
-    if args.gpu is not None and args.gpu not in GPU_MODELS:
-        raise CliError(f"--gpu must be one of {', '.join(GPU_MODELS)} (got {args.gpu!r})")
+    if args.gpu is not None:
+        try:
+            gpu_model(args.gpu)
+        except ValueError as error:
+            raise CliError(f"--{error}") from None
     for file in args.files:
         check_output("--out", args.out, {"FILE": file, "--p2p": args.p2p})
     shown = ", ".join(args.files)
     with step(f"reading {shown}"), reading(shown, "machine" if len(args.files) == 1 else "machines"):
         if len(args.files) == 1:
             imported = import_topology(
-                args.files[0], p2p=args.p2p, gpu=args.gpu, nic=args.nic, name=args.name
+                args.files[0],
+                p2p=args.p2p,
+                gpu=args.gpu,
+                nic=args.nic,
+                name=args.name,
+                latencies=not args.no_latencies,
             )
         elif args.p2p is not None:
             raise CliError("--p2p: measures one machine; refine each one's file before they are joined")
         else:
-            imported = import_machines(args.files, gpu=args.gpu, nic=args.nic, name=args.name)
+            imported = import_machines(
+                args.files, gpu=args.gpu, nic=args.nic, name=args.name, latencies=not args.no_latencies
+            )
     source = ", ".join(Path(file).name for file in args.files)
     about: dict[str, Any] = {"source": source, "notes": list(imported.notes)}
     if args.p2p is not None:

@@ -11,6 +11,7 @@ Imports ``dgcl.ranks``, ``dgcl.relation``, ``dgcl.transport`` and ``dgcl.autogra
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dgcl.topology.checks import check_choice
@@ -44,12 +45,16 @@ def local_graph(
         ValueError: for any other ``kind``.
         ImportError: DGL is not installed, with the command that installs it.
     """
+    return module_of(kind).build(local, device=device)  # type: ignore[no-any-return]
+
+
+def module_of(kind: str) -> ModuleType:
+    """The module for the layers of one framework; errors as of :func:`local_graph`."""
     check_choice(kind, "kind", _MODULES)
     try:
-        module = import_module(f"dgcl.frameworks.{_MODULES[kind]}")
+        return import_module(f"dgcl.frameworks.{_MODULES[kind]}")
     except (ImportError, OSError) as error:  # OSError: DGL's compiled parts do not match the installed torch
         raise ImportError(
             f"comm.local_graph({kind!r}) needs a library that cannot be imported here ({error}); install it with: pip"
             f" install dgcl[{kind}]"
         ) from error
-    return module.build(local, device=device)  # type: ignore[no-any-return]

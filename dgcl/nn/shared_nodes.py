@@ -4,6 +4,7 @@ The first copy of a node, by rank and place, is its owner: contributions are fol
 find owners by a directory: rank ``id % world_size`` knows who has a node.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -77,5 +78,6 @@ def connect_copies(ids: Tensor, device: torch.device) -> tuple[Any, Tensor]:
     _, firsts, places = np.unique(np.concatenate(requests.incoming), return_index=True, return_inverse=True)
     owners = theirs[firsts][places].split([len(each) for each in requests.incoming])
     edges = requests.answer(list(owners)).numpy(), copies
-    comm = build_from_local(copies, edges, "uniform", method="direct", device=device)
+    timeout = 300.0 if control.limit == math.inf else control.limit
+    comm = build_from_local(copies, edges, "uniform", method="direct", device=device, timeout=timeout)
     return comm, torch.from_numpy(comm.local.indices).to(comm.device)

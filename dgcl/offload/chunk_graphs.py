@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from dgcl.aggregation.block import Side, side_class
 from dgcl.aggregation.edges import NONE, EdgeGroups, group_edges
 from dgcl.aggregation.sparse import sum_dtype
-from dgcl.frameworks import local_graph
+from dgcl.frameworks import local_graph, module_of
 from dgcl.offload.chunks import Chunk, cut_chunk
 from dgcl.offload.residency import Ids
 from dgcl.offload.tables import RankTables
@@ -43,6 +44,10 @@ class ChunkGraphs:
     ) -> None:
         self._local, self._rows, self.kind, self._keep, self._tables = local, rows, kind, keep, tables
         self._device = device
+        with suppress(
+            ImportError
+        ):  # that of the first chunk says more; and peers would wait for imports there
+            module_of(kind)
         self._kept: dict[tuple[int, str], Any] = {}
 
     def chunk(self, batch: int) -> Chunk:

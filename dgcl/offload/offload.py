@@ -41,6 +41,7 @@ from dgcl.planner.options import PlanOptions
 from dgcl.prepare.sizes import as_bytes
 from dgcl.ranks.freed_memory import return_freed_memory
 from dgcl.ranks.handle import Handle
+from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree, dispatch_rows
 from dgcl.topology.free_memory import available_memory
 from dgcl.transport.connect import connect_rows
@@ -97,6 +98,7 @@ class Offload(Handle):
         ValueError: Bad arguments, ranks that ask for different things, or a limit that nothing fits; on every rank.
     """
 
+    @set_up_call
     def __init__(
         self,
         comm: Communicator,
@@ -138,7 +140,7 @@ class Offload(Handle):
             self.store = HostStore(store, store_cached)
         except (TypeError, ValueError, OSError) as error:
             problem = error
-        with comm.collective("Offload", limited=False):
+        with comm.collective("Offload"):
             agree(comm.control, problem)
         self.comm = comm
         prefetch = prefetch and self.store.on_disk  # beside memory a thread only takes a core
@@ -147,7 +149,7 @@ class Offload(Handle):
             room = available_memory() // (4 * comm.world_size) if comm.device.type == "cpu" else 0
             keep_graphs = memory_limit is None and graphs <= room
         options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
-        with comm.collective("Offload", limited=False):
+        with comm.collective("Offload"):
             arrangement = arrange(comm.control, comm.local, comm.plan.topology, request, options)
         if memory_limit is not None or not store_cached:  # memory counts
             return_freed_memory()
@@ -155,6 +157,9 @@ class Offload(Handle):
         self.account = Account()
         rows = torch.from_numpy(np.concatenate(arrangement.rows))
         self._order = RowOrder(rows, [batch.rows for batch in arrangement.tables.batches], self.store)
+        ChunkedRows(rows, self._order).new_empty(
+            0
+        )  # the first such call imports torch's modules, for seconds
         programs = arrangement.tables.programs
         self._transport = (
             connect_rows(programs, comm.control, comm.timeout, comm.device) if programs else None
@@ -162,6 +167,8 @@ class Offload(Handle):
         if widths is not None:
             predicted = arrangement.device.bytes(widths, dtype.itemsize)
             self.account.hold(request.memory_limit, predicted, comm.device)
+        if self._transport is not None:
+            comm.side_transports.add(self._transport)
         self._machinery = Machinery(
             comm.rank,
             comm.device,
@@ -182,8 +189,6 @@ class Offload(Handle):
         comm.offloads.add(self)
         agree(comm.control, no_room(self.memory(), self.store.free_bytes()))
         _log.info("%s", self.describe())
-
-    # Rows
 
     @property
     def owned_ids(self) -> Tensor:
@@ -222,8 +227,6 @@ class Offload(Handle):
     def collect(self, rows: Tensor, dst: int | None = 0, **options: Any) -> Tensor | None:
         """Rows of all ranks in global order: :meth:`dgcl.Communicator.collect`."""
         return self.comm.collect(rows, dst, **options)
-
-    # Layers
 
     def layer(
         self,
@@ -317,8 +320,6 @@ class Offload(Handle):
             x: ``(num_owned, C)``.
         """
         return chunked_batch_norm(norm, self._order.store(x), self.comm)
-
-    # Losses and metrics
 
     def cross_entropy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over all vertices that count, as :func:`dgcl.nn.loss` of it, a chunk at a time.

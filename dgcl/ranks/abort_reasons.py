@@ -70,6 +70,14 @@ class AbortReasons:
         """Write down that ``rank`` has waited long for ``peer``, in its swap of this number."""
         store_in_time(self._store, f"{rank} waits", json.dumps([number, peer]))
 
+    def wait_of(self, rank: int) -> Any:
+        """(number, peer) that ``rank`` has written down last, itself as the peer where it works; None: nothing.
+
+        Raises:
+            ConnectionError: The store does not answer.
+        """
+        return self._read(f"{rank} waits")
+
     def last_in_row(self, rank: int, peer: int) -> int:
         """The rank at the end of a chain of waits: ``rank`` waits for ``peer``, which may wait for another.
 
@@ -80,10 +88,10 @@ class AbortReasons:
             ConnectionError: The store does not answer.
         """
         seen = {rank, peer}
-        waits = self._read(f"{peer} waits")
+        waits = self.wait_of(peer)
         while waits is not None and waits[1] not in seen:
             number, after = waits
-            waits = self._read(f"{after} waits")
+            waits = self.wait_of(after)
             if waits is not None and waits[0] >= number:
                 break
             peer = after

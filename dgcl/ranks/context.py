@@ -8,11 +8,12 @@ import atexit
 import ctypes
 import os
 import threading
+import time
 import weakref
 from typing import Any, Protocol
 
 from dgcl.errors import CommError
-from dgcl.ranks.control import Control
+from dgcl.ranks.control import OWN_THREADS, Control
 
 
 class OpenCommunicator(Protocol):
@@ -62,11 +63,19 @@ context = _Context()
 #: What peers may wait for: control planes, with the process whose end is the rank's, and open communicators.
 _controls: weakref.WeakKeyDictionary[Control, int] = weakref.WeakKeyDictionary()
 _communicators: weakref.WeakSet[Any] = weakref.WeakSet()
+_holders: weakref.WeakSet[Any] = weakref.WeakSet()
+
+_EXIT_SECONDS = 10.0  # in which threads of ours come back from torch; those behind a cut connection never do
 
 
 def tell_at_exit(control: Control) -> None:
     """Report the end of this process to the ranks of a control plane, before torch notices it."""
     _controls[control] = os.getpid()
+
+
+def keep_in_forks(holder: Any) -> None:
+    """Let an object that holds a process group live for ever in forks, which cannot take the group down."""
+    _holders.add(holder)
 
 
 def _keep_groups() -> None:
@@ -79,7 +88,7 @@ def _keep_groups() -> None:
     import torch.distributed as dist
 
     groups = list(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else []
-    for held in (*_controls, *groups):
+    for held in (*_controls, *_holders, *groups):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
 
@@ -100,13 +109,19 @@ def _tell_peers() -> None:
     A communicator that has failed is why the process ends; what is closed already has been recovered from. Not in its
     forks, whose end is not the rank's.
     """
-    failures: dict[Control, CommError] = {}
-    for comm in list(_communicators):
-        if (failure := comm.transport.failure) is not None:
-            failures[comm.control] = failure
-        comm.close()
+    open_ones = list(_communicators)
+    failure: CommError | None = next((why for comm in open_ones if (why := comm.failure) is not None), None)
+    for comm in open_ones:
+        comm.end(failure)
     for control, process in list(_controls.items()):
-        if process == os.getpid() and control in failures:
-            control.leave(f"has ended: {failures[control]}", type(failures[control]))
-        elif process == os.getpid():
+        if process != os.getpid():
+            continue
+        if failure is None:
             control.leave("has ended")
+        else:
+            control.leave(f"has ended: {failure}", type(failure))
+    # A thread that comes back from torch when Python is gone aborts the process.
+    until = time.monotonic() + _EXIT_SECONDS
+    for thread in threading.enumerate():
+        if thread.name.startswith(OWN_THREADS):
+            thread.join(max(until - time.monotonic(), 0.0))

@@ -21,6 +21,8 @@ from dgcl.errors import CommError, DisagreementError, PeerLostError
 
 T = TypeVar("T")
 
+OWN_THREADS = "dgcl "  # how names of the library's threads begin
+
 _MAKE_ALL = (
     "Every rank must make the same calls in the same order, and stop early or skip a step by a number that all have:"
     " a loss or accuracy of dgcl.nn, dgcl.nn.global_sum(x), dgcl.collect(x, dst=None)"
@@ -83,6 +85,8 @@ class Control:
         pooled: Reductions over this rank's rows that no sum over ranks has completed yet, the last ones: what each is,
             a reference that is dead when no graph of autograd has it, and of which communicator's model.
         copies: How sums over copies of nodes are exchanged; here, since communicators have their control plane.
+        limit: Seconds that ranks wait for one of which they hear nothing, once a communicator has connected them: the
+            timeout of the last one. One that is in a call of set-up and works is heard of.
     """
 
     has_group = False
@@ -90,6 +94,7 @@ class Control:
     last_sum = ""
     pooled: Sequence[Any] = ()
     copies: Any = None
+    limit = math.inf
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
@@ -107,7 +112,7 @@ class Control:
         Args:
             name: The name.
             of: The communicator that they belong to: they fail at once when a rank has left it.
-            timeout: Seconds that ranks wait for each other there, where the control plane's own are more.
+            timeout: Seconds that ranks wait for each other there; infinity: :attr:`limit`.
         """
         if self._name:
             yield
@@ -124,6 +129,16 @@ class Control:
             self._name, self._of, self._timeout = "", None, math.inf
             for listener in list(self.listeners):
                 listener.leave_collective()
+
+    def limit_waits(self, timeout: Any) -> None:
+        """Wait no longer than a new communicator's timeout from now on, if ranks are connected already."""
+        if self.limit < math.inf and isinstance(timeout, (int, float)) and timeout > 0:
+            self.limit = timeout
+
+    @property
+    def _seconds(self) -> float:
+        """How long to wait now for a rank of which nothing is heard."""
+        return self.limit if self._timeout == math.inf else self._timeout
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -148,7 +163,7 @@ class Control:
 
         The library's own threads, known by their names, make no calls.
         """
-        others = [thread for thread in threading.enumerate() if not thread.name.startswith("dgcl ")]
+        others = [thread for thread in threading.enumerate() if not thread.name.startswith(OWN_THREADS)]
         return len(others) <= self.threads_of_ranks
 
     def exchange(self, value: Any) -> list[Any]:

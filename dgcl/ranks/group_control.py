@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
 from dgcl.ranks.connections import Connection, claim_connections, open_connections
+from dgcl.ranks.context import tell_at_exit
 from dgcl.ranks.control import Call, Control
 from dgcl.ranks.groups import connected, make_group, next_store
 from dgcl.ranks.messages import GroupMessages
@@ -68,6 +70,7 @@ class GroupControl(Control):
         reasons = AbortReasons(dist.PrefixStore("abort reasons", self._store))
         self._messages = GroupMessages(group_of_own, self.rank, reasons)
         self._connections = claim_connections(self, before)
+        tell_at_exit(self)
 
     @property
     def is_closed(self) -> bool:
@@ -94,7 +97,7 @@ class GroupControl(Control):
 
         ranks = tuple(dist.get_process_group_ranks(group))
         if ranks not in self._axes or self._axes[ranks].is_closed:
-            self._axes[ranks] = GroupControl(group, self.timeout)
+            self._axes[ranks] = GroupControl(group, min(self.timeout, self.limit))
         return self._axes[ranks]
 
     def new_group(self) -> tuple[ProcessGroup, dict[int, Connection]]:
@@ -139,7 +142,7 @@ class GroupControl(Control):
             return
         messages = self._messages
         self._watch = Watch(
-            self._connections, messages.lose, messages.publish_wait, min(self.timeout / 4, 60.0)
+            self._connections, messages.lose, messages.publish, min(self.timeout / 4, self.limit / 4, 60.0)
         )
         try:
             yield
@@ -154,7 +157,7 @@ class GroupControl(Control):
         return self._watch.call(function, self._messages.lost_error)
 
     def _swap(self, call: Call, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
-        if self._of is None:
+        if self._of is None and self._seconds == math.inf:
             return self._messages.swap(call, outgoing, sources)
         if (
             self._looks is None or not self._looks.is_alive()
@@ -163,7 +166,7 @@ class GroupControl(Control):
                 target=_look_again, args=(weakref.ref(self),), name="dgcl watch", daemon=True
             )
             self._looks.start()
-        self._deadline = time.monotonic() + self._timeout
+        self._deadline = time.monotonic() + self._seconds
         try:
             return self._messages.swap(call, outgoing, sources)
         finally:
@@ -172,13 +175,16 @@ class GroupControl(Control):
     def look(self) -> None:
         """End a wait in a communicator's collective that a rank has left, or that is over its deadline."""
         of, number, deadline = self._of, self.num_calls, self._deadline
-        if of is None or deadline is None:
+        if deadline is None:
             return
-        if (lost := of.lost(number)) is not None:
+        if of is not None and (lost := of.lost(number)) is not None:
             if self._deadline == deadline:
                 self._messages.lose(lost[0], AbortReason(lost[0], lost[2], lost[1]))
         elif time.monotonic() > deadline:
-            self._messages.lose_late(self._timeout)
+            if not self._messages.hears():
+                self._messages.lose_late(self._seconds)
+            elif self._deadline == deadline:
+                self._deadline = deadline + self._seconds
         else:
             self._messages.publish_wait()
 
@@ -193,9 +199,10 @@ class GroupControl(Control):
 
         def connect(waiting: Waiting) -> T:
             ranks, store = self.global_ranks, self._store
-            return make(next_store(ranks, self.rank, purpose, self.timeout, waiting, store))
+            return make(next_store(ranks, self.rank, purpose, timeout, waiting, store))
 
-        return connected(connect, self.rank, self.world_size, purpose, self.timeout)
+        timeout = min(self.timeout, self.limit)
+        return connected(connect, self.rank, self.world_size, purpose, timeout)
 
 
 def _look_again(reference: weakref.ref[GroupControl]) -> None:

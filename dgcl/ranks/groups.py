@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.deadlines import in_time
-from dgcl.ranks.rendezvous import Waiting, another_client, meet
+from dgcl.ranks.environment import FIRST_WAIT, Launched
+from dgcl.ranks.rendezvous import IN_VAIN, Waiting, another_client, meet
 from dgcl.topology.checks import shown
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def make_group(store: Store, rank: int, world_size: int, timeout: float) -> Proc
 
 
 def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpose: str, timeout: float) -> T:
-    """What ``connect`` returns, or its error at most a second and a half after the timeout.
+    """What ``connect`` returns, or its error at most three seconds after the timeout.
 
     Args:
         connect: Meets the other ranks; its argument is set once nobody waits for it any more.
@@ -129,12 +130,15 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
         value = in_time(lambda: connect(waiting), timeout + _GRACE, waiting.check)
     except (RuntimeError, TimeoutError) as error:
         kind, reason = type(error), str(error).split(". This is typically", 1)[0]
-        if not isinstance(error, CommError):
+        if not isinstance(error, CommError) or reason == IN_VAIN:
             kind = PeerLostError
-            reason = waiting.reason() or (
-                f"one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached from"
-                f" rank {rank} ({reason})"
-            )
+            said = waiting.silent() or waiting.reason()
+            if said in ("", IN_VAIN):
+                said = (
+                    f"{reason}: one has died, or has not come to {purpose} within {timeout:g} s, or cannot be reached"
+                    f" from rank {rank}"
+                )
+            reason = said
         if waiting.round.number:  # no others can take this rank's place any more
             waiting.post(reason)
         waiting.end()
@@ -143,6 +147,7 @@ def connected(connect: Callable[[Waiting], T], rank: int, world_size: int, purpo
         waiting.post(f"rank {rank} was stopped by {type(error).__name__} in {purpose}")
         waiting.end()
         raise
+    waiting.sign()
     return value
 
 
@@ -158,8 +163,8 @@ def default_backends(ranks_here: int) -> str:
     return "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
 
 
-def make_default_group(rank: int, world_size: int, timeout: float) -> None:
-    """Make torch's default group as torchrun's variables describe it. Collective.
+def make_default_group(job: Launched, timeout: float) -> None:
+    """Make torch's default group of a job's ranks. Collective.
 
     As ``torch.distributed.init_process_group``, but within the timeout, and naming who has not come. The
     group's own operations have the same timeout.
@@ -170,30 +175,32 @@ def make_default_group(rank: int, world_size: int, timeout: float) -> None:
     """
     import torch.distributed as dist
 
-    deadline = time.monotonic() + timeout
-    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
-    if not host or not port.isdecimal():
-        raise ValueError(
-            f"MASTER_ADDR and MASTER_PORT must say where rank 0 can be reached, as torchrun does (got {host!r} and"
-            f" {port!r})"
-        )
+    from dgcl.ranks.torch_private import set_timeout
+
+    rank, world_size = job.rank, job.size
+    within = min(timeout, FIRST_WAIT) if job.is_guess else timeout
+    deadline = time.monotonic() + within
+    host, port = job.address()
 
     def left() -> float:
         return max(deadline - time.monotonic(), 0.01)
 
     def connect(waiting: Waiting) -> None:
         if not _torch_store:
-            _torch_store.append(_connect_store(host, int(port), rank, deadline, waiting))
+            _torch_store.append(_connect_store(host, port, rank, deadline, waiting))
         store = _torch_store[0]
         number = meet(dist.PrefixStore("dgcl", store), rank, world_size, "dgcl.init", left(), waiting)
         # A part of the store for each attempt: addresses of one that failed would be taken for this one's.
         fresh = dist.PrefixStore(f"default group {number}", another_client(store))
         limit = timedelta(seconds=left())
-        backends = default_backends(int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
+        backends = default_backends(job.local_size or world_size)
         dist.init_process_group(backends, store=fresh, rank=rank, world_size=world_size, timeout=limit)
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
+        set_timeout(dist.group.WORLD, timedelta(seconds=timeout))
 
-    connected(connect, rank, world_size, "dgcl.init", timeout)
+    try:
+        connected(connect, rank, world_size, "dgcl.init", within)
+    except CommError as error:
+        raise type(error)(f"{error}{job.way_out}") from None
 
 
 def _listen_on_loopback(host: str, port: int) -> int | None:

@@ -74,6 +74,8 @@ class GroupMessages:
         self._waits: tuple[int, int] | None = None  # (number of the swap, peer) that this rank waits for
         self._seen: tuple[int, int] | None = None
         self._published: tuple[int, int] | None = None
+        self._signs = 0  # how often this rank has said that it works
+        self._heard: Any = None  # the last such word of another
         self.bytes_received = 0
         self.ended_by: AbortReason | None = None
 
@@ -158,6 +160,22 @@ class GroupMessages:
             self._reasons.post_wait(self._rank, *waits)
             self._published = waits
         self._seen = waits
+
+    def publish(self) -> None:
+        """As :meth:`publish_wait`, in set-up: a rank that waits for nobody says that it works."""
+        if self._waits is None and self._reasons is not None:
+            self._signs -= 1  # below the numbers of all swaps
+            self._reasons.post_wait(self._rank, self._signs, self._rank)
+        self.publish_wait()
+
+    def hears(self) -> bool:
+        """Whether the rank for which this one waits has said that it works since that was asked last."""
+        if (waits := self._waits) is None or self._reasons is None:
+            return True
+        before, late = self._heard, self.last_in_row(waits[1])
+        with suppress(ConnectionError):
+            self._heard = self._reasons.wait_of(late)
+        return self._heard != before and self._heard[1] == late
 
     def post_wait(self, number: int, peer: int) -> None:
         """Write down for whom this rank waits, beside its swaps; its reason to leave says more."""

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+IN_VAIN = "a rank has waited in vain"
 _LONGEST_PAUSE = 0.05  # seconds between two looks at the store
 _ANSWER = 0.5  # seconds in which a store answers
 _STAY = 0.5  # seconds in which all others look for what a rank has posted
+_SILENCE = 1.0  # seconds in which all others notice that one has waited in vain
 _JOINING = 0.5  # seconds beyond the deadline, for a round that was formed just before it
 
 
@@ -64,11 +66,12 @@ class Waiting(threading.Event):
         super().__init__()
         self._store: Store | None = None
         self._before: bytes | None = None
+        self._place = 0
         self.round = _Round()
 
-    def begin(self, store: Store) -> None:
-        """Wait from now on for the ranks that have this part of a store."""
-        self._store = another_client(store)
+    def begin(self, store: Store, place: int) -> None:
+        """Wait from now on, at this place, for the ranks that have this part of a store."""
+        self._store, self._place = another_client(store), place
         self._before = stored(self._store, "last stop")
 
     def post(self, clause: str) -> None:
@@ -93,6 +96,31 @@ class Waiting(threading.Event):
         # All of them: one may have ended because of another.
         dead = [f"rank {place} has died" for place, each in enumerate(self.round.processes) if has_died(each)]
         return ", ".join(dead) or gone
+
+    def silent(self) -> str:
+        """Which ranks had met the others and do not end their wait within a second, when it is over; "": none."""
+        store, places = self._store, range(len(self.round.tokens))
+        if store is None or self.reason() not in ("", IN_VAIN):
+            return ""
+        self.post(IN_VAIN)  # who waits longer stops as well
+        self.sign()
+        time.sleep(_SILENCE)
+
+        def missing() -> list[int]:
+            return [place for place in places if not store.check([self._sign(place)])]
+
+        with suppress(TimeoutError, RuntimeError):
+            late = " and ".join(f"rank {place}" for place in in_time(missing, _ANSWER))
+            return late and f"{late} had come, but shows no sign of life (stopped, or cut off)"
+        return "rank 0 or torchrun, which keeps the ranks' store, does not answer"
+
+    def sign(self) -> None:
+        """This rank has ended its wait."""
+        if self._store is not None:
+            store_in_time(self._store, self._sign(self._place), "")
+
+    def _sign(self, place: int) -> str:
+        return f"round {self.round.number}/ended by {place}"
 
     def end(self) -> None:
         """Wait no more, and stay until the others have read why: rank 0's process may keep the store.
@@ -254,7 +282,7 @@ def meet(store: Store, place: int, size: int, purpose: str, timeout: float, wait
         CommTimeoutError: Ranks have not come in time; by their names.
         DisagreementError: Ranks have come for different purposes.
     """
-    waiting.begin(store)
+    waiting.begin(store, place)
     attempt, deadline = Attempt(store, place, size, purpose), time.monotonic() + timeout
     try:
         number = _poll(attempt.step, deadline, waiting)

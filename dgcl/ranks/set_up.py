@@ -33,7 +33,9 @@ def set_up_call(function: Callable[P, R], name: str = "") -> Callable[P, R]:
         except Exception:
             raise
         except BaseException as error:
-            control.leave(f"was stopped by {type(error).__name__} in {name or function.__name__}")
+            control.leave(
+                f"was stopped by {type(error).__name__} in {name or function.__qualname__.removesuffix('.__init__')}"
+            )
             raise
 
     return run

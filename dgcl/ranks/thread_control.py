@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
@@ -27,6 +28,7 @@ class ThreadRendezvous:
         self._values: list[Any] = []  # of the last round that was complete
         self._left: dict[int, tuple[type[CommError], str]] = {}
         self._disagreement: CommError | None = None
+        self.in_set_up: list[int] = []
 
     def exchange(
         self, rank: int, call: Call, value: Any, timeout: float, lost: Callable[[], Any] = lambda: None
@@ -35,9 +37,10 @@ class ThreadRendezvous:
 
         Args:
             rank, call, value: Of this thread.
-            timeout: Seconds that it waits, if the world's are more.
+            timeout: Seconds that it waits, if the world's are more, for ranks that are not in a call of set-up.
             lost: As :meth:`dgcl.ranks.control.Listener.lost`.
         """
+        latest = time.monotonic() + self.timeout
         timeout = min(timeout, self.timeout)
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -51,6 +54,9 @@ class ThreadRendezvous:
                     self._left[gone[0]] = gone[1:]
                 elif (left := deadline - time.monotonic()) > 0:
                     self._changed.wait(min(left, _LOOK))
+                    continue
+                elif deadline < latest and not set(self.in_set_up) <= self._given.keys():
+                    deadline = min(deadline + timeout, latest)  # a rank works
                     continue
                 else:
                     self._left[rank] = PeerLostError, f"rank {rank} has given up waiting"
@@ -111,8 +117,17 @@ class ThreadControl(Control):
         """Take part no more."""
         self._rendezvous.leave(self.rank, why, kind)
 
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """As :meth:`Control.watched`: others know that this rank works."""
+        self._rendezvous.in_set_up.append(self.rank)
+        try:
+            yield
+        finally:
+            self._rendezvous.in_set_up.remove(self.rank)
+
     def _swap(self, call: Call, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
         of, number = self._of, self.num_calls
         lost = (lambda: None) if of is None else lambda: of.lost(number)
-        incoming = self._rendezvous.exchange(self.rank, call, outgoing, self._timeout, lost)
+        incoming = self._rendezvous.exchange(self.rank, call, outgoing, self._seconds, lost)
         return {peer: incoming[peer][self.rank] for peer in sources}

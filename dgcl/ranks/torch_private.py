@@ -2,14 +2,14 @@
 
 What changes or belongs to torch's own objects is read where it is needed: ``forward_ad._current_level`` (forward-mode
 derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (sums on devices),
-``._set_default_timeout`` (collective transport), ``._start_coalescing``, ``._end_coalescing`` (NCCL),
-``Tensor._make_wrapper_subclass`` and an operator's ``_schema`` (rows of an offload), ``Tensor._backward_hooks``
-(layers computed again), ``Tensor._indices`` (sparse graphs), ``_saved_indices`` and ``_saved_self_sym_sizes`` of a step
-of autograd (rows that a loss takes).
+``._start_coalescing``, ``._end_coalescing`` (NCCL), ``Tensor._make_wrapper_subclass`` and an operator's ``_schema``
+(rows of an offload), ``Tensor._backward_hooks`` (layers computed again), ``Tensor._indices`` (sparse graphs),
+``_saved_indices`` and ``_saved_self_sym_sizes`` of a step of autograd (rows that a loss takes).
 """
 
 import sys
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -47,6 +47,17 @@ def hooks_of(leaf: torch.Tensor) -> list[Any]:
     """The functions that see a leaf's gradient in a backward."""
     own: Any = leaf
     return [*(own._backward_hooks or {}).values(), *(own._post_accumulate_grad_hooks or {}).values()]
+
+
+def set_timeout(group: Any, timeout: timedelta) -> None:
+    """Of the operations of a group's backends; torch's own function knows none that TORCH_DISTRIBUTED_DEBUG wraps."""
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        getattr(backend, "wrapped_pg", backend)._set_default_timeout(timeout)
+
+
+def import_compiler() -> None:
+    """Operators of ``torch.library`` import it in their first call, for seconds, where peers would wait."""
 
 
 def at_trace_time(function: Callable[..., Any]) -> Callable[..., Any]:

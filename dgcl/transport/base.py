@@ -6,6 +6,7 @@ of :mod:`dgcl.bench` are transports. A communicator holds one transport, and not
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from dgcl.errors import CommError
 from dgcl.program.model import Program
-from dgcl.ranks.control import Listener
+from dgcl.ranks.control import Control, Listener
 from dgcl.transport.memory import MemoryReport
 from dgcl.transport.steps import Step
 
@@ -151,6 +152,39 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close the transport. Idempotent, not collective; results of earlier calls stay valid."""
+
+
+class HoldsTransports:
+    """What a communicator is to those who close it, or look why it failed.
+
+    Attributes:
+        rank, control: This rank, and its control plane.
+        transport, side_transports: What moves its rows, and those of its offloads.
+    """
+
+    rank: int
+    control: Control
+    transport: Transport
+    side_transports: WeakSet[Transport]
+
+    def end(self, failure: CommError | None) -> None:
+        """Close it, because of a failure if there is one: who waits for rows of this rank hears whose fault it is."""
+        failure = failure or self.control.lost()
+        for transport in (self.transport, *self.side_transports):
+            if failure is not None:
+                transport.fail(failure)
+            transport.close()
+
+    @property
+    def failure(self) -> CommError | None:
+        """Why it, or one of its offloads, is unusable; None if all can be used, or were closed."""
+        every = (self.transport, *self.side_transports)
+        return next((failure for each in every if (failure := each.failure) is not None), None)
+
+    def fail(self, reason: str) -> None:
+        """Tell the peers that this rank will not go on, so that they stop waiting for it at once."""
+        for transport in (self.transport, *self.side_transports):
+            transport.fail(CommError(f"rank {self.rank}: {reason}"))
 
 
 class WholeCalls:

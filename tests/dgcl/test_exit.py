@@ -1,13 +1,24 @@
 """Programs that end without closing anything: nothing of ours prints when the interpreter is torn down."""
 
+import ctypes
 import subprocess
 import sys
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from tests.samples import named
+import dgcl
+from dgcl.ranks import abort_reasons
+from dgcl.ranks.deadlines import in_time
+from tests.dgcl.support_processes import Ranks
+from tests.samples import named, slow
 
+kept: list[Any] = []
 ROOT = Path(__file__).resolve().parents[2]
 
 BUILD = """
@@ -51,3 +62,33 @@ def test_nothing_is_printed_at_exit(end: str):
     assert ended.returncode == 0, ended.stderr
     assert "Exception ignored" not in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def ends_while_the_store_is_slow(channel: Connection):
+    """Builds two communicators and ends; a write to the store stays in torch for longer than it is waited for."""
+    edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    for _ in range(2):
+        comm = dgcl.build_comm_info(edges, "uniform", part=[0, 0, 1, 1], channel="collective")
+        kept.append(comm)
+        assert comm.expand(comm.owned_ids).tolist() == [*comm.owned_ids.tolist(), *comm.halo_ids.tolist()]
+
+    def write(store: Any, *_: str):
+        with suppress(TimeoutError):
+            in_time(lambda: store.wait(["never"], timedelta(seconds=0.5)), 0.3)
+
+    abort_reasons.store_in_time = write
+    channel.send("right")
+    ctypes.pythonapi.Py_Exit(0)
+
+
+@named("pairs", {"two": 1, "twenty": slow(10)})
+def test_no_thread_is_inside_torch_when_the_interpreter_ends(pairs: int):
+    """Such a thread aborts the process when it comes back."""
+    ended = []
+    for _ in range(pairs):
+        with Ranks(2, ends_while_the_store_is_slow) as ranks:
+            ranks.told()
+            for process in ranks.processes:
+                process.join(60)
+            ended += [process.exitcode for process in ranks.processes]
+    assert ended == [0] * 2 * pairs

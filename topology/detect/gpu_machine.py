@@ -21,6 +21,7 @@ from dgcl.topology.detect.nvml import (
     NvmlGpu,
 )
 from dgcl.topology.detect.sysfs import Sysfs
+from dgcl.topology.gpu_models import find_model
 from dgcl.topology.machine import CPU, GPU, NVSWITCH, Cpu, Gpu, GpuLink, Machine, Net, Pci
 from dgcl.topology.rates import PCIE_SPEEDS, pcie_rate
 
@@ -46,7 +47,8 @@ def gpu_machine(source: GpuSource, sysfs: Sysfs, gpus: Sequence[NvmlGpu]) -> Mac
     facts = sysfs.host()
     tree = _Tree(sysfs)
     for rank, gpu in enumerate(gpus):
-        described = Gpu(gpu.index, rank, gpu.sm or None, "", links[gpu.index], fabric[gpu.index])
+        model = find_model(gpu.name)
+        described = Gpu(gpu.index, rank, gpu.sm or None, "", links[gpu.index], fabric[gpu.index], model)
         tree.add(Pci(gpu.address, _pcie(gpu, sysfs), described))
     for address, nets in sysfs.network_ports().items():
         tree.add(Pci(address, sysfs.pcie_of(address), None, True, nets))

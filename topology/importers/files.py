@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from dgcl.topology.checks import nearest, shown
 from dgcl.topology.draft import Imported
+from dgcl.topology.gpu_models import GpuModel, gpu_model
 from dgcl.topology.importers.foreign import refuse_binary, refuse_foreign
 from dgcl.topology.importers.nccl_xml import parse_nccl_xml
 from dgcl.topology.importers.p2p_refine import refine_with_p2p
@@ -13,10 +14,12 @@ from dgcl.topology.importers.p2p_tables import parse_p2p_tables
 from dgcl.topology.importers.several import join_imported, with_card_speed
 from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from dgcl.topology.importers.topo_matrix_model import topo_matrix_topology
+from dgcl.topology.latencies import with_latencies
 from dgcl.topology.machine_topology import machine_topology
-from dgcl.topology.rates import GPU_MODELS
+from dgcl.topology.model import with_model
 from dgcl.topology.read_file import read_file
 
+_START = 8192  # bytes of XML in another encoding that tell whose it is
 _LARGEST = 16 << 20  # bytes; a description of a machine takes kilobytes
 
 
@@ -27,6 +30,7 @@ def import_topology(
     gpu: str | None = None,
     nic: float | None = None,
     name: str | None = None,
+    latencies: bool = True,
 ) -> Imported:
     """The topology that a file describes, with notes on what the file does not say.
 
@@ -38,23 +42,27 @@ def import_topology(
         nic: GB/s each way of network cards whose speed the file does not give; None: they have no wire, and
             join no machines.
         name: What to call the topology; default: the file's name.
+        latencies: Give connections the latencies that presets have by their kinds; False: none.
 
     Raises:
         ValueError: Not such a file, damaged, or contradicting itself; names the file, the line, the reason.
         OSError: It cannot be read.
     """
     path = os.fspath(path)
-    if gpu is not None and gpu not in GPU_MODELS:
-        raise ValueError(
-            f"gpu must be one of {', '.join(GPU_MODELS)} (got {shown(gpu)}){nearest(gpu, GPU_MODELS)}"
-        )
+    model = None if gpu is None else gpu_model(gpu)
     data = _read(path)
     try:
-        imported = _import(data, name or _name_of(path), gpu)
+        imported = _import(data, name or _name_of(path), model)
         if nic is not None:
             imported = with_card_speed(imported, nic)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    topology = imported.topology
+    if model is not None:
+        topology = with_model(topology, model.name)
+    if latencies:
+        topology = with_latencies(topology)
+    imported = replace(imported, topology=topology)
     if p2p is None:
         return imported
     p2p = os.fspath(p2p)
@@ -71,6 +79,7 @@ def import_machines(
     gpu: str | None = None,
     nic: float | None = None,
     name: str | None = None,
+    latencies: bool = True,
 ) -> Imported:
     """Several machines, a file for each, joined by their networks; arguments as of :func:`import_topology`.
 
@@ -81,31 +90,32 @@ def import_machines(
         ValueError: As :func:`import_topology`, or nothing joins the machines.
         OSError: A file cannot be read.
     """
-    machines = [import_topology(path, gpu=gpu) for path in paths]
+    machines = [import_topology(path, gpu=gpu, latencies=False) for path in paths]
     if nic is not None:
         if not any(machine.cards for machine in machines):
             raise ValueError("nic must not be given: no file names a network card without a speed")
         machines = [with_card_speed(machine, nic) if machine.cards else machine for machine in machines]
     names = list(dict.fromkeys(machine.topology.name for machine in machines))
-    return join_imported(
+    joined = join_imported(
         machines, name or (f"{names[0]}x{len(machines)}" if len(names) == 1 else "+".join(names))
     )
+    return replace(joined, topology=with_latencies(joined.topology)) if latencies else joined
 
 
-def _import(data: bytes, name: str, gpu: str | None) -> Imported:
-    model = GPU_MODELS.get(gpu or "")
+def _import(data: bytes, name: str, model: GpuModel | None) -> Imported:
     if not data.strip(b"\xef\xbb\xbf \t\r\n"):
         raise ValueError("is empty")
     refuse_binary(data)
     text = None if _declares_encoding(data) else _text(data)
-    if text is not None:
-        refuse_foreign(text)
+    refuse_foreign(data[:_START].replace(b"\0", b"").decode("latin-1") if text is None else text)
     if text is None or text.lstrip().startswith("<"):
         machine = parse_nccl_xml(data)
         for pci in (pci for cpu in machine.cpus for pci in cpu.walk()):
             sm = pci.gpu.sm if pci.gpu else None
             if model and sm and sm != model.sm:
-                raise ValueError(f"GPU {pci.address} has sm {sm}, but a {gpu} has {model.sm}: is gpu right?")
+                raise ValueError(
+                    f"GPU {pci.address} has sm {sm}, but a {model.name} has {model.sm or 'none'}: is gpu right?"
+                )
         return machine_topology(machine, name)
     if text.lstrip().startswith("{"):
         raise ValueError("is JSON: a topology file needs no import, and nothing else of JSON can be imported")
@@ -114,6 +124,8 @@ def _import(data: bytes, name: str, gpu: str | None) -> Imported:
             "is the output of p2pBandwidthLatencyTest, which refines a topology: import the machine's matrix "
             "or XML file, with this as p2p"
         )
+    if model and not model.sm:
+        raise ValueError(f"is a matrix of nvidia-smi, which knows no {model.name}: is gpu right?")
     return topo_matrix_topology(parse_topo_matrix(text), name, model)
 
 

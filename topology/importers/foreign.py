@@ -10,7 +10,11 @@ _RCCL = (
 _KNOWN = tuple(
     (re.compile(pattern, re.MULTILINE), reason)
     for pattern, reason in (
-        (r"<!DOCTYPE\s+topology\b|<topology\b", "is an XML file of hwloc (lstopo), not of NCCL"),
+        (
+            r"<!DOCTYPE\s+topology\b|<topology\b|^\W*(Machine|System|Package|Socket|NUMANode|Group\d*)\s*(L#\d|\(\S*\d)|"
+            r"^depth \d+:",
+            f"is the output of lstopo (hwloc), which tells no links of GPUs: {_MATRIX}",
+        ),
         (
             r"<nvidia_smi_log>|<!DOCTYPE nvidia_smi_log",
             f"is `nvidia-smi -q -x`, which tells no links: {_MATRIX}",

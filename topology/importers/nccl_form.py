@@ -49,6 +49,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 _SPEED = re.compile(r"([0-9.]+) GT/s(?: PCIe(?:/s)?)?")
+#: What NCCL writes for the end of a link that it does not see, as of NVSwitches in a virtual machine.
+UNSEEN = re.compile(r"[fF]{4,8}:[fF]{2,4}:[fF]{2}(\.[fF0-7])?")
 _WIDTH_UNKNOWN = (0, 63, 255)  # what drivers write where the width is unknown
 
 

@@ -16,7 +16,9 @@ import re
 from collections import Counter
 
 from dgcl.topology.checks import shown
+from dgcl.topology.gpu_models import model_of_pci
 from dgcl.topology.importers.nccl_form import (
+    UNSEEN,
     address_of,
     check_form,
     class_of,
@@ -123,13 +125,13 @@ class _Reader:
             if child.tag == "pci":
                 below.append(self._pci(child))
             elif child.tag == "gpu":
-                gpu = self._gpu(child, address)
+                gpu = self._gpu(child, address, element.attributes.get("device", ""))
             elif child.tag == "nic":
                 nets += self._nets(child, on_pci=True)
             else:
                 peers.append(address_of(child, "target"))
         if kind == GPU and gpu is None and not self._has_gpus:
-            gpu = Gpu()
+            gpu = Gpu(model=model_of_pci(element.attributes.get("device", ""), None))
             self._gpus.append((self._host, address))
         elif not kind and not element.children:
             self._unclassed.append(address)
@@ -150,7 +152,7 @@ class _Reader:
         if inside["nic"] and kind == GPU:
             raise ValueError(f"line {element.line}: a <nic> in a <pci> of class GPU")
 
-    def _gpu(self, element: Element, address: str) -> Gpu:
+    def _gpu(self, element: Element, address: str, product: str) -> Gpu:
         have = element.attributes
         self._gpus.append((self._host, address))
         dev = integer(element, "dev", 0)
@@ -169,13 +171,16 @@ class _Reader:
                 "GPUs do not tell their compute capability (sm): NVLinks of V100 to H200 assumed"
             )
         fabric = "domain" if self._hosts > 1 else ""
-        return Gpu(dev, None if rank < 0 else rank, sm, have.get("gcn", ""), links, fabric)
+        model = model_of_pci(product, sm)
+        return Gpu(dev, None if rank < 0 else rank, sm, have.get("gcn", ""), links, fabric, model)
 
     def _link(self, element: Element, address: str) -> GpuLink:
         count = integer(element, "count", 1, 1000)
         if element.tag == "c2c":
             return GpuLink("C2C", CPU, "", count, count * integer(element, "bw", 1) / 1000)
-        target, end = address_of(element, "target"), class_of(element, "tclass")
+        end = class_of(element, "tclass")
+        unseen = end in (NVSWITCH, CPU) and UNSEEN.fullmatch(element.attributes["target"])
+        target = "" if unseen else address_of(element, "target")
         if end not in (GPU, NVSWITCH, CPU):
             raise ValueError(
                 f"line {element.line}: tclass must be that of a GPU (0x03...), an NVSwitch (0x068000) or a "

@@ -15,9 +15,10 @@ import networkx as nx
 
 from dgcl.topology.checks import shown
 from dgcl.topology.draft import Draft, Imported
+from dgcl.topology.gpu_models import GpuModel
 from dgcl.topology.importers.topo_matrix import LEVELS, TopoMatrix, nvlinks
 from dgcl.topology.importers.topo_matrix_nvlink import wire_nvlinks
-from dgcl.topology.rates import PCIE_SPEEDS, UNKNOWN_BUS, GpuModel, nvlink_rate, pcie_rate
+from dgcl.topology.rates import PCIE_SPEEDS, UNKNOWN_BUS, nvlink_rate, pcie_rate
 
 _SYS = 5
 _WORDS = ("", "PIX", "PXB", "PHB", "NODE", "SYS")
@@ -81,7 +82,7 @@ class _Model:
         node_of = {device: index for index, node in enumerate(nodes) for device in node}
         self._note_affinity(node_of)
         for gpu, socket in enumerate(self._sockets(node_of)):
-            self._draft.device(self._names[gpu], 0, socket)
+            self._draft.device(self._names[gpu], 0, socket, "" if self._gpu is None else self._gpu.name)
         if self._level:
             self._hang_all(nodes, groups)
         elif len(self._gpus) > 1:

@@ -9,8 +9,9 @@ from itertools import combinations
 import networkx as nx
 
 from dgcl.topology.draft import Draft
+from dgcl.topology.gpu_models import GpuModel
 from dgcl.topology.importers.topo_matrix import TopoMatrix, nvlinks
-from dgcl.topology.rates import GpuModel, most_nvlinks, nvlink_rate
+from dgcl.topology.rates import most_nvlinks, nvlink_rate
 
 
 def wire_nvlinks(draft: Draft, matrix: TopoMatrix, names: list[str], gpu: GpuModel | None) -> None:

@@ -6,16 +6,48 @@ when a machine is asked for by its name.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
-from dgcl.topology.model import Topology
+from dgcl.topology.model import Topology, with_model
 from dgcl.topology.presets import cloud, nvidia, other, pcie
 from dgcl.topology.presets.other import uniform
+
+# What the GPUs of machines are; in others any card may be.
+_MODELS = """
+V100: dgx1 dgx1_edr dgx2 summit
+A100: dgx_a100 aws_p4d azure_ndv4 a100_pair
+H100: hgx_h100 aws_p5 azure_ndv5 h100_nvl_pair
+H200: hgx_h200 aws_p5en
+B200: hgx_b200
+B300: hgx_b300
+GH200: gh200 gh200_quad
+GB200: gb200_nvl4 gb200_tray gb200_nvl72
+L4: aws_g6
+MI250X: mi250x
+MI300X: mi300x azure_nd_mi300x
+1080 Ti: pcie4_1080ti pcie8_1080ti
+A40: pcie4_a40 pcie8_a40
+L40S: pcie4_l40s pcie8_l40s
+4090: pcie4_4090 pcie8_4090
+5090: pcie4_5090 pcie8_5090
+3090: rtx3090_pair
+"""
+_MODEL_OF = {
+    name: model
+    for model, _, names in (line.partition(":") for line in _MODELS.splitlines())
+    for name in names.split()
+}
+
+
+def _machine(node: Callable[[int], Topology], num_machines: int = 1) -> Topology:
+    return with_model(node(num_machines), _MODEL_OF.get(node.__name__, ""))
+
 
 #: Every machine by its name; called with a number of machines, they are joined by their network: ``dgx1x2``.
 NODES: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {
-        node.__name__: node
+        node.__name__: partial(_machine, node)
         for node in (
             nvidia.dgx1,
             nvidia.dgx1_edr,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from dgcl.topology.checks import check_index, check_num_devices, check_number
 from dgcl.topology.combine import Nic, cluster
+from dgcl.topology.gpu_models import CPU_CORE
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Device
 from dgcl.topology.presets.wires import bridged, gpus, nic_per_gpu, wire
@@ -93,6 +94,6 @@ def uniform(num_devices: int, *, bandwidth: float = 10.0, latency: float = 0.0) 
     names = [f"device{rank}" for rank in range(num_devices)]
     return Topology(
         name=f"uniform{num_devices}",
-        devices=tuple(Device(name) for name in names),
+        devices=tuple(Device(name, model=CPU_CORE) for name in names),
         connections=tuple(wire(name, "switch", "port", bandwidth, latency) for name in names),
     )

@@ -8,7 +8,6 @@ under way, here and at the peers; ``close()`` also gives the connections up.
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from dgcl.ranks.connections import Connection
+from dgcl.ranks.context import keep_in_forks
 
 _ROWS, _NEVER = 2, 3  # tags, of which the second is never sent
 _DEADLINES = 10  # of the transport in that of a wait of Gloo's: the transport's own must come first
@@ -103,7 +103,7 @@ class GlooWire:
         self._last = _Messages()
         self._thread = threading.Thread(target=self._await_all, name="dgcl messages", daemon=True)
         self._thread.start()
-        atexit.register(self.close)  # it also keeps the group in forks, which cannot take it down
+        keep_in_forks(self)
 
     def post(self, arrived: Tensor, packed: Tensor, receives: list[int], sends: list[int]) -> Any:
         """As the module says."""
@@ -170,7 +170,7 @@ class GlooWire:
 
     def abort(self) -> None:
         """As the module says."""
-        for peer in range(self._group.size()):
+        for peer in range(self._group.size() if self._group is not None else 0):
             # A wait that ends without its data breaks all connections.
             with suppress(RuntimeError, ValueError):
                 empty = torch.empty(1, dtype=torch.uint8, device="cpu")
@@ -180,7 +180,6 @@ class GlooWire:
         """As the module says; not in a fork of the rank's process, which has the connections but no thread."""
         if self._group is None or os.getpid() != self._process:
             return
-        atexit.unregister(self.close)
         self._posted.put(None)
         self.abort()
         self._thread.join(_JOIN_SECONDS)

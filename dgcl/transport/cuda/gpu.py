@@ -7,7 +7,6 @@ the runtime is the same there.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from dgcl.kernels.cuda_driver import CudaError, Driver, open_driver
 from dgcl.kernels.cuda_launch import Kernels
 from dgcl.kernels.cuda_ptx import ptx_of
 from dgcl.kernels.cuda_shapes import THREADS
+from dgcl.ranks.environment import local_rank
 
 #: Level of priority of :attr:`Device.side`, above those of the streams of calls
 #: (:mod:`dgcl.transport.cuda.lane_copies`).
@@ -189,10 +189,8 @@ def open_device(device: torch.device) -> Device:
 
 
 def number_of(device: torch.device) -> int:
-    """The number of a device: as given, or torch's current one if one was set, or that of ``LOCAL_RANK``."""
+    """The number of a device: as given, or torch's current one if one was set, or that of the launcher's."""
     if device.index is not None:
         return int(device.index)
-    local = os.environ.get("LOCAL_RANK", "")
-    current = torch.cuda.current_device()
-    is_free = current == 0 and local.isdigit() and int(local) < torch.cuda.device_count()
-    return int(local) if is_free else current
+    local, current = local_rank(), torch.cuda.current_device()
+    return current if local is None or current != 0 or local >= torch.cuda.device_count() else local

@@ -2,9 +2,11 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.ranks.context import context
+import dgcl.nn
+from dgcl.prepare.shares import prepare_inputs
+from dgcl.ranks.context import _tell_peers, context
 from tests.dgcl.rank_pool import RankPool
-from tests.dgcl.support_processes import free_port
+from tests.dgcl.support_processes import Ranks, free_port
 from tests.samples import named, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
@@ -236,3 +240,80 @@ def test_failed_communicators_are_freed(times: int):
         dgcl.launch(fail_once, 2, [])
     gc.collect()
     assert resources() == before
+
+
+def another() -> dgcl.Communicator:
+    return dgcl.build_comm_info(
+        torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), "uniform", part=[0, 0, 1, 2], timeout=2
+    )
+
+
+def in_time(channel: Any, step: str, odd: Callable[[], None]):
+    """A step of set-up, which rank 1 does not reach, or plans for longer than the timeout; what comes of it."""
+    comm = another()
+    comm.all_reduce_sum(torch.ones(1))
+    steps: dict[str, Callable[[], object]] = {
+        "aggregator": lambda: comm.aggregator("sum"),
+        "offload": lambda: dgcl.Offload(comm, chunks=1),
+        "another communicator": another,
+        "copies": lambda: dgcl.nn.sum_shared(torch.ones(2, 1), torch.arange(2)),
+        "connecting": lambda: comm.control.new_group(),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        if comm.rank == 1 and step == "connecting":
+            patch.setattr("dgcl.ranks.group_control.make_group", lambda *_: odd())
+        elif comm.rank == 1 and odd is stop_here:
+            odd()
+        elif comm.rank == 0 and odd is take_long:
+            patch.setattr("dgcl.build.prepare_inputs", lambda *a, **k: (odd(), prepare_inputs(*a, **k))[1])
+        try:
+            steps[step]()
+            channel.send("done")
+        except dgcl.CommError as error:
+            channel.send(str(error))
+
+
+def stop_here():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def take_long():
+    time.sleep(5)
+
+
+@named(
+    "step, odd, words",
+    {
+        "aggregator": ("aggregator", stop_here, "rank 1 has not come (waited 2 s"),
+        "offload": slow("offload", stop_here, "rank 1 has not come (waited 2 s"),
+        "another communicator": slow("another communicator", stop_here, "rank 1 has not come (waited 2 s"),
+        "copies": slow("copies", stop_here, "rank 1 has not come (waited 2 s"),
+        "connecting": slow("connecting", stop_here, "rank 1 had come, but shows no sign of life"),
+        "a rank that plans": slow("another communicator", take_long, "done"),
+    },
+)
+def test_set_up_on_a_communicator_waits_for_its_timeout(step: str, odd: Callable[[], None], words: str):
+    """init's is a minute."""
+    with Ranks(3, in_time, step, odd) as ranks:
+        for text in ranks.told([0, 2]).values():
+            assert words in text
+
+
+def ends_after_an_offload(channel: Any, wait: str):
+    """Rank 0 ends after an exchange of an offload has failed there; what rank 1 hears, which waits for it."""
+    comm = another()
+    off = dgcl.Offload(comm, chunks=1)
+    comm.control.barrier()
+    if comm.rank == 0:
+        off._transport.fail(dgcl.CommError("rank 2 was late"))
+        _tell_peers()
+        channel.recv()
+    with pytest.raises(dgcl.CommError) as caught:
+        comm.all_reduce_sum(torch.ones(1)) if wait == "sum" else comm.expand(torch.ones(comm.num_owned))
+    channel.send(str(caught.value))
+
+
+@named("wait", {"in a sum": "sum", "in an exchange": slow("rows")})
+def test_the_end_of_a_rank_says_why_its_offload_failed(wait: str):
+    with Ranks(3, ends_after_an_offload, wait) as ranks:
+        assert "rank 2 was late" in ranks.told([1])[1]

@@ -77,7 +77,7 @@ def test_errors_of_the_tables_name_their_file(tmp_path):
 
 
 def test_unknown_models_and_missing_files(tmp_path):
-    for given, meant in (("H1O0", "H100"), ("a100", "A100")):
+    for given, meant in (("H1O0", "H100"), ("RTX 409O", "4090")):
         with pytest.raises(
             ValueError, match=rf"gpu must be one of .*A100.*got '{given}'.*did you mean '{meant}'"
         ):

@@ -44,6 +44,8 @@ CASES = {
     "topo -p2p": (P2P, "`nvidia-smi topo -p2p`"),
     "xml of nvidia-smi": ("<?xml version='1.0'?>\n<nvidia_smi_log>\n", "`nvidia-smi -q -x`"),
     "lstopo": (LSTOPO, "hwloc"),
+    "lstopo, its encoding": (LSTOPO.replace("?>", ' encoding="UTF-8"?>'), "lstopo"),
+    "lstopo, its text": ("Machine (63GB total)\n  Package L#0\n    NUMANode L#0 (P#0 31GB)\n", "lstopo"),
     "mig": ("\tGPU0\tMIG 1g.5gb\nGPU0\t X \tPIX\n", "lists MIG devices"),
     "nvbandwidth": ("nvbandwidth Version: v0.4\nBuilt from Git version:\n", "is the output of nvbandwidth"),
     "no driver": ("NVIDIA-SMI has failed because it couldn't communicate\n", "error message of nvidia-smi"),

@@ -106,8 +106,9 @@ def test_addresses_order_devices_without_ranks():
     assert "the 3 PCI devices of class GPU were taken for them" in found.notes[0]
 
 
-def test_several_machines_of_one_nvlink_domain():
-    link = '<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>'.replace("fffffff", "ffff")
+@pytest.mark.parametrize("target", ["ffff:ff:ff.0", "fffffff:ffff:ff", "FFFFFFFF:FFFF:FF"])
+def test_several_machines_of_one_nvlink_domain(target: str):
+    link = f'<nvlink target="{target}" count="18" tclass="0x068000"/>'
     text = system(
         cpu(0, gpu("0000:01:00.0", 0, link, 'sm="100"'), 'host_hash="0xa"'),
         cpu(0, gpu("0000:01:00.0", 0, link, 'sm="100"').replace('rank="0"', 'rank="1"'), 'host_hash="0xb"'),
