@@ -157,9 +157,7 @@ class Offload(Handle):
         self.account = Account()
         rows = torch.from_numpy(np.concatenate(arrangement.rows))
         self._order = RowOrder(rows, [batch.rows for batch in arrangement.tables.batches], self.store)
-        ChunkedRows(rows, self._order).new_empty(
-            0
-        )  # the first such call imports torch's modules, for seconds
+        ChunkedRows(rows, self._order).new_empty(0)  # for the first one torch imports modules
         programs = arrangement.tables.programs
         self._transport = (
             connect_rows(programs, comm.control, comm.timeout, comm.device) if programs else None

@@ -15,7 +15,7 @@ SPACES = (torch, Tensor, F, torch.linalg, torch.special)
 OPERATORS = {"__getitem__", "__add__", "__rsub__", "__rpow__", "__rdiv__", "__abs__"}
 
 #: What draws numbers, gives memory that nobody has written, or tells of memory.
-LEFT_OUT = set(  # noqa: C405
+LEFT_OUT = set(
     str.split(
         """rand randn bernoulli multinomial normal dropout alpha_dropout feature_dropout poisson rrelu gumbel_softmax
     empty_like empty_strided new_empty empty resize_ set_ random_ uniform_ normal_ bernoulli_ cauchy_
