@@ -10,6 +10,7 @@ derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (su
 import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ def set_timeout(group: Any, timeout: timedelta) -> None:
 
 def import_compiler() -> None:
     """Operators of ``torch.library`` import it in their first call, for seconds, where peers would wait."""
+    import_module("torch._dynamo")
 
 
 def at_trace_time(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,8 @@
 """dgcl.frameworks.csr: sums, means and softmaxes over edges, against a loop over the whole graph."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -323,3 +326,10 @@ def test_sums_compile_in_one_piece(weighted: bool):
         return [tensor.grad for tensor in (x, weight) if tensor is not None]
 
     torch.testing.assert_close(gradients(True), gradients(False), rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_what_its_operators_import_is_there_before_the_first_call():
+    """It takes seconds, in which peers would wait for this rank between two exchanges."""
+    code = "import sys, dgcl.frameworks.csr; assert 'torch._dynamo' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
