@@ -11,7 +11,6 @@ import torch_geometric.nn as pyg
 from torch import nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import models
-from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import degree, scatter
 
 from tests.dgcl.rows.harness import value_of
@@ -299,11 +298,6 @@ def rgcn(data, model):
         )
 
     return fit(model, out, data.y, data.train_mask)
-
-
-@program(gcn, lambda: ToSparseTensor(attr=None)(graph()))
-def adj_t(data, model):
-    return fit(model, lambda: model(data.x, data.adj_t), data.y, data.train_mask)
 
 
 class Typed(nn.Module):

@@ -50,7 +50,7 @@ def built(make):
     for number, parameter in enumerate(filter(torch.is_floating_point, module.parameters())):
         with torch.no_grad():
             parameter += 0.1 * torch.arange(parameter.numel()).add(number).sin().view(parameter.shape)
-    return module
+    return module.train(not hasattr(module, "neg_sample_ratio"))  # which threads draw, each by itself
 
 
 def variants(name):
