@@ -35,6 +35,8 @@ def elementwise(call: Call) -> Any:
         out = call.func(*[fit(each) if isinstance(each, Tensor) else each for each in args])
     if type(own) is Rows and out is own._local:  # it was changed in place, or needed no change
         return follow(own) if call.writes else own
+    if isinstance(out, tuple):  # where(condition): at which places
+        return gathered(call)
     return None if out is None else rows(out, space, out.dim() + place, first._ends)
 
 
