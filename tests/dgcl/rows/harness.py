@@ -70,7 +70,7 @@ def on_rank(script, make, data, **options):
 
 
 def on_threads(run, tasks, graph, world_size=2, **options):
-    """For each task what ``run(task, data)`` returns or raises on each rank; the next begin after one that parts them."""
+    """For each task what ``run(task, data)`` gives or raises on each rank; others begin after one that parts ranks."""
 
     def on_rank(start):
         data, got = dgcl.dispatch(graph, typed=True, **options), []

@@ -77,7 +77,7 @@ def clusters(own, x, edge_index, row, col):
 @own
 def fixed_point(own, x, edge_index, row, col):
     h = x
-    for count in range(1, 30):
+    for count in range(1, 30):  # noqa: B007
         new = 0.3 * torch.tanh(own.lin(scatter(h[row], col, 0, len(x), reduce="mean"))) + x
         if (new - h).norm() < 1e-4:
             break

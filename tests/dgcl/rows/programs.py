@@ -19,7 +19,7 @@ N, E, WIDTH, CLASSES = 90, 310, 6, 4
 
 
 def graph():
-    """A directed graph with self loops, parallel edges and isolated vertices; thirty vertices for each of three ranks."""
+    """A directed graph with self loops, parallel edges and isolated vertices; thirty for each of three ranks."""
     gen = torch.Generator().manual_seed(3)
     edges = torch.randint(2, N - 2, (2, E), generator=gen)
     edges[:, :6] = edges[:1, :6]
@@ -341,8 +341,10 @@ LOSSES = [
     "nn.TripletMarginLoss()(out, out.roll(1, 0), out.flip(0))",
 ]
 LINES = [
-    "out.sum(0) / len(out)", "out.T @ out", "out[-3:]", "out[mask][y[mask] == 1].sum(0)", "1 / torch.bincount(y).float()",
-    "(edge_index[0] < edge_index[1]).sum()", "utils.homophily(edge_index, y)", "edge_index.max() + 1", "torch.where(y == 2)[0]",
+    "out.sum(0) / len(out)", "out.T @ out", "out[-3:]", "out[mask][y[mask] == 1].sum(0)",
+    "1 / torch.bincount(y).float()",
+    "(edge_index[0] < edge_index[1]).sum()", "utils.homophily(edge_index, y)", "edge_index.max() + 1",
+    "torch.where(y == 2)[0]",
     "torch.corrcoef(out.t())", "mask.nonzero().view(-1)", "out[out > 0].mean()", "edge_index[:, edge_attr[:, 0] > 0.5]",
     "f'{out.mean():.6f} {len(out)} {tuple(out.shape)} {out.dtype} {mask.sum()} {int(y[3])}'", "out.tolist()",
     "sum(float(value) for value in y)", "bool((out > -99).all())", "torch.from_numpy(out.detach().numpy().T)",
@@ -365,8 +367,10 @@ def printed(data, model):
 EDGES = [
     "edge_index.flip(0)", "torch.stack([edge_index[1], edge_index[0]])", "edge_index[[1, 0]]", "edge_index[:, ::2]",
     "edge_index[:, edge_attr[:, 0] > 0.5]", "torch.cat([edge_index, edge_index.flip(0)], 1)", "edge_label_index",
-    "edge_index.t().contiguous().t()", "utils.to_undirected(edge_index)", "utils.add_self_loops(edge_index, num_nodes=90)[0]",
-    "utils.remove_self_loops(edge_index)[0]", "utils.dropout_edge(edge_index, 0.0)[0]", "utils.subgraph(y > 0, edge_index)[0]",
+    "edge_index.t().contiguous().t()", "utils.to_undirected(edge_index)",
+    "utils.add_self_loops(edge_index, num_nodes=90)[0]",
+    "utils.remove_self_loops(edge_index)[0]", "utils.dropout_edge(edge_index, 0.0)[0]",
+    "utils.subgraph(y > 0, edge_index)[0]",
 ]  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def test_on_threads(name, world_size):
     check_threads(name, world_size)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["masks", "printed", "forces", "gpr", "joined", "temperature", "autoencoder"]
 )

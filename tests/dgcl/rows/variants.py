@@ -13,12 +13,13 @@ import torch_geometric.nn as pyg
 from torch import nn
 from torch_geometric.nn import aggr, models
 
-from tests.dgcl.distributed.pyg_zoo import W, ZOO, mlp
+from tests.dgcl.distributed.pyg_zoo import ZOO, W, mlp
 from tests.dgcl.rows.harness import plain, seeded, value_of
 
 AGGREGATIONS = [
     "AttentionalAggregation(nn.Linear(W, 1), nn.Linear(W, 3))", "DeepSetsAggregation(mlp(), mlp())",
-    "EquilibriumAggregation(W, 3, [5], grad_iter=1)", "GRUAggregation(W, 3)", "LSTMAggregation(W, 3)", "MaxAggregation()",
+    "EquilibriumAggregation(W, 3, [5], grad_iter=1)", "GRUAggregation(W, 3)", "LSTMAggregation(W, 3)",
+    "MaxAggregation()",
     "MeanAggregation()", "MedianAggregation()", "MinAggregation()", "MulAggregation()",
     "MultiAggregation(['mean', 'max', 'std'])", "PowerMeanAggregation(learn=True)", "QuantileAggregation([0.2, 0.8])",
     "Set2Set(W, 2)", "SetTransformerAggregation(W)", "SoftmaxAggregation(learn=True)", "SortAggregation(3)",
@@ -32,7 +33,8 @@ MAKERS = ZOO | {
 #: Values to try of what is no switch; of switches the other one.
 VALUES = {
     "K": [1, 4], "act": [None, "leaky_relu", nn.ELU()], "alpha": [0.0, 0.3], "attention_type": ["SD", "dot_product"],
-    "aggr": ["sum", "min", "median", "softmax", ["mean", "std", "powermean"]], "attention_mechanism": ["within-relation"],
+    "aggr": ["sum", "min", "median", "softmax", ["mean", "std", "powermean"]],
+    "attention_mechanism": ["within-relation"],
     "aggregators": [["sum", "var", "min"], ["symnorm"]], "attention_mode": ["multiplicative-self-attention"],
     "attn_type": ["performer"], "block": ["res", "dense", "plain"], "combine_root": ["sum", "cat", None],
     "diag_lambda": [1.0], "edge_dim": [None], "fill_value": [0.5], "flow": ["target_to_source"], "groups": [2],
