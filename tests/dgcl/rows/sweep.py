@@ -15,19 +15,94 @@ SPACES = (torch, Tensor, F, torch.linalg, torch.special)
 OPERATORS = {"__getitem__", "__add__", "__rsub__", "__rpow__", "__rdiv__", "__abs__"}
 
 #: What draws numbers, gives memory that nobody has written, or tells of memory.
-LEFT_OUT = set(
-    str.split(
-        """rand randn bernoulli multinomial normal dropout alpha_dropout feature_dropout poisson rrelu gumbel_softmax
-    empty_like empty_strided new_empty empty resize_ set_ random_ uniform_ normal_ bernoulli_ cauchy_
-    exponential_ geometric_ log_normal_ data_ptr storage share_memory_ backward register_hook
-    register_post_accumulate_grad_hook requires_grad_ apply_ map_ map2_ put_ dropout1d dropout2d dropout3d
-    feature_alpha_dropout native_dropout rand_like randn_like randint_like rrelu_ fractional_max_pool2d
-    fractional_max_pool3d svd_lowrank pca_lowrank lobpcg binomial const_data_ptr resize_as_ resize resize_as
-    new_empty_strided untyped_storage storage_type new pin_memory is_pinned to_dense __dlpack__
-    __dlpack_device__ pack_padded_sequence wait dispatch_ module_load cuda xpu ipu hpu mtia poisson_nll_loss
-    stft istft unsafe_chunk fused_moving_avg_obs_fake_quant as_strided as_strided_ as_strided_copy
-    as_strided_scatter slice_inverse dim_order hash_tensor"""
-    )
+LEFT_OUT = set(  # noqa: C405
+    [
+        "rand",
+        "randn",
+        "bernoulli",
+        "multinomial",
+        "normal",
+        "dropout",
+        "alpha_dropout",
+        "feature_dropout",
+        "poisson",
+        "rrelu",
+        "gumbel_softmax",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "empty",
+        "resize_",
+        "set_",
+        "random_",
+        "uniform_",
+        "normal_",
+        "bernoulli_",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "data_ptr",
+        "storage",
+        "share_memory_",
+        "backward",
+        "register_hook",
+        "register_post_accumulate_grad_hook",
+        "requires_grad_",
+        "apply_",
+        "map_",
+        "map2_",
+        "put_",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "feature_alpha_dropout",
+        "native_dropout",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "rrelu_",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "svd_lowrank",
+        "pca_lowrank",
+        "lobpcg",
+        "binomial",
+        "const_data_ptr",
+        "resize_as_",
+        "resize",
+        "resize_as",
+        "new_empty_strided",
+        "untyped_storage",
+        "storage_type",
+        "new",
+        "pin_memory",
+        "is_pinned",
+        "to_dense",
+        "__dlpack__",
+        "__dlpack_device__",
+        "pack_padded_sequence",
+        "wait",
+        "dispatch_",
+        "module_load",
+        "cuda",
+        "xpu",
+        "ipu",
+        "hpu",
+        "mtia",
+        "poisson_nll_loss",
+        "stft",
+        "istft",
+        "unsafe_chunk",
+        "fused_moving_avg_obs_fake_quant",
+        "as_strided",
+        "as_strided_",
+        "as_strided_copy",
+        "as_strided_scatter",
+        "slice_inverse",
+        "dim_order",
+        "hash_tensor",
+    ]
 )
 
 #: What a function is called with: of features x, labels y, a mask, and the ends of edges.

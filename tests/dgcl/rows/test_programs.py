@@ -40,7 +40,9 @@ def test_on_threads(name, world_size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", str.split("masks printed forces gpr joined temperature autoencoder"))
+@pytest.mark.parametrize(
+    "name", ["masks", "printed", "forces", "gpr", "joined", "temperature", "autoencoder"]
+)
 @named("options", {
     "tail": {"strategy": "tail"}, "cover": {"strategy": "cover"}, "windows": {"strategy": "windows:2"},
     "replicas": {"strategy": "replicas:1"}, "grid": {"strategy": "grid:1,4,1"},
