@@ -157,6 +157,10 @@ def dropout(
     messages = getattr(rows, "message_edges", None)
     if ids is not None:
         require_tensors(ids=ids)
+        if ids.dtype != torch.int64 or ids.layout != torch.strided or ids.shape != x.shape[:1]:
+            raise ValueError(
+                f"ids must be ({len(x)},) int64, one for each row of x (got {tuple(ids.shape)} {ids.dtype})"
+            )
     elif messages is not None and not edges and len(x) == messages[0].shape[1]:
         ids = message_ids(messages, rows)
     else:

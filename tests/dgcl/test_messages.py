@@ -1,6 +1,7 @@
 """The likeliest mistakes, each made as a user makes it: what was expected, what came, and a way out are said."""
 
 import importlib.util
+import math
 import re
 import traceback
 from collections.abc import Callable
@@ -66,6 +67,7 @@ def late():
     if comm.rank == 0:
         dgcl.graph_allgather(torch.zeros(comm.num_owned, 3))
     else:
+        comm.control.limit = math.inf  # it waits for the other
         comm.control.barrier()
 
 

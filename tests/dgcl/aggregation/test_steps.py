@@ -124,7 +124,7 @@ def test_sums_by_several_threads(monkeypatch):
     monkeypatch.setattr(edge_sums, "_LEAST", 64)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     counted = Counted(monkeypatch)
-    threads, real = set(), edge_sums._in_threads
+    threads, real = set(), edge_sums.in_threads
 
     def noted(run: Callable[[int, int], None], *rest: Any):
         def run_noted(begin: int, end: int):
@@ -133,7 +133,7 @@ def test_sums_by_several_threads(monkeypatch):
 
         real(run_noted, *rest)
 
-    monkeypatch.setattr(edge_sums, "_in_threads", noted)
+    monkeypatch.setattr(edge_sums, "in_threads", noted)
 
     def on_rank():
         for way in ("whole", "5"):
