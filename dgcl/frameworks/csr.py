@@ -24,6 +24,7 @@ from dgcl.frameworks.csr_ops import (
     weighted_sum,
 )
 from dgcl.ranks.tensors import require_tensors
+from dgcl.ranks.torch_private import import_compiler
 
 if TYPE_CHECKING:
     from dgcl.relation.local_graph import LocalGraph
@@ -189,6 +190,7 @@ def build(local: LocalGraph, *, device: torch.device | str | None) -> CSRLocalGr
         local: the rank's edges, from ``comm.local``.
         device: where the tensors live; None means the CPU.
     """
+    import_compiler()
     # One integer type for offsets and columns, as MKL and cuSPARSE want it; int32 where it can count edges.
     id_type = torch.int32 if local.num_edges < 2**31 else torch.int64
     with torch.device("cpu"):

@@ -30,9 +30,6 @@ from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, in_threads, 
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
 from dgcl.kernels.edge_scores import scores_or_slopes
 from dgcl.kernels.edge_sums import EDGE_SUMS
-from dgcl.ranks.torch_private import import_compiler
-
-import_compiler()
 
 #: Elements of a part of scores that torch's own operations compute at a time.
 _PART = 1 << 24

@@ -18,6 +18,7 @@ from dgcl.frameworks import local_graph, module_of
 from dgcl.offload.chunks import Chunk, cut_chunk
 from dgcl.offload.residency import Ids
 from dgcl.offload.tables import RankTables
+from dgcl.ranks.torch_private import import_compiler
 from dgcl.relation.local_graph import LocalGraph
 
 
@@ -48,6 +49,8 @@ class ChunkGraphs:
             ImportError
         ):  # that of the first chunk says more; and peers would wait for imports there
             module_of(kind)
+        if kind == "csr":
+            import_compiler()
         self._kept: dict[tuple[int, str], Any] = {}
 
     def chunk(self, batch: int) -> Chunk:
