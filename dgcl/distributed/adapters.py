@@ -49,6 +49,15 @@ _ROW_BY_ROW = (
     torch.nn.LayerNorm,
     torch.nn.Embedding,
     torch.nn.GRUCell,
+    torch.nn.ReLU,
+    torch.nn.LeakyReLU,
+    torch.nn.PReLU,
+    torch.nn.ELU,
+    torch.nn.SiLU,
+    torch.nn.GELU,
+    torch.nn.Sigmoid,
+    torch.nn.Tanh,
+    torch.nn.Softplus,
 )
 
 
@@ -167,15 +176,21 @@ def adaptable(module: Module) -> bool:
         return False
     if getattr(module, "normalization", "") is None:  # ChebConv takes a maximum of its weights
         return False
-    return all(
-        each is module
-        or type(each) in _ROW_BY_ROW
-        or type(each).__module__.startswith(
-            ("torch.nn.modules.activation", "torch_geometric.nn.dense.linear")
+    for each in module.modules():
+        simple = (
+            each is module
+            or type(each) in _ROW_BY_ROW
+            or type(each).__module__.startswith("torch_geometric.nn.dense.linear")
+            or type(each).__name__ in _AGGREGATIONS
         )
-        or type(each).__name__ in _AGGREGATIONS
-        for each in module.modules()
-    )
+        # A function that a layer was given, or a hook within it, may look at all rows.
+        if (
+            not simple
+            or any(map(callable, vars(each).values()))
+            or (each is not module and each._forward_hooks)
+        ):
+            return False
+    return True
 
 
 def adapt(module: Any, home: Any) -> None:

@@ -114,6 +114,8 @@ def _in_view(model: _Model, root: Any, comm: Communicator) -> _Model:
             each.dgcl_exchange = exchange  # type: ignore[assignment]
     _broadcast(root, comm)
     state_of(comm).models[root] = None
+    for buffer in root.buffers():
+        buffer.dgcl_whole = True  # type: ignore[attr-defined]
     if comm.rank == 0:
         _log.info("distribute(%s): %s layers exchange rows inside", type(root).__name__, len(layers))
     return model

@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from dgcl.ranks.torch_private import tracing_state
+from dgcl.api import given_or_current
+from dgcl.ranks.torch_private import torch_function_on, tracing_state
 from dgcl.rows import table
 from dgcl.rows.calls import Call
 from dgcl.rows.differentiate import differentiate
 from dgcl.rows.gathering import gathered
 from dgcl.rows.rowwise import tried
-from dgcl.rows.sums import as_ids, write
+from dgcl.rows.sums import as_ids, total, write
 from dgcl.rows.tensor import OneDevice, Replicated, Rows, mapped, plain, replicated, tensors_in
 
 #: Of a replicated value they are those of a plain tensor.
@@ -58,6 +59,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise RuntimeError(
             "torch.jit.trace cannot record what ranks do: trace the model of one device (dgcl)"
         )
+    if this.writes and hasattr(args[0], "dgcl_copied"):
+        _refuse_copy(name)
     if ends and not keeps_ends:
         if this.writes and type(args[0]) is Rows and args[0]._ends:
             args[0]._local, args[0]._ends = as_ids(args[0])._local, None
@@ -85,6 +88,10 @@ def _refuse_function(name: str) -> NoReturn:
     Raises:
         RuntimeError: Naming the function.
     """
+    if "BackwardHook" in name:
+        raise RuntimeError(
+            "full backward hooks of modules would see rows without their ranks: hook tensors (dgcl)"
+        )
     if name == "CheckpointFunction":
         raise RuntimeError("torch.utils.checkpoint of rows takes use_reentrant=False (dgcl)")
     raise RuntimeError(
@@ -93,8 +100,32 @@ def _refuse_function(name: str) -> NoReturn:
     )
 
 
+def _of_whole(hook: Callable[[Any], Any]) -> Callable[[Tensor], Any]:
+    """A hook of a replicated value, which gets its gradient where autograd has a share."""
+    comm = given_or_current(None)
+
+    def run(share: Tensor) -> Any:
+        with torch_function_on():
+            out = hook(replicated(total(share, comm, "gradient in a hook")))
+        return None if out is None else plain(out) / comm.world_size
+
+    return run
+
+
+def _refuse_copy(name: str) -> NoReturn:
+    raise RuntimeError(
+        f"{name} would change a copy of rows, which is a view of them on one device: write x[i] = ... (dgcl)"
+    )
+
+
 def _of_replicated(this: Call) -> Any:
     func, args, kwargs = this.func, this.args, this.kwargs
+    if this.name == "register_hook":
+        return func(args[0], _of_whole(args[1]))
+    if this.name == "retain_grad":
+        raise RuntimeError("retain_grad of a value that all ranks have would keep this rank's share (dgcl)")
+    if this.writes and hasattr(args[0], "dgcl_copied"):
+        _refuse_copy(this.name)
     if this.name in _AS_PLAIN:
         out = func(plain(args[0]), *args[1:], **kwargs)
         return replicated(out) if this.name == "__deepcopy__" else out

@@ -51,7 +51,9 @@ def differentiate(call: Call) -> Any:
             _accumulate(roots, shares, arguments["inputs"], keep, create, comm, state)
             return None
         inputs, zeros = _listed(arguments["inputs"]), bool(call.kwargs.get("materialize_grads"))
-        leaves, unused = tuple(map(_local, inputs)), zeros or bool(arguments["allow_unused"])
+        # No alias of a replicated value: its graph begins at this very tensor.
+        leaves = tuple(each._local if type(each) is Rows else each for each in inputs)
+        unused = zeros or bool(arguments["allow_unused"])
         with torch_function_on():
             grads = run_backward(roots, shares, keep, create, leaves, unused, accumulate_grad=False)
     finally:
@@ -133,8 +135,13 @@ def _accumulate(
             )
         state.met[id(leaf)] = leaf, leaf.grad
         leaf.grad = None
-    with torch_function_on():  # what is computed again in it is seen
-        torch.autograd.backward(roots, seeds, keep, create, inputs=chosen)
+    try:
+        with torch_function_on():  # what is computed again in it is seen
+            torch.autograd.backward(roots, seeds, keep, create, inputs=chosen)
+    except BaseException:
+        for leaf, before in state.met.values():
+            leaf.grad = before
+        raise
     if state.depth == 1:
         met, state.met = state.met, {}
         # FSDP shows its shards again when a backward has ended: those of the first one are met only now.
@@ -157,6 +164,10 @@ def _sum_shares(leaves: list[tuple[Tensor, Tensor | None]], create: bool, comm: 
     """Gradients of one dtype in one sum over ranks; 16-bit ones in float32."""
     groups: dict[Any, list[tuple[Tensor, Tensor | None]]] = {}
     for leaf, before in leaves:
+        if leaf.grad is not None and leaf.grad.layout != torch.strided:
+            raise ValueError(
+                "a sparse gradient cannot be summed over ranks: make the layer with sparse=False (dgcl)"
+            )
         groups.setdefault((leaf.dtype, leaf.device), []).append((leaf, before))
     for (dtype, _), members in groups.items():
         wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -51,7 +51,7 @@ def drawn(call: Call) -> Any:
         if call.writes:
             own._local.copy_(local)
             return own
-        return rows(local, space, own._axis)
+        return rows(local.detach().requires_grad_(out.requires_grad), space, own._axis)
     args, kwargs = all_rows(call)
     return replicated(_drawn_together(space.comm, lambda: call.func(*args, **kwargs)))
 
@@ -64,7 +64,9 @@ def dropout(call: Call) -> Any:
     if not training or p == 0:
         return own
     space, axis = own._space, own._axis
-    if own.numel() > MOST_DRAWN or own.device.type != "cpu":
+    if p == 1:
+        out = own._local * 0.0
+    elif own.numel() > MOST_DRAWN or own.device.type != "cpu":
         _say_hash(space.comm)
         local = own._local.movedim(axis, 0)
         number = next_call(space.comm, p)

@@ -51,6 +51,8 @@ def become(table: Any, space: Space, place: int) -> Rows | None:
         or table.requires_grad
         or isinstance(table, torch.nn.Parameter)
         or not has_one_owner(table)
+        or not table.untyped_storage().resizable()  # NumPy's
+        or hasattr(table, "dgcl_whole")  # a buffer, which checkpoints have whole
         or table.dim() < -place
         or table.shape[place] != space.size
     ):

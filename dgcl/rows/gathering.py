@@ -12,6 +12,12 @@ from dgcl.rows.tensor import Rows, mapped, replicated, tensors_in
 
 _log = logging.getLogger("dgcl")
 
+#: Functions that give views on one device, which must not be written into where they are copies.
+_VIEWS = set(
+    str.split(
+        "narrow select diagonal unfold squeeze split chunk unbind tensor_split view reshape flatten t T"
+    )
+)
 #: Elements of all calls at one place from which they are warned of.
 _WARN = 10**7
 
@@ -26,7 +32,11 @@ def gathered(call: Call) -> Any:
     """
     args, kwargs = all_rows(call)
     if not call.writes:
-        return replicated(call.func(*args, **kwargs))
+        out = replicated(call.func(*args, **kwargs))
+        if call.name in _VIEWS:
+            for each in tensors_in((out,)):
+                each.dgcl_copied = True  # type: ignore[attr-defined]
+        return out
     changed = args[0].clone()
     call.func(changed, *args[1:], **kwargs)
     return write(call.args[0], changed)

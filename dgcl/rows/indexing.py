@@ -85,13 +85,17 @@ def getitem(call: Call) -> Any:
     if simple and type(at) is int and not ends:
         if not -space.size <= at < space.size:
             raise IndexError(f"index {at} is out of bounds for dimension {axis} with size {space.size}")
-        row = space.fetch(local.movedim(axis, 0), torch.tensor([at]))[0]
-        return replicated(row[tuple(others)])
+        row = replicated(space.fetch(local.movedim(axis, 0), torch.tensor([at]))[0][tuple(others)])
+        row.dgcl_copied = True  # on one device a view
+        return row
     numbers = _numbers(at, space) if simple else None
     if numbers is None or numbers.dim() != 1:
         return gathered(call.of(as_ids(own), index))
     places, part = space.taken(numbers)
-    return rows(pick(local, places.to(local.device)), part, new, ends)
+    out = rows(pick(local, places.to(local.device)), part, new, ends)
+    if isinstance(at, slice):
+        out.dgcl_copied = True  # type: ignore[attr-defined]
+    return out
 
 
 def _numbers(at: Any, space: Space) -> Tensor | None:
@@ -153,7 +157,9 @@ def select(call: Call) -> Any:
     dim %= max(own.dim(), 1)
     if call.name == "index_select" and index.dim() == 1:
         return getitem(Call(_getitem, "__getitem__", (own, (*[_ALL] * dim, index)), {}, call.first))
-    if type(own) is Rows and dim != own._axis and not own._ends and index.dim() == own.dim():
+    others = [at for at in range(own.dim()) if at != dim]
+    fits = index.dim() == own.dim() and all(index.shape[at] == own.shape[at] for at in others)
+    if type(own) is Rows and dim != own._axis and not own._ends and fits:
         place = own._axis - own.dim()
         index = fitting(as_ids(index), own._space, place)
         return rows(torch.take_along_dim(own._local, index, dim), own._space, own._axis)
@@ -170,6 +176,11 @@ def embedding(call: Call) -> Any:
     if type(table) is Rows:
         return getitem(Call(_getitem, "__getitem__", (table, numbers), {}, call.first))
     ids = as_ids(numbers)
+    _, _, _, max_norm, _, by_freq, sparse = call.bound(
+        "input weight padding_idx max_norm norm_type by_freq sparse"
+    )
+    if max_norm is not None or by_freq or call.kwargs.get("scale_grad_by_freq") or sparse:
+        return gathered(call)
     rest = {key: each for key, each in call.kwargs.items() if key not in ("input", "weight")}
     return rows(call.func(ids._local, plain(table), *call.args[2:], **rest), ids._space, ids._axis)
 
@@ -193,6 +204,8 @@ def setitem(call: Call) -> Any:
         kept = own._local[tuple(entries)].dim() - sum(isinstance(each, slice) for each in before)
         call.func(own._local, tuple(entries), _given(value, space, kept))
         return follow(own)
+    if any(isinstance(each, (Tensor, list)) for each in rest):
+        return gathered(call)
     kept = own._local[(slice(0, 0), *rest)].dim()
     if is_mask and head.dim() == 1:
         which = fitting(head, space, -1)

@@ -42,7 +42,10 @@ def reduction(call: Call) -> Any:
     dim = kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else _DEFAULT.get(name)))
     if isinstance(dim, (bool, Tensor, torch.dtype)):
         dim = None
-    keep = bool(kwargs.get("keepdim", next((each for each in args[2:] if each is True), False)))
+    flags = [each for each in args[2:] if isinstance(each, bool)]
+    if name in ("var", "std"):  # the first one is "unbiased"
+        flags = flags[1:]
+    keep = bool(kwargs.get("keepdim", any(flags)))
     if dim is None and "softm" in name:
         dim = 0 if first.dim() in (0, 1, 3) else 1
         args, kwargs = args[:1], {**kwargs, "dim": dim}
@@ -61,9 +64,11 @@ def reduction(call: Call) -> Any:
         return gathered(call)
     if name not in _ANY_TYPE and not local.is_floating_point():
         return gathered(call)
-    out = rule(call, local, dims)
+    narrow = local.dtype if local.dtype in (torch.float16, torch.bfloat16) else None
+    out = rule(call, local.float() if narrow else local, dims)  # as torch sums 16-bit numbers
     if out is NotImplemented:
         return gathered(call)
+    out = out.to(narrow) if narrow and out.is_floating_point() else out
     if name in _ALONG:
         return rows(out, first._space, axis)
     return replicated(out if keep else out.squeeze(dims))

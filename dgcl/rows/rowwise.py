@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import OrderedDict
+import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,16 +19,15 @@ from torch import Tensor
 from dgcl.ranks.torch_private import torch_function_on
 from dgcl.rows.calls import Call
 from dgcl.rows.space import Space
-from dgcl.rows.sums import fitting
+from dgcl.rows.sums import fitting, state_of
 from dgcl.rows.tensor import Rows, mapped, plain, rows, tensors_in
 
 _ROWS = 7
 _PARTS = torch.tensor([5, 0, 3]), torch.tensor([2]), torch.tensor([6, 1, 4, 2, 2])
 
-#: By a way of calling the dimensions at which results have rows; None: not row by row. Ranks that are threads learn
-#: alike.
-_learnt: OrderedDict[Any, Any] = OrderedDict()
+#: Ways of calling that are remembered; and numbers of a tensor beside rows that decide over a way.
 _MOST = 4096
+_turn = threading.Lock()  # a trial may draw from the generator that ranks as threads share
 
 
 def tried(call: Call, *, gradients: bool = False) -> Any:
@@ -41,11 +41,16 @@ def tried(call: Call, *, gradients: bool = False) -> Any:
     space = call.first._space
     if not all(each._space.same(space) for each in matches):
         return NotImplemented
-    key = call.func, *_signature(call.args), *_signature(call.kwargs.items())
+    learnt = state_of(space.comm).learnt
     try:
-        axes = _learnt[key] if key in _learnt else _learn(key, call, gradients)
+        key = call.func, *_signature(call.args), *_signature(call.kwargs.items())
+        if key not in learnt:
+            learnt[key] = _learn(call, gradients)
     except TypeError:  # arguments without a hash
         return NotImplemented
+    axes = learnt[key]
+    while len(learnt) > _MOST:
+        learnt.popitem(last=False)
     if axes is None:
         return NotImplemented
     return _marked(call.func(*mapped(_local, call.args), **mapped(_local, call.kwargs)), axes, space)
@@ -65,11 +70,15 @@ def _signature(values: Any) -> tuple[Any, ...]:
     """What a call depends on besides the values of its tensors."""
     out: list[Any] = []
     for value in values:
-        if isinstance(value, Tensor):
+        if type(value) is Rows:
             shape: list[Any] = list(value.shape)
-            if type(value) is Rows:
-                shape[value._axis] = "rows"
+            shape[value._axis] = "rows"
             out.append((value.dtype, *shape))
+        elif isinstance(value, Tensor):
+            counts = not (value.is_floating_point() or value.is_complex())
+            if counts and value.numel() > _MOST:
+                raise TypeError("numbers decide, and are many")
+            out.append((value.dtype, *value.shape, str(value.tolist()) if counts else ""))
         elif isinstance(value, (tuple, list)):
             out.append((type(value), *_signature(value)))
         else:
@@ -79,27 +88,24 @@ def _signature(values: Any) -> tuple[Any, ...]:
     return tuple(out)
 
 
-def _learn(key: Any, call: Call, gradients: bool) -> Any:
+def _learn(call: Call, gradients: bool) -> Any:
+    """At which dimensions the results of a call have rows; None: it does not work row by row."""
+    plain_ones: list[Tensor] = []
+
     def run(part: Tensor | None) -> Any:
-        fake = functools.partial(_drawn, part=part, place=itertools.count())
+        fake = functools.partial(_drawn, part=part, place=itertools.count(), plain_ones=plain_ones)
         return call.func(*mapped(fake, call.args), **mapped(fake, call.kwargs))
 
-    hash(key)
-    try:
-        with torch.no_grad():
-            axes = _axes(run(None), [run(part) for part in _PARTS])
-        if (
-            gradients
-            and axes is not None
-            and _axes(_slopes(call, axes, None), [_slopes(call, axes, p) for p in _PARTS]) is None
-        ):
-            axes = None
-    except Exception:
-        axes = None
-    _learnt[key] = axes
-    while len(_learnt) > _MOST:
-        _learnt.popitem(last=False)
-    return axes
+    with _turn, torch.random.fork_rng([]), warnings.catch_warnings(action="ignore"):
+        try:
+            with torch.no_grad():
+                axes = _axes(run(None), [run(part) for part in _PARTS])
+            if gradients and axes is not None:
+                slopes = [_slopes(call, axes, part) for part in (None, *_PARTS)]
+                axes = axes if _axes(slopes[0], slopes[1:]) is not None else None
+        except Exception:
+            return None
+    return None if any(each._version for each in plain_ones) else axes  # it writes into what is beside rows
 
 
 def _slopes(call: Call, axes: Any, part: Tensor | None) -> tuple[Tensor, ...]:
@@ -107,7 +113,7 @@ def _slopes(call: Call, axes: Any, part: Tensor | None) -> tuple[Tensor, ...]:
     place, leaves = itertools.count(), list[Tensor]()
 
     def fake(value: Tensor) -> Tensor:
-        out = _drawn(value, part, place)
+        out = _drawn(value, part, place, [])
         if type(value) is Rows and out.is_floating_point():
             leaves.append(out.requires_grad_())
         return out
@@ -146,17 +152,23 @@ def _axes(one: Any, several: list[Any]) -> Any:
     return None
 
 
-def _drawn(value: Tensor, part: Tensor | None, place: Any) -> Tensor:
-    """Random rows of the shape of a rank's, the same on every rank; of other tensors a copy."""
+def _drawn(value: Tensor, part: Tensor | None, place: Any, plain_ones: list[Tensor]) -> Tensor:
+    """Random rows of the shape of a rank's, the same on every rank, small and large ones; of other tensors others."""
+    generator = torch.Generator().manual_seed(next(place))
     if type(value) is not Rows:
-        return plain(value).detach().clone()
+        out = plain(value).detach().clone()
+        if out.is_floating_point():
+            out = out + torch.rand(out.shape, generator=generator).to(out.device, out.dtype)
+        plain_ones.append(out)
+        return out
     shape = list(value._local.shape)
     shape[value._axis] = _ROWS
-    numbers = torch.rand(shape, generator=torch.Generator().manual_seed(next(place)), dtype=torch.float64)
+    numbers = torch.rand(shape, generator=generator, dtype=torch.float64)
     if value.dtype == torch.bool:
         numbers = numbers > 0.5
     elif value.is_floating_point() or value.is_complex():
-        numbers = numbers * 4 - 2
+        scale = torch.tensor([1.0, 30.0, 0.01, 3.0, 1e3, 1.0, 0.1], dtype=torch.float64)
+        numbers = (numbers * 4 - 2) * scale.view([-1 if at == value._axis else 1 for at in range(len(shape))])
     else:
         numbers = numbers * 5
     out = numbers.to(value.device, value.dtype)
@@ -201,8 +213,7 @@ def _on_local(function: Callable[..., Any]) -> Callable[..., Any]:
         space, axis = first._space, first._axis
 
         def fit(value: Tensor) -> Any:
-            here = value.dim() > axis and value.shape[axis] == space.size
-            return fitting(value, space, axis - value.dim()) if here else plain(value)
+            return fitting(value, space, axis - value.dim()) if type(value) is Rows else plain(value)
 
         return mapped(
             lambda each: rows(each, space, axis), function(*mapped(fit, args), **mapped(fit, kwargs))

@@ -41,9 +41,15 @@ def _seen(call: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[.
                 break
         else:
             return call(self, *args, **kwargs)
+        buffers = [*self.buffers()] if isinstance(self, torch.nn.Module) else []
+        before = [(buffer, buffer._version, buffer.clone()) for buffer in buffers]
         with unseen():
             this = Call(_Bound(call, self), name_of(self), args, kwargs, each)
             out = tried(this, gradients=True)
+            for buffer, version, value in before:
+                if buffer._version != version:  # statistics of some rows
+                    buffer.copy_(value)
+                    out = NotImplemented
         if out is NotImplemented:
             raise RuntimeError(
                 f"{this.name} was given rows that are shared out over ranks, and torch does not show what it does: its"
@@ -61,12 +67,13 @@ class _Bound:
 
     def __init__(self, call: Callable[..., Any], owner: Any) -> None:
         self.call, self.owner = call, owner
+        self._key = id(owner), getattr(owner, "training", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(self.owner, *args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Bound) and self.owner is other.owner
+        return isinstance(other, _Bound) and self._key == other._key
 
     def __hash__(self) -> int:
-        return id(self.owner)
+        return hash(self._key)

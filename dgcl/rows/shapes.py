@@ -88,7 +88,7 @@ def moved(call: Call) -> Any:
     squeezes = call.name == "squeeze"
     if squeezes and own._space.size == 1:
         return gathered(call)
-    if not own._ends or own._ends in PAIRS:
+    if not squeezes and (not own._ends or own._ends in PAIRS):
         matches = tried(call.of(as_ids(own), *call.args[1:], **call.kwargs))
         return gathered(call) if matches is NotImplemented else matches
     sizes = [min(size, 2) if squeezes else 2 for size in own.shape]

@@ -98,10 +98,13 @@ class Space:
         Collective when it is new.
         """
         kept = holder.__dict__.setdefault("_subsets", {})
+        now = getattr(holder, "_local", mask)._version
         version, _, space = kept.get(id(self), (-1, None, None))
-        if version != mask._version or space is None:
+        if version != now or space is None:
+            if len(kept) > 8:  # those of spaces that are gone
+                kept.clear()
             space = Space(self.comm, ("some", self.root), self.keys[mask], ends=self.ends)
-            kept[id(self)] = mask._version, self, space
+            kept[id(self)] = now, self, space
         return space
 
     def taken(self, ids: Tensor) -> tuple[Tensor, Space]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,12 +23,14 @@ class State:
         shards: Their parameters of which FSDP gives each rank a part.
         gather_limit: Elements up to which all rows are gathered.
         sites: Places of calls that were reported for gathering.
+        learnt: By a way of calling a function the dimensions at which its results have rows; None: not row by row.
     """
 
     def __init__(self, gather_limit: int = 10**7) -> None:
         self.depth, self.gather_limit = 0, gather_limit
         self.met: dict[int, tuple[Tensor, Tensor | None]] = {}
         self.sites: dict[Any, int] = {}
+        self.learnt: OrderedDict[Any, Any] = OrderedDict()
         self.models: WeakKeyDictionary[torch.nn.Module, None] = (
             WeakKeyDictionary()
         )  # in the same order on all ranks

@@ -59,8 +59,8 @@ _KINDS: list[tuple[Rule, str]] = [
     (drawing.dropout, "dropout dropout_"),
     (
         drawing.drawn,
-        """rand_like randn_like randint_like bernoulli bernoulli_ normal_ uniform_ random_ exponential_ geometric_"
-        " log_normal_
+        """rand_like randn_like randint_like bernoulli bernoulli_ normal_ uniform_ random_ exponential_ geometric_
+        log_normal_
         cauchy_ multinomial normal poisson binomial alpha_dropout feature_dropout feature_alpha_dropout dropout1d
         dropout2d dropout3d rrelu gumbel_softmax native_dropout""",
     ),
@@ -77,14 +77,14 @@ _KINDS: list[tuple[Rule, str]] = [
     (leaving.contains, "__contains__"),
     (
         leaving.out_of_torch,
-        """numpy tolist item __array__ __bool__ __int__ __float__ __index__ __complex__ __format__ is_nonzero equal"
-        " allclose
+        """numpy tolist item __array__ __bool__ __int__ __float__ __index__ __complex__ __format__ is_nonzero equal
+        allclose
         is_same_size""",
     ),
     (
         leaving.refused,
-        """data_ptr const_data_ptr storage untyped_storage __dlpack__ __dlpack_device__ share_memory_ set_ resize_"
-        " resize_as_
+        """data_ptr const_data_ptr storage untyped_storage __dlpack__ __dlpack_device__ share_memory_ set_ resize_
+        resize_as_
         as_strided as_strided_ pin_memory __cuda_array_interface__ to_mkldnn _make_dual _unpack_dual""",
     ),
 ]

@@ -77,6 +77,8 @@ def rows(local: Tensor, space: Space, axis: int = 0, ends: str | None = None) ->
         Rows, size, dtype=local.dtype, device=local.device, requires_grad=local.requires_grad
     )
     out._local, out._space, out._axis, out._ends = local, space, axis, ends
+    if local.requires_grad and local.is_leaf:
+        local.dgcl_rows = True  # type: ignore[attr-defined]  # its gradient is complete
     return out  # type: ignore[no-any-return]
 
 
