@@ -6,7 +6,7 @@ when a machine is asked for by its name.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, update_wrapper
 from types import MappingProxyType
 
 from dgcl.topology.model import Topology, with_model
@@ -47,7 +47,7 @@ def _machine(node: Callable[[int], Topology], num_machines: int = 1) -> Topology
 #: Every machine by its name; called with a number of machines, they are joined by their network: ``dgx1x2``.
 NODES: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {
-        node.__name__: partial(_machine, node)
+        node.__name__: update_wrapper(partial(_machine, node), node)
         for node in (
             nvidia.dgx1,
             nvidia.dgx1_edr,

@@ -96,6 +96,7 @@ def test_presets_are_listed_as_on_their_page(run: Run):
     presets = run("topo", "list", "--json").json["presets"]
     lines = run("topo", "list").out.splitlines()
     assert len(lines) == len(presets) + 3
+    assert presets[0]["what"].startswith("NVIDIA DGX-1 with eight V100")
     for each in presets:
         (line,) = (line for line in page if line.startswith(f"| `{each['preset']}` |"))
         assert each["preset"] == "gh200" or each["rates"].split(" on ")[0].split(",")[0] in line
