@@ -195,7 +195,10 @@ def test_every_import_is_of_a_declared_package():
     """An environment without our developers' tools has what the code imports, at the latest with an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *(line for name in ("dgl", "pyg", "viz") for line in extras[name])]
+    wanted = [
+        *project["dependencies"],
+        *(line for name in ("dgl", "pyg", "viz", "kaminpar") for line in extras[name]),
+    ]
     packages = {re.match(r"[\w-]+", line)[0] for line in wanted}  # type: ignore[index]
     known = {"dgcl", *sys.stdlib_module_names}
     known |= {name for package in packages for name in IMPORTS.get(package, [package])}

@@ -267,17 +267,13 @@ class GATConv(_Attention):
     Parameters ``lin.weight``, ``att_src``, ``att_dst``, ``bias``, with ``edge_dim`` ``lin_edge.weight`` and
     ``att_edge``, with ``residual`` ``res.weight``.
 
-    Args:
-        in_channels, out_channels: Widths of rows; of the result for each head.
-        heads: Of attention.
-        concat: They stand side by side in the result (True); or their mean.
-        negative_slope: Of the leaky rectifier (0.2).
-        dropout: Probability of a weight to be dropped, by edge and head, the same on any number of ranks (0).
-        add_self_loops: Every vertex has one self loop, in place of those that the graph has (True).
-        edge_dim: Width of rows of edges (None: there are none).
-        fill_value: Rows of self loops: a number, a tensor, or the "mean" or "add" of the vertex's other edges ("mean").
-        bias: Add a bias (True).
-        residual: Add a product of the vertex's own row (False).
+    Options, as PyG names them: ``in_channels`` and ``out_channels``, widths of rows, and of the result for each
+    head; ``heads``; ``concat``, they stand side by side in the result (True), or their mean; ``negative_slope`` of
+    the leaky rectifier (0.2); ``dropout``, the probability of a weight to be dropped, by edge and head, the same on
+    any number of ranks (0); ``add_self_loops``, every vertex has one self loop, in place of those that the graph has
+    (True); ``edge_dim``, the width of rows of edges (None: there are none); ``fill_value``, rows of self loops: a
+    number, a tensor, or the "mean" or "add" of the vertex's other edges ("mean"); ``bias``, add one (True);
+    ``residual``, add a product of the vertex's own row (False).
     """
 
     scores = staticmethod(gat)
@@ -293,11 +289,8 @@ class GATConv(_Attention):
 class GATv2Conv(_Attention):
     """Graph attention that ranks neighbours for each vertex anew: PyG's ``GATv2Conv`` (Brody et al., 2022).
 
-    Parameters of ``lin_l``, ``lin_r``, ``att``, ``bias``, ``lin_edge.weight``, ``res.weight``. Arguments are those of
-    :class:`GATConv`, and
-
-    Args:
-        share_weights: ``lin_r`` is ``lin_l`` (False).
+    Parameters of ``lin_l``, ``lin_r``, ``att``, ``bias``, ``lin_edge.weight``, ``res.weight``. Options are those of
+    :class:`GATConv`, and ``share_weights``: ``lin_r`` is ``lin_l`` (False).
     """
 
     scores = staticmethod(gatv2)
@@ -309,12 +302,9 @@ class TransformerConv(_Attention):
     """Attention by dot products: PyG's ``TransformerConv`` (Shi et al., 2021).
 
     Parameters of ``lin_query``, ``lin_key``, ``lin_value``, ``lin_skip``, ``lin_edge.weight`` and ``lin_beta.weight``.
-    Arguments are ``in_channels``, ``out_channels``, ``heads``, ``concat``, ``dropout``, ``edge_dim`` and ``bias`` of
-    :class:`GATConv`, and
-
-    Args:
-        beta: Weigh the vertex's own row and the result against each other (False).
-        root_weight: Add a product of the vertex's own row (True).
+    Options are ``in_channels``, ``out_channels``, ``heads``, ``concat``, ``dropout``, ``edge_dim`` and ``bias`` of
+    :class:`GATConv`; ``beta``, weigh the vertex's own row and the result against each other (False);
+    ``root_weight``, add a product of the vertex's own row (True).
     """
 
     scores = staticmethod(transformer)

@@ -60,7 +60,7 @@ def edge_files(folder: str | os.PathLike[str]) -> EdgeStream:
             yield [as_ids(arrays[name], f"{path}: {name}") for name in ("sources", "heads", "ids")]
 
     if not paths:
-        raise ValueError(f"{folder}: there are no part files, *.npz with sources and heads")
+        raise ValueError(f"folder must have part files, *.npz with sources and heads (got none in {folder})")
     largest = max(int(ids.max(initial=-1)) for arrays in start_pass() for ids in arrays)
     return EdgeStream(lambda: (arrays[:2] for arrays in start_pass()), largest + 1)
 

@@ -32,7 +32,7 @@ def test_any_edges_in_blocks_and_clusters_of_any_size(drawn: tuple[int, np.ndarr
 @named(
     "arrays, message",
     {
-        "no-files": (None, "there are no part files"),
+        "no-files": (None, "folder must have part files"),
         "a-graph": ({"indptr": [0, 1], "indices": [0]}, r"0.npz: is no part file"),
         "floats": ({"sources": [0.5], "heads": [9]}, "0.npz: sources must hold integers"),
         "lengths": ({"sources": [0, 1], "heads": [9]}, r"as many sources as destinations \(got 2 and 1\)"),
