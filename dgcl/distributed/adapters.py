@@ -1,6 +1,6 @@
-"""Layers of PyG in one device's view: rows are opened at the layer's door, its result is closed by its contract.
+"""Layers of PyG in one device's view: arguments become this rank's tensors, the result becomes rows of its vertices.
 
-Inside, everything is this rank's and plain: today's exchange (:mod:`dgcl.distributed.messages`) and PyG's own
+Inside, everything is this rank's and plain: the exchange (:mod:`dgcl.distributed.messages`) and PyG's own
 kernels. A call that cannot be opened (edges that the script made, results that are several) runs PyG's own code on
 the rows themselves, which is exact and slower.
 """

@@ -40,7 +40,7 @@ throw_on_data_pointer = torch._C._set_throw_on_mutable_data_ptr  # for a tensor 
 
 def has_one_owner(tensor: torch.Tensor) -> bool:
     """Whether no other tensor has the memory of a tensor that owns some."""
-    storage = tensor.untyped_storage()
+    storage = tensor.untyped_storage()  # two users: the tensor, and this handle
     return tensor._base is None and torch._C._storage_Use_Count(storage._cdata) <= 2  # type: ignore[attr-defined]
 
 

@@ -65,8 +65,7 @@ def allow(call: Call, elements: int) -> None:
         raise ValueError(
             f"{call.name} needs all rows on every rank, {elements:,} elements, and gather_limit is"
             f" {state.gather_limit:,}: write it with sums, means, maxima or products over rows, which are not"
-            f" gathered; or"
-            " raise dgcl.dispatch(data, gather_limit=...)"
+            " gathered; or raise dgcl.dispatch(data, gather_limit=...)"
         )
     if comm.world_size > 1 and comm.rank == 0:
         _report(state, call.name, elements)

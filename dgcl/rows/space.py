@@ -74,11 +74,6 @@ class Space:
     def _count(self, number: int) -> int:
         return sum(self.exchange(number))
 
-    @property
-    def is_vertices(self) -> bool:
-        """Whether its rows are all vertices, of a type."""
-        return bool(self.root[0] == "vertices")
-
     def same(self, other: Space) -> bool:
         """Whether two spaces have the same rows on every rank. Collective for two that were made apart."""
         if self is other:

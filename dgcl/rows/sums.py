@@ -31,9 +31,8 @@ class State:
         self.met: dict[int, tuple[Tensor, Tensor | None]] = {}
         self.sites: dict[Any, int] = {}
         self.learnt: OrderedDict[Any, Any] = OrderedDict()
-        self.models: WeakKeyDictionary[torch.nn.Module, None] = (
-            WeakKeyDictionary()
-        )  # in the same order on all ranks
+        # A dictionary, and no set: all ranks go through the models in one order.
+        self.models: WeakKeyDictionary[torch.nn.Module, None] = WeakKeyDictionary()
         self.shards: list[Tensor] = []
 
 

@@ -60,9 +60,8 @@ _KINDS: list[tuple[Rule, str]] = [
     (
         drawing.drawn,
         """rand_like randn_like randint_like bernoulli bernoulli_ normal_ uniform_ random_ exponential_ geometric_
-        log_normal_
-        cauchy_ multinomial normal poisson binomial alpha_dropout feature_dropout feature_alpha_dropout dropout1d
-        dropout2d dropout3d rrelu gumbel_softmax native_dropout""",
+        log_normal_ cauchy_ multinomial normal poisson binomial alpha_dropout feature_dropout
+        feature_alpha_dropout dropout1d dropout2d dropout3d rrelu gumbel_softmax native_dropout""",
     ),
     (leaving.in_place, "zero_ fill_ detach_ requires_grad_ requires_grad="),
     (leaving.grad, "grad"),
@@ -78,14 +77,12 @@ _KINDS: list[tuple[Rule, str]] = [
     (
         leaving.out_of_torch,
         """numpy tolist item __array__ __bool__ __int__ __float__ __index__ __complex__ __format__ is_nonzero equal
-        allclose
-        is_same_size""",
+        allclose is_same_size""",
     ),
     (
         leaving.refused,
         """data_ptr const_data_ptr storage untyped_storage __dlpack__ __dlpack_device__ share_memory_ set_ resize_
-        resize_as_
-        as_strided as_strided_ pin_memory __cuda_array_interface__ to_mkldnn _make_dual _unpack_dual""",
+        resize_as_ as_strided as_strided_ pin_memory __cuda_array_interface__ to_mkldnn _make_dual _unpack_dual""",
     ),
 ]
 _RULES = {name: rule for rule, names in _KINDS for name in names.split()}
