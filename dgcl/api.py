@@ -19,7 +19,6 @@ from dgcl.ranks.freed_memory import keep_freed_memory
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import as_group, make_default_group
 from dgcl.ranks.threads import report_crowding
-from dgcl.ranks.warned import warn_of_own_sums
 from dgcl.topology.checks import check_flag, check_number
 
 if TYPE_CHECKING:
@@ -242,10 +241,9 @@ def collect(
 
     if isinstance(rows, OneDevice) and file is None:
         return collected(rows)
-    comm = given_or_current(comm)
-    warn_of_own_sums(comm)
-    if hasattr(rows, "stores"):
+    if hasattr(rows, "stores") or hasattr(rows, "view"):
         from dgcl.frameworks.dispatch import collect_data
 
-        return collect_data(comm, rows, dst, file)
+        return collect_data(rows)
+    comm = given_or_current(comm)
     return comm.collect(rows, dst, file=file)

@@ -21,7 +21,6 @@ from dgcl.program.exchange import HALO, Exchange
 from dgcl.program.layout import Layout, layout_of, layout_of_vertices
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors, untransformed
-from dgcl.ranks.warned import warn_of_own_sums
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.transport.base import HoldsTransports, Transport
 from dgcl.transport.describe import describe_channels
@@ -66,7 +65,6 @@ class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
         offloads: Of this communicator that are open; :meth:`memory` reports them.
         side_transports: What moves their rows.
         windows: In which sums and means take halo rows (strategy "windows:W"); None: all at once.
-        message_edges: ``(2, E)`` of which a distributed model is making messages, and their exchange; None otherwise.
     """
 
     def __init__(
@@ -101,8 +99,6 @@ class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
         self.rounding = transport if isinstance(transport, Rounding) else Rounding(transport, self._programs)
         self._num_local = {number: program.num_local for number, program in self._programs.items()}
         self._halo, self._dropout_calls = self._numbers[HALO], 0
-        self.message_edges: tuple[Tensor, str] | None = None
-        self.dispatched: Any = {}, {}  # by dgcl.dispatch: kinds of rows by store and name, and where they are
         self.end_ids: Mapping[str, tuple[Tensor, Tensor]] = {}  # of edges, by the exchange of their type
         self.windows: HaloWindows | None = None
         self.offloads: WeakSet[Any] = WeakSet()
@@ -296,7 +292,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
             ValueError: This rank does not have all in-edges of its vertices (``edges`` is not "head").
         """
         from dgcl.frameworks import local_graph
-        from dgcl.frameworks.edge_sets import remembered
+        from dgcl.rows.edge_sets import remembered
 
         self.require_current("local_graph")
         self.require_neighbourhoods("local_graph")
@@ -375,7 +371,6 @@ class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
 
     def close(self) -> None:
         """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
-        warn_of_own_sums(self, closing=True)
         self.end(self.failure)
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:

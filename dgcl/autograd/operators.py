@@ -136,8 +136,6 @@ def sum_operator(tensor: Tensor, comm: int, name: str) -> Tensor:
 
 
 def _sum(comm: Exchanging, tensor: Tensor, name: str) -> Tensor:
-    if "norm" not in name.lower():  # sync_gradients knows by it whether a loss took part
-        comm.control.last_sum = name
     with comm.collective(name):
         return all_reduce_sum(comm.control, tensor, name)
 

@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from dgcl.distributed.classes import subclass
+from dgcl.distributed.attention import Closed, drops, function_of
 from dgcl.distributed.messages import message_passing
+from dgcl.distributed.sums import is_sum
+from dgcl.program.exchange import HALO
+from dgcl.rows.edge_sets import EdgeSet, edge_set_of, edges_of, remember
 from dgcl.rows.space import Space
 from dgcl.rows.sums import fitting
 from dgcl.rows.tensor import PAIRS, OneDevice, Rows, mapped, plain, rows, tensors_in, unseen
@@ -61,57 +64,55 @@ _ROW_BY_ROW = (
 )
 
 
-class Closed(Exception):
-    """A call cannot be opened."""
-
-
 class Adapter:
     """Comes before the class of a distributed layer."""
 
-    dgcl_layer: type
+    dgcl_base: type
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own forward, on this rank's rows where they can be opened."""
+        layer: Any = self
         for each in tensors_in((*args, *kwargs.values())):
             if isinstance(each, OneDevice):
                 break
         else:
-            return super().forward(*args, **kwargs)  # type: ignore[misc]
-        with unseen():
-            try:
-                opened = _opened(self, args, kwargs)
-            except Closed:
-                opened = None
-        if opened is None:
             return self._as_it_is(*args, **kwargs)
-        own_args, own_kwargs, space = opened
-        out = super().forward(*own_args, **own_kwargs)  # type: ignore[misc]
+        try:
+            with unseen():
+                own_args, own_kwargs, space, layer.dgcl_edges = _opened(layer, args, kwargs)
+            layer.dgcl_expanded = {}
+            out = super().forward(*own_args, **own_kwargs)  # type: ignore[misc]
+        except Closed:
+            return self._as_it_is(*args, **kwargs)
+        finally:
+            vars(layer).pop("dgcl_edges", None)
+            vars(layer).pop("dgcl_expanded", None)
         with unseen():
-            return rows(out, space, self.node_dim % out.dim())  # type: ignore[attr-defined]
+            return rows(out, space, layer.node_dim % out.dim())
 
     def _as_it_is(self, *args: Any, **kwargs: Any) -> Any:
         """PyG's own code, on the rows themselves."""
         kind = type(self)
-        self.__class__ = kind.dgcl_layer  # type: ignore[assignment]
+        self.__class__ = kind.dgcl_base  # type: ignore[assignment]
         try:
             return self.forward(*args, **kwargs)
         finally:
             self.__class__ = kind
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        make, arguments, *state = tuple(super().__reduce_ex__(protocol))
-        return (_anew, (make, arguments), *state)
+        return _new, (type(self).dgcl_base,), self.__getstate__()  # type: ignore[attr-defined]
 
 
-def _opened(layer: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any], Space]:
-    """Arguments of this rank, and the space of the result.
+def _opened(layer: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any], Space, EdgeSet]:
+    """Arguments of this rank, the space of the result, and the set of the edges.
 
     Raises:
         Closed: They cannot be told.
     """
-    if layer._forward_hooks and layer.explain:
+    base = type(layer).dgcl_base
+    if (layer._forward_hooks and layer.explain) or (drops(layer) and function_of(base) is None):
         raise Closed
-    bound = _signature(type(layer).dgcl_layer).bind(*args, **kwargs)
+    bound = _signature(base).bind(*args, **kwargs)
     edge_index = bound.arguments.get("edge_index")
     if (
         type(edge_index) is not Rows
@@ -126,8 +127,12 @@ def _opened(layer: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[s
     if numbers is None or layer.flow != "source_to_target":
         raise Closed
     comm = edges.comm
-    if comm.sums_elsewhere and (edges.root[0] != "edges" or comm.node_types):
+    if comm.sums_elsewhere and (edges.root[0] != "edges" or comm.node_types or not is_sum(base)):
         raise Closed
+    known = edge_set_of(edge_index._local)
+    if known is None:
+        known = edges_of(comm, numbers.exchange or HALO, edges.root[0] == "edges")
+        remember(edge_index._local, known)
     spaces = numbers.spaces
     if next(iter(bound.arguments.values())) is None:  # rows of a table by their number
         raise Closed
@@ -145,7 +150,7 @@ def _opened(layer: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[s
             bound.arguments[name] = _at(value, spaces["source"])
         elif isinstance(value, (tuple, list, dict)):
             bound.arguments[name] = mapped(functools.partial(_at, space=spaces["source"]), value)
-    return bound.args, bound.kwargs, spaces["target"]
+    return bound.args, bound.kwargs, spaces["target"], known
 
 
 def _at(value: Tensor, space: Space) -> Tensor:
@@ -193,25 +198,16 @@ def adaptable(module: Module) -> bool:
     return True
 
 
-def adapt(module: Any, home: Any) -> None:
+def adapt(module: Any) -> None:
     """Give a layer that :func:`adaptable` takes its exchange and its adapter."""
-    layer: Any = type(module)
-    if issubclass(layer, Adapter):
-        module.dgcl_home = home
-        return
-    distributed: Any = subclass(message_passing, layer)
-    module.__class__ = _adapted(distributed)
-    module.dgcl_home, module.dgcl_root = home, None
+    if not isinstance(module, Adapter):
+        module.__class__ = _adapted(type(module))
 
 
 @functools.cache
-def _adapted(distributed: Any) -> type:
-    layer = distributed.dgcl_base
-    return type(layer.__name__, (Adapter, distributed), {"dgcl_layer": layer, "__module__": __name__})
+def _adapted(base: Any) -> type:
+    return type(base.__name__, (Adapter, message_passing(base)), {"__doc__": base.__doc__})
 
 
-def _anew(make: Any, arguments: Any) -> Any:
-    module: Any = make(*arguments)
-    kind: Any = type(module)
-    module.__class__ = _adapted(kind)
-    return module
+def _new(base: Any) -> Any:
+    return object.__new__(_adapted(base))

@@ -1,4 +1,4 @@
-"""Attention layers of PyG and DGL in a distributed model: what they give, without a row for each edge.
+"""Attention layers of PyG in a distributed model: what they give, without a row for each edge.
 
 :data:`ATTENTION` has a function for each class of layer. A layer takes it where it is exactly of that class and uses
 what the function covers; :func:`lacks` and :func:`_covered` say what it does not. Else it makes messages, as all other
@@ -6,47 +6,24 @@ layers do.
 """
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from dgcl.frameworks.edge_sets import edge_set_of
 from dgcl.nn.attention import attend, gat, gatv2, transformer
 from dgcl.nn.vertex_dropout import message_ids
 from dgcl.program.exchange import HALO
+from dgcl.rows.edge_sets import edge_set_of
 
 
 def _pyg(scores: Any) -> Callable[..., Tensor]:
     def attention(layer: Any, comm: Any, x: Tensor, edge_attr: Tensor | None = None) -> Tensor:
         def ids(graph: Any) -> Tensor:  # by both ends, as messages have them
-            return message_ids((torch.stack([graph.sources, graph.heads]).long(), HALO), comm)
+            return message_ids(torch.stack([graph.sources, graph.heads]).long(), comm)
 
         return attend(scores, layer, comm, x, edge_attr, ids)
-
-    return attention
-
-
-#: By what DGL's layers have theirs names that PyG's have.
-_NAMES = {
-    "lin": "fc", "lin_l": "fc_src", "lin_r": "fc_dst", "att": "attn", "att_src": "attn_l", "att_dst": "attn_r",
-    "share_weights": "share_weights", "heads": "_num_heads", "training": "training",
-}  # fmt: skip
-
-
-def _dgl(scores: Any) -> Callable[..., Tensor]:
-    def attention(layer: Any, comm: Any, x: Tensor, edge_attr: None = None) -> Tensor:
-        x = layer.feat_drop(x)
-        pyg = SimpleNamespace(**{ours: getattr(layer, theirs, None) for ours, theirs in _NAMES.items()})
-        pyg.dropout, pyg.negative_slope = layer.attn_drop.p, layer.leaky_relu.negative_slope
-        pyg.concat, pyg.lin_edge, pyg.res = True, None, None
-        pyg.bias = layer.bias if isinstance(layer.bias, Tensor) else None
-        out = attend(scores, pyg, comm, x)
-        out = out if layer.res_fc is None else out + layer.res_fc(x)
-        out = out.unflatten(1, (layer._num_heads, -1))
-        return layer.activation(out) if layer.activation else out
 
     return attention
 
@@ -56,8 +33,6 @@ ATTENTION: dict[tuple[str, str], Callable[..., Tensor]] = {
     ("torch_geometric", "GATConv"): _pyg(gat),
     ("torch_geometric", "GATv2Conv"): _pyg(gatv2),
     ("torch_geometric", "TransformerConv"): _pyg(transformer),
-    ("dgl", "GATConv"): _dgl(gat),
-    ("dgl", "GATv2Conv"): _dgl(gatv2),
 }
 
 
@@ -72,8 +47,6 @@ def lacks(layer: Any) -> str:
         return "hooks of its parts"
     if any(map(is_lazy, layer.parameters())):
         return "parameters that are not made yet"
-    if not hasattr(layer, "aggr"):  # DGL's
-        return ""
     hooks = "_propagate", "_message", "_aggregate", "_edge_update"
     if any(value for name, value in vars(layer).items() if name.startswith(hooks) and name.endswith("hooks")):
         return "hooks of messages"
@@ -89,51 +62,47 @@ def lacks(layer: Any) -> str:
     return ""
 
 
+def drops(layer: Any) -> bool:
+    """Whether a layer drops something by itself now."""
+    dropout = getattr(layer, "dropout", 0)
+    return layer.training and max(dropout if isinstance(dropout, (list, tuple)) else [dropout], default=0) > 0
+
+
+class Closed(Exception):
+    """A call of a layer cannot be opened: PyG's own code runs on the rows themselves."""
+
+
 class Attention:
-    """Comes before the class of such a layer, behind ``Distributed``."""
+    """Comes before the class of such a layer, behind ``Messages``."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer gives: by its function, where that covers this call."""
         layer: Any = self
-        covered = None if torch.compiler.is_compiling() or lacks(layer) else _covered(layer, *args, **kwargs)
+        covered = None if lacks(layer) else _covered(layer, *args, **kwargs)
         if covered is None:
+            if drops(layer):
+                raise Closed
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         attention = function_of(layer.dgcl_base)
         assert attention is not None
-        with layer.dgcl_home.unseen(True):
-            return attention(layer, *covered)
+        return attention(layer, *covered)
 
     def __repr__(self) -> str:
         why = lacks(self)
         return f"{super().__repr__()}: {f'messages, for it has {why}' if why else 'no row for each edge'}"
 
 
-def _covered(layer: Any, first: Any, second: Any, third: Any = None, *more: Any, **named: Any) -> Any:
+def _covered(layer: Any, x: Any, edge_index: Any, edge_attr: Any = None, *more: Any, **named: Any) -> Any:
     """Communicator, rows and rows of edges of a call that the layer's function covers; else None."""
-    edge_attr = named.pop("edge_attr", third) if hasattr(layer, "aggr") else None
     if any(each is not None and each is not False for each in (*more, *named.values())):
         return None
-    if not hasattr(layer, "aggr"):
-        if third is not None or type(first).__name__ != "RankGraph":
-            return None
-        comm, x = first.comm, second
-        if not layer._allow_zero_in_degree and (first.in_degrees() == 0).any():
-            return None  # which DGL says
-    else:
-        edges, x = edge_set_of(second) if isinstance(second, Tensor) else None, first
-        if edges is None or edges.sums is not None or edges.exchange != HALO:
-            return None
-        comm = edges.comm
-        if (layer.lin_edge is None) != (edge_attr is None):
-            return None
+    edges = edge_set_of(edge_index)
+    if edges is None or not edges.whole or edges.sums is not None or edges.exchange != HALO:
+        return None
+    comm = edges.comm
+    if (layer.lin_edge is None) != (edge_attr is None):
+        return None
     whole = comm.edges == "head" and not comm.node_types
     if not whole or not isinstance(x, Tensor) or x.dim() != 2 or len(x) != comm.num_owned:
         return None
     return comm, x, edge_attr
-
-
-def attending(base: type) -> type:
-    """The subclass of such a layer of DGL."""
-    from dgcl.distributed.classes import Distributed
-
-    return type(f"Distributed{base.__name__}", (Distributed, Attention, base), {})

@@ -13,10 +13,9 @@ from torch import Tensor
 from torch_geometric.utils import add_remaining_self_loops, add_self_loops, remove_self_loops
 
 from dgcl.distributed.sums import spmm
-from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of, remember
-from dgcl.nn.arguments import current
 from dgcl.nn.convolutions import Normalised
 from dgcl.ranks.tensors import beside_the_graph
+from dgcl.rows.edge_sets import EdgeSet, edge_set_of, remember
 
 
 def gcn_norm(
@@ -29,16 +28,15 @@ def gcn_norm(
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """PyG's ``gcn_norm`` of this rank's edges; kept for edges without weights that are a rank's own."""
-    edges, known = _edges_of(edge_index)
+    edges = _edges_of(edge_index)
     if edges.comm.sums_elsewhere:
         return _summed(edge_index, edge_weight, add_self_loops)
     how = (improved, add_self_loops, dtype)
-    keeps = known and edge_weight is None
+    keeps = edge_weight is None
     if keeps and how in edges.norms:
         kept, weight = edges.norms[how]
         return edge_index if kept is None else kept, weight
     with (
-        edges.messages(edge_index),
         torch.inference_mode(False),
         torch.set_grad_enabled(torch.is_grad_enabled() and not keeps),
     ):
@@ -89,21 +87,20 @@ def get_laplacian(
     num_nodes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """PyG's ``get_laplacian`` of this rank's edges. Collective."""
-    edges, _ = _edges_of(edge_index)
+    edges = _edges_of(edge_index)
     edges.comm.require_neighbourhoods("get_laplacian")
-    with edges.messages(edge_index):
-        edge_index, edge_weight = remove_self_loops(edge_index, edge_weight)
-        weight = _weights(edge_index, edge_weight, dtype)
-        sources, heads = edge_index
-        # It counts out-edges, which are on the ranks of their heads.
-        degree = edges.comm.fold(
-            weight.new_zeros(edges.num_sources).index_add(0, sources, weight), edges.exchange
-        )
-        if normalization is None:
-            return add_self_loops(edge_index, num_nodes=edges.num_owned)[0], torch.cat([-weight, degree])
-        scale = _expanded(edges, _inverse(degree, -0.5 if normalization == "sym" else -1.0))
-        weight = scale[sources] * weight * (scale[heads] if normalization == "sym" else 1.0)
-        return add_self_loops(edge_index, -weight, fill_value=1.0, num_nodes=edges.num_owned)
+    edge_index, edge_weight = remove_self_loops(edge_index, edge_weight)
+    weight = _weights(edge_index, edge_weight, dtype)
+    sources, heads = edge_index
+    # It counts out-edges, which are on the ranks of their heads.
+    degree = edges.comm.fold(
+        weight.new_zeros(edges.num_sources).index_add(0, sources, weight), edges.exchange
+    )
+    if normalization is None:
+        return add_self_loops(edge_index, num_nodes=edges.num_owned)[0], torch.cat([-weight, degree])
+    scale = _expanded(edges, _inverse(degree, -0.5 if normalization == "sym" else -1.0))
+    weight = scale[sources] * weight * (scale[heads] if normalization == "sym" else 1.0)
+    return add_self_loops(edge_index, -weight, fill_value=1.0, num_nodes=edges.num_owned)
 
 
 def _expanded(edges: EdgeSet, scale: Tensor) -> Tensor:
@@ -113,18 +110,13 @@ def _expanded(edges: EdgeSet, scale: Tensor) -> Tensor:
     return edges.expand(scale.view(getattr(torch, f"int{8 * scale.itemsize}"))).view(scale.dtype)
 
 
-_look_up = beside_the_graph(edge_set_of)
-
-
-def _edges_of(edge_index: Tensor) -> tuple[EdgeSet, bool]:
-    compiling, comm = torch.compiler.is_compiling(), current(None)
-    # Where there are several types the edges alone say which it is: a compiler must break its graph.
-    known = None if compiling and not comm.node_types else _look_up(edge_index)
-    if known is None and comm.node_types:
+def _edges_of(edge_index: Tensor) -> EdgeSet:
+    edges = edge_set_of(edge_index)
+    if edges is None:
         raise ValueError(
-            "normalisation takes edges of a type as dgcl.dispatch gave them (got edges made from those)"
+            "edge_index must be what the layer was given, to be normalised (got edges made of it)"
         )
-    return (edges_of(comm), False) if known is None else (known, not compiling)
+    return edges
 
 
 def _weights(edge_index: Tensor, edge_weight: Tensor | None, dtype: torch.dtype | None) -> Tensor:

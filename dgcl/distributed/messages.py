@@ -1,4 +1,7 @@
-"""Message passing of PyG on ranks: what a message reads at its source is exchanged at each propagate."""
+"""Message passing of PyG on ranks: what a message reads at its source is exchanged at each propagate.
+
+Everything here is this rank's and plain; :mod:`dgcl.distributed.adapters` opens rows and closes the result.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
-from torch_geometric.nn import MessagePassing
 
 from dgcl.distributed.attention import Attention, function_of
-from dgcl.distributed.classes import Distributed
 from dgcl.distributed.degrees import by_whole_degrees
-from dgcl.distributed.functional_dropout import dropping
-from dgcl.distributed.home import Home
 from dgcl.distributed.sums import is_sum, sum_messages
-from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
-from dgcl.nn.arguments import current
-from dgcl.ranks.context import context
+from dgcl.rows.edge_sets import EdgeSet, edge_set_of
 
 
 class Exchanged(NamedTuple):
@@ -39,46 +35,18 @@ class ExchangedPair(Exchanged):
     pair: Any
 
 
-class Messages(Distributed):
+class Messages:
     """Comes before a subclass of ``MessagePassing``.
 
     Attributes:
-        dgcl_exchange: The exchange of edges of which nothing is remembered.
+        dgcl_base: That class.
+        dgcl_edges: The edges of the call that runs; those that the layer makes of them are of that set, too.
+        dgcl_expanded: Rows that this call has exchanged, and what came of them.
     """
 
-    dgcl_hooks = frozenset(dir(MessagePassing))
-    dgcl_exchange: str = "halo"
-    dgcl_calls: int = 0
-
-    def _dgcl_edges(self, edge_index: Any) -> EdgeSet:
-        """The set that the edges of a call are of; edges that were changed are looked at in calls 1, 2, 4, ..."""
-        compiling = torch.compiler.is_compiling()
-        known = edge_set_of(edge_index) if isinstance(edge_index, Tensor) and not compiling else None
-        if known is None and (
-            not isinstance(edge_index, Tensor)
-            or hasattr(edge_index, "sparse_size")
-            or edge_index.layout != torch.strided
-            or len(edge_index) != 2
-        ):
-            raise ValueError(
-                f"edge_index must be a (2, E) tensor in a distributed model (got {type(edge_index).__name__}"
-                f"{f', {edge_index.layout}' if isinstance(edge_index, Tensor) else ''}): take that of dgcl.dispatch,"
-                " and no sparse matrix"
-            )
-        if self.flow != "source_to_target":  # type: ignore[attr-defined]
-            raise ValueError(
-                "flow must be 'source_to_target' in a distributed model, as a rank has all in-edges of its vertices"
-                " (got 'target_to_source'): dispatch the graph turned round, edge_index.flip(0)"
-            )
-        if known is not None:
-            return known
-        edges = edges_of(current(context.communicator or self.dgcl_home.comm), self.dgcl_exchange)
-        if not compiling and edges.comm.edges == "head":
-            self.dgcl_calls += 1
-            if not self.dgcl_calls & (self.dgcl_calls - 1):
-                with edges.messages(edge_index):
-                    edges.require(edge_index)
-        return edges
+    dgcl_base: type
+    dgcl_edges: EdgeSet
+    dgcl_expanded: dict[Any, tuple[Tensor, Tensor]]
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """PyG's templates are those of the class below."""
@@ -86,7 +54,7 @@ class Messages(Distributed):
 
 def message_passing(base: type) -> type:
     """The subclass of a ``MessagePassing`` that exchanges."""
-    members: dict[str, Any] = by_whole_degrees(base)
+    members: dict[str, Any] = {"dgcl_base": base, **by_whole_degrees(base)}
     for verb, functions in (
         ("propagate", ("message", "aggregate", "update")),
         ("edge_updater", ("edge_update",)),
@@ -95,23 +63,20 @@ def message_passing(base: type) -> type:
         sources = frozenset(
             name[:-2] for name in reads if name.endswith("_j") and name not in ("edge_index_j", "size_j")
         )
-        drops = bool(dropping(base).keys() & {*functions})
         sums = verb == "propagate" and is_sum(base)
         for name in (verb, f"_orig_{verb}", f"_jinja_{verb}"):
-            members[name] = _exchanging(getattr(base, name, getattr(base, verb)), sources, drops, sums)
+            members[name] = _exchanging(getattr(base, name, getattr(base, verb)), sources, sums)
         for name in functions:
             function = getattr(base, name)
             if pairs := sources & inspect.signature(function).parameters.keys():
                 members[name] = _as_given(function, pairs)
     bases = (Messages, base) if function_of(base) is None else (Messages, Attention, base)
-    return type(f"Distributed{base.__name__}", bases, members)
+    return type(base.__name__, bases, members)
 
 
-def _exchanging(
-    verb: Callable[..., Any], sources: frozenset[str], drops: bool, sums: bool
-) -> Callable[..., Any]:
+def _exchanging(verb: Callable[..., Any], sources: frozenset[str], sums: bool) -> Callable[..., Any]:
     def exchanged(self: Any, edge_index: Tensor, size: Any = None, **kwargs: Any) -> Any:
-        edges = self._dgcl_edges(edge_index)
+        edges = edge_set_of(edge_index) or self.dgcl_edges
         if sums and self.fuse and not self.explain and edges.comm.sums_elsewhere:
             return sum_messages(self, edge_index, kwargs)
         edges.comm.require_neighbourhoods(self.dgcl_base.__name__)
@@ -120,30 +85,26 @@ def _exchanging(
                 f"{self.dgcl_base.__name__} makes messages of normalised edges, which windows sum as they are;"
                 " build the communicator with strategy='halo'"
             )
-        sizes = (edges.num_sources, edges.num_heads)
-        known = self.dgcl_base.__module__.startswith("torch_geometric.") and not (
-            drops and self.dgcl_may_drop
-        )
-        with self.dgcl_home.unseen(True):
-            for name in sorted(kwargs.keys() & sources):  # a set has another order in each process
-                kwargs[name] = _exchange(kwargs[name], edges, self.node_dim, self.dgcl_home)
+        for name in sorted(kwargs.keys() & sources):  # a set has another order in each process
+            kwargs[name] = _exchange(kwargs[name], edges, self.node_dim, self.dgcl_expanded)
         if verb.__name__ == "propagate":
-            self.dgcl_home.expanded.clear()
-        with edges.messages(edge_index), self.dgcl_home.unseen(known):
-            return verb(self, edge_index, size=sizes, **kwargs)
+            self.dgcl_expanded.clear()
+        return verb(self, edge_index, size=(edges.num_sources, edges.num_heads), **kwargs)
 
     return exchanged
 
 
-def _exchange(value: Any, edges: EdgeSet, dim: int, home: Home) -> Any:
+def _exchange(value: Any, edges: EdgeSet, dim: int, expanded: dict[Any, tuple[Tensor, Tensor]]) -> Any:
     same = edges.num_heads == edges.num_owned  # else sources and heads are of two types
     at_sources, at_heads = value if isinstance(value, (tuple, list)) else (value, value if same else None)
     if not isinstance(at_sources, Tensor):
         return value
-    at_sources = home.expand(at_sources, edges, dim % at_sources.dim())
+    key = id(at_sources), dim
+    if key not in expanded:  # which keeps the rows, so that no others get their id
+        expanded[key] = at_sources, edges.expand(at_sources, dim % at_sources.dim())
     if isinstance(value, Tensor):
-        return Exchanged(at_sources, at_heads)
-    out = ExchangedPair(at_sources, at_heads)
+        return Exchanged(expanded[key][1], at_heads)
+    out = ExchangedPair(expanded[key][1], at_heads)
     out.pair = value
     return out
 

@@ -5,33 +5,25 @@ Rank 0 decides what goes by vertices and what by edges; each tensor is then hand
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from dgcl.build import build_comm_info
-from dgcl.frameworks.edge_sets import edge_set_of, edges_of, remember, remember_rows
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
-from dgcl.graph.typed import EdgeType, TypedGraph, within
+from dgcl.graph.typed import EdgeType, TypedGraph
 from dgcl.options import EdgeOptions
 from dgcl.ranks.context import context
 from dgcl.ranks.set_up import set_up_call
-from dgcl.ranks.tensors import beside_the_graph
 from dgcl.ranks.whole_rows import agree, dispatch_rows
-from dgcl.rows.view import as_one_device, share_generators
-from dgcl.topology.checks import check_flag
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
-
-
-_log = logging.getLogger("dgcl")
+from dgcl.rows.convert import collected
+from dgcl.rows.sums import state_of
+from dgcl.rows.tensor import OneDevice, rows
+from dgcl.rows.view import View, share_generators
 
 #: What names of PyG's own are rows of, where there are as many edges as vertices.
 _KNOWN = {"x": "vertices", "pos": "vertices", "edge_attr": "edges", "edge_weight": "edges"}
@@ -61,27 +53,24 @@ def dispatch(
     *,
     vertices: Collection[str] = (),
     edges: Collection[str] | EdgeOptions = (),
-    typed: bool = False,
     gather_limit: int = 10**7,
     **options: Any,
 ) -> Any:
-    """Partition a graph with its data, plan, connect, and give this rank its part of all of it. Collective.
+    """Partition a graph with its data, plan, connect, and give all of it in one device's view. Collective.
 
         >>> dgcl.init()
-        >>> data = dgcl.dispatch(data)                # and on with the program of one device, on this rank's rows
+        >>> data = dgcl.dispatch(data)                # and on with the program of one device
+        >>> model = dgcl.distribute(model)
 
-    Tensors with a row for each vertex (features, labels, masks) become those of this rank's vertices, tensors with a
-    row for each edge those of its edges; ``edge_index`` leads from rows [owned | halo] to owned ones. All else is
-    given whole: ids in it, as in ``train_idx`` or ``edge_label_index``, stay those of the whole graph, as
-    :func:`dgcl.fetch` takes them.
+    Tensors with a row for each vertex (features, labels, masks), or for each edge, show all rows, and each rank stores
+    those of its vertices and edges (:mod:`dgcl.rows`). All else is given whole. Every rank gets rank 0's states of the
+    generators of torch, NumPy and Python.
 
     Args:
         data: A PyG ``Data`` or ``HeteroData``, or a ``DGLGraph``, on rank 0 alone (others pass None) or on every rank.
         vertices, edges: Lists of names of tensors with a row for each vertex, or edge, where sizes leave both open.
             (A placement of edges, as "head", is the option of that name.)
-        typed: Give tensors that show one device's shape and values, and store this rank's rows
-            (:mod:`dgcl.rows`): the script's own lines then give the numbers of one device.
-        gather_limit: With ``typed`` elements up to which a function without a rule of its own gets all rows.
+        gather_limit: Elements up to which a function without a rule of its own gets all rows.
         options: As of :func:`dgcl.build_comm_info`, which makes the communicator, the current one from now on.
 
     Returns:
@@ -126,32 +115,12 @@ def dispatch(
     if schema is None:
         raise ValueError("data must be given on rank 0 (got None there)")
     comm = build_comm_info(graph if control.rank == 0 else None, **options)
-    comm.dispatched = (
-        {each[:2]: each.rows for each in schema.items},
-        {
-            "vertices": (schema.node_types, comm.layout.owned_ids, comm.layout.num_core),
-            "edges": (schema.edge_types, comm.local.edge_ids, comm.local.indptr[comm.local.num_core]),
-        },
-    )
-    whole = [
-        each.name
-        for each in schema.items
-        if isinstance(each.value, Tensor)
-        and each.value.dim()
-        and each.value.dtype in (torch.int32, torch.int64)
-    ]
-    if whole and control.rank == 0:
-        _log.warning(
-            "data: %s stay whole; ids in them are of the whole graph, as dgcl.fetch takes them",
-            ", ".join(whole),
-        )
+    comm.view = view = View(comm, schema.node_types, schema.edge_types, comm.local.edge_ids)
+    state_of(comm).gather_limit = gather_limit
+    share_generators(comm)
     own = {each[:3]: each.value for each in items}
-    handed = [each._replace(value=_rows(comm, each, own.get(each[:3]))) for each in schema.items]
-    rank_data = _GIVE[schema.framework][1](comm, schema, handed)
-    if check_flag(typed, "typed"):
-        share_generators(comm)
-        return as_one_device(rank_data, comm, gather_limit)
-    return rank_data
+    handed = [each._replace(value=_rows(view, each, own.get(each[:3]))) for each in schema.items]
+    return _GIVE[schema.framework][1](view, handed)
 
 
 def _items(
@@ -206,86 +175,40 @@ def _num_rows(data: Any, name: str, value: Any) -> int | None:
     return len(value) if value.ndim == 1 or data.__cat_dim__(name, value) == 0 else None
 
 
-def _rows(comm: Communicator, item: _Item, value: Any) -> Any:
-    """This rank's rows of an item; of no rows the whole."""
+def _rows(view: View, item: _Item, value: Any) -> Any:
+    """Rows of an item, of which this rank stores its own; of no rows the whole."""
+    comm = view.comm
     if not item.rows:
         return item.value.to(comm.device) if isinstance(item.value, Tensor) else item.value
-    types, ids, _ = comm.dispatched[1][item.rows]
-    place = types[item.store]
-    rows = dispatch_rows(comm.control, value, place[1], within(ids, *place), item.name, item.rows)
-    return remember_rows(rows.to(comm.device), comm)
+    space = view.of(item.rows, item.store)
+    own = dispatch_rows(comm.control, value, space.size, space.keys.numpy(), item.name, item.rows)
+    return rows(own.to(comm.device), space)
 
 
-def _give_data(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
-    from dgcl.frameworks.rank_data import RankData
+def _give_data(view: View, items: list[_Item]) -> Any:
+    from torch_geometric.data import Data
 
-    if comm.edges == "head":
-        edge_index = comm.local_graph("pyg", device=comm.device).edge_index
-    else:  # no numbers of rows fit: some edges end at others' vertices
-        edge_index = remember(whole_ends(comm, "").to(comm.device), edges_of(comm))
-    return RankData(
-        edge_index=edge_index, num_nodes=comm.num_owned, **{each.name: each.value for each in items}
-    )
+    size = view.vertices[""].size
+    return Data(edge_index=view.edge_index(), num_nodes=size, **{each.name: each.value for each in items})
 
 
-def whole_ends(comm: Communicator, store: str | EdgeType) -> Tensor:
-    """``(2, E)`` ids in the whole graph, within their types, of both ends of the edges that this rank sums."""
-    (nodes, *_), (edges, ids, _) = comm.dispatched[1].values()
-    local, (first, number) = comm.local, edges[store]
-    heads = np.concatenate([local.owned_ids, local.partial_ids])[local.heads]
-    ends = np.stack([local.local_ids[local.indices], heads]) // comm.grid.slices
-    mine = (ids >= first) & (ids < first + number)
-    return torch.from_numpy(ends[:, mine] - [nodes[name][:1] for name in store[::2] or ("", "")])
+def _give_hetero(view: View, items: list[_Item]) -> Any:
+    from torch_geometric.data import HeteroData
 
-
-def _give_hetero(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
-    from dgcl.frameworks.rank_data import RankHeteroData
-
-    data = RankHeteroData()
-    for name, number in _numbers(comm, schema).items():
-        data[name].num_nodes = number
-    for edge_type in schema.edge_types:
-        data[edge_type].edge_index = _edges_of_type(comm, edge_type)
+    data = HeteroData()
+    for name, space in view.vertices.items():
+        data[name].num_nodes = space.size
+    for edge_type in view.edges:
+        data[edge_type].edge_index = view.edge_index(edge_type)
     for each in items:
         (data[each.store] if each.store else data)[each.name] = each.value
     return data
 
 
-def _numbers(comm: Communicator, schema: _Schema) -> dict[str, int]:
-    """How many vertices of each type this rank owns, which the communicator gets to know."""
-    comm.node_types = schema.node_types
-    numbers = {name: comm._num_rows(name) for name in schema.node_types}
-    comm.end_ids = {
-        name: (
-            torch.from_numpy(comm.layouts[name].global_ids("local")),
-            torch.from_numpy(comm._vertices(head)[0]),
-        )
-        for name, head in (("__".join(each), each[2]) for each in schema.edge_types)
-    }
-    return numbers
+def _give_dgl(view: View, items: list[_Item]) -> Any:
+    from dgcl.frameworks.rank_graph import RankGraph
 
-
-def _edges_of_type(comm: Communicator, edge_type: EdgeType) -> Tensor:
-    """``(2, E)``: from rows [owned | halo] of the type's exchange to owned rows of the type of its heads."""
-    name = "__".join(edge_type)
-    rows, owned = (ids.numpy() for ids in comm.end_ids[name])
-    order = np.argsort(rows)
-    sources, heads = whole_ends(comm, edge_type).numpy()
-    places = order[np.searchsorted(rows, sources, sorter=order)]
-    heads = np.searchsorted(owned, heads)
-    return remember(torch.from_numpy(np.stack([places, heads])).to(comm.device), edges_of(comm, name))
-
-
-def _give_dgl(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
-    from dgcl.frameworks.rank_graph import RankGraph, only_relation, relation_of
-
-    (name, *_), (edge_type, *_) = schema.node_types, schema.edge_types
-    if "__".join(edge_type) in comm.exchanges:
-        numbers = _numbers(comm, schema)
-        relations = {each: relation_of(_edges_of_type(comm, each), each[2]) for each in schema.edge_types}
-    else:
-        numbers, relations = {name: comm.num_owned}, {edge_type: only_relation(comm)}
-    graph = RankGraph(comm, numbers, relations)
+    graph = RankGraph(view)
     for each in items:
         (graph.nodes if each.rows == "vertices" else graph.edges)[each.store].data[each.name] = each.value
     return graph
@@ -299,53 +222,13 @@ _GIVE = {
 }
 
 
-@beside_the_graph
-def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> Any:
-    """Rows of vertices and edges in the order of the whole graph, all else as ``dst`` has it. Collective."""
-    comm.require_neighbourhoods("collect(data)")
-    whole, report, (known, places) = copy(data), dict[Any, Any](), comm.dispatched
-    object.__setattr__(whole, "__class__", getattr(whole, "whole_kind", type(whole)))
-    stores, of_dgl = whole.stores, isinstance(whole.stores, dict)
-    ends = "" if of_dgl else "edge_index"
-    if not of_dgl:
-        stores = {store._key or "": store for store in stores}
-    if not places or stores.keys().isdisjoint(places["vertices"][0]):
-        raise ValueError("data must be what dgcl.dispatch gave on this communicator (got others)")
-    for key, store in stores.items():
+def collect_data(data: Any) -> Any:
+    """The whole graph with all rows, on every rank. Collective."""
+    if is_a(data, "dgcl.frameworks.rank_graph", "RankGraph"):
+        return data.whole()
+    whole = copy(data)
+    for store in whole.stores:
         for name, value in store.items():
-            if name == "num_nodes" and not of_dgl:
-                store[name] = places["vertices"][0][key][1]
-            if name == ends:
-                report[key, name] = f"edges of others on rank {comm.rank}"
-                if getattr(value if of_dgl else edge_set_of(value), "comm", None) is comm:
-                    report[key, name], store[name] = "edges", whole_ends(comm, key).t()
-                continue
-            report[key, name] = " or ".join(
-                kind
-                for kind, (types, ids, _) in places.items()
-                if known.get((key, name), kind) == kind
-                and key in types
-                and len(within(ids, *types[key])) == _num_rows(data, name, value)
-            ) or getattr(value, "shape", None)
-    problem = (
-        None
-        if file is None
-        else ValueError(f"file must be None with data: it takes one tensor (got {file!r})")
-    )
-    with comm.collective("collect"):
-        reports = agree(comm.control, problem, report)
-    for key, name in dict.fromkeys(at for theirs in reports for at in theirs):
-        kind, *others = {theirs.get((key, name), "nothing") for theirs in reports}
-        if others or kind == "vertices or edges":
-            raise ValueError(
-                f"data.{name} must have rows of vertices, of edges, or one shape on all ranks (got {kind}, {others}):"
-                " collect it by itself; edge_index must be that of dgcl.dispatch, as it came"
-            )
-        if kind in places:
-            types, ids, num_core = places[kind]
-            ids, value = within(ids, *types[key]), stores[key][name]
-            value = comm._collect("collect", value, dst, None, len(ids), ids[:num_core], types[key][1])
-            stores[key][name] = value.t() if name == ends and value is not None else value
-    if dst not in (None, comm.rank):
-        return None
-    return whole.whole(stores, places["vertices"][0]) if of_dgl else whole.cpu()
+            if isinstance(value, OneDevice):
+                store[name] = collected(value)
+    return whole.cpu()

@@ -1,22 +1,22 @@
-"""A rank's graph for DGL models of one device: rows are exchanged as messages read them.
+"""A graph of DGL in one device's view: frames show all rows, and messages read rows that ranks exchange.
 
-Its vertices are those that the rank owns, its edges all that lead to them. ``update_all`` and ``apply_edges`` run on
-the rank's block (:mod:`dgcl.frameworks.dgl_block`); what a message reads at its source comes from its owner then. So
-layers of several hops, functions of one's own and :func:`dgl.nn.functional.edge_softmax` work as they are.
+It has the vertices of the whole graph, whose rows are shared out (:mod:`dgcl.rows`). ``update_all`` and ``apply_edges``
+run on the rank's block (:mod:`dgcl.frameworks.dgl_block`), over the edges that end at its vertices; what messages read
+at sources comes from its owner then. Functions of one's own get rows, as on one device.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 import dgl
 import torch
-from dgl.core import message_passing
+from dgl.backend.pytorch import sparse
+from dgl.core import invoke_node_udf, message_passing
 from dgl.function.message import BinaryMessageFunction, CopyMessageFunction, MessageFunction
 from dgl.heterograph import reduce_dict_data
 from dgl.udf import EdgeBatch
@@ -24,35 +24,45 @@ from dgl.view import EdgeSpace
 from torch import Tensor
 
 from dgcl.frameworks.dgl_block import LocalBlock, block_of
-from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of, edges_of
 from dgcl.graph.typed import EdgeType
 from dgcl.ranks.tensors import beside_the_graph
 from dgcl.relation.local_graph import pointer
+from dgcl.rows.convert import collected
+from dgcl.rows.edge_sets import EdgeSet, edge_set_of, edges_of
+from dgcl.rows.rowwise import rowwise
+from dgcl.rows.space import Space
+from dgcl.rows.sums import fitting
+from dgcl.rows.tensor import Rows, rows, unseen
+from dgcl.rows.view import View
 
 _SIDES = {0: "u", 1: "v", 2: "e"}  # DGL's codes
 
-#: What a rank's graph takes from a graph of DGL that has its vertices alone.
+#: What a rank's graph takes from a graph of DGL that has the vertices alone.
 _OF_VERTICES = re.compile(
-    "ntypes|srctypes|dsttypes|etypes|canonical_etypes|get_etype_id|to_canonical_etype|is_homogeneous|is_block|device"
-    "|batch_size|is_multigraph|idtype|ndata|srcdata|dstdata|apply_nodes|(num|number_of)_(src_|dst_)?nodes"
+    "ntypes|srctypes|dsttypes|etypes|canonical_etypes|get_[en]type_id|to_canonical_etype|is_homogeneous|is_block|device"
+    "|batch_(size|num_nodes)|is_multigraph|idtype|nodes|ndata|srcdata|dstdata|apply_nodes"
+    "|(num|number_of)_(src_|dst_)?nodes"
 )
 
 #: In-edges of one type: their set, and they as a block, which knows the degrees of owned vertices in the whole graph.
 Relation = tuple[EdgeSet, LocalBlock]
 
+for _function in ("EdgeSoftmax", "GATHERMM"):  # the softmax of a rank's in-edges; a product for each row
+    rowwise(getattr(sparse, _function))
 
-def only_relation(comm: Any) -> Relation:
+
+def _only_relation(comm: Any) -> Relation:
     """All edges that a rank sums, of a graph of one type."""
-    local, rows = comm.local, slice(0, comm.num_owned * comm.grid.slices, comm.grid.slices)
+    local, own = comm.local, slice(0, comm.num_owned * comm.grid.slices, comm.grid.slices)
     block = block_of(
-        local.indptr, local.indices, local.num_local, local.in_degrees[rows], local.out_degrees[rows]
+        local.indptr, local.indices, local.num_local, local.in_degrees[own], local.out_degrees[own]
     )
     if comm.edges == "head":
         block.dstdata[dgl.NID] = comm.owned_ids
     return edges_of(comm), block.to(comm.device)
 
 
-def relation_of(edge_index: Tensor, name: str) -> Relation:
+def _relation_of(edge_index: Tensor, name: str) -> Relation:
     """Edges that end at vertices of a type, ascending by these, of which the set is remembered. Collective."""
     edges: Any = edge_set_of(edge_index)
     sources, heads = edge_index
@@ -65,49 +75,44 @@ def relation_of(edge_index: Tensor, name: str) -> Relation:
 
 
 class RankGraph:
-    """One rank's vertices and their in-edges, as DGL's layers and functions take a graph of one type or of several.
+    """A graph of one type or of several, as DGL's layers and functions take it.
 
-        >>> g = dgcl.dispatch(g)                         # a RankGraph with this rank's ndata and edata
+        >>> g = dgcl.dispatch(g)
         >>> out = model(g, g.ndata["feat"])              # collective
 
     Args:
-        comm: The communicator.
-        num_nodes: Owned vertices by type.
-        relations: Edges by type.
-
-    Attributes:
-        comm: The communicator.
-        ndata, edata: Rows of the owned vertices, and of the edges in the order of ``comm.dispatch_edges``; of several
-            types ``ndata`` has them by type, and ``edges[etype].data`` has those of edges.
+        view: Rows of the communicator.
     """
 
-    def __init__(
-        self, comm: Any, num_nodes: Mapping[str, int], relations: Mapping[EdgeType, Relation]
-    ) -> None:
-        self.comm, self._relations = comm, relations
-        no_edges: dict[EdgeType, Any] = {key: ([], []) for key in relations}
-        self._vertices = dgl.heterograph(no_edges, num_nodes, idtype=torch.int64, device=comm.device)
+    def __init__(self, view: View) -> None:
+        self.view, comm = view, view.comm
+        self._relations: dict[EdgeType, Relation] = {
+            key: _relation_of(view.edge_index(key)._local, key[2])
+            if comm.node_types
+            else _only_relation(comm)
+            for key in view.edges
+        }
+        no_edges: dict[EdgeType, Any] = {key: ([], []) for key in view.edges}
+        numbers = {name: space.size for name, space in view.vertices.items()}
+        self._vertices = dgl.heterograph(no_edges, numbers, idtype=torch.int64, device=comm.device)
+        # Edges have frames as the vertices of a graph of their own.
+        self._frames = {
+            key: dgl.graph(([], []), num_nodes=space.size, device=comm.device)
+            for key, space in view.edges.items()
+        }
 
-    nodes = property(lambda self: RowsByType(lambda ntype: self._vertices.nodes[ntype].data))
-    edges = property(lambda self: RowsByType(lambda etype: self._relation(etype)[1].edata))
-    edata = property(lambda self: self._relation()[1].edata)
+    edges = property(lambda self: _Edges(self))
+    edata = property(lambda self: self._frames[self._key(None)].ndata)
 
-    @property
-    def stores(self) -> dict[Any, dict[str, Any]]:
-        """Rows by type, and sets of edges under no name, as :func:`dgcl.collect` takes them."""
-        stores = {name: dict(self.nodes[name].data) for name in self.ntypes}
-        return stores | {key: {**block.edata, "": edges} for key, (edges, block) in self._relations.items()}
-
-    def whole(self, stores: Mapping[Any, dict[str, Any]], places: Mapping[str, tuple[int, int]]) -> Any:
-        """The graph of DGL with all rows, ends of edges under no name, and (first, number) of vertices by type."""
-        ends = {key: tuple(stores[key].pop("")) for key in self._relations}
-        graph = dgl.heterograph(ends, {name: number for name, (_, number) in places.items()})
-        for key, rows in stores.items():
-            (graph.edges if key in ends else graph.nodes)[key].data.update(rows)
+    def whole(self) -> Any:
+        """The graph of DGL with all rows, on every rank. Collective."""
+        ends = {key: tuple(map(collected, self.edges(etype=key))) for key in self._relations}
+        graph = dgl.heterograph(ends, {name: space.size for name, space in self.view.vertices.items()})
+        for frames, own in ((graph.nodes, self._vertices.nodes), (graph.edges, self.edges)):
+            for key in self.view.vertices if frames is graph.nodes else ends:
+                for name, value in own[key].data.items():
+                    frames[key].data[name] = collected(value)
         return graph
-
-    def __cat_dim__(self, *_: Any) -> int:
-        return 0  # as PyG's data say where a tensor's rows are
 
     def __getitem__(self, etype: Any) -> RankGraph:
         """The edges of one type and their ends, with the same rows."""
@@ -122,35 +127,46 @@ class RankGraph:
         key: EdgeType = self.canonical_etypes[self.get_etype_id(etype)]
         return key
 
+    def _space(self, end: str, etype: Any = None) -> Space:
+        """The space of edges, or of the vertices at their "source" or "target"."""
+        key = self._key(etype)
+        return self.view.edges[key] if end == "edges" else self.view.vertices[key[2 * (end == "target")]]
+
     @property
     def block(self) -> LocalBlock:
-        """The edges, from [owned | halo] rows to owned ones."""
-        self.comm.require_neighbourhoods("a message that is no row of a source times a weight")
+        """This rank's edges, from [owned | halo] rows to owned ones."""
+        self.view.comm.require_neighbourhoods("a message that is no row of a source times a weight")
         return self._relation()[1]
 
     @property
     def _graph(self) -> Any:  # DGL's edge softmax asks for it
-        if sys._getframe(1).f_locals.get("norm_by") != "dst":
-            raise ValueError(
-                "a rank's graph takes edge_softmax with norm_by='dst', update_all and apply_edges, and no dgl.ops or"
-                " dgl.reverse: out-edges of a vertex are on the ranks of their heads; dispatch the graph turned round"
-            )
         return self.block._graph
 
     def num_edges(self, etype: Any = None) -> int:
-        """How many edges lead to this rank's vertices."""
-        relations = self._relations.values() if etype is None else [self._relation(etype)]
-        return sum(block.num_edges() for _, block in relations)
+        """How many edges the whole graph has, of a type or in all."""
+        keys = self._relations if etype is None else [self._key(etype)]
+        return sum(self.view.edges[key].size for key in keys)
 
     number_of_edges = num_edges
 
     def in_degrees(self, v: Any = dgl.base.ALL, etype: Any = None) -> Any:
-        """In the whole graph."""
-        return self._relation(etype)[1].in_degrees(v)
+        """Of all vertices, or of some by their ids."""
+        return self._degrees(self._relation(etype)[1].in_degrees(), self._space("target", etype), v)
 
     def out_degrees(self, u: Any = dgl.base.ALL, etype: Any = None) -> Any:
-        """In the whole graph."""
-        return self._relation(etype)[1].out_degrees(u)
+        """Of all vertices, or of some by their ids."""
+        return self._degrees(self._relation(etype)[1].out_degrees(), self._space("source", etype), u)
+
+    def _degrees(self, local: Tensor, space: Space, vertices: Any) -> Any:
+        degrees = rows(local[: len(space.keys)], space)
+        if dgl.base.is_all(vertices):
+            return degrees
+        return int(degrees[vertices]) if isinstance(vertices, int) else degrees[vertices]
+
+    def find_edges(self, eid: Any, etype: Any = None) -> tuple[Tensor, Tensor]:
+        """Ids of the ends of edges by their ids, which may be rows of all edges."""
+        sources, targets = self.edges(etype=etype)
+        return (sources, targets) if type(eid) is Rows else (sources[eid], targets[eid])
 
     def to(self, device: Any, **kwargs: Any) -> RankGraph:
         """A copy with its edges and rows on ``device``."""
@@ -163,37 +179,32 @@ class RankGraph:
     def _with(self, change: Callable[[Any], Any]) -> RankGraph:
         graph = copy.copy(self)
         graph._vertices = change(self._vertices)
+        graph._frames = {key: change(frame) for key, frame in self._frames.items()}
         graph._relations = {key: (edges, change(block)) for key, (edges, block) in self._relations.items()}
         return graph
 
     @contextmanager
     def local_scope(self) -> Iterator[None]:
-        """Undo what is done to the frames inside; of one of several types, dropout knows rows of its edges there."""
+        """Undo what is done to the frames inside."""
         before = dict(vars(self))
-        messages: AbstractContextManager[None] = nullcontext()
         vars(self).update(vars(self.local_var()))
-        if self.comm.node_types and len(self._relations) == 1:
-            edges, block = self._relation()
-            messages = edges.messages(torch.stack(block.edges()))
         try:
-            with messages:
-                yield
+            yield
         finally:
             vars(self).update(before)
 
-    @beside_the_graph
     def apply_edges(self, func: Any, edges: Any = dgl.base.ALL, etype: Any = None) -> None:
         """As DGLGraph.apply_edges, of all edges of a type. Collective."""
         if not dgl.base.is_all(edges):
             raise dgl.DGLError("edges must be all edges on a rank's graph; give others a weight of zero")
         graph = self if etype is None else self[etype]
         if isinstance(func, MessageFunction):
-            with graph._lent(func):
-                graph.block.apply_edges(func)
-                rows = {func.out_field: graph.block.edata[func.out_field]}
+            with unseen(), graph._lent(func) as block:
+                block.apply_edges(func)
+                made = {func.out_field: rows(block.edata[func.out_field], graph._space("edges"))}
         else:
-            rows = func(graph._batch())
-        graph.edata.update(rows)
+            made = func(graph._batch())
+        graph.edata.update(made)
 
     def update_all(
         self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
@@ -209,118 +220,128 @@ class RankGraph:
         results: dict[str, list[Any]] = {}
         for etype, (message, reduce, *apply) in etype_dict.items():
             graph, number = self if etype is None else self[etype], self.get_etype_id(etype)
-            rows = graph._reduced(message, reduce, *apply or [None])
-            results.setdefault(self.canonical_etypes[number][2], []).append((rows, number))
+            name = self.canonical_etypes[number][2]
+            made = graph._reduced(message, reduce)
+            if apply and apply[0] is not None:
+                made = invoke_node_udf(
+                    self._vertices, dgl.base.ALL, name, apply[0], ndata={**graph.dstdata, **made}
+                )
+            results.setdefault(name, []).append((made, number))
         for name, of_types in results.items():
             frames, order = zip(*of_types, strict=True)
-            rows = reduce_dict_data(frames, cross_reducer, order)
+            made = reduce_dict_data(frames, cross_reducer, order)
             if getattr(reduce, "name", None) in ("max", "min"):  # as DGL does it
-                for field in [*rows] if cross_reducer else [next(iter(rows))]:
-                    rows[field] = dgl.backend.replace_inf_with_zero(rows[field])
-            self.nodes[name].data.update(rows)
+                for field in [*made] if cross_reducer else [next(iter(made))]:
+                    made[field] = dgl.backend.replace_inf_with_zero(made[field])
+            self.nodes[name].data.update(made)
             if apply_node_func is not None:
                 self.apply_nodes(apply_node_func, ntype=name)
 
-    def _reduced(self, message: Any, reduce: Any, apply: Any) -> dict[str, Tensor]:
-        """New rows of heads; maxima and minima over no edges are infinite."""
-        rows: dict[str, Tensor] = {}
-        if apply is None and self.comm.sums_elsewhere and not self.comm.node_types:
-            rows = self._sums(message, reduce)
-        if rows:
-            return rows
-        messages = None
-        if not isinstance(message, MessageFunction):
-            messages = message(self._batch())
-        with self._lent(message):
-            if messages is not None:
-                self.block.edata.update(messages)
-                name = getattr(reduce, "msg_field", None)
-                message = (
-                    dgl.function.copy_e(name, name)
-                    if name
-                    else lambda edges: {n: edges.data[n] for n in messages}
-                )
-            self.block.dstdata.update(self.dstdata)
-            rows = message_passing(self.block, message, reduce, self.block.applied(reduce, apply))
-        return rows
+    def _reduced(self, message: Any, reduce: Any) -> dict[str, Tensor]:
+        """New rows of targets; maxima and minima over no edges are infinite."""
+        messages = None if isinstance(message, MessageFunction) else message(self._batch())
+        with unseen():
+            made = {} if messages is not None else self._sums(message, reduce)
+            if not made:
+                with self._lent(message) as block:
+                    if messages is not None:
+                        space = self._space("edges")
+                        block.edata.update({name: _local(each, space) for name, each in messages.items()})
+                        name = getattr(reduce, "msg_field", None)
+                        message = (
+                            dgl.function.copy_e(name, name)
+                            if name
+                            else lambda edges: {n: edges.data[n] for n in messages}
+                        )
+                    if not hasattr(reduce, "msg_field"):  # a function of one's own reads them
+                        space = self._space("target")
+                        block.dstdata.update({n: _local(each, space) for n, each in self.dstdata.items()})
+                    made = message_passing(block, message, reduce, block.applied(reduce, None))
+            space = self._space("target")
+            return {name: rows(each, space) for name, each in made.items()}
 
     def _sums(self, message: Any, reduce: Any) -> dict[str, Tensor]:
         """Let the communicator's aggregator sum rows of sources, as they are or times a weight; nothing of others."""
+        if not self.view.comm.sums_elsewhere or self.view.comm.node_types:
+            return {}
         name, kind = (getattr(each, "name", "") for each in (message, reduce))
         if name not in ("copy_u", "u_mul_e") or kind not in ("sum", "mean", "max", "min"):
             return {}
         field, weight = getattr(message, "in_field", ""), None
         if name == "u_mul_e":
-            field, weight = message.lhs_field, self.edata[message.rhs_field].flatten()
-        return {reduce.out_field: self._relation()[0].aggregate(self.srcdata[field], kind, weight)}
+            field = message.lhs_field
+            weight = _local(self.edata[message.rhs_field], self._space("edges")).flatten()
+        own = _local(self.srcdata[field], self._space("source"))
+        return {reduce.out_field: self._relation()[0].aggregate(own, kind, weight)}
 
     @contextmanager
-    def _lent(self, function: Any) -> Iterator[None]:
+    def _lent(self, function: Any) -> Iterator[LocalBlock]:
         """Let the block have what a function of DGL's reads: rows of sources are exchanged."""
-        fields = []
+        fields, block = [], self.block
         if isinstance(function, BinaryMessageFunction):
             fields = [(function.lhs, function.lhs_field), (function.rhs, function.rhs_field)]
         elif isinstance(function, CopyMessageFunction):
             fields = [(function.target, function.in_field)]
-        with self.block.local_scope():
+        with block.local_scope():
             for side, name in fields:
                 match _SIDES.get(side, side):
                     case "u":
-                        self.block.srcdata[name] = self._relation()[0].expand(self.srcdata[name])
+                        own = _local(self.srcdata[name], self._space("source"))
+                        block.srcdata[name] = self._relation()[0].expand(own)
                     case "v":
-                        self.block.dstdata[name] = self.dstdata[name]
-            yield
+                        block.dstdata[name] = _local(self.dstdata[name], self._space("target"))
+                    case "e":
+                        block.edata[name] = _local(self.edata[name], self._space("edges"))
+            yield block
 
     def _batch(self) -> EdgeBatch:
-        """All edges, for a function of the user's; rows are exchanged when it reads them."""
-        sources, heads = self.block.edges()
-        return EdgeBatch(
-            self.block,
-            torch.arange(self.num_edges(), dtype=self.idtype, device=self.device),
-            self.canonical_etypes[0],
-            _AtEdges(lambda name: self._relation()[0].expand(self.srcdata[name]), sources),
-            self.edata,
-            _AtEdges(self.dstdata.__getitem__, heads),
-        )
+        """All edges, for a function of the user's; rows of vertices are exchanged when it reads them."""
+        sources, targets, ids = self.edges("all")
+        key = self._key(None)
+        at = _AtEdges(self.srcdata, sources), self.edata, _AtEdges(self.dstdata, targets)
+        return EdgeBatch(self, ids, key, *at)
 
     def __getattr__(self, name: str) -> Any:
         if _OF_VERTICES.fullmatch(name):
             return getattr(self._vertices, name)
         raise AttributeError(
-            f"a rank's graph has no {name!r}: it has this rank's vertices and in-edges, their rows and degrees,"
-            " graph[etype], local_scope, apply_edges, update_all and multi_update_all. Change the graph before"
-            " dgcl.dispatch (dgl.add_self_loop, ...); compute what looks at all vertices with dgcl.nn.global_sum"
+            f"a rank's graph has no {name!r}: it has vertices and edges, their rows and degrees, graph[etype],"
+            " local_scope, apply_edges, update_all and multi_update_all. Change the graph before dgcl.dispatch"
+            " (dgl.add_self_loop, ...)"
         )
 
     def __repr__(self) -> str:
-        return f"RankGraph({self.num_nodes()} of {self.comm.num_nodes} vertices, {self.num_edges()} edges)"
+        return f"RankGraph({self.num_nodes()} vertices, {self.num_edges()} edges)"
 
 
-class RowsByType(NamedTuple):
-    """What ``graph.nodes`` and ``graph.edges`` are on a rank."""
+def _local(value: Tensor, space: Space) -> Any:
+    return fitting(value, space, -value.dim())
 
-    find: Callable[[Any], Any]
 
-    def __getitem__(self, key: Any) -> EdgeSpace:
-        return EdgeSpace(self.find(key))
+class _Edges(NamedTuple):
+    """What ``graph.edges`` is."""
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        """Refuse to list ids."""
-        raise dgl.DGLError(
-            "a rank's graph lists no vertices or edges: comm.owned_ids and comm.local have their ids; change the"
-            " graph (dgl.add_self_loop, ...) before dgcl.dispatch"
-        )
+    graph: RankGraph
+
+    def __getitem__(self, etype: Any) -> EdgeSpace:
+        return EdgeSpace(self.graph._frames[self.graph._key(etype)].ndata)
+
+    def __call__(self, form: str = "uv", order: str = "eid", etype: Any = None) -> Any:
+        """Ids of sources and targets; with ``form="all"`` those of edges, too, with "eid" these alone."""
+        space, key = self.graph._space("edges", etype), self.graph._key(etype)
+        ids = rows(space.keys, space)
+        return ids if form == "eid" else (*self.graph.view.edge_index(key), *[ids] * (form == "all"))
 
 
 class _AtEdges(Mapping[str, Tensor]):
     """Rows of vertices at one end of each edge, by name, when they are asked for; once each."""
 
-    def __init__(self, rows: Callable[[str], Tensor], ends: Tensor) -> None:
-        self._rows, self._ends, self._made = rows, ends, dict[str, Tensor]()
+    def __init__(self, frame: Mapping[str, Tensor], ends: Tensor) -> None:
+        self._frame, self._ends, self._made = frame, ends, dict[str, Tensor]()
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._made:
-            self._made[name] = self._rows(name).index_select(0, self._ends.long())
+            self._made[name] = self._frame[name][self._ends]
         return self._made[name]
 
     def __len__(self) -> NoReturn:

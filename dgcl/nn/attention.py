@@ -22,9 +22,9 @@ from torch.nn.functional import leaky_relu
 
 from dgcl.frameworks.csr import CSRLocalGraph
 from dgcl.frameworks.csr_ops import Adjacency, EndPoints, build_adjacency, edge_scores
-from dgcl.frameworks.edge_sets import edges_of
 from dgcl.nn.arguments import current
 from dgcl.nn.vertex_dropout import check_probability, dropout
+from dgcl.rows.edge_sets import edges_of
 from dgcl.topology.checks import check_choice, check_index
 
 if TYPE_CHECKING:

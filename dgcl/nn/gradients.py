@@ -12,8 +12,6 @@ from torch.nn.parameter import is_lazy
 
 from dgcl.errors import DisagreementError
 from dgcl.nn.arguments import current, require_module, require_parameters
-from dgcl.nn.drift import compare_over_axes, remember_names
-from dgcl.nn.guards import warn_of_partial_losses
 from dgcl.nn.inexact import OnInexact, report_inexact
 from dgcl.ranks.control import Control
 from dgcl.ranks.group_control import GroupControl
@@ -62,15 +60,13 @@ def sync_gradients(
         TypeError: ``model`` is something else.
     """
     comm = current(comm)
-    if "view" in comm.__dict__ and data_parallel is None:
+    if "view" in vars(comm) and data_parallel is None:
         raise ValueError(
-            "sync_gradients is not needed with dgcl.dispatch(typed=True): backward gives the gradients of one device"
+            "sync_gradients is not needed with dgcl.dispatch: backward gives the gradients of one device"
         )
     axis = _axis(comm, data_parallel)
     buckets: dict[tuple[torch.dtype, torch.device], list[Parameter]] = {}
     parameters = require_parameters(model)
-    compare_over_axes(parameters, comm, axis is not None)
-    warn_of_partial_losses(parameters, comm)
     for parameter in parameters:
         if parameter.requires_grad:
             if parameter.grad is not None and parameter.grad.layout != torch.strided:
@@ -139,7 +135,6 @@ def _sum_bucket(
         if parameter.grad is not None:
             gradient = _local(parameter.grad.detach())
             gradient.copy_(summed.view_as(gradient))
-            parameter.grad.dgcl_version = parameter._version  # type: ignore[attr-defined]
 
 
 def _local(tensor: Any) -> Tensor:
@@ -176,7 +171,6 @@ def broadcast_parameters(
     require_module(model)
     check_index(src, "src", most=comm.world_size - 1)
     report_inexact(model, comm, inexact)
-    remember_names(model)
     with comm.collective("broadcast_parameters"):
         _take_from(model, comm.control, src)
     if axis is not None:

@@ -34,11 +34,9 @@ from torch.nn import CrossEntropyLoss, Module, NLLLoss
 
 from dgcl.nn.arguments import current, require_dense, require_floats
 from dgcl.nn.core_rows import first_rows, num_counted
-from dgcl.nn.drift import compare_at_times, parameters_of
-from dgcl.nn.guards import see_count
 from dgcl.nn.reduce import with_value
 from dgcl.ranks.tensors import require_tensors
-from dgcl.ranks.torch_private import at_trace_time, functorch_level
+from dgcl.ranks.torch_private import at_trace_time
 from dgcl.topology.checks import check_choice, check_flag
 
 if TYPE_CHECKING:
@@ -106,7 +104,6 @@ def loss(
             )
         check_rows_of_loss(tensors, mask)
         used = current(comm)
-        marked = used.control.pooled
         if not on_every_rank:
             count = num_counted(used, tensors[0])
             if count < len(tensors[0]):
@@ -119,20 +116,6 @@ def loss(
             tensors, mask = tuple(first_rows(each, count) for each in tensors), first_rows(mask, count)
         outputs, *targets = tensors
         every = {"weight": None, "ignore_index": -100, **settings, **options}
-        equal = {
-            f"{key} of {name}": value
-            for key, value in every.items()
-            if isinstance(value, Tensor) and value.shape[:1] != outputs.shape[:1]
-        }
-        if outputs.shape[:1] == outputs.shape[1:2] and not torch.compiler.is_compiling():
-            classes = any(len(outputs) in each.shape for each in parameters_of(outputs))
-            if not outputs.requires_grad:  # partners differ, labels of classes repeat
-                classes = len(tensors[-1].unique()) < len(outputs)
-            see_count(
-                -1 if classes else outputs,
-                "takes a loss of {} rows of this rank against each other, which are not all: draw others, the same on"
-                " every rank, and take dgcl.fetch(rows, ids)",
-            )
         if of_labels and targets[0].is_floating_point() and targets[0].shape != outputs.shape:
             raise ValueError(
                 f"labels must be int64 classes, or probabilities of shape {tuple(outputs.shape)} (got"
@@ -151,10 +134,7 @@ def loss(
             if reduction == "batchmean":
                 losses = losses.flatten(1).sum(1)
             losses, divisor = _counted(losses, mask)
-        value = _reduce(losses, divisor, reduction, ddp, used, name, on_every_rank, equal)
-        if not torch.compiler.is_compiling():
-            used.control.pooled = marked  # sums of its own are completed
-        return value
+        return _reduce(losses, divisor, reduction, ddp, used, name, on_every_rank)
 
     return of_all_ranks
 
@@ -292,7 +272,6 @@ def _reduce(
     comm: Communicator,
     name: str,
     on_every_rank: bool,
-    equal: dict[str, Tensor],
 ) -> Tensor:
     """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
@@ -301,20 +280,13 @@ def _reduce(
     name += f", reduction={reduction!r}" * (reduction != "mean") + ", ddp=True" * ddp
     if on_every_rank:
         name += ", on_every_rank=True"
-        equal[name] = own.bfloat16()  # processors may differ in last bits
-    looks = False
-    if not torch.compiler.is_compiling() and functorch_level() is None:  # tensors have values
-        with comm.collective(name):
-            looks = compare_at_times(losses, comm, equal) and not ddp
     # float64 counts exactly beyond the 2**24 vertices of float32.
     total = torch.stack([own.detach().double(), weight])
     if not on_every_rank:
         total = comm.all_reduce_sum(total, name)
-    elif not torch.compiler.is_compiling():
-        comm.control.last_sum = name  # by which sync_gradients knows that a loss took part
     value, divisor = total.unbind()
     share = own
     if reduction != "sum":
         share, value = own / divisor.to(wide), value / divisor
     factor = (comm.world_size if ddp else 1) / (comm.world_size if on_every_rank else 1)
-    return with_value(share, value.to(wide), factor, comm if looks else None).to(losses.dtype)
+    return with_value(share, value.to(wide), factor).to(losses.dtype)

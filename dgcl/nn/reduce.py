@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from dgcl.nn.arguments import current
 from dgcl.nn.core_rows import first_rows
-from dgcl.nn.guards import warn_of_terms
 from dgcl.ranks.tensors import require_tensors
 from dgcl.topology.checks import check_flag
 
@@ -59,25 +57,23 @@ def count_once(x: Tensor, *, comm: Communicator | None = None) -> Tensor:
     return with_value(x, x.detach(), 1 / current(comm).world_size)
 
 
-def with_value(share: Tensor, value: Tensor, factor: float, comm: Communicator | None = None) -> Tensor:
-    """The value, with the gradient of the share times a factor; ``comm``: whose losses' terms are looked at."""
-    return _WithValue.apply(share, value, factor, comm)
+def with_value(share: Tensor, value: Tensor, factor: float) -> Tensor:
+    """The value, with the gradient of the share times a factor."""
+    return _WithValue.apply(share, value, factor)
 
 
 class _WithValue(torch.autograd.Function):
     @staticmethod
-    def forward(share: Tensor, value: Tensor, factor: float, comm: Any) -> Tensor:
+    def forward(share: Tensor, value: Tensor, factor: float) -> Tensor:
         return value.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.factor, ctx.comm = inputs[2:]
+        ctx.factor = inputs[2]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
-        if ctx.comm is not None:
-            warn_of_terms(ctx.comm)
-        return grad * ctx.factor, None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return grad * ctx.factor, None, None
 
 
 def mean_of_rows(rows: Tensor, comm: Communicator, name: str) -> Tensor:
@@ -88,10 +84,4 @@ def mean_of_rows(rows: Tensor, comm: Communicator, name: str) -> Tensor:
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:
     """:func:`global_sum` under the name of another collective, which messages mention."""
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-    if eager := not torch.compiler.is_compiling():
-        # What was taken over this rank's rows is completed.
-        comm.control.pooled = comm.control.pooled[:-1] if "Norm" in name else ()
-    total = comm.all_reduce_sum(x.to(wide), name).to(x.dtype)
-    if eager and total.requires_grad and "Norm" not in name:
-        total.register_hook(partial(warn_of_terms, comm))
-    return total
+    return comm.all_reduce_sum(x.to(wide), name).to(x.dtype)

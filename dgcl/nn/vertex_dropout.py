@@ -23,7 +23,6 @@ from torch import Tensor
 
 from dgcl.graph.typed import within
 from dgcl.nn.arguments import current, require_integers
-from dgcl.nn.drift import watch_of
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import current_graph_task
 from dgcl.topology.checks import check_flag, check_index
@@ -92,7 +91,7 @@ class Dropout(torch.nn.Module):
         self, p: float = 0.5, *, seed: int = 0, edges: bool = False, comm: Communicator | None = None
     ) -> None:
         super().__init__()
-        self.edges: bool | None = edges  # None in a distributed model: by the number of rows
+        self.edges = edges
         self.p = check_probability(p)
         require_integers(seed=seed)
         self.seed = seed
@@ -100,12 +99,11 @@ class Dropout(torch.nn.Module):
 
     def forward(self, x: Tensor, *, call: int | None = None) -> Tensor:
         """Drop elements in training; in evaluation return ``x``."""
-        edges = has_edge_rows(x, self._comm) if self.edges is None else self.edges
-        return dropout(x, self.p, self.training, seed=self.seed, call=call, edges=edges, comm=self._comm)
+        return dropout(x, self.p, self.training, seed=self.seed, call=call, edges=self.edges, comm=self._comm)
 
     def extra_repr(self) -> str:
         """What ``repr`` shows."""
-        return f"p={self.p}, seed={self.seed}" + ", edges=True" * bool(self.edges)
+        return f"p={self.p}, seed={self.seed}" + ", edges=True" * self.edges
 
 
 def dropout(
@@ -154,15 +152,12 @@ def dropout(
     scope = None if torch.compiler.is_compiling() else _scope.rows
     comm = current(comm) if scope is None else None
     rows: Any = scope or comm
-    messages = getattr(rows, "message_edges", None)
     if ids is not None:
         require_tensors(ids=ids)
         if ids.dtype != torch.int64 or ids.layout != torch.strided or ids.shape != x.shape[:1]:
             raise ValueError(
                 f"ids must be ({len(x)},) int64, one for each row of x (got {tuple(ids.shape)} {ids.dtype})"
             )
-    elif messages is not None and not edges and len(x) == messages[0].shape[1]:
-        ids = message_ids(messages, rows)
     else:
         make = _edge_ids if edges else _row_ids
         ids = _once(rows, (make, len(x), x.device), lambda: make(x, rows))
@@ -188,7 +183,6 @@ def next_call(comm: Communicator, p: float) -> int:
     """
     if torch.compiler.is_compiling():
         return comm.next_dropout_call()
-    watch_of(comm).dropped += p
     alone, calls = comm.control.threads_of_ranks == 1, _calls.setdefault(comm, {})
     drawn = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if alone else 0
     if current_graph_task() == -1:  # not in a backward
@@ -295,26 +289,14 @@ def _row_ids(x: Tensor, comm: Any) -> Tensor:
     return ids.to(x.device)
 
 
-def has_edge_rows(x: Tensor, comm: Communicator | None = None) -> bool:
-    """Whether rows in a distributed model, outside of a message, are those of this rank's edges: by their number."""
-    if x.dim() == 0 or (not torch.compiler.is_compiling() and _scope.rows is not None):
-        return False
-    comm = current(comm)
-    if comm.node_types or comm.message_edges is not None:
-        return False
-    return len(x) == comm.local.num_edges not in (comm.num_owned, comm.num_local)
-
-
-def message_ids(messages: tuple[Tensor, str], comm: Any) -> Tensor:
+def message_ids(edges: Tensor, comm: Any) -> Tensor:
     """An id for each edge of a message, by both its ends: parallel edges have one."""
-    edges, exchange = messages
 
     def ends() -> list[Tensor]:
         heads = comm.owned_ids
-        pair = comm.end_ids.get(exchange) or (torch.cat([heads, comm.halo_ids]), heads)
-        return [each.to(edges.device) for each in pair]
+        return [each.to(edges.device) for each in (torch.cat([heads, comm.halo_ids]), heads)]
 
-    sources, heads = _once(comm, (exchange, edges.device), ends)
+    sources, heads = _once(comm, edges.device, ends)
     return sources[edges[0]] * MIX_1 + heads[edges[1]]
 
 

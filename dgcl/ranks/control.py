@@ -81,9 +81,6 @@ class Control:
         num_calls: Calls of any kind that it has begun here; the same for all ranks that are in one.
         has_group: Whether ranks are processes of a ``torch.distributed`` group, which can carry rows, too.
         threads_of_ranks: How many threads of this process are ranks or wait for them.
-        last_sum: What the last sum of tensors over ranks was called.
-        pooled: Reductions over this rank's rows that no sum over ranks has completed yet, the last ones: what each is,
-            a reference that is dead when no graph of autograd has it, and of which communicator's model.
         copies: How sums over copies of nodes are exchanged; here, since communicators have their control plane.
         limit: Seconds that ranks wait for one of which they hear nothing, once a communicator has connected them: the
             timeout of the last one. One that is in a call of set-up and works is heard of.
@@ -91,8 +88,6 @@ class Control:
 
     has_group = False
     threads_of_ranks = 1
-    last_sum = ""
-    pooled: Sequence[Any] = ()
     copies: Any = None
     limit = math.inf
 

@@ -4,114 +4,131 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dgcl.program.exchange import HALO
+from dgcl.rows.edge_sets import edges_of, remember
 from dgcl.rows.space import Ends, Space
-from dgcl.rows.sums import state_of
-from dgcl.rows.tensor import rows
+from dgcl.rows.tensor import Rows, rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class View:
     """Spaces of the vertices and edges of one communicator.
 
+    Args:
+        comm: The communicator.
+        nodes, edges: (first, number) of vertices, and of edges, by type; "" where there is one, as by default.
+        edge_ids: Of this rank's edges; default in the order of the ranks.
+
     Attributes:
         comm: The communicator.
-        vertices: By type; "" where there is one.
-        edges: By type; "" where there is one.
+        vertices: By type.
+        edges: By type.
+
+    Raises:
+        ValueError: The strategy stores an edge several times.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(
+        self,
+        comm: Any,
+        nodes: Mapping[Any, tuple[int, int]] | None = None,
+        edges: Mapping[Any, tuple[int, int]] | None = None,
+        edge_ids: Any = None,
+    ) -> None:
         self.comm = comm
-        (nodes, *_), (edges, edge_ids, _) = comm.dispatched[1].values()
-        several = bool(comm.node_types)
+        nodes, edges = nodes or {"": (0, comm.num_nodes)}, edges or {"": (0, comm.num_edges)}
+        with comm.collective("rows"):
+            stored = list(comm.control.exchange(comm.local.num_edges))
+        if sum(stored) != comm.num_edges:
+            raise ValueError(
+                f"strategy must store each edge once (got one that stores {comm.num_edges} edges {sum(stored)} times in"
+                " all, as a grid of slices does): take another strategy, or dgcl.build_comm_info and its verbs"
+            )
+        if edge_ids is None:
+            edge_ids = np.arange(stored[comm.rank]) + sum(stored[: comm.rank])
+        self._edge_ids, self._of_nodes, self._of_edges = edge_ids, nodes, edges
+        several = {"__".join(kind) for kind in edges} <= comm.exchanges.keys()
         self.vertices: dict[Any, Space] = {}
+        if several:
+            comm.node_types = nodes
         for name, (_, number) in nodes.items():
             own = torch.from_numpy(comm._vertices(name)[0]) if several else comm.owned_ids
             self.vertices[name] = Space(comm, ("vertices", name), own, number)
-        whole_ids = comm.edges != "head"
-        self.edges: dict[Any, Space] = {}
         ids = torch.as_tensor(np.asarray(edge_ids)).long()
+        self.edges: dict[Any, Space] = {}
+        self._ends: dict[Any, Rows] = {}
         for kind, (first, number) in edges.items():
-            source, target = (kind[0], kind[2]) if several else (next(iter(nodes)),) * 2
+            source, target = _types_of(kind)
             exchange = "__".join(kind) if several else HALO
-            numbers = comm.end_ids.get(exchange) or (
-                torch.cat([comm.owned_ids, comm.halo_ids]),
-                comm.owned_ids,
-            )
+            numbers = {"source": torch.cat([comm.owned_ids, comm.halo_ids]), "target": comm.owned_ids}
+            if several:
+                comm.end_ids |= {exchange: self._numbers(exchange, target)}
+                numbers = dict(zip(numbers, comm.end_ids[exchange], strict=True))
             ends = Ends(
-                None if whole_ids else exchange,
+                None if comm.edges != "head" else exchange,
                 {"source": self.vertices[source], "target": self.vertices[target]},
-                dict(zip(("source", "target"), numbers, strict=True)),
+                numbers,
             )
             mine = ids[(ids >= first) & (ids < first + number)] - first
             self.edges[kind] = Space(comm, ("edges", kind), mine, number, ends)
+
+    def _numbers(self, exchange: str, target: str) -> tuple[Tensor, Tensor]:
+        return (
+            torch.from_numpy(self.comm.layouts[exchange].global_ids("local")),
+            torch.from_numpy(self.comm._vertices(target)[0]),
+        )
 
     def of(self, kind: str, store: Any) -> Space:
         """The space of what has a row for each vertex, or edge, of a store."""
         spaces: Mapping[Any, Space] = getattr(self, kind)
         return spaces[store]
 
+    def edge_index(self, kind: Any = "") -> Rows:
+        """``(2, E)``: ends of the edges of a type."""
+        if kind not in self._ends:
+            space, comm = self.edges[kind], self.comm
+            ends: Any = space.ends
+            if ends.exchange == HALO:
+                local = comm.local
+                own = np.stack([local.indices, local.heads])
+            else:
+                own = self._whole_ends(kind)
+            if ends.exchange not in (None, HALO):
+                sources, targets = (ids.numpy() for ids in ends.ids.values())
+                order = np.argsort(sources)
+                own[0] = order[np.searchsorted(sources, own[0], sorter=order)]
+                own[1] = np.searchsorted(targets, own[1])
+            index = torch.from_numpy(own.astype(np.int64)).to(comm.device)
+            self._ends[kind] = rows(remember(index, edges_of(comm, ends.exchange or HALO)), space, 1, "both")
+        return self._ends[kind]
+
+    def _whole_ends(self, kind: Any) -> NDArray[np.int64]:
+        """``(2, E)`` ids in the whole graph, within their types, of both ends of the edges that this rank sums."""
+        local, (first, number) = self.comm.local, self._of_edges[kind]
+        heads = np.concatenate([local.owned_ids, local.partial_ids])[local.heads]
+        ends = np.stack([local.local_ids[local.indices], heads]) // self.comm.grid.slices
+        mine = (self._edge_ids >= first) & (self._edge_ids < first + number)
+        return ends[:, mine] - [self._of_nodes[name][:1] for name in _types_of(kind)]
+
+
+def _types_of(kind: Any) -> tuple[str, str]:
+    """The types of vertices at both ends of edges of a type."""
+    return (kind[0], kind[2]) if kind else ("", "")
+
 
 def view_of(comm: Any) -> View:
-    """The view of a communicator, made once.
-
-    Raises:
-        ValueError: Its rows cannot be shown so.
-    """
-    view = comm.__dict__.get("view")
-    if view is None:
-        if comm.num_core != comm.num_owned:
-            raise ValueError(
-                "typed=True shows each vertex once, and replicas store some on several ranks: build the communicator"
-                " without replicas, or dispatch with typed=False"
-            )
-        view = View(comm)
-        stored = sum(
-            next(iter(view.vertices.values())).exchange(sum(len(each.keys) for each in view.edges.values()))
-        )
-        if stored != comm.num_edges:
-            raise ValueError(
-                f"typed=True shows each edge once, and this strategy stores {comm.num_edges} edges {stored} times in"
-                " all, as a grid of slices does: take another strategy, or dispatch with typed=False"
-            )
-        comm.view = view
-    return view  # type: ignore[no-any-return]
-
-
-def as_one_device(data: Any, comm: Any, gather_limit: int) -> Any:
-    """What ``dispatch`` gave of PyG's data, as one device has it.
-
-    Raises:
-        TypeError: It is a graph of DGL.
-    """
-    if not hasattr(data, "whole_kind") or isinstance(data.stores, dict):
-        raise TypeError(
-            "typed=True takes PyG's Data and HeteroData so far; dispatch a DGLGraph with typed=False"
-        )
-    view = view_of(comm)
-    state_of(comm).gather_limit = gather_limit
-    known = comm.dispatched[0]
-    whole = data.whole_kind()
-    for store in data.stores:
-        key = store._key
-        own = whole if key is None else whole[key]
-        name = "" if key is None else key
-        for field, value in store.items():
-            kind = known.get((name, field), "")
-            if field == "edge_index":
-                own[field] = rows(value, view.of("edges", name), 1, "both")
-            elif field == "num_nodes":
-                own.num_nodes = view.of("vertices", name).size
-            elif kind and isinstance(value, Tensor):
-                own[field] = rows(value, view.of(kind, name))
-            else:
-                own[field] = value
-    return whole
+    """The view of a communicator, made once. Collective then."""
+    if "view" not in vars(comm):
+        comm.view = View(comm)
+    return comm.view  # type: ignore[no-any-return]
 
 
 def share_generators(comm: Any) -> None:

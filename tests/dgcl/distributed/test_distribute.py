@@ -14,7 +14,7 @@ import torch_geometric.nn as pyg
 
 import dgcl
 import dgcl.nn
-from dgcl.frameworks.edge_sets import EdgeSet
+from dgcl.rows.edge_sets import EdgeSet
 from tests.dgcl.distributed.pyg_zoo import NUM_NODES, WIDTH, graph
 from tests.dgcl.distributed.test_pyg_zoo import check
 

@@ -64,7 +64,7 @@ def on_one_device(script, make, data):
 def on_rank(script, make, data, **options):
     """What the script returns on this rank: three of its lines are changed."""
     dgcl.init()
-    data = dgcl.dispatch(data, typed=True, **options)
+    data = dgcl.dispatch(data, **options)
     model = seeded(make, data)
     return plain(script(data, model and dgcl.distribute(model)))
 
@@ -73,7 +73,7 @@ def on_threads(run, tasks, graph, world_size=2, **options):
     """For each task what ``run(task, data)`` gives or raises on each rank; others begin after one that parts ranks."""
 
     def on_rank(start):
-        data, got = dgcl.dispatch(graph, typed=True, **options), []
+        data, got = dgcl.dispatch(graph, **options), []
         for task in tasks[start:]:
             try:
                 got.append(plain(run(task, data)))

@@ -14,7 +14,7 @@ import torch_geometric.nn as pyg
 
 import dgcl
 import dgcl.nn
-from dgcl.frameworks.edge_sets import EdgeSet
+from dgcl.rows.edge_sets import EdgeSet
 from dgcl.testing import first_call
 from tests.dgcl.distributed import pyg_zoo, test_hetero
 
