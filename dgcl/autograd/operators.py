@@ -58,14 +58,6 @@ class Exchanging(Protocol):
         """(num_owned, num_local) of the exchange with this number."""
 
 
-class _Transparent(threading.local):
-    """How many function modes of this thread need not see collectives."""
-
-    count = 0
-
-
-transparent = _Transparent()
-
 Verb = Callable[..., Tensor]
 """:func:`expand`, :func:`fold` or :func:`sum_over_ranks`."""
 
@@ -271,7 +263,7 @@ def _unwatched(rows: Tensor) -> bool:
         and type(rows) in (Tensor, torch.nn.Parameter)
         and not (rows.is_conj() or rows.is_neg())  # their memory does not hold their values
         and num_dispatch_modes() == 0
-        and num_function_modes() == transparent.count
+        and num_function_modes() == 0
     )
 
 

@@ -129,6 +129,8 @@ def _opened(layer: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[s
     comm = edges.comm
     if comm.sums_elsewhere and (edges.root[0] != "edges" or comm.node_types or not is_sum(base)):
         raise Closed
+    if comm.grid.slices > 1 and bound.arguments.get("edge_weight") is not None:
+        raise Closed
     known = edge_set_of(edge_index._local)
     if known is None:
         known = edges_of(comm, numbers.exchange or HALO, edges.root[0] == "edges")

@@ -51,6 +51,8 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
             each.forward = each._orig_mod.__call__
             if comm.rank == 0:
                 _log.warning("distribute(%s): what torch.compile made runs as it is", type(root).__name__)
+        elif any(kind.__name__ == "InvertibleModule" for kind in type(each).__mro__):  # of PyG
+            each.disable = True  # type: ignore[assignment]  # what frees memory that autograd has
         elif type(each).__module__.startswith(("torch_geometric.nn.conv", "dgcl.distributed")):
             from dgcl.distributed.adapters import adapt, adaptable
 

@@ -194,10 +194,16 @@ class RankGraph:
             vars(self).update(before)
 
     def apply_edges(self, func: Any, edges: Any = dgl.base.ALL, etype: Any = None) -> None:
-        """As DGLGraph.apply_edges, of all edges of a type. Collective."""
-        if not dgl.base.is_all(edges):
-            raise dgl.DGLError("edges must be all edges on a rank's graph; give others a weight of zero")
+        """As DGLGraph.apply_edges; of some edges, by their ids, a function of one's own. Collective."""
         graph = self if etype is None else self[etype]
+        if not dgl.base.is_all(edges):
+            if isinstance(func, MessageFunction):
+                raise dgl.DGLError("edges must be all edges on a rank's graph for dgl.function (dgcl)")
+            for name, values in func(graph._batch(edges)).items():
+                if name not in graph.edata:
+                    graph.edata[name] = values.new_zeros(graph.num_edges(), *values.shape[1:])
+                graph.edata[name] = torch.index_put(graph.edata[name], (edges,), values)
+            return
         if isinstance(func, MessageFunction):
             with unseen(), graph._lent(func) as block:
                 block.apply_edges(func)
@@ -294,12 +300,12 @@ class RankGraph:
                         block.edata[name] = _local(self.edata[name], self._space("edges"))
             yield block
 
-    def _batch(self) -> EdgeBatch:
-        """All edges, for a function of the user's; rows of vertices are exchanged when it reads them."""
-        sources, targets, ids = self.edges("all")
-        key = self._key(None)
-        at = _AtEdges(self.srcdata, sources), self.edata, _AtEdges(self.dstdata, targets)
-        return EdgeBatch(self, ids, key, *at)
+    def _batch(self, edges: Any = slice(None)) -> EdgeBatch:
+        """Edges for a function of the user's; rows of vertices are exchanged when it reads them."""
+        sources, targets, ids = (each[edges] for each in self.edges("all"))
+        data: Any = self.edata if isinstance(edges, slice) else _AtEdges(self.edata, edges)
+        at = _AtEdges(self.srcdata, sources), data, _AtEdges(self.dstdata, targets)
+        return EdgeBatch(self, ids, self._key(None), *at)
 
     def __getattr__(self, name: str) -> Any:
         if _OF_VERTICES.fullmatch(name):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from dgcl.api import given_or_current
 from dgcl.ranks.torch_private import hooks_of, run_backward, torch_function_on
@@ -110,6 +111,16 @@ def _leaves_of(roots: tuple[Tensor, ...]) -> list[Tensor]:
     return matches
 
 
+def _of_models(reached: set[int], state: State) -> list[Tensor]:
+    """The parameters of models of which some are reached: a rank may reach others, in another order, than its peers."""
+    matches = []
+    for model in state.models:
+        parameters = [each for each in model.parameters() if each.requires_grad and not is_lazy(each)]
+        if any(id(each) in reached for each in parameters):
+            matches += parameters
+    return matches
+
+
 def _accumulate(
     roots: tuple[Tensor, ...],
     seeds: tuple[Tensor, ...],
@@ -121,14 +132,17 @@ def _accumulate(
 ) -> None:
     """``backward``: shares of leaves are summed over ranks once, and added to what their gradients held."""
     chosen = None if inputs is None else [_local(each) for each in _listed(inputs)]
-    leaves = _leaves_of(roots) if chosen is None else chosen
-    leaves = [*leaves, *state.shards]
+    reached = _leaves_of(roots) if chosen is None else chosen
+    ids = {id(each) for each in reached}
+    leaves = [*(_of_models(ids, state) if chosen is None else ()), *reached, *state.shards]
     if state.depth == 1:
         state.met = {}
     for leaf in leaves:
         if hasattr(leaf, "dgcl_rows") or id(leaf) in state.met:
             continue
-        if any(not (getattr(each, "__module__", "") or "").startswith("dgcl.") for each in hooks_of(leaf)):
+        if id(leaf) in ids and any(
+            not (getattr(each, "__module__", "") or "").startswith("dgcl.") for each in hooks_of(leaf)
+        ):
             raise ValueError(
                 "a hook of a parameter would see this rank's share of its gradient, not the gradient: change gradients"
                 " between backward and step (dgcl)"

@@ -31,9 +31,6 @@ class View:
         comm: The communicator.
         vertices: By type.
         edges: By type.
-
-    Raises:
-        ValueError: The strategy stores an edge several times.
     """
 
     def __init__(
@@ -45,16 +42,13 @@ class View:
     ) -> None:
         self.comm = comm
         nodes, edges = nodes or {"": (0, comm.num_nodes)}, edges or {"": (0, comm.num_edges)}
-        with comm.collective("rows"):
-            stored = list(comm.control.exchange(comm.local.num_edges))
-        if sum(stored) != comm.num_edges:
-            raise ValueError(
-                f"strategy must store each edge once (got one that stores {comm.num_edges} edges {sum(stored)} times in"
-                " all, as a grid of slices does): take another strategy, or dgcl.build_comm_info and its verbs"
-            )
         if edge_ids is None:
+            with comm.collective("rows"):
+                stored = list(comm.control.exchange(comm.local.num_edges))
             edge_ids = np.arange(stored[comm.rank]) + sum(stored[: comm.rank])
-        self._edge_ids, self._of_nodes, self._of_edges = edge_ids, nodes, edges
+        slices = comm.grid.slices  # each has all edges of a block; each edge is shown by one
+        self._shown = edge_ids % slices == comm.grid.slice_of(comm.rank)
+        self._edge_ids, self._of_nodes, self._of_edges = edge_ids[self._shown], nodes, edges
         several = {"__".join(kind) for kind in edges} <= comm.exchanges.keys()
         self.vertices: dict[Any, Space] = {}
         if several:
@@ -62,7 +56,7 @@ class View:
         for name, (_, number) in nodes.items():
             own = torch.from_numpy(comm._vertices(name)[0]) if several else comm.owned_ids
             self.vertices[name] = Space(comm, ("vertices", name), own, number)
-        ids = torch.as_tensor(np.asarray(edge_ids)).long()
+        ids = torch.from_numpy(self._edge_ids.astype(np.int64))
         self.edges: dict[Any, Space] = {}
         self._ends: dict[Any, Rows] = {}
         for kind, (first, number) in edges.items():
@@ -114,7 +108,7 @@ class View:
         """``(2, E)`` ids in the whole graph, within their types, of both ends of the edges that this rank sums."""
         local, (first, number) = self.comm.local, self._of_edges[kind]
         heads = np.concatenate([local.owned_ids, local.partial_ids])[local.heads]
-        ends = np.stack([local.local_ids[local.indices], heads]) // self.comm.grid.slices
+        ends = np.stack([local.local_ids[local.indices], heads])[:, self._shown] // self.comm.grid.slices
         mine = (self._edge_ids >= first) & (self._edge_ids < first + number)
         return ends[:, mine] - [self._of_nodes[name][:1] for name in _types_of(kind)]
 

@@ -4,35 +4,16 @@ import contextlib
 import copy
 
 import pytest
-import torch
 
 import dgcl
-from tests.dgcl.distributed.pyg_zoo import NUM_NODES
-from tests.dgcl.distributed.pyg_zoo import graph as zoo_graph
-from tests.dgcl.rows.harness import differences, on_threads, plain
+from tests.dgcl.rows.harness import differences, is_refusal, on_threads, plain
+from tests.dgcl.rows.pyg_zoo import graph
 from tests.dgcl.rows.variants import MAKERS, results, variants
-
-
-def graph():
-    """The table's graph, as two batched ones."""
-    data = zoo_graph()
-    data.batch = (torch.arange(NUM_NODES) > 25).long()
-    return data
 
 
 def run(variant, data):
     _, module, inputs = variant
     return results(dgcl.distribute(copy.deepcopy(module)), data, inputs)
-
-
-#: Refused by a sentence of dgcl's that does not say which class it is.
-UNNAMED = {"DeepGCNLayer", "GraphUNet", "GroupAddRev"}
-
-
-def is_refusal(error, name, module):
-    """Whether an error names a class of the module's."""
-    names = {"dgcl"} if name in UNNAMED else {type(each).__name__ for each in module.modules()}
-    return isinstance(error, (ValueError, RuntimeError)) and any(each in str(error) for each in names)
 
 
 @pytest.mark.sample(20)

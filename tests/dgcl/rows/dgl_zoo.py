@@ -40,7 +40,6 @@ ZOO: dict[str, tuple[Callable[[], Module], str]] = {
     "APPNPConv": (lambda: dnn.APPNPConv(3, 0.1), "x"),
     "CFConv": (lambda: dnn.CFConv(W, OF_EDGES, 3, 2), "x attr"),
     "ChebConv": (lambda: dnn.ChebConv(W, 3, 3), "x"),
-    "DGNConv": (lambda: dnn.DGNConv(W, 4, ["dir1-av"], ["identity"], 2.0), "x"),
     "DotGatConv": (lambda: dnn.DotGatConv(W, 3, 2), "x"),
     "EGATConv": (lambda: dnn.EGATConv(W, OF_EDGES, 3, 2, 2), "x attr"),
     "EGNNConv": (lambda: dnn.EGNNConv(W, 5, 3, OF_EDGES), "x pos attr"),
@@ -69,4 +68,4 @@ ZOO: dict[str, tuple[Callable[[], Module], str]] = {
     "TAGConv": (lambda: dnn.TAGConv(W, 3, 3), "x"),
     "TWIRLSConv": (lambda: dnn.TWIRLSConv(W, 3, 4, prop_step=3), "x"),
 }  # fmt: skip
-REFUSED = {"ChebConv", "DGNConv", "GatedGraphConv of several kinds", "PNAConv", "TWIRLSConv"}
+REFUSED = {"GroupRevRes", "TWIRLSConv"}

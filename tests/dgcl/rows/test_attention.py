@@ -10,7 +10,7 @@ import torch_geometric.nn as pyg
 
 import dgcl
 from dgcl.distributed import attention
-from tests.dgcl.distributed.pyg_zoo import WIDTH, graph
+from tests.dgcl.rows.pyg_zoo import WIDTH, graph
 from tests.samples import named
 
 
@@ -27,7 +27,7 @@ def both_ways(layer: Any, monkeypatch: Any) -> list[tuple[bool, list[torch.Tenso
     """With the layer's function and by messages, which way it was, results and gradients."""
     of_dgl, found, called = hasattr(layer, "fc_src") or hasattr(layer, "fc"), [], []
     if of_dgl:
-        from tests.dgcl.distributed import dgl_zoo
+        from tests.dgcl.rows import dgl_zoo
 
         data: Any = dgcl.dispatch(dgl_zoo.graph(), topology="uniform")
         arguments = [data, data.ndata["x"]]
