@@ -48,7 +48,7 @@ class Advised:
         chosen, (first, second, *_) = advice.best, advice.rows
         self.chosen[:] = [chosen]
         _log.info("%s", advice.table())
-        arrangement = chosen.layout(candidates.world_size, self.memory_limit).arrange(problem)
+        arrangement = chosen.layout(candidates.world_size).arrange(problem)
         call = f", with {first.line}" if chosen.name in ("in-place", "offload") else ""
         why = (
             f"auto chose {chosen}{call}: {first.why}, {seconds(first.seconds.total)} an epoch; {second.strategy}:"

@@ -92,7 +92,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "PlanOptions": (dgcl.PlanOptions, ()),
     "EdgeOptions": (dgcl.EdgeOptions, ()),
     "PartitionOptions": (dgcl.PartitionOptions, ()),
-    "ReplicaOptions": (dgcl.ReplicaOptions, (2,)),
     "as_graph": (dgcl.graph.as_graph, (EDGES,)),
     "read_graph": (dgcl.graph.read_graph, ("graph.npz",)),
     "networkx_nodes": (dgcl.graph.networkx_nodes, ()),
