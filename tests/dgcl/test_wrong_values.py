@@ -96,7 +96,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "read_graph": (dgcl.graph.read_graph, ("graph.npz",)),
     "networkx_nodes": (dgcl.graph.networkx_nodes, ()),
     "partition_graph": (dgcl.partition.partition_graph, (GRAPH, 2)),
-    "replication_factors": (dgcl.partition.replication_factors, (GRAPH, PART, 2)),
     "balance_weights": (dgcl.partition.balance_weights, (GRAPH, "edges", "metis")),
     "edge_files": (dgcl.partition.edge_files, ("parts",)),
     "check_part": (dgcl.partition.check_part, (PART, 20, 2)),
