@@ -49,7 +49,7 @@ from dgcl.relation.local_graph import LocalGraph, NumberedEdges
 from dgcl.topology.read_file import open_file
 
 MAGIC = b"DGCLPART"
-SCHEMA = "dgcl-part/4"
+SCHEMA = "dgcl-part/5"
 PLAN = "plan.npz"
 ANEW = "prepare the parts anew (dgcl partition GRAPH --out DIR/)"
 _OTHER_PLANS = "plan-*.npz"
@@ -289,8 +289,6 @@ def _array(memory: np.ndarray, name: str, shape: Sequence[int], begin: int) -> n
 
 def _inputs(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> RankInputs:
     world_size, exchanges = header["world_size"], []
-    if header.get("replicas"):  # of an older version
-        raise ValueError(f"it has replicas of vertices, which are no more; {ANEW}")
     for number, (name, sign) in enumerate(header["exchanges"]):
         num_owned, owned, about, wanted_rows, incoming, brought = (
             arrays[f"{number}.{each}"] for each in _ITEMS

@@ -86,7 +86,7 @@ def prepare_inputs(
     plans = owners = arrangement = None
     if cache is not None:
         key = cache_key(checked, world_size, machine, fixed_part, partition, method, options)
-        first = strategy.first_plan(machine)
+        first = strategy.first_plan()
         more = ({"place": True} if place else {}) | ({} if balance == "vertices" else {"balance": balance})
         plans = StoredPlans(cache, {**key, **more}, first)
         owners = plans.part(checked.num_nodes, world_size)

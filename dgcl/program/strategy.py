@@ -113,7 +113,7 @@ class Problem:
 class Strategy(Protocol):
     """A way to lay out an aggregation; settings that cannot be are refused when it is made."""
 
-    def first_plan(self, topology: Topology) -> Mapping[str, Any]:
+    def first_plan(self) -> Mapping[str, Any]:
         """What the plan that :meth:`arrange` asks for first depends on; see :meth:`Problem.plan`."""
         ...
 
