@@ -32,7 +32,6 @@ _NAMES = {
     "PlanOptions": "dgcl.planner",
     "EdgeOptions": "dgcl.options",
     "PartitionOptions": "dgcl.options",
-    "ReplicaOptions": "dgcl.options",
     "Communicator": "dgcl.communicator",
     "Offload": "dgcl.offload.offload",
     "check_model": "dgcl.nn.inexact",

@@ -29,7 +29,6 @@ from dgcl.nn.inexact import check_model as check_model
 from dgcl.offload.offload import Offload as Offload
 from dgcl.options import EdgeOptions as EdgeOptions
 from dgcl.options import PartitionOptions as PartitionOptions
-from dgcl.options import ReplicaOptions as ReplicaOptions
 from dgcl.planner import PlanOptions as PlanOptions
 from dgcl.ranks.launcher import launch as launch
 from dgcl.rows.convert import as_rows as as_rows

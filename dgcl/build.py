@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +16,7 @@ from dgcl.advisor.model import Model
 from dgcl.advisor.spelling import Description
 from dgcl.grid.grid import Grid
 from dgcl.grid.strategy import GridPlacement
-from dgcl.options import EdgeOptions, PartitionOptions, ReplicaOptions, Settings, settle
+from dgcl.options import EdgeOptions, PartitionOptions, Settings, settle
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import compare_rows, load_share
 from dgcl.prepare.share import RankInputs, Share, share_of
@@ -25,13 +24,11 @@ from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.strategy import Strategy
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
-from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
+from dgcl.ranks.machines import places_of_ranks, topology_of_job
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
-from dgcl.replication.strategy import Replicas
 from dgcl.topology import Topology
 from dgcl.topology.checks import shown
-from dgcl.topology.free_memory import available_memory
 from dgcl.transport import kernels
 from dgcl.transport.cuda import open_devices
 from dgcl.transport.rounding import Rounding, check_wire
@@ -60,7 +57,6 @@ def build_comm_info(
     edges: str | EdgeOptions = "head",
     grid: str | tuple[int, int, int] | Grid | None = None,
     plan: PlanOptions | None = None,
-    replicas: ReplicaOptions | None = None,
     seed: int | None = None,
     cache: str | os.PathLike[str] | None = None,
     timeout: float = 300.0,
@@ -79,16 +75,15 @@ def build_comm_info(
         part: ``(N,)`` the owner of every vertex, instead of partitioning.
         partition: "auto", "metis", "kaminpar", "streaming", "random" or "range"; or :class:`dgcl.PartitionOptions`.
         method: The planner, see ``dgcl plan --help``.
-        strategy: What is exchanged: "halo" (the default), "tail", "cover", "cover:machine", "grid:R,K,S", "replicas:K";
-            or "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W" is "halo",
-            summed in windows; "in-place" and "offload:N" are built as "halo": they are called on the communicator.
+        strategy: What is exchanged: "halo" (the default), "tail", "cover", "cover:machine", "grid:R,K,S"; or
+            "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W" is "halo", summed in windows;
+            "in-place" and "offload:N" are built as "halo": they are called on the communicator.
         model, memory_limit: For "auto": the layers, as "gcn:602,256,41", or your module; and bytes of a rank's device,
             or like "14GB".
-        edges, grid, replicas: Other ways to write a strategy, one at a time. Who sums which edge: "head", "tail",
+        edges, grid: Other ways to write a strategy, one at a time. Who sums which edge: "head", "tail",
             "cover", or :class:`dgcl.EdgeOptions`; with any but "head" aggregations go through
             :meth:`Communicator.aggregator`. (parts, depth, slices): slices of rows are summed where
             :class:`dgcl.grid.grid.Grid` says; or "1d", "1.5d", "2d", "3d"; ``part`` names ranks, as without.
-            :class:`dgcl.ReplicaOptions`: vertices are copied instead of sending rows between machines.
         plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at).
         seed: For the partition and the planner; None: that of ``plan``.
         cache: A folder of rank 0 where partition and plan are kept for the next job that asks for the same
@@ -108,7 +103,7 @@ def build_comm_info(
 
     Raises:
         ValueError, TypeError: Bad arguments on rank 0, or bad options on any; raised on every rank.
-        MemoryError: Replicas do not fit, or with "auto" nothing does; raised on every rank.
+        MemoryError: With "auto", nothing fits; raised on every rank.
         OSError: The graph's file is missing or cannot be read; raised on every rank.
         CommError: The ranks share no memory, or one of them is gone.
     """
@@ -119,12 +114,12 @@ def build_comm_info(
     control.limit_waits(timeout)
     settings = _settled(
         control.world_size, timeout, wire, plan=plan, partition=partition, seed=seed, strategy=strategy,
-        edges=edges, grid=grid, replicas=replicas, model=model, memory_limit=memory_limit,
+        edges=edges, grid=grid, model=model, memory_limit=memory_limit,
     )  # fmt: skip
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else opened.name)
     topology = topology_of_job(control, topology, places)
-    layout = _agreed(control, settings, places, opened)
+    layout = _agreed(control, settings)
 
     def inputs() -> list[RankInputs]:
         if graph is None:
@@ -171,28 +166,24 @@ def _settled(world_size: int, timeout: Any, wire: Any, **options: Any) -> Settin
         return error
 
 
-def _agreed(
-    control: Control, settings: Settings | Exception, places: Sequence[RankPlace], device: Device | None
-) -> Strategy:
-    """The strategy that all ranks ask for, with what each rank can give. Collective.
+def _agreed(control: Control, settings: Settings | Exception) -> Strategy:
+    """The strategy that all ranks ask for. Collective.
 
     Raises:
         ValueError, TypeError: Ranks ask for different ones, naming two; or what is wrong with a rank's options, the
             first one's that has such; on every rank.
     """
-    reports = control.exchange((_free_memory(places, control.rank, device), settings))
-    for _, theirs in reports:
+    reports = control.exchange(settings)
+    for theirs in reports:
         if isinstance(theirs, Exception):
             raise type(theirs)(*theirs.args)  # ranks that are threads must not share one, and its traceback
-    first: Settings = reports[0][1]
-    for rank, (_, theirs) in enumerate(reports):
+    first: Settings = reports[0]
+    for rank, theirs in enumerate(reports):
         if (theirs.strategy, theirs.described) != (first.strategy, first.described):
             raise ValueError(
                 f"strategy must be the same on every rank: rank 0 asks for {first.spelling}, rank {rank} for"
                 f" {theirs.spelling}"
             )
-    if isinstance(first.strategy, Replicas):
-        return replace(first.strategy, free=tuple(free for free, _ in reports))
     return first.strategy
 
 
@@ -249,19 +240,6 @@ def load_comm_info(
     from dgcl.communicator import Communicator
 
     return connect_shares(share, Communicator, timeout, channel, opened, wire)
-
-
-def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) -> int:
-    """Bytes that a rank may still take where it computes.
-
-    Ranks that share a host, or a GPU, share what is free.
-    """
-    sharing = sum((place.machine, place.gpu) == (places[rank].machine, places[rank].gpu) for place in places)
-    if device is not None and device.tensors.device.type == "cuda":
-        import torch
-
-        return int(torch.cuda.mem_get_info(device.tensors.device)[0]) // sharing
-    return available_memory() // sharing
 
 
 @set_up_call

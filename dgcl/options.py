@@ -12,11 +12,9 @@ from dgcl.advisor.model import read_model
 from dgcl.advisor.spelling import Description, read_strategy
 from dgcl.grid.grid import as_grid
 from dgcl.partition import BALANCES, METHODS
-from dgcl.partition.replication import check_hops
 from dgcl.planner import PlanOptions
 from dgcl.prepare.sizes import as_bytes
 from dgcl.program.strategy import Strategy
-from dgcl.replication.strategy import Replicas
 from dgcl.topology.checks import check_choice, check_flag
 from dgcl.workers.strategy import EdgePlacement
 
@@ -73,33 +71,6 @@ class EdgeOptions:
 
 
 @dataclass(frozen=True)
-class ReplicaOptions:
-    """Replicas of vertices across machines, instead of rows sent between them (:mod:`dgcl.replication`).
-
-    Attributes:
-        hops: How many exchanges of a forward pass build on each other, usually the layers of the model. Replicas reach
-            that far. A model with more layers gives wrong numbers, and nothing can notice.
-        memory_limit: Bytes, or like "8GB", that a rank may take for the rows and the graph; None: what is free where
-            each rank computes. A lower bound is known before anything is copied; halo rows are counted after. What does
-            not fit is refused.
-
-    Raises:
-        ValueError, TypeError: One of them cannot be.
-    """
-
-    hops: int
-    memory_limit: int | str | None = None
-
-    def __post_init__(self) -> None:
-        check_hops(self.hops)
-        object.__setattr__(self, "memory_limit", _bytes(self.memory_limit))
-
-
-def _bytes(memory_limit: int | str | None) -> int | None:
-    return None if memory_limit is None else as_bytes(memory_limit, "memory_limit")
-
-
-@dataclass(frozen=True)
 class Settings:
     """The groups as one; a strategy is one, whichever way it was written; ``spelling`` is how."""
 
@@ -119,7 +90,6 @@ def settle(
     strategy: str | Description | None = None,
     edges: str | EdgeOptions = "head",
     grid: Any = None,
-    replicas: ReplicaOptions | None = None,
     model: Any = None,
     memory_limit: int | str | None = None,
 ) -> Settings:
@@ -130,7 +100,6 @@ def settle(
     """
     for name, value, kinds, what in (
         ("plan", plan, (PlanOptions, NoneType), "dgcl.PlanOptions, or None"),
-        ("replicas", replicas, (ReplicaOptions, NoneType), "dgcl.ReplicaOptions, or None"),
         ("partition", partition, (PartitionOptions, str), "method's name or a dgcl.PartitionOptions"),
         ("edges", edges, (EdgeOptions, str), "placement's name or a dgcl.EdgeOptions"),
     ):
@@ -143,11 +112,10 @@ def settle(
         "strategy": strategy,
         "edges": placed,
         "grid": grid,
-        "replicas": replicas,
         "place": partition.place or None,
     }
     used = [name for name, value in ways.items() if value is not None]
-    if len(used) > 1 and used != ["edges", "place"] and used != ["replicas", "place"]:
+    if len(used) > 1 and used != ["edges", "place"]:
         raise ValueError(
             f"{used[0]}={ways[used[0]]!r} goes without {used[1]}={ways[used[1]]!r}: each says who sums an edge, or on"
             " which rank; leave one of them out"
@@ -160,16 +128,15 @@ def settle(
     chosen: Strategy = EdgePlacement(*astuple(edges))
     spelling = ", ".join(f"{name}={ways[name]!r}" for name in used) or "strategy='halo'"
     described = Description("halo")
-    if replicas is not None:
-        chosen = Replicas(replicas.hops, _bytes(replicas.memory_limit))
-    elif grid is not None:
+    if grid is not None:
         chosen = Description("grid", as_grid(grid, world_size)).layout(world_size)
     elif is_auto:
         if model is None:
             raise ValueError(
                 "strategy='auto' needs model=, such as 'gcn:602,256,41': rows, work and memory follow from its layers"
             )
-        chosen = Advised(read_model(model), _bytes(memory_limit))
+        limit = None if memory_limit is None else as_bytes(memory_limit, "memory_limit")
+        chosen = Advised(read_model(model), limit)
         spelling += f", model={model!r}, memory_limit={memory_limit!r}"
     elif strategy is not None:
         described = read_strategy(strategy)

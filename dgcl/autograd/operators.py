@@ -13,7 +13,6 @@ another 20 microseconds.
 """
 
 import itertools
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager

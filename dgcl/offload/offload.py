@@ -71,7 +71,7 @@ class Offload(Handle):
     without a graph. Its backward computes the chunks again, in descending order.
 
     Args:
-        comm: The communicator, with ``edges="head"`` and without replicas.
+        comm: The communicator, with ``edges="head"``.
         chunks: Chunks of each rank, 1024 at most. Else ``memory_limit``: as few as are predicted to fit.
         memory_limit: Bytes of device memory of a rank, or "8GB"; with ``widths``. A layer that takes more raises.
         widths: Elements of a row of the input and of each layer's result; for ``memory_limit`` and for what

@@ -56,7 +56,6 @@ SOURCES = (
     "planner",
     "program",
     "relation",
-    "replication",
     "topology",
     "workers",
 )

@@ -10,10 +10,10 @@ def plan_edge_types(graph: TypedGraph, problem: Problem, arrangement: Arrangemen
     """Plan an exchange for each type of edges; its items are the vertices of that type, from 0.
 
     Raises:
-        ValueError: Edges are not summed by the owners of their heads, or vertices have replicas.
+        ValueError: Edges are not summed by the owners of their heads, or of slices of rows.
     """
-    if arrangement.partial is not None or arrangement.origin is not None:
-        raise ValueError("a graph of several types goes with edges='head', without a grid or replicas")
+    if arrangement.partial is not None:
+        raise ValueError("a graph of several types goes with edges='head', without a grid")
     planned = {}
     for edge_type in graph.edge_types:
         whole = halo_demand(graph.edges_of(edge_type), problem.part, problem.topology.num_devices)

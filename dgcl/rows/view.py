@@ -76,7 +76,7 @@ class View:
 
     def _numbers(self, exchange: str, target: str) -> tuple[Tensor, Tensor]:
         return (
-            torch.from_numpy(self.comm.layouts[exchange].global_ids("local")),
+            torch.from_numpy(self.comm.layouts[exchange].local_ids),
             torch.from_numpy(self.comm._vertices(target)[0]),
         )
 

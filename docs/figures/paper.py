@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dgcl.partition import partition_graph
-from dgcl.partition.replication import replication_factors
 from dgcl.planner import Plan, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.reading.report import report
@@ -24,7 +22,6 @@ from docs.figures.framework import Figure, Run
 PAGE = "paper.md"
 MACHINES = (("dgx1", 4), ("dgx1", 8), ("pcie8", 8), ("dgx1x2", 16))
 METHODS, OURS, SCALE = ("direct", "spst", "auto"), ("spst", "auto"), 0.1
-GRAPHS, PARTS = ("web_google_scc", "ogbn_arxiv", "amazon_computers"), (2, 4, 8, 16)
 
 
 def timed(relation: Relation, topology: Topology, method: str) -> tuple[Plan, float]:
@@ -70,17 +67,4 @@ def kinds(run: Run) -> Figure:
     return Figure({"method": "", **dict.fromkeys(busiest, ".0%")}, rows)
 
 
-def replication(run: Run) -> Figure:
-    """Copies of each vertex that ranks hold if they avoid communication (`dgcl partition` shows them)."""
-    columns = {"graph": "", "parts": "", "1 hop": ".2f", "2 hops": ".2f", "3 hops": ".2f"}
-
-    def rows() -> Iterator[list[Any]]:
-        for name in run.some(GRAPHS):
-            graph = run.graph(name)
-            for parts in PARTS:
-                yield [name, parts, *replication_factors(graph, partition_graph(graph, parts), parts, 3)]
-
-    return Figure(columns, rows())
-
-
-FIGURES = systems.FIGURES | published.FIGURES | {"plans": plans, "kinds": kinds, "replication": replication}
+FIGURES = systems.FIGURES | published.FIGURES | {"plans": plans, "kinds": kinds}

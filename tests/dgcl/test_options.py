@@ -21,7 +21,6 @@ def test_groups_set_what_the_plan_is_made_with():
         EDGES,
         plan=dgcl.PlanOptions(row_bytes=64, gap=0.5, seed=3),
         partition=dgcl.PartitionOptions("range", place=True),
-        replicas=dgcl.ReplicaOptions(hops=1),
     )
     assert (comm.plan.row_bytes, comm.plan.meta["seed"]) == (64, 3)
     comm.close()
@@ -37,7 +36,6 @@ def test_a_seed_of_its_own_goes_before_that_of_the_plan():
     "given, error, message",
     [
         ({"plan": 3}, TypeError, r"plan must be a dgcl.PlanOptions, or None \(got int\)"),
-        ({"replicas": 2}, TypeError, r"replicas must be a dgcl.ReplicaOptions, or None \(got int\)"),
         ({"partition": 2}, TypeError, r"partition must be a method's name or a dgcl.PartitionOptions"),
         ({"seed": -1}, ValueError, "seed must be >= 0"),
     ],
@@ -54,8 +52,8 @@ def test_bad_options_are_raised_on_every_rank(given: dict[str, Any], error: type
 
 
 def test_limits_of_memory_are_numbers_or_written_out():
-    def kind(memory_limit: Any = None) -> dgcl.ReplicaOptions:
-        return dgcl.ReplicaOptions(2, memory_limit)
+    def kind(memory_limit: Any = None) -> Any:
+        return settle(1, strategy="auto", model="gcn:8,8", memory_limit=memory_limit).strategy
 
     assert kind("8GiB").memory_limit == kind(8 << 30).memory_limit == 8 << 30
     assert kind().memory_limit is None

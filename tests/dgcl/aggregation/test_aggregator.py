@@ -457,7 +457,6 @@ def test_constant_rows_that_change_are_noticed(change):
     [
         ({"edges": "sideways"}, "edges must be one of head, tail, cover"),
         ({"edges": 3}, "edges must be a placement's name or a dgcl.EdgeOptions"),
-        ({"edges": "tail", "replicas": dgcl.ReplicaOptions(hops=2)}, r"edges=.* goes without replicas="),
     ],
 )
 def test_bad_placements_are_refused_on_every_rank(options, says):

@@ -14,7 +14,7 @@ ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
         ("--explain halo", 0, "exchange buffers"),
         ("--json", 0, "dgcl.nn.InPlaceGCN([8, 4, 2])"),
         ("--why-not cover", 0, "cover: "),
-        ("--compare halo,replicas", 0, "replicas:3: all ranks are on one machine"),
+        ("--compare halo,cover:machine", 0, "cover:machine: all ranks are on one machine"),
         ("--inference -d float16 --optimizer sgd", 0, "inference, float16"),
         ("--topology host:3 --measure", 0, "; measured here: "),
     ],

@@ -271,7 +271,6 @@ def test_what_cannot_be_is_refused_with_a_way_out():
     [
         ({"grid": (1, 4, 1)}, r"4 ranks, and there are 2.*\(1,1,2\) \(1,2,1\) \(2,1,1\)"),
         ({"grid": (1, 1, 2), "edges": "cover"}, "edges=.*cover.* goes without grid="),
-        ({"grid": (1, 1, 2), "replicas": dgcl.ReplicaOptions(hops=1)}, "grid=.* goes without replicas="),
         (
             {"grid": (1, 1, 2), "partition": dgcl.PartitionOptions(place=True)},
             "grid=.* goes without place=True",

@@ -138,7 +138,7 @@ def test_versions_and_sources_change_the_key(tmp_path, monkeypatch):
     assert len({before, after, PlanCache(tmp_path, key()).path}) == 3
 
 
-@pytest.mark.parametrize("folder", ["partition", "planner", "planner/methods", "replication", "topology"])
+@pytest.mark.parametrize("folder", ["partition", "planner", "planner/methods", "topology"])
 def test_a_changed_source_changes_the_key(folder: str, tmp_path, monkeypatch):
     """Of a copy of the package, in every folder that has a say in parts and plan."""
     package = tmp_path / "dgcl"
@@ -400,12 +400,10 @@ def test_options_are_part_of_the_key_by_name():
     assert set(key()["options"]) == {field.name for field in dataclasses.fields(PlanOptions)}
 
 
-@pytest.mark.parametrize(
-    "folder", ["graph", "partition", "planner", "program", "relation", "replication", "topology"]
-)
+@pytest.mark.parametrize("folder", ["graph", "partition", "planner", "program", "relation", "topology"])
 def test_an_edited_folder_changes_the_key(folder: str, tmp_path, monkeypatch):
     """Whatever decides what an entry holds: its sources in a package that is a copy of ours."""
-    for name in ("graph", "partition", "planner", "program", "relation", "replication", "topology"):
+    for name in ("graph", "partition", "planner", "program", "relation", "topology"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "module.py").write_text("first = 1\n")
     (tmp_path / "prepare").mkdir()
