@@ -18,6 +18,7 @@ from dgcl.ranks.environment import launched
 from dgcl.ranks.freed_memory import keep_freed_memory
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import as_group, make_default_group
+from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.threads import report_crowding
 from dgcl.topology.checks import check_flag, check_number
 
@@ -138,6 +139,8 @@ def dispatch_features(
     Returns:
         ``(num_owned, *F)``; with ``halo`` ``(num_owned + num_halo, *F)``.
     """
+    if isinstance(features, Tensor):
+        require_tensors(features=features)
     return given_or_current(comm).dispatch_features(features, halo=halo)
 
 

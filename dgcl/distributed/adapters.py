@@ -75,6 +75,11 @@ class Adapter:
         for each in tensors_in((*args, *kwargs.values())):
             if isinstance(each, OneDevice):
                 break
+            if edge_set_of(each) is not None:
+                raise ValueError(
+                    "edge_index has this rank's numbers: give a distributed model what dgcl.dispatch gave, or"
+                    " dgcl.as_rows(edge_index, comm)"
+                )
         else:
             return self._as_it_is(*args, **kwargs)
         try:

@@ -40,9 +40,17 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
 
     Returns:
         ``model``.
+
+    Raises:
+        ValueError: The communicator has no rows in one device's view.
     """
     comm = current(comm)
     require_module(model)
+    if "view" not in vars(comm):
+        raise ValueError(
+            "model: distribute takes the data of dgcl.dispatch, or rows of dgcl.as_rows(x, comm), made before; a"
+            " program on local rows takes the layers and norms of dgcl.nn"
+        )
     see_scripts()
     root: Any = getattr(model, "_orig_mod", model)
     layers = 0

@@ -86,7 +86,11 @@ def dispatch(
     if data is not None:
         try:
             framework = next((name for name, (module, _) in _GIVE.items() if is_a(data, module, name)), "")
-            if not framework or hasattr(data, "whole_kind"):
+            if not framework or any(
+                isinstance(value, OneDevice)
+                for store in getattr(data, "stores", ())
+                for value in store.values()
+            ):
                 raise TypeError(
                     f"data must be a PyG Data or HeteroData, or a DGLGraph, of the whole graph (got"
                     f" {type(data).__name__}): use what dgcl.dispatch gave as it is; other graphs go to"

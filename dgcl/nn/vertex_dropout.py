@@ -296,7 +296,7 @@ def message_ids(edges: Tensor, comm: Any) -> Tensor:
         heads = comm.owned_ids
         return [each.to(edges.device) for each in (torch.cat([heads, comm.halo_ids]), heads)]
 
-    sources, heads = _once(comm, edges.device, ends)
+    sources, heads = _once(comm, ("ends", edges.device), ends)
     return sources[edges[0]] * MIX_1 + heads[edges[1]]
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from dgcl.rows.edge_sets import edge_set_of
 from dgcl.rows.sums import whole
 from dgcl.rows.tensor import Rows, plain, rows, unseen
+from dgcl.rows.view import view_of
 
 
 def local(x: Any) -> Any:
@@ -26,23 +28,34 @@ def local(x: Any) -> Any:
         return x._local if type(x) is Rows else plain(x)
 
 
-def as_rows(tensor: Tensor, like: Tensor) -> Tensor:
-    """This rank's rows as rows of the same vertices or edges as others.
+def as_rows(tensor: Tensor, like: Any) -> Tensor:
+    """This rank's rows in one device's view.
+
+        >>> comm = dgcl.build_from_local(owned_ids, edges)
+        >>> x = dgcl.as_rows(my_x, comm)            # rows of all vertices, each rank has given its own
+        >>> edge_index = dgcl.as_rows(comm.local_graph("pyg").edge_index, comm)
 
     Args:
-        tensor: ``(rows of this rank, *F)`` plain.
-        like: Rows, whose rows they are, in that order.
+        tensor: ``(rows of this rank, *F)`` plain; with a communicator also its ``edge_index``.
+        like: Rows, whose vertices or edges they are, in that order; or a communicator, whose vertices they are.
+            Collective for a communicator's first.
 
     Raises:
-        TypeError: ``like`` is no rows.
+        TypeError: ``like`` is neither.
         ValueError: There are more or fewer rows than ``like`` has here.
     """
-    if type(like) is not Rows:
+    if hasattr(like, "exchanges"):
+        view = view_of(like)
+        if isinstance(tensor, Tensor) and getattr(edge_set_of(tensor), "comm", None) is like:
+            return view.edge_index()
+        space, number = view.vertices[""], like.num_owned
+    elif type(like) is Rows:
+        space, number = like._space, like._local.shape[like._axis]
+    else:
         raise TypeError(
-            f"like must be rows, as dgcl.dispatch(data, typed=True) gives them (got {type(like).__name__})"
+            f"like must be rows, as dgcl.dispatch gives them, or a dgcl.Communicator (got {type(like).__name__})"
         )
     with unseen():
-        number = like._local.shape[like._axis]
         if (
             not isinstance(tensor, Tensor)
             or type(tensor) is Rows
@@ -53,7 +66,7 @@ def as_rows(tensor: Tensor, like: Tensor) -> Tensor:
             raise ValueError(
                 f"tensor must be plain, with the {number} rows that like has on this rank (got {what})"
             )
-        return rows(plain(tensor), like._space)
+        return rows(plain(tensor), space)
 
 
 def collected(x: Tensor) -> Tensor:

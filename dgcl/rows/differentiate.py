@@ -7,6 +7,7 @@ shares, which are summed over ranks when the backward ends, and added to what wa
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from dgcl.api import given_or_current
+from dgcl.errors import DisagreementError
 from dgcl.ranks.torch_private import hooks_of, run_backward, torch_function_on
 from dgcl.rows.calls import Call
 from dgcl.rows.sums import State, fitting, state_of, total
@@ -163,10 +165,35 @@ def _accumulate(
             each for model in state.models for each in model.parameters() if hasattr(each, "device_mesh")
         ]
         first: dict[int, tuple[Tensor, Tensor | None]] = {id(each): (each, None) for each in shards}
-        met = first | met
+        first |= met
         state.shards = shards
-        leaves_met = [*met.values()]
+        state.backwards += 1
+        if not state.backwards & (state.backwards - 1):
+            _compare([leaf for leaf, _ in met.values()], state, comm)
+        leaves_met = [*first.values()]
         _sum_shares(leaves_met, create, comm)
+
+
+def _compare(leaves: list[Tensor], state: State, comm: Any) -> None:
+    """Refuse leaves that ranks have made each for itself, at backwards 1, 2, 4, ... Collective.
+
+    Raises:
+        DisagreementError: On every rank, with the first one's name or shape.
+    """
+    names = {id(each): name for model in state.models for name, each in model.named_parameters()}
+    whole = [each for each in leaves if not hasattr(each, "device_mesh")]
+    sums = [
+        zlib.crc32(each.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()) for each in whole
+    ]
+    with comm.collective("leaves"):
+        reports = comm.control.exchange(sums)
+    for place, leaf in enumerate(whole):
+        if any(theirs[place : place + 1] != sums[place : place + 1] for theirs in reports):
+            what = names.get(id(leaf)) or f"a leaf of shape {tuple(leaf.shape)}"
+            raise DisagreementError(
+                f"{what} is not the same on all ranks, so they train models of their own: make it with the same random"
+                " numbers on each (after dgcl.dispatch), or before dgcl.distribute(model)"
+            )
 
 
 def _shard(tensor: Any) -> Any:

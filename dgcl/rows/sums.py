@@ -17,6 +17,7 @@ class State:
     """What the tensors of the communicators of one rank share.
 
     Attributes:
+        backwards: How many have ended.
         depth: Backwards of ours that run; autograd may run them in threads of its own.
         met: By id the leaves that the outermost one has met, with their gradients of before.
         models: Those that were distributed.
@@ -27,7 +28,7 @@ class State:
     """
 
     def __init__(self, gather_limit: int = 10**7) -> None:
-        self.depth, self.gather_limit = 0, gather_limit
+        self.depth, self.backwards, self.gather_limit = 0, 0, gather_limit
         self.met: dict[int, tuple[Tensor, Tensor | None]] = {}
         self.sites: dict[Any, int] = {}
         self.learnt: OrderedDict[Any, Any] = OrderedDict()

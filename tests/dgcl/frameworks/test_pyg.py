@@ -1,6 +1,5 @@
 """dgcl.frameworks.pyg: unmodified PyG layers on a rank's edges give the rows they give on the whole graph."""
 
-import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -101,27 +100,6 @@ def test_gcn_norm_is_that_of_the_whole_graph(case, kind, options):
     wanted = sorted(zip(*edges.tolist(), expected.tolist(), strict=True))
     assert [edge[:2] for edge in found] == [edge[:2] for edge in wanted]
     np.testing.assert_allclose([edge[2] for edge in found], [edge[2] for edge in wanted], rtol=1e-13)
-
-
-@pytest.mark.sample(2)
-def test_gradients_of_weights(case):
-    distinct_loops(case)
-    torch.manual_seed(0)
-    conv = pyg.GCNConv(5, 3).double()
-    x, weight = (
-        torch.randn(case.num_nodes, 5, dtype=torch.float64),
-        weights_of(case, "weighted").requires_grad_(),
-    )
-    conv(x, torch.from_numpy(case.edges), weight).square().sum().backward()
-
-    def rank():
-        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(4))
-        own, graph = dgcl.distribute(copy.deepcopy(conv)), comm.local_graph("pyg")
-        mine = comm.dispatch_edges(weight.detach()).requires_grad_()
-        own(comm.dispatch_features(x), graph.edge_index, mine).square().sum().backward()
-        return comm.collect_edges(mine.grad)
-
-    torch.testing.assert_close(dgcl.launch(rank, 4)[0], weight.grad, rtol=1e-10, atol=1e-10)
 
 
 def test_refuses():

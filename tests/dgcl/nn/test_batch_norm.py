@@ -1,7 +1,5 @@
 """dgcl.nn.BatchNorm: outputs, gradients and running statistics of BatchNorm1d over all vertices."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -119,56 +117,3 @@ def test_halo_rows_are_refused_in_training_only():
 
     with pytest.raises(ValueError, match=r"x must hold the \d+ owned rows"):
         on_ranks(2, rank)
-
-
-class OnePlaceTwice(nn.Module):
-    """A norm that two names lead to."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = self.second = nn.BatchNorm1d(4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(x).exp())
-
-
-MODELS = {
-    "itself": lambda: nn.BatchNorm1d(4, momentum=None),
-    "nested": lambda: nn.Sequential(
-        nn.Linear(4, 4), nn.ModuleDict({"norm": nn.BatchNorm1d(4)})["norm"], nn.Tanh()
-    ),
-    "twice": OnePlaceTwice,
-    "evaluated": lambda: nn.Sequential(nn.BatchNorm1d(4)).eval(),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_models_that_make_their_own_are_distributed(name):
-    torch.manual_seed(0)
-    alone, x = set_up_all(MODELS[name]()), rows(4)
-    models = [copy.deepcopy(alone) for _ in range(3)]
-    expected = alone(x)
-    expected.square().sum().backward()
-
-    def rank(comm):
-        model = models[comm.rank]
-        parameters = list(model.parameters())
-        converted = dgcl.distribute(model)
-        assert all(mine is before for mine, before in zip(converted.parameters(), parameters, strict=True))
-        y = converted(x[comm.owned_ids])
-        y.square().sum().backward()
-        dgcl.nn.sync_gradients(converted)
-        return comm.owned_ids, y.detach(), [p.grad for p in converted.parameters()], converted.state_dict()
-
-    for own, y, gradients, state in on_ranks(3, rank):
-        torch.testing.assert_close(y, expected[own].detach(), rtol=1e-10, atol=1e-10)
-        for gradient, parameter in zip(gradients, alone.parameters(), strict=True):
-            torch.testing.assert_close(gradient, parameter.grad, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(state, alone.state_dict(), rtol=1e-10, atol=1e-10)
-
-
-def set_up_all(model: nn.Module) -> nn.Module:
-    for module in model.double().modules():
-        if isinstance(module, nn.BatchNorm1d):
-            set_up(module)
-    return model

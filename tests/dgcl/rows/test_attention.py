@@ -1,5 +1,6 @@
-"""Attention layers of PyG and DGL in a distributed model: which make no row for each edge, and what they give."""
+"""Attention layers of PyG in a distributed model: which make no row for each edge, and what they give."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -14,63 +15,54 @@ from tests.dgcl.rows.pyg_zoo import WIDTH, graph
 from tests.samples import named
 
 
-def layer_of(name: str) -> torch.nn.Module:
+def layer_of(name: str, dropout: float = 0.0) -> torch.nn.Module:
     torch.manual_seed(0)
-    if name.startswith("DGL"):
-        dnn = pytest.importorskip("dgl.nn")
-        return getattr(dnn, name[4:])(WIDTH, 4, 3, 0.3, 0.5, residual=True, activation=torch.tanh).double()
     more = {"edge_dim": 2} if "edges" in name else {}
-    return getattr(pyg, name.split()[0])(WIDTH, 4, heads=3, dropout=0.5, **more).double()
+    return getattr(pyg, name.split()[0])(WIDTH, 4, heads=3, dropout=dropout, **more).double()
 
 
-def both_ways(layer: Any, monkeypatch: Any) -> list[tuple[bool, list[torch.Tensor]]]:
-    """With the layer's function and by messages, which way it was, results and gradients."""
-    of_dgl, found, called = hasattr(layer, "fc_src") or hasattr(layer, "fc"), [], []
-    if of_dgl:
-        from tests.dgcl.rows import dgl_zoo
+def results(layer: Any, called: list[Any]) -> tuple[bool, list[torch.Tensor]]:
+    """Whether the layer's function was called, results and gradients."""
+    whole = graph()
+    whole.attr = torch.randn(
+        whole.num_edges, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    data: Any = dgcl.dispatch(whole, topology="uniform")
+    model = dgcl.distribute(copy.deepcopy(layer))
+    called.clear()
+    out = model(data.x, data.edge_index, *[data.attr] * (layer.lin_edge is not None))
+    out.flatten(1).cos().sum().backward()
+    return bool(called), [dgcl.collect(out.detach()), *(p.grad for p in model.parameters())]
 
-        data: Any = dgcl.dispatch(dgl_zoo.graph(), topology="uniform")
-        arguments = [data, data.ndata["x"]]
-    else:
-        whole = graph()
-        whole.attr = torch.randn(
-            whole.num_edges, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-        )
-        data = dgcl.dispatch(whole, topology="uniform")
-        arguments = [data.x, data.edge_index, *[data.attr] * (layer.lin_edge is not None)]
-    comm, model = dgcl.current_communicator(), dgcl.distribute(layer)
-    for way in (attention.attend, None):
-        comm.load_state_dict({"dropout_calls": 0})
-        with monkeypatch.context() as patch:
-            patch.setattr(attention, "attend", lambda *args: called.append(args) or way(*args))  # noqa: B023
-            if way is None:
-                patch.setattr(attention, "lacks", lambda layer: "hooks")
-            model.zero_grad()
-            out = model(*arguments)
-            out.flatten(1).cos().sum().backward()
-        found.append((bool(called), [out.detach(), *(p.grad for p in model.parameters())]))
-        called.clear()
-    return found
+
+LAYERS = ["GATConv edges", "GATv2Conv edges", "TransformerConv", "TransformerConv edges"]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "GATConv edges",
-        "GATv2Conv edges",
-        "TransformerConv",
-        "TransformerConv edges",
-        "DGL GATConv",
-        "DGL GATv2Conv",
-    ],
-)
-def test_layers_give_what_messages_give(name: str, monkeypatch: pytest.MonkeyPatch):
-    """With the same elements dropped."""
-    for (quick, found), (slow, expected) in dgcl.launch(lambda: both_ways(layer_of(name), monkeypatch), 1):
-        assert (quick, slow) == (True, False)
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_layers_give_what_messages_give(name: str, ranks: int, monkeypatch: pytest.MonkeyPatch):
+    layer, called, found = layer_of(name), list[Any](), []
+    attend = attention.attend
+    monkeypatch.setattr(attention, "attend", lambda *args: called.append(args) or attend(*args))
+    for why in ("", "hooks"):
+        with monkeypatch.context() as patch:
+            if why:
+                patch.setattr(attention, "lacks", lambda layer: "hooks")
+            found.append(dgcl.launch(lambda: results(layer, called), ranks)[0])
+    assert [way for way, _ in found] == [True, False]
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", LAYERS)
+def test_dropout_is_that_of_any_number_of_ranks(name: str):
+    one, many = (dgcl.launch(lambda: results(layer_of(name, 0.5), []), ranks)[0][1] for ranks in (1, 3))
+    (without,) = dgcl.launch(lambda: results(layer_of(name), []), 1)
+    assert not torch.allclose(one[0], without[1][0])
+    for each, other in zip(one, many, strict=True):
+        torch.testing.assert_close(each, other, rtol=1e-10, atol=1e-10)
 
 
 class Own(pyg.GATConv):
