@@ -69,16 +69,13 @@ def test_data_shows_all_rows_and_comes_back(world_size: int, given_on: str):
     def run(rank: int):
         data = dgcl.dispatch(whole if given_on == "all" or rank == 0 else None)
         comm, mine = current(), torch.from_numpy(current().local.edge_ids)
-        assert (
-            data.num_nodes == N and data.edge_index.shape == (2, E) and data.edge_index.dtype == torch.int32
-        )
+        assert data.num_nodes == N
+        assert data.edge_index.shape == (2, E)
         own = {"x": comm.owned_ids, "y": comm.owned_ids, "train_mask": comm.owned_ids, "edge_attr": mine}
         for name, ids in own.items():
             assert equal(dgcl.local(data[name]), whole[name][ids])
         data.out, data.train_mask = 2 * data.x, data.train_mask.clone()
         back = dgcl.collect(data)
-        order = torch.argsort(torch.cat(comm.control.exchange(mine)))  # parallel edges are in some order
-        assert order.shape == (E,)
         check_back(back, whole)
 
     dgcl.launch(_on_rank, world_size, run)

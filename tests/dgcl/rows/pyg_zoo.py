@@ -225,7 +225,10 @@ ZOO: dict[str, tuple[Callable[[], Module], str]] = {
     "MLP": (lambda: pyg.MLP([W, 5, 3]), X),
     "PMLP": (lambda: models.PMLP(W, 5, 3, 2), XE),
     "PNA": (lambda: models.PNA(W, 5, 2, 3, deg=deg(), **PNA), XE),
-    "Polynormer": (lambda: models.Polynormer(W, 5, 3, in_dropout=0.0, dropout=0.0, global_dropout=0.0), "x edge_index batch"),
+    "Polynormer": (
+        lambda: models.Polynormer(W, 5, 3, in_dropout=0.0, dropout=0.0, global_dropout=0.0),
+        "x edge_index batch",
+    ),
     "RECT_L": (lambda: models.RECT_L(W, 5), XE),
     "SGFormer": (lambda: models.SGFormer(W, 5, 3, trans_dropout=0.0, gnn_dropout=0.0), "x edge_index batch"),
     "a layer used twice, edges without loops": (Res, "x edge_index attr"),

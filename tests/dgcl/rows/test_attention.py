@@ -58,8 +58,9 @@ def test_layers_give_what_messages_give(name: str, ranks: int, monkeypatch: pyte
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", LAYERS)
 def test_dropout_is_that_of_any_number_of_ranks(name: str):
-    one, many = (dgcl.launch(lambda: results(layer_of(name, 0.5), []), ranks)[0][1] for ranks in (1, 3))
-    (without,) = dgcl.launch(lambda: results(layer_of(name), []), 1)
+    layer, whole = layer_of(name, 0.5), layer_of(name)
+    one, many = (dgcl.launch(lambda: results(layer, []), ranks)[0][1] for ranks in (1, 3))
+    (without,) = dgcl.launch(lambda: results(whole, []), 1)
     assert not torch.allclose(one[0], without[1][0])
     for each, other in zip(one, many, strict=True):
         torch.testing.assert_close(each, other, rtol=1e-10, atol=1e-10)
