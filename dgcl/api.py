@@ -244,7 +244,7 @@ def collect(
 
     if isinstance(rows, OneDevice) and file is None:
         return collected(rows)
-    if hasattr(rows, "stores") or hasattr(rows, "view"):
+    if hasattr(rows, "stores") or hasattr(rows, "canonical_etypes"):
         from dgcl.frameworks.dispatch import collect_data
 
         return collect_data(rows)

@@ -100,6 +100,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
         self._halo, self._dropout_calls = self._numbers[HALO], 0
         self.end_ids: Mapping[str, tuple[Tensor, Tensor]] = {}  # of edges, by the exchange of their type
         self.windows: HaloWindows | None = None
+        self.view: Any
         self.offloads: WeakSet[Any] = WeakSet()
         self.side_transports: WeakSet[Transport] = WeakSet()
         self._number = ops.register_communicator(self)

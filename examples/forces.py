@@ -3,8 +3,7 @@
     torchrun --nproc-per-node=4 examples/forces.py
     python examples/forces.py                          # on one rank, with the same losses
 
-The energy is an MLP of pooled rows, computed alike on every rank, so it counts once (``count_once``): its derivative by
-places is then that of one device, and a plain loss of it, too. Forces are rows of vertices, with a loss as any rows.
+The energy is an MLP of pooled rows, which every rank has; its derivative by places is that of one device.
 """
 
 from __future__ import annotations
@@ -60,12 +59,10 @@ def train(data: Data | None, model: nn.ModuleDict, steps: int) -> list[float]:
     for _ in range(steps):
         optimizer.zero_grad()
         pos = data.pos.requires_grad_()
-        pooled = dgcl.nn.global_mean_pool(model["springs"](pos, data.edge_index))
-        energy = dgcl.nn.count_once(model["readout"](pooled).squeeze())
+        energy = model["readout"](model["springs"](pos, data.edge_index).mean(0, keepdim=True)).squeeze()
         (gradient,) = torch.autograd.grad(energy, pos, create_graph=True)
-        loss = F.mse_loss(energy, data.energy) + dgcl.nn.loss(F.mse_loss)(-gradient, data.forces)
+        loss = F.mse_loss(energy, data.energy) + F.mse_loss(-gradient, data.forces)
         loss.backward()
-        dgcl.nn.sync_gradients(model)
         optimizer.step()
         losses.append(loss.item())
     return losses

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node=4 examples/readout.py
     python examples/readout.py                          # on one rank, with the same losses
 
-Every rank gets all pooled rows and computes what follows alike, so the loss is one ``on_every_rank`` and counts once.
+Pooled rows are the same on every rank, which computes what follows alike.
 """
 
 from __future__ import annotations
@@ -48,10 +48,9 @@ def train(data: Data | None, model: nn.ModuleDict, steps: int) -> list[float]:
     for _ in range(steps):
         optimizer.zero_grad()
         h = model["gin"](data.x, data.edge_index)
-        pooled = dgcl.nn.global_mean_pool(h, data.batch, len(data.shape))
-        loss = dgcl.nn.loss(F.cross_entropy, on_every_rank=True)(model["head"](pooled), data.shape)
+        pooled = pyg.global_mean_pool(h, data.batch, len(data.shape))
+        loss = F.cross_entropy(model["head"](pooled), data.shape)
         loss.backward()
-        dgcl.nn.sync_gradients(model)
         optimizer.step()
         losses.append(loss.item())
     return losses

@@ -17,9 +17,7 @@ def parse_arguments(about: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=about, formatter_class=plain)
     parser.add_argument("--graph", help="npz, edge list or Matrix Market file (default: a synthetic graph)")
     parser.add_argument("--model", choices=MODELS, default="gcn")
-    parser.add_argument(
-        "--layers-from", choices=["dgl", "pyg", "torch"], default="torch", help="whose layers"
-    )
+    parser.add_argument("--layers-from", choices=["dgl", "torch"], default="torch", help="whose layers")
     parser.add_argument("--strategy", help="what ranks exchange: cover, tail, .. (default: halo rows)")
     parser.add_argument("--method", choices=dgcl.bench.METHODS, default="auto", help="what moves the rows")
     parser.add_argument("--topology", default="auto", help="a preset or a JSON file (default: found out)")

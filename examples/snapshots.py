@@ -51,19 +51,21 @@ def train(data: Data | None, model: nn.Module, steps: int) -> list[float]:
     data = dgcl.dispatch(data)
     dgcl.distribute(model)
     comm = dgcl.current_communicator()
-    mine = [roads[:, comm.part[roads[1]] == comm.rank] for roads in data.roads]  # ids of the whole graph
+    mine = [
+        roads[:, comm.part[roads[1]] == comm.rank] for roads in data.roads
+    ]  # edges that end at this rank's
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
-        state, outputs = data.x.new_zeros(comm.num_owned, 16), []
+        state, outputs = data.x.new_zeros(data.num_nodes, 16), []
         for time, roads in enumerate(mine):
             comm = comm.rewire(tuple(roads))
-            out, state = model(data.x[:, time], state, comm.local_graph("pyg").edge_index)
+            edge_index = dgcl.as_rows(comm.local_graph("pyg").edge_index, like=comm)
+            out, state = model(data.x[:, time], state, edge_index)
             outputs.append(out)
-        loss = dgcl.nn.loss(F.mse_loss)(torch.stack(outputs, 1), data.y)
+        loss = F.mse_loss(torch.stack(outputs, 1), data.y)
         loss.backward()
-        dgcl.nn.sync_gradients(model)
         optimizer.step()
         losses.append(loss.item())
     return losses

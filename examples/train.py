@@ -2,11 +2,11 @@
 
     torchrun --nproc-per-node=4 examples/train.py                       # GCN on a synthetic graph
     torchrun --nproc-per-node=4 examples/train.py --check               # ... and compare with one rank
-    torchrun --nproc-per-node=4 examples/train.py --graph cora.npz --model gat --layers-from pyg
+    torchrun --nproc-per-node=4 examples/train.py --graph cora.npz --model gat --layers-from dgl
     torchrun --nproc-per-node=4 examples/train.py --method gloo --check # rows moved by something else
     python examples/train.py                                            # one rank, no torchrun
 
-Beside this file are the layers (layers_dgl.py, layers_pyg.py, layers_torch.py), data (graphs.py), options (settings.py)
+Beside this file are the layers (layers_dgl.py, layers_torch.py), data (graphs.py), options (settings.py)
 and what is printed (show.py). What is special about several ranks is in `train`, and marked.
 """
 
@@ -60,7 +60,7 @@ def train(data: Data | None, args: argparse.Namespace, show: bool) -> Result:
     widths = [x.shape[1], *[args.hidden] * (args.layers - 1), num_classes]
     torch.manual_seed(args.seed)
     model = Model(getattr(layers, MODELS[args.model]), widths, args.dropout).to(args.dtype)
-    dgcl.distribute(model)  # several ranks: PyG's layers exchange; all begin with the model of rank 0
+    dgcl.nn.broadcast_parameters(model, inexact="ignore")  # several ranks: all begin with the model of rank 0
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
     print_row(show, "epoch", "loss", "train", "val", "test", "seconds")

@@ -208,11 +208,11 @@ def adaptable(module: Module) -> bool:
 def adapt(module: Any) -> None:
     """Give a layer that :func:`adaptable` takes its exchange and its adapter."""
     if not isinstance(module, Adapter):
-        module.__class__ = _adapted(type(module))
+        module.__class__ = _adapted(module.__class__)
 
 
 @functools.cache
-def _adapted(base: Any) -> type:
+def _adapted(base: Any) -> Any:
     return type(base.__name__, (Adapter, message_passing(base)), {"__doc__": base.__doc__})
 
 

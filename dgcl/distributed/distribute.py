@@ -56,7 +56,7 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
     layers = 0
     for each in model.modules():
         if hasattr(each, "_orig_mod"):
-            each.forward = each._orig_mod.__call__
+            each.forward = each._orig_mod.__call__  # type: ignore[operator]
             if comm.rank == 0:
                 _log.warning("distribute(%s): what torch.compile made runs as it is", type(root).__name__)
         elif any(kind.__name__ == "InvertibleModule" for kind in type(each).__mro__):  # of PyG

@@ -207,10 +207,10 @@ class RankGraph:
         if isinstance(func, MessageFunction):
             with unseen(), graph._lent(func) as block:
                 block.apply_edges(func)
-                made = {func.out_field: rows(block.edata[func.out_field], graph._space("edges"))}
+                result = {func.out_field: rows(block.edata[func.out_field], graph._space("edges"))}
         else:
-            made = func(graph._batch())
-        graph.edata.update(made)
+            result = func(graph._batch())
+        graph.edata.update(result)
 
     def update_all(
         self, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
@@ -227,19 +227,19 @@ class RankGraph:
         for etype, (message, reduce, *apply) in etype_dict.items():
             graph, number = self if etype is None else self[etype], self.get_etype_id(etype)
             name = self.canonical_etypes[number][2]
-            made = graph._reduced(message, reduce)
+            result = graph._reduced(message, reduce)
             if apply and apply[0] is not None:
-                made = invoke_node_udf(
-                    self._vertices, dgl.base.ALL, name, apply[0], ndata={**graph.dstdata, **made}
+                result = invoke_node_udf(
+                    self._vertices, dgl.base.ALL, name, apply[0], ndata={**graph.dstdata, **result}
                 )
-            results.setdefault(name, []).append((made, number))
+            results.setdefault(name, []).append((result, number))
         for name, of_types in results.items():
             frames, order = zip(*of_types, strict=True)
-            made = reduce_dict_data(frames, cross_reducer, order)
+            result = reduce_dict_data(frames, cross_reducer, order)
             if getattr(reduce, "name", None) in ("max", "min"):  # as DGL does it
-                for field in [*made] if cross_reducer else [next(iter(made))]:
-                    made[field] = dgl.backend.replace_inf_with_zero(made[field])
-            self.nodes[name].data.update(made)
+                for field in [*result] if cross_reducer else [next(iter(result))]:
+                    result[field] = dgl.backend.replace_inf_with_zero(result[field])
+            self.nodes[name].data.update(result)
             if apply_node_func is not None:
                 self.apply_nodes(apply_node_func, ntype=name)
 
@@ -247,8 +247,8 @@ class RankGraph:
         """New rows of targets; maxima and minima over no edges are infinite."""
         messages = None if isinstance(message, MessageFunction) else message(self._batch())
         with unseen():
-            made = {} if messages is not None else self._sums(message, reduce)
-            if not made:
+            result = {} if messages is not None else self._sums(message, reduce)
+            if not result:
                 with self._lent(message) as block:
                     if messages is not None:
                         space = self._space("edges")
@@ -262,9 +262,9 @@ class RankGraph:
                     if not hasattr(reduce, "msg_field"):  # a function of one's own reads them
                         space = self._space("target")
                         block.dstdata.update({n: _local(each, space) for n, each in self.dstdata.items()})
-                    made = message_passing(block, message, reduce, block.applied(reduce, None))
+                    result = message_passing(block, message, reduce, block.applied(reduce, None))
             space = self._space("target")
-            return {name: rows(each, space) for name, each in made.items()}
+            return {name: rows(each, space) for name, each in result.items()}
 
     def _sums(self, message: Any, reduce: Any) -> dict[str, Tensor]:
         """Let the communicator's aggregator sum rows of sources, as they are or times a weight; nothing of others."""

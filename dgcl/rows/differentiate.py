@@ -115,7 +115,7 @@ def _leaves_of(roots: tuple[Tensor, ...]) -> list[Tensor]:
 
 def _of_models(reached: set[int], state: State) -> list[Tensor]:
     """The parameters of models of which some are reached: a rank may reach others, in another order, than its peers."""
-    matches = []
+    matches: list[Tensor] = []
     for model in state.models:
         parameters = [each for each in model.parameters() if each.requires_grad and not is_lazy(each)]
         if any(id(each) in reached for each in parameters):
@@ -183,7 +183,8 @@ def _compare(leaves: list[Tensor], state: State, comm: Any) -> None:
     names = {id(each): name for model in state.models for name, each in model.named_parameters()}
     whole = [each for each in leaves if not hasattr(each, "device_mesh")]
     sums = [
-        zlib.crc32(each.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()) for each in whole
+        zlib.crc32(each.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        for each in whole
     ]
     with comm.collective("leaves"):
         reports = comm.control.exchange(sums)

@@ -38,7 +38,9 @@ def shaped(call: Call) -> Any:
     space, axis, local, ends = own._space, own._axis, own._local, own._ends
     size = _sizes(call)
     if isinstance(size[0], torch.dtype):
-        if axis == own.dim() - 1 and size[0].itemsize != own.dtype.itemsize:  # it changes how many rows there are
+        if (
+            axis == own.dim() - 1 and size[0].itemsize != own.dtype.itemsize
+        ):  # it changes how many rows there are
             return gathered(call)
         return rows(local.view(*size), space, axis)
     place = axis + len(size) - own.dim()

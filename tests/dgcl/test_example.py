@@ -24,7 +24,7 @@ def program():
     """The program, imported as Python runs it: with its folder on the path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
-        names = ("train", "graphs", "settings", "show", "layers_dgl", "layers_pyg", "layers_torch")
+        names = ("train", "graphs", "settings", "show", "layers_dgl", "layers_torch")
         yield importlib.import_module("train")
         for name in names:
             patch.delitem(sys.modules, name, raising=False)
@@ -69,10 +69,10 @@ def train_and_check(model: str, layers_from: str, method: str = "auto") -> bool:
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("layers_from", ["dgl", "pyg", "torch"])
+@pytest.mark.parametrize("layers_from", ["dgl", "torch"])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "commnet", "gat"])
 def test_every_model_trains_as_on_one_rank(model: str, layers_from: str, rank_pool):
-    pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
+    pytest.importorskip({"dgl": "dgl", "torch": "torch"}[layers_from])
     assert rank_pool(3).run(train_and_check, model, layers_from) == [True] * 3
 
 

@@ -150,25 +150,25 @@ def test_files(tmp_path, monkeypatch):
     assert set(found.masks) == {"train", "test"}
 
 
-def script(framework: str, after: bool) -> tuple[float, Any]:
-    """The loss and the predictions of the script on the page, on this rank."""
+def script(framework: str, after: bool) -> tuple[list[float], Any]:
+    """Loss and accuracy, and the predictions of the script on the page, on this rank."""
     (diff,) = blocks("before_after.md", f"## {framework}", "diff")
     code = "\n".join(line[1:] for line in diff.splitlines() if line[:1] != ("-" if after else "+"))
     load = {"PyG": pyg_data, "DGL": lambda: __import__("dgl").add_self_loop(dgl_graph())}[framework]
     torch.manual_seed(0)
     scope: dict[str, Any] = {"load": load}
     exec(code, scope)
-    return scope["loss"].item(), scope["predictions"]
+    predictions = dgcl.collect(scope["predictions"]) if after else scope["predictions"]
+    return [float(scope["loss"]), scope["accuracy"]], predictions
 
 
 @pytest.mark.parametrize("framework", ["PyG", "DGL"])
 def test_the_script_after_gives_what_the_script_before_gave(framework: str, rank_pool: Any):
     pytest.importorskip({"PyG": "torch_geometric", "DGL": "dgl"}[framework])
-    loss, predictions = script(framework, after=False)
-    (first, found), (second, nothing), _ = rank_pool(3).run(script, framework, True)
-    assert first == second == pytest.approx(loss, rel=1e-5)
-    assert found.equal(predictions)
-    assert nothing is None
+    numbers, predictions = script(framework, after=False)
+    for found, of_ranks in rank_pool(3).run(script, framework, True):
+        assert found == pytest.approx(numbers, rel=1e-5)
+        assert of_ranks.equal(predictions)
 
 
 def quickstart() -> list[float]:
