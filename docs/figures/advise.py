@@ -44,7 +44,8 @@ class Attention(GATConv):
 
     def forward(self, x: Any, comm: Any) -> Any:
         """Rows to rows."""
-        return super().forward(x, comm.local_graph("pyg").edge_index)
+        graph = comm.local_graph("pyg")
+        return super().forward(graph.pair(comm.expand(x)), graph.edge_index)
 
 
 def held(paths: list[Path], kind: str, spec: str) -> tuple[int, int]:
@@ -60,8 +61,6 @@ def held(paths: list[Path], kind: str, spec: str) -> tuple[int, int]:
         if spec == "in-place":
             layers = [dgcl.nn.InPlaceGCN(HIDDEN)]
         optimizer = torch.optim.Adam(each for layer in layers for each in layer.parameters())
-        if kind == "gat":
-            layers = [dgcl.distribute(layer) for layer in layers]
         x = torch.rand(comm.num_owned, HIDDEN[0])
         for number in range(8):
             optimizer.zero_grad()
