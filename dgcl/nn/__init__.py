@@ -11,7 +11,7 @@ May import everything of ``dgcl`` but the command line, benchmarks and calibrati
 from dgcl.nn.attention import GATConv, GATv2Conv, TransformerConv
 from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
-from dgcl.nn.drift import check_equal
+from dgcl.nn.equal import check_equal
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
 from dgcl.nn.graph_norm import GraphNorm
 from dgcl.nn.in_place import InPlaceGCN

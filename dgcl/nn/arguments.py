@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,25 @@ def require_parameters(model: Any) -> list[Parameter]:
     """
     candidates = model.parameters() if isinstance(model, Module) else model
     return require_list(candidates, "model must be a torch.nn.Module, or a list of its parameters")
+
+
+def parameters_of(outputs: Tensor, until: str | None = None) -> list[Parameter]:
+    """The parameters that a result depends on, those that are most steps away from it first.
+
+    ``until``: a step whose name begins like this is not looked behind.
+    """
+    parameters: dict[int, Parameter] = {}
+    seen, waiting = set(), deque([outputs.grad_fn])
+    while waiting:
+        node = waiting.popleft()
+        if node is None or node in seen or (until and type(node).__name__.startswith(until)):
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)  # of AccumulateGrad
+        if isinstance(leaf, Parameter):
+            parameters[id(leaf)] = leaf
+        waiting.extend(following for following, _ in node.next_functions)
+    return list(parameters.values())[::-1]
 
 
 def require_list(values: Any, what: str) -> list[Any]:

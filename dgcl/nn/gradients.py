@@ -12,7 +12,6 @@ from torch.nn.parameter import is_lazy
 
 from dgcl.errors import DisagreementError
 from dgcl.nn.arguments import current, require_module, require_parameters
-from dgcl.nn.drift import compare_over_axes, remember_names
 from dgcl.nn.guards import warn_of_partial_losses
 from dgcl.nn.inexact import OnInexact, report_inexact
 from dgcl.ranks.control import Control
@@ -69,7 +68,6 @@ def sync_gradients(
     axis = _axis(comm, data_parallel)
     buckets: dict[tuple[torch.dtype, torch.device], list[Parameter]] = {}
     parameters = require_parameters(model)
-    compare_over_axes(parameters, comm, axis is not None)
     warn_of_partial_losses(parameters, comm)
     for parameter in parameters:
         if parameter.requires_grad:
@@ -176,7 +174,6 @@ def broadcast_parameters(
     require_module(model)
     check_index(src, "src", most=comm.world_size - 1)
     report_inexact(model, comm, inexact)
-    remember_names(model)
     with comm.collective("broadcast_parameters"):
         _take_from(model, comm.control, src)
     if axis is not None:

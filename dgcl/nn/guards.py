@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dgcl.nn.drift import parameters_of, watch_of
+from dgcl.nn.arguments import parameters_of
 from dgcl.nn.own_rows import counts
 from dgcl.ranks.context import context
 from dgcl.ranks.warned import warn_of_own_sums, warn_once
@@ -163,20 +162,12 @@ def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) 
     held = [(each.grad, each._version) for each in parameters if each.grad is not None]
     if comm.world_size == 1 or not held:
         return
-    # Where there are other ranks, DDP may change gradients along another axis.
-    alone = not dist.is_initialized() or dist.get_world_size() == comm.world_size
     for grad, version in held:
         if getattr(grad, "dgcl_version", None) == version:
             warn_once(
                 comm,
                 "sync_gradients of gradients that are sums over ranks already, and no step between: these count once a"
                 " rank; call it once for each step, after the last backward",
-            )
-        elif alone and getattr(grad, "dgcl_added", grad._version) != grad._version and grad.any():
-            warn_once(
-                comm,
-                "gradients were changed after the backward, when they were each rank's share: clip them, unscale them"
-                " or add to them after sync_gradients",
             )
     if comm.control.last_sum in ("", _SYNC):
         warn_once(
@@ -186,23 +177,15 @@ def warn_of_partial_losses(parameters: Sequence[Parameter], comm: Communicator) 
         )
 
 
-def warn_of_terms(comm: Communicator, gradient: Tensor | None = None) -> None:
-    """In the backward of a loss: warn where what it is of has other terms, which no rank shares with others.
-
-    Or in that of a sum over ranks, with the ``gradient`` of the sum: mark what ``torch.autograd.grad`` is of, for the
-    next loss to compare. Where all ranks compute it alike it counts once a rank.
-    """
+def warn_of_terms(comm: Communicator) -> None:
+    """In the backward of a loss: warn where what it is of has other terms, which no rank shares with others."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code.co_name != "_engine_run_backward":  # of torch.autograd
         frame = frame.f_back
     roots: Sequence[Tensor] = () if frame is None else frame.f_locals.get("t_outputs", ())
-    if not any(parameters_of(root, "_WithValue") for root in roots):
-        return
-    if gradient is None:
+    if any(parameters_of(root, "_WithValue") for root in roots):
         warn_once(
             comm,
             "a term beside the loss of dgcl.nn counts once a rank: take dgcl.nn.loss for what is of rows, too, and"
             " dgcl.nn.count_once(term) for what is the same on every rank, as a norm of parameters",
         )
-    elif not frame.f_locals["kwargs"]["accumulate_grad"]:
-        watch_of(comm).differentiated = roots[0].detach()

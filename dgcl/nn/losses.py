@@ -12,7 +12,7 @@ things come out:
 
 A rank without training vertices takes part with a zero that is connected to its outputs, so that its backward
 runs the exchanges that its peers wait for. What masked rows hold, be it infinite or NaN, changes nothing. Nothing here
-reads a value back from the device but the comparison of parameters in calls 1, 2, 4, 8, ... (:mod:`dgcl.nn.drift`).
+reads a value back from the device.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import CrossEntropyLoss, Module, NLLLoss
 
-from dgcl.nn.arguments import current, require_dense, require_floats
-from dgcl.nn.drift import compare_at_times, parameters_of
+from dgcl.nn.arguments import current, parameters_of, require_dense, require_floats
 from dgcl.nn.guards import see_count
 from dgcl.nn.own_rows import require_whole_rows
 from dgcl.nn.reduce import with_value
@@ -108,11 +107,6 @@ def loss(
             require_whole_rows(used, tensors[0])
         outputs, *targets = tensors
         every = {"weight": None, "ignore_index": -100, **settings, **options}
-        equal = {
-            f"{key} of {name}": value
-            for key, value in every.items()
-            if isinstance(value, Tensor) and value.shape[:1] != outputs.shape[:1]
-        }
         if outputs.shape[:1] == outputs.shape[1:2] and not torch.compiler.is_compiling():
             classes = any(len(outputs) in each.shape for each in parameters_of(outputs))
             if not outputs.requires_grad:  # partners differ, labels of classes repeat
@@ -140,7 +134,7 @@ def loss(
             if reduction == "batchmean":
                 losses = losses.flatten(1).sum(1)
             losses, divisor = _counted(losses, mask)
-        value = _reduce(losses, divisor, reduction, ddp, used, name, on_every_rank, equal)
+        value = _reduce(losses, divisor, reduction, ddp, used, name, on_every_rank)
         if not torch.compiler.is_compiling():
             used.control.pooled = marked  # sums of its own are completed
         return value
@@ -281,20 +275,13 @@ def _reduce(
     comm: Communicator,
     name: str,
     on_every_rank: bool,
-    equal: dict[str, Tensor],
 ) -> Tensor:
     """The loss of all ranks with the gradient of this rank's share; ``weight`` is its part of a divisor."""
     wide = torch.float64 if losses.dtype == torch.float64 else torch.float32
     own = losses.sum(dtype=wide)
     # Ranks with other settings hear of it by the name.
     name += f", reduction={reduction!r}" * (reduction != "mean") + ", ddp=True" * ddp
-    if on_every_rank:
-        name += ", on_every_rank=True"
-        equal[name] = own.bfloat16()  # processors may differ in last bits
-    looks = False
-    if not torch.compiler.is_compiling() and functorch_level() is None:  # tensors have values
-        with comm.collective(name):
-            looks = compare_at_times(losses, comm, equal) and not ddp
+    name += ", on_every_rank=True" * on_every_rank
     # float64 counts exactly beyond the 2**24 vertices of float32.
     total = torch.stack([own.detach().double(), weight])
     if not on_every_rank:
@@ -306,4 +293,7 @@ def _reduce(
     if reduction != "sum":
         share, value = own / divisor.to(wide), value / divisor
     factor = (comm.world_size if ddp else 1) / (comm.world_size if on_every_rank else 1)
+    looks = not (
+        ddp or comm.world_size == 1 or torch.compiler.is_compiling() or functorch_level() is not None
+    )
     return with_value(share, value.to(wide), factor, comm if looks else None).to(losses.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,10 +84,7 @@ def mean_of_rows(rows: Tensor, comm: Communicator, name: str) -> Tensor:
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:
     """:func:`global_sum` under the name of another collective, which messages mention."""
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-    if eager := not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling():
         # What was taken over this rank's rows is completed.
         comm.control.pooled = comm.control.pooled[:-1] if "Norm" in name else ()
-    total = comm.all_reduce_sum(x.to(wide), name).to(x.dtype)
-    if eager and total.requires_grad and "Norm" not in name:
-        total.register_hook(partial(warn_of_terms, comm))
-    return total
+    return comm.all_reduce_sum(x.to(wide), name).to(x.dtype)

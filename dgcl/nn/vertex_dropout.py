@@ -23,7 +23,6 @@ from torch import Tensor
 
 from dgcl.graph.typed import within
 from dgcl.nn.arguments import current, require_integers
-from dgcl.nn.drift import watch_of
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import current_graph_task
 from dgcl.topology.checks import check_flag, check_index
@@ -167,7 +166,7 @@ def dropout(
         make = _edge_ids if edges else _row_ids
         ids = _once(rows, (make, len(x), x.device), lambda: make(x, rows))
     if call is None:
-        call = rows.next_dropout_call() if comm is None else next_call(comm, p)
+        call = rows.next_dropout_call() if comm is None else next_call(comm)
     kept = keep_mask(ids, x.shape[1:].numel(), p, seed=seed, call=call).view(x.shape)
     return torch.where(kept, x * scale_of(p), 0.0)
 
@@ -177,7 +176,7 @@ def scale_of(p: float) -> float:
     return 1.0 / (1.0 - p) if p < 1.0 else 0.0
 
 
-def next_call(comm: Communicator, p: float) -> int:
+def next_call(comm: Communicator) -> int:
     """The number of a call of dropout that none is given for; a call that is computed again has the number that it had.
 
     Activation checkpointing restores torch's generator before it computes again, so a call knows itself by what it
@@ -188,7 +187,6 @@ def next_call(comm: Communicator, p: float) -> int:
     """
     if torch.compiler.is_compiling():
         return comm.next_dropout_call()
-    watch_of(comm).dropped += p
     alone, calls = comm.control.threads_of_ranks == 1, _calls.setdefault(comm, {})
     drawn = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if alone else 0
     if current_graph_task() == -1:  # not in a backward
