@@ -1,12 +1,11 @@
-"""Attention layers of PyG and DGL in a distributed model: what they give, without a row for each edge.
+"""Attention layers of PyG in a distributed model: what they give, without a row for each edge.
 
 :data:`ATTENTION` has a function for each class of layer. A layer takes it where it is exactly of that class and uses
 what the function covers; :func:`lacks` and :func:`_covered` say what it does not. Else it makes messages, as all other
 layers do.
 """
 
-from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,52 +17,13 @@ from dgcl.nn.attention import attend, gat, gatv2, transformer
 from dgcl.nn.vertex_dropout import message_ids
 from dgcl.program.exchange import HALO
 
-
-def _pyg(scores: Any) -> Callable[..., Tensor]:
-    def attention(layer: Any, comm: Any, x: Tensor, edge_attr: Tensor | None = None) -> Tensor:
-        def ids(graph: Any) -> Tensor:  # by both ends, as messages have them
-            return message_ids((torch.stack([graph.sources, graph.heads]).long(), HALO), comm)
-
-        return attend(scores, layer, comm, x, edge_attr, ids)
-
-    return attention
+#: By name of PyG's class what its kind computes first.
+ATTENTION = {"GATConv": gat, "GATv2Conv": gatv2, "TransformerConv": transformer}
 
 
-#: By what DGL's layers have theirs names that PyG's have.
-_NAMES = {
-    "lin": "fc", "lin_l": "fc_src", "lin_r": "fc_dst", "att": "attn", "att_src": "attn_l", "att_dst": "attn_r",
-    "share_weights": "share_weights", "heads": "_num_heads", "training": "training",
-}  # fmt: skip
-
-
-def _dgl(scores: Any) -> Callable[..., Tensor]:
-    def attention(layer: Any, comm: Any, x: Tensor, edge_attr: None = None) -> Tensor:
-        x = layer.feat_drop(x)
-        pyg = SimpleNamespace(**{ours: getattr(layer, theirs, None) for ours, theirs in _NAMES.items()})
-        pyg.dropout, pyg.negative_slope = layer.attn_drop.p, layer.leaky_relu.negative_slope
-        pyg.concat, pyg.lin_edge, pyg.res = True, None, None
-        pyg.bias = layer.bias if isinstance(layer.bias, Tensor) else None
-        out = attend(scores, pyg, comm, x)
-        out = out if layer.res_fc is None else out + layer.res_fc(x)
-        out = out.unflatten(1, (layer._num_heads, -1))
-        return layer.activation(out) if layer.activation else out
-
-    return attention
-
-
-#: By package and name of a layer's class ``function(layer, comm, x, edge_attr)``, of this rank's rows. Collective.
-ATTENTION: dict[tuple[str, str], Callable[..., Tensor]] = {
-    ("torch_geometric", "GATConv"): _pyg(gat),
-    ("torch_geometric", "GATv2Conv"): _pyg(gatv2),
-    ("torch_geometric", "TransformerConv"): _pyg(transformer),
-    ("dgl", "GATConv"): _dgl(gat),
-    ("dgl", "GATv2Conv"): _dgl(gatv2),
-}
-
-
-def function_of(kind: type) -> Callable[..., Tensor] | None:
-    """The function of exactly this class of layers."""
-    return ATTENTION.get((kind.__module__.partition(".")[0], kind.__name__))
+def function_of(kind: type) -> Any:
+    """What exactly this class of layers computes; None of any other."""
+    return ATTENTION.get(kind.__name__) if kind.__module__.startswith("torch_geometric.") else None
 
 
 def lacks(layer: Any) -> str:
@@ -72,8 +32,6 @@ def lacks(layer: Any) -> str:
         return "hooks of its parts"
     if any(map(is_lazy, layer.parameters())):
         return "parameters that are not made yet"
-    if not hasattr(layer, "aggr"):  # DGL's
-        return ""
     hooks = "_propagate", "_message", "_aggregate", "_edge_update"
     if any(value for name, value in vars(layer).items() if name.startswith(hooks) and name.endswith("hooks")):
         return "hooks of messages"
@@ -98,42 +56,30 @@ class Attention:
         covered = None if torch.compiler.is_compiling() or lacks(layer) else _covered(layer, *args, **kwargs)
         if covered is None:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
-        attention = function_of(layer.dgcl_base)
-        assert attention is not None
+        comm, x, edge_attr = covered
         with layer.dgcl_home.unseen(True):
-            return attention(layer, *covered)
+            return attend(function_of(layer.dgcl_base), layer, comm, x, edge_attr, partial(_ids, comm))
 
     def __repr__(self) -> str:
         why = lacks(self)
         return f"{super().__repr__()}: {f'messages, for it has {why}' if why else 'no row for each edge'}"
 
 
-def _covered(layer: Any, first: Any, second: Any, third: Any = None, *more: Any, **named: Any) -> Any:
+def _ids(comm: Any, graph: Any) -> Tensor:
+    """Edges by both ends, as messages have them."""
+    return message_ids((torch.stack([graph.sources, graph.heads]).long(), HALO), comm)
+
+
+def _covered(layer: Any, x: Any, edge_index: Any, edge_attr: Any = None, *more: Any, **named: Any) -> Any:
     """Communicator, rows and rows of edges of a call that the layer's function covers; else None."""
-    edge_attr = named.pop("edge_attr", third) if hasattr(layer, "aggr") else None
+    edges = edge_set_of(edge_index) if isinstance(edge_index, Tensor) else None
     if any(each is not None and each is not False for each in (*more, *named.values())):
         return None
-    if not hasattr(layer, "aggr"):
-        if third is not None or type(first).__name__ != "RankGraph":
-            return None
-        comm, x = first.comm, second
-        if not layer._allow_zero_in_degree and (first.in_degrees() == 0).any():
-            return None  # which DGL says
-    else:
-        edges, x = edge_set_of(second) if isinstance(second, Tensor) else None, first
-        if edges is None or edges.sums is not None or edges.exchange != HALO:
-            return None
-        comm = edges.comm
-        if (layer.lin_edge is None) != (edge_attr is None):
-            return None
-    whole = comm.edges == "head" and not comm.node_types
-    if not whole or not isinstance(x, Tensor) or x.dim() != 2 or len(x) != comm.num_owned:
+    if edges is None or edges.sums is not None or edges.exchange != HALO:
+        return None
+    comm = edges.comm
+    if (layer.lin_edge is None) != (edge_attr is None) or comm.edges != "head" or comm.node_types:
+        return None
+    if not isinstance(x, Tensor) or x.dim() != 2 or len(x) != comm.num_owned:
         return None
     return comm, x, edge_attr
-
-
-def attending(base: type) -> type:
-    """The subclass of such a layer of DGL."""
-    from dgcl.distributed.classes import Distributed
-
-    return type(f"Distributed{base.__name__}", (Distributed, Attention, base), {})

@@ -10,7 +10,6 @@ import torch
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-from dgcl.distributed.attention import attending, function_of
 from dgcl.distributed.classes import Distributed, become, plain
 from dgcl.distributed.edge_numbers import numbers_read
 from dgcl.distributed.functional_dropout import DROPOUTS, dropping
@@ -157,10 +156,6 @@ def _change(module: Module, name: str, home: Home, comm: Communicator) -> str:
         module.__class__ = Dropout  # type: ignore[assignment]
         module.seed, module.edges, module._comm = 0, None, None  # type: ignore[assignment]
         return _DROP
-    if function_of(type(module)):  # DGL's
-        become(module, attending, home)
-        module.dgcl_root = not name  # type: ignore[assignment]
-        return "layers attend without a row for each edge"
     own = not name or not type(module).__module__.startswith(_KNOWN)
     if not isinstance(module, torch.fx.GraphModule) and (own or dropping(type(module))):
         become(module, plain, home)

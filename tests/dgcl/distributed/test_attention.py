@@ -1,4 +1,4 @@
-"""Attention layers of PyG and DGL in a distributed model: which make no row for each edge, and what they give."""
+"""Attention layers of PyG in a distributed model: which make no row for each edge, and what they give."""
 
 from typing import Any
 
@@ -16,28 +16,18 @@ from tests.samples import named
 
 def layer_of(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    if name.startswith("DGL"):
-        dnn = pytest.importorskip("dgl.nn")
-        return getattr(dnn, name[4:])(WIDTH, 4, 3, 0.3, 0.5, residual=True, activation=torch.tanh).double()
     more = {"edge_dim": 2} if "edges" in name else {}
     return getattr(pyg, name.split()[0])(WIDTH, 4, heads=3, dropout=0.5, **more).double()
 
 
 def both_ways(layer: Any, monkeypatch: Any) -> list[tuple[bool, list[torch.Tensor]]]:
     """With the layer's function and by messages, which way it was, results and gradients."""
-    of_dgl, found, called = hasattr(layer, "fc_src") or hasattr(layer, "fc"), [], []
-    if of_dgl:
-        from tests.dgcl.distributed import dgl_zoo
-
-        data: Any = dgcl.dispatch(dgl_zoo.graph(), topology="uniform")
-        arguments = [data, data.ndata["x"]]
-    else:
-        whole = graph()
-        whole.attr = torch.randn(
-            whole.num_edges, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-        )
-        data = dgcl.dispatch(whole, topology="uniform")
-        arguments = [data.x, data.edge_index, *[data.attr] * (layer.lin_edge is not None)]
+    whole, found, called = graph(), [], []
+    whole.attr = torch.randn(
+        whole.num_edges, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    data: Any = dgcl.dispatch(whole, topology="uniform")
+    arguments = [data.x, data.edge_index, *[data.attr] * (layer.lin_edge is not None)]
     comm, model = dgcl.current_communicator(), dgcl.distribute(layer)
     for way in (attention.attend, None):
         comm.load_state_dict({"dropout_calls": 0})
@@ -61,8 +51,6 @@ def both_ways(layer: Any, monkeypatch: Any) -> list[tuple[bool, list[torch.Tenso
         "GATv2Conv edges",
         "TransformerConv",
         "TransformerConv edges",
-        "DGL GATConv",
-        "DGL GATv2Conv",
     ],
 )
 def test_layers_give_what_messages_give(name: str, monkeypatch: pytest.MonkeyPatch):
