@@ -18,7 +18,6 @@ from dgcl.offload.arranging import Request, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.description import OffloadMemory, describe, offload_memory
-from dgcl.offload.evaluation import evaluate
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.keeping import ConstantAggregates, Keeping
 from dgcl.offload.layer import LayerCall, Machinery
@@ -126,17 +125,9 @@ class Offload(Handle):
                 comm, chunks, memory_limit, widths, kind, chunk_by, method, dtype, store, slots, plan, seed,
                 keep_graphs, store_cached, prefetch,
             )  # fmt: skip
-            request = Request(
-                chunks,
-                None if memory_limit is None else as_bytes(memory_limit, "memory_limit"),
-                tuple(widths or ()),
-                dtype.itemsize,
-                chunk_by,
-                slots,
-                seed,
-                method,
-                kind,
-            )
+            limit = None if memory_limit is None else as_bytes(memory_limit, "memory_limit")
+            sizes = tuple(widths or ()), dtype.itemsize
+            request = Request(chunks, limit, *sizes, chunk_by, slots, seed, method, kind)
             self.store = HostStore(store, store_cached)
         except (TypeError, ValueError, OSError) as error:
             problem = error
@@ -308,7 +299,18 @@ class Offload(Handle):
 
     def infer(self, model: Callable[..., Any], *arguments: Any) -> Any:
         """``model(off, *arguments)`` without gradients, in evaluation: exact inference on the whole graph."""
-        return evaluate(model, self, *arguments)
+        if not callable(model):
+            raise TypeError(f"model must be a torch.nn.Module or a function (got {type(model).__name__})")
+        parts = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+        training = [part for part in parts if part.training]
+        try:
+            for part in training:
+                part.training = False
+            with torch.no_grad():
+                return model(self, *arguments)
+        finally:
+            for part in training:
+                part.training = True
 
     def batch_norm(self, norm: torch.nn.BatchNorm1d, x: Tensor) -> Tensor:
         """Normalise rows with the statistics of the whole graph, between layers; x is read three times in training.
