@@ -4,7 +4,6 @@
 kept aggregates, in memory or in files; five Adam steps in float64 at 1e-10. Every day a sample, the rest is slow.
 """
 
-
 import pytest
 import torch
 
