@@ -126,8 +126,8 @@ class Offload(Handle):
                 keep_graphs, store_cached, prefetch,
             )  # fmt: skip
             limit = None if memory_limit is None else as_bytes(memory_limit, "memory_limit")
-            sizes = tuple(widths or ()), dtype.itemsize
-            request = Request(chunks, limit, *sizes, chunk_by, slots, seed, method, kind)
+            rows = tuple(widths or ()), dtype.itemsize, chunk_by, slots
+            request = Request(chunks, limit, *rows, seed, method, kind)
             self.store = HostStore(store, store_cached)
         except (TypeError, ValueError, OSError) as error:
             problem = error
@@ -334,8 +334,6 @@ class Offload(Handle):
     def accuracy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         """The fraction of vertices whose largest logit is that of their label; arguments as :meth:`cross_entropy`'s."""
         return chunked_accuracy(self._order.store(logits), labels, mask, self.comm)
-
-    # Looking after it
 
     def describe(self) -> str:
         """Chunks, rows, slots, seconds and bytes by name that were predicted, and those that were counted so far."""

@@ -26,7 +26,6 @@ from dgcl.aggregation import connect as connecting
 from dgcl.aggregation.block import Block
 from dgcl.errors import CommError
 from dgcl.program.exchange import HALO, PARTIAL
-from dgcl.transport.shared_memory.started import StartedFold
 from tests.dgcl.aggregation.test_aggregator import (
     CASE_BY_NAME,
     PLACEMENTS,
@@ -219,41 +218,6 @@ def test_two_windows_are_held_at_most():
         )  # 256: of the narrow rows, 1 MB
     for held, num_halo, num_arrivals in dgcl.launch(hold, 3, None):
         assert held >= max(num_halo, num_arrivals)
-
-
-def what_happens(events: list[str]):
-    comm = connect(CASE_BY_NAME["multi-edges"], 2, "head")
-    x = comm.dispatch_features(features(26, 3)).requires_grad_()
-    y = comm.aggregator(windows=3)(x)
-    events.clear()
-    y.sum().backward()
-
-
-@pytest.mark.parametrize("world_size", [2])
-def test_own_rows_are_summed_while_a_window_is_folded(world_size, monkeypatch):
-    logs = threading.local()
-
-    def log(kind: type, name: str, word: str):
-        real = getattr(kind, name)
-
-        def call(self: Any, *given: Any, **options: Any) -> Any:
-            if (piece := options.get("piece", (1,))[0]) > 0 or name != "_sum":
-                logs.events.append(word if "piece" not in options or name != "_sum" else f"own {piece}")
-            return real(self, *given, **options)
-
-        monkeypatch.setattr(kind, name, call)
-
-    def on_rank() -> list[str]:
-        logs.events = []
-        what_happens(logs.events)
-        return list(logs.events)
-
-    log(StartedFold, "__init__", "start")
-    log(StartedFold, "wait", "wait")
-    log(Block, "_sum", "sum")
-    for events in dgcl.launch(on_rank, world_size):
-        told = [event for event in events if event != "sum"]
-        assert told == ["start", "own 1", "wait", "start", "own 2", "wait", "start", "own 3", "wait"]
 
 
 class Sums(threading.local):
