@@ -254,7 +254,7 @@ def fail_at(sums: Sums, place: int, options: dict[str, Any], backward: bool):
     ids=str,
 )
 def test_an_exception_within_a_window_is_named_on_every_rank(options, place, backward, monkeypatch):
-    sums, real = Sums(), Block._sum
+    sums, real = Sums(), Block.sum
 
     def count(self: Block, *given: Any, **kinds: Any):
         if sums.left == 0:
@@ -262,7 +262,7 @@ def test_an_exception_within_a_window_is_named_on_every_rank(options, place, bac
         sums.left -= 1
         real(self, *given, **kinds)
 
-    monkeypatch.setattr(Block, "_sum", count)
+    monkeypatch.setattr(Block, "sum", count)
     with pytest.raises(ZeroDivisionError, match="in a window") as raised:
         dgcl.launch(fail_at, 3, sums, place, options, backward)
     notes = "\n".join(raised.value.__notes__)
@@ -277,14 +277,14 @@ def die_in_a_window(folder: str, backward: bool):
     x = comm.dispatch_features(features(26, 2)).requires_grad_()
     aggregate = comm.aggregator(windows=3)
     y = aggregate(x) if backward else x.sum()
-    real, left = Block._sum, iter(range(5, -1, -1))
+    real, left = Block.sum, iter(range(5, -1, -1))
 
     def count(self: Block, *given: Any, **kinds: Any):
         if comm.rank == 1 and next(left) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         real(self, *given, **kinds)
 
-    Block._sum = count  # type: ignore[method-assign]
+    Block.sum = count  # type: ignore[method-assign]
     try:
         if backward:
             y.sum().backward()
