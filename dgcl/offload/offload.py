@@ -126,8 +126,9 @@ class Offload(Handle):
                 keep_graphs, store_cached, prefetch,
             )  # fmt: skip
             limit = None if memory_limit is None else as_bytes(memory_limit, "memory_limit")
-            rows = tuple(widths or ()), dtype.itemsize, chunk_by, slots
-            request = Request(chunks, limit, *rows, seed, method, kind)
+            request = Request(
+                chunks, limit, tuple(widths or ()), dtype.itemsize, chunk_by, slots, seed, method, kind
+            )
             self.store = HostStore(store, store_cached)
         except (TypeError, ValueError, OSError) as error:
             problem = error
