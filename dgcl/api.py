@@ -89,7 +89,6 @@ def init(
             if job.is_guess:
                 _log.warning("dgcl.init: %d ranks, started by %s", job.size, job.launcher)
     context.control = GroupControl(ranks, timeout)
-    context.control.in_mesh = ranks is not group
 
 
 def _destroy_default_group(process: int) -> None:

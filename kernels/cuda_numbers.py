@@ -21,9 +21,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-from dgcl.kernels.cuda_memory import SIMULATED, num_words
+from dgcl.kernels.cuda_memory import num_words
 
 #: Names of the element types, and their size in bytes.
 ITEM_BYTES = {
@@ -54,16 +56,7 @@ def arithmetic(element: str, unit: int) -> Arithmetic:
     if ITEM_BYTES[element] > unit:
         raise ValueError(f"unit: expected at least an element ({ITEM_BYTES[element]} bytes), got {unit}")
     # Elements in a unit, of the types that are two to a word.
-    lanes = unit // 2 if element in ("float16", "bfloat16") else 0
-    make = _simulated if SIMULATED else _compiled
-    return make(element, num_words(unit), lanes)
-
-
-def _compiled(element: str, count: int, lanes: int) -> Arithmetic:
-    from llvmlite import ir
-    from numba import types
-    from numba.extending import intrinsic
-
+    lanes, count = unit // 2 if element in ("float16", "bfloat16") else 0, num_words(unit)
     i32, i64, single = ir.IntType(32), ir.IntType(64), ir.FloatType()
     pair, halves = ir.VectorType(i32, 2), ir.VectorType(ir.HalfType(), 2)
     term, num_terms = {
@@ -171,38 +164,5 @@ def _compiled(element: str, count: int, lanes: int) -> Arithmetic:
             return result(context, builder, signature, values)
 
         return words_type(terms_type), codegen
-
-    return Arithmetic(widen, add, narrow)
-
-
-def _simulated(element: str, count: int, lanes: int) -> Arithmetic:
-    sixteen = lanes > 0
-    integers = {"int8": np.uint8, "int16": np.uint16, "int32": np.uint32, "int64": np.uint64}
-
-    def widen(words: tuple[int, ...]) -> np.ndarray:
-        bits = np.array(words, np.uint32)
-        if element == "bfloat16":
-            return (bits.view(np.uint16)[:lanes].astype(np.uint32) << np.uint32(16)).view(np.float32)
-        if element == "float16":
-            return bits.view(np.float16)[:lanes].astype(np.float32)
-        return bits.view(integers.get(element) or element)
-
-    def add(terms: np.ndarray, words: tuple[int, ...]) -> np.ndarray:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return terms + widen(words)
-
-    def narrow(terms: np.ndarray) -> tuple[int, ...]:
-        if not sixteen:
-            return tuple(terms.view(np.uint32).tolist())
-        if element == "float16":
-            with np.errstate(over="ignore"):
-                halves = terms.astype(np.float16).view(np.uint16)
-        else:
-            bits = terms.view(np.uint32).astype(np.uint64)
-            rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-            halves = np.where(np.isnan(terms), (bits >> 16) | 0x40, rounded).astype(np.uint16)
-        words = np.zeros(2 * count, np.uint16)
-        words[:lanes] = halves
-        return tuple(words.view(np.uint32).tolist())
 
     return Arithmetic(widen, add, narrow)

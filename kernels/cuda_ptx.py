@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 
 from dgcl.kernels.cuda_catalogue import CAPABILITIES, Kernel, catalogue
-from dgcl.kernels.cuda_memory import SIMULATED
 
 #: Where the PTX of all kernels lies.
 ARCHIVE = Path(__file__).with_name("cuda_ptx.tar.xz")
@@ -27,7 +26,6 @@ _SOURCES = (
     "cuda_catalogue.py",
     "cuda_flags.py",
     "cuda_memory.py",
-    "cuda_memory_ptx.py",
     "cuda_numbers.py",
     "cuda_ptx.py",
     "cuda_rows.py",
@@ -53,13 +51,7 @@ def ptx_of(kernel: Kernel, capability: tuple[int, int]) -> str:
 
 
 def compile_ptx(kernel: Kernel, capability: tuple[int, int]) -> str:
-    """Compile one kernel; its entry is called ``dgcl_`` and its name.
-
-    Raises:
-        RuntimeError: In numba's simulator, which has no compiler.
-    """
-    if SIMULATED:
-        raise RuntimeError("numba's CUDA simulator is on (NUMBA_ENABLE_CUDASIM); it does not compile kernels")
+    """Compile one kernel; its entry is called ``dgcl_`` and its name."""
     from numba import cuda, types
 
     function = kernel.build()

@@ -11,23 +11,22 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from dgcl.kernels.memory import emit_prefetch, emitting
 
-_WORD, _BITS, _SINGLE, _DOUBLE = ir.IntType(64), ir.IntType(32), ir.FloatType(), ir.DoubleType()
+_WORD, _BITS, _HALF = ir.IntType(64), ir.IntType(32), ir.IntType(16)
+_SINGLE, _DOUBLE = ir.FloatType(), ir.DoubleType()
 
 #: Prefetch distance, in edges. On ogbn-arxiv 8 are 9% slower, 32 12%, 2 47%.
 AHEAD = 16
 
 
-class _Floats:
+class Floats:
     """One element type: how it is stored, and the type that it is added in."""
 
-    def __init__(self, stored: Any, stored_bytes: int, added: Any, added_bytes: int, half: bool) -> None:
-        self.stored, self.stored_bytes = stored, stored_bytes
-        self.added, self.added_bytes = added, added_bytes
-        self.half = half
+    def __init__(self, stored: Any, stored_bytes: int, half: bool = False) -> None:
+        self.stored, self.stored_bytes, self.half = stored, stored_bytes, half
+        self.added, self.added_bytes = (_SINGLE, 4) if stored == _HALF else (stored, stored_bytes)
 
     def load(self, builder: Any, address: Any, lanes: int) -> Any:
         """Emit a load of as many elements, and what makes them ready to be added."""
@@ -75,68 +74,60 @@ def _reduced(builder: Any, vector: Any, lanes: int) -> Any:
     """Emit the sum of a vector's lanes: the upper half is added to the lower one until one is left."""
     while lanes > 1:
         lanes //= 2
-        low, high = (
-            _shuffle(builder, vector, [*range(lanes)]),
-            _shuffle(builder, vector, [*range(lanes, 2 * lanes)]),
-        )
-        vector = builder.fadd(low, high)
+        halves = (_shuffle(builder, vector, [*range(begin, begin + lanes)]) for begin in (0, lanes))
+        vector = builder.fadd(*halves)
     return builder.extract_element(vector, _BITS(0))
 
 
-def _block_sum(floats: _Floats) -> Any:
-    """An intrinsic that sums one block of columns over the edges of one head.
+def block_sum(floats: Floats, num_bytes: int) -> Any:
+    """An intrinsic that sums one block of columns, of so many bytes of sums, over the edges of one head.
 
-    ``add_block(size, out, skipped, x, row_bytes, tails, weights, weight_bytes, begin, end, last, adding)``:
-    ``size`` bytes of sums at ``out``, of which the first ``skipped`` elements are left as they were; ``x``, the address
-    of the block in row 0; addresses of tails (int32) and weights and from one weight to the next; the head's edges
-    ``begin:end`` and the last edge of all; whether ``out`` is added to, or else written.
+    ``add_block(out, skipped, x, row_bytes, tails, weights, weight_bytes, begin, end, last, adding)``: sums at ``out``,
+    of which the first ``skipped`` elements stay as they were; ``x``, the address of the block in row 0; addresses of
+    tails (int32) and weights and from one weight to the next; the head's edges ``begin:end`` and the last edge of all;
+    whether ``out`` is added to, or else written.
     """
+    lanes = max(1, num_bytes // floats.added_bytes)
+    kind = _vector(floats.added, lanes)
 
+    @emitting(types.void, *[types.intp] * 10, types.boolean)
     def add_block(
-        typingctx: Any, size: Any, out: Any, skipped: Any, x: Any, row_bytes: Any, tails: Any,
-        weights: Any, weight_bytes: Any, begin: Any, end: Any, last: Any, adding: Any,
-    ) -> Any:  # fmt: skip
-        lanes = max(1, size.literal_value // floats.added_bytes)
+        builder: Any, out: Any, skipped: Any, x: Any, row_bytes: Any, tails: Any, weights: Any, weight_bytes: Any,
+        begin: Any, end: Any, last: Any, adding: Any,
+    ) -> None:  # fmt: skip
+        total = cgutils.alloca_once(builder, kind)  # which LLVM keeps in registers
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _, out, skipped, x, row_bytes, tails, weights, weight_bytes, begin, end, last, adding = args
-            kind = _vector(floats.added, lanes)
-            total = cgutils.alloca_once(builder, kind)  # which LLVM keeps in registers
+        def row(edge: Any) -> Any:
+            tail = _load(builder, builder.add(tails, builder.mul(edge, _WORD(4))), _BITS)
+            return builder.add(x, builder.mul(builder.sext(tail, _WORD), row_bytes))
 
-            def row(edge: Any) -> Any:
-                tail = _load(builder, builder.add(tails, builder.mul(edge, _WORD(4))), _BITS)
-                return builder.add(x, builder.mul(builder.sext(tail, _WORD), row_bytes))
+        builder.store(ir.Constant(kind, None), total)
+        with builder.if_then(builder.trunc(adding, ir.IntType(1))):
+            builder.store(_load(builder, out, kind), total)
+        with cgutils.for_range_slice(builder, begin, end, _WORD(1), _WORD) as (edge, _):
+            later = builder.add(edge, _WORD(AHEAD))
+            later = row(builder.select(builder.icmp_signed("<", later, last), later, last))
+            for offset in range(0, lanes * floats.stored_bytes, 64):
+                emit_prefetch(builder, builder.add(later, _WORD(offset)))
+            weight = builder.add(weights, builder.mul(edge, weight_bytes))
+            weight = _splat(builder, _load(builder, weight, floats.added), lanes)
+            value = builder.fmul(weight, floats.load(builder, row(edge), lanes))
+            builder.store(builder.fadd(builder.load(total), value), total)
+        with builder.if_else(builder.icmp_signed("==", skipped, _WORD(0))) as (whole, part):
+            with whole:
+                builder.store(builder.load(total), builder.inttoptr(out, kind.as_pointer()), align=1)
+            with part:
+                copy = cgutils.alloca_once_value(builder, builder.load(total))
+                before = builder.mul(skipped, _WORD(floats.added_bytes))
+                places = (builder.add(place, before) for place in (out, builder.ptrtoint(copy, _WORD)))
+                pointers = [builder.inttoptr(place, ir.IntType(8).as_pointer()) for place in places]
+                count = builder.sub(_WORD(lanes * floats.added_bytes), before)
+                cgutils.raw_memcpy(builder, *pointers, count, 1)
 
-            builder.store(ir.Constant(kind, None), total)
-            with builder.if_then(builder.trunc(adding, ir.IntType(1))):
-                builder.store(_load(builder, out, kind), total)
-            with cgutils.for_range_slice(builder, begin, end, _WORD(1), _WORD) as (edge, _):
-                later = builder.add(edge, _WORD(AHEAD))
-                later = row(builder.select(builder.icmp_signed("<", later, last), later, last))
-                for offset in range(0, lanes * floats.stored_bytes, 64):
-                    emit_prefetch(builder, builder.add(later, _WORD(offset)))
-                weight = builder.add(weights, builder.mul(edge, weight_bytes))
-                weight = _splat(builder, _load(builder, weight, floats.added), lanes)
-                value = builder.fmul(weight, floats.load(builder, row(edge), lanes))
-                builder.store(builder.fadd(builder.load(total), value), total)
-            with builder.if_else(builder.icmp_signed("==", skipped, _WORD(0))) as (whole, part):
-                with whole:
-                    builder.store(builder.load(total), builder.inttoptr(out, kind.as_pointer()), align=1)
-                with part:
-                    copy = cgutils.alloca_once_value(builder, builder.load(total))
-                    before = builder.mul(skipped, _WORD(floats.added_bytes))
-                    places = (builder.add(place, before) for place in (out, builder.ptrtoint(copy, _WORD)))
-                    pointers = [builder.inttoptr(place, ir.IntType(8).as_pointer()) for place in places]
-                    count = builder.sub(_WORD(lanes * floats.added_bytes), before)
-                    cgutils.raw_memcpy(builder, *pointers, count, 1)
-            return context.get_dummy_value()
-
-        return types.void(size, *[types.intp] * 10, types.boolean), codegen
-
-    return intrinsic(prefer_literal=True)(add_block)
+    return add_block
 
 
-def _dot(floats: _Floats) -> Any:
+def row_product(floats: Floats) -> Any:
     """An intrinsic ``dot(y, x, width)`` of two rows at addresses, in the type that elements are added in."""
 
     @emitting(types.float64 if floats.added == _DOUBLE else types.float32, *[types.intp] * 3)
@@ -158,12 +149,9 @@ def _dot(floats: _Floats) -> Any:
     return dot
 
 
-_FLOAT32 = _Floats(_SINGLE, 4, _SINGLE, 4, half=False)
-_FLOAT64 = _Floats(_DOUBLE, 8, _DOUBLE, 8, half=False)
-_FLOAT16 = _Floats(ir.IntType(16), 2, _SINGLE, 4, half=True)
-_BFLOAT16 = _Floats(ir.IntType(16), 2, _SINGLE, 4, half=False)
-
-add_float32, dot_float32 = _block_sum(_FLOAT32), _dot(_FLOAT32)
-add_float64, dot_float64 = _block_sum(_FLOAT64), _dot(_FLOAT64)
-add_float16, dot_float16 = _block_sum(_FLOAT16), _dot(_FLOAT16)
-add_bfloat16, dot_bfloat16 = _block_sum(_BFLOAT16), _dot(_BFLOAT16)
+FLOATS = {
+    "float32": Floats(_SINGLE, 4),
+    "float64": Floats(_DOUBLE, 8),
+    "float16": Floats(_HALF, 2, half=True),
+    "bfloat16": Floats(_HALF, 2),
+}

@@ -2,8 +2,8 @@
 
 >>> block = Block(heads, tails, num_heads, num_tails)
 >>> out = torch.zeros(num_heads, 64)
->>> block.add(x, out)                          # out[h] += sum over edges t -> h of x[t]
->>> block.transposed.add(grad, grad_x)         # grad_x[t] += sum over edges t -> h of grad[h]
+>>> block.sum(x, out, add=True)                # out[h] += sum over edges t -> h of x[t]
+>>> block.transposed.sum(grad, grad_x)         # grad_x[t] = sum over edges t -> h of grad[h]
 
 On the CPU these are kernels of our own (:mod:`dgcl.kernels.edge_sums`), on other devices products of sparse matrices.
 """
@@ -41,9 +41,9 @@ class Block:
         num_heads: Rows of results.
         num_tails: Rows of what is summed.
         device: Where rows are.
-        first_heads: (num_heads,) heads whose sums :meth:`put_piece` makes first. None: none.
+        first_heads: (num_heads,) heads whose sums the first piece makes. None: none.
         first_tails: (num_tails,) the same of the adjoint.
-        written_heads: (num_heads,) heads without an edge that :meth:`put` leaves to somebody else. None: none.
+        written_heads: (num_heads,) heads without an edge that are left to somebody else. None: none.
         written_tails: (num_tails,) the same of the adjoint.
 
     Rows are (rows, F) tensors of floats or complex numbers on ``device``. Results have the type of sums: float32 for
@@ -112,29 +112,6 @@ class Block:
         )
         return other
 
-    def add(self, x: Tensor, out: Tensor, weight: Tensor | None = None) -> None:
-        """Add to each head's row of ``out`` the sum over its edges of their tails' rows of ``x``.
-
-        Args:
-            x: (num_tails, F).
-            out: (num_heads, F) of the type of sums, with contiguous rows. Those of heads without an edge stay as they
-                are.
-            weight: (E,) what each edge's row is multiplied by, in the order in which edges were given; default 1.
-                Constant weights are sorted once: the last tensor given is remembered, with its type.
-        """
-        self._sum(x, out, weight, add=True)
-
-    def put(self, x: Tensor, out: Tensor, weight: Tensor | None = None) -> None:
-        """Write to ``out`` what :meth:`add` adds; zeros for heads without an edge but for ``written_heads``."""
-        self._sum(x, out, weight, add=False)
-
-    def put_piece(self, x: Tensor, out: Tensor, weight: Tensor | None, *, piece: int, number: int) -> None:
-        """Write a part of what :meth:`put` writes; pieces 0 to ``number - 1`` together write all, ``number`` above 1.
-
-        Piece 0 are the heads that come first, and those without an edge; the others have about as many edges each.
-        """
-        self._sum(x, out, weight, add=False, piece=(piece, number))
-
     def part(
         self,
         weight: Tensor | None,
@@ -144,7 +121,7 @@ class Block:
         add: bool,
         piece: tuple[int, int] | None = None,
     ) -> EdgePart:
-        """What compiled code needs for :meth:`add`, :meth:`put`, :meth:`put_piece` of contiguous rows, on a CPU."""
+        """What compiled code needs for :meth:`sum` of contiguous rows, on a CPU."""
         return self._grouped.part(weight, width, dtype, add, piece)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
@@ -170,15 +147,27 @@ class Block:
             )
         return side
 
-    def _sum(
+    def sum(
         self,
         x: Tensor,
         out: Tensor,
-        weight: Tensor | None,
+        weight: Tensor | None = None,
         *,
-        add: bool,
+        add: bool = False,
         piece: tuple[int, int] | None = None,
     ) -> None:
+        """Write to each head's row of ``out`` the sum over its edges of their tails' rows of ``x``, or add it there.
+
+        Args:
+            x: (num_tails, F).
+            out: (num_heads, F) of the type of sums, with contiguous rows. Those of heads without an edge become zeros,
+                but for ``written_heads``; with ``add`` they stay as they are.
+            weight: (E,) what each edge's row is multiplied by, in the order in which edges were given; default 1.
+                Constant weights are sorted once: the last tensor given is remembered, with its type.
+            add: Add.
+            piece: (i, number): write a part; pieces 0 to ``number - 1`` together write all, ``number`` above 1. Piece 0
+                are the heads that come first, and those without an edge; the others have about as many edges each.
+        """
         _check(x, "x", self.num_tails)
         _check(out, "out", self.num_heads)
         dtype = sum_dtype(x.dtype)
@@ -196,7 +185,7 @@ class Block:
             return
         if torch.is_grad_enabled():
             with torch.no_grad():
-                self._sum(x, out, weight, add=add, piece=piece)
+                self.sum(x, out, weight, add=add, piece=piece)
             return
         if x.is_neg():
             x = x.resolve_neg()
@@ -255,7 +244,7 @@ class Side:
     def sum(
         self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None = None
     ) -> None:
-        """As :meth:`Block.add`, :meth:`Block.put`, or :meth:`Block.put_piece`."""
+        """As :meth:`Block.sum`."""
         if not add and self.missing is not None and (piece is None or piece[0] == 0):
             out.index_fill_(0, self.missing, 0)
         weight = None if weight is None else self.sort(weight, out.dtype)
@@ -281,10 +270,13 @@ class _SparseSide(Side):
     def sum(
         self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None = None
     ) -> None:
-        """As :meth:`Block.add`, :meth:`Block.put`, or :meth:`Block.put_piece`: piece 0 is all."""
+        """As :meth:`Block.sum`: piece 0 is all."""
         if piece is not None and piece[0] > 0:
             return
-        values = self._ones(out.dtype) if weight is None else self.sort(weight, out.dtype)
+        if weight is None:
+            values = torch.ones(len(self._tails), dtype=out.dtype, device=self.device)
+        else:
+            values = self.sort(weight, out.dtype)
         shape = (self.edges.num_heads, self.sizes[1])
         matrix = torch.sparse_csr_tensor(self._indptr, self._tails, values, shape, check_invariants=False)
         sums = sparse_product(matrix, x.to(out.dtype))
@@ -299,11 +291,8 @@ class _SparseSide(Side):
         """As :meth:`Block.dots`."""
         heads = torch.repeat_interleave(self._heads, self._indptr.diff().long())
         result = gathered_dots(y, x, heads, self._tails)
-        return (
-            torch.empty_like(result).index_copy_(0, self._order.long(), result)
-            if len(self._order)
-            else result
-        )
+        order = self._order.long()
+        return torch.empty_like(result).index_copy_(0, order, result) if len(order) else result
 
     @functools.cached_property
     def _indptr(self) -> Tensor:
@@ -317,15 +306,6 @@ class _SparseSide(Side):
     def _heads(self) -> Tensor:
         heads = self.edges.heads if len(self.edges.heads) else np.arange(self.edges.num_heads)
         return torch.from_numpy(heads).to(self.device, torch.int64)
-
-    def _ones(self, dtype: torch.dtype) -> Tensor:
-        if dtype not in self._constant:
-            self._constant[dtype] = torch.ones(len(self.edges.tails), dtype=dtype, device=self.device)
-        return self._constant[dtype]
-
-    @functools.cached_property
-    def _constant(self) -> dict[torch.dtype, Tensor]:
-        return {}
 
 
 def side_class(device: torch.device) -> type[Side]:

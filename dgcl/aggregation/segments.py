@@ -28,13 +28,12 @@ class Segments:
         if device.type != "cpu":
             ends = np.repeat(np.arange(self._num_heads), np.diff(indptr)), tails.astype(np.int64)
             self._ends = [torch.from_numpy(each).to(device)[:, None] for each in ends]
-            self._by_ids = False
 
     def extremes(self, x: Tensor, ids: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
         """``(heads, F)`` the extremes of ``x`` ``(tails, F)`` and their winners; zeros where a head has no edge.
 
         Of equal elements the one with the smallest id wins: ``ids`` has ``(tails, F)``, or ``(tails, 1)`` for all
-        columns, the same ones in each call. NaN is beyond all else.
+        columns. NaN is beyond all else.
         """
         if x.device.type == "cpu":
             out = x.new_empty(self._num_heads, x.shape[1])
@@ -42,22 +41,17 @@ class Segments:
             extremes(x.numpy(), self._indptr, self._tails, ids.numpy(), largest, out.numpy(), winner.numpy())
             return out, winner
         step = max(_MOST // max(len(self._tails), 1), 1)
-        pieces = x.split(step, 1)
-        by_place = ids.shape[1] == 1 < x.shape[1]  # else they may be other ones in each call
-        of_ids = [ids] * len(pieces) if by_place else ids.split(step, 1)
-        of_columns = [self._extremes(*each, largest, by_place) for each in zip(pieces, of_ids, strict=True)]
-        out, winner = (torch.cat(each, 1) for each in zip(*of_columns, strict=True))
+        pieces = zip(x.split(step, 1), ids.expand(-1, x.shape[1]).split(step, 1), strict=True)
+        out, winner = (
+            torch.cat(each, 1)
+            for each in zip(*(self._extremes(*each, largest) for each in pieces), strict=True)
+        )
         return out, winner
 
-    def _extremes(self, x: Tensor, ids: Tensor, largest: bool, by_place: bool) -> tuple[Tensor, Tensor]:
-        shape, wide = (self._num_heads, x.shape[1]), (-1, x.shape[1])
-        if by_place:
-            self._sort_by(ids[:, 0])
-        heads, tails = self._ends
-        # In the order of ids the first edge of a head wins; one comparison of half the bytes.
-        key = torch.arange(len(tails), dtype=torch.int32, device=x.device)[:, None]
-        keys = [key] if by_place else [ids.gather(0, tails.expand(wide)), tails]
-        heads, values = heads.expand(wide), x.gather(0, tails.expand(wide))
+    def _extremes(self, x: Tensor, ids: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
+        shape = self._num_heads, x.shape[1]
+        heads, tails = (each.expand(-1, x.shape[1]) for each in self._ends)
+        keys, values = (ids.gather(0, tails), tails), x.gather(0, tails)
         least = x.new_full(shape, -torch.inf if largest else torch.inf)
         best = least.scatter_reduce(0, heads, values, "amax" if largest else "amin")
         remaining = (values == best.gather(0, heads)) | values.isnan()
@@ -65,23 +59,9 @@ class Segments:
             nobody = torch.iinfo(key.dtype).max
             places = torch.where(remaining, key, nobody)
             winner = places.new_full(shape, nobody).scatter_reduce(0, heads, places, "amin")
-            if key is not keys[-1]:
-                remaining = remaining & (places == winner.gather(0, heads))
-        if by_place:
-            padded = torch.cat([tails[:, 0], tails.new_full((1,), len(x))])
-            winner = padded[winner.clamp(max=len(tails)).long()]
+            remaining = remaining & (places == winner.gather(0, heads))
         winner = winner.clamp(max=len(x))
         return torch.cat([x, x.new_zeros(1, x.shape[1])]).gather(0, winner), winner
-
-    def _sort_by(self, ids: Tensor) -> None:
-        """Sort the edges of each head by the ids of their tails, once."""
-        if self._by_ids:
-            return
-        heads, tails = (each[:, 0] for each in self._ends)
-        order = tails.argsort(stable=True)
-        for key in (ids[tails], heads):
-            order = order[key[order].argsort(stable=True)]
-        self._ends[1], self._by_ids = tails[order][:, None], True
 
 
 def scatter(grad: Tensor, winner: Tensor, num_rows: int) -> Tensor:

@@ -144,7 +144,9 @@ def _one_by_one(
                 buffer = transport.empty((what.windows[0], width), wide)
                 rows[step.target] = buffer[: step.edges.num_heads]
                 del buffer
-            _sum(step, rows.get(step.source, nothing), rows[step.target])
+            source, target = rows.get(step.source, nothing), rows[step.target]
+            step.edges.sum(source, target, step.weight, add=step.add, piece=step.piece)
+            del source, target
         elif isinstance(step, Round):
             rows[RESULT] = rows[RESULT].to(x.dtype)
         elif isinstance(step, Begin):
@@ -164,12 +166,3 @@ def _one_by_one(
             started = None
             del rows[step.begun.source]
     return rows[RESULT], tuple(kept) if kept or not keep else (nothing,)
-
-
-def _sum(step: Sum, x: Tensor, out: Tensor) -> None:
-    if step.add:
-        step.edges.add(x, out, step.weight)
-    elif step.piece is None:
-        step.edges.put(x, out, step.weight)
-    else:
-        step.edges.put_piece(x, out, step.weight, piece=step.piece[0], number=step.piece[1])

@@ -5,7 +5,7 @@ what the function covers; :func:`lacks` and :func:`_covered` say what it does no
 layers do.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,28 +17,13 @@ from dgcl.nn.vertex_dropout import message_ids
 from dgcl.program.exchange import HALO
 from dgcl.rows.edge_sets import edge_set_of
 
-
-def _pyg(scores: Any) -> Callable[..., Tensor]:
-    def attention(layer: Any, comm: Any, x: Tensor, edge_attr: Tensor | None = None) -> Tensor:
-        def ids(graph: Any) -> Tensor:  # by both ends, as messages have them
-            return message_ids(torch.stack([graph.sources, graph.heads]).long(), comm)
-
-        return attend(scores, layer, comm, x, edge_attr, ids)
-
-    return attention
+#: By name of PyG's class what its kind computes first.
+ATTENTION = {"GATConv": gat, "GATv2Conv": gatv2, "TransformerConv": transformer}
 
 
-#: By package and name of a layer's class ``function(layer, comm, x, edge_attr)``, of this rank's rows. Collective.
-ATTENTION: dict[tuple[str, str], Callable[..., Tensor]] = {
-    ("torch_geometric", "GATConv"): _pyg(gat),
-    ("torch_geometric", "GATv2Conv"): _pyg(gatv2),
-    ("torch_geometric", "TransformerConv"): _pyg(transformer),
-}
-
-
-def function_of(kind: type) -> Callable[..., Tensor] | None:
-    """The function of exactly this class of layers."""
-    return ATTENTION.get((kind.__module__.partition(".")[0], kind.__name__))
+def function_of(kind: type) -> Any:
+    """What exactly this class of layers computes; None of any other."""
+    return ATTENTION.get(kind.__name__) if kind.__module__.startswith("torch_geometric.") else None
 
 
 def lacks(layer: Any) -> str:
@@ -83,26 +68,29 @@ class Attention:
             if drops(layer):
                 raise Closed
             return super().forward(*args, **kwargs)  # type: ignore[misc]
-        attention = function_of(layer.dgcl_base)
-        assert attention is not None
-        return attention(layer, *covered)
+        comm, x, edge_attr = covered
+        return attend(function_of(layer.dgcl_base), layer, comm, x, edge_attr, partial(_ids, comm))
 
     def __repr__(self) -> str:
         why = lacks(self)
         return f"{super().__repr__()}: {f'messages, for it has {why}' if why else 'no row for each edge'}"
 
 
+def _ids(comm: Any, graph: Any) -> Tensor:
+    """Edges by both ends, as messages have them."""
+    return message_ids(torch.stack([graph.sources, graph.heads]).long(), comm)
+
+
 def _covered(layer: Any, x: Any, edge_index: Any, edge_attr: Any = None, *more: Any, **named: Any) -> Any:
     """Communicator, rows and rows of edges of a call that the layer's function covers; else None."""
+    edges = edge_set_of(edge_index)
     if any(each is not None and each is not False for each in (*more, *named.values())):
         return None
-    edges = edge_set_of(edge_index)
     if edges is None or not edges.whole or edges.sums is not None or edges.exchange != HALO:
         return None
     comm = edges.comm
-    if (layer.lin_edge is None) != (edge_attr is None):
+    if (layer.lin_edge is None) != (edge_attr is None) or comm.edges != "head" or comm.node_types:
         return None
-    whole = comm.edges == "head" and not comm.node_types
-    if not whole or not isinstance(x, Tensor) or x.dim() != 2 or len(x) != comm.num_owned:
+    if not isinstance(x, Tensor) or x.dim() != 2 or len(x) != comm.num_owned:
         return None
     return comm, x, edge_attr

@@ -89,7 +89,7 @@ def gat(
     rows = layer.lin(x).unflatten(1, (layer.heads, -1))
     own = (rows[: graph.num_owned] * layer.att_dst).sum(-1)
     scores = graph.at_sources(expand((rows * layer.att_src).sum(-1))) + graph.at_heads(own)
-    if edge_attr is not None and layer.lin_edge is not None:
+    if edge_attr is not None:
         weight = _weight(layer)
         scores = scores + edge_attr @ torch.einsum("hck,hc->kh", weight, layer.att_edge[0])
     return expand(rows), leaky_relu(scores, layer.negative_slope)

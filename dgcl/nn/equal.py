@@ -1,14 +1,12 @@
-"""Compares parameters over ranks, on demand: a model must be the same on every rank, bit for bit."""
+"""Compares what a model holds over ranks, where that must be the same, bit for bit."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 from torch.nn import Module, Parameter
 
 from dgcl.errors import DisagreementError
@@ -39,61 +37,28 @@ def check_equal(
     if isinstance(model, Module):
         named = list(model.named_parameters())
     else:
-        named = [
-            (f"parameter {place}", parameter) for place, parameter in enumerate(require_parameters(model))
-        ]
-    entries = [_Entry.of(name, parameter) for name, parameter in named]
-    if gradients:
-        entries += [
-            _Entry.of(f"gradient of {name}", parameter.grad)
-            for name, parameter in named
-            if parameter.grad is not None
-        ]
+        named = [(f"parameter {place}", each) for place, each in enumerate(require_parameters(model))]
+    tensors = [*named, *((f"gradient of {name}", each.grad) for name, each in named if gradients)]
+    kinds, checksums = [], []
+    for name, tensor in tensors:
+        if tensor is not None:
+            kinds.append(f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype}")
+            # A copy: FSDP frees parameters' storages, and cannot where numpy has a view of one.
+            copy = torch.clone(tensor.detach().cpu(), memory_format=torch.contiguous_format)
+            checksums.append(zlib.crc32(copy.reshape(-1).view(torch.uint8).numpy().data))
     with comm.collective("check_equal"):
-        reports = comm.control.exchange(entries)
-    for rank, others in enumerate(reports):
-        if [entry.kind for entry in others] != [entry.kind for entry in reports[0]]:
+        of_ranks, sums = zip(*comm.control.exchange((kinds, checksums)), strict=True)
+    for rank, theirs in enumerate(of_ranks):
+        if theirs != of_ranks[0]:
             raise DisagreementError(
-                f"model must have the same parameters on every rank: rank 0 has {len(reports[0])} tensors, rank"
-                f" {rank} {len(others)}, or of other shapes, types or names"
+                f"model must have the same parameters on every rank: rank 0 has {len(of_ranks[0])} tensors, rank"
+                f" {rank} {len(theirs)}, or of other shapes, types or names"
             )
-    difference = _first_difference(reports)
-    if difference is not None:
-        raise DisagreementError(difference)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A tensor of a model as it is reported to other ranks."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    checksum: int
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        return self.name, self.shape, self.dtype
-
-    @staticmethod
-    def of(name: str, value: Tensor) -> _Entry:
-        return _Entry(name, tuple(value.shape), value.dtype, _checksum(value))
-
-
-def _checksum(value: Tensor) -> int:
-    # A copy: FSDP frees parameters' storages, and cannot where numpy has a view of one.
-    copy = torch.clone(value.detach().cpu(), memory_format=torch.contiguous_format)
-    return zlib.crc32(copy.reshape(-1).view(torch.uint8).numpy().data)
-
-
-def _first_difference(reports: list[list[_Entry]]) -> str | None:
-    """Which tensor differs from rank 0's on which ranks; None if none does."""
-    for entries in zip(*reports, strict=True):
-        odd = [rank for rank, entry in enumerate(entries) if entry.checksum != entries[0].checksum]
+    for kind, of_tensor in zip(kinds, zip(*sums, strict=True), strict=True):
+        odd = [rank for rank, checksum in enumerate(of_tensor) if checksum != of_tensor[0]]
         if odd:
-            some = ", ".join(map(str, odd[:8])) + (", ..." if len(odd) > 8 else "")
-            return (
-                f"{entries[0].name} of shape {entries[0].shape} is not the same on all ranks: rank"
-                f"{'s' * (len(odd) > 1)} {some} differ{'s' * (len(odd) == 1)} from rank 0"
+            some = ", ".join(map(str, odd[:8])) + ", ..." * (len(odd) > 8)
+            raise DisagreementError(
+                f"{kind} is not the same on all ranks: rank{'s' * (len(odd) > 1)} {some}"
+                f" differ{'s' * (len(odd) == 1)} from rank 0"
             )
-    return None

@@ -127,7 +127,7 @@ class InPlaceGCN(Module):
         x = as_memory(x)
         calls: list[int] = []
         if self.training and self.options.p > 0:
-            calls = [next_call(comm, self.options.p) for _ in self.convs[1:]]
+            calls = [next_call(comm) for _ in self.convs[1:]]
         parameters += [conv.bias for conv in self.convs if conv.bias is not None]
         with torch.autocast(x.device.type, enabled=False):
             out: Tensor = StackFunction.apply(

@@ -12,7 +12,7 @@ things come out:
 
 A rank without training vertices takes part with a zero that is connected to its outputs, so that its backward
 runs the exchanges that its peers wait for. What masked rows hold, be it infinite or NaN, changes nothing. Nothing here
-reads a value back from the device but the comparison of parameters in calls 1, 2, 4, 8, ... (:mod:`dgcl.nn.drift`).
+reads a value back from the device.
 """
 
 from __future__ import annotations
@@ -267,8 +267,7 @@ def _reduce(
     own = losses.sum(dtype=wide)
     # Ranks with other settings hear of it by the name.
     name += f", reduction={reduction!r}" * (reduction != "mean") + ", ddp=True" * ddp
-    if on_every_rank:
-        name += ", on_every_rank=True"
+    name += ", on_every_rank=True" * on_every_rank
     # float64 counts exactly beyond the 2**24 vertices of float32.
     total = torch.stack([own.detach().double(), weight])
     if not on_every_rank:

@@ -162,7 +162,7 @@ def dropout(
         make = _edge_ids if edges else _row_ids
         ids = _once(rows, (make, len(x), x.device), lambda: make(x, rows))
     if call is None:
-        call = rows.next_dropout_call() if comm is None else next_call(comm, p)
+        call = rows.next_dropout_call() if comm is None else next_call(comm)
     kept = keep_mask(ids, x.shape[1:].numel(), p, seed=seed, call=call).view(x.shape)
     return torch.where(kept, x * scale_of(p), 0.0)
 
@@ -172,7 +172,7 @@ def scale_of(p: float) -> float:
     return 1.0 / (1.0 - p) if p < 1.0 else 0.0
 
 
-def next_call(comm: Communicator, p: float) -> int:
+def next_call(comm: Communicator) -> int:
     """The number of a call of dropout that none is given for; a call that is computed again has the number that it had.
 
     Activation checkpointing restores torch's generator before it computes again, so a call knows itself by what it

@@ -21,7 +21,6 @@ Files in the order of the data's way; those that plan are numpy alone::
     schedule.py     all ranks together: loads, rows between devices; the order of batches
     prediction.py   bytes and rows by formula
     tables.py       a schedule compiled for each rank, with plans and programs of every exchange
-    proof.py        the tables of all ranks, proved on symbols
 
     arranging.py    ranks do all this together
     placing.py      rows put into places of a tensor

@@ -1,4 +1,4 @@
-"""Arranges the chunks of all ranks: rank 0 collects what they read, compiles all tables and verifies them."""
+"""Arranges the chunks of all ranks: rank 0 collects what they read and compiles all tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.offload.chunks import MOST_CHUNKS, chunk_rows, cut_chunk
 from dgcl.offload.prediction import DeviceRows, device_rows, smallest_fitting
-from dgcl.offload.proof import verify_tables
 from dgcl.offload.residency import Ids
 from dgcl.offload.schedule import Schedule, reorganise, volumes
 from dgcl.offload.tables import RankTables, compile_tables
@@ -172,7 +171,6 @@ def _compiled(
     rows = [[theirs[k] for k in perm] for perm, (_, theirs, _) in zip(ordered, reports, strict=True)]
     stored = [ids[np.concatenate(theirs)] for theirs, (ids, _, _) in zip(rows, reports, strict=True)]
     tables, plans = compile_tables(schedule, stored, sizes, topology, request.method, options)
-    verify_tables(tables, stored, schedule.reads)
     begin = [plan for name, plan in zip(tables[0].programs, plans, strict=True) if name.endswith("begin")]
     device = device_rows(schedule, sizes)
     return [

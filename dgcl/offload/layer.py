@@ -195,7 +195,7 @@ class LayerCall:
             for x, needs_grad in zip(inputs, needed, strict=True)
         ]
         totals: list[Tensor | None] = [None] * len(parameters)
-        order = self._order()
+        order = range(len(work.tables.batches) - 1, -1, -1)  # so that a residency is returned where it began
         for number, following in zip(order, [*order[1:], None], strict=True):
             batch = work.tables.batches[number]
             if again:
@@ -216,10 +216,6 @@ class LayerCall:
             if any(needed):
                 work.mover.give_back(input_grads, opened, batch.load, batch.begin)
         return input_grads, totals
-
-    def _order(self) -> Sequence[int]:
-        """The batches of a backward: descending, so that a residency is returned where it began."""
-        return range(len(self.machinery.tables.batches) - 1, -1, -1)
 
     def _differentiate(
         self,

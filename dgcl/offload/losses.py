@@ -75,17 +75,13 @@ class _CrossEntropy(torch.autograd.Function):
         order, host = ctx.order, ctx.order.host
         memory = order.stored(logits)
         out = host.empty(tuple(logits.shape), logits.dtype, "gradients")
-        wide = sum_dtype(logits.dtype)
+        scale = grad.to(sum_dtype(logits.dtype)) / ctx.count
         for rows in order.stretches:
+            some = host.look_at(memory, rows).to(scale.dtype).softmax(1)
             counts = mask[rows]
-            which = slice(None) if counts.all() else counts.nonzero().squeeze(1)
-            some = host.look_at(memory, rows)[which].to(wide).softmax(1)
-            some[torch.arange(len(some), device="cpu"), labels[rows][which]] -= 1
-            result = some.mul_(grad.to(wide) / ctx.count)
-            if len(some) < len(counts):
-                result = torch.zeros(len(counts), logits.shape[1], dtype=wide, device="cpu")
-                result[which] = some
-            host.write(out, rows, result.to(out.dtype))
+            some[counts, labels[rows][counts]] -= 1
+            some[~counts] = 0
+            host.write(out, rows, some.mul_(scale).to(out.dtype))
         return ChunkedRows(out, order), None, None, None
 
 

@@ -18,7 +18,6 @@ from dgcl.offload.arranging import Request, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.description import OffloadMemory, describe, offload_memory
-from dgcl.offload.evaluation import evaluate
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.keeping import ConstantAggregates, Keeping
 from dgcl.offload.layer import LayerCall, Machinery
@@ -126,16 +125,9 @@ class Offload(Handle):
                 comm, chunks, memory_limit, widths, kind, chunk_by, method, dtype, store, slots, plan, seed,
                 keep_graphs, store_cached, prefetch,
             )  # fmt: skip
+            limit = None if memory_limit is None else as_bytes(memory_limit, "memory_limit")
             request = Request(
-                chunks,
-                None if memory_limit is None else as_bytes(memory_limit, "memory_limit"),
-                tuple(widths or ()),
-                dtype.itemsize,
-                chunk_by,
-                slots,
-                seed,
-                method,
-                kind,
+                chunks, limit, tuple(widths or ()), dtype.itemsize, chunk_by, slots, seed, method, kind
             )
             self.store = HostStore(store, store_cached)
         except (TypeError, ValueError, OSError) as error:
@@ -308,7 +300,18 @@ class Offload(Handle):
 
     def infer(self, model: Callable[..., Any], *arguments: Any) -> Any:
         """``model(off, *arguments)`` without gradients, in evaluation: exact inference on the whole graph."""
-        return evaluate(model, self, *arguments)
+        if not callable(model):
+            raise TypeError(f"model must be a torch.nn.Module or a function (got {type(model).__name__})")
+        parts = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+        training = [part for part in parts if part.training]
+        try:
+            for part in training:
+                part.training = False
+            with torch.no_grad():
+                return model(self, *arguments)
+        finally:
+            for part in training:
+                part.training = True
 
     def batch_norm(self, norm: torch.nn.BatchNorm1d, x: Tensor) -> Tensor:
         """Normalise rows with the statistics of the whole graph, between layers; x is read three times in training.
@@ -332,8 +335,6 @@ class Offload(Handle):
     def accuracy(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         """The fraction of vertices whose largest logit is that of their label; arguments as :meth:`cross_entropy`'s."""
         return chunked_accuracy(self._order.store(logits), labels, mask, self.comm)
-
-    # Looking after it
 
     def describe(self) -> str:
         """Chunks, rows, slots, seconds and bytes by name that were predicted, and those that were counted so far."""

@@ -41,7 +41,6 @@ class GroupControl(Control):
     Attributes:
         device_sums: What sums tensors on GPUs, by the GPUs of the ranks (:mod:`dgcl.ranks.device_sums`).
         global_ranks: The ranks in the default group.
-        in_mesh: Whether they are one dimension of a DeviceMesh, beside which there may be others.
     """
 
     has_group = True
@@ -58,7 +57,6 @@ class GroupControl(Control):
         self.global_ranks = (
             list(range(self.world_size)) if group is None else dist.get_process_group_ranks(group)
         )
-        self.in_mesh = False
         self._axes: dict[tuple[int, ...], GroupControl] = {}
         self.device_sums: dict[tuple[str, ...], Any] = {}
         self._store: Store | None = None  # what this control plane has of the ranks' store
@@ -85,7 +83,6 @@ class GroupControl(Control):
     def anew(self, timeout: float) -> GroupControl:
         """A fresh one of the same ranks. Collective."""
         fresh = GroupControl(self._group, timeout)
-        fresh.in_mesh = self.in_mesh
         return fresh
 
     def axis(self, group: ProcessGroup) -> GroupControl:

@@ -69,7 +69,7 @@ def dropout(call: Call) -> Any:
     elif own.numel() > MOST_DRAWN or own.device.type != "cpu":
         _say_hash(space.comm)
         local = own._local.movedim(axis, 0)
-        number = next_call(space.comm, p)
+        number = next_call(space.comm)
         kept = keep_mask(space.positions.to(own.device), local[:1].numel(), float(p), seed=0, call=number)
         out = torch.where(kept.view(local.shape), local * scale_of(p), 0.0).movedim(0, axis)
     else:

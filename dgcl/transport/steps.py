@@ -67,14 +67,16 @@ class RowSum(Protocol):
     def num_edges(self) -> int:
         """Edges."""
 
-    def add(self, x: Tensor, out: Tensor, weight: Tensor | None) -> None:
-        """Add sums of rows of ``x`` to ``out``."""
-
-    def put(self, x: Tensor, out: Tensor, weight: Tensor | None) -> None:
-        """Write them."""
-
-    def put_piece(self, x: Tensor, out: Tensor, weight: Tensor | None, *, piece: int, number: int) -> None:
-        """Write a piece of them."""
+    def sum(
+        self,
+        x: Tensor,
+        out: Tensor,
+        weight: Tensor | None,
+        *,
+        add: bool,
+        piece: tuple[int, int] | None,
+    ) -> None:
+        """Write sums of rows of ``x`` to ``out``, or a piece of them, or add them."""
 
     def part(
         self,
@@ -85,7 +87,7 @@ class RowSum(Protocol):
         add: bool,
         piece: tuple[int, int] | None = None,
     ) -> EdgePart:
-        """What compiled code needs for one of these, with contiguous rows of a width and type."""
+        """What compiled code needs for that, with contiguous rows of a width and type."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,7 +144,7 @@ def reading() -> Callable[[], object]:
     rows = torch.ones((256 << 20) // (4 * WIDTH), WIDTH)
     block = Block(np.arange(len(rows)) // 16, np.arange(len(rows)), len(rows) // 16, len(rows))
     out = torch.zeros(block.num_heads, WIDTH)
-    return lambda: block.put(rows, out)
+    return lambda: block.sum(rows, out)
 
 
 def measure(edges: Edges, weights: str, rounds: int) -> Iterator[list[Any]]:

@@ -8,14 +8,14 @@ import json
 import sys
 import traceback
 
-from dgcl.kernels.cuda_memory import SIMULATED
+from tests.kernels import cuda_stand_in
 from tests.kernels.cuda_flag_cases import FLAG_CASES
 from tests.kernels.cuda_machines import SimulatedMachine
 from tests.kernels.cuda_row_cases import ROW_CASES
 
 
 def main():
-    assert SIMULATED, "set NUMBA_ENABLE_CUDASIM=1"
+    cuda_stand_in.install()
     cases = {name: (lambda m, r=run, c=case: r(m, c)) for name, (run, case) in ROW_CASES.items()}
     outcome = {}
     cases |= FLAG_CASES

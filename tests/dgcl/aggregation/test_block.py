@@ -73,10 +73,10 @@ def test_heads_that_come_first_keep_their_rows(num_edges: int):
     block = Block(heads, tails, 8, 5, first_heads=np.arange(8) % 2 == 1, written_heads=written)
     x, out = random((5, 3), torch.float64), random((8, 3), torch.float64, 1)
     expected = out + dense(heads, tails, (8, 5), None) @ x
-    block.add(x, out)
+    block.sum(x, out, add=True)
     close(out, expected)
     expected = torch.where(torch.from_numpy(written)[:, None], out, dense(heads, tails, (8, 5), None) @ x)
-    block.put(x, out)
+    block.sum(x, out)
     close(out, expected)
 
 
@@ -94,9 +94,9 @@ def test_sums_and_dots_both_ways(num_heads: int, order: str, dtype: torch.dtype,
         for weight in weights:
             expected = dense(h, t, shape, weight).to(wide(dtype)) @ x.to(wide(dtype))
             out = torch.ones(shape[0], width, dtype=sums_of(dtype))
-            each.add(x, out, weight)
+            each.sum(x, out, weight, add=True)
             close(out, expected + 1)
-            each.put(x, out, weight)
+            each.sum(x, out, weight)
             close(out, expected)
         if not dtype.is_complex:
             close(each.dots(y, x), (y.double()[h] * x.double()[t]).sum(1))
@@ -115,10 +115,10 @@ def test_pieces_write_what_the_whole_writes(order: str, share: float, number: in
     for each, plain, early in ((block, whole, first[0]), (block.transposed, whole.transposed, first[1])):
         x = random((each.num_tails, 33), torch.float32)
         expected, found = (torch.full((each.num_heads, 33), torch.nan) for _ in range(2))
-        plain.put(x, expected, weight)
+        plain.sum(x, expected, weight)
         for piece in range(number):
             before = found.isnan()[:, 0]
-            each.put_piece(x, found, weight, piece=piece, number=number)
+            each.sum(x, found, weight, piece=(piece, number))
             if piece == 0:
                 assert torch.equal(found[early], expected[early])
                 has_edge = torch.from_numpy(np.bincount(each.ends[0], minlength=each.num_heads) > 0)
@@ -126,7 +126,7 @@ def test_pieces_write_what_the_whole_writes(order: str, share: float, number: in
             else:
                 assert torch.equal(found[~before], expected[~before])
         assert torch.equal(found, expected)
-        each.put(x, found, weight)
+        each.sum(x, found, weight)
         assert torch.equal(found, expected)
 
 
@@ -134,10 +134,10 @@ def test_rows_without_an_edge_stay_as_they_are(way: str):
     block = Block(np.array([3, 1, 3]), np.array([0, 0, 1]), 6, 2)
     out = torch.full((6, 5), -0.0)
     out[4] = torch.nan
-    block.add(torch.ones(2, 5), out)
+    block.sum(torch.ones(2, 5), out, add=True)
     assert out[:, 0].nan_to_num(nan=9).tolist() == [0, 1, 0, 2, 9, 0]
     assert out[[0, 2, 5]].signbit().all()
-    block.put(torch.ones(2, 5), out)
+    block.sum(torch.ones(2, 5), out)
     assert out[:, 0].tolist() == [0, 1, 0, 2, 0, 0]
 
 
@@ -146,12 +146,12 @@ def test_no_edges(num_heads: int, way: str):
     empty = np.zeros(0, np.int64)
     block = Block(empty, empty, num_heads, 3)
     out = torch.full((num_heads, 2), 5.0)
-    block.add(torch.ones(3, 2), out)
+    block.sum(torch.ones(3, 2), out, add=True)
     assert (out == 5).all()
-    block.put(torch.ones(3, 2), out, torch.zeros(0))
+    block.sum(torch.ones(3, 2), out, torch.zeros(0))
     assert (out == 0).all()
     back = torch.full((3, 2), 5.0)
-    block.transposed.add(out, back)
+    block.transposed.sum(out, back, add=True)
     assert (back == 5).all()
     assert block.dots(out, torch.ones(3, 2)).shape == (0,)
 
@@ -163,7 +163,7 @@ def test_rows_that_are_not_contiguous():
     backwards = random((8, 30), torch.float64)
     for x in (storage[:, 2:7], backwards.T, storage[:, :1].expand(30, 9), storage[:1].expand(30, 8)):
         out = torch.zeros(20, 11, dtype=torch.float64)
-        block.add(x, out[:, 1 : 1 + x.shape[1]])
+        block.sum(x, out[:, 1 : 1 + x.shape[1]], add=True)
         close(out[:, 1 : 1 + x.shape[1]], matrix @ x)
         close(block.dots(out[:, : x.shape[1]], x), (out[heads][:, : x.shape[1]] * x[tails]).sum(1))
         assert not out[:, 0].any()
@@ -182,7 +182,7 @@ def test_threads_change_no_bit(dtype: torch.dtype, weighted: bool, monkeypatch):
     for num_threads in (1, 2, 3, 7, 60):
         torch.set_num_threads(num_threads)
         out = torch.ones(50, 37)
-        block.add(x, out, weight)
+        block.sum(x, out, weight, add=True)
         results.append((out, block.dots(out.to(dtype), x)))
     torch.set_num_threads(before)
     for out, dots in results[1:]:
@@ -194,7 +194,7 @@ def test_edges_are_added_as_they_were_given():
     heads, tails = edges_of(20, 30, 400, "given")
     x = random((30, 5), torch.float32) * 10.0 ** torch.arange(30)[:, None].remainder(9)
     out, expected = torch.zeros(20, 5), torch.zeros(20, 5)
-    Block(heads, tails, 20, 30).add(x, out)
+    Block(heads, tails, 20, 30).sum(x, out, add=True)
     for head, tail in zip(heads, tails, strict=True):
         expected[head] += x[tail]
     assert out.equal(expected)
@@ -208,7 +208,7 @@ def test_a_weight_that_changes_is_seen(way: str):
 
     def check(weight: Tensor):
         out = torch.zeros(20, 4, dtype=torch.float64)
-        block.add(x, out, weight)
+        block.sum(x, out, weight, add=True)
         close(out, dense(heads, tails, (20, 30), weight.detach()) @ x)
 
     check(weight)
@@ -241,34 +241,38 @@ def test_a_child_of_fork_has_threads_of_its_own(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     block, x = Block(*edges_of(50, 60, 900, "given"), 50, 60), torch.ones(60, 4)
     out = torch.zeros(50, 4)
-    block.add(x, out)
+    block.sum(x, out, add=True)
     child = os.fork()
     if child == 0:
         again = torch.zeros(50, 4)
-        block.add(x, again)
+        block.sum(x, again, add=True)
         os._exit(0 if again.equal(out) else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
 WRONG = {
     "rows of x": (
-        lambda b: b.add(torch.ones(4, 2), torch.ones(3, 2)),
+        lambda b: b.sum(torch.ones(4, 2), torch.ones(3, 2), add=True),
         ValueError,
         r"x must have shape \(2, F\)",
     ),
     "type of out": (
-        lambda b: b.add(torch.ones(2, 2).half(), torch.ones(3, 2).half()),
+        lambda b: b.sum(torch.ones(2, 2).half(), torch.ones(3, 2).half(), add=True),
         ValueError,
         "out must be 3 contiguous rows of 2 torch.float32",
     ),
-    "strides of out": (lambda b: b.add(torch.ones(2, 2), torch.ones(2, 3).T), ValueError, "contiguous rows"),
+    "strides of out": (
+        lambda b: b.sum(torch.ones(2, 2), torch.ones(2, 3).T, add=True),
+        ValueError,
+        "contiguous rows",
+    ),
     "integers": (
-        lambda b: b.add(torch.ones(2, 2).int(), torch.ones(3, 2).int()),
+        lambda b: b.sum(torch.ones(2, 2).int(), torch.ones(3, 2).int(), add=True),
         TypeError,
         "floats or complex numbers.*int32",
     ),
     "weight": (
-        lambda b: b.add(torch.ones(2, 2), torch.ones(3, 2), torch.ones(5)),
+        lambda b: b.sum(torch.ones(2, 2), torch.ones(3, 2), torch.ones(5), add=True),
         ValueError,
         r"weight must be \(4,\) floats, one for each edge",
     ),
@@ -311,8 +315,8 @@ def test_block_and_its_transposed_are_adjoint(edges, width: int, weighted: bool)
     y = torch.randint(-9, 9, (num_heads, width), generator=generator).double()
     weight = torch.randint(-9, 9, (len(heads),), generator=generator).double() if weighted else None
     out, back = torch.zeros_like(y), torch.zeros_like(x)
-    block.add(x, out, weight)
-    block.transposed.add(y, back, weight)
+    block.sum(x, out, weight, add=True)
+    block.transposed.sum(y, back, weight, add=True)
     assert out.equal(dense(heads, tails, (num_heads, num_tails), weight) @ x)
     total = block.dots(y, x)
     total = total.sum() if weight is None else (total * weight).sum()

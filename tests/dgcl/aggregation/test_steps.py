@@ -177,7 +177,7 @@ class Fault:
     """What a rank does in one of its sums, which it makes one by one."""
 
     def __init__(self, happens: Callable[[], None]):
-        self._happens, self._here, self._real = happens, threading.local(), Block._sum
+        self._happens, self._here, self._real = happens, threading.local(), Block.sum
 
     def arm(self, place: int):
         """In sum number ``place`` of this rank."""
@@ -192,7 +192,7 @@ class Fault:
             self._real(block, *given, **kinds)
 
         repeated = steps._repeated
-        patch.setattr(Block, "_sum", count)
+        patch.setattr(Block, "sum", count)
         patch.setattr(
             steps, "_repeated", lambda *given: None if hasattr(self._here, "left") else repeated(*given)
         )

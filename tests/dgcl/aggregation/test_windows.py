@@ -26,7 +26,6 @@ from dgcl.aggregation import connect as connecting
 from dgcl.aggregation.block import Block
 from dgcl.errors import CommError
 from dgcl.program.exchange import HALO, PARTIAL
-from dgcl.transport.shared_memory.started import StartedFold
 from tests.dgcl.aggregation.test_aggregator import (
     CASE_BY_NAME,
     PLACEMENTS,
@@ -221,41 +220,6 @@ def test_two_windows_are_held_at_most():
         assert held >= max(num_halo, num_arrivals)
 
 
-def what_happens(events: list[str]):
-    comm = connect(CASE_BY_NAME["multi-edges"], 2, "head")
-    x = comm.dispatch_features(features(26, 3)).requires_grad_()
-    y = comm.aggregator(windows=3)(x)
-    events.clear()
-    y.sum().backward()
-
-
-@pytest.mark.parametrize("world_size", [2])
-def test_own_rows_are_summed_while_a_window_is_folded(world_size, monkeypatch):
-    logs = threading.local()
-
-    def log(kind: type, name: str, word: str):
-        real = getattr(kind, name)
-
-        def call(self: Any, *given: Any, **options: Any) -> Any:
-            if (piece := options.get("piece", (1,))[0]) > 0 or name != "_sum":
-                logs.events.append(word if "piece" not in options or name != "_sum" else f"own {piece}")
-            return real(self, *given, **options)
-
-        monkeypatch.setattr(kind, name, call)
-
-    def on_rank() -> list[str]:
-        logs.events = []
-        what_happens(logs.events)
-        return list(logs.events)
-
-    log(StartedFold, "__init__", "start")
-    log(StartedFold, "wait", "wait")
-    log(Block, "_sum", "sum")
-    for events in dgcl.launch(on_rank, world_size):
-        told = [event for event in events if event != "sum"]
-        assert told == ["start", "own 1", "wait", "start", "own 2", "wait", "start", "own 3", "wait"]
-
-
 class Sums(threading.local):
     """Sums that this thread may still make; one more raises."""
 
@@ -290,7 +254,7 @@ def fail_at(sums: Sums, place: int, options: dict[str, Any], backward: bool):
     ids=str,
 )
 def test_an_exception_within_a_window_is_named_on_every_rank(options, place, backward, monkeypatch):
-    sums, real = Sums(), Block._sum
+    sums, real = Sums(), Block.sum
 
     def count(self: Block, *given: Any, **kinds: Any):
         if sums.left == 0:
@@ -298,7 +262,7 @@ def test_an_exception_within_a_window_is_named_on_every_rank(options, place, bac
         sums.left -= 1
         real(self, *given, **kinds)
 
-    monkeypatch.setattr(Block, "_sum", count)
+    monkeypatch.setattr(Block, "sum", count)
     with pytest.raises(ZeroDivisionError, match="in a window") as raised:
         dgcl.launch(fail_at, 3, sums, place, options, backward)
     notes = "\n".join(raised.value.__notes__)
@@ -313,14 +277,14 @@ def die_in_a_window(folder: str, backward: bool):
     x = comm.dispatch_features(features(26, 2)).requires_grad_()
     aggregate = comm.aggregator(windows=3)
     y = aggregate(x) if backward else x.sum()
-    real, left = Block._sum, iter(range(5, -1, -1))
+    real, left = Block.sum, iter(range(5, -1, -1))
 
     def count(self: Block, *given: Any, **kinds: Any):
         if comm.rank == 1 and next(left) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         real(self, *given, **kinds)
 
-    Block._sum = count  # type: ignore[method-assign]
+    Block.sum = count  # type: ignore[method-assign]
     try:
         if backward:
             y.sum().backward()

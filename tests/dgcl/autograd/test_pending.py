@@ -169,25 +169,6 @@ def test_the_same_bits_every_time():
     assert all(same_bits(a, b) for a, b in zip(one, two, strict=True))
 
 
-def test_baselines_exchange_halo_rows_too():
-    from dgcl.bench.transports import Baseline
-
-    def run() -> bool:
-        case = NAMES["directed"]
-        comm = dgcl.build_comm_info(case.graph, part=case.part(3))
-        comm.use_transport(Baseline(comm))
-        whole = random_bits((comm.num_nodes, 4), torch.float64)
-        halo = comm.expand_async(whole[comm.owned_ids]).wait()
-        into = torch.zeros(comm.num_owned, 4, dtype=torch.float64)
-        comm.fold_halo(torch.ones_like(halo), into)
-        readers = torch.zeros(comm.num_nodes, dtype=torch.float64)
-        for ids in comm.control.exchange(comm.halo_ids):
-            readers[ids] += 1
-        return same_bits(halo, whole[comm.halo_ids]) and bool((into[:, 0] == readers[comm.owned_ids]).all())
-
-    assert all(dgcl.launch(run, 3))
-
-
 # Misuse
 
 

@@ -59,30 +59,6 @@ def test_blocks_make_no_difference(monkeypatch):
     assert keep_mask(ids, 9, 0.5, seed=1, call=2).equal(expected)
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_statistics(p):
-    """Shares and correlations within 4.5 standard deviations of independent coins; the seeds are fixed."""
-    kept = torch.stack([keep_mask(torch.arange(512), 128, p, seed=3, call=call) for call in range(4)])
-    coins = (kept.double() - (1 - p)) / (p * (1 - p)) ** 0.5  # mean 0, variance 1
-    pairs = {
-        "mean": coins,
-        "rows": coins[:, 1:] * coins[:, :-1],
-        "columns": coins[:, :, 1:] * coins[:, :, :-1],
-        "every-other-column": coins[:, :, 2:] * coins[:, :, :-2],
-        "calls": coins[1:] * coins[:-1],
-        "diagonal": coins[:, 1:, 1:] * coins[:, :-1, :-1],
-        "seeds": coins[0]
-        * ((keep_mask(torch.arange(512), 128, p, seed=4, call=0).double() - (1 - p)) / (p * (1 - p)) ** 0.5),
-    }
-    for name, values in pairs.items():
-        assert abs(values.mean()) * values.numel() ** 0.5 < 4.5, name
-    for dims in ((0, 1), (0, 2), (1, 2)):  # the share of each column, row and call is that of a binomial
-        sums = coins.sum(dims)
-        normal = sums / (coins.numel() / sums.numel()) ** 0.5
-        assert normal.abs().max() < 4.5
-        assert abs(normal.square().sum() - len(normal)) < 4.5 * (2 * len(normal)) ** 0.5
-
-
 def test_scale_and_gradient():
     x = rows(6).requires_grad_()
     y = one_rank(x, 0.25)

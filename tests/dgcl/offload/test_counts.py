@@ -116,20 +116,6 @@ def test_no_cache_of_that_size_loads_fewer(held, spare):
     assert made.num_slots <= capacity
 
 
-@given(num_ranks=st.integers(1, 3), num_chunks=st.integers(1, 6), seed=st.integers(0, 10**6))
-def test_another_order_never_delivers_more(num_ranks, num_chunks, seed):
-    graph = random_graph(24, 60, seed)
-    part = (np.arange(24) % num_ranks).astype(np.int32)
-    reads = [
-        [c.reads for c in of_rank] for of_rank in chunks_of(graph, part, num_ranks, num_chunks, "random")
-    ]
-    order, made = reorganise(reads, part)
-    assert all(sorted(of_rank.tolist()) == list(range(num_chunks)) for of_rank in order)
-    assert made.delivered <= make_schedule(reads, part).delivered
-    for of_rank, perm, before in zip(made.reads, order, reads, strict=True):
-        assert all(np.array_equal(rows, before[k]) for rows, k in zip(of_rank, perm, strict=True))
-
-
 def test_order_of_batches_and_of_every_rank_is_found():
     """Two ranks whose chunks are shuffled against each other, rank 0's too."""
     blocks = [np.arange(4 * k, 4 * k + 4) for k in range(4)]

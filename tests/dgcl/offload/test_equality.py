@@ -4,14 +4,10 @@
 kept aggregates, in memory or in files; five Adam steps in float64 at 1e-10. Every day a sample, the rest is slow.
 """
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 import torch
 
 import dgcl
-from dgcl.offload.layer import LayerCall
 from tests.dgcl.awkward import CASES
 from tests.dgcl.equivalence import ARCHITECTURES, assert_equal_runs, reference
 from tests.dgcl.offload.models import KEPT, on_rank
@@ -114,33 +110,3 @@ def test_the_same_run_twice_is_bitwise_the_same():
         assert all(a.logits.equal(b.logits) for a, b in zip(one.steps, other.steps, strict=True))
         assert one.x_gradient.equal(other.x_gradient)
         assert all(mine.equal(theirs) for mine, theirs in zip(one.parameters, other.parameters, strict=True))
-
-
-def test_ascending_backward_loses_gradients(monkeypatch):
-    """The paper's: batches ascending, rows loaded and returned by the forward's sets. Gradients are lost."""
-    expected = reference("torch-gcn", "hub")
-    backward = LayerCall.backward
-
-    def ascending(call: LayerCall, *arguments):
-        tables = call.machinery.tables
-        batches = [
-            replace(
-                batch,
-                reload=batch.load,
-                end=batch.begin,
-                opened=np.concatenate(
-                    [batch.load.slots, *([] if batch.begin is None else [batch.begin.receive])]
-                ),
-            )
-            for batch in tables.batches
-        ]
-        machinery = replace(call.machinery, tables=replace(tables, batches=tuple(batches)))
-        monkeypatch.setattr(LayerCall, "_order", lambda self: range(len(batches)))
-        call.machinery = machinery
-        return backward(call, *arguments)
-
-    monkeypatch.setattr(LayerCall, "backward", ascending)
-    (run,) = dgcl.launch(lambda: on_rank("torch-gcn", "hub", 1, chunks=4), 1)
-    torch.testing.assert_close(run.steps[0].loss, expected.steps[0].loss, rtol=1e-10, atol=1e-10)
-    with pytest.raises(AssertionError, match=r"gradient \d of step 0"):
-        assert_equal_runs(run, expected)

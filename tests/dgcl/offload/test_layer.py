@@ -213,28 +213,6 @@ def test_tuples_of_rows_and_shared_parameters():
             torch.testing.assert_close(mine, wanted.detach(), rtol=1e-10, atol=1e-10)
 
 
-def test_residual_connections_inside_and_outside():
-    class Residual(Layer):
-        def forward(self, g, src, dst):
-            return dst + torch.tanh(g.mean(src) @ self.weight)
-
-    def run(comm, off):
-        x = off.dispatch_features(features()).requires_grad_()
-        h = off.layer(Residual(4, 4), x)
-        h = h + off.layer(Residual(4, 4), h)
-        h.square().sum().backward()
-        return off.collect(h, None), off.collect(x.grad, None)
-
-    x, weight = features().requires_grad_(), Residual(4, 4).weight
-    mean = dense() / dense().sum(1, keepdim=True).clamp(min=1)
-    h = x + torch.tanh(mean @ x @ weight)
-    h = h + h + torch.tanh(mean @ h @ weight)
-    h.square().sum().backward()
-    for found in on_ranks(run):
-        for mine, wanted in zip(found, (h.detach(), x.grad), strict=True):
-            torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
-
-
 def test_constant_inputs_are_aggregated_once():
     def run(comm, off):
         x = off.dispatch_features(features())

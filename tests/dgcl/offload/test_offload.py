@@ -169,27 +169,6 @@ def slots_of_layers(widths: tuple[int, ...], kept: bool) -> list[int]:
     return [*widths[:-1], *backward]
 
 
-def test_inference_holds_two_layers_of_rows():
-    widths = (8, 6, 32, 4)
-
-    def run(comm: dgcl.Communicator):
-        off = dgcl.Offload(comm, chunks=3, widths=widths, method="direct")
-        layers = torch.nn.ModuleList(Sums(torch.nn.Linear(*pair)) for pair in pairwise(widths))
-
-        def model(off: dgcl.Offload, x: torch.Tensor) -> torch.Tensor:
-            for layer in layers:
-                x = off.layer(layer, x)
-            return x
-
-        off.infer(model, off.dispatch_features(torch.ones(30, 8)))
-        told = off.memory(training=False)
-        assert told.host_peak == {"inputs": off.num_owned * 32, "results": off.num_owned * 4 * (6 + 32)}
-        assert {name: count for name, count in vars(told.host).items() if count} == told.host_peak
-        assert told.device.slots == told.num_slots * 4 * 32
-
-    connected(run)
-
-
 def test_what_does_not_fit_is_not_begun(monkeypatch):
     """Graphs are kept where they fit into what is free, and said; rows that do not fit are refused."""
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from dgcl.kernels.cuda_catalogue import catalogue
-from dgcl.kernels.cuda_memory import SIMULATED
 from dgcl.kernels.cuda_tables import CALL, FLAG, Begin, SignalWait
 from dgcl.transport.cuda.program import EXPAND, FOLD, Launch
 from tests.dgcl.support_plans import TREES, World, random_world
 from tests.dgcl.transport.cuda.loopback import Loopback, connect
+from tests.kernels import cuda_stand_in
 
 #: Runs one call of a verb on all ranks, and waits for its end.
 Runner = Callable[[Loopback, int], None]
@@ -192,5 +192,5 @@ def _simulate() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    assert SIMULATED, "set NUMBA_ENABLE_CUDASIM=1"
+    cuda_stand_in.install()
     json.dump(_simulate(), sys.stdout)
