@@ -36,7 +36,6 @@ class BatchNorm(torch.nn.BatchNorm1d):
     """
 
     dgcl_base = torch.nn.BatchNorm1d  # what it is on one device
-    _counts_rows = False  # of a distributed model, where rows may be of edges
 
     def __init__(
         self,
@@ -66,8 +65,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
                 f"x must have shape (num_owned, {self.num_features}) or (num_owned, {self.num_features}, L) (got"
                 f" {tuple(x.shape)})"
             )
-        whole = len(x) == comm.num_owned
-        if not whole and not (self._counts_rows and len(x) != comm.num_local):
+        if len(x) != comm.num_owned:
             raise ValueError(
                 f"x must hold the {comm.num_owned} owned rows of this rank (got {len(x)}): a halo row is"
                 " counted by the rank that owns it; normalise before dgcl.graph_allgather, on a grid before"
@@ -75,18 +73,13 @@ class BatchNorm(torch.nn.BatchNorm1d):
             )
         rows = [dim for dim in range(x.dim()) if dim != 1]
         channels = [1, -1, *[1] * (x.dim() - 2)]
-        count: Any = comm.num_nodes * math.prod(x.shape[2:])  # values in each channel, on all ranks
+        count = comm.num_nodes * math.prod(x.shape[2:])  # values in each channel, on all ranks
         if count == 1:
             raise ValueError("x must have more than one value in each channel over all ranks (got 1)")
 
         wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         total = wide.sum(rows)
-        if self._counts_rows:  # on each rank: it may have as many edges as vertices, and others not
-            own = total.new_full((1,), len(x) * math.prod(x.shape[2:]))
-            total, count = named_sum(torch.cat([total, own]), comm, "BatchNorm").split([len(total), 1])
-        else:
-            total = named_sum(total, comm, "BatchNorm")
-        mean = total / count
+        mean = named_sum(total, comm, "BatchNorm") / count
         centred = wide - mean.view(channels)
         squares = centred.square().sum(rows)
         variance = named_sum(squares, comm, "BatchNorm") / count
