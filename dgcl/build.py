@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dgcl.advisor.auto import Advised
 from dgcl.advisor.model import Model
 from dgcl.advisor.spelling import Description
-from dgcl.grid.grid import Grid
 from dgcl.grid.strategy import GridPlacement
-from dgcl.options import EdgeOptions, PartitionOptions, ReplicaOptions, Settings, settle
+from dgcl.options import PartitionOptions, Settings, settle
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import compare_rows, load_share
 from dgcl.prepare.share import RankInputs, Share, share_of
@@ -54,14 +53,10 @@ def build_comm_info(
     part: Any = None,
     partition: str | PartitionOptions = "auto",
     method: str = "auto",
-    strategy: str | Description | None = None,
+    strategy: str | Description | Strategy = "halo",
     model: str | Model | torch.nn.Module | None = None,
     memory_limit: int | str | None = None,
-    edges: str | EdgeOptions = "head",
-    grid: str | tuple[int, int, int] | Grid | None = None,
     plan: PlanOptions | None = None,
-    replicas: ReplicaOptions | None = None,
-    seed: int | None = None,
     cache: str | os.PathLike[str] | None = None,
     timeout: float = 300.0,
     channel: str = "auto",
@@ -79,18 +74,17 @@ def build_comm_info(
         part: ``(N,)`` the owner of every vertex, instead of partitioning.
         partition: "auto", "metis", "kaminpar", "streaming", "random" or "range"; or :class:`dgcl.PartitionOptions`.
         method: The planner, see ``dgcl plan --help``.
-        strategy: What is exchanged: "halo" (the default), "tail", "cover", "cover:machine", "grid:R,K,S", "replicas:K";
+        strategy: What is exchanged, and so who sums which edge: "halo" (the owner of its head; layers get complete
+            neighbourhoods), "tail" (the owner of its tail), "cover" and "cover:machine" (whatever moves the fewest rows
+            between each pair of ranks, or machines), "grid:R,K,S" (:class:`dgcl.grid.grid.Grid`; or "grid:1.5d",
+            "grid:2d", "grid:3d"), "replicas:K" (vertices are copied instead of sending rows between machines);
             or "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W" is "halo",
             summed in windows; "in-place" and "offload:N" are built as "halo": they are called on the communicator.
+            Or an object with settings of its own: :class:`dgcl.EdgePlacement`, :class:`dgcl.Replicas`.
         model, memory_limit: For "auto": the layers, as "gcn:602,256,41", or your module; and bytes of a rank's device,
             or like "14GB".
-        edges, grid, replicas: Other ways to write a strategy, one at a time. Who sums which edge: "head", "tail",
-            "cover", or :class:`dgcl.EdgeOptions`; with any but "head" aggregations go through
-            :meth:`Communicator.aggregator`. (parts, depth, slices): slices of rows are summed where
-            :class:`dgcl.grid.grid.Grid` says; or "1d", "1.5d", "2d", "3d"; ``part`` names ranks, as without.
-            :class:`dgcl.ReplicaOptions`: vertices are copied instead of sending rows between machines.
-        plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at).
-        seed: For the partition and the planner; None: that of ``plan``.
+        plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at); its seed is
+            that of the partition, too.
         cache: A folder of rank 0 where partition and plan are kept for the next job that asks for the same
             (:mod:`dgcl.prepare.cache`). An entry that is damaged, or cannot be written, is a warning, no more.
         timeout: Seconds that a rank waits for another inside a call before it gives up.
@@ -118,8 +112,8 @@ def build_comm_info(
     control = context.require_control()
     control.limit_waits(timeout)
     settings = _settled(
-        control.world_size, timeout, wire, plan=plan, partition=partition, seed=seed, strategy=strategy,
-        edges=edges, grid=grid, replicas=replicas, model=model, memory_limit=memory_limit,
+        control.world_size, timeout, wire, plan=plan, partition=partition, strategy=strategy, model=model,
+        memory_limit=memory_limit,
     )  # fmt: skip
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else opened.name)
@@ -147,11 +141,11 @@ def build_comm_info(
 
     comm = connect(inputs, Communicator, timeout, channel, opened, wire)
     assert isinstance(settings, Settings)
-    chosen = settings.described
+    windows = settings.windows
     if isinstance(layout, Advised):
-        (chosen,) = control.exchange(layout.chosen)[0]
-    if chosen.name == "windows":
-        comm.windows = comm.aggregator(windows=chosen.argument).windows
+        (windows,) = control.exchange([each.windows for each in layout.chosen])[0]
+    if windows is not None:
+        comm.windows = comm.aggregator(windows=windows).windows
     return comm
 
 
@@ -186,7 +180,7 @@ def _agreed(
             raise type(theirs)(*theirs.args)  # ranks that are threads must not share one, and its traceback
     first: Settings = reports[0][1]
     for rank, (_, theirs) in enumerate(reports):
-        if (theirs.strategy, theirs.described) != (first.strategy, first.described):
+        if (theirs.strategy, theirs.windows) != (first.strategy, first.windows):
             raise ValueError(
                 f"strategy must be the same on every rank: rank 0 asks for {first.spelling}, rank {rank} for"
                 f" {theirs.spelling}"
@@ -200,7 +194,6 @@ def _agreed(
 def load_comm_info(
     parts: str | os.PathLike[str],
     *,
-    grid: str | tuple[int, int, int] | None = None,
     timeout: float = 300.0,
     channel: str = "auto",
     device: str | torch.device = "cpu",
@@ -213,7 +206,6 @@ def load_comm_info(
 
     Args:
         parts: The folder.
-        grid: The grid that the parts must be of; None: whichever they are of.
         timeout, channel, device, wire: As in :func:`dgcl.build_comm_info`.
 
     Returns:
@@ -233,7 +225,7 @@ def load_comm_info(
     share, token, inputs = None, "", None
     try:
         check_calls(timeout, wire)
-        share, (token, inputs) = load_share(parts, control.rank, control.world_size, grid)
+        share, (token, inputs) = load_share(parts, control.rank, control.world_size)
     except OSError as error:
         problem = ValueError(f"parts: {error.filename or parts} cannot be read: {error.strerror or error}")
     except Exception as error:  # every rank must hear of it, whatever it is

@@ -19,7 +19,6 @@ from dgcl.frameworks.edge_sets import edge_set_of, edges_of, remember, remember_
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
 from dgcl.graph.typed import EdgeType, TypedGraph, within
-from dgcl.options import EdgeOptions
 from dgcl.ranks.context import context
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.tensors import beside_the_graph
@@ -60,7 +59,7 @@ def dispatch(
     data: Any = None,
     *,
     vertices: Collection[str] = (),
-    edges: Collection[str] | EdgeOptions = (),
+    edges: Collection[str] = (),
     typed: bool = False,
     gather_limit: int = 10**7,
     **options: Any,
@@ -78,7 +77,6 @@ def dispatch(
     Args:
         data: A PyG ``Data`` or ``HeteroData``, or a ``DGLGraph``, on rank 0 alone (others pass None) or on every rank.
         vertices, edges: Lists of names of tensors with a row for each vertex, or edge, where sizes leave both open.
-            (A placement of edges, as "head", is the option of that name.)
         typed: Give tensors that show one device's shape and values, and store this rank's rows
             (:mod:`dgcl.rows`): the script's own lines then give the numbers of one device.
         gather_limit: With ``typed`` elements up to which a function without a rule of its own gets all rows.
@@ -91,8 +89,6 @@ def dispatch(
         ValueError, TypeError: Data that cannot be divided, by name; raised on every rank.
     """
     control = context.require_control()
-    if isinstance(edges, (str, EdgeOptions)):
-        options, edges = options | {"edges": edges}, ()
     problem, items, schema, graph = None, [], None, None
     if data is not None:
         try:

@@ -188,7 +188,7 @@ def check_offload(
     comm.require_neighbourhoods("Offload")
     if comm.local.num_replicas:
         raise ValueError(
-            "comm must have no replicas: chunks read rows of their owners; build it without replicas="
+            "comm must have no replicas: chunks read rows of their owners; build it with strategy='halo'"
         )
     if comm.rounding.wire is not None:
         raise ValueError(

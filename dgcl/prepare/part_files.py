@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.grid.grid import Grid, as_grid
+from dgcl.grid.grid import as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.relays import without_idle_relays
@@ -110,13 +110,12 @@ def save_parts(folder: str | os.PathLike[str], inputs: Sequence[RankInputs]) -> 
 
 
 def load_share(
-    folder: str | os.PathLike[str], rank: int, world_size: int, grid: Any = None
+    folder: str | os.PathLike[str], rank: int, world_size: int
 ) -> tuple[Share, tuple[str, RankInputs]]:
     """Make a rank's share from its part; and the id of the set that the part belongs to, and what it holds.
 
     Raises:
-        ValueError: The folder or the file is missing, damaged, or for another rank, number of ranks or ``grid`` (None:
-            any).
+        ValueError: The folder or the file is missing, damaged, or for another rank or number of ranks.
         OSError: It cannot be opened.
     """
     if not isinstance(folder, (str, os.PathLike)):
@@ -138,12 +137,6 @@ def load_share(
         inputs = _inputs(header, arrays, Path(folder))
         share = share_of(inputs)
         _check_edges(share.local, share.sizes[1])
-        stored, expected = share.grid or Grid(world_size), None if grid is None else as_grid(grid, world_size)
-        if expected not in (None, stored):
-            raise ValueError(
-                f"it is of grid ({stored}), and grid ({expected}) is asked for; leave grid out, or write the parts"
-                f" anew: {_command(path, world_size)} --strategy grid:{expected}"
-            )
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"parts: {path}: {error}") from error
     return share, (f"{header['set']} {header['exchanges']}", inputs)

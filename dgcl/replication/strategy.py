@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dgcl.partition.replication import check_hops
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
@@ -24,6 +25,7 @@ from dgcl.replication.copies import copy_graph, edges_of_copies
 from dgcl.replication.counts import CopyCounts, Holdings, count_copies, holdings, machine_numbers
 from dgcl.topology import Topology
 from dgcl.topology.free_memory import available_memory
+from dgcl.topology.sizes import as_bytes
 
 _log = logging.getLogger("dgcl")
 
@@ -35,14 +37,24 @@ class Replicas:
     Where all ranks are on one machine there is nothing to replicate, and rows of vertices are exchanged.
 
     Attributes:
-        hops: The exchanges of a forward pass that build on each other.
-        limit: Bytes that a rank may take for rows and graph; None: what is free.
-        free: Bytes that are free where each rank computes; None: any.
+        hops: How many exchanges of a forward pass build on each other, usually the layers of the model. Replicas reach
+            that far. A model with more layers gives wrong numbers, and nothing can notice.
+        memory_limit: Bytes that a rank may take for rows and graph, or like "8GB"; None: what is free. A lower bound is
+            known before anything is copied; halo rows are counted after. What does not fit is refused.
+        free: Bytes that are free where each rank computes, which set-up finds out; None: any.
+
+    Raises:
+        ValueError, TypeError: One of them cannot be.
     """
 
     hops: int
-    limit: int | None = None
+    memory_limit: int | str | None = None
     free: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_hops(self.hops)
+        if self.memory_limit is not None:
+            object.__setattr__(self, "memory_limit", as_bytes(self.memory_limit, "memory_limit"))
 
     def first_plan(self, topology: Topology) -> Mapping[str, Any]:
         """What the plan depends on: the hops, if it is that of copies."""
@@ -76,8 +88,8 @@ class Replicas:
     def _check_fit(self, counts: CopyCounts, held: Holdings, problem: Problem, how: str) -> int:
         """Bytes of the fullest rank; raises where a rank may not take what it needs."""
         needed = held.bytes_held(problem.options.row_bytes, self.hops, problem.graph.edge_ids is not None)
-        limits = np.full(len(needed), self.limit or math.inf)
-        if self.limit is None and self.free is not None:
+        limits = np.full(len(needed), self.memory_limit or math.inf)
+        if self.memory_limit is None and self.free is not None:
             limits = np.array(self.free, float)
         rank = int(np.argmax(needed - limits))
         if needed[rank] > limits[rank]:

@@ -83,11 +83,8 @@ def test_replicas(run, folder, network, says, replicated):
         assert "no class of rank 0 goes to exactly 2" in run(*argv, "--explain", "0>2").err
 
 
-def aggregate(folder, grid):
-    try:
-        comm = dgcl.load_comm_info(folder, grid=grid)
-    except ValueError as error:
-        return str(error)
+def aggregate(folder):
+    comm = dgcl.load_comm_info(folder)
     return comm.collect(comm.aggregator()(comm.dispatch_features(features(24, 5))), None)
 
 
@@ -98,11 +95,8 @@ def test_ranks_load_what_was_written(run, folder, strategy):
     graph = toy_24()
     case = Case("", np.stack(graph.edges()).astype(np.int64), 24, np.ones(24, bool))
     expected = dense(case, "sum", None) @ features(24, 5)
-    grid = strategy.partition(":")[2] or None
-    for result in dgcl.launch(aggregate, 4, "parts", grid):
+    for result in dgcl.launch(aggregate, 4, "parts"):
         torch.testing.assert_close(result, expected, rtol=EXACT, atol=EXACT)
-    for error in dgcl.launch(aggregate, 4, "parts", "1,4,1"):
-        assert "--strategy grid:1,4,1" in error
 
 
 @named(

@@ -24,7 +24,7 @@ def layers_on_rank(edges: np.ndarray, topology: dgcl.Topology, hops: int | None)
         graph,
         topology,
         plan=dgcl.PlanOptions(row_bytes=4 * WIDTH),
-        replicas=None if hops is None else dgcl.ReplicaOptions(hops=hops),
+        strategy="halo" if hops is None else f"replicas:{hops}",
         timeout=120.0,
     )
     rates = measure_rates()

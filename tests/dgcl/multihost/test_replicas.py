@@ -36,7 +36,7 @@ def test_training_on_hosts_that_are_found_out(ranks: list[int], architecture: st
 def exchange_and_count() -> tuple[int, int, str]:
     """Bytes that this rank sent, what its host's card counted meanwhile, and what the communicator says."""
     graph = as_graph(np.random.default_rng(0).integers(0, 400, (2, 1200)), num_nodes=400)
-    comm = dgcl.build_comm_info(graph, replicas=dgcl.ReplicaOptions(hops=2), timeout=60.0)
+    comm = dgcl.build_comm_info(graph, strategy="replicas:2", timeout=60.0)
     rows = dgcl.dispatch_features(torch.ones(400, WIDTH))
     comm.control.barrier()
     before = read_counter()

@@ -30,7 +30,7 @@ def on_ranks(
     def run() -> Any:
         graph = as_graph(EDGES, num_nodes=NUM_NODES)
         given: dict[str, Any] = {
-            "replicas": dgcl.ReplicaOptions(hops=2),
+            "strategy": "replicas:2",
             "timeout": 60.0,
             **options,
         }
@@ -89,7 +89,7 @@ def test_describe_says_what_does_not_travel_and_why():
 def test_memory_that_is_not_there_is_an_error_on_every_rank():
     def run():
         with pytest.raises(MemoryError, match="do not fit"):
-            dgcl.build_comm_info(as_graph(EDGES), machines(MACHINE), replicas=dgcl.ReplicaOptions(2, 1000))
+            dgcl.build_comm_info(as_graph(EDGES), machines(MACHINE), strategy=dgcl.Replicas(2, 1000))
 
     dgcl.launch(run, len(MACHINE))
 

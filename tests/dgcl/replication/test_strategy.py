@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dgcl
 from dgcl.graph import as_graph
 from dgcl.prepare.share import Share
 from dgcl.replication import strategy
@@ -44,15 +43,15 @@ def test_halo_rows_count_when_they_are_known():
     """Between what is known before the ranks' replicas are, and after: refused in the second look."""
     most = needed(shares_with())
     assert (
-        "replication" in shares_with(limit=most, free=(1, 1, 1, 1))[0].plan.meta
+        "replication" in shares_with(memory_limit=most, free=(1, 1, 1, 1))[0].plan.meta
     )  # a limit goes before what is free
     with pytest.raises(MemoryError, match=r"do not fit: rank \d would hold about"):
-        shares_with(limit=most - 1)
+        shares_with(memory_limit=most - 1)
 
 
 def test_what_is_far_too_large_is_not_copied(monkeypatch):
     monkeypatch.setattr(strategy, "copy_graph", None)
-    for limits in ({"limit": 10_000}, {"free": (10**9, 10**9, 10_000, 10**9)}):
+    for limits in ({"memory_limit": 10_000}, {"free": (10**9, 10**9, 10_000, 10**9)}):
         with pytest.raises(
             MemoryError,
             match=r"do not fit: rank \d would hold at least .* take 10 kB.* Take fewer",
@@ -66,7 +65,7 @@ def test_what_is_far_too_large_is_not_copied(monkeypatch):
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
 def test_hops_are_a_number_of_layers(wrong: Any):
     with pytest.raises((TypeError, ValueError), match="hops must be an integer from 1 to 1000"):
-        dgcl.ReplicaOptions(wrong)
+        Replicas(wrong)
 
 
 def test_on_one_machine_nothing_is_replicated():

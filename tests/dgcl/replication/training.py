@@ -31,7 +31,7 @@ def on_rank(
         case.graph,
         topology,
         part=case.part(world_size),
-        replicas=dgcl.ReplicaOptions(hops=hops),
+        strategy=f"replicas:{hops}",
         timeout=60.0,
     )
     layers = build_layers(ARCHITECTURES[architecture].layer, torch.float64)
