@@ -187,7 +187,6 @@ def _measure_case(
             model, bound = predict(each.plan, row_bytes)
             yield Line(
                 name=world.name,
-                fraction=case.fraction,
                 method=each.method,
                 dtype=settings.dtype,
                 width=width,
