@@ -32,7 +32,7 @@ LEGEND = """\
 # %copy:  time of plain copies of all that is written, own rows included, in percent of the time
 # #wrong: elements that are not what they must be, over all calls and ranks"""
 BOUND_LEGEND = """\
-# %bound: lower bound of any plan in the model of the topology, in percent of the time"""
+# %model: time that the model of the topology predicts, in percent of the time; %bound: its lower bound of any plan"""
 
 
 def _table(settings: Settings) -> Table:
@@ -56,7 +56,9 @@ def _table(settings: Settings) -> Table:
         Column("%copy", ".1f", width=6),
         Column("#wrong", width=7),
     ]
-    return Table(*columns, *[Column("%bound", ".2f", width=7)] * settings.show_bound)
+    return Table(
+        *columns, *[Column(name, ".2f", width=7) for name in ("%model", "%bound") if settings.show_bound]
+    )
 
 
 def header(settings: Settings) -> str:
@@ -81,8 +83,8 @@ def row(line: Line, settings: Settings) -> str:
         values += [*rates, *shares] if timing.wrong == 0 else [None] * 5
         values.append(timing.wrong)
         if settings.show_bound:
-            bound = line.bound_seconds
-            values.append(None if bound is None else 100 * bound / timing.seconds)
+            priced = line.model_seconds, line.bound_seconds
+            values += [None if each is None else 100 * each / timing.seconds for each in priced]
         text.append(table.line(table.cells(values)))
     return "\n".join(text)
 

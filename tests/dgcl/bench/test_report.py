@@ -67,7 +67,7 @@ def test_short_sizes(num_bytes: float, text: str):
 
 def test_a_line_with_the_bound():
     forward, backward = row(LINE, replace(SETTINGS, show_bound=True)).splitlines()
-    assert (forward.split()[-1], backward.split()[-1]) == ("40.00", "20.00")
+    assert (forward.split()[-2:], backward.split()[-2:]) == (["80.00", "40.00"], ["40.00", "20.00"])
     assert "%bound" in header(replace(SETTINGS, show_bound=True))
 
 
