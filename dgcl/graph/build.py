@@ -54,8 +54,8 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
     return Graph(num_nodes, indptr, indices, edge_ids)
 
 
-def graph_from_out_csr(
-    indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSR"
+def graph_from_csr(
+    indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSR", by_head: bool = False
 ) -> Graph:
     """Build a graph from CSR of out-neighbours: the edges u -> ``indices[indptr[u]:indptr[u + 1]]``.
 
@@ -66,31 +66,19 @@ def graph_from_out_csr(
         indices: (E,) integers, in any order within a row, repeated or not.
         num_nodes: N, if it is to be checked.
         name: what to call the arrays in messages.
+        by_head: of in-neighbours instead (CSC): the edges ``indices[indptr[v]:indptr[v + 1]]`` -> v. Nothing is sorted.
 
     Raises:
         TypeError: not integers.
         ValueError: `indptr` is no row pointer for `indices`, or an id is out of range.
     """
-    out_indptr, *ends = _check_csr(indptr, indices, num_nodes, name)
+    ptr, *others = _check_csr(indptr, indices, num_nodes, name)
     del indptr, indices  # whoever gave them up has their memory back as soon as edges are grouped
-    count = len(out_indptr) - 1
-    src = np.repeat(np.arange(count, dtype=index_dtype(count)), np.diff(out_indptr))
-    return graph_from_edges(src, ends.pop(), count, name=name)
-
-
-def graph_from_in_csr(indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSC") -> Graph:
-    """Build a graph from CSR of in-neighbours (CSC): the edges ``indices[indptr[v]:indptr[v + 1]]`` -> v.
-
-    Edge ids are the positions in `indices`; nothing is sorted, and nothing copied where the types fit.
-    Arguments and errors as for :func:`graph_from_out_csr`.
-    """
-    in_indptr, src = _check_csr(indptr, indices, num_nodes, name)
-    num_nodes = len(in_indptr) - 1
-    bad = first_outside(src, num_nodes)
-    if bad >= 0:
-        row = int(np.searchsorted(in_indptr, bad, side="right")) - 1
-        raise _out_of_range(name, int(bad), int(src[bad]), row, num_nodes)
-    return Graph(num_nodes, in_indptr, src.astype(index_dtype(num_nodes), copy=False))
+    count = len(ptr) - 1
+    own = np.repeat(np.arange(count, dtype=index_dtype(count)), np.diff(ptr))
+    if by_head:
+        return graph_from_edges(others.pop(), own, count, name=name)
+    return graph_from_edges(own, others.pop(), count, name=name)
 
 
 def _check_csr(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.graph.build import graph_from_edges, graph_from_out_csr, is_symmetric
+from dgcl.graph.build import graph_from_csr, graph_from_edges, is_symmetric
 from dgcl.graph.csr import Graph, require_graph
 from dgcl.graph.graph_file import GraphFile
 from dgcl.graph.id_arrays import any_outside, as_ids, as_num_nodes
@@ -38,7 +38,7 @@ def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
                 raise ValueError(f"array {key!r} is missing ({_what_it_is(arrays)})")
         num_nodes = as_num_nodes(_scalar(arrays.pop("num_nodes"), "num_nodes"))
         directed = bool(_scalar(arrays.pop("directed"), "directed"))
-        graph = graph_from_out_csr(arrays.pop("indptr"), arrays.pop("indices"), num_nodes, name="the graph")
+        graph = graph_from_csr(arrays.pop("indptr"), arrays.pop("indices"), num_nodes, name="the graph")
         if not directed:
             _check_both_directions(graph)
         features = _features(arrays, num_nodes)
