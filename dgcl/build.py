@@ -7,10 +7,10 @@ items, makes its share, and all connect to each other.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dgcl.advisor.auto import Advised
 from dgcl.advisor.model import Model
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
     from dgcl.communicator import Communicator
     from dgcl.transport.cuda.gpu import Device
-
-
-AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
 
 
 @set_up_call
@@ -106,7 +103,6 @@ def build_comm_info(
         OSError: The graph's file is missing or cannot be read; raised on every rank.
         CommError: The ranks share no memory, or one of them is gone.
     """
-    from dgcl.communicator import Communicator
     from dgcl.ranks.context import context
 
     control = context.require_control()
@@ -139,7 +135,13 @@ def build_comm_info(
             block=layout.block if isinstance(layout, GridPlacement) else 1,
         )
 
-    comm = connect(inputs, Communicator, timeout, channel, opened, wire)
+    mine, problem = from_rank_0(control, inputs, kernels.prepare), None
+    try:
+        share = share_of(mine)
+    except Exception as error:  # every rank must hear of it, whatever it is
+        problem = error
+    agree(control, problem)
+    comm = connect_shares(share, timeout, channel, opened, wire)
     assert isinstance(settings, Settings)
     windows = settings.windows
     if isinstance(layout, Advised):
@@ -238,9 +240,7 @@ def load_comm_info(
     assert inputs is not None
     compare_rows(control, inputs)
     del inputs
-    from dgcl.communicator import Communicator
-
-    return connect_shares(share, Communicator, timeout, channel, opened, wire)
+    return connect_shares(share, timeout, channel, opened, wire)
 
 
 def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) -> int:
@@ -257,48 +257,21 @@ def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) 
 
 
 @set_up_call
-def connect(
-    inputs: Callable[[], Sequence[RankInputs]],
-    kind: type[AnyCommunicator],
-    timeout: float,
-    channel: str = "auto",
-    device: Device | None = None,
-    wire: torch.dtype | None = None,
-) -> AnyCommunicator:
-    """Let rank 0 hand out what each rank makes its share from, and connect the ranks. Collective.
-
-    Args:
-        inputs: Called on rank 0 alone; what it raises is raised on every rank.
-        kind: The class of communicator to make.
-        timeout, channel, wire: As in :func:`build_comm_info`.
-        device: This rank's, opened.
-
-    Returns:
-        This rank's communicator, the current one from now on.
-    """
-    from dgcl.ranks.context import context
-
-    control = context.require_control()
-    mine = from_rank_0(control, inputs, kernels.prepare)
-    problem = None
-    try:
-        share = share_of(mine)
-    except Exception as error:  # every rank must hear of it, whatever it is
-        problem = error
-    agree(control, problem)
-    return connect_shares(share, kind, timeout, channel, device, wire)
-
-
-@set_up_call
 def connect_shares(
     share: Share,
-    kind: type[AnyCommunicator],
     timeout: float,
     channel: str,
     device: Device | None,
     wire: torch.dtype | None = None,
-) -> AnyCommunicator:
-    """Connect ranks that have their shares already. Collective; as :func:`connect`."""
+) -> Communicator:
+    """Connect ranks that have their shares: this rank's communicator, the current one from now on. Collective.
+
+    Args:
+        share: This rank's.
+        timeout, channel, wire: As in :func:`build_comm_info`.
+        device: This rank's, opened.
+    """
+    from dgcl.communicator import Communicator
     from dgcl.ranks.context import add_communicator, context
     from dgcl.transport.connect import connect_transport
 
@@ -311,7 +284,7 @@ def connect_shares(
     programs = {exchange.name: exchange.program for exchange in share.exchanges}
     transport = connect_transport(programs, control, timeout, channel, device)
     control.limit = timeout
-    comm = kind(
+    comm = Communicator(
         share.exchanges,
         share.local,
         share.sizes,

@@ -63,7 +63,6 @@ class ExchangeLane:
         """Fill the inputs, and poison what outputs may be written to."""
         self._first, self._results = first, []
         for call, rows in enumerate(self._inputs[:calls], first):
-            rows.requires_grad_(False)
             if self._verb == EXPAND:
                 patterns.fill_expand(rows, self._rows.owned, call)
             else:

@@ -19,7 +19,7 @@ from dgcl.bench.lanes import CopyLane, ExchangeLane, Rows
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.prediction import predict
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
-from dgcl.bench.transports import HaloCalls, Measured, OperatorCalls, calls_of
+from dgcl.bench.transports import HaloCalls, Measured, calls_of
 from dgcl.bench.turns import DEVICE, WALL, Lane, combine, take_turns
 from dgcl.planner import PlanOptions
 from dgcl.ranks.context import context
@@ -35,11 +35,10 @@ MAX_CALLS = 100  # of a sample
 MIN_SAMPLES = 5  # so that a median means something
 _COPIES = "copies of {} rows"
 
-#: Ways to call "auto", or an all-to-all, that are measured beside the methods that build_comm_info knows: as models
-#: call it, and halo rows alone.
+#: Ways to call "auto", or an all-to-all, that are measured beside the methods that build_comm_info knows: halo
+#: rows alone.
 CALLS: Mapping[str, tuple[str, Callable[[Communicator], Measured]]] = MappingProxyType(
     {
-        "operator": ("auto", OperatorCalls),
         "halo": ("auto", HaloCalls),
         "gloo-halo": ("direct", lambda comm: AllToAll(comm, kept=True, halo_only=True)),
     }

@@ -92,21 +92,6 @@ def calls_of(comm: Communicator) -> Baseline:
     return comm.transport if isinstance(comm.transport, Baseline) else Baseline(comm)
 
 
-class OperatorCalls(Baseline):
-    """A communicator's plan called as models call it: by the differentiable operators.
-
-    Inputs need gradients. The time beyond :class:`Baseline` is the cost of autograd.
-    """
-
-    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """``graph_allgather``, recorded by autograd."""
-        return self.comm.expand(rows.requires_grad_()).detach()
-
-    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """The sum over ranks, recorded by autograd."""
-        return self.comm.fold(rows.requires_grad_()).detach()
-
-
 class HaloCalls(Baseline):
     """The plan, moving halo rows alone."""
 

@@ -19,12 +19,10 @@ Entries are written beside their place and renamed into it, so that a reader see
 many jobs share the folder and whenever one is killed.
 """
 
-import functools
 import hashlib
 import json
 import logging
 import os
-import stat
 import tempfile
 import time
 from dataclasses import asdict
@@ -87,7 +85,6 @@ class PlanCache:
             raise ValueError(
                 f"cache must be a folder, or not exist yet (got {self._folder}, which is a file)"
             )
-        _say_who_else_writes(self._folder)
         self._key = json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
         self.path = self._folder / f"{hashlib.sha256(self._key.encode()).hexdigest()}.npz"
 
@@ -156,28 +153,6 @@ class PlanCache:
                     path.unlink()
             except OSError:  # another job was quicker, or it is another user's
                 continue
-
-
-@functools.cache
-def _say_who_else_writes(folder: Path) -> None:
-    """Warn, once, of a folder that other users may write, or that is somewhere else than it seems."""
-    try:
-        about = folder.stat()
-    except OSError:  # it is made later, as this user's
-        return
-    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or about.st_uid not in (os.getuid(), 0):
-        _log.warning(
-            "cache: other users may write %s (mode %s); entries are believed only as far as they are checked:"
-            " chmod go-w it, or take a folder of your own",
-            folder,
-            oct(stat.S_IMODE(about.st_mode)),
-        )
-    if folder.is_symlink():
-        _log.warning(
-            "cache: %s is a link to %s, which whoever owns the link may change; name the folder itself",
-            folder,
-            folder.resolve(),
-        )
 
 
 def cache_key(

@@ -56,7 +56,7 @@ def test_channels_of_devices_are_measured(fakes: list[FakeCuda], monkeypatch):
 
     def run() -> Any:
         try:
-            return run_rank(UNIFORM, 64, 1, LEAST, device="cuda")
+            return run_rank(UNIFORM, 64, LEAST, "cuda")
         finally:
             _contexts.current = 0
 
