@@ -128,7 +128,6 @@ def build_comm_info(
             partition=settings.partition.method,
             method=method,
             options=settings.plan,
-            place=settings.partition.place,
             balance=settings.partition.balance,
             cache=cache,
             strategy=layout,

@@ -13,7 +13,7 @@ from dgcl.grid.strategy import GridPlacement
 from dgcl.partition import BALANCES, METHODS
 from dgcl.planner import PlanOptions
 from dgcl.program.strategy import Strategy
-from dgcl.topology.checks import check_choice, check_flag, shown
+from dgcl.topology.checks import check_choice, shown
 from dgcl.topology.sizes import as_bytes
 
 
@@ -24,8 +24,6 @@ class PartitionOptions:
     Attributes:
         method: ``"metis"``, ``"kaminpar"`` or ``"streaming"`` (few edges between parts), ``"random"``, ``"range"``, or
             ``"auto"``: KaMinPar or METIS (:func:`dgcl.partition.partition_graph`).
-        place: Renumber the parts, so that each runs where the plan is fastest; the gain is logged at INFO. A ``part``
-            that is given is renumbered too: see ``comm.owned_ids``.
         balance: What METIS or KaMinPar makes equal over parts: ``"vertices"``, or ``"edges"``: a vertex and its
             in-edges each, which are the work of a layer. The rank that has most work sets the pace of all.
 
@@ -34,12 +32,10 @@ class PartitionOptions:
     """
 
     method: str = "auto"
-    place: bool = False
     balance: str = "vertices"
 
     def __post_init__(self) -> None:
         check_choice(self.method, "partition", METHODS)
-        check_flag(self.place, "place")
         check_choice(self.balance, "balance", BALANCES)
 
 
@@ -98,9 +94,5 @@ def settle(
         raise TypeError(
             "strategy must be text such as 'cover' or 'grid:2,2,1', or an object such as dgcl.EdgePlacement('cover')"
             f" (got {shown(strategy)})"
-        )
-    if partition.place and isinstance(chosen, (GridPlacement, Advised)):
-        raise ValueError(
-            f"{spelling} goes without place=True: each says on which rank edges are summed; leave one of them out"
         )
     return Settings(plan, partition, chosen, spelling, windows)

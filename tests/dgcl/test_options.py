@@ -18,7 +18,7 @@ def test_groups_set_what_the_plan_is_made_with():
     comm = dgcl.build_comm_info(
         EDGES,
         plan=dgcl.PlanOptions(row_bytes=64, gap=0.5, seed=3),
-        partition=dgcl.PartitionOptions("range", place=True),
+        partition=dgcl.PartitionOptions("range"),
         strategy=dgcl.Replicas(hops=1),
     )
     assert (comm.plan.row_bytes, comm.plan.meta["seed"]) == (64, 3)

@@ -92,7 +92,6 @@ REFUSED = {
     f"{CALIBRATE} --topology line.json --ranks 3 --out line.json": "--out line.json: is also --topology",
     f"{CALIBRATE} --topology apart.json": "no links to calibrate",
     "partition graph.npz": "--ranks or --topology is needed",
-    "partition graph.npz --ranks 3 --place": "--place needs --topology",
     "partition graph.npz --ranks 4 --topology line.json": "4.*3|3.*4",
     f"{PARTITION} --topology nowhere.json": "nowhere",
     f"{PARTITION} --row-bytes 64": "--row-bytes goes with --out DIR/",

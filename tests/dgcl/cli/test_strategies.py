@@ -78,7 +78,7 @@ def test_replicas(run, folder, network, says, replicated):
     check_plan_file(folder / "plan.npz")
     with np.load(folder / "plan.npz", allow_pickle=False) as file:
         assert ((file["edge_src"] == 2) | (file["edge_dst"] == 2)).any() != replicated
-    assert ("are for the copies" in run(*argv, "--place").out) == replicated
+    assert ("are for the copies" in run(*argv).out) == replicated
     if replicated:
         assert "no class of rank 0 goes to exactly 2" in run(*argv, "--explain", "0>2").err
 
@@ -104,7 +104,6 @@ def test_ranks_load_what_was_written(run, folder, strategy):
     {
         "called": ("plan --strategy offload:4", "take that here, then call dgcl.Offload(comm, chunks=4)"),
         "written": ("partition --out parts/ --strategy windows:2", "call comm.aggregator(windows=2)"),
-        "placed": ("plan --strategy grid:3,1,1 --place", "--place goes without a grid"),
     },
 )
 def test_what_is_no_plan(run, folder, options, message):

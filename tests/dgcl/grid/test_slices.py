@@ -275,10 +275,6 @@ def test_what_cannot_be_is_refused_with_a_way_out():
     "options, text",
     [
         ({"strategy": "grid:1,4,1"}, r"4 ranks, and there are 2.*\(1,1,2\) \(1,2,1\) \(2,1,1\)"),
-        (
-            {"strategy": "grid:1,1,2", "partition": dgcl.PartitionOptions(place=True)},
-            "strategy=.* goes without place=True",
-        ),
         ({"strategy": "auto"}, "strategy='auto' needs model=, such as 'gcn:602,256,41'"),
         ({"strategy": "grid:1,1,2", "memory_limit": 9}, "model and memory_limit go with strategy='auto'"),
         ({"strategy": GridPlacement(Grid(1, 4, 1))}, "4 ranks, and there are 2"),
