@@ -45,22 +45,10 @@ def count_ids(ids: NDArray[Any], num_nodes: int, indptr: NDArray[np.int64]) -> t
 
 @compiled
 def count_sources(ids: NDArray[Any], num_nodes: int) -> NDArray[np.int64]:
-    """How often each id occurs, (N,); all must be in range.
-
-    Ids come in no order, so the time goes into cache misses: counts are kept in one byte each, of which caches hold
-    eight times as many, and carried over when a byte is full. Read as unsigned, an id needs no look at whether it
-    counts from the end.
-    """
-    low = np.zeros(num_nodes, np.uint8)
+    """How often each id occurs, (N,); all must be in range."""
     counts = np.zeros(num_nodes, np.int64)
     for e in range(ids.size):
-        v = np.uint64(ids[e])
-        count = np.uint8(low[v] + np.uint8(1))
-        low[v] = count
-        if count == 0:
-            counts[v] += 256
-    for u in range(num_nodes):
-        counts[u] += low[u]
+        counts[ids[e]] += 1
     return counts
 
 
