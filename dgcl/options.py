@@ -72,7 +72,8 @@ def settle(
     ):
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be a {what} (got {type(value).__name__})")
-    spelling, windows, chosen = f"strategy={strategy!r}", None, strategy
+    spelling, windows = f"strategy={strategy!r}", None
+    chosen: Any = strategy
     if isinstance(strategy, str) and strategy == "auto":
         if model is None:
             raise ValueError(

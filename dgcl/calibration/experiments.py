@@ -3,7 +3,7 @@
 - *One link*: one sender, one receiver, from a few rows to many megabytes: latency and bandwidth of each class
   of links.
 - *Shared*: one, two, three, four senders at once over one connection (the experiment of the DGCL paper's
-  Table 3).
+  Table 3), and several receivers of one sender.
 - *Patterns*: all ranks at once, to all others and round a ring, at several sizes, and in several stages.
 
 Links are of one class if their routes pass connections of the same kinds, bandwidths and latencies.
@@ -80,6 +80,7 @@ def experiments(topology: Topology, row_bytes: int) -> list[Experiment]:
     return [
         *_one_link(topology, row_bytes),
         *_shared(topology, row_bytes),
+        *_fans(topology, row_bytes),
         *_patterns(topology, row_bytes),
     ]
 
@@ -134,6 +135,23 @@ def _apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
         chosen.append((src, dst))
         used[dst] += 1
     return chosen[:_MOST_SHARING]
+
+
+def _fans(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
+    """One sender to several receivers, and several senders to one receiver."""
+    pairs = {pair for pairs in link_classes(topology) for pair in pairs}
+    rows = _rows(_SHARED_SIZE, row_bytes)
+    out = [(0, dst) for dst in range(1, topology.num_devices) if (0, dst) in pairs]
+    into = [(src, 0) for src in range(1, topology.num_devices) if (src, 0) in pairs]
+    for word, fan in (("from", out), ("to", into)):
+        for count in range(2, min(len(fan), _MOST_SHARING) + 1):
+            yield Experiment(
+                f"{count} {word} rank 0",
+                "shared",
+                tuple(Transfer(0, src, dst, rows) for src, dst in fan[:count]),
+                count,
+                f"{word} rank 0",
+            )
 
 
 def _patterns(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
