@@ -7,7 +7,7 @@ items, makes its share, and all connect to each other.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -134,13 +134,7 @@ def build_comm_info(
             block=layout.block if isinstance(layout, GridPlacement) else 1,
         )
 
-    mine, problem = from_rank_0(control, inputs, kernels.prepare), None
-    try:
-        share = share_of(mine)
-    except Exception as error:  # every rank must hear of it, whatever it is
-        problem = error
-    agree(control, problem)
-    comm = connect_shares(share, timeout, channel, opened, wire)
+    comm = connect(inputs, timeout, channel, opened, wire)
     assert isinstance(settings, Settings)
     windows = settings.windows
     if isinstance(layout, Advised):
@@ -253,6 +247,32 @@ def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) 
 
         return int(torch.cuda.mem_get_info(device.tensors.device)[0]) // sharing
     return available_memory() // sharing
+
+
+@set_up_call
+def connect(
+    inputs: Callable[[], Sequence[RankInputs]],
+    timeout: float,
+    channel: str = "auto",
+    device: Device | None = None,
+    wire: torch.dtype | None = None,
+) -> Communicator:
+    """Let rank 0 hand out what each rank makes its share from, and connect the ranks. Collective.
+
+    Args:
+        inputs: Called on rank 0 alone; what it raises is raised on every rank.
+        timeout, channel, device, wire: As of :func:`connect_shares`.
+    """
+    from dgcl.ranks.context import context
+
+    control, problem = context.require_control(), None
+    mine = from_rank_0(control, inputs, kernels.prepare)
+    try:
+        share = share_of(mine)
+    except Exception as error:  # every rank must hear of it, whatever it is
+        problem = error
+    agree(control, problem)
+    return connect_shares(share, timeout, channel, device, wire)
 
 
 @set_up_call

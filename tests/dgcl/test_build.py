@@ -125,12 +125,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no such topology": ({"topology": "dgx9"}, ValueError, "dgx9"),
     "too few devices": ({"topology": TWO_DEVICES}, ValueError, "3"),
     "devices apart": ({"topology": APART, "part": PARTS}, ValueError, "c"),
-    "seed of the wrong type": ({"seed": 0.5}, TypeError, "seed must be an integer"),
+    "plan of the wrong type": ({"plan": 0.5}, TypeError, "plan must be a dgcl.PlanOptions"),
 }
 
 
 #: Options of a plan, which every rank looks at itself.
-SEEN_BY_ALL = {"seed of the wrong type", "no such partition"}
+SEEN_BY_ALL = {"plan of the wrong type", "no such partition"}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -255,7 +255,7 @@ def test_ctrl_c_while_rank_0_plans_is_not_waited_for():
     context.control = Recorder()
     try:
         with pytest.raises(KeyboardInterrupt):
-            building.connect(interrupted, dgcl.Communicator, 1.0)
+            building.connect(interrupted, 1.0)
     finally:
         context.control = None
     assert left == ["was stopped by KeyboardInterrupt in connect"]

@@ -1,6 +1,7 @@
 """Parts in files: what ranks load is what they would have been given, and damaged files are refused."""
 
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -202,16 +203,16 @@ def test_what_a_killed_writer_left_and_parts_of_more_ranks_or_exchanges_are_remo
 def test_another_number_of_ranks(folder: Path, world_size: int):
     """Every rank names both numbers and the ways out, whether it has a file or not."""
     for text in dgcl.launch(outcome, world_size, folder):
-        assert (
-            f"of 3, and this is rank 0 of {world_size}; start it on as many ranks, or prepare the parts anew"
-            in text
+        assert re.search(
+            rf"of 3, and this is rank \d of {world_size}; start|of 3 parts there, .* {world_size} ranks", text
         )
+        assert "prepare the parts anew" in text
 
 
 @pytest.mark.parametrize("name", ["nowhere", "parts/plan.npz"])
 def test_a_folder_that_is_not_there(folder: Path, name: str):
     for text in dgcl.launch(outcome, 3, folder.parent / name):
-        assert f"{name}/rank-00000.part is missing, and this job has 3 ranks; prepare" in text
+        assert re.search(rf"{name}/rank-0000\d.part is missing, and this job has 3 ranks; prepare", text)
 
 
 def test_parts_of_the_version_before_name_the_command_that_makes_them_again():
