@@ -1,6 +1,6 @@
 """The systems of the papers beside each other, run and as published; and what the papers claim, computed again.
 
-`plans` and `kinds` draw relations (dgcl.planner.synthetic) with the vertices and edges of the DGCL paper's Table 4, at
+`plans` draws relations (dgcl.planner.synthetic) with the vertices and edges of the DGCL paper's Table 4, at
 a tenth of their number: no latencies are modelled, so sizes cancel out of every ratio here. Times are the model's, or
 the simulator's. `systems` runs each system (docs/figures/systems.py). Ten minutes.
 """
@@ -9,22 +9,18 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dgcl.partition import partition_graph
-from dgcl.partition.replication import replication_factors
 from dgcl.planner import Plan, Relation
 from dgcl.planner.methods import make_plan
-from dgcl.planner.reading.report import report
 from dgcl.planner.simulator.simulate import simulate
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
-from docs.figures import published, systems
+from docs.figures import systems
 from docs.figures.framework import Figure, Run
 
 PAGE = "paper.md"
 MACHINES = (("dgx1", 4), ("dgx1", 8), ("pcie8", 8), ("dgx1x2", 16))
 METHODS, OURS, SCALE = ("direct", "spst", "auto"), ("spst", "auto"), 0.1
-GRAPHS, PARTS = ("web_google_scc", "ogbn_arxiv", "amazon_computers"), (2, 4, 8, 16)
 
 
 def timed(relation: Relation, topology: Topology, method: str) -> tuple[Plan, float]:
@@ -58,29 +54,4 @@ def plans(run: Run) -> Figure:
     return Figure({**columns, "SPST, s": ".2f", "`auto`, s": ".2f"}, rows())
 
 
-def kinds(run: Run) -> Figure:
-    """How long the busiest connection of each kind works, over the time of peer-to-peer."""
-    topology, rows, direct = without_latencies(resolve_topology("dgx1", 8)), [], 0.0
-    relation = synthetic_relation("web-google", 8, scale=SCALE)
-    for method in METHODS:
-        plan = make_plan(relation, topology, method)
-        direct = direct or plan.predicted_seconds
-        busiest = {kind["kind"]: kind["busiest_seconds"] / direct for kind in report(plan)["kinds"]}
-        rows.append([f"`{method}`", *busiest.values()])
-    return Figure({"method": "", **dict.fromkeys(busiest, ".0%")}, rows)
-
-
-def replication(run: Run) -> Figure:
-    """Copies of each vertex that ranks hold if they avoid communication (`dgcl partition` shows them)."""
-    columns = {"graph": "", "parts": "", "1 hop": ".2f", "2 hops": ".2f", "3 hops": ".2f"}
-
-    def rows() -> Iterator[list[Any]]:
-        for name in run.some(GRAPHS):
-            graph = run.graph(name)
-            for parts in PARTS:
-                yield [name, parts, *replication_factors(graph, partition_graph(graph, parts), parts, 3)]
-
-    return Figure(columns, rows())
-
-
-FIGURES = systems.FIGURES | published.FIGURES | {"plans": plans, "kinds": kinds, "replication": replication}
+FIGURES = systems.FIGURES | {"plans": plans}

@@ -1,29 +1,18 @@
-"""What the papers' systems send as published, step by step; and what the papers claim of each other, computed again.
+"""What the papers' systems send as published, step by step.
 
 A step is a relation and the bytes of a row; steps follow each other. Each is planned by `auto`, so it is as good as our
 planner can make it, and played by the simulator without latencies.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterable
 
 from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.simulator.simulate import simulate
-from dgcl.topology import Topology, resolve_topology
-from dgcl.topology.latencies import without_latencies
-from docs.figures.framework import Figure, Run
+from dgcl.topology import Topology
 
-PAGE = "paper.md"
 Step = tuple[Relation, int]
-GIB, WIDTH = 2**30, 128
-MEMORY = {
-    "it-2004": (41_291_594, 1_150_725_436, (256, 128, 128, 64), 298.4),
-    "ogbn-papers100M": (111_059_956, 1_615_685_872, (200, 128, 128, 172), 963.0),
-    "friendster": (68_349_466, 2_586_147_869, (256, 128, 128, 64), 501.5),
-}
-"""HongTu's graphs: vertices, edges, widths, and the GiB that it states in all."""
+WIDTH = 128
 
 
 def played(steps: Iterable[Step], topology: Topology, method: str = "auto") -> float:
@@ -83,47 +72,3 @@ def two_d(num_nodes: int, num_edges: int, side: int) -> list[Step]:
         )
     ]  # fmt: skip
     return [*stages, step(ranks, across, range(ranks), block, size)]
-
-
-def stack_bytes(num_nodes: int, num_edges: int, ranks: int, widths: tuple[int, ...]) -> float:
-    """What MG-GCN's stack takes on a rank: rows, three buffers, edges both ways, parameters with Adam."""
-    pairs = [*pairwise(widths)]
-    elements = widths[0] + sum(map(max, pairs)) + 3 * max(map(min, pairs))
-    edges = 2 * (8 * num_edges / ranks + 4 * (num_nodes + ranks))
-    return 4 * num_nodes / ranks * elements + edges + 12 * sum(a * b for a, b in pairs)
-
-
-def claims(run: Run) -> Figure:
-    """What papers say of themselves and of each other, beside what the simulator or counting gives."""
-
-    def values() -> Iterator[list[Any]]:
-        n = 2**17 if run.quick else 2**23
-        one_and_a_half, two = ("1.5D", one_five_d), ("2D", lambda n, ranks: two_d(n, 16 * n, 4))
-        for paper, machine, ranks, (name, steps), stated in (
-            ("MG-GCN of CAGNET", "dgx1", 8, one_and_a_half, 6 / 4),
-            ("MG-GCN of CAGNET", "dgx_a100", 8, one_and_a_half, 12 / 16),
-            ("CAGNET", "summitx3", 16, one_and_a_half, None),
-            ("CAGNET", "summitx3", 16, two, None),
-        ):
-            topology = without_latencies(resolve_topology(machine, ranks))
-            one, other = one_d(n, ranks), steps(n, ranks)
-            ratio = played(other, topology) / played(one, topology)
-            what = f"time of {name} over 1D, {ranks} GPUs of {machine}"
-            yield [paper, what, stated, ratio, rows(other) / rows(one)]
-        for graph, (n, edges, widths, stated) in MEMORY.items():
-            hidden = 2 * sum(widths[1:]) + widths[-1]
-            total = (8 * n * sum(widths) + 4 * n * hidden + 12 * edges) / GIB
-            yield ["HongTu of training in GPU memory", f"GiB that {graph} takes", stated, total, None]
-        n, edges, *_ = MEMORY["ogbn-papers100M"]
-        fitting = [
-            width
-            for width in range(16, 1024, 16)
-            if stack_bytes(n, edges + n, 8, (128, width, width, 172)) < 80 * GIB
-        ]
-        yield ["MG-GCN", "widest hidden layer, ogbn-papers100M, 8 GPUs of 80 GiB", 208, fitting[-1], None]
-
-    columns = {"paper": "", "claim": "", "stated": ".4g", "here": ".4g", "rows over 1D's": ".2f"}
-    return Figure(columns, values())
-
-
-FIGURES = {"claims": claims}
