@@ -32,7 +32,6 @@ _NAMES = {
     "PlanOptions": "dgcl.planner",
     "PartitionOptions": "dgcl.options",
     "EdgePlacement": "dgcl.workers.strategy",
-    "Replicas": "dgcl.replication.strategy",
     "Communicator": "dgcl.communicator",
     "Offload": "dgcl.offload.offload",
     "check_model": "dgcl.nn.inexact",

@@ -30,7 +30,6 @@ from dgcl.offload.offload import Offload as Offload
 from dgcl.options import PartitionOptions as PartitionOptions
 from dgcl.planner import PlanOptions as PlanOptions
 from dgcl.ranks.launcher import launch as launch
-from dgcl.replication.strategy import Replicas as Replicas
 from dgcl.rows.convert import as_rows as as_rows
 from dgcl.rows.convert import local as local
 from dgcl.rows.rowwise import rowwise as rowwise

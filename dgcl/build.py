@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +23,11 @@ from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.strategy import Strategy
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
-from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
+from dgcl.ranks.machines import places_of_ranks, topology_of_job
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
-from dgcl.replication.strategy import Replicas
 from dgcl.topology import Topology
 from dgcl.topology.checks import shown
-from dgcl.topology.free_memory import available_memory
 from dgcl.transport import kernels
 from dgcl.transport.cuda import open_devices
 from dgcl.transport.rounding import Rounding, check_wire
@@ -74,10 +71,10 @@ def build_comm_info(
         strategy: What is exchanged, and so who sums which edge: "halo" (the owner of its head; layers get complete
             neighbourhoods), "tail" (the owner of its tail), "cover" and "cover:machine" (whatever moves the fewest rows
             between each pair of ranks, or machines), "grid:R,K,S" (:class:`dgcl.grid.grid.Grid`; or "grid:1.5d",
-            "grid:2d", "grid:3d"), "replicas:K" (vertices are copied instead of sending rows between machines);
-            or "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W" is "halo",
-            summed in windows; "in-place" and "offload:N" are built as "halo": they are called on the communicator.
-            Or an object with settings of its own: :class:`dgcl.EdgePlacement`, :class:`dgcl.Replicas`.
+            "grid:2d", "grid:3d"); or "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W" is
+            "halo", summed in windows; "in-place" and "offload:N" are built as "halo": they are called on the
+            communicator.
+            Or an object with settings of its own: :class:`dgcl.EdgePlacement`.
         model, memory_limit: For "auto": the layers, as "gcn:602,256,41", or your module; and bytes of a rank's device,
             or like "14GB".
         plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at); its seed is
@@ -99,7 +96,7 @@ def build_comm_info(
 
     Raises:
         ValueError, TypeError: Bad arguments on rank 0, or bad options on any; raised on every rank.
-        MemoryError: Replicas do not fit, or with "auto" nothing does; raised on every rank.
+        MemoryError: With "auto", nothing fits; raised on every rank.
         OSError: The graph's file is missing or cannot be read; raised on every rank.
         CommError: The ranks share no memory, or one of them is gone.
     """
@@ -114,7 +111,7 @@ def build_comm_info(
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else opened.name)
     topology = topology_of_job(control, topology, places)
-    layout = _agreed(control, settings, places, opened)
+    layout = _agreed(control, settings)
 
     def inputs() -> list[RankInputs]:
         if graph is None:
@@ -160,28 +157,24 @@ def _settled(world_size: int, timeout: Any, wire: Any, **options: Any) -> Settin
         return error
 
 
-def _agreed(
-    control: Control, settings: Settings | Exception, places: Sequence[RankPlace], device: Device | None
-) -> Strategy:
-    """The strategy that all ranks ask for, with what each rank can give. Collective.
+def _agreed(control: Control, settings: Settings | Exception) -> Strategy:
+    """The strategy that all ranks ask for. Collective.
 
     Raises:
         ValueError, TypeError: Ranks ask for different ones, naming two; or what is wrong with a rank's options, the
             first one's that has such; on every rank.
     """
-    reports = control.exchange((_free_memory(places, control.rank, device), settings))
-    for _, theirs in reports:
+    reports = control.exchange(settings)
+    for theirs in reports:
         if isinstance(theirs, Exception):
             raise type(theirs)(*theirs.args)  # ranks that are threads must not share one, and its traceback
-    first: Settings = reports[0][1]
-    for rank, (_, theirs) in enumerate(reports):
+    first: Settings = reports[0]
+    for rank, theirs in enumerate(reports):
         if (theirs.strategy, theirs.windows) != (first.strategy, first.windows):
             raise ValueError(
                 f"strategy must be the same on every rank: rank 0 asks for {first.spelling}, rank {rank} for"
                 f" {theirs.spelling}"
             )
-    if isinstance(first.strategy, Replicas):
-        return replace(first.strategy, free=tuple(free for free, _ in reports))
     return first.strategy
 
 
@@ -234,19 +227,6 @@ def load_comm_info(
     compare_rows(control, inputs)
     del inputs
     return connect_shares(share, timeout, channel, opened, wire)
-
-
-def _free_memory(places: Sequence[RankPlace], rank: int, device: Device | None) -> int:
-    """Bytes that a rank may still take where it computes.
-
-    Ranks that share a host, or a GPU, share what is free.
-    """
-    sharing = sum((place.machine, place.gpu) == (places[rank].machine, places[rank].gpu) for place in places)
-    if device is not None and device.tensors.device.type == "cuda":
-        import torch
-
-        return int(torch.cuda.mem_get_info(device.tensors.device)[0]) // sharing
-    return available_memory() // sharing
 
 
 @set_up_call

@@ -18,7 +18,7 @@ from dgcl.autograd.pending import PendingRows, fold_halo
 from dgcl.changing.rewiring import Rewiring
 from dgcl.grid.grid import Grid
 from dgcl.program.exchange import HALO, Exchange
-from dgcl.program.layout import Layout, layout_of, layout_of_vertices
+from dgcl.program.layout import Layout, layout_of_vertices
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors, untransformed
 from dgcl.ranks.warned import warn_of_own_sums
@@ -42,8 +42,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
     exchange "halo" brings the rows that a rank's edges read; the numbers and ids of rows below are those of it.
 
     Rows are numbered locally: first this rank's own vertices (``owned_ids``: ascending, or as it gave them), then the
-    halo, the vertices of other ranks that this rank's edges read (``halo_ids``, in the plan's order). With
-    replicas (:mod:`dgcl.replication`), the first ``num_core`` owned rows are this rank's own vertices.
+    halo, the vertices of other ranks that this rank's edges read (``halo_ids``, in the plan's order).
 
     Attributes:
         rank: This rank, as in the group.
@@ -88,7 +87,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
         self.num_nodes, self.num_edges = sizes
         self.exchanges: Mapping[str, Exchange] = MappingProxyType({each.name: each for each in exchanges})
         self.layouts: Mapping[str, Layout] = MappingProxyType(
-            {each.name: layout_of(each, local.num_replicas if each.name == HALO else 0) for each in exchanges}
+            {each.name: Layout(each.program.owned_ids, each.program.halo_ids) for each in exchanges}
         )
         self.grid = Grid(control.world_size) if grid is None else grid
         self.layout = layout_of_vertices(self.layouts[HALO], self.grid.slices)
@@ -116,13 +115,8 @@ class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
 
     @property
     def num_owned(self) -> int:
-        """Rows that this rank computes: vertices that it owns, and replicas."""
+        """Vertices that this rank owns, whose rows it computes."""
         return self.layout.num_owned
-
-    @property
-    def num_core(self) -> int:
-        """The first of them, without replicas: every vertex is a core row of exactly one rank."""
-        return self.layout.num_core
 
     @property
     def num_halo(self) -> int:
@@ -136,7 +130,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
 
     @property
     def owned_ids(self) -> Tensor:
-        """``(num_owned,)`` int64 global ids, ascending, those of replicas for themselves, or as given; a copy."""
+        """``(num_owned,)`` int64 global ids, ascending, or as given; a copy."""
         return torch.from_numpy(self.layout.owned_ids).clone()
 
     @property
@@ -315,7 +309,7 @@ class Communicator(GridRows, WholeGraphRows, Rewiring, HoldsTransports):
     def describe(self) -> str:
         """The plan (stages, relays, time, bound), and how rows travel to and from each other rank, and why."""
         reasons = self.transport.describe()
-        text = describe_channels(self.exchanges, self.layouts, reasons, self.rank, self.choice)
+        text = describe_channels(self.exchanges, reasons, self.rank, self.choice)
         return "\n  ".join([text, *self.rounding.errors()])
 
     @property

@@ -58,7 +58,7 @@ class WholeGraphRows(Handle):
         if self._part is None:
             part = torch.empty(self.num_nodes, dtype=torch.int32, device="cpu")
             with self.collective("part"):
-                for rank, ids in enumerate(self.control.exchange(self.layout.global_ids("core"))):
+                for rank, ids in enumerate(self.control.exchange(self.layout.owned_ids)):
                     part[torch.from_numpy(ids)] = rank
             self._part = part
         return self._part
@@ -74,7 +74,7 @@ class WholeGraphRows(Handle):
         try:
             self.require_current("fetch")
             mine, first, number = self._vertices(node_type)
-            check_rows(rows, self._num_rows(node_type), "num_owned", self.rank, self.device, any_device=True)
+            check_rows(rows, len(mine), "num_owned", self.rank, self.device, any_device=True)
             _check_ids(ids, number)
         except (TypeError, ValueError) as error:
             problem = error
@@ -91,16 +91,13 @@ class WholeGraphRows(Handle):
 
     def _vertices(self, node_type: str | None) -> tuple[NDArray[np.int64], int, int]:
         """Of a type, or of all: the ids that this rank owns, from 0; the first in the whole graph; their number."""
-        ids = self.layout.global_ids("core")
+        ids = self.layout.owned_ids
         if node_type is None:
             return ids, 0, self.num_nodes
         if node_type not in self.node_types:
             raise ValueError(f"node_type must be one of {list(self.node_types)} (got {node_type!r})")
         first, number = self.node_types[node_type]
         return ids[(ids >= first) & (ids < first + number)] - first, first, number
-
-    def _num_rows(self, node_type: str | None) -> int:
-        return self.layout.num_owned if node_type is None else len(self._vertices(node_type)[0])
 
     def collective(self, name: str) -> AbstractContextManager[None]:
         """Give calls on the control plane a name for messages; they fail when a rank is late or has left this one."""
@@ -191,7 +188,7 @@ class WholeGraphRows(Handle):
         *,
         file: str | PathLike[str] | None = None,
     ) -> Any:
-        """Owned rows of all ranks back in global order; of a vertex with replicas, its owner's.
+        """Owned rows of all ranks back in global order.
 
         Args:
             rows: ``(num_owned, *F)``; or such rows by type of vertices, of a graph that was dispatched with types.
@@ -215,13 +212,10 @@ class WholeGraphRows(Handle):
                 names = agree(self.control, problem if unknown else None, list(rows))
             require_same(**{"types of rows": names})
             return {
-                name: self._collect(
-                    "collect", rows[name], dst, None, *(self._num_rows(name), *self._vertices(name)[::2])
-                )
+                name: self._collect("collect", rows[name], dst, None, *self._vertices(name)[::2])
                 for name in rows
             }
-        mine, _, number = self._vertices(None)
-        return self._collect("collect", rows, dst, file, self._num_rows(None), mine, number)
+        return self._collect("collect", rows, dst, file, self.layout.owned_ids, self.num_nodes)
 
     @beside_the_graph
     def collect_edges(
@@ -237,8 +231,7 @@ class WholeGraphRows(Handle):
             ``(num_edges, *F)`` on ``dst``; None elsewhere, and when written to a file.
         """
         self.require_neighbourhoods("collect_edges")
-        ids = self.local.edge_ids[: self.local.indptr[self.local.num_core]]  # in-edges of replicas come last
-        return self._collect("collect_edges", values, dst, file, self.local.num_edges, ids, self.num_edges)
+        return self._collect("collect_edges", values, dst, file, self.local.edge_ids, self.num_edges)
 
     def _collect(
         self,
@@ -246,7 +239,6 @@ class WholeGraphRows(Handle):
         rows: Tensor,
         dst: int | None,
         file: str | PathLike[str] | None,
-        expected: int,
         ids: NDArray[np.int64],
         num_rows: int,
     ) -> Tensor | None:
@@ -255,7 +247,7 @@ class WholeGraphRows(Handle):
         try:
             self.require_current(name)
             words = "num_owned" if name == "collect" else "num_local_edges"
-            check_rows(rows, expected, words, self.rank, self.device, any_device=True)
+            check_rows(rows, len(ids), words, self.rank, self.device, any_device=True)
             if dst is not None and not (
                 isinstance(dst, Integral) and not isinstance(dst, bool) and 0 <= dst < self.world_size
             ):
@@ -266,7 +258,7 @@ class WholeGraphRows(Handle):
             problem = error
         with self.collective(name):
             agree(self.control, problem)
-            result = collect_rows(self.control, rows[: len(ids)], ids, num_rows, dst, file)
+            result = collect_rows(self.control, rows, ids, num_rows, dst, file)
         if result is None or not (rows.requires_grad and torch.is_grad_enabled()):
             return result
         return refusing(

@@ -20,8 +20,7 @@ def parse_arguments(about: str | None) -> argparse.Namespace:
     parser.add_argument(
         "--layers-from", choices=["dgl", "pyg", "torch"], default="torch", help="whose layers"
     )
-    # Replicas must last for all exchanges; PyG's GCN has one more than layers, for the degrees in its weights.
-    parser.add_argument("--strategy", help="what ranks exchange: cover, replicas:4, .. (default: halo rows)")
+    parser.add_argument("--strategy", help="what ranks exchange: cover, tail, .. (default: halo rows)")
     parser.add_argument("--method", choices=dgcl.bench.METHODS, default="auto", help="what moves the rows")
     parser.add_argument("--topology", default="auto", help="a preset or a JSON file (default: found out)")
     parser.add_argument("--layers", type=int, default=2)

@@ -24,21 +24,19 @@ def describe(
     comm: dgcl.Communicator, data: Data | None, args: argparse.Namespace, set_up_seconds: float, show: bool
 ) -> None:
     """Print the graph, its parts and the plan."""
-    parts = comm.control.exchange((comm.num_core, comm.num_halo, comm.local.num_replicas))
+    parts = comm.control.exchange((comm.num_owned, comm.num_halo))
     if not show or data is None:
         return
-    core, halo, replicas = zip(*parts, strict=True)
-    sizes = f"{min(core):,} to {max(core):,}"
-    copies = f", {sum(replicas):,} replicas" if any(replicas) else ""
+    owned, halo = zip(*parts, strict=True)
+    sizes = f"{min(owned):,} to {max(owned):,}"
     plan = comm.plan
     seconds = f"predicted {plan.predicted_seconds * 1e6:.1f} us per exchange of {plan.row_bytes}-byte rows"
     print(f"graph   {data.name}: {comm.num_nodes:,} vertices, {comm.num_edges:,} edges")
-    print(f"parts   {comm.world_size} ranks of {sizes} vertices; {sum(halo):,} halo rows{copies}")
+    print(f"parts   {comm.world_size} ranks of {sizes} vertices; {sum(halo):,} halo rows")
     print(
         f"plan    {plan.method}: {plan.num_stages} stage(s), {plan.relation.num_classes} classes; {seconds},"
     )
-    of_copies = " of these copies" if any(replicas) else ""
-    print(f"        at most {plan.gap:.1%} above what any plan{of_copies} could reach")
+    print(f"        at most {plan.gap:.1%} above what any plan could reach")
     if comm.choice:
         print(f"choice  {comm.choice}")
     baseline = dgcl.bench.BASELINES.get(args.method)

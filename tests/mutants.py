@@ -43,7 +43,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
     "kernels": (["kernels"], ["tests/kernels", "tests/dgcl/transport/shared_memory"]),
     "nn": (
         ["dgcl/nn", "dgcl/frameworks"],
-        ["tests/dgcl/nn", "tests/dgcl/frameworks", "tests/dgcl/replication"],
+        ["tests/dgcl/nn", "tests/dgcl/frameworks"],
     ),
     "importers": (["topology/importers"], ["tests/topology/importers", "tests/topology"]),
 }

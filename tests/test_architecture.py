@@ -296,7 +296,7 @@ ORDER = (
     ("relation",),
     ("program",),
     ("ranks",),
-    ("workers", "grid", "replication"),
+    ("workers", "grid"),
     ("prepare",),
     ("transport",),
     ("aggregation",),

@@ -12,7 +12,6 @@ from dgcl.advisor.spelling import Description
 from dgcl.advisor.weighing import weigh
 from dgcl.planner.reading.render import seconds
 from dgcl.program.strategy import Arrangement, Problem
-from dgcl.topology import Topology
 
 _log = logging.getLogger("dgcl")
 
@@ -31,9 +30,8 @@ class Advised:
     memory_limit: int | None = None
     chosen: list[Description] = field(default_factory=list, compare=False)
 
-    def first_plan(self, topology: Topology) -> Mapping[str, Any]:
+    def first_plan(self) -> Mapping[str, Any]:
         """What the plan depends on that is asked for first: that of halo rows is what most take."""
-        del topology
         return {}
 
     def arrange(self, problem: Problem) -> Arrangement:
@@ -48,7 +46,7 @@ class Advised:
         chosen, (first, second, *_) = advice.best, advice.rows
         self.chosen[:] = [chosen]
         _log.info("%s", advice.table())
-        arrangement = chosen.layout(candidates.world_size, self.memory_limit).arrange(problem)
+        arrangement = chosen.layout(candidates.world_size).arrange(problem)
         call = f", with {first.line}" if chosen.name in ("in-place", "offload") else ""
         why = (
             f"auto chose {chosen}{call}: {first.why}, {seconds(first.seconds.total)} an epoch; {second.strategy}:"

@@ -18,15 +18,10 @@ from dgcl.grid.grid import as_grid, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import find_needs
 from dgcl.offload.prediction import MOVED_BYTES, OWN_BYTES, DeviceRows
-from dgcl.planner.reading.render import size
 from dgcl.planner.relation import Relation
 from dgcl.planner.synthetic import GraphShape, synthetic_relation
 from dgcl.relation.classes import halo_classes
-from dgcl.replication.copies import copy_graph
-from dgcl.replication.counts import count_copies, machine_numbers
-from dgcl.replication.strategy import inside_machines
 from dgcl.topology import Topology
-from dgcl.topology.free_memory import available_memory
 from dgcl.workers.exchanges import exchanges_of, workers_of
 
 _DRAWN = 50_000  # vertices of a relation that is drawn for sizes alone
@@ -45,7 +40,7 @@ class Counted:
         topology: Whose links are used.
         expand: Who wants which rows, or slices of them.
         fold: Who contributes partial sums to which; None: nobody does.
-        owned: (P,) rows that each rank computes, replicas included.
+        owned: (P,) rows that each rank computes.
         edges: (P,) edges that it sums, at the width of a slice.
         slices: Of a row.
         edge_order: Whether edges have an order of their own.
@@ -107,12 +102,9 @@ class Candidates:
 
     def names(self) -> list[Description]:
         """All that might be taken, the simplest first."""
-        # PyG's GCNConv exchanges degrees before all else, and who names a model may train that.
-        hops = sum(layer.exchanged > 0 for layer in self.model.layers) + ("gcn" in self.model.kinds)
         return [
             *(Description(name) for name in ("halo", "cover", "tail")),
             Description("cover", "machine"),
-            Description("replicas", hops),
             *(  # but what is the ordinary way, or "tail"
                 Description("grid", grid)
                 for grid in legal_grids(self.world_size)
@@ -141,10 +133,9 @@ class Candidates:
         if name == "in-place" and kinds != {"gcn"}:
             others = ", ".join(sorted(kinds - {"gcn"}))
             raise Refused(f"a stack in place is of GCN (dgcl.nn.InPlaceGCN), not of {others}")
-        several = bool(machine_numbers(self.topology).any())
-        if not several and (name == "replicas" or strategy.argument == "machine"):
+        if strategy.argument == "machine" and len({device.machine for device in self.topology.devices}) == 1:
             raise Refused("all ranks are on one machine, so there is no network to spare")
-        if self.part is None and name in ("tail", "cover", "grid", "replicas"):
+        if self.part is None and name in ("tail", "cover", "grid"):
             raise Refused("sizes alone do not say which edges there are; give the graph")
 
     @cached_property
@@ -157,13 +148,16 @@ class Candidates:
             expand = Relation(P, drawn.source, drawn.dests, np.ceil(drawn.count * scale).astype(np.int64))
             owned, edges = (np.full(P, -(-total // P)) for total in (shape.num_vertices, shape.num_edges))
             return Counted(halo, self.topology, expand, None, owned, edges)
-        return Counted(
-            halo, self.topology, *_at_heads(*self._whole(), P), edge_order=self.graph.edge_ids is not None
-        )
+        graph, part = self._whole()
+        edges = np.bincount(part, graph.in_degrees(), P).astype(np.int64)
+        owned, expand = np.bincount(part, minlength=P), halo_classes(graph, part, P).relation
+        return Counted(halo, self.topology, expand, None, owned, edges, edge_order=graph.edge_ids is not None)
 
     def _cover(self, strategy: Description) -> Counted:
         graph, part = self._whole()
-        group = machine_numbers(self.topology) if strategy.argument == "machine" else None
+        group = None
+        if strategy.argument == "machine":
+            _, group = np.unique([device.machine for device in self.topology.devices], return_inverse=True)
         worker, excess = workers_of(strategy.name, graph, part, self.world_size, group=group)
         exchanges = exchanges_of(graph, part, worker, self.world_size)
         expand, fold = exchanges.expand.relation, exchanges.fold.relation
@@ -176,18 +170,6 @@ class Candidates:
         return replace(
             self.halo, expand=expand, fold=fold, edges=needs.edges_of_ranks, slices=grid.slices,
             edge_order=self.halo.edge_order or grid.depth > 1,
-        )  # fmt: skip
-
-    def _replicas(self, strategy: Description) -> Counted:
-        graph, part = self._whole()
-        counts = count_copies(graph, part, machine_numbers(self.topology), strategy.argument)
-        needed, there = counts.bytes_to_build(graph.edge_ids is not None), available_memory()
-        if needed > there:
-            raise Refused(f"{counts}: {size(needed)} to copy the graph, {size(there)} are free here")
-        copies = copy_graph(graph, part, counts)
-        return Counted(
-            strategy, inside_machines(self.topology), *_at_heads(copies.graph, copies.part, self.world_size),
-            edge_order=self.halo.edge_order,
         )  # fmt: skip
 
     def _offload(self, strategy: Description) -> Counted:
@@ -229,20 +211,10 @@ class Candidates:
         return self.graph, self.part
 
 
-def _at_heads(
-    graph: Graph, part: NDArray[np.int32], world_size: int
-) -> tuple[Relation, None, NDArray[np.int64], NDArray[np.int64]]:
-    """The rows that each rank reads, no partial sums, the rows that it owns, and the edges that lead to them."""
-    edges = np.bincount(part, graph.in_degrees(), world_size).astype(np.int64)
-    owned = np.bincount(part, minlength=world_size)
-    return halo_classes(graph, part, world_size).relation, None, owned, edges
-
-
 #: How those are counted that exchange other rows than the ordinary way.
 _COUNTS: dict[str, Callable[[Candidates, Description], Counted]] = {
     "tail": Candidates._grid,
     "cover": Candidates._cover,
     "grid": Candidates._grid,
-    "replicas": Candidates._replicas,
     "offload": Candidates._offload,
 }

@@ -13,9 +13,7 @@ from typing import Any
 
 from dgcl.grid.grid import as_grid, read_grid
 from dgcl.grid.strategy import GridPlacement
-from dgcl.partition.replication import check_hops
 from dgcl.program.strategy import Strategy
-from dgcl.replication.strategy import Replicas
 from dgcl.topology.checks import nearest, shown
 from dgcl.workers.strategy import EdgePlacement
 
@@ -28,8 +26,8 @@ class Description:
     """A strategy, as a user names it.
 
     Attributes:
-        name: "halo", "tail", "cover", "grid", "replicas", "windows", "in-place" or "offload".
-        argument: "machine" of a cover; the sizes of a grid, or its name; hops, windows or chunks.
+        name: "halo", "tail", "cover", "grid", "windows", "in-place" or "offload".
+        argument: "machine" of a cover; the sizes of a grid, or its name; windows or chunks.
     """
 
     name: str
@@ -50,12 +48,11 @@ class Description:
         """The code that asks for it: a call of ``build_comm_info``, or what is called on its communicator."""
         return _KINDS[self.name].line.format(self.spec, self.argument)
 
-    def layout(self, world_size: int, memory_limit: int | None = None) -> Strategy:
+    def layout(self, world_size: int) -> Strategy:
         """What arranges it.
 
         Args:
             world_size: How many ranks there are.
-            memory_limit: Bytes that a rank may take for replicas; None: what is free.
 
         Raises:
             ValueError: A grid of another number of ranks.
@@ -63,8 +60,6 @@ class Description:
         if self.name == "grid":
             grid = as_grid(self.argument, world_size)
             return EdgePlacement() if grid.is_1d else GridPlacement(grid)
-        if self.name == "replicas":
-            return Replicas(self.argument, memory_limit)
         if self.name in ("tail", "cover"):
             return EdgePlacement(self.name, per_machine=self.argument == "machine")
         return EdgePlacement()
@@ -100,7 +95,6 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
         "tail": _Kind("tail"),
         "cover": _Kind("cover[:machine]", _machine),
         "grid": _Kind("grid:R,K,S", read_grid),
-        "replicas": _Kind("replicas:K", lambda hops: check_hops(_count(hops))),
         "windows": _Kind("windows:W", _count),
         "in-place": _Kind("in-place", line="dgcl.nn.InPlaceGCN(widths)"),
         "offload": _Kind("offload:N", _count, "dgcl.Offload(comm, chunks={1})"),

@@ -76,7 +76,7 @@ def find_places(s: int, slices: int, layouts: Mapping[str, Layout], device: torc
     def vertices(layout: Layout) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of one layout the local rows that are of this slice, and their vertices."""
         rows = np.concatenate([mine, np.arange(layout.num_owned, layout.num_local)])
-        return rows, layout.global_ids("local")[rows] // slices
+        return rows, layout.local_ids[rows] // slices
 
     put, part_ids = vertices(back)
     if fold == HALO:  # whole rows: a rank's part are its own vertices

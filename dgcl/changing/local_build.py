@@ -42,7 +42,7 @@ def build_from_local(
 
     Owned rows are in the order of ``owned_ids``, and :meth:`Communicator.dispatch_edges` takes this rank's own rows of
     edges in the order of ``edges``. No rank has the edges of another, but those that it is to sum. What needs the whole
-    graph (METIS, replicas, grids, covers of pairs of machines or with a bound) is not for such graphs.
+    graph (METIS, grids, covers of pairs of machines or with a bound) is not for such graphs.
 
     Args:
         owned_ids: ``(n,)`` ids of this rank's vertices, torch or numpy, in any order. All ranks together own each of 0

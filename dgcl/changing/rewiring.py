@@ -142,8 +142,6 @@ class Rewiring(Handle):
         what = ""
         if self.edges not in EDGES:
             what = f"strategy={self.edges!r} is decided by the whole graph"
-        elif self.layouts[HALO].is_replicated:
-            what = "replicas are copies of neighbourhoods of the whole graph"
         elif self.exchanges.keys() - {HALO, PARTIAL}:
             what = "edges of several types have an exchange each"
         elif self.offloads or self.windows:

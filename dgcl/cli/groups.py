@@ -74,7 +74,7 @@ def add_planning(parser: Any) -> None:
     option(
         parser,
         "--strategy S",
-        "what ranks exchange: halo (default), tail, cover[:machine], grid:R,K,S, replicas:K; see `dgcl advise`",
+        "what ranks exchange: halo (default), tail, cover[:machine], grid:R,K,S; see `dgcl advise`",
         default="halo",
     )
     option(parser, "--method M", "planner (default: auto, the best known)", default="auto")

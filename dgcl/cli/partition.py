@@ -25,16 +25,13 @@ if TYPE_CHECKING:
     from dgcl.program.strategy import Strategy
     from dgcl.topology import Topology
 
-HOPS = 3  # the replication factors of the paper's Figure 4
-
 
 def add_parser(verbs: Any, name: str) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
         name,
         help="split a graph over ranks",
-        description="Split a graph over ranks and report balance, cut, boundary and the replication factor:"
-        " how many ranks hold a vertex on average if each holds its own and all up to 1, 2 or 3 hops away.",
+        description="Split a graph over ranks and report balance, cut, boundary and the rows of an exchange.",
     )
     add_source(parser)
     add_machine(parser, "split along its machines and sockets: ")
@@ -67,7 +64,6 @@ def partition(args: argparse.Namespace) -> int:
     """Print what the parts cost, and write them where that is asked for."""
     from dgcl.partition import balance_weights, edge_files, partition_graph
     from dgcl.partition.parts import choose_method
-    from dgcl.partition.replication import replication_factors
     from dgcl.relation.partition_report import partition_report
 
     topology = _checked(args)
@@ -75,7 +71,7 @@ def partition(args: argparse.Namespace) -> int:
     strategy = strategy_of(args, num_parts)
     weights, method, why = None, args.partition, "as asked for"
     graph: Any
-    if in_passes := os.path.isdir(args.graph):
+    if os.path.isdir(args.graph):
         _check_passes(args)
         with step(f"reading {args.graph}"), reading(args.graph, "part files"):
             graph = edge_files(args.graph)
@@ -97,10 +93,9 @@ def partition(args: argparse.Namespace) -> int:
             block=getattr(strategy, "block", 1),
         )
     facts: dict[str, Any] = {"out": args.out, "num_nodes": graph.num_nodes, "method": method, "why": why}
-    with step("counting copies"):
+    with step("counting rows"):
         facts |= partition_report(graph, part, num_parts).to_json()
         facts["num_edges"] = sum(facts["edges"])
-        facts["replication"] = [] if in_passes else replication_factors(graph, part, num_parts, HOPS)
     if args.out is not None and args.out.endswith("/"):
         facts["choice"] = _write_parts(args, graph, part, topology, strategy)
     elif args.out is not None:
@@ -200,10 +195,6 @@ def _print(facts: dict[str, Any]) -> None:
                 f"{facts['boundary_vertices']} vertices ({facts['boundary_vertices'] / vertices:.1%})",
             ),
             ("exchange", f"{facts['deliveries']} rows per layer"),
-        ]
-        + [
-            (f"{hops} hop{'s' * (hops > 1)}", f"{factor:.3f} copies of each vertex, without communication")
-            for hops, factor in enumerate(facts["replication"], 1)
         ]
     )
     say()

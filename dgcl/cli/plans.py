@@ -64,5 +64,3 @@ def print_plan(facts: dict[str, Any], *tables: Table) -> None:
     if "partial" in facts:
         say(f"\nPartial sums travel these trees backwards (fold):\n\n{render(facts['partial']['report'])}")
     print_legend(_LEGEND)
-    if "replication" in facts:
-        say("\nreplicas  methods and bound are for the copies, inside machines")

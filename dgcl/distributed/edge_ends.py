@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.frameworks.edge_sets import EdgeSet, edge_set_of
-from dgcl.nn.core_rows import ids_of_rows
 from dgcl.nn.guards import see_count
+from dgcl.nn.own_rows import ids_of_rows
 from dgcl.ranks.context import context
 
 _KEPT_BY = re.compile(

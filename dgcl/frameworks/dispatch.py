@@ -125,8 +125,8 @@ def dispatch(
     comm.dispatched = (
         {each[:2]: each.rows for each in schema.items},
         {
-            "vertices": (schema.node_types, comm.layout.owned_ids, comm.layout.num_core),
-            "edges": (schema.edge_types, comm.local.edge_ids, comm.local.indptr[comm.local.num_core]),
+            "vertices": (schema.node_types, comm.layout.owned_ids),
+            "edges": (schema.edge_types, comm.local.edge_ids),
         },
     )
     whole = [
@@ -206,7 +206,7 @@ def _rows(comm: Communicator, item: _Item, value: Any) -> Any:
     """This rank's rows of an item; of no rows the whole."""
     if not item.rows:
         return item.value.to(comm.device) if isinstance(item.value, Tensor) else item.value
-    types, ids, _ = comm.dispatched[1][item.rows]
+    types, ids = comm.dispatched[1][item.rows]
     place = types[item.store]
     rows = dispatch_rows(comm.control, value, place[1], within(ids, *place), item.name, item.rows)
     return remember_rows(rows.to(comm.device), comm)
@@ -226,7 +226,7 @@ def _give_data(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any:
 
 def whole_ends(comm: Communicator, store: str | EdgeType) -> Tensor:
     """``(2, E)`` ids in the whole graph, within their types, of both ends of the edges that this rank sums."""
-    (nodes, *_), (edges, ids, _) = comm.dispatched[1].values()
+    (nodes, _), (edges, ids) = comm.dispatched[1].values()
     local, (first, number) = comm.local, edges[store]
     heads = np.concatenate([local.owned_ids, local.partial_ids])[local.heads]
     ends = np.stack([local.local_ids[local.indices], heads]) // comm.grid.slices
@@ -250,10 +250,10 @@ def _give_hetero(comm: Communicator, schema: _Schema, items: list[_Item]) -> Any
 def _numbers(comm: Communicator, schema: _Schema) -> dict[str, int]:
     """How many vertices of each type this rank owns, which the communicator gets to know."""
     comm.node_types = schema.node_types
-    numbers = {name: comm._num_rows(name) for name in schema.node_types}
+    numbers = {name: len(comm._vertices(name)[0]) for name in schema.node_types}
     comm.end_ids = {
         name: (
-            torch.from_numpy(comm.layouts[name].global_ids("local")),
+            torch.from_numpy(comm.layouts[name].local_ids),
             torch.from_numpy(comm._vertices(head)[0]),
         )
         for name, head in (("__".join(each), each[2]) for each in schema.edge_types)
@@ -318,7 +318,7 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
                 continue
             report[key, name] = " or ".join(
                 kind
-                for kind, (types, ids, _) in places.items()
+                for kind, (types, ids) in places.items()
                 if known.get((key, name), kind) == kind
                 and key in types
                 and len(within(ids, *types[key])) == _num_rows(data, name, value)
@@ -338,9 +338,9 @@ def collect_data(comm: Communicator, data: Any, dst: int | None, file: Any) -> A
                 " collect it by itself; edge_index must be that of dgcl.dispatch, as it came"
             )
         if kind in places:
-            types, ids, num_core = places[kind]
+            types, ids = places[kind]
             ids, value = within(ids, *types[key]), stores[key][name]
-            value = comm._collect("collect", value, dst, None, len(ids), ids[:num_core], types[key][1])
+            value = comm._collect("collect", value, dst, None, ids, types[key][1])
             stores[key][name] = value.t() if name == ends and value is not None else value
     if dst not in (None, comm.rank):
         return None

@@ -19,7 +19,6 @@ from dgcl.planner.reading.render import seconds, size
 from dgcl.program.exchange import HALO, ROWS, SLICES
 from dgcl.program.strategy import Arrangement, Planned, Problem
 from dgcl.relation.classes import ItemClasses
-from dgcl.topology import Topology
 from dgcl.workers.exchanges import imbalance_of
 
 #: What a communicator calls the placement of edges of a grid.
@@ -48,9 +47,8 @@ class GridPlacement:
         """How many consecutive ranks share a part of the grid: their vertices are to be close to each other."""
         return self.grid.depth * self.grid.slices
 
-    def first_plan(self, topology: Topology) -> Mapping[str, Any]:
+    def first_plan(self) -> Mapping[str, Any]:
         """What the plan of the expand depends on."""
-        del topology
         return self._depends_on(HALO)
 
     def arrange(self, problem: Problem) -> Arrangement:

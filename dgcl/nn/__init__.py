@@ -3,7 +3,7 @@
 Losses and accuracy over all ranks' vertices, gradients summed over ranks, dropout that depends on the vertex
 and not on the rank, batch normalisation with statistics of the whole graph. Everything takes ``comm``, by
 default the current communicator; what reduces over ranks is collective: every rank calls it, those without a
-training vertex too. Where vertices are replicated across machines, each counts once.
+training vertex too.
 
 May import everything of ``dgcl`` but the command line, benchmarks and calibration.
 """
@@ -11,7 +11,6 @@ May import everything of ``dgcl`` but the command line, benchmarks and calibrati
 from dgcl.nn.attention import GATConv, GATv2Conv, TransformerConv
 from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
-from dgcl.nn.core_rows import sum_copies
 from dgcl.nn.drift import check_equal
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
 from dgcl.nn.graph_norm import GraphNorm
@@ -44,7 +43,6 @@ __all__ = [
     "global_mean_pool",
     "global_sum",
     "loss",
-    "sum_copies",
     "sum_shared",
     "sync_gradients",
 ]

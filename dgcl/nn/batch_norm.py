@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from dgcl.nn.arguments import current, require_floats, require_numbers
-from dgcl.nn.core_rows import first_rows
 from dgcl.nn.reduce import named_sum
 from dgcl.topology.checks import check_index
 
@@ -28,7 +27,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
     independent, and nothing is exchanged.
 
     Takes this rank's owned rows, (num_owned, C) or (num_owned, C, L): apply it before the exchange, where
-    every vertex counts once. Replicas (:mod:`dgcl.replication`) are normalised, and do not count.
+    every vertex counts once.
 
     Args:
         num_features: C.
@@ -76,21 +75,20 @@ class BatchNorm(torch.nn.BatchNorm1d):
             )
         rows = [dim for dim in range(x.dim()) if dim != 1]
         channels = [1, -1, *[1] * (x.dim() - 2)]
-        core = comm.num_core if whole else len(x)
         count: Any = comm.num_nodes * math.prod(x.shape[2:])  # values in each channel, on all ranks
         if count == 1:
             raise ValueError("x must have more than one value in each channel over all ranks (got 1)")
 
         wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        total = first_rows(wide, core).sum(rows)
+        total = wide.sum(rows)
         if self._counts_rows:  # on each rank: it may have as many edges as vertices, and others not
-            own = total.new_full((1,), min(core, len(x)) * math.prod(x.shape[2:]))
+            own = total.new_full((1,), len(x) * math.prod(x.shape[2:]))
             total, count = named_sum(torch.cat([total, own]), comm, "BatchNorm").split([len(total), 1])
         else:
             total = named_sum(total, comm, "BatchNorm")
         mean = total / count
         centred = wide - mean.view(channels)
-        squares = first_rows(centred, core).square().sum(rows)
+        squares = centred.square().sum(rows)
         variance = named_sum(squares, comm, "BatchNorm") / count
         if self.training and self.track_running_stats:
             update_running(self, mean.detach(), variance.detach() * (count / (count - 1)))

@@ -23,7 +23,6 @@ from torch.nn import Linear, Module, Parameter
 from dgcl.aggregation.aggregator import Aggregator, Constant
 from dgcl.aggregation.windows import HaloWindows
 from dgcl.nn.arguments import current, require_module, require_numbers
-from dgcl.nn.core_rows import sum_copies
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.tensors import require_tensors, untransformed
 from dgcl.ranks.whole_rows import require_same
@@ -206,11 +205,7 @@ def _normalise(
         loops = local.heads[
             (local.heads == local.indices) & (local.heads < num_items)
         ]  # in this rank's slice
-        count = np.bincount(loops // slices, minlength=n).astype(float)
-        if comm.layout.is_replicated:  # replicas have only some of their edges here; their owners have all
-            count[comm.num_core :] = 0
-            count = sum_copies(torch.from_numpy(count), comm=comm).numpy()
-        more = 1.0 - count
+        more = 1.0 - np.bincount(loops // slices, minlength=n).astype(np.float64)
         degrees = degrees + more
     scale = np.divide(1, np.sqrt(degrees), out=np.zeros(n), where=degrees > 0)
     mine = torch.from_numpy(scale)[:, None].to(comm.device)

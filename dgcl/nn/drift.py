@@ -25,7 +25,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.errors import DisagreementError, InexactWarning
 from dgcl.nn.arguments import current, require_parameters
-from dgcl.nn.core_rows import counts
+from dgcl.nn.own_rows import counts
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import default_store
 from dgcl.ranks.tensors import beside_the_graph

@@ -21,7 +21,7 @@ class GraphNorm(Module):
 
     The graph is one graph, as with PyG's without ``batch`` (Cai et al., 2021). Parameters ``weight``, ``bias`` and
     ``mean_scale`` (in_channels,), as there. Takes this rank's owned rows, before the exchange; forward and backward
-    are collective, in evaluation too. Replicas (:mod:`dgcl.replication`) are normalised, and do not count.
+    are collective, in evaluation too.
 
     Args:
         in_channels: Columns.

@@ -19,8 +19,8 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dgcl.nn.core_rows import counts
 from dgcl.nn.drift import parameters_of, watch_of
+from dgcl.nn.own_rows import counts
 from dgcl.ranks.context import context
 from dgcl.ranks.warned import warn_of_own_sums, warn_once
 

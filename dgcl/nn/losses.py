@@ -10,9 +10,6 @@ things come out:
   instead: pass ``ddp=True``, and the gradient (not the value) is multiplied by the number of ranks to make up
   for it.
 
-Where vertices are replicated across machines (:mod:`dgcl.replication`), each counts once: the replicas among the
-rows are left out.
-
 A rank without training vertices takes part with a zero that is connected to its outputs, so that its backward
 runs the exchanges that its peers wait for. What masked rows hold, be it infinite or NaN, changes nothing. Nothing here
 reads a value back from the device but the comparison of parameters in calls 1, 2, 4, 8, ... (:mod:`dgcl.nn.drift`).
@@ -33,9 +30,9 @@ from torch import Tensor
 from torch.nn import CrossEntropyLoss, Module, NLLLoss
 
 from dgcl.nn.arguments import current, require_dense, require_floats
-from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.drift import compare_at_times, parameters_of
 from dgcl.nn.guards import see_count
+from dgcl.nn.own_rows import require_whole_rows
 from dgcl.nn.reduce import with_value
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import at_trace_time, functorch_level
@@ -58,9 +55,9 @@ def loss(
         >>> value = dgcl.nn.loss(F.l1_loss)(model(x), y, train_mask)
         >>> criterion = dgcl.nn.loss(torch.nn.CrossEntropyLoss(weight=weight))
 
-    What comes back takes the tensors of ``function``, this rank's rows of each, those of vertices (or the core rows
-    alone) or of edges; then a mask of the rows that count, ``(n,)`` bool, or None; and its keywords. It is collective,
-    and gives a scalar, the same on every rank.
+    What comes back takes the tensors of ``function``, this rank's rows of each, those of vertices or of
+    edges; then a mask of the rows that count, ``(n,)`` bool, or None; and its keywords. It is collective, and gives a
+    scalar, the same on every rank.
 
     Args:
         function: Of ``torch.nn.functional``, a module, or your own: called with ``reduction="none"`` where it takes
@@ -108,15 +105,7 @@ def loss(
         used = current(comm)
         marked = used.control.pooled
         if not on_every_rank:
-            count = num_counted(used, tensors[0])
-            if count < len(tensors[0]):
-                options = {
-                    key: first_rows(value, count)
-                    if isinstance(value, Tensor) and value.dim() and len(value) == len(tensors[0])
-                    else value
-                    for key, value in options.items()
-                }
-            tensors, mask = tuple(first_rows(each, count) for each in tensors), first_rows(mask, count)
+            require_whole_rows(used, tensors[0])
         outputs, *targets = tensors
         every = {"weight": None, "ignore_index": -100, **settings, **options}
         equal = {

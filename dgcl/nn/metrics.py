@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from dgcl.nn.arguments import current, require_dense, require_floats
-from dgcl.nn.core_rows import first_rows, num_counted
 from dgcl.nn.losses import check_mask
+from dgcl.nn.own_rows import require_whole_rows
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.warned import warn_of_own_sums
 
@@ -21,8 +21,6 @@ def accuracy(
     logits: Tensor, labels: Tensor, mask: Tensor | None = None, *, comm: Communicator | None = None
 ) -> Tensor:
     """The fraction of the vertices of all ranks whose largest logit is that of their label. Collective.
-
-    As in the losses, replicas do not count.
 
     Args:
         logits: (num_owned, num_classes), this rank's rows.
@@ -36,8 +34,7 @@ def accuracy(
     mask = rows_that_count(logits, labels, mask)
     comm = current(comm)
     warn_of_own_sums(comm)
-    count = num_counted(comm, logits)
-    logits, labels, mask = first_rows(logits, count), first_rows(labels, count), first_rows(mask, count)
+    require_whole_rows(comm, logits)
     right = (logits.argmax(dim=1) == labels) & mask
     num_right, num_all = comm.all_reduce_sum(torch.stack([right.sum(), mask.sum()]), "accuracy").unbind()
     return num_right.double() / num_all.double()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dgcl.nn.arguments import current, require_dense, require_floats
-from dgcl.nn.core_rows import first_rows, num_counted
+from dgcl.nn.own_rows import require_whole_rows
 from dgcl.nn.reduce import named_sum
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms, require_tensors
 from dgcl.topology.checks import check_index
@@ -25,7 +25,7 @@ def global_add_pool(
     Every rank gets all of them: a loss of what follows is ``dgcl.nn.loss(fn, on_every_rank=True)``.
 
     Args:
-        x: (num_owned, *F), this rank's rows; replicas are left out.
+        x: (num_owned, *F), this rank's rows.
         batch: (num_owned,) int64, the graph of each; None: there is one.
         size: the number of graphs; default the largest in ``batch`` on any rank, plus one.
         comm: the communicator; default the current one.
@@ -93,8 +93,7 @@ def _checked(
             f"batch must be int64 with shape ({len(x)},), the graph of each row (got {batch.dtype}, shape"
             f" {tuple(batch.shape)}): dgcl.dispatch hands it out with the other rows"
         )
-    count = num_counted(comm, x)
-    x, batch = first_rows(x, count), first_rows(batch, count)
+    require_whole_rows(comm, x)
     size = _size(batch, comm) if size is None else size
     return x, batch, check_index(size, "size", most=2**40), comm
 

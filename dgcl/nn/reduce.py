@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from dgcl.nn.arguments import current
-from dgcl.nn.core_rows import first_rows
 from dgcl.nn.guards import warn_of_terms
 from dgcl.ranks.tensors import require_tensors
 from dgcl.topology.checks import check_flag
@@ -28,8 +27,6 @@ def global_sum(x: Tensor, *, on_every_rank: bool = False, comm: Communicator | N
 
         energy = dgcl.nn.global_sum(energies.sum(), on_every_rank=True)
         (gradient,) = torch.autograd.grad(energy, places, create_graph=True)
-
-    Sums over a rank's rows must leave out replicas (:mod:`dgcl.replication`): sum ``rows[:comm.num_core]``.
 
     For small tensors: statistics, pooled rows. Rows of vertices travel by :func:`dgcl.graph_allgather`.
 
@@ -82,7 +79,7 @@ class _WithValue(torch.autograd.Function):
 
 def mean_of_rows(rows: Tensor, comm: Communicator, name: str) -> Tensor:
     """The mean of ``(num_owned, *F)`` over all vertices."""
-    return named_sum(first_rows(rows, comm.num_core).sum(0), comm, name) / comm.num_nodes
+    return named_sum(rows.sum(0), comm, name) / comm.num_nodes
 
 
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:

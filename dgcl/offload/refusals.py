@@ -186,10 +186,6 @@ def check_offload(
     check_choice(chunk_by, "chunk_by", CHUNK_BY)
     check_choice(method, "method", METHODS)
     comm.require_neighbourhoods("Offload")
-    if comm.local.num_replicas:
-        raise ValueError(
-            "comm must have no replicas: chunks read rows of their owners; build it with strategy='halo'"
-        )
     if comm.rounding.wire is not None:
         raise ValueError(
             f"comm rounds rows to wire={comm.rounding.wire}, and chunks travel as they are; leave it out"

@@ -5,10 +5,8 @@ Imports :mod:`dgcl.graph` and :mod:`dgcl.topology`.
 
 from dgcl.partition.check import check_part
 from dgcl.partition.parts import BALANCES, METHODS, balance_weights, partition_graph
-from dgcl.partition.replication import replication_factors
 from dgcl.partition.streaming import EdgeStream, edge_files
 
 __all__ = [
     "BALANCES", "METHODS", "EdgeStream", "balance_weights", "check_part", "edge_files", "partition_graph",
-    "replication_factors",
 ]  # fmt: skip

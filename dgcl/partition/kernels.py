@@ -75,14 +75,14 @@ def count_edges(
 
 
 @compiled
-def spread_holders(
-    indptr: NDArray[np.int64], indices: NDArray[Any], now: NDArray[np.uint64], after: NDArray[np.uint64]
+def mark_readers(
+    indptr: NDArray[np.int64], indices: NDArray[Any], owners: NDArray[np.uint64], readers: NDArray[np.uint64]
 ) -> None:
-    """Go one hop back along the edges: whoever holds v comes to hold all that v reads; masks (N,), added to."""
-    for v in range(now.size):
-        holders = now[v]
+    """Add the owners of v to the readers of all that v reads; (N,) masks with a bit for each part."""
+    for v in range(owners.size):
+        mask = owners[v]
         for k in range(indptr[v], indptr[v + 1]):
-            after[indices[k]] |= holders
+            readers[indices[k]] |= mask
 
 
 @compiled

@@ -54,7 +54,6 @@ SOURCES = (
     "planner",
     "program",
     "relation",
-    "replication",
     "topology",
     "workers",
 )

@@ -7,7 +7,7 @@ the plan and its own file (:func:`dgcl.load_comm_info`). The plans of exchanges 
     8 bytes     MAGIC
     8 bytes     length of the header, little-endian
     header      JSON: schema, set (the same in all files written together), exchanges (of each its name and the
-                fingerprint of its plan), rank, world_size, sizes, replicas, choice, edges, grid, and for each array its
+                fingerprint of its plan), rank, world_size, sizes, choice, edges, grid, and for each array its
                 name, shape, and place in the file
     arrays      as they are, each from a multiple of 64 bytes on
     32 bytes    BLAKE2b of all before
@@ -49,7 +49,7 @@ from dgcl.relation.local_graph import LocalGraph, NumberedEdges
 from dgcl.topology.read_file import open_file
 
 MAGIC = b"DGCLPART"
-SCHEMA = "dgcl-part/4"
+SCHEMA = "dgcl-part/5"
 PLAN = "plan.npz"
 ANEW = "prepare the parts anew (dgcl partition GRAPH --ranks P --out DIR/)"
 _OTHER_PLANS = "plan-*.npz"
@@ -198,7 +198,6 @@ def _pieces(
         "rank": inputs.rank,
         "world_size": len(inputs.exchanges[0].num_owned),
         "sizes": inputs.sizes,
-        "replicas": inputs.num_replicas,
         "choice": inputs.choice,
         "edges": inputs.placement,
         "grid": None if inputs.grid is None else str(inputs.grid),
@@ -277,7 +276,6 @@ def _inputs(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder:
         tuple(exchanges),
         NumberedEdges(arrays["indptr"], arrays["indices"], arrays["edge_first"], arrays.get("edge_order")),
         tuple(header["sizes"]),
-        header["replicas"],
         choice=header["choice"],
         placement=header["edges"],
         grid=None if header["grid"] is None else as_grid(header["grid"], world_size),
@@ -294,8 +292,6 @@ def _check_edges(local: LocalGraph, num_edges: int) -> None:
         or (np.diff(indptr) < 0).any()
     ):
         raise ValueError("indptr does not divide its edges")
-    if not 0 <= local.num_replicas <= local.num_owned:
-        raise ValueError(f"it has {local.num_replicas} replicas among {local.num_owned} rows")
     for name, length, end in (
         ("indices", local.num_edges, local.num_local),
         ("edge_first", num_rows, num_edges + 1),

@@ -84,7 +84,7 @@ class RankInputs:
         rank: The rank.
         exchanges: Its items in each exchange.
         edges: What it sums, by ids of vertices, or by local rows already.
-        num_replicas, first_edges: Of its local graph.
+        first_edges: Of its local graph.
         sizes, choice, placement, grid: Of the share.
     """
 
@@ -92,7 +92,6 @@ class RankInputs:
     exchanges: tuple[RankItems, ...]
     edges: RankEdges | NumberedEdges
     sizes: tuple[int, int]
-    num_replicas: int = 0
     first_edges: Ids | None = None
     choice: str = ""
     placement: str = "head"
@@ -129,7 +128,6 @@ def share_of(inputs: RankInputs, items: Iterable[RankItems] = ()) -> Share:
         halo[HALO],
         halo[PARTIAL],
         inputs.sizes[0],
-        num_replicas=inputs.num_replicas,
         first_edges=inputs.first_edges,
     )
     # Of the ids that both have one array, int64, and none that is a row of more.

@@ -85,7 +85,7 @@ def prepare_inputs(
     plans = owners = arrangement = None
     if cache is not None:
         key = cache_key(checked, world_size, machine, fixed_part, partition, method, options)
-        first = strategy.first_plan(machine)
+        first = strategy.first_plan()
         more = {} if balance == "vertices" else {"balance": balance}
         plans = StoredPlans(cache, {**key, **more}, first)
         owners = plans.part(checked.num_nodes, world_size)
@@ -153,9 +153,8 @@ def _inputs(
     grid = None if arrangement.grid is None else Grid(*arrangement.grid)
 
     def rows(ids: NDArray[np.int64]) -> Rows:
-        names = ids if arrangement.origin is None else arrangement.origin[ids]
-        vertices = names if grid is None else names // grid.slices
-        return ids, np.stack([*(each[vertices] for each in degrees), names])
+        vertices = ids if grid is None else ids // grid.slices
+        return ids, np.stack([*(each[vertices] for each in degrees), ids])
 
     exchanges: list[list[RankItems]] = [[] for _ in range(world_size)]
     for name, each in planned.items():
@@ -169,9 +168,6 @@ def _inputs(
             tuple(exchanges[rank]),
             arrangement.edges_of(rank),
             (graph.num_nodes, graph.num_edges),
-            0
-            if arrangement.core is None
-            else int(exchanges[rank][0].num_owned[rank] - arrangement.core[rank]),
             choice=arrangement.why,
             placement=arrangement.placement,
             grid=grid,

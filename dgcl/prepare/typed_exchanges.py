@@ -10,9 +10,9 @@ def plan_edge_types(graph: TypedGraph, problem: Problem, arrangement: Arrangemen
     """Plan an exchange for each type of edges; its items are the vertices of that type, from 0.
 
     Raises:
-        ValueError: Edges are not summed by the owners of their heads, or vertices have replicas.
+        ValueError: Edges are not summed by the owners of their heads, or of slices of rows.
     """
-    if arrangement.partial is not None or arrangement.origin is not None:
+    if arrangement.partial is not None:
         raise ValueError("a graph of several types goes with strategy='halo'")
     planned = {}
     for edge_type in graph.edge_types:

@@ -42,8 +42,6 @@ class Arrangement(Planned):
     Attributes:
         edges_of: The edges that a rank sums.
         why: Why this and nothing else, for people; "" where there was no choice.
-        origin: The vertex of each copy, where items are copies; None: they are vertices, or slices of their rows.
-        core: ``(P,)`` of each rank's copies those that are no replicas.
         placement: What a communicator calls the placement of edges.
         partial: The second exchange, where edges are not all summed by the owners of their heads: vertices by the ranks
             that contribute partial sums to them, which travel the plan's trees backwards.
@@ -53,8 +51,6 @@ class Arrangement(Planned):
 
     edges_of: Callable[[int], RankEdges]
     why: str = ""
-    origin: NDArray[np.int64] | None = None
-    core: NDArray[np.int64] | None = None
     placement: str = "head"
     partial: Planned | None = None
     more: Mapping[str, Planned] = field(default_factory=dict)
@@ -117,7 +113,7 @@ class Problem:
 class Strategy(Protocol):
     """A way to lay out an aggregation; settings that cannot be are refused when it is made."""
 
-    def first_plan(self, topology: Topology) -> Mapping[str, Any]:
+    def first_plan(self) -> Mapping[str, Any]:
         """What the plan that :meth:`arrange` asks for first depends on; see :meth:`Problem.plan`."""
         ...
 

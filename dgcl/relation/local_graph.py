@@ -35,9 +35,6 @@ class LocalGraph:
         in_degrees: (L,) int64, in-degree in the whole graph of each local row.
         out_degrees: (L,) int64, out-degree in the whole graph of each local row.
         num_nodes_global: vertices of the whole graph.
-        num_replicas: how many owned rows, the last ones, are replicas of vertices that a rank of another machine
-            owns (:mod:`dgcl.replication`); those K hops away have none of their in-edges here. ``owned_ids``
-            ascends within the core rows and within the replicas.
         partial_ids: (m,) int64, vertices of other ranks for which this one sums some in-edges (:mod:`dgcl.workers`), in
             the order in which the plan takes partial sums. They follow the owned vertices in ``indptr``, which then has
             n + m + 1 entries; an owned vertex has those in-edges here that this rank sums. Empty otherwise.
@@ -55,7 +52,6 @@ class LocalGraph:
     in_degrees: NDArray[np.int64]
     out_degrees: NDArray[np.int64]
     num_nodes_global: int
-    num_replicas: int = 0
     partial_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     partial_in_degrees: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     first_edges: NDArray[np.int64] | None = None
@@ -68,13 +64,8 @@ class LocalGraph:
 
     @property
     def num_owned(self) -> int:
-        """Vertices that this rank owns, replicas included: the rows of a layer's output."""
+        """Vertices that this rank owns: the rows of a layer's output."""
         return len(self.owned_ids)
-
-    @property
-    def num_core(self) -> int:
-        """Owned rows that are no replicas: the first ones. Every vertex is a core row of exactly one rank."""
-        return len(self.owned_ids) - self.num_replicas
 
     @property
     def num_halo(self) -> int:

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.partition.check import as_num_parts, check_part
-from dgcl.partition.replication import holders_by_hop
 from dgcl.partition.streaming import EdgeStream, blocks_of
 
 
@@ -69,24 +68,29 @@ class PartitionReport:
 def partition_report(graph: Graph | EdgeStream, part: Any, num_parts: int) -> PartitionReport:
     """Count what the partition `part` (N,) costs.
 
+    Time O(E * P / 64), memory 16 bytes for each vertex.
+
     Raises:
         ValueError, TypeError: `part` does not fit the graph or `num_parts`; empty parts are allowed.
     """
-    from dgcl.partition.kernels import count_edges
+    from dgcl.partition.kernels import count_edges, mark_readers
 
     num_parts = as_num_parts(num_parts)
     owners = check_part(part, graph.num_nodes, num_parts)
     sizes = np.bincount(owners, minlength=num_parts)
     counts = [count_edges(block.indptr, block.indices, owners, num_parts) for block in blocks_of(graph)]
     edges, cut = np.sum([[np.zeros_like(sizes)] * 2, *counts], axis=0)
-    halo, is_read = -sizes, np.zeros(len(owners), bool)
-    for first, hop, masks in holders_by_hop(graph, owners, num_parts, 1):
-        if hop == 0:
-            own = masks
-            continue
-        is_read |= masks != own
+    halo, is_read = np.zeros_like(sizes), np.zeros(len(owners), bool)
+    for first in range(0, num_parts, 64):  # of 64 parts a bit each
+        inside = (owners >= first) & (owners < first + 64)
+        own = np.where(inside, np.uint64(1) << (owners & 63).astype(np.uint64), np.uint64(0))
+        readers = np.zeros_like(own)
+        for block in blocks_of(graph):
+            mark_readers(block.indptr, block.indices, own, readers)
+        readers &= ~own
+        is_read |= readers != 0
         for reader in range(first, min(first + 64, num_parts)):
-            halo[reader] += np.count_nonzero(masks & np.uint64(1 << reader - first))
+            halo[reader] = np.count_nonzero(readers & np.uint64(1 << reader - first))
     boundary = np.bincount(owners[is_read], minlength=num_parts)
     return PartitionReport(num_parts, sizes, edges, cut, boundary, halo)
 

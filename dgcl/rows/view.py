@@ -27,7 +27,7 @@ class View:
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
-        (nodes, *_), (edges, edge_ids, _) = comm.dispatched[1].values()
+        (nodes, _), (edges, edge_ids) = comm.dispatched[1].values()
         several = bool(comm.node_types)
         self.vertices: dict[Any, Space] = {}
         for name, (_, number) in nodes.items():
@@ -65,11 +65,6 @@ def view_of(comm: Any) -> View:
     """
     view = comm.__dict__.get("view")
     if view is None:
-        if comm.num_core != comm.num_owned:
-            raise ValueError(
-                "typed=True shows each vertex once, and replicas store some on several ranks: build the communicator"
-                " without replicas, or dispatch with typed=False"
-            )
         view = View(comm)
         stored = sum(
             next(iter(view.vertices.values())).exchange(sum(len(each.keys) for each in view.edges.values()))

@@ -157,18 +157,18 @@ def _whole(comm: Communicator, value: Any, name: Any = None) -> Any:
         name = next((key for key in places["edges"][0] if "__".join(key) == edges.exchange), "")
         rows = whole_ends(comm, name).t()
     spaces = {
-        (kind, key): (within(ids, *place), num_core, place[1])
-        for kind, (types, ids, num_core) in places.items()
+        (kind, key): (within(ids, *place), place[1])
+        for kind, (types, ids) in places.items()
         for key, place in types.items()
     }
-    fitting = [space for space, (ids, *_) in spaces.items() if len(ids) == len(rows)]
+    fitting = [space for space, (ids, _) in spaces.items() if len(ids) == len(rows)]
     reports = comm.control.exchange(
         ({space for space in fitting if space[1] == name} or {*fitting}, value.shape)
     )
     common = set.intersection(*(spaces for spaces, _ in reports))
     if common:
-        ids, num_core, number = spaces[max(common)]
-        rows = comm._collect("collect", rows, None, None, len(ids), ids[:num_core], number)
+        ids, number = spaces[max(common)]
+        rows = comm._collect("collect", rows, None, None, ids, number)
         rows = rows.to(comm.device)
         return rows.requires_grad_(value.requires_grad) if edges is None else rows.t()
     if len({shape for _, shape in reports}) > 1:

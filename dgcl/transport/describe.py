@@ -9,14 +9,12 @@ from torch.profiler import record_function
 
 from dgcl.planner.reading.render import seconds
 from dgcl.program.exchange import HALO, Exchange
-from dgcl.program.layout import Layout
 from dgcl.program.model import Program, Schedule
 from dgcl.ranks.torch_private import profiler_enabled
 
 
 def describe_channels(
     exchanges: Mapping[str, Exchange],
-    layouts: Mapping[str, Layout],
     reasons: Sequence[str],
     rank: int,
     choice: str,
@@ -24,25 +22,18 @@ def describe_channels(
     """Describe the plans in one line, and in a line for each other rank how rows travel, and why.
 
     Args:
-        exchanges, layouts: Of the communicator, by name.
+        exchanges: Of the communicator, by name.
         reasons: For each rank how rows travel to and from it.
         rank: This rank.
         choice: Why the plan is as it is, where there was a choice.
     """
     lines = [f"rank {rank} of {len(reasons)}; {'; '.join(map(_plan_line, exchanges.values()))}"]
-    lines += [f"  {layout.summary}" for layout in layouts.values() if layout.summary]
     if choice:
         lines.append(f"  {choice}")
     for peer, reason in enumerate(reasons):
         if peer == rank:
             continue
-        rows = [
-            _rows_exchanged(name, exchange.program.expand, peer)
-            for name, exchange in exchanges.items()
-            if layouts[name].holds[peer]
-        ]
-        if not rows:
-            reason, rows = "nothing travels: it is on another machine", ["sends 0 rows, receives 0"]
+        rows = [_rows_exchanged(name, exchange.program.expand, peer) for name, exchange in exchanges.items()]
         lines.append(f"  rank {peer}: {'; '.join([reason, *rows])}")
     return "\n".join(lines)
 

@@ -12,7 +12,6 @@ import numpy as np
 from dgcl.planner.fold import reverse_plan
 from dgcl.planner.reading.render import seconds
 from dgcl.program.strategy import Arrangement, Planned, Problem
-from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice, check_flag, shown
 from dgcl.workers.edges import edges_of_worker
 from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, imbalance_of, workers_of
@@ -47,9 +46,8 @@ class EdgePlacement:
             raise ValueError(f"imbalance must be at least 1, the mean, or None (got {shown(bound)})")
         check_flag(self.per_machine, "per_machine")
 
-    def first_plan(self, topology: Topology) -> Mapping[str, Any]:
+    def first_plan(self) -> Mapping[str, Any]:
         """What the plan of rows depends on: the placement, but for "head", whose plan is the ordinary one."""
-        del topology
         return self._depends_on("halo")
 
     def arrange(self, problem: Problem) -> Arrangement:

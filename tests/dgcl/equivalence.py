@@ -159,7 +159,7 @@ def train(
         dgcl.nn.sync_gradients(layers)
         steps.append(Step(loss.detach(), dgcl.collect(logits, None), _gradients(layers)))
         optimizer.step()
-    x_gradient = dgcl.collect(dgcl.nn.sum_copies(x.grad), None)  # which are replicas, where there are some
+    x_gradient = dgcl.collect(x.grad, None)
     return Run(steps, [p.detach() for p in layers.parameters()], x_gradient)
 
 

@@ -14,8 +14,6 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.topology import save_topology
-from tests.dgcl.replication.machines import machines
 from tests.samples import matrix, named, sampled
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -54,9 +52,7 @@ def arguments(model: str = "gcn", layers_from: str = "torch", **changed: object)
     return argparse.Namespace(**{**given, **changed})
 
 
-def train_and_check(
-    model: str, layers_from: str, method: str = "auto", topology: str = "auto", strategy: str | None = None
-) -> bool:
+def train_and_check(model: str, layers_from: str, method: str = "auto") -> bool:
     """One rank of the program, as a process: models are initialised by torch's one generator."""
     sys.path.insert(0, str(EXAMPLES))
     try:
@@ -65,7 +61,7 @@ def train_and_check(
         if torch.distributed.get_rank() == 0:
             data = graphs.planted_communities(num_nodes=120, num_classes=3, width=5)
             data.graph = graphs.with_self_loops(data.graph)
-        args = arguments(model, layers_from, method=method, topology=topology, strategy=strategy)
+        args = arguments(model, layers_from, method=method)
         passed: bool = train.check(data, args, train.train(data, args, False))
         return passed
     finally:
@@ -96,15 +92,6 @@ def test_a_baseline_gets_the_topology(program: ModuleType, monkeypatch):
 )
 def test_every_method_trains_as_on_one_rank(method: str, rank_pool):
     assert rank_pool(3).run(train_and_check, "gcn", "torch", method) == [True] * 3
-
-
-@pytest.mark.parametrize("model, layers_from", [("gin", "torch"), ("gcn", "pyg"), ("gat", "dgl")])
-def test_replicas_across_machines_go_with_the_program(model: str, layers_from: str, rank_pool, tmp_path):
-    """Ranks 0 and 1 on one machine, rank 2 on another; dropout, batch normalisation and three layers."""
-    pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric", "torch": "torch"}[layers_from])
-    path = str(tmp_path / "machines.json")
-    save_topology(machines([0, 0, 1]), path)
-    assert rank_pool(3).run(train_and_check, model, layers_from, "auto", path, "replicas:4") == [True] * 3
 
 
 def test_a_difference_is_noticed(program: ModuleType, capsys):

@@ -8,6 +8,7 @@ import pytest
 
 import dgcl
 from dgcl.grid.grid import Grid
+from dgcl.options import settle
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 
@@ -19,7 +20,6 @@ def test_groups_set_what_the_plan_is_made_with():
         EDGES,
         plan=dgcl.PlanOptions(row_bytes=64, gap=0.5, seed=3),
         partition=dgcl.PartitionOptions("range"),
-        strategy=dgcl.Replicas(hops=1),
     )
     assert (comm.plan.row_bytes, comm.plan.meta["seed"]) == (64, 3)
     comm.close()
@@ -45,8 +45,8 @@ def test_bad_options_are_raised_on_every_rank(given: dict[str, Any], error: type
 
 
 def test_limits_of_memory_are_numbers_or_written_out():
-    def kind(memory_limit: Any = None) -> dgcl.Replicas:
-        return dgcl.Replicas(2, memory_limit)
+    def kind(memory_limit: Any = None) -> Any:
+        return settle(1, strategy="auto", model="gcn:8,8", memory_limit=memory_limit).strategy
 
     assert kind("8GiB").memory_limit == kind(8 << 30).memory_limit == 8 << 30
     assert kind().memory_limit is None

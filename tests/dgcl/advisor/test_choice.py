@@ -1,15 +1,12 @@
 """Advice: rows counted against communicators, the choice as memory falls, refusals as rows, the screen."""
 
 import itertools
-from copy import deepcopy
 from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
 from torch.testing import assert_close
-from torch_geometric.nn import GCNConv
 
 import dgcl
 import dgcl.nn
@@ -21,7 +18,6 @@ from dgcl.advisor.model import read_model
 from dgcl.advisor.rates import Rates
 from dgcl.advisor.spelling import Description
 from dgcl.planner.synthetic import SHAPES, GraphShape
-from dgcl.topology import Connection, Device, Topology
 
 RNG = np.random.default_rng(3)
 HEADS = RNG.integers(0, 400, 6000)
@@ -34,15 +30,6 @@ def advice(model="gcn:32,32,8", topology="uniform4", copies=1, **options):
     edges = np.concatenate([EDGES + 400 * copy for copy in range(copies)], 1)
     part = np.tile(PART, copies)
     return advise(edges, model=model, topology=topology, part=part, **{"rates": RATES, **options})
-
-
-def machines(bandwidth):
-    """Two machines of two devices, a wire between them."""
-    devices = tuple(Device(f"gpu{rank}", machine=rank // 2) for rank in range(4))
-    inside = [Connection(f"nv{m}", "NV", f"gpu{2 * m}", f"gpu{2 * m + 1}", bandwidth=100.0) for m in (0, 1)]
-    up = [Connection(f"pcie{r}", "PCIe", f"gpu{r}", f"nic{r // 2}", bandwidth=100.0) for r in range(4)]
-    net = Connection("net", "IB", "nic0", "nic1", bandwidth=bandwidth)
-    return Topology("two", devices, (*inside, *up, net))
 
 
 def test_rows_are_those_of_communicators():
@@ -79,17 +66,6 @@ def test_the_simplest_of_the_fastest_is_chosen():
         assert row.bound_seconds <= row.seconds.total * (1 + 1e-9)
     assert sum(row.planner == "auto" for row in found.rows) >= 2
     assert found.to_json() == advice().to_json()
-
-
-@pytest.mark.slow
-def test_a_slow_network_makes_replicas_pay():
-    slow, fast = (advice(topology=machines(gbps)) for gbps in (0.001, 1000.0))
-    replicas = slow.row("replicas")
-    assert slow.best.spec == "replicas:3"
-    assert replicas.seconds.exchange < slow.row("halo").seconds.exchange / 10
-    assert fast.best.spec == "halo"
-    assert slow.row("cover").strategy.spec == "cover"  # not that between machines, though it is faster
-    assert sum(replicas.owned) > 400  # copies are computed, too
 
 
 @pytest.mark.slow
@@ -138,20 +114,6 @@ def test_auto_sets_the_windows_that_are_advised():
     assert dgcl.launch(on_rank, 4, dgcl.nn.GCNConv(1, 8)) == [4] * 4
 
 
-def test_replicas_of_auto_are_exact():
-    """PyG's GCNConv exchanges degrees, too: replicas reach one hop further than layers."""
-    layer, x = GCNConv(8, 8), torch.rand(400, 8)
-
-    def on_rank():
-        comm = dgcl.build_comm_info(EDGES, machines(0.001), part=PART, strategy="auto", model=layer)
-        assert comm.local.num_replicas
-        rows = dgcl.distribute(deepcopy(layer))(comm.dispatch_features(x), comm.local_graph("pyg").edge_index)
-        return comm.collect(rows.detach(), None)
-
-    for rows in dgcl.launch(on_rank, 4):
-        assert_close(rows, layer(x, torch.from_numpy(EDGES)))
-
-
 def test_sums_are_held_as_rehearsed():
     """Among them those that a backward needs: once."""
     edges, part = RNG.integers(0, 8000, (2, 24_000)), np.arange(8000) % 4
@@ -188,7 +150,7 @@ def test_one_chunk_holds_all_that_a_vertex_reads():
         ("gat:32,4x8,8", "grid:2,1,2", "gat needs whole rows of whole neighbourhoods, which grid"),
         ("mgn:32,8/4", "grid:1,1,4", "mgn needs whole rows"),
         ("sage:32,8", "in-place", "a stack in place is of GCN"),
-        ("gcn:32,8", "replicas:2", "all ranks are on one machine"),
+        ("gcn:32,8", "cover:machine", "all ranks are on one machine"),
     ],
 )
 def test_refusals_are_rows(model, strategy, why):
@@ -199,7 +161,7 @@ def test_refusals_are_rows(model, strategy, why):
 
 def test_what_cannot_be_asked():
     with pytest.raises(ValueError, match=r"strategy must be one that was counted: .*halo"):
-        advice().row("replicas:9")
+        advice().row("windows:9")
     assert advice(rates="here").rates.origin == "measured here on cpu"
 
 
@@ -217,6 +179,7 @@ def test_the_screen():
 def test_the_working_and_comparisons():
     found = advice()
     halo, cover = found.row("halo"), found.row("cover")
+    assert cover.strategy.spec == "cover"  # not that between machines
     assert "elements sent" in working(found, [halo])
     assert "elements sent" not in working(found, [halo, cover])
     with patch("dgcl.workers.cover.MOST", (-1, 0)):

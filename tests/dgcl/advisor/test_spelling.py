@@ -9,7 +9,6 @@ import dgcl
 from dgcl.advisor.spelling import read_strategy
 from dgcl.grid.grid import Grid
 from dgcl.grid.strategy import GridPlacement
-from dgcl.replication.strategy import Replicas
 from dgcl.workers.strategy import EdgePlacement
 
 HALO = EdgePlacement()
@@ -21,7 +20,6 @@ CASES: list[tuple[str, Any, str]] = [
     ("grid:2,2,1", GridPlacement(Grid(2, 2, 1)), 'strategy="grid:2,2,1"'),
     ("grid:4,1,1", HALO, 'strategy="grid:4,1,1"'),
     ("grid:2d", GridPlacement(Grid(2, 1, 2)), 'strategy="grid:2d"'),
-    ("replicas:2", Replicas(2), 'strategy="replicas:2"'),
     ("windows:4", HALO, 'dgcl.build_comm_info(graph, strategy="windows:4")'),
     ("in-place", HALO, "dgcl.nn.InPlaceGCN(widths)"),
     ("offload:16", HALO, "dgcl.Offload(comm, chunks=16)"),
@@ -44,7 +42,8 @@ def test_what_is_written_is_laid_out(spec, layout, line):
         ("cover:rank", r"'cover' is written cover\[:machine\] \(got 'cover:rank'\)"),
         ("grid", r"strategy 'grid' is written grid:R,K,S \(got 'grid'\)"),
         ("grid:2,2", r"grid must be .*got '2,2'"),
-        ("replicas:0", "a whole number of at least 1"),
+        ("windows:0", "a whole number of at least 1"),
+        ("replicas:2", r"strategy must be one of halo, tail, .*\(got 'replicas:2'\)"),
     ],
 )
 def test_what_cannot_be_read_is_refused(wrong, message):

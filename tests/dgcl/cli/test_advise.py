@@ -13,7 +13,7 @@ ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
         ("--memory 400", 1, "nothing fits in 400 B of a rank"),
         ("--explain halo", 0, "exchange buffers"),
         ("--json", 0, "dgcl.nn.InPlaceGCN([8, 4, 2])"),
-        ("--explain halo,grid:1,1,3,replicas", 0, "replicas:3: all ranks are on one machine"),
+        ("--explain halo,grid:1,1,3,cover:machine", 0, "cover:machine: all ranks are on one machine"),
         ("--inference -d float16 --optimizer sgd", 0, "inference, float16"),
     ],
 )

@@ -14,17 +14,6 @@ from tests.dgcl.cli.support import Run, save_graph
 EDGES = [(0, 1), (0, 5), (1, 2), (2, 4), (3, 0), (4, 3), (5, 2)]
 
 
-def held(part: np.ndarray, hops: int) -> int:
-    """How many vertices all parts hold together if each keeps what `hops` layers read."""
-    total = 0
-    for rank in set(part.tolist()):
-        inside = set(np.flatnonzero(part == rank).tolist())
-        for _ in range(hops):
-            inside |= {u for u, v in EDGES if v in inside}
-        total += len(inside)
-    return total
-
-
 @pytest.mark.parametrize("method", ["metis", "random", "range"])
 def test_figures(run: Run, folder: Path, method: str):
     report = run(
@@ -39,7 +28,6 @@ def test_figures(run: Run, folder: Path, method: str):
     assert report["cut_edges"] == sum(part[u] != part[v] for u, v in EDGES)
     assert report["boundary_vertices"] == len({u for u, _ in crossing})
     assert report["deliveries"] == len(crossing)
-    assert report["replication"] == pytest.approx([held(part, hops) / 6 for hops in (1, 2, 3)])
 
 
 def test_a_folder_of_part_files(run: Run, folder: Path):
@@ -67,7 +55,7 @@ def test_text_has_the_figures(run: Run, folder: Path):
     assert outcome.status == 0
     assert outcome.err == ""
     assert "6 vertices, 7 edges" in outcome.out
-    assert f"{held(np.array([0, 0, 1, 1, 2, 2]), 2) / 6:.3f} copies" in outcome.out
+    assert "rows per layer" in outcome.out
 
 
 def test_same_seed_same_parts_in_any_format(run: Run, folder: Path):

@@ -6,11 +6,9 @@ import torch
 
 import dgcl
 from dgcl.planner import Plan, check_plan_file
-from dgcl.topology import save_topology
 from tests.dgcl.aggregation.test_aggregator import EXACT, dense, features
 from tests.dgcl.awkward import Case
 from tests.dgcl.grid.test_items import TOY
-from tests.dgcl.replication.machines import machines
 from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
 from tests.samples import named
 
@@ -59,28 +57,6 @@ def test_rows_of_both_exchanges(run, folder, strategy, rows, sums):
         assert told["lower_bound_seconds"] <= told["predicted_seconds"] * (1 + 1e-12)
     assert ("Partial sums" in shown) == (sums is not None)
     assert shown.startswith("machine" if name == "halo" else "strategy")
-
-
-@named(
-    "network, says, replicated",
-    {
-        "two machines": ([0, 0, 1], "copies of a vertex", True),
-        "one": ([0, 0, 0], "nothing is replicated", False),
-    },
-)
-def test_replicas(run, folder, network, says, replicated):
-    """Ranks 0 and 1 on one machine, rank 2 on another: no row crosses between them."""
-    save_topology(machines(network, network=0.001), folder / "two.json")
-    argv = ["plan", "graph.npz", "--topology", "two.json", "--part", "part.npy", "--strategy", "replicas:2"]
-    facts = run(*argv, "--out", "plan.npz", "--json").json
-    assert says in facts["choice"]
-    assert ("replication" in facts) == replicated
-    check_plan_file(folder / "plan.npz")
-    with np.load(folder / "plan.npz", allow_pickle=False) as file:
-        assert ((file["edge_src"] == 2) | (file["edge_dst"] == 2)).any() != replicated
-    assert ("are for the copies" in run(*argv).out) == replicated
-    if replicated:
-        assert "no class of rank 0 goes to exactly 2" in run(*argv, "--explain", "0>2").err
 
 
 def aggregate(folder):

@@ -17,7 +17,6 @@ import dgcl
 import dgcl.nn
 from dgcl.aggregation.operation import Operation
 from tests.dgcl.awkward import CASES
-from tests.dgcl.replication.machines import machines
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -202,32 +201,3 @@ def test_training_follows_evaluation_in_inference_mode(layer, edges):
     initial(layer)  # here, and not in two threads that seed torch
     for after, without in dgcl.launch(evaluate_first, 2, layer, edges):
         assert after.equal(without)
-
-
-def on_replicas() -> tuple[bool, Tensor]:
-    case = CASE_BY_NAME["self-loops"]
-    comm = dgcl.build_comm_info(
-        case.graph,
-        machines([0, 0, 1, 1], 0.001),
-        part=case.part(4),
-        strategy="replicas:2",
-    )
-    model = nn.ModuleList(OURS["gcn"](*pair) for pair in itertools.pairwise(WIDTHS)).double()
-    model.load_state_dict(initial("gcn"))
-    with torch.no_grad():
-        logits = model[1](torch.relu(model[0](comm.dispatch_features(features(case.num_nodes)))))
-    return comm.num_core < comm.num_owned, comm.collect(logits, None)
-
-
-def test_self_loops_of_replicas_are_those_of_their_vertices():
-    """A replica of the last hop has none of its edges on its rank, and self loops count in its degree."""
-    case = CASE_BY_NAME["self-loops"]
-    model = nn.ModuleList(THEIRS["gcn"](*pair) for pair in itertools.pairwise(WIDTHS)).double()
-    model.load_state_dict(initial("gcn"))
-    edges = torch.from_numpy(case.edges)
-    with torch.no_grad():
-        wanted = model[1](torch.relu(model[0](features(case.num_nodes), edges)), edges)
-    found = dgcl.launch(on_replicas, 4)
-    assert any(replicated for replicated, _ in found)
-    for _, logits in found:
-        torch.testing.assert_close(logits, wanted, rtol=EXACT, atol=EXACT)

@@ -380,12 +380,10 @@ def test_options_are_part_of_the_key_by_name():
     assert set(key()["options"]) == {field.name for field in dataclasses.fields(PlanOptions)}
 
 
-@pytest.mark.parametrize(
-    "folder", ["graph", "partition", "planner", "program", "relation", "replication", "topology"]
-)
+@pytest.mark.parametrize("folder", ["graph", "partition", "planner", "program", "relation", "topology"])
 def test_an_edited_folder_changes_the_key(folder: str, tmp_path, monkeypatch):
     """Whatever decides what an entry holds: its sources in a package that is a copy of ours."""
-    for name in ("graph", "partition", "planner", "program", "relation", "replication", "topology"):
+    for name in ("graph", "partition", "planner", "program", "relation", "topology"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "module.py").write_text("first = 1\n")
     (tmp_path / "prepare").mkdir()

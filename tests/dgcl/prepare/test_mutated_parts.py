@@ -52,12 +52,12 @@ def write(folder: Path, whole: Path, inputs: list[RankInputs], random: np.random
     shutil.copytree(whole, folder)
     mine = inputs[int(random.integers(len(inputs)))]
     arrays = part_files._arrays(mine)
-    name = str(random.choice([*arrays, "num_replicas", "sizes"]))
+    name = str(random.choice([*arrays, "sizes"]))
     if name in arrays:
         arrays[name] = mutated(arrays[name], random)
     else:
         number = int(random.choice(np.array(WILD, object)))
-        mine = dataclasses.replace(mine, **{name: number if name == "num_replicas" else (number, number)})
+        mine = dataclasses.replace(mine, sizes=(number, number))
     signs = [part_files._sign(each.plan) for each in mine.exchanges]
     part_path(folder, mine.rank).unlink()
     part_files._write(part_path(folder, mine.rank), part_files._pieces(mine, arrays, "token", signs))

@@ -45,7 +45,7 @@ def test_on_threads(name, world_size):
 )
 @named("options", {
     "tail": {"strategy": "tail"}, "cover": {"strategy": "cover"}, "windows": {"strategy": "windows:2"},
-    "replicas": {"strategy": "replicas:1"}, "grid": {"strategy": "grid:1,4,1"},
+    "grid": {"strategy": "grid:1,4,1"},
     "ranks without vertices": {"part": torch.arange(90) // 50 * 3},
 })  # fmt: skip
 def test_strategies(name, options):

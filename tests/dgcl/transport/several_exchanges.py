@@ -41,7 +41,7 @@ def _integers(shape: tuple[int, ...], seed: int) -> Tensor:
 def _dense_fold(comm: Communicator, name: str, rows: Tensor) -> Tensor:
     """What a fold must give here, added up densely; collective."""
     total = torch.zeros(comm.num_nodes, *rows.shape[1:], dtype=rows.dtype)
-    for ids, theirs in comm.control.exchange((comm.layouts[name].global_ids("local"), rows.detach().clone())):
+    for ids, theirs in comm.control.exchange((comm.layouts[name].local_ids, rows.detach().clone())):
         total.index_add_(0, torch.from_numpy(ids), theirs)
     return total[torch.from_numpy(comm.layouts[name].owned_ids)]
 
@@ -58,7 +58,7 @@ def check_verbs(comm: Communicator, names: list[str], rounds: int = 3) -> list[s
         whole = _integers((comm.num_nodes, 3 + turn), turn)
         for name in names:
             layout = comm.layouts[name]
-            local, owned = (torch.from_numpy(layout.global_ids(kind)) for kind in ("local", "owned"))
+            local, owned = map(torch.from_numpy, (layout.local_ids, layout.owned_ids))
             x = whole[owned].requires_grad_()
             out = comm.expand(x, exchange=name)
             hold(same_bits(out.detach(), whole[local]), f"expand of {name}")
