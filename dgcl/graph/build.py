@@ -1,8 +1,7 @@
 """From edge lists and CSR arrays to the CSR of in-edges, checking every id on the way.
 
 Memory at the peak, for E edges of N vertices: the result (4 E + 8 N bytes, and 8 E for edge ids unless the
-edges came grouped by destination), and a scratch copy of the densest 1/256 of the vertices' edges. CSR of
-out-neighbours takes 4 E more, for sources.
+edges came grouped by destination), and 8 N for places. CSR of out-neighbours takes 4 E more, for sources.
 """
 
 from typing import Any
@@ -47,10 +46,7 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
     if ascending:
         return Graph(num_nodes, indptr, src.astype(index_dtype(num_nodes), copy=False))
     indices, edge_ids = np.empty(len(src), index_dtype(num_nodes)), np.empty(len(src), np.int64)
-    bits = csr_kernels.bucket_bits(num_nodes)
-    csr_kernels.scatter_edges(dst, bits, indptr[: -1 : 1 << bits].copy(), edge_ids)
-    del dst
-    csr_kernels.sort_buckets(indptr, bits, src, indices, edge_ids)
+    csr_kernels.group_edges(indptr, dst, src, indices, edge_ids)
     return Graph(num_nodes, indptr, indices, edge_ids)
 
 

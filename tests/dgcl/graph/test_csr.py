@@ -59,9 +59,8 @@ def test_csr_of_in_neighbours_is_taken_as_it_is(drawn: tuple[int, np.ndarray]):
     assert in_edges(graph) == expected_in_edges(num_nodes, edges)
 
 
-@pytest.mark.parametrize("num_nodes", [4095, 4096, 4097, 70_000, 2_000_000])
-def test_many_buckets(num_nodes: int):
-    """Vertices at the edges of buckets, and a hub that fills one."""
+@pytest.mark.parametrize("num_nodes", [4096, 2_000_000])
+def test_many_edges_and_a_hub(num_nodes: int):
     rng = np.random.default_rng(num_nodes)
     edges = rng.integers(0, num_nodes, (2, 100_000))
     edges[1, ::5] = num_nodes - 1
