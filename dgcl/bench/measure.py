@@ -19,7 +19,7 @@ from dgcl.bench.lanes import CopyLane, ExchangeLane, Rows
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.prediction import predict
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
-from dgcl.bench.transports import HaloCalls, Measured, calls_of
+from dgcl.bench.transports import Baseline, HaloCalls, calls_of
 from dgcl.bench.turns import DEVICE, WALL, Lane, combine, take_turns
 from dgcl.planner import PlanOptions
 from dgcl.ranks.context import context
@@ -37,7 +37,7 @@ _COPIES = "copies of {} rows"
 
 #: Ways to call "auto", or an all-to-all, that are measured beside the methods that build_comm_info knows: halo
 #: rows alone.
-CALLS: Mapping[str, tuple[str, Callable[[Communicator], Measured]]] = MappingProxyType(
+CALLS: Mapping[str, tuple[str, Callable[[Communicator], Baseline]]] = MappingProxyType(
     {
         "halo": ("auto", HaloCalls),
         "gloo-halo": ("direct", lambda comm: AllToAll(comm, kept=True, halo_only=True)),
@@ -86,7 +86,7 @@ class _Candidate:
 
     method: str
     comm: Communicator
-    exchange: Measured
+    exchange: Baseline
     rows: Rows
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,35 +16,16 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
 
-class Measured(Protocol):
-    """A way to move rows between the ranks of a communicator, in its numbering: owned rows, then halo rows.
-
-    Both verbs are collective and see dense tensors that were checked before.
-
-    Attributes:
-        halo_only: Whether an expand returns halo rows alone, and a fold adds to the owned rows that it gets.
-    """
-
-    halo_only: bool
-
-    def expand(self, rows: Tensor) -> Tensor:
-        """``(num_owned, *F)`` to ``(num_local, *F)``."""
-
-    def fold(self, rows: Tensor) -> Tensor:
-        """``(num_local, *F)``, which is only read, to the sums ``(num_owned, *F)`` over all ranks."""
-
-    def poison(self) -> None:
-        """Overwrite all memory that a later call may hand out or read without having written it."""
-
-
 class Baseline(WholeCalls):
     """A transport that wraps another one, with its numbering and memory, and moves rows by it.
 
-    Baselines override ``expand`` and ``fold``, and what else they change.
+    Baselines override ``expand`` and ``fold``, and what else they change. Both verbs are collective and see dense
+    tensors that were checked before, in the communicator's numbering: owned rows, then halo rows.
 
     Attributes:
         comm: The communicator.
         planned: Its own transport, which executes its plans.
+        halo_only: Whether an expand returns halo rows alone, and a fold adds to the owned rows that it gets.
     """
 
     halo_only = False

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from dgcl.bench.barrier import Barrier
-from dgcl.bench.turns import DEVICE, WALL, combine, in_turns, take_turns
+from dgcl.bench.turns import DEVICE, WALL, Lane, combine, in_turns, take_turns
 from dgcl.program import Program
 from dgcl.program.exchange import HALO
 from dgcl.ranks.answers import from_rank_0
@@ -95,7 +95,7 @@ def time_all(
     return fastest
 
 
-class _HostLane:
+class _HostLane(Lane):
     """Expands in memory of the host, with rows that are in no cache."""
 
     clock, calls, own_seconds = WALL, 1, 0.0
@@ -115,16 +115,12 @@ class _HostLane:
         """One expand, without the copy of the rank's own rows."""
         self._transport.begin_expand(self._rows, wait=True)
 
-    def check(self) -> int:
-        """Nothing is checked."""
-        return 0
-
     def close(self) -> None:
         """Close the transport."""
         self._transport.close()
 
 
-class _DeviceLane:
+class _DeviceLane(Lane):
     """Expands between devices.
 
     Attributes:
@@ -150,10 +146,6 @@ class _DeviceLane:
         self._exchange.expand(self._rows)
         if self.clock is WALL:  # a device without events
             self._exchange.synchronize()
-
-    def check(self) -> int:
-        """Nothing is checked."""
-        return 0
 
     def close(self) -> None:
         """Close the exchange."""
