@@ -77,11 +77,11 @@ def _read_all(
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.namelist()
-            wanted: Mapping[str, ArraySpec | None] = specs or dict.fromkeys(
+            expected: Mapping[str, ArraySpec | None] = specs or dict.fromkeys(
                 name.removesuffix(".npy") for name in members
             )
-            _check_members(members, wanted, exact)
-            return {key: _read_member(archive, key, spec) for key, spec in wanted.items()}
+            _check_members(members, expected, exact)
+            return {key: _read_member(archive, key, spec) for key, spec in expected.items()}
     except zipfile.BadZipFile as error:
         reason = str(error)  # may quote all that the file holds
         reason = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
@@ -91,7 +91,7 @@ def _read_all(
 
 
 def _check_members(members: list[str], specs: Mapping[str, Any], exact: bool) -> None:
-    """Raise ValueError unless every wanted array is there once (and, if ``exact``, nothing else)."""
+    """Raise ValueError unless every expected array is there once (and, if ``exact``, nothing else)."""
     for key in specs:
         times = members.count(f"{key}.npy")
         if times > 1:
