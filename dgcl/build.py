@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from dgcl.advisor.auto import Advised
 from dgcl.advisor.model import Model
 from dgcl.advisor.spelling import Description
-from dgcl.grid.strategy import GridPlacement
 from dgcl.options import PartitionOptions, Settings, settle
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import compare_rows, load_share
@@ -128,7 +127,6 @@ def build_comm_info(
             balance=settings.partition.balance,
             cache=cache,
             strategy=layout,
-            block=layout.block if isinstance(layout, GridPlacement) else 1,
         )
 
     comm = connect(inputs, timeout, channel, opened, wire)

@@ -64,12 +64,11 @@ def prepare_inputs(
     balance: str = "vertices",
     cache: str | os.PathLike[str] | None = None,
     strategy: Strategy | None = None,
-    block: int = 1,
 ) -> list[RankInputs]:
     """Partition and plan; what each rank makes its share from.
 
     Arguments and errors as in :func:`dgcl.build_comm_info`; ``strategy`` decides what is exchanged. The default
-    exchanges halo rows. ``block`` consecutive ranks get vertices that are close to each other.
+    exchanges halo rows.
     """
     options, strategy = options or PlanOptions(), strategy or EdgePlacement()
     check_method(method)
@@ -106,7 +105,7 @@ def prepare_inputs(
                 method=partition,
                 seed=options.seed,
                 vertex_weights=weights,
-                block=block,
+                block=getattr(strategy, "block", 1),  # so many consecutive ranks get vertices that are close
             )
         steps.done("partition")
         problem = Problem(checked, owners, machine, method, options, source)
