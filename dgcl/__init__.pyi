@@ -27,12 +27,12 @@ from dgcl.errors import PeerLostError as PeerLostError
 from dgcl.frameworks.dispatch import dispatch as dispatch
 from dgcl.nn.inexact import check_model as check_model
 from dgcl.offload.offload import Offload as Offload
-from dgcl.options import EdgeOptions as EdgeOptions
 from dgcl.options import PartitionOptions as PartitionOptions
 from dgcl.planner import PlanOptions as PlanOptions
 from dgcl.ranks.launcher import launch as launch
 from dgcl.rows.convert import as_rows as as_rows
 from dgcl.rows.convert import local as local
 from dgcl.rows.rowwise import rowwise as rowwise
+from dgcl.workers.strategy import EdgePlacement as EdgePlacement
 
 __version__: str

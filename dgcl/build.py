@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dgcl.advisor.auto import Advised
 from dgcl.advisor.model import Model
 from dgcl.advisor.spelling import Description
-from dgcl.grid.grid import Grid
-from dgcl.grid.strategy import GridPlacement
-from dgcl.options import EdgeOptions, PartitionOptions, Settings, settle
+from dgcl.options import PartitionOptions, Settings, settle
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import compare_rows, load_share
 from dgcl.prepare.share import RankInputs, Share, share_of
@@ -40,9 +38,6 @@ if TYPE_CHECKING:
     from dgcl.transport.cuda.gpu import Device
 
 
-AnyCommunicator = TypeVar("AnyCommunicator", bound="Communicator")
-
-
 @set_up_call
 def build_comm_info(
     graph: Any = None,
@@ -51,13 +46,10 @@ def build_comm_info(
     part: Any = None,
     partition: str | PartitionOptions = "auto",
     method: str = "auto",
-    strategy: str | Description | None = None,
+    strategy: str | Description | Strategy = "halo",
     model: str | Model | torch.nn.Module | None = None,
     memory_limit: int | str | None = None,
-    edges: str | EdgeOptions = "head",
-    grid: str | tuple[int, int, int] | Grid | None = None,
     plan: PlanOptions | None = None,
-    seed: int | None = None,
     cache: str | os.PathLike[str] | None = None,
     timeout: float = 300.0,
     channel: str = "auto",
@@ -75,17 +67,17 @@ def build_comm_info(
         part: ``(N,)`` the owner of every vertex, instead of partitioning.
         partition: "auto", "metis", "kaminpar", "streaming", "random" or "range"; or :class:`dgcl.PartitionOptions`.
         method: The planner, see ``dgcl plan --help``.
-        strategy: What is exchanged: "halo" (the default), "tail", "cover", "cover:machine", "grid:R,K,S"; or
-            "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W" is "halo", summed in windows;
-            "in-place" and "offload:N" are built as "halo": they are called on the communicator.
+        strategy: What is exchanged, and so who sums which edge: "halo" (the owner of its head; layers get complete
+            neighbourhoods), "tail" (the owner of its tail), "cover" and "cover:machine" (whatever moves the fewest rows
+            between each pair of ranks, or machines), "grid:R,K,S" (:class:`dgcl.grid.grid.Grid`; or "grid:1.5d",
+            "grid:2d", "grid:3d"); or "auto", which does what :func:`dgcl.advise` says, and logs it. "windows:W" is
+            "halo", summed in windows; "in-place" and "offload:N" are built as "halo": they are called on the
+            communicator.
+            Or an object with settings of its own: :class:`dgcl.EdgePlacement`.
         model, memory_limit: For "auto": the layers, as "gcn:602,256,41", or your module; and bytes of a rank's device,
             or like "14GB".
-        edges, grid: Other ways to write a strategy, one at a time. Who sums which edge: "head", "tail",
-            "cover", or :class:`dgcl.EdgeOptions`; with any but "head" aggregations go through
-            :meth:`Communicator.aggregator`. (parts, depth, slices): slices of rows are summed where
-            :class:`dgcl.grid.grid.Grid` says; or "1d", "1.5d", "2d", "3d"; ``part`` names ranks, as without.
-        plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at).
-        seed: For the partition and the planner; None: that of ``plan``.
+        plan: Options of planning: :class:`dgcl.PlanOptions` (bytes of a row, seconds, the gap to stop at); its seed is
+            that of the partition, too.
         cache: A folder of rank 0 where partition and plan are kept for the next job that asks for the same
             (:mod:`dgcl.prepare.cache`). An entry that is damaged, or cannot be written, is a warning, no more.
         timeout: Seconds that a rank waits for another inside a call before it gives up.
@@ -107,14 +99,13 @@ def build_comm_info(
         OSError: The graph's file is missing or cannot be read; raised on every rank.
         CommError: The ranks share no memory, or one of them is gone.
     """
-    from dgcl.communicator import Communicator
     from dgcl.ranks.context import context
 
     control = context.require_control()
     control.limit_waits(timeout)
     settings = _settled(
-        control.world_size, timeout, wire, plan=plan, partition=partition, seed=seed, strategy=strategy,
-        edges=edges, grid=grid, model=model, memory_limit=memory_limit,
+        control.world_size, timeout, wire, plan=plan, partition=partition, strategy=strategy, model=model,
+        memory_limit=memory_limit,
     )  # fmt: skip
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else opened.name)
@@ -133,20 +124,18 @@ def build_comm_info(
             partition=settings.partition.method,
             method=method,
             options=settings.plan,
-            place=settings.partition.place,
             balance=settings.partition.balance,
             cache=cache,
             strategy=layout,
-            block=layout.block if isinstance(layout, GridPlacement) else 1,
         )
 
-    comm = connect(inputs, Communicator, timeout, channel, opened, wire)
+    comm = connect(inputs, timeout, channel, opened, wire)
     assert isinstance(settings, Settings)
-    chosen = settings.described
+    windows = settings.windows
     if isinstance(layout, Advised):
-        (chosen,) = control.exchange(layout.chosen)[0]
-    if chosen.name == "windows":
-        comm.windows = comm.aggregator(windows=chosen.argument).windows
+        (windows,) = control.exchange([each.windows for each in layout.chosen])[0]
+    if windows is not None:
+        comm.windows = comm.aggregator(windows=windows).windows
     return comm
 
 
@@ -179,7 +168,7 @@ def _agreed(control: Control, settings: Settings | Exception) -> Strategy:
             raise type(theirs)(*theirs.args)  # ranks that are threads must not share one, and its traceback
     first: Settings = reports[0]
     for rank, theirs in enumerate(reports):
-        if (theirs.strategy, theirs.described) != (first.strategy, first.described):
+        if (theirs.strategy, theirs.windows) != (first.strategy, first.windows):
             raise ValueError(
                 f"strategy must be the same on every rank: rank 0 asks for {first.spelling}, rank {rank} for"
                 f" {theirs.spelling}"
@@ -191,7 +180,6 @@ def _agreed(control: Control, settings: Settings | Exception) -> Strategy:
 def load_comm_info(
     parts: str | os.PathLike[str],
     *,
-    grid: str | tuple[int, int, int] | None = None,
     timeout: float = 300.0,
     channel: str = "auto",
     device: str | torch.device = "cpu",
@@ -204,7 +192,6 @@ def load_comm_info(
 
     Args:
         parts: The folder.
-        grid: The grid that the parts must be of; None: whichever they are of.
         timeout, channel, device, wire: As in :func:`dgcl.build_comm_info`.
 
     Returns:
@@ -224,7 +211,7 @@ def load_comm_info(
     share, token, inputs = None, "", None
     try:
         check_calls(timeout, wire)
-        share, (token, inputs) = load_share(parts, control.rank, control.world_size, grid)
+        share, (token, inputs) = load_share(parts, control.rank, control.world_size)
     except OSError as error:
         problem = ValueError(f"parts: {error.filename or parts} cannot be read: {error.strerror or error}")
     except Exception as error:  # every rank must hear of it, whatever it is
@@ -237,54 +224,51 @@ def load_comm_info(
     assert inputs is not None
     compare_rows(control, inputs)
     del inputs
-    from dgcl.communicator import Communicator
-
-    return connect_shares(share, Communicator, timeout, channel, opened, wire)
+    return connect_shares(share, timeout, channel, opened, wire)
 
 
 @set_up_call
 def connect(
     inputs: Callable[[], Sequence[RankInputs]],
-    kind: type[AnyCommunicator],
     timeout: float,
     channel: str = "auto",
     device: Device | None = None,
     wire: torch.dtype | None = None,
-) -> AnyCommunicator:
+) -> Communicator:
     """Let rank 0 hand out what each rank makes its share from, and connect the ranks. Collective.
 
     Args:
         inputs: Called on rank 0 alone; what it raises is raised on every rank.
-        kind: The class of communicator to make.
-        timeout, channel, wire: As in :func:`build_comm_info`.
-        device: This rank's, opened.
-
-    Returns:
-        This rank's communicator, the current one from now on.
+        timeout, channel, device, wire: As of :func:`connect_shares`.
     """
     from dgcl.ranks.context import context
 
-    control = context.require_control()
+    control, problem = context.require_control(), None
     mine = from_rank_0(control, inputs, kernels.prepare)
-    problem = None
     try:
         share = share_of(mine)
     except Exception as error:  # every rank must hear of it, whatever it is
         problem = error
     agree(control, problem)
-    return connect_shares(share, kind, timeout, channel, device, wire)
+    return connect_shares(share, timeout, channel, device, wire)
 
 
 @set_up_call
 def connect_shares(
     share: Share,
-    kind: type[AnyCommunicator],
     timeout: float,
     channel: str,
     device: Device | None,
     wire: torch.dtype | None = None,
-) -> AnyCommunicator:
-    """Connect ranks that have their shares already. Collective; as :func:`connect`."""
+) -> Communicator:
+    """Connect ranks that have their shares: this rank's communicator, the current one from now on. Collective.
+
+    Args:
+        share: This rank's.
+        timeout, channel, wire: As in :func:`build_comm_info`.
+        device: This rank's, opened.
+    """
+    from dgcl.communicator import Communicator
     from dgcl.ranks.context import add_communicator, context
     from dgcl.transport.connect import connect_transport
 
@@ -297,7 +281,7 @@ def connect_shares(
     programs = {exchange.name: exchange.program for exchange in share.exchanges}
     transport = connect_transport(programs, control, timeout, channel, device)
     control.limit = timeout
-    comm = kind(
+    comm = Communicator(
         share.exchanges,
         share.local,
         share.sizes,

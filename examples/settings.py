@@ -18,7 +18,9 @@ def parse_arguments(about: str | None) -> argparse.Namespace:
     parser.add_argument("--graph", help="npz, edge list or Matrix Market file (default: a synthetic graph)")
     parser.add_argument("--model", choices=MODELS, default="gcn")
     parser.add_argument("--layers-from", choices=["dgl", "torch"], default="torch", help="whose layers")
-    parser.add_argument("--strategy", help="what ranks exchange: cover, tail, .. (default: halo rows)")
+    parser.add_argument(
+        "--strategy", default="halo", help="what ranks exchange: cover, tail, .. (default: halo rows)"
+    )
     parser.add_argument("--method", choices=dgcl.bench.METHODS, default="auto", help="what moves the rows")
     parser.add_argument("--topology", default="auto", help="a preset or a JSON file (default: found out)")
     parser.add_argument("--layers", type=int, default=2)
@@ -41,5 +43,11 @@ def parse_arguments(about: str | None) -> argparse.Namespace:
 
 def build(graph: object, args: argparse.Namespace) -> dgcl.Communicator:
     """The communicator: a planner's, or one whose rows a baseline moves."""
-    options = {"topology": args.topology, "method": args.method, "seed": args.seed}
-    return dgcl.bench.build_comm_info(graph, strategy=args.strategy, cache=args.cache, **options)
+    return dgcl.bench.build_comm_info(
+        graph,
+        args.topology,
+        method=args.method,
+        strategy=args.strategy,
+        plan=dgcl.PlanOptions(seed=args.seed),
+        cache=args.cache,
+    )

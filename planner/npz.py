@@ -53,13 +53,13 @@ class ArraySpec:
 
 
 def read_npz(
-    path: str | os.PathLike[str], specs: Mapping[str, ArraySpec], *, what: str, exact: bool = False
+    path: str | os.PathLike[str], specs: Mapping[str, ArraySpec] | None, *, what: str, exact: bool = False
 ) -> dict[str, npt.NDArray[Any]]:
     """Read the arrays named in ``specs`` from an npz file, without pickle.
 
     Args:
         path: the file.
-        specs: the arrays that must be there, with their dtype and number of dimensions.
+        specs: the arrays that must be there, with their dtype and number of dimensions; None: all that are there.
         what: what the file should be ("plan", "relation"), for messages.
         exact: refuse arrays that ``specs`` does not name.
 
@@ -68,18 +68,20 @@ def read_npz(
         OSError: The file cannot be opened.
     """
     with open_file(check_path(path, "path")) as file:
-        return read_open_npz(file, os.fspath(path), specs, what=what, exact=exact)
+        return _read_all(file, os.fspath(path), specs, what, exact)
 
 
-def read_open_npz(
-    file: IO[bytes], name: str, specs: Mapping[str, ArraySpec], *, what: str, exact: bool
+def _read_all(
+    file: IO[bytes], name: str, specs: Mapping[str, ArraySpec] | None, what: str, exact: bool
 ) -> dict[str, npt.NDArray[Any]]:
-    """:func:`read_npz` of a file that is open already; ``name`` is for messages."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.namelist()
-            _check_members(members, specs, exact)
-            return {key: _read_member(archive, key, spec) for key, spec in specs.items()}
+            expected: Mapping[str, ArraySpec | None] = specs or dict.fromkeys(
+                name.removesuffix(".npy") for name in members
+            )
+            _check_members(members, expected, exact)
+            return {key: _read_member(archive, key, spec) for key, spec in expected.items()}
     except zipfile.BadZipFile as error:
         reason = str(error)  # may quote all that the file holds
         reason = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
@@ -88,8 +90,8 @@ def read_open_npz(
         raise ValueError(f"{name}: not a valid {what} file: {error or type(error).__name__}") from None
 
 
-def _check_members(members: list[str], specs: Mapping[str, ArraySpec], exact: bool) -> None:
-    """Raise ValueError unless every wanted array is there once (and, if ``exact``, nothing else)."""
+def _check_members(members: list[str], specs: Mapping[str, Any], exact: bool) -> None:
+    """Raise ValueError unless every expected array is there once (and, if ``exact``, nothing else)."""
     for key in specs:
         times = members.count(f"{key}.npy")
         if times > 1:
@@ -103,16 +105,16 @@ def _check_members(members: list[str], specs: Mapping[str, ArraySpec], exact: bo
             raise ValueError(f"unknown entry {unknown[0]!r}; expected the arrays {', '.join(specs)}")
 
 
-def _read_member(archive: zipfile.ZipFile, key: str, spec: ArraySpec) -> npt.NDArray[Any]:
+def _read_member(archive: zipfile.ZipFile, key: str, spec: ArraySpec | None) -> npt.NDArray[Any]:
     """Read one array, after checking its header against ``spec`` and against the bytes present."""
     info = archive.getinfo(f"{key}.npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # what numpy writes
         raise ValueError(f"array {key!r} is compressed by method {info.compress_type}, not by deflate")
     with archive.open(info) as member:
         dtype, fortran, shape = _read_header(member, key)
-        if not spec.accepts(dtype):
+        if spec is not None and not spec.accepts(dtype):
             raise ValueError(f"array {key!r} must have dtype {spec.dtype} (got {dtype.str})")
-        if len(shape) != spec.ndim:
+        if spec is not None and len(shape) != spec.ndim:
             raise ValueError(f"array {key!r} must have {spec.ndim} dimension(s) (got shape {shape})")
         need = math.prod(shape, start=dtype.itemsize)
         have = info.file_size - member.tell()

@@ -142,10 +142,7 @@ def _screen(advice: Advice) -> str:
     first, *lines = table(header, cells, range(2)).splitlines()
     text = [*_heading(advice), "", *textwrap.wrap(summary, _WIDTH), "", first]
     for row, line in zip(rows, lines[-len(rows) :], strict=True):
-        here = f"; measured here: {seconds(row.measured)}, predicted {seconds(row.seconds.total)}" * bool(
-            row.measured
-        )
-        why = textwrap.wrap(row.why + here, _WIDTH - 6) + [f"-> {row.line}"] * bool(row.line)
+        why = textwrap.wrap(row.why, _WIDTH - 6) + [f"-> {row.line}"] * bool(row.line)
         text += [line, *(f"      {each}" for each in why)]
     verdict = advice.ways_out() if rows[0].refused else f"{rows[0].strategy} is chosen. {_alone(advice)}"
     for paragraph in (verdict, _LEFT_OUT):

@@ -14,8 +14,8 @@ from dgcl.partition import partition_graph
 from dgcl.partition.check import check_part
 from dgcl.planner.reading.render import size
 from dgcl.planner.synthetic import GraphShape
-from dgcl.prepare.sizes import as_bytes
 from dgcl.topology import Topology, resolve_topology
+from dgcl.topology.sizes import as_bytes
 
 if TYPE_CHECKING:
     from torch.nn import Module

@@ -25,7 +25,6 @@ class Row:
         bound_seconds: Of an epoch; no plan of its exchanges beats it.
         device_bytes: Of each rank, by name.
         host_bytes: Of all ranks.
-        measured: Seconds of an epoch on this host; 0.0: not measured.
     """
 
     strategy: Description
@@ -42,7 +41,6 @@ class Row:
     bound_seconds: float = 0.0
     device_bytes: dict[str, list[int]] = field(default_factory=dict)
     host_bytes: int = 0
-    measured: float = 0.0
 
     @property
     def seconds(self) -> Seconds:

@@ -39,6 +39,11 @@ class Description:
         return self.name if self.argument is None else f"{self.name}:{self.argument}"
 
     @property
+    def windows(self) -> int | None:
+        """Those of "windows:W"; None with another strategy."""
+        return self.argument if self.name == "windows" else None
+
+    @property
     def line(self) -> str:
         """The code that asks for it: a call of ``build_comm_info``, or what is called on its communicator."""
         return _KINDS[self.name].line.format(self.spec, self.argument)

@@ -191,8 +191,8 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
         )
     if comm.was_rewired and comm.edges != "head":
         raise ValueError(
-            f"reduce={reduce!r} with edges={comm.edges!r} goes with a graph that stays, as each rewire would leave the"
-            " exchange of contributions behind; build a new communicator"
+            f"reduce={reduce!r} with strategy={comm.edges!r} goes with a graph that stays, as each rewire would leave"
+            " the exchange of contributions behind; build a new communicator"
         )
     if comm.device.type == "cpu":
         segments.prepare()

@@ -170,7 +170,7 @@ class GridRows(Handle):
         """
         if self.edges == "head":
             return
-        here, instead = f"edges={self.edges!r}", "with edges='head'"
+        here, instead = f"strategy={self.edges!r}", "with strategy='halo'"
         if self.edges == "grid":
             here, instead = f"grid ({self.grid})", "without a grid"
         slices = ""

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dgcl.bench import patterns
-from dgcl.bench.transports import Measured
+from dgcl.bench.transports import Baseline
+from dgcl.bench.turns import Lane
 from dgcl.transport.steps import EXPAND
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Rows:
         )
 
 
-class ExchangeLane:
+class ExchangeLane(Lane):
     """Calls of one verb whose rows encode vertex, column and call.
 
     Args:
@@ -46,7 +47,7 @@ class ExchangeLane:
     def __init__(
         self,
         comm: Communicator,
-        exchange: Measured,
+        exchange: Baseline,
         rows: Rows,
         verb: int,
         shape: tuple[int, int],
@@ -63,7 +64,6 @@ class ExchangeLane:
         """Fill the inputs, and poison what outputs may be written to."""
         self._first, self._results = first, []
         for call, rows in enumerate(self._inputs[:calls], first):
-            rows.requires_grad_(False)
             if self._verb == EXPAND:
                 patterns.fill_expand(rows, self._rows.owned, call)
             else:
@@ -90,7 +90,7 @@ class ExchangeLane:
         return wrong
 
 
-class CopyLane:
+class CopyLane(Lane):
     """Plain copies of ``num_bytes`` in one piece: a speed limit for exchanges that write as many. Both verbs do.
 
     Each of the ``calls`` of a sample has memory of its own, as the results of exchanges have.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from dgcl.bench.barrier import Barrier
@@ -18,7 +19,7 @@ from dgcl.bench.lanes import CopyLane, ExchangeLane, Rows
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.prediction import predict
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
-from dgcl.bench.transports import HaloCalls, Measured, OperatorCalls, calls_of
+from dgcl.bench.transports import Baseline, HaloCalls, calls_of
 from dgcl.bench.turns import DEVICE, WALL, Lane, combine, take_turns
 from dgcl.planner import PlanOptions
 from dgcl.ranks.context import context
@@ -34,11 +35,10 @@ MAX_CALLS = 100  # of a sample
 MIN_SAMPLES = 5  # so that a median means something
 _COPIES = "copies of {} rows"
 
-#: Ways to call "auto", or an all-to-all, that are measured beside the methods that build_comm_info knows: as models
-#: call it, and halo rows alone.
-CALLS: Mapping[str, tuple[str, Callable[[Communicator], Measured]]] = MappingProxyType(
+#: Ways to call "auto", or an all-to-all, that are measured beside the methods that build_comm_info knows: halo
+#: rows alone.
+CALLS: Mapping[str, tuple[str, Callable[[Communicator], Baseline]]] = MappingProxyType(
     {
-        "operator": ("auto", OperatorCalls),
         "halo": ("auto", HaloCalls),
         "gloo-halo": ("direct", lambda comm: AllToAll(comm, kept=True, halo_only=True)),
     }
@@ -69,12 +69,12 @@ def measure(
     with closing(Barrier(control, settings.timeout)) as barrier:
         for case in cases:
             with ExitStack() as opened:
-                world = _open(case, settings, control, opened)
+                name, candidates = _open(case, settings, control, opened)
                 if not ranks:
-                    ranks = control.exchange(_describe(world.candidates[0].comm))
+                    ranks = control.exchange(_describe(candidates[0].comm))
                     if control.rank == 0:
                         emit(ranks)
-                for line in _measure_case(case, world, settings, control, barrier):
+                for line in _measure_case(case, name, candidates, settings, barrier):
                     lines.append(line)
                     emit(line)
     return Measurement(ranks, lines) if control.rank == 0 else None
@@ -82,52 +82,36 @@ def measure(
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A method that is compared with others.
-
-    Attributes:
-        method: Its name.
-        comm, exchange, rows: What it moves, and by what.
-        plan: None for a method that is no plan.
-        written, own: Rows that all ranks together write in a call, and those of them that are copied from their own.
-    """
+    """A method that is compared with others, and what it moves, and by what."""
 
     method: str
     comm: Communicator
-    exchange: Measured
+    exchange: Baseline
     rows: Rows
-    plan: Plan | None
-    written: int
-    own: int
+
+    @property
+    def written(self) -> int:
+        """Rows that all ranks together write in a call."""
+        return self.comm.plan.relation.deliveries + self.own
+
+    @property
+    def own(self) -> int:
+        """Those of them that are copied from their own."""
+        return 0 if self.exchange.halo_only else self.comm.num_nodes
 
 
-@dataclass(frozen=True)
-class _World:
-    """What is measured in one case.
-
-    Attributes:
-        name: Of the problem.
-        candidates: The methods.
-        halo, local: Rows delivered, and owned and halo rows, of all ranks together.
-        busiest: Rows delivered to the rank that gets most.
-    """
-
-    name: str
-    candidates: list[_Candidate]
-    halo: int
-    local: int
-    busiest: int
-
-
-def _open(case: Case, settings: Settings, control: Control, opened: ExitStack) -> _World:
-    """A communicator for each method. Collective."""
-    problem = case.problem() if control.rank == 0 else None
-
-    def build(method: str) -> Communicator:
+def _open(
+    case: Case, settings: Settings, control: Control, opened: ExitStack
+) -> tuple[str, list[_Candidate]]:
+    """The problem's name, and a communicator for each method. Collective."""
+    problem, candidates = case.problem() if control.rank == 0 else None, []
+    for method in settings.methods:
+        mover, call = CALLS.get(method, (method, calls_of))
         comm = build_comm_info(
             problem and problem.graph,
             settings.topology,
             part=problem and problem.part,
-            method=method,
+            method=mover,
             plan=PlanOptions(
                 row_bytes=max(case.widths) * DTYPES[settings.dtype].itemsize, seed=settings.seed
             ),
@@ -136,39 +120,23 @@ def _open(case: Case, settings: Settings, control: Control, opened: ExitStack) -
             channel=settings.channel,
         )
         opened.callback(comm.close)
-        return comm
-
-    candidates = [_candidate(method, build) for method in settings.methods]
-    counts = control.exchange((candidates[0].comm.num_halo, candidates[0].comm.num_local))
-    halo, local = (sum(column) for column in zip(*counts, strict=True))
-    name = control.broadcast(problem and problem.name)
-    return _World(name, candidates, halo, local, max(each for each, _ in counts))
-
-
-def _candidate(method: str, build: Callable[[str], Communicator]) -> _Candidate:
-    """A method with its communicator. Collective."""
-    mover, call = CALLS.get(method, (method, calls_of))
-    comm = build(mover)
-    exchange = call(comm)
-    counts = comm.control.exchange((comm.num_halo, comm.num_local))
-    halo, local = (sum(column) for column in zip(*counts, strict=True))
-    plan = None if isinstance(exchange, AllToAll) else comm.plan
-    own = 0 if exchange.halo_only else local - halo
-    return _Candidate(method, comm, exchange, Rows(comm), plan, halo + own, own)
+        candidates.append(_Candidate(method, comm, call(comm), Rows(comm)))
+    return control.broadcast(problem and problem.name), candidates
 
 
 def _measure_case(
-    case: Case, world: _World, settings: Settings, control: Control, barrier: Barrier
+    case: Case, name: str, candidates: list[_Candidate], settings: Settings, barrier: Barrier
 ) -> Iterator[Line]:
     """The lines of one case, on rank 0. Collective."""
-    dtype, comm = DTYPES[settings.dtype], world.candidates[0].comm
-    most = max(control.exchange(comm.num_local))
+    dtype, comm = DTYPES[settings.dtype], candidates[0].comm
+    control, relation = comm.control, comm.plan.relation
+    most, halo = max(control.exchange(comm.num_local)), relation.deliveries
     for width in case.widths:
         row_bytes = width * dtype.itemsize
         fit = SAMPLE_BYTES // max(most * row_bytes, 1)
         calls = max(1, min(fit, -(-settings.iterations // MIN_SAMPLES), MAX_CALLS))
         lanes: dict[str, Lane] = {}
-        for each in world.candidates:
+        for each in candidates:
             for verb in (EXPAND, FOLD):
                 lane = ExchangeLane(each.comm, each.exchange, each.rows, verb, (width, calls), dtype)
                 lanes[f"{each.method} {verb}"] = lane
@@ -182,19 +150,19 @@ def _measure_case(
             barrier=barrier,
             clock=DEVICE if comm.device.type == "cuda" else WALL,
         )
-        times = {name: combine(of_lane, control) for name, of_lane in samples.items()}
-        for each in world.candidates if control.rank == 0 else ():
-            model, bound = predict(each.plan, row_bytes)
+        times = {lane: combine(of_lane, control) for lane, of_lane in samples.items()}
+        for each in candidates if control.rank == 0 else ():
+            plan = None if isinstance(each.exchange, AllToAll) else each.comm.plan
+            model, bound = predict(plan, row_bytes)
             yield Line(
-                name=world.name,
-                fraction=case.fraction,
+                name=name,
                 method=each.method,
                 dtype=settings.dtype,
                 width=width,
-                halo_rows=world.halo,
-                local_rows=world.local,
-                size=case.size_factor * world.halo * row_bytes / control.world_size,
-                busiest=world.busiest * row_bytes,
+                halo_rows=halo,
+                local_rows=comm.num_nodes + halo,
+                size=case.size_factor * halo * row_bytes / control.world_size,
+                busiest=int(relation.pair_rows().sum(0).max()) * row_bytes,
                 own=each.own * row_bytes / control.world_size,
                 moved=each.written * row_bytes,
                 forward=times[f"{each.method} {EXPAND}"],
@@ -202,7 +170,7 @@ def _measure_case(
                 copy=times[_COPIES.format(each.written)],
                 model_seconds=model,
                 bound_seconds=bound,
-                stages=None if each.plan is None else each.plan.num_stages,
+                stages=None if plan is None else plan.num_stages,
                 messages=_num_messages(each.comm.plan),
             )
 
@@ -210,8 +178,7 @@ def _measure_case(
 def _num_messages(plan: Plan) -> int:
     """(stage, sender, receiver) of a plan, each once."""
     trees = plan.trees
-    columns = (trees.edge_stage.tolist(), trees.edge_src.tolist(), trees.edge_dst.tolist())
-    return len(set(zip(*columns, strict=True)))
+    return len(np.unique([trees.edge_stage, trees.edge_src, trees.edge_dst], axis=1).T)
 
 
 def _describe(comm: Communicator) -> RankInfo:

@@ -82,22 +82,6 @@ def from_pattern(pattern: str, world_size: int, rows: int) -> Problem:
     return from_relation(pattern, Relation.from_classes(world_size, classes))
 
 
-def take_fraction(problem: Problem, fraction: float, seed: int = 0) -> Problem:
-    """The problem in which only a fraction of the boundary vertices is sent, drawn at random.
-
-    The experiment behind the paper's Figure 10.
-    """
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction must lie in (0, 1] (got {fraction})")
-    boundary = problem.classes.items
-    chosen = np.zeros(problem.graph.num_nodes, bool)
-    order = np.random.default_rng(seed).permutation(len(boundary))
-    chosen[boundary[order[: round(fraction * len(boundary))]]] = True
-    edges = np.stack(problem.graph.edges())
-    graph = as_graph(edges[:, chosen[edges[0]]], problem.graph.num_nodes)
-    return Problem(f"{problem.name} x {fraction:g}", graph, problem.part, problem.world_size)
-
-
 def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
     """Write a problem, for the rank that is to load it."""
     graph = problem.graph

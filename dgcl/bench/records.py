@@ -49,17 +49,13 @@ class Case:
     Attributes:
         problem: Makes the problem; called on rank 0.
         widths: Elements of a row.
-        fraction: Of the boundary vertices that the problem sends.
         size_factor: ``size`` over what a rank receives: n/(n-1) for patterns of n ranks of which nccl-tests counts
             the rank's own block, too.
-        rows: That a rank receives, about: to tell how long the rest takes.
     """
 
     problem: Callable[[], Problem]
     widths: tuple[int, ...]
-    fraction: float = 1.0
     size_factor: float = 1.0
-    rows: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Line:
     """What was measured for one method and one width.
 
     Attributes:
-        name, fraction: Of the problem.
+        name: Of the problem.
         method: What exchanged.
         dtype, width: Elements of a row.
         halo_rows, local_rows: Rows delivered, and owned and halo rows, of all ranks together.
@@ -85,7 +81,6 @@ class Line:
     """
 
     name: str
-    fraction: float
     method: str
     dtype: str
     width: int

@@ -1,21 +1,22 @@
-"""Formats a measurement: lines and footer in the style of nccl-tests, JSON, and fitted lines.
+"""Formats a measurement: lines and footer in the style of nccl-tests, JSON, and two runs side by side.
 
 docs/bench.md derives every number.
 """
 
 import dataclasses
+import json
+import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from dgcl.bench.patterns import DTYPES
 from dgcl.bench.records import Line, RankInfo, Settings
 from dgcl.bench.turns import Timing
 from dgcl.topology.table import Column, Table
 
-SCHEMA = "dgcl-bench/2"
+SCHEMA = "dgcl-bench/3"
 VERBS = ("forward", "backward")
 PERCENTILES = {"min": 0.0, "p50": 50.0, "p95": 95.0, "max": 100.0}  # of the times of calls
 _NAMES = {"float32": "float", "float64": "double", "float16": "half"}  # as nccl-tests calls them
@@ -31,7 +32,7 @@ LEGEND = """\
 # %copy:  time of plain copies of all that is written, own rows included, in percent of the time
 # #wrong: elements that are not what they must be, over all calls and ranks"""
 BOUND_LEGEND = """\
-# %bound: lower bound of any plan in the model of the topology, in percent of the time"""
+# %model: time that the model of the topology predicts, in percent of the time; %bound: its lower bound of any plan"""
 
 
 def _table(settings: Settings) -> Table:
@@ -55,7 +56,9 @@ def _table(settings: Settings) -> Table:
         Column("%copy", ".1f", width=6),
         Column("#wrong", width=7),
     ]
-    return Table(*columns, *[Column("%bound", ".2f", width=7)] * settings.show_bound)
+    return Table(
+        *columns, *[Column(name, ".2f", width=7) for name in ("%model", "%bound") if settings.show_bound]
+    )
 
 
 def header(settings: Settings) -> str:
@@ -68,7 +71,7 @@ def header(settings: Settings) -> str:
 
 
 def row(line: Line, settings: Settings) -> str:
-    """Format a line for each verb, and with what fraction it sent."""
+    """Format a line for each verb."""
     table, text = _table(settings), []
     count, kind = line.size / DTYPES[line.dtype].itemsize, _NAMES.get(line.dtype, line.dtype)
     for verb in VERBS:
@@ -80,10 +83,9 @@ def row(line: Line, settings: Settings) -> str:
         values += [*rates, *shares] if timing.wrong == 0 else [None] * 5
         values.append(timing.wrong)
         if settings.show_bound:
-            bound = line.bound_seconds
-            values.append(None if bound is None else 100 * bound / timing.seconds)
-        fraction = f"  # {line.fraction:g} of the vertices" if line.fraction < 1 else ""
-        text.append(table.line(table.cells(values)) + fraction)
+            priced = line.model_seconds, line.bound_seconds
+            values += [None if each is None else 100 * each / timing.seconds for each in priced]
+        text.append(table.line(table.cells(values)))
     return "\n".join(text)
 
 
@@ -96,7 +98,7 @@ def short_size(num_bytes: float) -> str:
 
 
 def footer(lines: Sequence[Line]) -> str:
-    """The verdict, the averages, and for fractions the fitted lines."""
+    """The verdict and the averages."""
     wrong = total_wrong(lines)
     verdict = "OK" if wrong == 0 else "FAILED"
     text = [f"# Out of bounds values : {wrong} {verdict}"]
@@ -107,43 +109,12 @@ def footer(lines: Sequence[Line]) -> str:
         each = [statistics.fmean(line.busbw(getattr(line, verb)) for line in mine) for verb in VERBS]
         both = f"(forward {each[0]:.3f}, backward {each[1]:.3f})"
         text.append(f"# Avg bus bandwidth    : {statistics.fmean(each):.3f} GB/s {method} {both}")
-    text += [
-        f"# Measured over modelled: {fit['method']} {fit['verb']}: {fit['intercept'] * 1e6:.1f} us +"
-        f" {fit['slope']:.3f} x modelled, R^2 {fit['r_squared']:.4f} over {fit['points']} points"
-        for fit in fits(lines)
-    ]
     return "\n".join(text)
 
 
 def total_wrong(lines: Sequence[Line]) -> int:
     """Count the wrong elements of the whole run."""
     return sum(line.forward.wrong + line.backward.wrong + line.copy.wrong for line in lines)
-
-
-def fits(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Fit measured against modelled time for each planned method and verb (the paper's Figure 10).
-
-    Needs a run over fractions. The fit uses the median of the samples, so that one outlier does not change it.
-    """
-    fitted = []
-    for method in dict.fromkeys(line.method for line in lines):
-        mine = [line for line in lines if line.method == method and line.model_seconds is not None]
-        if len({line.fraction for line in mine}) < 3:
-            continue
-        modelled = np.array([line.model_seconds for line in mine])
-        for verb in VERBS:
-            line = fit_line(modelled, np.array([getattr(line, verb).median for line in mine]))
-            fitted.append({"method": method, "verb": verb, **line, "points": len(mine)})
-    return fitted
-
-
-def fit_line(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    """The least-squares line through points that are not all at one x, and the share of the variance it explains."""
-    slope, intercept = np.polyfit(x, y, 1)
-    spread = float(((y - y.mean()) ** 2).sum())
-    left = float(((y - slope * x - intercept) ** 2).sum())
-    share = 1 - left / spread if spread > 0 else 1.0
-    return {"slope": float(slope), "intercept": float(intercept), "r_squared": share}
 
 
 def to_json(
@@ -159,7 +130,6 @@ def to_json(
         "ranks": [dataclasses.asdict(rank) for rank in ranks],
         "lines": [_line_json(line) for line in lines],
         "wrong": wrong,
-        "fits": fits(lines),
     }
 
 
@@ -178,3 +148,35 @@ def _line_json(line: Line) -> dict[str, Any]:
             "message_rate": line.message_rate(timing) if sound else None,
         }
     return value
+
+
+def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the JSON of a run.
+
+    Raises:
+        ValueError: It is none.
+    """
+    run = json.loads(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(run, dict) or run.get("schema") != SCHEMA:
+        raise ValueError(f"must be what `dgcl bench --json-file` wrote, of schema {SCHEMA!r}")
+    return run
+
+
+def against(run: dict[str, Any], other: dict[str, Any]) -> Table:
+    """Compare the lines that two runs have in common: medians of both, and the other's over this one's."""
+    theirs = dict(_times(other))
+    micro = [Column(name, lambda seconds: f"{1e6 * seconds:.2f}", "us") for name in ("this", "other")]
+    columns = Column("size", ".0f", "B"), Column("method", left=True), Column("verb", left=True)
+    table = Table(*columns, *micro, Column("other / this", ".3f"))
+    for key, seconds in _times(run):
+        if key in theirs:
+            table.add(*key[:3], seconds, theirs[key], theirs[key] / seconds)
+    return table
+
+
+def _times(run: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], float]]:
+    """The median of each line and verb, by what it is of."""
+    for line in run["lines"]:
+        for verb in VERBS:
+            rest = (line[name] for name in ("name", "dtype", "width"))
+            yield (line["size"], line["method"], verb, *rest), line[verb]["median"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,35 +16,16 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
 
-class Measured(Protocol):
-    """A way to move rows between the ranks of a communicator, in its numbering: owned rows, then halo rows.
-
-    Both verbs are collective and see dense tensors that were checked before.
-
-    Attributes:
-        halo_only: Whether an expand returns halo rows alone, and a fold adds to the owned rows that it gets.
-    """
-
-    halo_only: bool
-
-    def expand(self, rows: Tensor) -> Tensor:
-        """``(num_owned, *F)`` to ``(num_local, *F)``."""
-
-    def fold(self, rows: Tensor) -> Tensor:
-        """``(num_local, *F)``, which is only read, to the sums ``(num_owned, *F)`` over all ranks."""
-
-    def poison(self) -> None:
-        """Overwrite all memory that a later call may hand out or read without having written it."""
-
-
 class Baseline(WholeCalls):
     """A transport that wraps another one, with its numbering and memory, and moves rows by it.
 
-    Baselines override ``expand`` and ``fold``, and what else they change.
+    Baselines override ``expand`` and ``fold``, and what else they change. Both verbs are collective and see dense
+    tensors that were checked before, in the communicator's numbering: owned rows, then halo rows.
 
     Attributes:
         comm: The communicator.
         planned: Its own transport, which executes its plans.
+        halo_only: Whether an expand returns halo rows alone, and a fold adds to the owned rows that it gets.
     """
 
     halo_only = False
@@ -90,21 +71,6 @@ def planned_transport(comm: Communicator) -> Transport:
 def calls_of(comm: Communicator) -> Baseline:
     """What moves the rows of a communicator, to be measured."""
     return comm.transport if isinstance(comm.transport, Baseline) else Baseline(comm)
-
-
-class OperatorCalls(Baseline):
-    """A communicator's plan called as models call it: by the differentiable operators.
-
-    Inputs need gradients. The time beyond :class:`Baseline` is the cost of autograd.
-    """
-
-    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """``graph_allgather``, recorded by autograd."""
-        return self.comm.expand(rows.requires_grad_()).detach()
-
-    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """The sum over ranks, recorded by autograd."""
-        return self.comm.fold(rows.requires_grad_()).detach()
 
 
 class HaloCalls(Baseline):

@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,35 +25,30 @@ if TYPE_CHECKING:
     from dgcl.ranks.control import Control
 
 
-class Lane(Protocol):
+class Lane:
     """A candidate; ``run`` alone is timed."""
 
     def prepare(self, first: int, calls: int) -> None:
-        """Make ready for the calls ``first`` to ``first + calls``."""
+        """Make ready for the calls ``first`` to ``first + calls``; by itself nothing."""
 
     def run(self, call: int) -> object:
         """Carry out one of them, the ``call``-th of those prepared for."""
+        raise NotImplementedError
 
     def check(self) -> int:
-        """Count what is wrong in the results since ``prepare``."""
+        """Count what is wrong in the results since ``prepare``; by itself nothing is checked."""
+        return 0
 
 
 @dataclass(frozen=True)
-class Function:
-    """A function without arguments as a lane whose results nobody checks."""
+class Function(Lane):
+    """A function without arguments as a lane."""
 
     function: Callable[[], object]
-
-    def prepare(self, first: int, calls: int) -> None:
-        """Nothing to prepare."""
 
     def run(self, call: int) -> object:
         """Call it."""
         return self.function()
-
-    def check(self) -> int:
-        """Nothing is checked."""
-        return 0
 
 
 @dataclass(frozen=True)

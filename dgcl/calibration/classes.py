@@ -15,6 +15,7 @@ from dgcl.planner.cost import GIGA, direction_loads, link_rows
 from dgcl.topology import Connection, Topology
 
 _DIGITS = 4
+_AS_SLOW = 0.999
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,29 +94,26 @@ class ClassModel:
         self._num_observations = len(observations)
         self._declared = np.array([[latency, bandwidth] for _, bandwidth, latency, _ in self._keys])
 
-    def _decisive(self, parameters: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The link (by its place in the tables) and the class that each stage waits for."""
+    def _times(self, parameters: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """What each link in use takes, and the class that decides it."""
         count = len(self._keys)
         times = self._loads * parameters[count:]
-        slowest = times.argmax(axis=1)
-        total = self._hops @ parameters[:count] + times[np.arange(len(times)), slowest]
-        ends = np.append(self._stage_first[1:], len(total))
-        links = np.array([a + total[a:b].argmax() for a, b in zip(self._stage_first, ends, strict=True)])
-        return links, slowest[links]
+        most = times.max(axis=1)
+        slowest = (times >= _AS_SLOW * most[:, None]).argmax(axis=1)  # of those that are as slow the first
+        return self._hops @ parameters[:count] + most, slowest
 
-    def design(self, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(observations, 2C): what an exchange takes is the product with the parameters, near these."""
-        count = len(self._keys)
-        links, deciding = self._decisive(parameters)
-        rows = np.concatenate([self._hops[links], np.zeros((len(links), count))], axis=1)
-        rows[np.arange(len(links)), count + deciding] = self._loads[links, deciding]
-        design = np.zeros((self._num_observations, 2 * count))
-        np.add.at(design, self._stage_observation, rows)
-        return design
+    def _deciding(self, parameters: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The class that each stage waits for."""
+        total, slowest = self._times(parameters)
+        ends = np.append(self._stage_first[1:], len(total))
+        links = [a + total[a:b].argmax() for a, b in zip(self._stage_first, ends, strict=True)]
+        return slowest[links]
 
     def predict(self, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds of each exchange."""
-        return np.maximum(self.design(parameters) @ parameters, 1e-12)
+        stages = np.maximum.reduceat(self._times(parameters)[0], self._stage_first)
+        seconds = np.bincount(self._stage_observation, stages, self._num_observations)
+        return np.maximum(seconds, 1e-12)
 
     def predict_as_it_is(self) -> NDArray[np.float64]:
         """Seconds of each exchange by the topology's own figures."""
@@ -127,14 +125,12 @@ class ClassModel:
         link_stage = np.searchsorted(self._stage_first, np.arange(len(self._loads)), side="right") - 1
         lasted = seconds[self._stage_observation[link_stage]]
         fastest = (self._loads / lasted[:, None]).max(axis=0, initial=0.0)
+        fastest *= np.where(
+            self._bearing, 1.0, 1.05
+        )  # of two that may be at fault, the one that routes begin with
         inverse = 1 / np.where(fastest > 0, fastest, self._declared[:, 1])
         latency = seconds.min() / max(1.0, self._hops.sum(axis=1).max(initial=0.0))
         return np.concatenate([np.full(len(self._keys), latency), inverse])
-
-    def least(self, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How small the next parameters may be: bandwidths grow to at most fourfold at once."""
-        count = len(self._keys)
-        return np.concatenate([np.zeros(count), parameters[count:] / 4])
 
     def topology_of(self, parameters: NDArray[np.float64]) -> Topology:
         """The topology with these parameters.
@@ -143,7 +139,7 @@ class ClassModel:
         which it decides nothing that was measured.
         """
         count = len(self._keys)
-        _, deciding = self._decisive(parameters)
+        deciding = self._deciding(parameters)
         fitted = 1 / parameters[count:]
         waits = (self._loads * parameters[count:]).max(axis=1)
         unseen = (self._loads / waits[:, None]).max(axis=0)  # GB/s from which on no transfer waits
@@ -160,7 +156,7 @@ class ClassModel:
 
     def describe(self, parameters: NDArray[np.float64], fitted: Topology) -> tuple[FittedClass, ...]:
         """The classes, as they stand in the fitted topology."""
-        _, deciding = self._decisive(parameters)
+        deciding = self._deciding(parameters)
         classes = []
         for index, (kind, _, _, duplex) in enumerate(self._keys):
             places = np.flatnonzero(self._connection_class == index).tolist()

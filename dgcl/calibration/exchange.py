@@ -5,7 +5,6 @@ belong to which class is shuffled, and as many rows as are sent stay: boundary v
 scattered, too, and rows that lie side by side are copied faster, in one piece.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,14 @@ from dgcl.topology import Topology
 _OWNED_FOR_EACH = 1.5  # rows that a rank has for each that it sends: between METIS parts and random ones
 
 
-@dataclass(frozen=True, eq=False)
-class Exchange:
-    """A compiled exchange, with what the cost model needs."""
-
-    programs: list[Program]
-    trees: Trees
-
-
-def exchange_of(experiment: Experiment, topology: Topology, row_bytes: int, seed: int = 0) -> Exchange:
-    """Compile an experiment for the devices of a topology."""
+def exchange_of(
+    experiment: Experiment, topology: Topology, row_bytes: int, seed: int = 0
+) -> tuple[list[Program], Trees]:
+    """The programs of an experiment for the devices of a topology, and its trees for the cost model."""
     relation, trees = plan_of(experiment.transfers, topology.num_devices)
     meta: dict[str, Any] = {"row_bytes": row_bytes, "method": "calibration"}
     plan = Plan(relation, trees, topology, meta)
-    return Exchange(compile_programs(plan, _items(relation, topology.num_devices, seed)), trees)
+    return compile_programs(plan, _items(relation, topology.num_devices, seed)), trees
 
 
 def plan_of(transfers: tuple[Transfer, ...], world_size: int) -> tuple[Relation, Trees]:

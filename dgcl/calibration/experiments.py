@@ -173,9 +173,3 @@ def _patterns(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
                 "pattern",
                 tuple(Transfer(k, s, d, rows) for k in range(stages) for s, d in ring),
             )
-    # Unequal loads: the slowest rank decides, not the mean.
-    for size in _PATTERN_SIZES[1:]:
-        transfers = tuple(
-            Transfer(0, s, d, _rows(size * (s + 1) // (count * most), row_bytes)) for s, d in pairs
-        )
-        yield Experiment(f"uneven, {transfers[-1].rows} rows at most", "pattern", transfers)

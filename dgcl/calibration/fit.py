@@ -1,11 +1,9 @@
 """Fits bandwidths and latencies to measured times, under the cost model of the planners.
 
 A stage lasts as long as its slowest link: the latency of its route, and the largest load / bandwidth along it
-(planner/cost.py). In the latencies and the *inverse* bandwidths this is a maximum of linear functions. So the
-fit alternates: given the parameters, each stage has one link and one connection that decide it; given these,
-times are linear in the parameters, and weighted least squares (of relative errors, no parameter negative)
-finds better ones. It stops when nothing changes, and keeps the best it has seen. Measurements that deviate far
-more than most are left out, and it begins again.
+(planner/cost.py). So relative errors are least where scipy's least squares find them, in the logarithms of latencies
+and of inverse bandwidths; errors far from most count less. Measurements that deviate far more than most are left
+out then, and it begins again.
 """
 
 from collections.abc import Sequence
@@ -17,7 +15,8 @@ from numpy.typing import NDArray
 from dgcl.calibration.classes import ClassModel, FittedClass, Observation
 from dgcl.topology import Topology
 
-_ROUNDS = 60
+_PULL = 1e-3
+_USUAL = 0.05  # relative error beyond which a measurement counts less
 _OUTLIER = 3.5  # deviations (of the median kind) beyond which a measurement is dropped
 _MOST_DROPPED = 0.15  # of all
 
@@ -54,16 +53,29 @@ def fit_topology(topology: Topology, observations: Sequence[Observation]) -> Fit
     """
     if len(observations) < 2:
         raise ValueError(f"observations must be at least 2 to fit anything (got {len(observations)})")
+    from scipy.optimize import least_squares
+
     model = ClassModel(topology, observations)
     seconds = np.array([observation.seconds for observation in observations])
     kept = np.ones(len(observations), bool)
-    parameters = _best(model, seconds, kept)
+    start = logarithms = np.log(model.start(seconds))
+
+    def wrong(logarithms: NDArray[np.float64], kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Relative errors; figures on which nothing depends stay where they began."""
+        errors = np.log(model.predict(np.exp(logarithms)) / seconds)[kept]
+        return np.append(errors, _PULL * (logarithms - start))
+
     for _ in range(2):
-        before = kept
-        kept = _kept(np.log(model.predict(parameters) / seconds), before)
-        if (kept == before).all():
-            break
-        parameters = _best(model, seconds, kept)
+        logarithms = least_squares(
+            wrong,
+            logarithms,
+            args=(kept,),
+            jac="3-point",  # a slope on one side of a kink leads nowhere
+            loss="soft_l1",
+            f_scale=_USUAL,
+        ).x
+        kept = _kept(np.log(model.predict(np.exp(logarithms)) / seconds), kept)
+    parameters = np.exp(logarithms)
     fitted = model.topology_of(parameters)
     predicted = ClassModel(fitted, observations).predict_as_it_is()
     errors = np.abs(predicted / seconds - 1)
@@ -87,28 +99,3 @@ def _kept(wrong: NDArray[np.float64], before: NDArray[np.bool_]) -> NDArray[np.b
         kept = np.ones(len(wrong), bool)
         kept[np.argsort(far)[len(wrong) - most :]] = False
     return kept
-
-
-def _best(model: ClassModel, seconds: NDArray[np.float64], kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Parameters of the least relative error over the kept observations."""
-    from scipy.optimize import nnls
-
-    parameters = model.start(seconds)
-    best, least = parameters, np.inf
-    for number in range(_ROUNDS):
-        error = float(np.mean(np.abs(np.log(model.predict(parameters) / seconds))[kept]))
-        if error < least:
-            best, least = parameters, error
-        design = model.design(parameters)[kept] / seconds[kept, None]
-        free = np.flatnonzero(design.any(axis=0))
-        fitted = parameters.copy()
-        scale = np.maximum(np.linalg.norm(design[:, free], axis=0), 1e-300)
-        fitted[free] = nnls(design[:, free] / scale, np.ones(len(design)))[0] / scale
-        # A bandwidth is never infinite: what no measurement needs stays near what it was.
-        fitted = np.maximum(fitted, model.least(parameters))
-        step = 1.0 if number < 10 else 0.5  # alternating between two answers, it settles between them
-        moved = (1 - step) * parameters + step * fitted
-        if np.allclose(moved, parameters, rtol=1e-6, atol=1e-15):
-            break
-        parameters = moved
-    return best

@@ -1,13 +1,20 @@
-"""One whole calibration: measure, fit, check, and report."""
+"""One whole calibration: measure a topology's links with this library's channels, fit its figures, and report."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dgcl.calibration.calibrate import Calibration, calibrate
-from dgcl.calibration.check import median_error
-from dgcl.calibration.effort import Effort
+import dgcl
+from dgcl.calibration.classes import Observation
+from dgcl.calibration.exchange import exchange_of
+from dgcl.calibration.experiments import Experiment, experiments
+from dgcl.calibration.fit import Fit, fit_topology
+from dgcl.calibration.timing import Effort, time_all
+from dgcl.planner import Trees
+from dgcl.program import Program
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.ranks.machines import find_topology, place_of_this_rank, places_of_ranks, several_machines
@@ -15,14 +22,36 @@ from dgcl.ranks.threads import available_cores
 from dgcl.topology import Topology
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.host import host_topology
+from dgcl.topology.latencies import without_latencies
 from dgcl.transport.cuda import open_devices
 
 if TYPE_CHECKING:
     from dgcl.transport.cuda.gpu import Device
 
+_log = logging.getLogger("dgcl")
+
 # Where the connections of a host are, is known; how fast they are, is what is measured. These figures only
 # tell the classes apart.
 _NOMINAL = CopyRates(one=10.0, all=11.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A fitted topology and everything that it was fitted to.
+
+    Attributes:
+        fit: The topology, its classes, and how well they explain what was measured.
+        experiments: What was sent.
+        seconds: What each took.
+        row_bytes: Bytes of a row.
+        device: Where the rows were.
+    """
+
+    fit: Fit
+    experiments: Sequence[Experiment]
+    seconds: Sequence[float]
+    row_bytes: int
+    device: str
 
 
 def host_structure(num_ranks: int) -> Topology:
@@ -31,18 +60,14 @@ def host_structure(num_ranks: int) -> Topology:
 
 
 def run_rank(
-    topology: Topology | None,
-    row_bytes: int,
-    num_checks: int,
-    effort: Effort,
-    device: str = "cpu",
+    topology: Topology | None, row_bytes: int, effort: Effort, device: str = "cpu"
 ) -> Calibration | None:
-    """What every rank of a calibration runs. Collective; the outcome is rank 0's.
+    """What every rank of a calibration runs: measure, and fit on rank 0. Collective; the outcome is rank 0's.
 
     Args:
-        topology: On rank 0; None: CPU ranks on this host, or what connects the GPUs, found out.
-        row_bytes: Bytes of a row.
-        num_checks: Plans to predict and time; 0: none.
+        topology: On rank 0, where the connections are; rank r is on device r. Its figures only say which connections
+            are alike; latencies say nothing. None: CPU ranks on this host, or what connects the GPUs, found out.
+        row_bytes: Bytes of a row. Narrower rows cost more for each byte: take what is typical of the model.
         effort: How long to measure.
         device: "cpu", or "cuda": rank r uses GPU r modulo their number, with the channels that communicators on GPUs
             have.
@@ -62,20 +87,38 @@ def run_rank(
             f"write the network into the file by hand"
         )
     opened = _open(control, device)
-    base = topology
     if control.broadcast(topology is None):
         if opened is None:
-            base = host_structure(control.world_size)
+            topology = host_structure(control.world_size)
         else:
-            base = find_topology(control, places_of_ranks(control, opened.name)).topology
-    return calibrate(
-        control,
-        base if control.rank == 0 else None,
-        row_bytes=row_bytes,
-        num_checks=num_checks,
-        effort=effort,
-        device=opened,
+            topology = find_topology(control, places_of_ranks(control, opened.name)).topology
+    plans: list[Experiment] = []
+    trees: list[Trees] = []
+
+    def prepare() -> list[list[Program]]:
+        assert base is not None, "rank 0 has the topology"
+        if base.num_devices != control.world_size:
+            raise ValueError(
+                f"topology must have a device for each of {control.world_size} ranks (got {base.num_devices})"
+            )
+        plans.extend(experiments(base, row_bytes))
+        exchanges = [exchange_of(plan, base, row_bytes, seed=n) for n, plan in enumerate(plans)]
+        trees.extend(each for _, each in exchanges)
+        return [programs for programs, _ in exchanges]
+
+    base = None if topology is None else without_latencies(topology)
+    seconds = time_all(control, prepare, row_bytes, effort, opened)
+    if control.rank != 0 or base is None:
+        return None
+    fit = fit_topology(
+        base,
+        [
+            Observation(plan.name, each, row_bytes, lasted)
+            for plan, each, lasted in zip(plans, trees, seconds, strict=True)
+        ],
     )
+    _log.info("calibrated %s: median residual %.1f%%", base.name, 100 * fit.residual)
+    return Calibration(fit, plans, seconds, row_bytes, device)
 
 
 def _open(control: Control, device: str) -> Device | None:
@@ -97,61 +140,48 @@ def run_on_host(
     topology: Topology | None,
     num_ranks: int,
     row_bytes: int,
-    num_checks: int,
     effort: Effort,
     ranks: Literal["threads", "processes"] = "processes",
     device: str = "cpu",
 ) -> Calibration:
     """Start ranks on this host and calibrate."""
-    import dgcl
-
-    args = topology, row_bytes, num_checks, effort, device
-    outcomes = dgcl.launch(run_rank, num_ranks, *args, ranks=ranks)
-    assert isinstance(outcomes[0], Calibration)
-    return outcomes[0]
+    outcome = dgcl.launch(run_rank, num_ranks, topology, row_bytes, effort, device, ranks=ranks)[0]
+    assert isinstance(outcome, Calibration)
+    return outcome
 
 
 def outcome_json(calibration: Calibration) -> dict[str, Any]:
     """Everything that was measured, as JSON values; seconds, bytes, GB/s."""
-    fit = calibration.fit
-    outcome: dict[str, Any] = {
+    fit, row_bytes = calibration.fit, calibration.row_bytes
+    measured: list[dict[str, Any]] = []
+    contention: list[
+        dict[str, Any]
+    ] = []  # what each sender gets that shares a connection (the paper's Table 3)
+    for one, seconds, predicted in zip(
+        calibration.experiments, calibration.seconds, fit.predicted.tolist(), strict=True
+    ):
+        sent = one.rows * row_bytes
+        measured.append(
+            {
+                "name": one.name, "topic": one.topic, "bytes": sent, "seconds": seconds, "predicted": predicted,
+                "dropped": one.name in fit.dropped,
+            }
+        )  # fmt: skip
+        if one.senders:
+            each = sent / one.senders / 1e9
+            contention.append(
+                {
+                    "shares": one.shares, "senders": one.senders, "each": each / seconds,
+                    "predicted_each": each / predicted,
+                }
+            )  # fmt: skip
+    return {
         "ranks": fit.topology.num_devices,
         "device": calibration.device,
         "cores": available_cores(),
-        "row_bytes": calibration.row_bytes,
+        "row_bytes": row_bytes,
         "median_residual": fit.residual,
         "classes": [asdict(one) for one in fit.classes],
-        "measured": [
-            {
-                "name": one.experiment.name,
-                "topic": one.experiment.topic,
-                "bytes": one.experiment.rows * calibration.row_bytes,
-                "seconds": one.seconds,
-                "predicted": one.predicted,
-                "dropped": one.dropped,
-            }
-            for one in calibration.measured
-        ],
-        "contention": contention(calibration),
+        "measured": measured,
+        "contention": contention,
     }
-    if calibration.checked:
-        outcome["median_error"] = median_error(calibration.checked)
-        outcome["checked"] = [asdict(one) for one in calibration.checked]
-    return outcome
-
-
-def contention(calibration: Calibration) -> list[dict[str, Any]]:
-    """What each sender gets where several share a connection (the paper's Table 3)."""
-    rows = []
-    for one in calibration.measured:
-        if one.experiment.senders:
-            sent = one.experiment.rows * calibration.row_bytes / one.experiment.senders
-            rows.append(
-                {
-                    "shares": one.experiment.shares,
-                    "senders": one.experiment.senders,
-                    "each": sent / one.seconds / 1e9,
-                    "predicted_each": sent / one.predicted / 1e9,
-                }
-            )
-    return rows

@@ -18,14 +18,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from dgcl.bench.barrier import Barrier
-from dgcl.bench.turns import DEVICE, WALL, combine, in_turns, take_turns
-from dgcl.calibration.effort import Effort
+from dgcl.bench.turns import DEVICE, WALL, Lane, combine, in_turns, take_turns
 from dgcl.program import Program
 from dgcl.program.exchange import HALO
 from dgcl.ranks.answers import from_rank_0
@@ -43,14 +43,26 @@ _IN_A_ROW = 4  # calls of a sample on a device
 _TIMEOUT = 120.0
 
 
-Work = Sequence[
-    tuple[list[Program], int]
-]  # for each exchange the programs of all ranks, and the bytes of a row
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        seconds: For one round of one exchange, about.
+        least, most: Calls in a round.
+        rounds: How often all exchanges are measured.
+    """
+
+    seconds: float = 0.2
+    least: int = 10
+    most: int = 100
+    rounds: int = 4
 
 
 def time_all(
     control: Control,
-    prepare: Callable[[], Work],
+    prepare: Callable[[], Sequence[list[Program]]],
+    row_bytes: int,
     effort: Effort,
     device: Device | None,
 ) -> list[float]:
@@ -58,7 +70,8 @@ def time_all(
 
     Args:
         control: The ranks.
-        prepare: Called on rank 0 alone: what is to be timed.
+        prepare: Called on rank 0 alone: of each exchange the programs of all ranks.
+        row_bytes: Bytes of a row; the same on every rank.
         effort: How long to measure.
         device: This rank's; None: the CPU.
 
@@ -66,16 +79,11 @@ def time_all(
         Exception: What ``prepare`` raises; on every rank.
         CommError: A rank is gone or late.
     """
-
-    def of_ranks() -> list[list[tuple[Program, int]]]:
-        of_exchanges = [[(program, row_bytes) for program in programs] for programs, row_bytes in prepare()]
-        return [[shares[rank] for shares in of_exchanges] for rank in range(control.world_size)]
-
-    exchanges = from_rank_0(control, of_ranks)
+    exchanges = from_rank_0(control, lambda: [*zip(*prepare(), strict=True)])
     fastest = [float("inf")] * len(exchanges)
     with closing(Barrier(control, _TIMEOUT)) as barrier:
         for _ in range(effort.rounds):
-            for number, (program, row_bytes) in enumerate(exchanges):
+            for number, program in enumerate(exchanges):
                 lane: _HostLane | _DeviceLane
                 if device is None:
                     lane = _HostLane(program, control, row_bytes)
@@ -87,7 +95,7 @@ def time_all(
     return fastest
 
 
-class _HostLane:
+class _HostLane(Lane):
     """Expands in memory of the host, with rows that are in no cache."""
 
     clock, calls, own_seconds = WALL, 1, 0.0
@@ -107,16 +115,12 @@ class _HostLane:
         """One expand, without the copy of the rank's own rows."""
         self._transport.begin_expand(self._rows, wait=True)
 
-    def check(self) -> int:
-        """Nothing is checked."""
-        return 0
-
     def close(self) -> None:
         """Close the transport."""
         self._transport.close()
 
 
-class _DeviceLane:
+class _DeviceLane(Lane):
     """Expands between devices.
 
     Attributes:
@@ -142,10 +146,6 @@ class _DeviceLane:
         self._exchange.expand(self._rows)
         if self.clock is WALL:  # a device without events
             self._exchange.synchronize()
-
-    def check(self) -> int:
-        """Nothing is checked."""
-        return 0
 
     def close(self) -> None:
         """Close the exchange."""

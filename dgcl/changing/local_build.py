@@ -61,7 +61,6 @@ def build_from_local(
             by the rank that gives it; or there is no such method, strategy, topology or device.
         CommError: A rank is gone.
     """
-    from dgcl.communicator import Communicator
     from dgcl.ranks.context import context
 
     control = context.require_control()
@@ -84,6 +83,6 @@ def build_from_local(
     share, part, _ = share_of_edges(
         control, owned_ids, edges, planned, problem=problem, method=method, placement=placement
     )
-    comm = connect_shares(share, Communicator, timeout, channel, opened, wire)
+    comm = connect_shares(share, timeout, channel, opened, wire)
     comm.keep_part(part)
     return comm

@@ -141,7 +141,7 @@ class Rewiring(Handle):
         self.require_current("rewire")
         what = ""
         if self.edges not in EDGES:
-            what = f"edges={self.edges!r} is decided by the whole graph"
+            what = f"strategy={self.edges!r} is decided by the whole graph"
         elif self.exchanges.keys() - {HALO, PARTIAL}:
             what = "edges of several types have an exchange each"
         elif self.offloads or self.windows:

@@ -47,11 +47,9 @@ def add_parser(verbs: Any, name: str) -> None:
         "of a device: here (measured on a core of this host, shared by the ranks), or GB/s of sums and GFLOP/s of"
         " products, as 900,14000 (default: by the topology's name)",
     )
-    shown = parser.add_mutually_exclusive_group()
-    option(shown, "--explain S", "the working behind a strategy: time by layer, memory by name")
-    option(shown, "--why-not S", "why a strategy is not chosen, part by part")
-    option(shown, "--compare A,B", "strategies side by side", list_of(str))
-    option(parser, "--measure", "also train the three best here: gcn, sage or gin, T host:P")
+    option(
+        parser, "--explain S,..", "the working behind a strategy, by layer and name; several: side by side"
+    )
     add_parts(parser)
     parser.runs(run)
 
@@ -62,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
     from dgcl.advisor.model import read_model
     from dgcl.planner.synthetic import SHAPES
 
-    names = args.compare or [*filter(None, (args.explain, args.why_not))]
     if args.synthetic is None:
         refuse(args, "scale", "goes with --synthetic")
     else:
@@ -71,17 +68,16 @@ def run(args: argparse.Namespace) -> int:
     topologies = machines(args, list(dict.fromkeys(args.ranks or [None])))
     if len(topologies) > 1:
         one = "is of one number of ranks and one machine; give --ranks one"
-        refuse(args, "explain why-not compare measure", one)
+        refuse(args, "explain", one)
     graph: Any = SHAPES[args.synthetic].scaled(args.scale) if args.synthetic else load_graph(args)
     several = [_advice(args, graph, model, topology) for topology in topologies]
     first = several[0]
-    if args.why_not:
-        names.append(first.rows[0].strategy.spec)
     if args.json:
         print_json(first.to_json() if len(several) == 1 else {"ranks": [each.to_json() for each in several]})
     elif len(several) > 1:
         say(scaled(several))
-    elif names:
+    elif args.explain:
+        names = re.split(",(?=[a-z])", args.explain)  # a grid has commas of its own
         say(working(first, [first.row(name) for name in dict.fromkeys(names)]))
     else:
         say(first.table())
@@ -94,7 +90,7 @@ def _advice(args: argparse.Namespace, graph: Any, model: Any, topology: Topology
     part = None if args.part is None else read_part(args.part, graph.num_nodes, topology.num_devices)
     try:
         with step(f"counting strategies of {topology.num_devices} ranks"):
-            advice = advise(
+            return advise(
                 graph,
                 model=model,
                 topology=topology,
@@ -103,11 +99,5 @@ def _advice(args: argparse.Namespace, graph: Any, model: Any, topology: Topology
                 rates=args.rates,
                 seed=args.seed,
             )
-        if args.measure:
-            from dgcl.bench.epochs import measure_epochs
-
-            with step("measuring epochs"):
-                measure_epochs(advice)
-        return advice
     except ValueError as error:  # of the options' names
         raise CliError(re.sub("^(memory|rates|topology)(_limit)?", r"--\1", str(error))) from None

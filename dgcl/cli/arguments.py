@@ -125,8 +125,8 @@ def per_rank(value_type: Callable[[str], float]) -> Callable[[str], tuple[int, f
 
 
 def byte_size(text: str) -> int:
-    """An option type: a positive number of bytes, like 4096, 64K or 1.5GB (:func:`~dgcl.prepare.sizes.as_bytes`)."""
-    from dgcl.prepare.sizes import as_bytes
+    """An option type: a positive number of bytes, like 4096, 64K or 1.5GB (:func:`~dgcl.topology.sizes.as_bytes`)."""
+    from dgcl.topology.sizes import as_bytes
 
     try:
         return as_bytes(text, "it")

@@ -13,7 +13,7 @@ from dgcl import __version__
 from dgcl.cli.arguments import at_least, byte_size, list_of, number, option, refuse
 from dgcl.cli.bench_cases import make_cases, read_problem
 from dgcl.cli.errors import CliError, one_line, reading
-from dgcl.cli.files import Results, check_outputs, write_all
+from dgcl.cli.files import check_outputs, replacing
 from dgcl.cli.groups import OF_GRAPHS, add_parts, add_source
 from dgcl.cli.info import describe_machine
 from dgcl.cli.jobs import add_job, ranks_of_job
@@ -40,12 +40,6 @@ def add_parser(verbs: Any, name: str) -> None:
     what = parser.add_argument_group("what is exchanged (default: --pattern alltoall)")
     add_source(what, "relation", "pattern", required=False)
     add_parts(what)
-    option(
-        what,
-        "--fraction F[,F...]",
-        "send only these parts of the vertices, and fit measured to modelled time",
-        list_of(number(0, open_end=True)),
-    )
     sizes = parser.add_argument_group(
         "sizes, in bytes that a rank receives, its own block included as in nccl-tests (K, M, G: powers of 1024)"
     )
@@ -69,15 +63,13 @@ def add_parser(verbs: Any, name: str) -> None:
     option(how, "--timeout S", "default: 300", number(0, open_end=True), 300.0)
     out = parser.add_argument_group("results")
     option(out, "-J, --json-file OUT.json", "write everything as JSON as well")
-    option(out, "--plot FILE", "draw time and bandwidth over size (png, svg or pdf)")
     option(out, "--against RUN.json", "compare with a run that --json-file wrote")
     parser.runs(bench)
 
 
 def bench(args: argparse.Namespace) -> int:
     """Measure; exit status 1 when an element was wrong or a rank was lost."""
-    from dgcl.bench.report import footer, to_json, total_wrong
-    from dgcl.bench.runs import against, plot_run, read_run
+    from dgcl.bench.report import against, footer, read_run, to_json, total_wrong
 
     num_ranks, in_job = ranks_of_job(args)
     _check(args)
@@ -90,15 +82,9 @@ def bench(args: argparse.Namespace) -> int:
         return 0  # another rank than 0
     settings, result = measured
     value = to_json(result.lines, settings, result.ranks, {"dgcl": __version__, **describe_machine()})
-    results: Results = [
-        (
-            "# JSON",
-            args.json_file,
-            lambda path: path.write_text(json.dumps(value, allow_nan=False, indent=1)),
-        ),
-        ("# picture", args.plot, partial(plot_run, value)),
-    ]
-    write_all(results)
+    if args.json_file is not None:
+        with replacing(args.json_file) as path:
+            path.write_text(json.dumps(value, allow_nan=False, indent=1))
     if other is not None:
         compared = against(value, other)
         value["against"] = compared.json()
@@ -109,7 +95,7 @@ def bench(args: argparse.Namespace) -> int:
         if other is not None:
             text = compared.text() if compared.rows else f"{args.against} has no line in common with this run"
             say("#\n# " + text.replace("\n", "\n# "))
-        print_written(*results)
+        print_written(("# JSON", args.json_file))
     return 1 if total_wrong(result.lines) else 0
 
 
@@ -191,12 +177,8 @@ def _check(args: argparse.Namespace) -> None:
         raise CliError("--width takes one number for a pattern, whose sizes come from --minbytes")
     if args.graph is None:
         refuse(args, OF_GRAPHS, "goes with a graph")
-    if not whole:
-        refuse(args, "fraction", "goes with a graph or --relation")
-    if args.fraction is not None and max(args.fraction) > 1:
-        raise CliError(f"--fraction must be at most 1 (got {max(args.fraction):g})")
     inputs = {"GRAPH": args.graph, "--relation": args.relation, "--part": args.part}
-    check_outputs(args, "json-file plot", {**inputs, "--against": args.against})
+    check_outputs(args, "json-file", {**inputs, "--against": args.against})
 
 
 def _topology(args: argparse.Namespace, num_ranks: int) -> Topology:

@@ -51,19 +51,7 @@ def make_cases(args: argparse.Namespace, problem: Problem | None, path: Path, nu
     else:
         per_element = problem.deliveries / num_ranks * itemsize
         widths = [max(1, round(size / per_element)) for size in sizes(args)]
-    widths = tuple(dict.fromkeys(widths))
-    rows = problem.deliveries / num_ranks
-    if args.fraction is None:
-        return [Case(functools.partial(load_problem, path), widths, rows=rows)]
-    return [
-        Case(
-            functools.partial(_load_fraction, path, fraction, args.seed),
-            widths,
-            fraction,
-            rows=fraction * rows,
-        )
-        for fraction in sorted(set(args.fraction))
-    ]
+    return [Case(functools.partial(load_problem, path), tuple(dict.fromkeys(widths)))]
 
 
 def _pattern_cases(args: argparse.Namespace, itemsize: int, num_ranks: int) -> list[Case]:
@@ -84,12 +72,7 @@ def _pattern_cases(args: argparse.Namespace, itemsize: int, num_ranks: int) -> l
         shapes.append((max(1, round(elements / width)), width))
     factor = blocks / max(blocks - 1, 1)
     return [
-        Case(
-            functools.partial(from_pattern, pattern, num_ranks, rows),
-            (width,),
-            size_factor=factor,
-            rows=rows * max(blocks - 1, 1),
-        )
+        Case(functools.partial(from_pattern, pattern, num_ranks, rows), (width,), factor)
         for rows, width in dict.fromkeys(shapes)
     ]
 
@@ -102,9 +85,3 @@ def sizes(args: argparse.Namespace) -> list[int]:
     while values[-1] * args.stepfactor <= most:
         values.append(values[-1] * args.stepfactor)
     return values
-
-
-def _load_fraction(path: Path, fraction: float, seed: int) -> Problem:
-    from dgcl.bench.problems import load_problem, take_fraction
-
-    return take_fraction(load_problem(path), fraction, seed)

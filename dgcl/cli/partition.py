@@ -15,7 +15,6 @@ from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.groups import add_machine, add_planning, add_seed, add_source
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, say, step
-from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.problem import load_graph, strategy_of
 from dgcl.cli.topologies import resolve
 
@@ -50,7 +49,6 @@ def add_parser(verbs: Any, name: str) -> None:
         ("vertices", "edges"),
         "vertices",
     )
-    option(parser, "--place", "number the parts so that plans on T are fastest (needs --topology)")
     add_seed(parser)
     add_planning(parser)
     option(
@@ -66,7 +64,6 @@ def partition(args: argparse.Namespace) -> int:
     """Print what the parts cost, and write them where that is asked for."""
     from dgcl.partition import balance_weights, edge_files, partition_graph
     from dgcl.partition.parts import choose_method
-    from dgcl.relation.classes import halo_classes
     from dgcl.relation.partition_report import partition_report
 
     topology = _checked(args)
@@ -96,11 +93,6 @@ def partition(args: argparse.Namespace) -> int:
             block=getattr(strategy, "block", 1),
         )
     facts: dict[str, Any] = {"out": args.out, "num_nodes": graph.num_nodes, "method": method, "why": why}
-    placement = None
-    if args.place and topology is not None:
-        placement = find_placement(halo_classes(graph, part, num_parts).relation, topology)
-        part = placement.device_of_part.astype(part.dtype)[part]
-        facts["placement"] = placement_facts(placement)
     with step("counting rows"):
         facts |= partition_report(graph, part, num_parts).to_json()
         facts["num_edges"] = sum(facts["edges"])
@@ -113,8 +105,6 @@ def partition(args: argparse.Namespace) -> int:
         print_json(facts)
         return 0
     _print(facts)
-    if placement is not None:
-        say(f"\nplacement {placement_line(placement)}")
     if facts.get("choice"):
         say(f"\nchoice    {facts['choice']}")
     if args.out is not None:
@@ -127,9 +117,8 @@ def _checked(args: argparse.Namespace) -> Topology | None:
     """The machine, after all that can be refused was."""
     from dgcl.planner.methods import get_planner
 
-    if args.topology is None and (args.ranks is None or args.place):
-        need = "--place needs --topology" if args.place else "--ranks or --topology is needed"
-        raise CliError(f"{need}: which machine the parts are to run on")
+    if args.topology is None and args.ranks is None:
+        raise CliError("--ranks or --topology is needed: which machine the parts are to run on")
     get_planner(args.method)
     if args.out is not None and args.out.endswith("/"):
         _check_folder(args.out)
@@ -142,7 +131,7 @@ def _checked(args: argparse.Namespace) -> Topology | None:
 def _check_passes(args: argparse.Namespace) -> None:
     """Refuse what needs a graph in memory."""
     rule = "goes with a graph file: of a folder of part files edges are read in passes"
-    refuse(args, "place balance undirected strategy", rule)
+    refuse(args, "balance undirected strategy", rule)
     if (args.out or "").endswith("/"):
         raise CliError(f"--out DIR/ {rule}")
 

@@ -13,7 +13,6 @@ from dgcl.cli.errors import CliError
 from dgcl.cli.files import Results, check_outputs, write_all
 from dgcl.cli.groups import OF_GRAPHS, add_parts, add_planning, add_source
 from dgcl.cli.output import print_json, print_written, say, step
-from dgcl.cli.placing import find_placement, placement_facts, placement_line
 from dgcl.cli.plans import plan_facts, print_plan
 from dgcl.cli.problem import graph_in_parts, load_relation, strategy_of
 from dgcl.cli.topologies import TOPOLOGY_HELP, add_changes, machines
@@ -21,7 +20,6 @@ from dgcl.cli.warmup import compile_beside
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan, PlanOptions
-    from dgcl.planner.placement import Placement
     from dgcl.planner.reading.report import Failure
     from dgcl.program.strategy import Arrangement
     from dgcl.topology import Topology
@@ -47,7 +45,6 @@ def add_parser(verbs: Any, name: str) -> None:
     option(parser, "--compare M,M", "other methods to hold it against, such as direct,spst", default="")
     option(parser, "--time-limit S", "stop planning after S seconds", number(0, open_end=True))
     option(parser, "--gap G", "stop once this near the bound (0.01: 1%%)", number(0))
-    option(parser, "--place", "first find the device for each part that makes plans fastest")
     option(parser, "--explain CLASS", "show how a class travels: its number, or OWNER>D,D,...")
     option(parser, "--plot FILE", "draw load and stages (png, svg or pdf)")
     option(parser, "--html FILE", "write a page that shows the plan, for a browser")
@@ -86,14 +83,14 @@ def plan(args: argparse.Namespace) -> int:
         refuse(args, "out fold-out relation-out plot html explain compare sensitivity", one)
         planned = (_planned(args, topology, options, relation) for topology in topologies)
         lines = side_by_side(
-            [each for each in (rows, _partial(strategy)) if each] for rows, strategy, _ in planned
+            [each for each in (rows, _partial(strategy)) if each] for rows, strategy in planned
         )
         if args.json:
             print_json({"strategy": args.strategy, "machines": lines.json()})
         else:
             say(lines.text())
         return 0
-    rows, arrangement, placement = _planned(args, topologies[0], options, relation)
+    rows, arrangement = _planned(args, topologies[0], options, relation)
     sums = _partial(arrangement)
     facts = {"strategy": args.strategy, **plan_facts(rows, _others(rows, compared, options))}
     tables: list[Table] = []
@@ -103,8 +100,6 @@ def plan(args: argparse.Namespace) -> int:
         facts["sensitivity"] = tables[0].json()
     if args.explain is not None:
         facts["explain"] = explain(rows, find_class(rows.relation, args.explain))
-    if placement is not None:
-        facts["placement"] = placement_facts(placement)
     if arrangement is not None and arrangement.why:
         facts["choice"] = arrangement.why
     if sums is not None:
@@ -123,8 +118,6 @@ def plan(args: argparse.Namespace) -> int:
         print_json(facts)
         return 0
     print_plan(facts, *tables)
-    if placement is not None:
-        say(f"\nplacement {placement_line(placement)}")
     print_written(*results, space=True)
     return 0
 
@@ -151,14 +144,14 @@ def _name(args: argparse.Namespace) -> str:
 
 def _planned(
     args: argparse.Namespace, topology: Topology, options: PlanOptions, relation: Any
-) -> tuple[Plan, Arrangement | None, Placement | None]:
-    """The plan of the rows; the arrangement that it is of, where there is a graph; and where parts were placed."""
+) -> tuple[Plan, Arrangement | None]:
+    """The plan of the rows, and the arrangement that it is of, where there is a graph."""
     from dgcl.planner.methods import make_plan
     from dgcl.planner.reading.explain import find_class, parse_class
     from dgcl.planner.synthetic import synthetic_relation
     from dgcl.program.strategy import Problem
 
-    problem, placement = None, None
+    problem = None
     strategy = strategy_of(args, topology.num_devices)
     if args.explain is not None:
         parse_class(args.explain, topology.num_devices)
@@ -170,22 +163,16 @@ def _planned(
     elif args.graph is not None:
         graph, part = graph_in_parts(args, topology, getattr(strategy, "block", 1))
         problem = Problem(graph, part, topology, args.method, options)
-        if args.strategy == "halo" or args.place:
+        if args.strategy == "halo":
             with step("finding out who needs what"):
                 relation = problem.classes.relation
-    if args.place:
-        placement = find_placement(relation, topology, options)
-        relation = placement.relation
-        if problem is not None:
-            part = placement.device_of_part.astype(problem.part.dtype)[problem.part]
-            problem = replace(problem, part=part)
     if args.explain is not None and args.strategy == "halo":
         find_class(relation, args.explain)  # refused before planning, which may take long
     with step(f"planning {args.strategy} on {topology.name}"):
         if problem is None:
-            return make_plan(relation, topology, args.method, options), None, placement
+            return make_plan(relation, topology, args.method, options), None
         arrangement = strategy.arrange(problem)
-        return arrangement.plan, arrangement, placement
+        return arrangement.plan, arrangement
 
 
 def _partial(arrangement: Arrangement | None) -> Plan | None:

@@ -66,8 +66,6 @@ def strategy_of(args: argparse.Namespace, num_ranks: int) -> Strategy:
         windows = f"comm.aggregator(windows={described.argument})"
         call = windows if described.name == "windows" else described.line
         raise CliError(f"--strategy {described} exchanges what halo does: take that here, then call {call}")
-    if described.name == "grid" and args.place:
-        raise CliError("--place goes without a grid, which says itself on which rank edges are summed")
     return described.layout(num_ranks)
 
 

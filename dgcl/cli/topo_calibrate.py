@@ -10,15 +10,29 @@ from dgcl.cli.arguments import at_least, number, option
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import check_output, replacing
 from dgcl.cli.jobs import add_job, ranks_of_job
-from dgcl.cli.output import print_json, print_written, say, step
+from dgcl.cli.output import print_json, print_written, say, seconds, step
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 from dgcl.ranks.environment import launched
+from dgcl.topology.table import Column, Table
 
 if TYPE_CHECKING:
     from dgcl.calibration import Calibration
     from dgcl.topology import Topology
 
 _WIDEST_ROW = 1 << 20  # bytes
+_CLASSES = (
+    Column("connections", left=True, key="kind"),
+    Column("how many", lambda names: str(len(names)), key="connections"),
+    Column("GB/s", ".4g", key="bandwidth"),
+    Column("latency", seconds),
+    "decided",
+)
+_CONTENTION = (
+    Column("shared", left=True, key="shares"),
+    "senders",
+    Column("GB/s each", ".2f", key="each"),
+    Column("fitted", ".2f", key="predicted_each"),
+)
 
 
 def add_parser(actions: Any) -> None:
@@ -33,7 +47,6 @@ def add_parser(actions: Any) -> None:
     option(parser, "--topology T", f"where the connections are: {TOPOLOGY_HELP} (default: this host)")
     add_job(parser)
     option(parser, "--row-bytes B", "default: 512", at_least(1), 512)
-    option(parser, "--check N", "predict and time N plans not used in the fit", at_least(0), 0)
     option(parser, "--seconds S", "time for each measurement (default: 0.8)", number(0, open_end=True))
     option(parser, "--out T.json", "write the topology, measurements recorded in it")
     parser.runs(run)
@@ -41,13 +54,10 @@ def add_parser(actions: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Calibrate, write what was asked for, and print the outcome."""
-    from dgcl.calibration.check import MOST_CHECKS
     from dgcl.calibration.run import outcome_json
     from dgcl.topology import save_topology
 
     check_output("--out", args.out, {"--topology": args.topology})
-    if args.check > MOST_CHECKS:
-        raise CliError(f"--check: there are {MOST_CHECKS} plans to check with (got {args.check})")
     if args.row_bytes > _WIDEST_ROW:
         raise CliError(f"--row-bytes: at most {_WIDEST_ROW} (got {args.row_bytes})")
     num_ranks, in_job = ranks_of_job(args)
@@ -67,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _effort(args: argparse.Namespace) -> Any:
-    from dgcl.calibration.effort import Effort
+    from dgcl.calibration.timing import Effort
 
     default = Effort()
     return default if args.seconds is None else Effort(seconds=args.seconds / default.rounds)
@@ -81,7 +91,7 @@ def _in_job(args: argparse.Namespace, num_ranks: int) -> Calibration | None:
     job = launched()
     topology = _topology(args, num_ranks) if job is not None and job.rank == 0 else None
     dgcl.init()
-    return run_rank(topology, args.row_bytes, args.check, _effort(args), device=args.device)
+    return run_rank(topology, args.row_bytes, _effort(args), args.device)
 
 
 def _started(args: argparse.Namespace, num_ranks: int) -> Calibration:
@@ -93,7 +103,6 @@ def _started(args: argparse.Namespace, num_ranks: int) -> Calibration:
             topology,
             num_ranks,
             args.row_bytes,
-            args.check,
             _effort(args),
             "threads" if args.threads else "processes",
             args.device,
@@ -105,18 +114,14 @@ def _topology(args: argparse.Namespace, num_ranks: int) -> Topology | None:
 
 
 def _print(calibration: Calibration, outcome: dict[str, Any], out: str | None) -> None:
-    from dgcl.calibration.report import checked_table, class_table, contention_table
-
     fit = calibration.fit
     say(
         f"{fit.topology.name}, {calibration.device.upper()} ranks, rows of {calibration.row_bytes} bytes; the fit is "
         f"within {fit.residual:.1%} of the median measurement\n"
     )
-    say(class_table(outcome).text())
+    say(Table(*_CLASSES).fill(outcome["classes"]).text())
     if outcome["contention"]:
-        say(f"\n{contention_table(outcome).text()}")
-    if calibration.checked:
-        say(f"\n{checked_table(outcome).text()}\nmedian error {outcome['median_error']:.1%}")
+        say(f"\n{Table(*_CONTENTION).fill(outcome['contention']).text()}")
     if fit.dropped:
         say(f"left out of the fit: {'; '.join(fit.dropped)}", file=sys.stderr)
     print_written(("topology", out))

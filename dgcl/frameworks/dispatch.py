@@ -16,7 +16,6 @@ from dgcl.build import build_comm_info
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
 from dgcl.graph.typed import EdgeType, TypedGraph
-from dgcl.options import EdgeOptions
 from dgcl.ranks.context import context
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree, dispatch_rows
@@ -52,7 +51,7 @@ def dispatch(
     data: Any = None,
     *,
     vertices: Collection[str] = (),
-    edges: Collection[str] | EdgeOptions = (),
+    edges: Collection[str] = (),
     gather_limit: int = 10**7,
     **options: Any,
 ) -> Any:
@@ -69,7 +68,6 @@ def dispatch(
     Args:
         data: A PyG ``Data`` or ``HeteroData``, or a ``DGLGraph``, on rank 0 alone (others pass None) or on every rank.
         vertices, edges: Lists of names of tensors with a row for each vertex, or edge, where sizes leave both open.
-            (A placement of edges, as "head", is the option of that name.)
         gather_limit: Elements up to which a function without a rule of its own gets all rows.
         options: As of :func:`dgcl.build_comm_info`, which makes the communicator, the current one from now on.
 
@@ -80,8 +78,6 @@ def dispatch(
         ValueError, TypeError: Data that cannot be divided, by name; raised on every rank.
     """
     control = context.require_control()
-    if isinstance(edges, (str, EdgeOptions)):
-        options, edges = options | {"edges": edges}, ()
     problem, items, schema, graph = None, [], None, None
     if data is not None:
         try:

@@ -2,7 +2,7 @@
 
 :mod:`~dgcl.graph.csr` is what the rest of the library knows. :mod:`~dgcl.graph.convert` takes what the user holds:
 :mod:`~dgcl.graph.sources` reads objects of other libraries, :mod:`~dgcl.graph.files` files; both build through
-:mod:`~dgcl.graph.build`. Imports nothing else of ours.
+:mod:`~dgcl.graph.build`. Imports nothing else of ours but the reader of npz files.
 """
 
 from dgcl.graph.convert import as_graph

@@ -1,8 +1,7 @@
 """From edge lists and CSR arrays to the CSR of in-edges, checking every id on the way.
 
 Memory at the peak, for E edges of N vertices: the result (4 E + 8 N bytes, and 8 E for edge ids unless the
-edges came grouped by destination), and a scratch copy of the densest 1/256 of the vertices' edges. CSR of
-out-neighbours takes 4 E more, for sources.
+edges came grouped by destination), and 8 N for places. CSR of out-neighbours takes 4 E more, for sources.
 """
 
 from typing import Any
@@ -47,15 +46,12 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
     if ascending:
         return Graph(num_nodes, indptr, src.astype(index_dtype(num_nodes), copy=False))
     indices, edge_ids = np.empty(len(src), index_dtype(num_nodes)), np.empty(len(src), np.int64)
-    bits = csr_kernels.bucket_bits(num_nodes)
-    csr_kernels.scatter_edges(dst, bits, indptr[: -1 : 1 << bits].copy(), edge_ids)
-    del dst
-    csr_kernels.sort_buckets(indptr, bits, src, indices, edge_ids)
+    csr_kernels.group_edges(indptr, dst, src, indices, edge_ids)
     return Graph(num_nodes, indptr, indices, edge_ids)
 
 
-def graph_from_out_csr(
-    indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSR"
+def graph_from_csr(
+    indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSR", by_head: bool = False
 ) -> Graph:
     """Build a graph from CSR of out-neighbours: the edges u -> ``indices[indptr[u]:indptr[u + 1]]``.
 
@@ -66,31 +62,19 @@ def graph_from_out_csr(
         indices: (E,) integers, in any order within a row, repeated or not.
         num_nodes: N, if it is to be checked.
         name: what to call the arrays in messages.
+        by_head: of in-neighbours instead (CSC): the edges ``indices[indptr[v]:indptr[v + 1]]`` -> v. Nothing is sorted.
 
     Raises:
         TypeError: not integers.
         ValueError: `indptr` is no row pointer for `indices`, or an id is out of range.
     """
-    out_indptr, *ends = _check_csr(indptr, indices, num_nodes, name)
+    ptr, *others = _check_csr(indptr, indices, num_nodes, name)
     del indptr, indices  # whoever gave them up has their memory back as soon as edges are grouped
-    count = len(out_indptr) - 1
-    src = np.repeat(np.arange(count, dtype=index_dtype(count)), np.diff(out_indptr))
-    return graph_from_edges(src, ends.pop(), count, name=name)
-
-
-def graph_from_in_csr(indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSC") -> Graph:
-    """Build a graph from CSR of in-neighbours (CSC): the edges ``indices[indptr[v]:indptr[v + 1]]`` -> v.
-
-    Edge ids are the positions in `indices`; nothing is sorted, and nothing copied where the types fit.
-    Arguments and errors as for :func:`graph_from_out_csr`.
-    """
-    in_indptr, src = _check_csr(indptr, indices, num_nodes, name)
-    num_nodes = len(in_indptr) - 1
-    bad = first_outside(src, num_nodes)
-    if bad >= 0:
-        row = int(np.searchsorted(in_indptr, bad, side="right")) - 1
-        raise _out_of_range(name, int(bad), int(src[bad]), row, num_nodes)
-    return Graph(num_nodes, in_indptr, src.astype(index_dtype(num_nodes), copy=False))
+    count = len(ptr) - 1
+    own = np.repeat(np.arange(count, dtype=index_dtype(count)), np.diff(ptr))
+    if by_head:
+        return graph_from_edges(others.pop(), own, count, name=name)
+    return graph_from_edges(own, others.pop(), count, name=name)
 
 
 def _check_csr(

@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 
-from dgcl.graph.build import graph_from_out_csr, is_symmetric
+from dgcl.graph.build import graph_from_csr, is_symmetric
 from dgcl.graph.csr import Graph
 from dgcl.graph.edge_text import read_lines, shown_line
 
@@ -59,4 +59,4 @@ def read_metis(path: str | os.PathLike[str]) -> Graph:
             f"{name}: promises {num_edges} edges, each in two lines, but names {len(heads)} neighbours; a list of edges"
             " is read by format='edges' (--format edges)"
         )
-    return graph_from_out_csr(starts, heads, num_nodes)
+    return graph_from_csr(starts, heads, num_nodes)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.graph.build import graph_from_edges, graph_from_out_csr, is_symmetric
+from dgcl.graph.build import graph_from_csr, graph_from_edges, is_symmetric
 from dgcl.graph.csr import Graph, require_graph
 from dgcl.graph.graph_file import GraphFile
 from dgcl.graph.id_arrays import any_outside, as_ids, as_num_nodes
 from dgcl.graph.sources import graph_from_object
+from dgcl.planner.npz import read_npz
 from dgcl.topology.checks import check_path
-from dgcl.topology.read_file import open_file
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -25,22 +22,12 @@ if TYPE_CHECKING:
 
 MASKS = ("train", "val", "test")
 SPARSE_FEATURES = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
-_UNREADABLE = (
-    ValueError,
-    OSError,
-    EOFError,
-    KeyError,
-    RuntimeError,
-    zlib.error,
-    zipfile.BadZipFile,
-    MemoryError,
-)
 
 
 def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
     """Read the npz graph format; see :func:`dgcl.graph.files.read_graph`."""
     name = os.fspath(path)
-    arrays = load_arrays(path)
+    arrays = read_npz(path, None, what="graph")
     try:
         if {"format", "shape"} <= arrays.keys():  # scipy's
             from scipy.sparse import load_npz
@@ -51,7 +38,7 @@ def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
                 raise ValueError(f"array {key!r} is missing ({_what_it_is(arrays)})")
         num_nodes = as_num_nodes(_scalar(arrays.pop("num_nodes"), "num_nodes"))
         directed = bool(_scalar(arrays.pop("directed"), "directed"))
-        graph = graph_from_out_csr(arrays.pop("indptr"), arrays.pop("indices"), num_nodes, name="the graph")
+        graph = graph_from_csr(arrays.pop("indptr"), arrays.pop("indices"), num_nodes, name="the graph")
         if not directed:
             _check_both_directions(graph)
         features = _features(arrays, num_nodes)
@@ -107,30 +94,6 @@ def _array(values: Any, name: str) -> NDArray[Any]:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # tensors that are sparse, on a device, of a graph
         raise TypeError(f"{name} must be an array: {error}") from None
-
-
-def load_arrays(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-    """The arrays of an npz file, all or those of these names that it has.
-
-    Raises:
-        ValueError: it cannot be read; the message names file and array.
-        OSError: it cannot be opened.
-    """
-    name = os.fspath(path)
-    with open_file(path) as file:
-        try:
-            archive = np.load(file, allow_pickle=False)
-        except _UNREADABLE as error:
-            raise ValueError(f"{name}: not an npz archive ({error})") from None
-        arrays = {}
-        for key in archive.files if names is None else set(names) & set(archive.files):
-            try:
-                arrays[key] = np.asarray(archive[key])
-            except _UNREADABLE as error:
-                raise ValueError(
-                    f"{name}: array {key!r} cannot be read ({error or type(error).__name__})"
-                ) from None
-    return arrays
 
 
 def _what_it_is(arrays: dict[str, NDArray[Any]]) -> str:

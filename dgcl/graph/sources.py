@@ -6,13 +6,12 @@ table of edge orders is in :func:`dgcl.graph.as_graph`.
 
 import sys
 import warnings
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.graph.build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
+from dgcl.graph.build import graph_from_csr, graph_from_edges
 from dgcl.graph.csr import Graph
 from dgcl.graph.id_arrays import as_ids, is_tensor
 from dgcl.graph.typed import TypedGraph, graph_of_types
@@ -40,7 +39,7 @@ def graph_from_object(obj: Any, num_nodes: int | None) -> Graph:
     if isinstance(obj, tuple):
         if len(obj) != 2:
             raise ValueError(f"a graph given as a tuple must be (indptr, indices) (got {len(obj)} items)")
-        return graph_from_out_csr(obj[0], obj[1], num_nodes, name="graph (indptr, indices)")
+        return graph_from_csr(obj[0], obj[1], num_nodes, name="graph (indptr, indices)")
     if isinstance(obj, np.ma.MaskedArray):
         raise TypeError("edge_index must not be a masked array; select its columns: edge_index.data[:, kept]")
     if is_tensor(obj) or isinstance(obj, (np.ndarray, list)):
@@ -149,7 +148,7 @@ def _from_pyg(data: Any, num_nodes: int | None) -> Graph:
     if is_tensor(adj_t):  # row v of the transposed adjacency lists the vertices that v reads
         return _from_torch_sparse(adj_t, count, transposed=True)
     indptr, indices, _ = adj_t.csr()
-    return graph_from_in_csr(indptr, indices, count, name="PyG Data: adj_t")
+    return graph_from_csr(indptr, indices, count, name="PyG Data: adj_t", by_head=True)
 
 
 def _from_hetero(data: Any) -> TypedGraph:
@@ -171,19 +170,15 @@ def _from_networkx(graph: Any, num_nodes: int | None) -> Graph:
     count = _require_count(type(graph).__name__, len(nodes), num_nodes)
     number = {node: i for i, node in enumerate(nodes)}
     parallel = graph.is_multigraph()
-    degree = [
-        sum(map(len, neighbours.values())) if parallel else len(neighbours)
-        for _, neighbours in graph.adjacency()
-    ]
-    src = np.repeat(np.array([number[node] for node in graph.nodes()], np.int64), degree)
-    heads = (
-        chain.from_iterable([number[node]] * len(keys) for node, keys in neighbours.items())
-        if parallel
-        else map(number.__getitem__, neighbours)
-        for _, neighbours in graph.adjacency()
+    ends = (
+        number[end]
+        for node, neighbours in graph.adjacency()
+        for other, keys in neighbours.items()
+        for _ in range(len(keys) if parallel else 1)
+        for end in (node, other)
     )
-    dst = np.fromiter(chain.from_iterable(heads), np.int64, count=len(src))
-    return graph_from_edges(src, dst, count, name=type(graph).__name__)
+    pairs = np.fromiter(ends, np.int64).reshape(-1, 2)
+    return graph_from_edges(pairs[:, 0], pairs[:, 1], count, name=type(graph).__name__)
 
 
 def _count_of_square(name: str, shape: tuple[int, ...], num_nodes: int | None) -> int:
@@ -197,10 +192,8 @@ def _from_scipy(matrix: Any, num_nodes: int | None) -> Graph:
     """Entries as they are stored: nothing is summed, and an explicit zero is an edge."""
     name = f"scipy {type(matrix).__name__}"
     count = _count_of_square(name, matrix.shape, num_nodes)
-    if matrix.format == "csr":
-        return graph_from_out_csr(matrix.indptr, matrix.indices, count, name=name)
-    if matrix.format == "csc":
-        return graph_from_in_csr(matrix.indptr, matrix.indices, count, name=name)
+    if matrix.format in ("csr", "csc"):
+        return graph_from_csr(matrix.indptr, matrix.indices, count, name=name, by_head=matrix.format == "csc")
     entries = matrix.tocoo()
     src, dst = entries.row, entries.col
     if matrix.format == "bsr":  # its blocks are dense: their zeros are filling, not entries
@@ -218,10 +211,10 @@ def _from_torch_sparse(tensor: Any, num_nodes: int | None, *, transposed: bool =
         row, col = tensor._indices()
         src, dst = (col, row) if transposed else (row, col)
         return graph_from_edges(src, dst, count, name=name)
-    if layout == "sparse_csr":
-        build = graph_from_in_csr if transposed else graph_from_out_csr
-        return build(tensor.crow_indices(), tensor.col_indices(), count, name=name)
-    if layout == "sparse_csc":
-        build = graph_from_out_csr if transposed else graph_from_in_csr
-        return build(tensor.ccol_indices(), tensor.row_indices(), count, name=name)
-    raise TypeError(f"graph must not be a {name}; use tensor.to_sparse_csr()")
+    if layout not in ("sparse_csr", "sparse_csc"):
+        raise TypeError(f"graph must not be a {name}; use tensor.to_sparse_csr()")
+    if by_column := layout == "sparse_csc":
+        ptr, ids = tensor.ccol_indices(), tensor.row_indices()
+    else:
+        ptr, ids = tensor.crow_indices(), tensor.col_indices()
+    return graph_from_csr(ptr, ids, count, name=name, by_head=transposed != by_column)

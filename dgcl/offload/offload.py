@@ -37,12 +37,12 @@ from dgcl.offload.refusals import (
 )
 from dgcl.offload.slots import Mover
 from dgcl.planner.options import PlanOptions
-from dgcl.prepare.sizes import as_bytes
 from dgcl.ranks.freed_memory import return_freed_memory
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree, dispatch_rows
 from dgcl.topology.free_memory import available_memory
+from dgcl.topology.sizes import as_bytes
 from dgcl.transport.connect import connect_rows
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Offload(Handle):
     without a graph. Its backward computes the chunks again, in descending order.
 
     Args:
-        comm: The communicator, with ``edges="head"``.
+        comm: The communicator, with ``strategy="halo"``.
         chunks: Chunks of each rank, 1024 at most. Else ``memory_limit``: as few as are predicted to fit.
         memory_limit: Bytes of device memory of a rank, or "8GB"; with ``widths``. A layer that takes more raises.
         widths: Elements of a row of the input and of each layer's result; for ``memory_limit`` and for what

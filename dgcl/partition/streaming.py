@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from dgcl.graph.build import graph_from_edges
 from dgcl.graph.csr import Graph, index_dtype
 from dgcl.graph.id_arrays import as_ids, as_num_nodes
-from dgcl.graph.npz import load_arrays
 from dgcl.partition.apart import Ids
 from dgcl.partition.levels import Adjacency, ensure_minimum, partition_levels
 from dgcl.partition.metis import cut_by_metis
+from dgcl.planner.npz import read_npz
 from dgcl.topology.checks import check_path
 
 _CLUSTERS = 16  # of a part, at least
@@ -54,8 +54,8 @@ def edge_files(folder: str | os.PathLike[str]) -> EdgeStream:
 
     def start_pass() -> Iterator[list[NDArray[Any]]]:
         for path in paths:
-            arrays = {"ids": [], **load_arrays(path, ("sources", "heads", "ids"))}
-            if len(arrays) < 3:
+            arrays = {"ids": [], **read_npz(path, None, what="part")}
+            if not {"sources", "heads"} <= arrays.keys():
                 raise ValueError(f"{path}: is no part file, which has sources and heads (it has {[*arrays]})")
             yield [as_ids(arrays[name], f"{path}: {name}") for name in ("sources", "heads", "ids")]
 

@@ -19,12 +19,10 @@ Entries are written beside their place and renamed into it, so that a reader see
 many jobs share the folder and whenever one is killed.
 """
 
-import functools
 import hashlib
 import json
 import logging
 import os
-import stat
 import tempfile
 import time
 from dataclasses import asdict
@@ -38,7 +36,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.partition.check import check_part
-from dgcl.planner.npz import ArraySpec, read_open_npz
+from dgcl.planner.npz import ArraySpec, read_npz
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import FILE
@@ -86,7 +84,6 @@ class PlanCache:
             raise ValueError(
                 f"cache must be a folder, or not exist yet (got {self._folder}, which is a file)"
             )
-        _say_who_else_writes(self._folder)
         self._key = json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
         self.path = self._folder / f"{hashlib.sha256(self._key.encode()).hexdigest()}.npz"
 
@@ -96,25 +93,21 @@ class PlanCache:
         Both are checked but for one thing: that the plan's relation is that of the graph.
         """
         try:
-            arrays = self._read()
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            self.refuse(error)
-            return None
-        try:
+            if self.path.is_symlink():  # which could lead anywhere
+                raise ValueError("it is a link, not a plain file")
+            arrays = read_npz(self.path, _ENTRY, what="cache", exact=True)
             if str(arrays["digest"]) != _digest(arrays):
                 raise ValueError("its hash is wrong")
             if str(arrays["key"]) != self._key:
-                raise ValueError(
-                    f"it was made from something else: {_difference(str(arrays['key']), self._key)}"
-                )
+                raise ValueError("it was made from something else")
             part = check_part(arrays["part"], num_nodes, world_size)
             plan = Plan.from_arrays(arrays)
             if plan.world_size != world_size:
                 raise ValueError(f"it is a plan for {plan.world_size} ranks, not {world_size}")
             verify_plan(plan)
-        except (ValueError, TypeError) as error:
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
             self.refuse(error)
             return None
         return part, plan
@@ -138,15 +131,6 @@ class PlanCache:
                 error,
             )
 
-    def _read(self) -> dict[str, NDArray[Any]]:
-        # A link could lead anywhere and a pipe would be waited for.
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise ValueError("it is not a plain file")
-        with open(descriptor, "rb") as file:
-            return read_open_npz(file, self.path.name, _ENTRY, what="cache", exact=True)
-
     def _write(self, arrays: dict[str, NDArray[Any]]) -> None:
         descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=_UNFINISHED, suffix=".part")  # mode 0600
         try:
@@ -168,28 +152,6 @@ class PlanCache:
                     path.unlink()
             except OSError:  # another job was quicker, or it is another user's
                 continue
-
-
-@functools.cache
-def _say_who_else_writes(folder: Path) -> None:
-    """Warn, once, of a folder that other users may write, or that is somewhere else than it seems."""
-    try:
-        about = folder.stat()
-    except OSError:  # it is made later, as this user's
-        return
-    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or about.st_uid not in (os.getuid(), 0):
-        _log.warning(
-            "cache: other users may write %s (mode %s); entries are believed only as far as they are checked:"
-            " chmod go-w it, or take a folder of your own",
-            folder,
-            oct(stat.S_IMODE(about.st_mode)),
-        )
-    if folder.is_symlink():
-        _log.warning(
-            "cache: %s is a link to %s, which whoever owns the link may change; name the folder itself",
-            folder,
-            folder.resolve(),
-        )
 
 
 def cache_key(
@@ -257,13 +219,3 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> str:
         text = str(arrays[name]).encode()
         digest.update(f"{name} {len(text)}\n".encode() + text)
     return digest.hexdigest()
-
-
-def _difference(theirs_text: str, ours_text: str) -> str:
-    """Which parts of two keys differ."""
-    try:
-        theirs, ours = json.loads(theirs_text), json.loads(ours_text)
-        names = [name for name in ours if theirs.get(name) != ours[name]]
-    except (ValueError, AttributeError, RecursionError):
-        return "its key is not ours"
-    return f"another {', '.join(names)}"

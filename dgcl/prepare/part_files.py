@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.grid.grid import Grid, as_grid
+from dgcl.grid.grid import as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.relays import without_idle_relays
@@ -51,7 +51,7 @@ from dgcl.topology.read_file import open_file
 MAGIC = b"DGCLPART"
 SCHEMA = "dgcl-part/5"
 PLAN = "plan.npz"
-ANEW = "prepare the parts anew (dgcl partition GRAPH --out DIR/)"
+ANEW = "prepare the parts anew (dgcl partition GRAPH --ranks P --out DIR/)"
 _OTHER_PLANS = "plan-*.npz"
 _PART = "rank-*.part"
 _UNFINISHED = ".new-"
@@ -110,40 +110,35 @@ def save_parts(folder: str | os.PathLike[str], inputs: Sequence[RankInputs]) -> 
 
 
 def load_share(
-    folder: str | os.PathLike[str], rank: int, world_size: int, grid: Any = None
+    folder: str | os.PathLike[str], rank: int, world_size: int
 ) -> tuple[Share, tuple[str, RankInputs]]:
     """Make a rank's share from its part; and the id of the set that the part belongs to, and what it holds.
 
     Raises:
-        ValueError: The folder or the file is missing, damaged, or for another rank, number of ranks or ``grid`` (None:
-            any).
+        ValueError: The folder or the file is missing, damaged, or for another rank or number of ranks.
         OSError: It cannot be opened.
     """
     if not isinstance(folder, (str, os.PathLike)):
         raise ValueError(f"parts must be the path of a folder (got {type(folder).__name__})")
     path = part_path(folder, rank)
     if not path.exists():
-        raise ValueError(f"parts: {_what_is_missing(path, world_size)}")
+        stored = len([*path.parent.glob(_PART)])
+        there = f", of {stored} parts there" if stored else ""
+        raise ValueError(f"parts: {path} is missing{there}, and this job has {world_size} ranks; {ANEW}")
     try:
         with open_file(path) as file:
             memory = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
         header = _checked_header(memory)
-        if header["world_size"] != world_size:
-            raise ValueError(f"it is {_of_another_job(path, header['world_size'], world_size)}")
-        if header["rank"] != rank:
+        of = header["rank"], header["world_size"]
+        if of != (rank, world_size):
             raise ValueError(
-                f"it is for rank {header['rank']} of {header['world_size']}, and this is rank {rank} of {world_size}"
+                f"it is for rank {of[0]} of {of[1]}, and this is rank {rank} of {world_size}; start it on as many"
+                f" ranks, or {ANEW}"
             )
         arrays = {name: _array(memory, name, *about) for name, about in header["arrays"].items()}
         inputs = _inputs(header, arrays, Path(folder))
         share = share_of(inputs)
         _check_edges(share.local, share.sizes[1])
-        stored, expected = share.grid or Grid(world_size), None if grid is None else as_grid(grid, world_size)
-        if expected not in (None, stored):
-            raise ValueError(
-                f"it is of grid ({stored}), and grid ({expected}) is asked for; leave grid out, or write the parts"
-                f" anew: {_command(path, world_size)} --strategy grid:{expected}"
-            )
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"parts: {path}: {error}") from error
     return share, (f"{header['set']} {header['exchanges']}", inputs)
@@ -167,29 +162,6 @@ def compare_rows(control: Control, inputs: RankInputs) -> None:
                 f" {each.name!r} than the files of their owners; {ANEW}"
             )
     agree(control, problem)
-
-
-def _what_is_missing(path: Path, world_size: int) -> str:
-    """Return why a part file is missing, and what to do."""
-    folder = path.parent
-    if not folder.is_dir():
-        why = f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}"
-        return f"{why}; dgcl partition GRAPH --ranks {world_size} --out DIR/ writes one"
-    stored = sum(1 for _ in folder.glob(_PART))
-    if stored and all(part_path(folder, rank).exists() for rank in range(stored)):
-        return f"what is in {folder} is {_of_another_job(path, stored, world_size)}"
-    return f"{path} is missing; write all parts again: {_command(path, world_size)}"
-
-
-def _of_another_job(path: Path, stored: int, world_size: int) -> str:
-    return (
-        f"for {stored} ranks, and this job has {world_size}; start it on {stored} ranks, or write parts for"
-        f" {world_size}: {_command(path, world_size)}"
-    )
-
-
-def _command(path: Path, world_size: int) -> str:
-    return f"dgcl partition GRAPH --ranks {world_size} --out {path.parent}/"
 
 
 def _sign(plan: Plan) -> str:

@@ -61,16 +61,14 @@ def prepare_inputs(
     partition: str = "auto",
     method: str = "auto",
     options: PlanOptions | None = None,
-    place: bool = False,
     balance: str = "vertices",
     cache: str | os.PathLike[str] | None = None,
     strategy: Strategy | None = None,
-    block: int = 1,
 ) -> list[RankInputs]:
     """Partition and plan; what each rank makes its share from.
 
     Arguments and errors as in :func:`dgcl.build_comm_info`; ``strategy`` decides what is exchanged. The default
-    exchanges halo rows. ``block`` consecutive ranks get vertices that are close to each other.
+    exchanges halo rows.
     """
     options, strategy = options or PlanOptions(), strategy or EdgePlacement()
     check_method(method)
@@ -87,7 +85,7 @@ def prepare_inputs(
     if cache is not None:
         key = cache_key(checked, world_size, machine, fixed_part, partition, method, options)
         first = strategy.first_plan()
-        more = ({"place": True} if place else {}) | ({} if balance == "vertices" else {"balance": balance})
+        more = {} if balance == "vertices" else {"balance": balance}
         plans = StoredPlans(cache, {**key, **more}, first)
         owners = plans.part(checked.num_nodes, world_size)
     source = None if plans is None else plans.plan
@@ -107,13 +105,10 @@ def prepare_inputs(
                 method=partition,
                 seed=options.seed,
                 vertex_weights=weights,
-                block=block,
+                block=getattr(strategy, "block", 1),  # so many consecutive ranks get vertices that are close
             )
         steps.done("partition")
         problem = Problem(checked, owners, machine, method, options, source)
-        if place:
-            problem = _placed(problem)
-            steps.done("placement")
         arrangement = strategy.arrange(problem)
         steps.done("relation and plan")
     if isinstance(checked, TypedGraph):
@@ -178,24 +173,6 @@ def _inputs(
         )
         for rank in range(world_size)
     ]
-
-
-def _placed(problem: Problem) -> Problem:
-    """Put every part on the device where plans are fastest; say what that gains."""
-    from dgcl.planner.placement import place
-
-    placement = place(problem.classes.relation, problem.topology, problem.options)
-    if not placement.moves:
-        _log.info("placement: every part stays where it is, no placement found is faster")
-        return problem
-    _log.info(
-        "placement: part p goes on rank %s[p], from %.3g s per exchange to %.3g s",
-        placement.device_of_part.tolist(),
-        placement.seconds_before,
-        placement.seconds_after,
-    )
-    part: NDArray[np.int32] = placement.device_of_part.astype(problem.part.dtype)[problem.part]
-    return replace(problem, part=part)
 
 
 class _Steps:

@@ -13,7 +13,7 @@ def plan_edge_types(graph: TypedGraph, problem: Problem, arrangement: Arrangemen
         ValueError: Edges are not summed by the owners of their heads, or of slices of rows.
     """
     if arrangement.partial is not None:
-        raise ValueError("a graph of several types goes with edges='head', without a grid")
+        raise ValueError("a graph of several types goes with strategy='halo'")
     planned = {}
     for edge_type in graph.edge_types:
         whole = halo_demand(graph.edges_of(edge_type), problem.part, problem.topology.num_devices)

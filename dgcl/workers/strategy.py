@@ -63,7 +63,7 @@ class EdgePlacement:
         exchanges = plan.exchanges
         expanded, folded = exchanges.rows
         why = (
-            f"edges={self.edges!r} was asked for: {seconds(plan.exchange_seconds)} of exchange in an aggregation,"
+            f"strategy={self.edges!r} was asked for: {seconds(plan.exchange_seconds)} of exchange in an aggregation,"
             f" {expanded} rows and {folded} partial sums, {imbalance_of(exchanges.edges):.2f} times the mean number of"
             " edges on the fullest rank"
         )

@@ -1,6 +1,6 @@
 """The systems of the papers beside each other, run and as published; and what the papers claim, computed again.
 
-`plans` and `kinds` draw relations (dgcl.planner.synthetic) with the vertices and edges of the DGCL paper's Table 4, at
+`plans` draws relations (dgcl.planner.synthetic) with the vertices and edges of the DGCL paper's Table 4, at
 a tenth of their number: no latencies are modelled, so sizes cancel out of every ratio here. Times are the model's, or
 the simulator's. `systems` runs each system (docs/figures/systems.py). Ten minutes.
 """
@@ -11,12 +11,11 @@ from typing import Any
 
 from dgcl.planner import Plan, Relation
 from dgcl.planner.methods import make_plan
-from dgcl.planner.reading.report import report
 from dgcl.planner.simulator.simulate import simulate
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
-from docs.figures import published, systems
+from docs.figures import systems
 from docs.figures.framework import Figure, Run
 
 PAGE = "paper.md"
@@ -55,16 +54,4 @@ def plans(run: Run) -> Figure:
     return Figure({**columns, "SPST, s": ".2f", "`auto`, s": ".2f"}, rows())
 
 
-def kinds(run: Run) -> Figure:
-    """How long the busiest connection of each kind works, over the time of peer-to-peer."""
-    topology, rows, direct = without_latencies(resolve_topology("dgx1", 8)), [], 0.0
-    relation = synthetic_relation("web-google", 8, scale=SCALE)
-    for method in METHODS:
-        plan = make_plan(relation, topology, method)
-        direct = direct or plan.predicted_seconds
-        busiest = {kind["kind"]: kind["busiest_seconds"] / direct for kind in report(plan)["kinds"]}
-        rows.append([f"`{method}`", *busiest.values()])
-    return Figure({"method": "", **dict.fromkeys(busiest, ".0%")}, rows)
-
-
-FIGURES = systems.FIGURES | published.FIGURES | {"plans": plans, "kinds": kinds}
+FIGURES = systems.FIGURES | {"plans": plans}

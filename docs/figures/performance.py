@@ -90,31 +90,6 @@ def sizes(run: Run) -> Figure:
     return Figure({"MB per rank": "", **COLUMNS}, rows(), machine())
 
 
-def model(run: Run) -> Figure:
-    """Measured time over the plan's, with a part of the vertices sent (the paper's Figure 10)."""
-    options = "--fraction", "0.1,0.2,0.4,0.6,0.8,1.0", "--method", "halo"
-    results = bench(run, str(run.path("ogbn_arxiv")), *options)
-    columns = {
-        "vertices": "g",
-        "modelled us": ",.0f",
-        "forward us": ",.0f",
-        "backward us": ",.0f",
-        "#wrong": "",
-    }
-    rows = [
-        [
-            line["fraction"], 1e6 * line["model_seconds"], *(1e6 * line[verb]["median"] for verb in VERBS),
-            sum(line[verb]["wrong"] for verb in VERBS),
-        ]
-        for line in results["lines"]
-    ]  # fmt: skip
-    fits = [
-        f"- {fit['verb']}: {1e6 * fit['intercept']:,.0f} us + {fit['slope']:.2f} x modelled, R² {fit['r_squared']:.4f}"
-        for fit in results["fits"]
-    ]
-    return Figure(columns, rows, machine(), "\n".join(fits))
-
-
 def on_first_rank(path: Path) -> tuple[Graph | None, Any]:
     """The graph and its parts on rank 0, which gives the others theirs."""
     if context.require_control().rank:
@@ -270,7 +245,6 @@ def epoch(run: Run) -> Figure:
 FIGURES = {
     "exchanges": exchanges,
     "sizes": sizes,
-    "model": model,
     "overlap": overlap,
     "memory": memory,
     "epoch": epoch,

@@ -19,7 +19,7 @@ def join(
 ) -> Communicator:
     """This rank's communicator for its share of a world; collective."""
     rank = context.require_control().rank
-    return connect_shares(shares[rank], Communicator, timeout, channel, device)
+    return connect_shares(shares[rank], timeout, channel, device)
 
 
 def on_threads(

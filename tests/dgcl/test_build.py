@@ -125,12 +125,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no such topology": ({"topology": "dgx9"}, ValueError, "dgx9"),
     "too few devices": ({"topology": TWO_DEVICES}, ValueError, "3"),
     "devices apart": ({"topology": APART, "part": PARTS}, ValueError, "c"),
-    "seed of the wrong type": ({"seed": 0.5}, TypeError, "seed must be an integer"),
+    "plan of the wrong type": ({"plan": 0.5}, TypeError, "plan must be a dgcl.PlanOptions"),
 }
 
 
 #: Options of a plan, which every rank looks at itself.
-SEEN_BY_ALL = {"seed of the wrong type", "no such partition"}
+SEEN_BY_ALL = {"plan of the wrong type", "no such partition"}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -242,28 +242,6 @@ def test_nothing_is_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_parts_are_placed_where_the_plan_is_fastest(caplog):
-    """Parts 0 and 2 need each other's rows, and the line has its ends there: one of them moves to the middle."""
-    ends = np.array([[0, 1, 2, 3, 4, 5, 9], [3, 4, 5, 0, 1, 2, 6]])
-    owners = np.array([0, 0, 0, 2, 2, 2, 1, 1, 1, 1])
-    with caplog.at_level("INFO", logger="dgcl"):
-        shares = prepare(ends, 3, LINE, part=owners, place=True)
-    middle = set(shares[1].program.owned_ids.tolist())
-    assert middle in ({0, 1, 2}, {3, 4, 5})
-    assert "placement: part p goes on rank" in caplog.text
-    as_given = prepare(ends, 3, LINE, part=owners)
-    assert shares[0].plan.predicted_seconds < as_given[0].plan.predicted_seconds
-    owned = np.concatenate([share.program.owned_ids for share in shares])
-    assert sorted(owned.tolist()) == list(range(10))
-
-
-def test_an_exchange_with_placed_parts_is_right():
-    def run():
-        check_exchange(build(topology=LINE, part=PARTS, partition=dgcl.PartitionOptions(place=True)))
-
-    dgcl.launch(run, 3)
-
-
 def test_ctrl_c_while_rank_0_plans_is_not_waited_for():
     left: list[str] = []
 
@@ -277,7 +255,7 @@ def test_ctrl_c_while_rank_0_plans_is_not_waited_for():
     context.control = Recorder()
     try:
         with pytest.raises(KeyboardInterrupt):
-            building.connect(interrupted, dgcl.Communicator, 1.0)
+            building.connect(interrupted, 1.0)
     finally:
         context.control = None
     assert left == ["was stopped by KeyboardInterrupt in connect"]

@@ -45,7 +45,7 @@ def arguments(model: str = "gcn", layers_from: str = "torch", **changed: object)
         "weight_decay": 5e-4,
         "seed": 0,
         "cache": None,
-        "strategy": None,
+        "strategy": "halo",
         "check": True,
         "dtype": torch.float64,
     }

@@ -22,7 +22,7 @@ Verb = Callable[[Tensor], Tensor]
 def verbs() -> dict[str, Verb]:
     edges = np.random.default_rng(0).integers(0, NUM_NODES, (2, 4 * NUM_NODES))
     graph = dgcl.graph.as_graph(edges, num_nodes=NUM_NODES)
-    cover = dgcl.build_comm_info(graph, "uniform", part=np.arange(NUM_NODES) % 2, edges="cover")
+    cover = dgcl.build_comm_info(graph, "uniform", part=np.arange(NUM_NODES) % 2, strategy="cover")
     comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(NUM_NODES) % 2)
     learned = torch.ones(comm.local.num_edges, requires_grad=True)
     return {

@@ -96,7 +96,7 @@ def sums(name: str, dtype: torch.dtype):
 
 
 def normalise_slices(norm: nn.Module):
-    comm = build(part=None, grid=(1, 1, 2))
+    comm = build(part=None, strategy="grid:1,1,2")
     norm(comm.slices(dgcl.dispatch_features(X[:, 1:])))
 
 
@@ -173,7 +173,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         ValueError,
     ),
     "a grid for other ranks": (
-        lambda: build(grid=(3, 1, 1), part=None),
+        lambda: build(strategy="grid:3,1,1", part=None),
         r"grid \(3,1,1\) is for .*3 ranks, and there are 2; .*\(2,1,1\)",
         ValueError,
     ),
@@ -289,7 +289,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
     ),
     "parts that were not written": (
         lambda: dgcl.load_comm_info("/nowhere/parts"),
-        "there is no folder /nowhere/parts; dgcl partition GRAPH --ranks 2 --out DIR/ writes one",
+        r"rank-00000.part is missing, and this job has 2 ranks; .*dgcl partition GRAPH --ranks P --out DIR/",
         ValueError,
     ),
     "edge data of some edges": (
@@ -328,8 +328,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         TypeError,
     ),
     "a placement's name": (
-        lambda: build(edges="heads"),
-        r"edges must be one of head, tail, cover \(got 'heads'\); did you mean 'head'\?",
+        lambda: build(strategy="heads"),
+        r"strategy must be one of halo, tail, cover.*\(got 'heads'\)",
         ValueError,
     ),
     "a graph as features": (
@@ -388,7 +388,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         ValueError,
     ),
     "slices of numpy": (
-        lambda: build(part=None, grid=(1, 1, 2)).slices(np.zeros((10, 2))),  # type: ignore[arg-type]
+        lambda: build(part=None, strategy="grid:1,1,2").slices(np.zeros((10, 2))),  # type: ignore[arg-type]
         r"x must be a torch tensor \(got ndarray\); torch.as_tensor makes one",
         TypeError,
     ),

@@ -9,7 +9,6 @@ import pytest
 import dgcl
 from dgcl.grid.grid import Grid
 from dgcl.options import settle
-from dgcl.planner import PlanOptions
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 
@@ -20,24 +19,18 @@ def test_groups_set_what_the_plan_is_made_with():
     comm = dgcl.build_comm_info(
         EDGES,
         plan=dgcl.PlanOptions(row_bytes=64, gap=0.5, seed=3),
-        partition=dgcl.PartitionOptions("range", place=True),
+        partition=dgcl.PartitionOptions("range"),
     )
     assert (comm.plan.row_bytes, comm.plan.meta["seed"]) == (64, 3)
     comm.close()
-
-
-def test_a_seed_of_its_own_goes_before_that_of_the_plan():
-    plan = PlanOptions(seed=3, gap=0.5)
-    assert settle(1, plan=plan).plan == plan
-    assert settle(1, plan=plan, seed=7).plan == PlanOptions(seed=7, gap=0.5)
 
 
 @pytest.mark.parametrize(
     "given, error, message",
     [
         ({"plan": 3}, TypeError, r"plan must be a dgcl.PlanOptions, or None \(got int\)"),
+        ({"strategy": 2}, TypeError, r"strategy must be text such as .* or an object .*got 2\)"),
         ({"partition": 2}, TypeError, r"partition must be a method's name or a dgcl.PartitionOptions"),
-        ({"seed": -1}, ValueError, "seed must be >= 0"),
     ],
 )
 def test_bad_options_are_raised_on_every_rank(given: dict[str, Any], error: type[Exception], message: str):
@@ -67,9 +60,9 @@ def test_limits_of_memory_are_numbers_or_written_out():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: dgcl.EdgeOptions("covers"), r"edges must be one of head, .*got 'covers'\); .* 'cover'"),
-        (lambda: dgcl.EdgeOptions("cover", imbalance=0.5), "imbalance must be at least 1, the mean"),
-        (lambda: dgcl.EdgeOptions("cover", imbalance="1.2"), r"imbalance must be .*got '1.2'"),  # type: ignore[arg-type]
+        (lambda: dgcl.EdgePlacement("covers"), r"edges must be one of head, .*got 'covers'\); .* 'cover'"),
+        (lambda: dgcl.EdgePlacement("cover", imbalance=0.5), "imbalance must be at least 1, the mean"),
+        (lambda: dgcl.EdgePlacement("cover", imbalance="1.2"), r"imbalance must be .*got '1.2'"),  # type: ignore[arg-type]
     ],
 )
 def test_options_that_cannot_be_are_refused_where_they_are_made(make: Callable[[], object], message: str):
@@ -81,9 +74,9 @@ def test_bad_options_of_any_rank_are_raised_on_all():
     def run():
         from dgcl.ranks.context import context
 
-        edges = "covers" if context.require_control().rank == 1 else "cover"
-        with pytest.raises(ValueError, match="edges must be one of head"):
-            dgcl.build_comm_info(EDGES, "uniform", edges=edges)
+        strategy = "covers" if context.require_control().rank == 1 else "cover"
+        with pytest.raises(ValueError, match="strategy must be one of halo"):
+            dgcl.build_comm_info(EDGES, "uniform", strategy=strategy)
 
     dgcl.launch(run, 3)
 

@@ -90,7 +90,7 @@ def offload_loss(logits: Any, labels: Any, mask: Any = None):
 #: A call that is right, by its arguments in order; all arguments of the function are tried, those left out too.
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "PlanOptions": (dgcl.PlanOptions, ()),
-    "EdgeOptions": (dgcl.EdgeOptions, ()),
+    "EdgePlacement": (dgcl.EdgePlacement, ()),
     "PartitionOptions": (dgcl.PartitionOptions, ()),
     "as_graph": (dgcl.graph.as_graph, (EDGES,)),
     "read_graph": (dgcl.graph.read_graph, ("graph.npz",)),
@@ -131,7 +131,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 #: How an argument is called in messages, where by another name.
 CALLED = {
-    ("EdgeOptions", "placement"): "edges",
     ("PartitionOptions", "method"): "partition",
     ("as_graph", "obj"): "graph|edge_index|torch tensor",
     ("check_part", "num_nodes"): "num_nodes|one entry per vertex",

@@ -65,7 +65,7 @@ def join(
     if opened is not None and through_host:
         opened.driver.export_memory = refuse
     shares = partial(prepare_inputs, edges, control.world_size, TOPOLOGY, part=part, method=method)
-    return connect(shares, Communicator, timeout, channel, device=opened)
+    return connect(shares, timeout, channel, device=opened)
 
 
 def refuse(address: int) -> bytes:

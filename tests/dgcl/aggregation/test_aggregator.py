@@ -29,7 +29,7 @@ from dgcl.program.exchange import HALO, PARTIAL
 from tests.dgcl.awkward import CASES, Case
 from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
 
-PLACEMENTS = ["head", "tail", "cover"]
+PLACEMENTS = ["halo", "tail", "cover"]
 CASE_BY_NAME = {case.name: case for case in CASES}
 WIDTH = 5
 EXACT = 1e-10
@@ -40,7 +40,7 @@ def connect(case: Case, world_size: int, edges: Any, **options: Any) -> dgcl.Com
         case.graph,
         "uniform",
         part=case.part(world_size),
-        edges=edges,
+        strategy=edges,
         **options,
     )
 
@@ -279,7 +279,7 @@ def test_rows_that_travel_are_those_of_both_demands_there_and_back(edges):
     planned = found[0][1]
     total = {key: sum(counted[key] for counted, _ in found) for key in found[0][0]}
     assert total[f"{HALO} expand"] == total[f"{HALO} fold"] == planned[HALO]
-    if edges != "head":
+    if edges != "halo":
         assert total[f"{PARTIAL} expand"] == total[f"{PARTIAL} fold"] == planned[PARTIAL]
 
 
@@ -293,7 +293,7 @@ TOY = {
 
 def train_the_toy(edges: str, world_size: int, **options: Any) -> dict[str, float]:
     part = in_ranges(24, world_size)
-    return toy_figures(dgcl.build_comm_info(toy_24(), "uniform", part=part, edges=edges), **options)
+    return toy_figures(dgcl.build_comm_info(toy_24(), "uniform", part=part, strategy=edges), **options)
 
 
 def toy_figures(comm: dgcl.Communicator, **options: Any) -> dict[str, float]:
@@ -363,7 +363,7 @@ def test_what_cannot_be_is_refused():
         ):
             assert text.startswith(f"{name} needs all in-edges")
             assert "comm.aggregator()" in text
-            assert "edges='head'" in text
+            assert "strategy='halo'" in text
         assert said[3].startswith("reduce must be one of sum, mean, max, min")
         assert said[4].startswith("edge_weight must have shape")
         assert "num_owned" in said[5]
@@ -379,7 +379,7 @@ def test_what_cannot_be_is_refused():
 
 
 def reduce_differently(reductions: list[str], weights: tuple[str, ...] = ("", "", "")) -> str:
-    comm = connect(CASES[0], 3, "head")
+    comm = connect(CASES[0], 3, "halo")
     kind = weights[comm.rank]
     weight = torch.ones(comm.local.num_edges, requires_grad=kind == "learned") if kind else None
     try:
@@ -412,7 +412,7 @@ def aggregate_differently(edges: str, windows: bool, calls_before: int, one: str
 
 @pytest.mark.parametrize("calls_before", [0, 2])
 @pytest.mark.parametrize("windows", [False, True])
-@pytest.mark.parametrize("edges", ["head", "cover"])
+@pytest.mark.parametrize("edges", ["halo", "cover"])
 def test_ranks_that_make_different_reductions_are_named(edges, windows, calls_before):
     pairs = [("sum", "mean")] if windows else [("sum", "mean"), ("max", "min")]
     for one, others in pairs:
@@ -455,8 +455,8 @@ def test_constant_rows_that_change_are_noticed(change):
 @pytest.mark.parametrize(
     "options, says",
     [
-        ({"edges": "sideways"}, "edges must be one of head, tail, cover"),
-        ({"edges": 3}, "edges must be a placement's name or a dgcl.EdgeOptions"),
+        ({"edges": "sideways"}, "strategy must be one of halo, tail, cover"),
+        ({"edges": 3}, "strategy must be text such as 'cover'"),
     ],
 )
 def test_bad_placements_are_refused_on_every_rank(options, says):

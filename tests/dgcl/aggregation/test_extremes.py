@@ -114,7 +114,7 @@ def test_over_the_network(edges, rank_pool):
 def on_a_line(edges: str) -> list[Results]:
     """Ranks in a row: what reaches the owner from the far end is passed on by the others."""
     case = CASE_BY_NAME["self-loops"]
-    comm = dgcl.build_comm_info(case.graph, line(4), part=case.part(4), edges=edges)
+    comm = dgcl.build_comm_info(case.graph, line(4), part=case.part(4), strategy=edges)
     assert comm.exchanges[PARTIAL].plan.num_stages > 1
     return [reduced(comm, case, reduce) for reduce in ("max", "min")]
 
@@ -126,7 +126,7 @@ def test_rows_that_are_relayed(edges):
 
 def of_any_shape(edges: str) -> list[Tensor]:
     case = CASE_BY_NAME["directed"]
-    comm = connect(case, comm_size(edges), "head" if edges == "one rank" else edges)
+    comm = connect(case, comm_size(edges), "halo" if edges == "one rank" else edges)
     aggregate = comm.aggregator("max")
     inputs = [comm.dispatch_features(features(26, *shape)) for shape in ((), (0,), (1,), (2, 3), (0, 3))]
     inputs.append(comm.dispatch_features(features(26, 6))[:, ::2])
@@ -223,7 +223,7 @@ def sage(edges: str) -> Results:
 
 
 def test_layers_take_maxima_anywhere():
-    wanted = dgcl.launch(sage, 3, "head")[0]
+    wanted = dgcl.launch(sage, 3, "halo")[0]
     for found in dgcl.launch(sage, 3, "cover"):
         assert_close(found, wanted)
 

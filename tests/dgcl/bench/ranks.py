@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from dgcl.bench import build_comm_info
-from dgcl.bench.transports import Measured, calls_of
+from dgcl.bench.transports import Baseline, calls_of
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
 from tests.dgcl.awkward import CASES
@@ -27,14 +27,14 @@ def build(case: str, method: str) -> Communicator:
     )
 
 
-def expands(comm: Communicator, exchange: Measured, width: int, dtype: torch.dtype, seed: int) -> bool:
+def expands(comm: Communicator, exchange: Baseline, width: int, dtype: torch.dtype, seed: int) -> bool:
     """Whether every local row is bit for bit the owner's, with free memory poisoned before."""
     whole = random_bits((comm.num_nodes, width), dtype, seed)
     exchange.poison()
     return same_bits(exchange.expand(whole[comm.owned_ids]), whole[local_ids(comm)])
 
 
-def folds(comm: Communicator, exchange: Measured, width: int, dtype: torch.dtype, seed: int) -> bool:
+def folds(comm: Communicator, exchange: Baseline, width: int, dtype: torch.dtype, seed: int) -> bool:
     """Whether every owned row is the sum of the ranks' rows; whole numbers, so that sums are exact."""
     generator = torch.Generator().manual_seed(100 * seed + comm.rank)
     rows = torch.randint(0, 30, (comm.num_local, width), generator=generator).to(dtype)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import dgcl
 from dgcl.bench import measure
-from dgcl.bench.problems import Problem, from_pattern, take_fraction
+from dgcl.bench.problems import Problem, from_pattern
 from dgcl.bench.records import Case, Settings
 from dgcl.bench.transports import Baseline
 from dgcl.topology import resolve_topology
@@ -62,14 +62,6 @@ def test_every_type(dtype: str):
     case = Case(lambda: Problem("directed", CASES[0].graph, CASES[0].part(3), 3), (9,))
     lines = run(3, case, ("auto", "spst"), dtype=dtype).lines
     assert [line.forward.wrong + line.backward.wrong for line in lines] == [0, 0]
-
-
-def test_calls_through_autograd_are_measured_and_verified():
-    case = Case(functools.partial(from_pattern, "allgather", 3, 7), (3,))
-    auto, operator = run(3, case, ("auto", "operator")).lines
-    assert operator.forward.wrong == operator.backward.wrong == 0
-    assert operator.moved == operator.local_rows * 12
-    assert operator.model_seconds == auto.model_seconds is not None
 
 
 def test_halo_rows_alone_are_measured_and_verified():
@@ -143,10 +135,3 @@ def test_an_exchange_that_gives_the_last_result_again_is_found_out(monkeypatch):
     monkeypatch.setattr(measure, "calls_of", Stale)
     (line,) = run(2, Case(functools.partial(from_pattern, "ring", 2, 4), (5,)), ("direct",)).lines
     assert line.forward.wrong == 6 * 2 * 8 * 5  # every element of every call after the first
-
-
-def test_fractions_are_marked():
-    def some() -> Problem:
-        return take_fraction(Problem("directed", CASES[0].graph, CASES[0].part(2), 2), 0.5)
-
-    assert run(2, Case(some, (4,), 0.5)).lines[0].fraction == 0.5

@@ -9,7 +9,6 @@ from dgcl.bench.problems import (
     from_relation,
     load_problem,
     save_problem,
-    take_fraction,
 )
 from dgcl.planner import Relation
 from tests.dgcl.awkward import CASES
@@ -48,22 +47,6 @@ def test_a_relation_comes_back():
     found = from_relation("relation", relation).classes.relation
     for name in ("source", "dests", "count"):
         np.testing.assert_array_equal(getattr(found, name), getattr(relation, name))
-
-
-@pytest.mark.parametrize("fraction", [0.1, 0.5, 1.0])
-def test_a_fraction_sends_that_part_of_the_vertices_and_nothing_else(fraction: float):
-    whole = Problem("whole", CASES[0].graph, CASES[0].part(3), 3)
-    some = take_fraction(whole, fraction)
-    every, chosen = needs_of(whole), needs_of(some)
-    taken = set.union(*chosen)
-    assert len(taken) == round(fraction * len(set.union(*every)))
-    assert chosen == [need & taken for need in every]
-
-
-@pytest.mark.parametrize("fraction", [0.0, -1.0, 1.1])
-def test_no_such_fraction(fraction: float):
-    with pytest.raises(ValueError, match="fraction must lie in"):
-        take_fraction(from_pattern("ring", 2, 5), fraction)
 
 
 def test_saved_and_loaded(tmp_path):

@@ -28,7 +28,7 @@ def observe(truth: Topology, wrong: Callable[[int], float] = lambda number: 1.0)
     arrays = truth.arrays()
     observations = []
     for number, experiment in enumerate(experiments(truth, ROW_BYTES)):
-        trees = exchange_of(experiment, truth, ROW_BYTES).trees
+        trees = exchange_of(experiment, truth, ROW_BYTES)[1]
         seconds = predicted_seconds(trees, arrays, ROW_BYTES) * wrong(number)
         observations.append(Observation(experiment.name, trees, ROW_BYTES, seconds))
     return observations

@@ -59,7 +59,7 @@ def test_senders_share_what_they_are_said_to_share(topology: Topology):
     shared = [e for e in experiments(topology, ROW) if e.shares in names]
     for experiment in shared:
         assert len({t.src for t in experiment.transfers}) == experiment.senders
-        trees = exchange_of(experiment, topology, ROW).trees
+        trees = exchange_of(experiment, topology, ROW)[1]
         loads = direction_loads(link_rows(trees, arrays), arrays, ROW)[0]
         most = max(loads[i] for i, name in enumerate(names) if name == experiment.shares)
         assert most == experiment.rows * ROW
@@ -77,11 +77,11 @@ def test_senders_share_what_they_are_said_to_share(topology: Topology):
 @pytest.mark.parametrize("topology", MACHINES[:2])
 def test_programs_send_what_the_experiment_says(topology: Topology):
     for experiment in experiments(topology, ROW):
-        exchange = exchange_of(experiment, topology, ROW)
-        assert exchange.trees.rows_moved() == experiment.rows
-        received = sum(program.num_halo for program in exchange.programs)
+        programs, trees = exchange_of(experiment, topology, ROW)
+        assert trees.rows_moved() == experiment.rows
+        received = sum(program.num_halo for program in programs)
         assert received == experiment.rows
-        owned = [program.num_owned for program in exchange.programs]
+        owned = [program.num_owned for program in programs]
         sent = np.zeros(topology.num_devices, np.int64)
         for transfer in experiment.transfers:
             sent[transfer.src] += transfer.rows

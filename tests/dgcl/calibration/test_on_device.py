@@ -38,7 +38,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeCuda]]:
 def test_a_gpu_that_ranks_share_is_not_calibrated(fakes: list[FakeCuda]):
     fakes[1] = fakes[0]
     with pytest.raises(ValueError, match="ranks share a GPU, and no link is between them"):
-        dgcl.launch(lambda: run_rank(None, 64, 1, LEAST, device="cuda"), 2)
+        dgcl.launch(lambda: run_rank(None, 64, LEAST, "cuda"), 2)
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_channels_of_devices_are_measured(fakes: list[FakeCuda], monkeypatch):
 
     def run() -> Any:
         try:
-            return run_rank(UNIFORM, 64, 1, LEAST, device="cuda")
+            return run_rank(UNIFORM, 64, LEAST, "cuda")
         finally:
             _contexts.current = 0
 
@@ -64,6 +64,5 @@ def test_channels_of_devices_are_measured(fakes: list[FakeCuda], monkeypatch):
     told = outcome_json(outcome)
     assert told["device"] == "cuda"
     assert all(one["seconds"] > 0 and one["predicted"] > 0 for one in told["measured"])
-    assert len(told["checked"]) == 1
     # Two ranks, two laps before those that count, five calls in each.
-    assert len(calls) >= 2 * 3 * 5 * (len(told["measured"]) + 1)
+    assert len(calls) >= 2 * 3 * 5 * len(told["measured"])

@@ -13,10 +13,8 @@ ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
         ("--memory 400", 1, "nothing fits in 400 B of a rank"),
         ("--explain halo", 0, "exchange buffers"),
         ("--json", 0, "dgcl.nn.InPlaceGCN([8, 4, 2])"),
-        ("--why-not cover", 0, "cover: "),
-        ("--compare halo,cover:machine", 0, "cover:machine: all ranks are on one machine"),
+        ("--explain halo,grid:1,1,3,cover:machine", 0, "cover:machine: all ranks are on one machine"),
         ("--inference -d float16 --optimizer sgd", 0, "inference, float16"),
-        ("--topology host:3 --measure", 0, "; measured here: "),
     ],
 )
 def test_what_is_printed(options, status, text, run, folder):
@@ -42,7 +40,6 @@ def test_sizes_alone_and_several_ranks(run, folder):
         ("--explain windows:9", "(got 'windows:9'); did you mean 'windows'?"),
         ("--explain halo --ranks 1,2", "--explain is of one number of ranks"),
         ("--scale 2", "--scale goes with --synthetic"),
-        ("--measure", "--measure trains gcn, sage or gin on a graph, with topology host:P (got gcn"),
     ],
 )
 def test_bad_options(options, message, run, folder):

@@ -80,12 +80,10 @@ def test_sizes_of_a_graph_are_reached_by_the_width(run: Run, folder: Path):
     assert [line["width"] for line in outcome.json["lines"]] == [1, 2, 32]
 
 
-def test_a_relation_in_fractions(run: Run, plan_file: Path):
-    argv = "--relation relation.npz --ranks 3 --topology line.json --fraction 1,0.2,0.6"
+def test_a_relation(run: Run, plan_file: Path):
+    argv = "--relation relation.npz --ranks 3 --topology line.json"
     outcome = run(*QUICK, *argv.split())
     assert outcome.status == 0
-    assert "# 0.2 of the vertices" in outcome.out
-    assert "# Measured over modelled: auto forward:" in outcome.out
     assert "%bound" in outcome.out
 
 
@@ -124,15 +122,9 @@ def test_ranks_that_are_processes(folder: Path):
     assert outcome.stderr == ""
 
 
-def test_a_run_is_drawn_and_compared(run: Run, folder: Path):
-    pytest.importorskip("matplotlib")
+def test_two_runs_are_compared(run: Run, folder: Path):
     argv = [*QUICK, *["--ranks", "2", "--topology", "uniform", "-b", "64", "-f", "64", "--method", "direct"]]
-    assert (
-        "# picture written to run.svg" in run(*argv, "-e", "4K", "-J", "first.json", "--plot", "run.svg").out
-    )
-    picture = (folder / "run.svg").read_text()
-    assert "direct forward" in picture
-    assert "plain copies" in picture
+    run(*argv, "-e", "4K", "-J", "first.json")
     compared = run(*argv, "-e", "256K", "--against", "first.json", "--json").json["against"]
     first = json.loads((folder / "first.json").read_text())["lines"]
     assert [(each["size"], each["verb"], each["other"]) for each in compared] == [

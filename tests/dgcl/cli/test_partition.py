@@ -45,7 +45,7 @@ def test_a_folder_of_part_files(run: Run, folder: Path):
         [240] * 4,
     )
     assert report["cut_edges"] == (part[edges[0]] != part[edges[1]]).sum() == 0
-    for refused in ("--balance edges", "--place --topology pcie8", "--out parts/", "--partition metis"):
+    for refused in ("--balance edges", "--out parts/", "--partition metis"):
         words = run("partition", "files", "--ranks", 4, *refused.split()).err
         assert re.search(r"goes with a graph file|method of an EdgeStream must be", words)
 
@@ -78,18 +78,6 @@ def test_parts_follow_the_machines_of_a_topology(run: Run, folder: Path):
     machine = np.load(folder / "out.npy")[shuffled] // 8
     assert len(set(machine[:48])) == len(set(machine[48:])) == 1
     assert machine[0] != machine[48]
-
-
-@pytest.mark.slow
-def test_parts_are_numbered_for_a_machine(run: Run, folder: Path):
-    argv = ["partition", "graph.npz", "--ranks", 3, "--partition", "range"]
-    run(*argv, "--out", "plain.npy")
-    report = run(*argv, "--topology", "line.json", "--place", "--out", "placed.npy", "--json").json
-    order = np.array(report["placement"]["device_of_part"])
-    assert sorted(order.tolist()) == [0, 1, 2]
-    assert (np.load(folder / "placed.npy") == order[np.load(folder / "plain.npy")]).all()
-    placed = run("plan", "graph.npz", "--topology", "line.json", "--part", "placed.npy", "--json").json
-    assert report["placement"]["seconds_after"] == pytest.approx(placed["predicted_seconds"])
 
 
 def test_how_an_edge_list_was_read_is_logged(run: Run, folder: Path):

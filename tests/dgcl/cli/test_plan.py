@@ -130,28 +130,6 @@ def test_without_out_nothing_is_written(run: Run, folder: Path):
     assert set(folder.iterdir()) == before
 
 
-def test_parts_are_placed_where_they_serve_best(run: Run, folder: Path):
-    """On the line 0 - 1 - 2, parts that need each other's rows should not be at its ends."""
-    from dgcl.planner import Relation
-
-    Relation.from_classes(3, [(0, {2}, 500), (2, {0}, 400), (1, {0}, 10)]).save(folder / "ends.npz")
-    argv = ["plan", "--relation", "ends.npz", "--topology", "line.json"]
-    placed = run(*argv, "--place", "--relation-out", "placed.npz", "--json").json
-    found = placed["placement"]
-    order = found["device_of_part"]
-    assert sorted(order) == [0, 1, 2]
-    assert abs(order[0] - order[2]) == 1
-    assert found["seconds_before"] == pytest.approx(run(*argv, "--json").json["predicted_seconds"])
-    assert found["seconds_after"] == pytest.approx(placed["predicted_seconds"])
-    assert found["seconds_after"] < found["seconds_before"]
-    assert needed(folder / "placed.npz") == {
-        (order[0], order[2]): 500, (order[2], order[0]): 400, (order[1], order[0]): 10
-    }  # fmt: skip
-    assert "x faster" in run(*argv, "--place").out
-    again = run("plan", "--relation", "placed.npz", "--topology", "line.json", "--place")
-    assert "every part stays" in again.out
-
-
 def test_files_are_confirmed_and_columns_explained(run: Run, folder: Path):
     out = run(*PLAN, "--out", "plan.npz", "--relation-out", "r.npz").out
     assert out.endswith("\nplan written to plan.npz\nrelation written to r.npz\n")

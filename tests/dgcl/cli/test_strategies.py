@@ -59,11 +59,8 @@ def test_rows_of_both_exchanges(run, folder, strategy, rows, sums):
     assert shown.startswith("machine" if name == "halo" else "strategy")
 
 
-def aggregate(folder, grid):
-    try:
-        comm = dgcl.load_comm_info(folder, grid=grid)
-    except ValueError as error:
-        return str(error)
+def aggregate(folder):
+    comm = dgcl.load_comm_info(folder)
     return comm.collect(comm.aggregator()(comm.dispatch_features(features(24, 5))), None)
 
 
@@ -74,11 +71,8 @@ def test_ranks_load_what_was_written(run, folder, strategy):
     graph = toy_24()
     case = Case("", np.stack(graph.edges()).astype(np.int64), 24, np.ones(24, bool))
     expected = dense(case, "sum", None) @ features(24, 5)
-    grid = strategy.partition(":")[2] or None
-    for result in dgcl.launch(aggregate, 4, "parts", grid):
+    for result in dgcl.launch(aggregate, 4, "parts"):
         torch.testing.assert_close(result, expected, rtol=EXACT, atol=EXACT)
-    for error in dgcl.launch(aggregate, 4, "parts", "1,4,1"):
-        assert "--strategy grid:1,4,1" in error
 
 
 @named(
@@ -86,7 +80,6 @@ def test_ranks_load_what_was_written(run, folder, strategy):
     {
         "called": ("plan --strategy offload:4", "take that here, then call dgcl.Offload(comm, chunks=4)"),
         "written": ("partition --out parts/ --strategy windows:2", "call comm.aggregator(windows=2)"),
-        "placed": ("plan --strategy grid:3,1,1 --place", "--place goes without a grid"),
     },
 )
 def test_what_is_no_plan(run, folder, options, message):

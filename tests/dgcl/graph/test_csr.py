@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
-from dgcl.graph.build import graph_from_edges, graph_from_in_csr, graph_from_out_csr
+from dgcl.graph.build import graph_from_csr, graph_from_edges
 from dgcl.graph.csr import index_dtype
 from tests.dgcl.graphs import edge_indices
 from tests.samples import named
@@ -54,14 +54,13 @@ def test_csr_of_in_neighbours_is_taken_as_it_is(drawn: tuple[int, np.ndarray]):
     num_nodes, edges = drawn
     edges = edges[:, np.argsort(edges[1], kind="stable")]
     indptr = np.searchsorted(edges[1], np.arange(num_nodes + 1))
-    graph = graph_from_in_csr(indptr, edges[0])
+    graph = graph_from_csr(indptr, edges[0], by_head=True)
     assert graph.edge_ids is None
     assert in_edges(graph) == expected_in_edges(num_nodes, edges)
 
 
-@pytest.mark.parametrize("num_nodes", [4095, 4096, 4097, 70_000, 2_000_000])
-def test_many_buckets(num_nodes: int):
-    """Vertices at the edges of buckets, and a hub that fills one."""
+@pytest.mark.parametrize("num_nodes", [4096, 2_000_000])
+def test_many_edges_and_a_hub(num_nodes: int):
     rng = np.random.default_rng(num_nodes)
     edges = rng.integers(0, num_nodes, (2, 100_000))
     edges[1, ::5] = num_nodes - 1
@@ -169,7 +168,7 @@ def test_bad_input_is_named(obj: Any, num_nodes: Any, error: type[Exception], me
 
 def test_csc_id_out_of_range_names_its_edge():
     with pytest.raises(ValueError, match="edge 2 is 3 -> 1"):
-        graph_from_in_csr([0, 1, 3, 3], [0, 2, 3])
+        graph_from_csr([0, 1, 3, 3], [0, 2, 3], by_head=True)
 
 
 def test_lengths_must_agree():
@@ -207,6 +206,6 @@ def test_ids_are_wide_enough():
 
 
 def test_out_csr_of_ascending_heads_needs_no_edge_ids():
-    graph = graph_from_out_csr([0, 1, 1, 3], [0, 1, 2])
+    graph = graph_from_csr([0, 1, 1, 3], [0, 1, 2])
     assert graph.edge_ids is None
     assert in_edges(graph) == [[(0, 0)], [(2, 1)], [(2, 2)]]

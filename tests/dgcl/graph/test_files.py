@@ -89,7 +89,10 @@ class TestNpz:
             "float-count": ({"num_nodes": 3.0}, "num_nodes must be an integer"),
             "range": ({"indices": np.array([1, 3, 0])}, "edge 1 is 0 -> 3"),
             "dtype": ({"indices": np.array([1.0, 2.0, 0.0])}, "indices must hold integers"),
-            "objects": ({"indices": np.array([1, None, 0])}, "array 'indices' cannot be read.*allow_pickle"),
+            "objects": (
+                {"indices": np.array([1, None, 0])},
+                "array 'indices' has no usable npy header .dtype object",
+            ),
             "one-direction": ({"directed": False}, "vertex 0 has 2 out-edges and 1 in-edges"),
             "features": ({"features": np.zeros((2, 4))}, r"features must have one row per vertex, 3"),
             "flat-features": ({"features": np.zeros(3)}, r"features must be \(num_nodes, F\)"),
@@ -113,7 +116,7 @@ class TestNpz:
         np.savez(tmp_path / "g.npz", **npz_arrays())
         data = (tmp_path / "g.npz").read_bytes()
         for size in range(0, len(data) - 1, 97):
-            with pytest.raises(ValueError, match=r"g\.npz: not an npz archive"):
+            with pytest.raises(ValueError, match=r"g\.npz: .*not an npz archive"):
                 read_bytes(tmp_path, data[:size])
 
     @named(

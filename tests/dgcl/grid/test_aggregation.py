@@ -64,7 +64,9 @@ def size_of(grid: str) -> int:
 
 
 def connect(case: Case, grid: str, **options: Any) -> dgcl.Communicator:
-    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(size_of(grid)), grid=grid, **options)
+    return dgcl.build_comm_info(
+        case.graph, "uniform", part=case.part(size_of(grid)), strategy=f"grid:{grid}", **options
+    )
 
 
 def on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
@@ -89,7 +91,7 @@ def test_between_processes(grid: str, rank_pool: Any):
 
 def train_the_toy(grid: str) -> dict[str, float]:
     part = in_ranges(24, size_of(grid))
-    return toy_figures(dgcl.build_comm_info(toy_24(), "uniform", part=part, grid=grid))
+    return toy_figures(dgcl.build_comm_info(toy_24(), "uniform", part=part, strategy=f"grid:{grid}"))
 
 
 @pytest.mark.parametrize("grid", [*some([*GRIDS, "2,5,3"], 3), "30,1,1"])
@@ -192,7 +194,7 @@ STEPS, DROPPED = 3, 0.4
 def train_with_dropout(grid: str) -> tuple[list[float], list[Tensor]]:
     """Two layers with dropout, batch normalisation and Adam, on a prime number of vertices."""
     graph = as_graph(np.random.default_rng(2).integers(0, 23, (2, 90)), 23)
-    comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(23) % size_of(grid), grid=grid)
+    comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(23) % size_of(grid), strategy=f"grid:{grid}")
     weights = initial()
     norm = dgcl.nn.BatchNorm(6).double()
     optimizer = torch.optim.Adam([*weights, *norm.parameters()], 0.01)
@@ -302,7 +304,7 @@ def from_csr(grid: str) -> dict[str, Tensor]:
     """The user's edges in the order of the whole CSR: ranks know their places without a list of them."""
     graph = CASE_BY_NAME["multi-edges"].graph
     graph = Graph(26, graph.indptr, graph.indices, None)
-    comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(26) % size_of(grid), grid=grid)
+    comm = dgcl.build_comm_info(graph, "uniform", part=np.arange(26) % size_of(grid), strategy=f"grid:{grid}")
     weight = comm.dispatch_edges(torch.arange(graph.num_edges, dtype=torch.float64)).requires_grad_()
     y = comm.aggregator(edge_weight=weight)(comm.dispatch_features(features(26, 5)))
     (y * comm.dispatch_features(features(26, 5, seed=3))).sum().backward()

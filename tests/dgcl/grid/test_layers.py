@@ -70,13 +70,13 @@ def build_twice(folder: Path, grid: Any) -> list[str]:
     """The way that plans took, in each of two jobs with one cache."""
     case, found = CASE_BY_NAME["directed"], []
     for _ in range(2):
-        comm = dgcl.build_comm_info(case.graph, "uniform:4", grid=grid, cache=folder)
+        comm = dgcl.build_comm_info(case.graph, "uniform:4", strategy=f"grid:{grid}", cache=folder)
         found.append(comm.plan.fingerprint)
         comm.aggregator()(comm.dispatch_features(features(case.num_nodes)))
     return found
 
 
-@pytest.mark.parametrize("grid", [(2, 1, 2), (1, 4, 1)])
+@pytest.mark.parametrize("grid", ["2,1,2", "1,4,1"])
 def test_plans_of_a_grid_come_from_the_cache(grid: Any, tmp_path, caplog):
     with caplog.at_level("INFO", logger="dgcl"):
         for first, second in dgcl.launch(build_twice, 4, tmp_path / "cache", grid):

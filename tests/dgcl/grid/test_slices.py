@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
+from dgcl.grid.grid import Grid
+from dgcl.grid.strategy import GridPlacement
 from tests.dgcl.aggregation.test_aggregator import CASE_BY_NAME, EXACT, features
 from tests.dgcl.grid.test_aggregation import connect, size_of
 
@@ -164,7 +166,10 @@ def heads_there_and_back(grid: str) -> tuple[bool, Tensor]:
     """Of vertices that all belong to the last rank, first in inference mode."""
     num_ranks = size_of(grid)
     comm = dgcl.build_comm_info(
-        CASE_BY_NAME["directed"].graph, "uniform", part=np.full(26, num_ranks - 1, np.int32), grid=grid
+        CASE_BY_NAME["directed"].graph,
+        "uniform",
+        part=np.full(26, num_ranks - 1, np.int32),
+        strategy=f"grid:{grid}",
     )
     x = comm.dispatch_features(features(26, HEADS, WIDTH))
     with torch.inference_mode():
@@ -269,16 +274,10 @@ def test_what_cannot_be_is_refused_with_a_way_out():
 @pytest.mark.parametrize(
     "options, text",
     [
-        ({"grid": (1, 4, 1)}, r"4 ranks, and there are 2.*\(1,1,2\) \(1,2,1\) \(2,1,1\)"),
-        ({"grid": (1, 1, 2), "edges": "cover"}, "edges=.*cover.* goes without grid="),
-        (
-            {"grid": (1, 1, 2), "partition": dgcl.PartitionOptions(place=True)},
-            "grid=.* goes without place=True",
-        ),
+        ({"strategy": "grid:1,4,1"}, r"4 ranks, and there are 2.*\(1,1,2\) \(1,2,1\) \(2,1,1\)"),
         ({"strategy": "auto"}, "strategy='auto' needs model=, such as 'gcn:602,256,41'"),
-        ({"grid": (1, 1, 2), "memory_limit": 9}, "model and memory_limit go with strategy='auto'"),
-        ({"grid": np.array([1, 4, 1])}, "4 ranks, and there are 2"),
-        ({"grid": (1, 2.0, 1)}, "grid: depth must be a positive integer"),
+        ({"strategy": "grid:1,1,2", "memory_limit": 9}, "model and memory_limit go with strategy='auto'"),
+        ({"strategy": GridPlacement(Grid(1, 4, 1))}, "4 ranks, and there are 2"),
     ],
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], text: str):

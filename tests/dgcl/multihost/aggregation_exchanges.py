@@ -33,7 +33,7 @@ def both_ways(graph: Graph) -> Graph:
 
 
 def aggregation_on_rank(
-    path: str, topology: dgcl.Topology, edges: dgcl.EdgeOptions, hosts: Sequence[int]
+    path: str, topology: dgcl.Topology, strategy: str, hosts: Sequence[int]
 ) -> dict[str, Any]:
     """Bytes and seconds of the exchanges there and back, and seconds of a step of three GCN layers.
 
@@ -44,7 +44,9 @@ def aggregation_on_rank(
     """
     control = context.require_control()
     graph = both_ways(read_graph(Path(path)).graph) if control.rank == 0 else None
-    comm = dgcl.build_comm_info(graph, topology, edges=edges, plan=dgcl.PlanOptions(row_bytes=4 * WIDTH))
+    comm = dgcl.build_comm_info(
+        graph, topology, strategy=strategy, plan=dgcl.PlanOptions(row_bytes=4 * WIDTH)
+    )
     far = np.asarray(hosts) != hosts[comm.rank]
     schedules = [s for each in comm.exchanges.values() for s in (each.program.expand, each.program.fold)]
     rows = sum(int(s.send_count[far[s.send_peer]].sum()) for s in schedules)

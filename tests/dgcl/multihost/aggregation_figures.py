@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dgcl
 from dgcl.cli.info import describe_machine
 from tests.dgcl.multihost.aggregation_exchanges import aggregation_on_rank
 from tests.dgcl.multihost.host_pool import HostPool
@@ -20,10 +19,10 @@ MARK = "hosts"
 RANKS = [2, 2]
 MEGABYTES, ROUNDS = 125.0, 3
 EDGES = {
-    "head": dgcl.EdgeOptions(),
-    "tail": dgcl.EdgeOptions("tail"),
-    "cover": dgcl.EdgeOptions("cover"),
-    "cover of machines": dgcl.EdgeOptions("cover", per_machine=True),
+    "head": "halo",
+    "tail": "tail",
+    "cover": "cover",
+    "cover of machines": "cover:machine",
 }
 
 

@@ -29,7 +29,7 @@ LAYOUTS = {
     "a card for two ranks": [0, 0, 1, 1],
     "a card for each rank": [0, 1, 2, 3],
 }
-PARTS = ("flat", "flat, placed", "by hosts")  # see exchange_on_rank
+PARTS = ("flat", "by hosts")  # see exchange_on_rank
 METHODS = ("direct", "auto")
 
 
@@ -142,7 +142,6 @@ def exchange_on_rank(
             part=part,
             method=method,
             plan=dgcl.PlanOptions(row_bytes=row_bytes),
-            partition=dgcl.PartitionOptions(place=parts == "flat, placed"),
         )
     rows = torch.randn(comm.num_owned, row_bytes // 4)
     comm.expand(rows)

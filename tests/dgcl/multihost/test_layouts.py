@@ -25,7 +25,7 @@ def test_every_card_counts_what_its_ranks_send(
         assert card["counted"] == pytest.approx(card["sent"], rel=0.02), (place, card)
 
 
-@pytest.mark.parametrize("parts", ["flat", "flat, placed", "by hosts"])
+@pytest.mark.parametrize("parts", ["flat", "by hosts"])
 def test_planning_sends_less_between_hosts_than_peer_to_peer(parts: str, host_pool: PoolMaker):
     pool = host_pool([2, 2], 40.0, [0, 1])
     direct, planned = (measure(pool, EDGES, parts, method, calls=1) for method in ("direct", "auto"))

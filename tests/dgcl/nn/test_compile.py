@@ -56,7 +56,7 @@ def test_one_graph_with_the_numbers_of_the_eager_model():
 def compiled_layer(aggr: str) -> bool:
     """The layer's first call, which connects ranks, is a compiled one."""
     case = CASES[2]
-    comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(2), edges="cover")
+    comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(2), strategy="cover")
     conv = dgcl.nn.SAGEConv(4, 3, aggr=aggr)  # type: ignore[arg-type]
     x = comm.dispatch_features(torch.linspace(-1, 1, 4 * case.num_nodes).view(-1, 4))
     return torch.equal(torch.compile(conv, backend="eager")(x), conv(x))

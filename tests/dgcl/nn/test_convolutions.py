@@ -88,7 +88,7 @@ def train(
     layer: str, name: str, world_size: int, edges: str, order: str, constant: bool
 ) -> tuple[Run, list[int]]:
     case = CASE_BY_NAME[name]
-    comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size), edges=edges)
+    comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size), strategy=edges)
     model = nn.ModuleList(OURS[layer](*pair, order=order) for pair in itertools.pairwise(WIDTHS)).double()
     model.load_state_dict(initial(layer))
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
@@ -127,7 +127,7 @@ def assert_equal_runs(found: Run, wanted: Run):
     "order", ["auto", "multiply"]
 )  # widths rise and fall: auto aggregates first, then last
 @pytest.mark.parametrize("world_size", [1, 4])
-@pytest.mark.parametrize("edges", ["head", "tail", "cover"])
+@pytest.mark.parametrize("edges", ["halo", "tail", "cover"])
 @pytest.mark.parametrize(
     "name", ["directed", "self-loops", "multi-edges", "isolated-vertices", "fewer-vertices-than-ranks"]
 )
@@ -143,11 +143,11 @@ def test_training_is_that_of_one_device(layer, name, edges, world_size, order):
 def test_training_with_maxima_is_that_of_one_device(name, world_size):
     """Features are continuous, so no two elements are equal."""
     wanted = reference("sage-max", name)
-    for found, _ in dgcl.launch(train, world_size, "sage-max", name, world_size, "head", "auto", False):
+    for found, _ in dgcl.launch(train, world_size, "sage-max", name, world_size, "halo", "auto", False):
         assert_equal_runs(found, wanted)
 
 
-@pytest.mark.parametrize("edges", ["head", "cover"])
+@pytest.mark.parametrize("edges", ["halo", "cover"])
 @pytest.mark.parametrize("layer", ["gcn", "sage", "gin"])
 def test_constant_inputs_are_summed_once(layer, edges, monkeypatch):
     """Of two layers the second alone is summed, once forward and once backward: 2 (L - 1) sums in a step."""
@@ -179,7 +179,7 @@ def evaluate_first(layer: str, edges: str) -> tuple[Tensor, Tensor]:
     case = CASE_BY_NAME["self-loops"]
     found = []
     for first in (True, False):
-        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(2), edges=edges)
+        comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(2), strategy=edges)
         conv = OURS[layer](*WIDTHS[:2]).double()
         conv.load_state_dict({name[2:]: value for name, value in initial(layer).items() if name[0] == "0"})
         x = comm.dispatch_features(features(case.num_nodes))
@@ -194,7 +194,7 @@ def evaluate_first(layer: str, edges: str) -> tuple[Tensor, Tensor]:
     return found[0], found[1]
 
 
-@pytest.mark.parametrize("edges", ["head", "cover"])
+@pytest.mark.parametrize("edges", ["halo", "cover"])
 @pytest.mark.parametrize("layer", ["gcn", "sage", "gin"])
 def test_training_follows_evaluation_in_inference_mode(layer, edges):
     """What was aggregated and normalised meanwhile is kept, and goes into backwards."""

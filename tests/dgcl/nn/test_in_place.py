@@ -60,11 +60,9 @@ def features(num_rows: int, width: int, seed: int = 5) -> Tensor:
     return torch.randn(num_rows, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def connect(name: str, world_size: int, edges: str | tuple[int, int, int]) -> dgcl.Communicator:
-    """With a placement of edges, or a grid."""
+def connect(name: str, world_size: int, strategy: str) -> dgcl.Communicator:
     case = CASE_BY_NAME[name]
-    given: dict[str, Any] = {"edges" if isinstance(edges, str) else "grid": edges}
-    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size), **given)
+    return dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size), strategy=strategy)
 
 
 def fill(model: nn.Module):
@@ -98,7 +96,7 @@ def gradients(
 
 
 def compare(
-    name: str, world_size: int, edges: Any, widths: tuple[int, ...], options: str, inputs: str
+    name: str, world_size: int, edges: str, widths: tuple[int, ...], options: str, inputs: str
 ) -> list[tuple[Tensor, Tensor]]:
     """Pairs that must be equal, of two steps: the second one finds the buffers used."""
     comm = connect(name, world_size, edges)
@@ -131,7 +129,7 @@ def assert_same(pairs: list[tuple[Tensor, Tensor]]):
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("inputs", ["given", "learned", "constant"])
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("edges", ["head", "cover"])
+@pytest.mark.parametrize("edges", ["halo", "cover"])
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
 def test_gradients_are_those_of_layers_one_by_one(widths, edges, options, inputs):
     for pairs in dgcl.launch(compare, 3, "self-loops", 3, edges, widths, options, inputs):
@@ -143,12 +141,12 @@ def test_gradients_are_those_of_layers_one_by_one(widths, edges, options, inputs
 @pytest.mark.parametrize("options", ["dropout", "windows"])
 @pytest.mark.parametrize("name", CASE_BY_NAME)
 def test_awkward_graphs(name, options, world_size):
-    for pairs in dgcl.launch(compare, world_size, name, world_size, "head", (5, 7, 3), options, "learned"):
+    for pairs in dgcl.launch(compare, world_size, name, world_size, "halo", (5, 7, 3), options, "learned"):
         assert_same(pairs)
 
 
 @pytest.mark.parametrize("options", ["leaky", "windows"])
-@pytest.mark.parametrize("grid", [(2, 1, 2), (2, 2, 1), (1, 2, 2)], ids=str)
+@pytest.mark.parametrize("grid", ["grid:2,1,2", "grid:2,2,1", "grid:1,2,2"])
 def test_on_a_grid(grid, options):
     """Slices divide two of the widths, and not the third."""
     for pairs in dgcl.launch(compare, 4, "multi-edges", 4, grid, (6, 5, 8, 4), options, "learned"):
@@ -156,7 +154,7 @@ def test_on_a_grid(grid, options):
 
 
 def count_sums(counts: dict[int, int], constant: bool, options: dict[str, Any]) -> list[int]:
-    comm = connect("directed", 3, "head")
+    comm = connect("directed", 3, "halo")
     stack = dgcl.nn.InPlaceGCN([6, 5, 7, 4], dropout=0.5, **options).double()
     rows = comm.dispatch_features(features(26, 6))
     x = comm.aggregator().constant(rows) if constant else rows
@@ -215,7 +213,7 @@ def test_memory_is_taken_once_and_no_more_than_was_published():
 
 
 def misuse() -> list[str]:
-    comm = connect("directed", 2, "head")
+    comm = connect("directed", 2, "halo")
     stack = dgcl.nn.InPlaceGCN([3, 4, 2]).double()
     x = comm.dispatch_features(features(26, 3))
     said = []
@@ -296,7 +294,7 @@ def forget() -> bool:
     import gc
     import weakref
 
-    comm = connect("directed", 1, "head")
+    comm = connect("directed", 1, "halo")
     stack = dgcl.nn.InPlaceGCN([3, 4, 2], windows=2).double()
     stack(comm.dispatch_features(features(26, 3))).sum().backward()
     twin = copy.deepcopy(stack)

@@ -286,7 +286,7 @@ def test_other_placements_and_ranks_that_disagree():
         with pytest.raises(ValueError, match="Offload needs all in-edges of a rank's vertices"):
             dgcl.Offload(comm, chunks=2)
 
-    connected(placed, edges="tail")
+    connected(placed, strategy="tail")
 
     def differ(comm: dgcl.Communicator):
         with pytest.raises(

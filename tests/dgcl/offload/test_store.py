@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from dgcl.offload.host_store import HostStore, _is_in_memory
-from dgcl.prepare.sizes import as_bytes
+from dgcl.topology.sizes import as_bytes
 
 SHAPE = (50, 3, 2)
 

@@ -50,7 +50,7 @@ def test_the_command_writes_them(tmp_path):
 
 
 def with_cache(folder: Path, edges: str) -> tuple[torch.Tensor, list[float]]:
-    comm = dgcl.build_comm_info(CASE.graph, "uniform", part=CASE.part(RANKS), edges=edges, cache=folder)
+    comm = dgcl.build_comm_info(CASE.graph, "uniform", part=CASE.part(RANKS), strategy=edges, cache=folder)
     return aggregate(comm), [each.plan.predicted_seconds for each in comm.exchanges.values()]
 
 

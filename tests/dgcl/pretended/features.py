@@ -167,17 +167,17 @@ FEATURES_BY_NAME: dict[str, tuple[Feature, dict[str, Any]]] = {
     "halo fold": (halo_fold, {}),
     "csr": (csr, {}),
     **{
-        f"{reduce}, {edges}": (aggregate(reduce), {"edges": edges})
-        for edges in ("head", "tail", "cover")
+        f"{reduce}, {edges}": (aggregate(reduce), {"strategy": edges})
+        for edges in ("halo", "tail", "cover")
         for reduce in ("sum", "mean", "max")
     },
-    "min, ties": (ties("min"), {"edges": "tail"}),
-    "max, ties": (ties("max"), {"grid": "3d"}),
-    "constant weights": (aggregate("sum", "constant"), {"edges": "cover"}),
-    "learned weights": (aggregate("sum", "learned"), {"edges": "cover"}),
-    "learned weights, repeatable": (repeatable(aggregate("sum", "learned")), {"edges": "cover"}),
+    "min, ties": (ties("min"), {"strategy": "tail"}),
+    "max, ties": (ties("max"), {"strategy": "grid:3d"}),
+    "constant weights": (aggregate("sum", "constant"), {"strategy": "cover"}),
+    "learned weights": (aggregate("sum", "learned"), {"strategy": "cover"}),
+    "learned weights, repeatable": (repeatable(aggregate("sum", "learned")), {"strategy": "cover"}),
     "windows": (aggregate("sum", windows=3), {}),
-    **{f"grid {grid}": (aggregate("sum"), {"grid": grid}) for grid in ("1.5d", "2d", "3d")},
+    **{f"grid {grid}": (aggregate("sum"), {"strategy": f"grid:{grid}"}) for grid in ("1.5d", "2d", "3d")},
     "offload": (offload(), {}),
     "offload, kept sums": (offload("sum", keep=True), {}),
     "offload, means again": (offload("mean", keep=False), {}),

@@ -145,7 +145,7 @@ def leaves(channel: Connection, call: str, how: str, edges: str) -> Any:
     context.control = None
     dgcl.init()
     comm = dgcl.build_comm_info(
-        EDGES, "uniform", part=[0, 0, 1, 2], edges=edges, timeout=8.0 if how == "stop" else LONG
+        EDGES, "uniform", part=[0, 0, 1, 2], strategy=edges, timeout=8.0 if how == "stop" else LONG
     )
     waits_in("all_reduce_sum", comm)
     off = dgcl.Offload(comm, chunks=1) if call == "Offload.layer" else None
