@@ -69,8 +69,6 @@ def fastest(best: Incumbent) -> Trees:
 
 def searched(relation: Relation, topology: Topology, options: PlanOptions) -> Incumbent:
     """Return what `plan` finds, to be improved further."""
-    if options.time_limit is not None and len({device.machine for device in topology.devices}) > 1:
-        hierarchical.prepare()
     best = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
     aside = copy.copy(best)  # column generation ends with better plans where it begins with none
     if best.stage_times is not None and not best.is_good():
