@@ -101,9 +101,8 @@ def _is_little(relation: Relation, topology: Topology) -> bool:
 def _plan_by_machines(best: Incumbent) -> None:
     """Offer the plan that enters each machine once."""
     assert best.stage_times is not None
-    trees = hierarchical.best_trees(
+    for trees in hierarchical.best_trees(
         best.relation, best.topology, best.options, best.stage_times, best.deadline,
         needed=best.seconds == np.inf or best.gap() > ROUGH, beat=best.seconds,
-    )  # fmt: skip
-    if trees is not None:
+    ):  # fmt: skip
         best.offer(trees, "hierarchical")
