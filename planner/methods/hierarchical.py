@@ -128,18 +128,18 @@ def best_trees(
         waits = np.where(kinds, far, near)
         room = np.where(waits < far, waits, latest)
         room += np.where(kinds, 1.0 + SLACK, NEAR) / kinds.sum() * floor
-        found = _passes(work, waits, room, floor, beat)
-        if found is not None and (len(pattern) not in best or found.time < best[len(pattern)].time):
-            best[len(pattern)], beat = found, min(beat, found.time)
+        result = _passes(work, waits, room, floor, beat)
+        if result is not None and (len(pattern) not in best or result.time < best[len(pattern)].time):
+            best[len(pattern)], beat = result, min(beat, result.time)
         if beat <= (1.0 + FAIR) * times.bound().seconds / unit:
             break
     plans = list(best.values())
     if plans and work is not everything:  # rows of all are more even than those of some
-        sample = min(plans, key=lambda found: found.time)
+        sample = min(plans, key=lambda result: result.time)
         room = sample.waits + (sample.length - sample.waits) * min(1.0, 0.5 + 0.5 * floor / sample.time)
         whole = _passes(everything, sample.waits, room, floor, np.inf)
         plans = [] if whole is None else [whole]
-    return [Trees(order.astype(np.int32), relation.count[order], *found.edges) for found in plans]
+    return [Trees(order.astype(np.int32), relation.count[order], *result.edges) for result in plans]
 
 
 def _hops_that_count(arrays: TopologyArrays) -> tuple[Int64Array, Int32Array]:

@@ -75,8 +75,10 @@ class Tree(NamedTuple):
 
 def no_tree(world: int) -> Tree:
     """Return a tree of at most `world` devices without edges."""
-    edges = np.empty((3, world), np.int32)
-    return Tree(np.full(world, -1, np.int64), np.empty(world, np.int64), *edges, np.zeros(1, np.int64))
+    src, dst, stage = np.empty((3, world), np.int32)
+    return Tree(
+        np.full(world, -1, np.int64), np.empty(world, np.int64), src, dst, stage, np.zeros(1, np.int64)
+    )
 
 
 @compiled(allocates=False, entry=False)
