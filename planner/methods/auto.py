@@ -69,8 +69,6 @@ def fastest(best: Incumbent) -> Trees:
 
 def searched(relation: Relation, topology: Topology, options: PlanOptions) -> Incumbent:
     """Return what `plan` finds, to be improved further."""
-    if options.time_limit is not None and len({device.machine for device in topology.devices}) > 1:
-        hierarchical.prepare()
     best = Incumbent(relation, topology, options, Effort(tolerance=options.gap))
     aside = copy.copy(best)  # column generation ends with better plans where it begins with none
     if best.stage_times is not None and not best.is_good():
@@ -103,9 +101,8 @@ def _is_little(relation: Relation, topology: Topology) -> bool:
 def _plan_by_machines(best: Incumbent) -> None:
     """Offer the plan that enters each machine once."""
     assert best.stage_times is not None
-    trees = hierarchical.best_trees(
+    for trees in hierarchical.best_trees(
         best.relation, best.topology, best.options, best.stage_times, best.deadline,
         needed=best.seconds == np.inf or best.gap() > ROUGH, beat=best.seconds,
-    )  # fmt: skip
-    if trees is not None:
+    ):  # fmt: skip
         best.offer(trees, "hierarchical")

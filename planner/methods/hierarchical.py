@@ -2,117 +2,75 @@
 
 Trees are planned one after the other, each at the loads that all others make. On its way into a machine a row takes
 the connections and the stage that it leaves least busy, relative to the time that the stage should take: straight from
-its owner to a destination, as long as that makes no stage too long; else through another device of the owner's machine
-(whose NIC is free), from a third machine that has the row already, or to a device of the machine that does not need it.
-Inside the machine it goes on from where it arrived, in a later stage, while NICs bring the next rows.
-
-Then passes: stages are allowed a time between the bound and what they take, in the proportion that they take, and trees
-on connections that take longer are planned anew.
-
-Where machines are not all on one switch, as in rings, the nearest ones are entered first, and a row comes from the
-nearest one that has it: it goes on from machine to machine, where there is a stage for each step. With fewer stages, in
-longer steps: first to machines that are a multiple of these apart from its owner's, then to the others.
+its owner to a destination, as long as that makes no stage too long; else from another device that has it, or through
+another device of either machine. Inside the machine it goes on from where it arrived, in a later stage, while NICs
+bring the next rows. Then passes: stages are allowed a time between the bound and what they take, in the proportion
+that they take, and trees on connections that take longer are planned anew.
 
 Latency decides how many stages there are, and which of them are *near*: too short for a link between machines, and so
 without its latency. These patterns are tried in the order of their bounds (:mod:`dgcl.planner.bounds.stages`), each as
-long as a pass gains, until the bound of all that are left is above the best plan. Where there is much to plan they are
-tried on a part of every owner's classes, drawn by `seed`. How far a plan of these is above their own bound tells what
-one of all classes would take; all are planned with the best one's times of stages, nearer to the bound. Time grows with
-edges, not with pairs of ranks and sets of ranks; nothing is assumed of the network between machines.
+long as a pass gains, until the bound of all that are left is above the best plan; where there is much to plan, on a
+part of the classes. Time grows with edges, not with pairs of ranks and sets of ranks; nothing is assumed of the network
+between machines. Where machines are not all equally far apart, as in rings, the nearest ones are entered first, and a
+row comes from the nearest one that has it.
 """
 
 from __future__ import annotations
 
-import functools
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.bounds.best import bytes_seconds
-from dgcl.planner.bounds.stages import StageTimes, stage_times
+from dgcl.planner.bounds.cuts import machines_of
 from dgcl.planner.cost import GIGA
-from dgcl.planner.methods.hierarchical_links import Machines, machine_links
-from dgcl.planner.options import PlanOptions
-from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
-from dgcl.planner.verify.delivery import verify_trees
-from dgcl.topology import Connection, Device, Topology
 
 if TYPE_CHECKING:
-    from dgcl.planner.methods.hierarchical_kernel import Loads
+    from dgcl.planner.bounds.stages import StageTimes
+    from dgcl.planner.methods.hierarchical_kernel import Loads, Machines
+    from dgcl.planner.options import PlanOptions
+    from dgcl.planner.relation import Relation
+    from dgcl.topology import Topology
+    from dgcl.topology.arrays import TopologyArrays
 
 PATTERNS = ("ffff", "fff", "ff", "fn", "nfn", "ffn", "ffffff")  # f: a far stage, n: a near one
-MAX_PASSES = 8  # one over a sample
-SLACK = 0.03  # of stages, above the bound, in the first pass
-TIGHT = 0.01  # the same where a sample has told how long each stage should be
-NEAR = 0.05  # time of a near stage in the first pass, over that of all far ones
 # Steps from machine to machine; for each a pattern of as many far stages as that takes, or LONGEST.
 CHAINS, LONGEST = (1, 2, 4), 32
+HOLDERS = (
+    8  # devices that have a row, where machines are all equally far apart; all of them where they are not
+)
+MAX_PASSES = 8
+SLACK = 0.03  # of stages, above the bound, in the first pass
+NEAR = 0.05  # time of a near stage in the first pass, over that of all far ones
 FAIR = 0.005  # above the bound, relatively; below, no further pattern is tried
 TINY = 1e-9  # share of the time that a stage which is not used is allowed
 WORTH = 0.002  # share of the time that a pass must take off
 FAR = 1.25  # over the best plan after one pass: another pattern is tried instead
-MANY = 2_000_000  # deliveries: beyond, patterns are tried on SAMPLE of them, and at most MOST passes are over all
-SAMPLE, MOST = 500_000, 2
-UNEVEN = 0.02  # what a plan of a sample takes longer, relatively: its rows are less even
-TRIED = 0.1  # of the trees of a pass but the first; then it is given up if at this pace it would end too late
-BLIND = 0.5  # what a tree takes that is planned without a look at loads, over one with; at most
-FOLLOWED = 8  # times in a pass that stages get the proportions that they turn out to take; more often, chance decides
+SAMPLE = 500_000  # deliveries: where there are more, patterns are tried on so many of them
 EDGES = 1 << 20  # planned at a time; the time limit is looked at in between
 
 _Edges = tuple[Int64Array, Int32Array, Int32Array, Int32Array]  # ptr, src, dst, stage
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What is planned. Times are in rows per GB/s.
-
-    Attributes:
-        relation, machines: what must be delivered, and by which links.
-        order: the classes, in the order in which they are planned.
-        far, near: smallest latency of a link between machines, and inside one.
-        farthest: largest latency of a link between machines.
-        floor: time of the bytes, at least.
-        share: of the deliveries that these are.
-        needed: whether a plan is needed even if the deadline is over.
-        follow: whether the first pass gives stages the proportions that they turn out to take.
-    """
+class _Work(NamedTuple):
+    """What is planned: a relation over links, its classes in this order; whether it must be, be it late."""
 
     relation: Relation
     machines: Machines
     order: Int64Array
-    far: float
-    near: float
-    farthest: float
-    floor: float
-    share: float
+    deadline: float
     needed: bool
-    follow: bool = False
-
-    @functools.cached_property
-    def deliveries(self) -> int:
-        """Edges of trees that enter nothing but destinations."""
-        return int(self.relation.num_dests().sum())
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A plan.
+class _Found(NamedTuple):
+    """A plan: its time, its trees, and per stage the smallest latency and what it takes."""
 
-    Attributes:
-        pattern: of its K stages.
-        length: (K,) time of each stage.
-        edges: of its trees.
-        slowest: seconds of the slowest pass.
-    """
-
-    pattern: str
-    length: FloatArray
+    time: float
     edges: _Edges
-    slowest: float
+    waits: FloatArray
+    length: FloatArray
 
 
 def best_trees(
@@ -123,8 +81,8 @@ def best_trees(
     deadline: float = np.inf,
     needed: bool = False,
     beat: float = np.inf,
-) -> Trees | None:
-    """Return the fastest trees of all patterns tried; None if links are missing or the deadline is over.
+) -> list[Trees]:
+    """Return the fastest trees of each number of stages tried; none if links are missing or the deadline is over.
 
     Args:
         relation, topology, options: as of a planner.
@@ -133,203 +91,125 @@ def best_trees(
         needed: whether trees are needed even if the deadline is over.
         beat: seconds of another plan; patterns that cannot be faster are not tried.
     """
-    unit = options.row_bytes / GIGA
-    draw = np.random.default_rng(options.seed)
-    far = times.far if times.crossing else min(times.far, times.near)
-    machines = machine_links(topology, unit)
-    apart = machines.machine_of[:, None] != machines.machine_of
-    everything = _Work(
-        relation, machines, draw.permutation(relation.num_classes), far / unit, times.near / unit,
-        machines.latency[apart].max(initial=0.0), times.bytes_alone / unit, 1.0, needed,
+    from dgcl.planner.methods.hierarchical_kernel import Machines
+
+    unit, arrays, machine = options.row_bytes / GIGA, topology.arrays(), machines_of(topology)
+    member = np.argsort(machine, kind="stable")
+    first = np.searchsorted(machine[member], np.arange(int(machine.max()) + 2))
+    latency, floor, beat = arrays.link_latency / unit, times.bytes_alone / unit, beat / unit
+    apart = np.full((len(first) - 1,) * 2, np.iinfo(np.int64).max)
+    np.minimum.at(apart, (machine[arrays.link_src], machine[arrays.link_dst]), np.diff(arrays.link_ptr))
+    np.fill_diagonal(apart, 0)
+    apart = np.unique(apart, return_inverse=True)[1]
+    farthest = int(apart.max())
+    rank = np.argsort(np.argsort(apart, axis=1, kind="stable"), axis=1)
+    machines = Machines(
+        arrays.link_of, *_hops_that_count(arrays), 1.0 / arrays.bandwidth, latency, machine, first, member,
+        apart, rank, HOLDERS if farthest == 1 else relation.world_size,
     )  # fmt: skip
-    work = everything
-    if work.deliveries > MANY:
-        work = _sample(everything, times, options.row_bytes, draw)
-    best = _best_pattern(work, times, unit, deadline, beat / unit)
-    if best is None:
-        return None
-    if work is not everything:
-        latency = _latency(work, best.pattern)
-        taken = best.length - latency
-        slack = max(1.0 + TIGHT, 0.5 + 0.5 * taken.sum() / work.floor)
-        room = latency + taken / taken.sum() * work.floor * slack
-        best = _passes(replace(everything, follow=True), best.pattern, room, MOST, np.inf, deadline)
-        if best is None:
-            return None
-    return _by_class(relation, everything.order, best.edges)
-
-
-def _sample(work: _Work, times: StageTimes, row_bytes: int, draw: np.random.Generator) -> _Work:
-    """Return a part of the classes, every so many of each owner's, over links that are as much slower.
-
-    How much that is tells the bound of what they send.
-    """
-    relation, share = work.relation, SAMPLE / work.deliveries
-    size = max(1, round(share * relation.num_classes))
-    some = ((np.arange(size) + draw.random()) / size * relation.num_classes).astype(np.int64)
-    part = Relation(relation.world_size, relation.source[some], relation.dests[some], relation.count[some])
-    floor = (
-        float(bytes_seconds(part, row_bytes, times.cuts.cuts, times.cuts.capacity).max()) * GIGA / row_bytes
-    )
-    machines = work.machines._replace(inverse=work.machines.inverse * (work.floor / floor))
-    order = draw.permutation(size)
-    return replace(work, relation=part, machines=machines, order=order, share=share, follow=True)
-
-
-def _by_class(relation: Relation, order: Int64Array, edges: _Edges) -> Trees:
-    """Return one tree for each class, in the order of the classes."""
-    from dgcl.planner.tree_kernels import reorder
-
-    old_ptr, position = edges[0], np.argsort(order)
-    ptr = np.concatenate([[0], np.cumsum(np.diff(old_ptr)[position])])
-    src, dst, stage = (np.empty_like(values) for values in edges[1:])
-    for old, new in zip(edges[1:], (src, dst, stage), strict=True):
-        reorder(position, old_ptr, old, ptr, new)
-    return Trees(np.arange(relation.num_classes, dtype=np.int32), relation.count, ptr, src, dst, stage)
-
-
-@functools.cache
-def prepare() -> None:
-    """Load or compile what :func:`best_trees` and its bounds call, by a small plan, before a time limit counts."""
-    from dgcl.planner.tree_kernels import add_link_rows
-
-    machine = Topology(
-        "two machines",
-        tuple(Device(f"d{i}", machine=i // 2) for i in range(4)),
-        tuple(Connection(f"{a}{b}", "wire", f"d{a}", f"d{b}", 1.0) for a in range(4) for b in range(a)),
-    )
-    relation = Relation.from_classes(4, [(0, {1, 2, 3}, 1), (2, {0}, 1)])
-    options = PlanOptions()
-    trees = best_trees(relation, machine, options, stage_times(relation, machine, options.row_bytes))
-    assert trees is not None
-    arrays, rows = machine.arrays(), np.zeros((trees.num_stages, machine.arrays().num_links))
-    edges = trees.edge_src, trees.edge_dst, trees.edge_stage
-    add_link_rows(trees.tree_count, trees.edge_ptr, *edges, arrays.link_of, rows)
-    verify_trees(relation, trees, machine)
-
-
-def _best_pattern(work: _Work, times: StageTimes, unit: float, deadline: float, beat: float) -> _Found | None:
-    """Return the plan of the fastest pattern."""
-    farthest = int(work.machines.apart.max())
+    order = np.random.default_rng(options.seed).permutation(relation.num_classes)
+    work = everything = _Work(relation, machines, order, deadline, needed)
+    if (times_as_many := int(relation.num_dests().sum()) // SAMPLE) > 1:
+        some = machines._replace(cost=machines.cost * times_as_many)
+        work = everything._replace(machines=some, order=order[::times_as_many])
+    far, near = (times.far if times.crossing else min(times.far, times.near)) / unit, times.near / unit
+    between = machine[arrays.link_src] != machine[arrays.link_dst]
+    latest = latency[between].max(initial=0.0)
     chains = ("f" * min(-(-farthest // step) + 1, LONGEST) for step in CHAINS)
     patterns = dict.fromkeys((*PATTERNS, *chains))
     least = {pattern: times.seconds(pattern.count("f"), pattern.count("n")) / unit for pattern in patterns}
-    best = None
+    best: dict[int, _Found] = {}  # by number of stages
     for pattern in sorted(patterns, key=lambda pattern: least[pattern]):
-        num_stages, num_far = len(pattern), pattern.count("f")
-        if num_stages >= work.relation.world_size or ("n" in pattern and work.near >= work.far):
+        if len(pattern) >= relation.world_size or ("n" in pattern and near >= far):
             continue
-        if least[pattern] >= beat:
+        if least[pattern] >= beat or (best and time.process_time() > deadline):
             break
-        if best is not None and time.process_time() + BLIND * best.slowest / work.share > deadline:
-            break
-        latency = _latency(work, pattern)
-        bytes_alone = np.array(
-            [(1.0 + SLACK) / num_far if kind == "f" else NEAR / num_far for kind in pattern]
-        )
-        room = np.where(latency < work.far, latency, work.farthest) + bytes_alone * work.floor
-        result = _passes(work, pattern, room, MAX_PASSES if work.share == 1.0 else 1, beat, deadline)
-        if result is None:
-            continue
-        if best is None or result.length.sum() < best.length.sum():
-            best = result
-            beat = min(beat, best.length.sum() / (1.0 if work.share == 1.0 else 1.0 + UNEVEN))
+        kinds = np.array([kind == "f" for kind in pattern])
+        waits = np.where(kinds, far, near)
+        room = np.where(waits < far, waits, latest)
+        room += np.where(kinds, 1.0 + SLACK, NEAR) / kinds.sum() * floor
+        result = _passes(work, waits, room, floor, beat)
+        if result is not None and (len(pattern) not in best or result.time < best[len(pattern)].time):
+            best[len(pattern)], beat = result, min(beat, result.time)
         if beat <= (1.0 + FAIR) * times.bound().seconds / unit:
             break
-    return best
+    plans = list(best.values())
+    if plans and work is not everything:  # rows of all are more even than those of some
+        sample = min(plans, key=lambda result: result.time)
+        room = sample.waits + (sample.length - sample.waits) * min(1.0, 0.5 + 0.5 * floor / sample.time)
+        whole = _passes(everything, sample.waits, room, floor, np.inf)
+        plans = [] if whole is None else [whole]
+    return [Trees(order.astype(np.int32), relation.count[order], *result.edges) for result in plans]
 
 
-def _latency(work: _Work, pattern: str) -> FloatArray:
-    """The smallest latency of each stage."""
-    return np.array([work.far if kind == "f" else work.near for kind in pattern])
+def _hops_that_count(arrays: TopologyArrays) -> tuple[Int64Array, Int32Array]:
+    """Return the routes of links (pointers, directions) with one direction of those that the same links use.
+
+    It is the narrowest; the others are never busier. Sums of numbers drawn for the links tell which links use one.
+    """
+    link_of_hop = arrays.link_of_hop
+    drawn = np.random.default_rng(0).random(arrays.num_links)
+    users = np.bincount(arrays.link_directions, weights=drawn[link_of_hop], minlength=arrays.num_directions)
+    order = np.lexsort((arrays.bandwidth, users))
+    kept = np.zeros(arrays.num_directions, np.bool_)
+    kept[order[np.flatnonzero(np.diff(users[order], prepend=-1.0))]] = True
+    hops = kept[arrays.link_directions]
+    return np.concatenate([[0], np.cumsum(hops)])[arrays.link_ptr], arrays.link_directions[hops]
 
 
-def _passes(
-    work: _Work, pattern: str, room: FloatArray, most: int, beat: float, deadline: float
-) -> _Found | None:
+def _passes(work: _Work, waits: FloatArray, room: FloatArray, floor: float, beat: float) -> _Found | None:
     """Plan, and plan anew what is in the way as long as that helps; None if links are missing or it is too late.
 
     Args:
         work: what.
-        pattern: of the stages.
+        waits: (K,) smallest latency of each stage.
         room: (K,) the time that each stage should take.
-        most: passes.
+        floor: time of the bytes, at least.
         beat: the time of another plan.
-        deadline: no further pass begins if it would end later, with a whole plan where this is a sample.
     """
     from dgcl.planner.methods.hierarchical_kernel import Loads
 
-    best, edges, slowest, latency = None, None, 0.0, _latency(work, pattern)
-    machines = work.machines
-    step = -(-machines.apart.max() // max(1, pattern.count("f") - 1))
-    order = np.lexsort((machines.apart, machines.apart % step != 0))
-    work = replace(work, machines=machines._replace(step=step, order=order))
-    size = (work.machines.inverse.shape[0], room.shape[0])
+    best, edges, slowest = None, None, 0.0
+    size = (work.machines.cost.shape[0], room.shape[0])
     loads = Loads(np.zeros(size), np.zeros(size), room)
-    for _ in range(most):
-        started = time.process_time()
-        result = _run_pass(work, loads, edges, deadline, latency)
-        if result is None:
+    for _ in range(MAX_PASSES):
+        started, before = time.process_time(), np.inf if best is None else best.time
+        edges = _run_pass(work, loads, edges)
+        if edges is None:
             break
-        edges = result
-        now = time.process_time()
-        slowest = max(slowest, now - started)
+        slowest = max(slowest, time.process_time() - started)
         used = np.where(loads.busy > TINY * loads.room, loads.wait + loads.busy, 0.0)
-        length = np.maximum(used.max(axis=0), latency)
-        before = np.inf if best is None else best.length.sum()
-        if best is None or length.sum() < before:
-            best = _Found(pattern, length, edges, slowest)
-        ahead = slowest / work.share if work.share < 1.0 else 0.0
-        if now + slowest + ahead > deadline or length.sum() > (1.0 - WORTH) * before:
+        length = np.maximum(used.max(axis=0), waits)
+        reached = float(length.sum())
+        if reached < before:
+            best = _Found(reached, edges, waits, length)
+        if time.process_time() + slowest > work.deadline or reached > (1.0 - WORTH) * before:
             break
-        if best.length.sum() > FAR * beat:
+        if min(reached, before) > FAR * beat:
             break
-        taken = np.maximum(length - latency, TINY * length.sum())
-        loads = loads._replace(room=latency + taken * min(1.0, 0.5 + 0.5 * work.floor / taken.sum()))
+        taken = np.maximum(length - waits, TINY * reached)
+        loads = loads._replace(room=waits + taken * min(1.0, 0.5 + 0.5 * floor / taken.sum()))
     return best
 
 
-def _run_pass(
-    work: _Work, loads: Loads, before: _Edges | None, deadline: float, latency: FloatArray
-) -> _Edges | None:
-    """Plan all trees, or those anew that are in the way; None if links are missing or the deadline is over.
-
-    If all would be ready too late, the last ones are planned without a look at loads.
-
-    Where that is to be followed, rooms become in proportion to what is taken so far, `FOLLOWED` times, besides the
-    latency of each stage. Links may have larger ones than `latency`, and a room that is smaller shuts them out: those
-    of near stages do not shrink, and those of far ones not below the largest latency between machines.
-    """
+def _run_pass(work: _Work, loads: Loads, before: _Edges | None) -> _Edges | None:
+    """Plan all trees, or those anew that are in the way; None if links are missing or the deadline is over."""
     from dgcl.planner.methods.hierarchical_kernel import no_tree, plan_trees
 
     relation, num, none = work.relation, work.order.shape[0], np.zeros(0, np.int32)
-    tree, again = no_tree(relation.world_size), before is not None
+    tree, needed = no_tree(relation.world_size), work.needed and before is None
     before = (np.zeros(num + 1, np.int64), none, none, none) if before is None else before
-    ptr = np.zeros(num + 1, np.int64)
-    src, dst, stage = np.empty((3, 3 * work.deliveries), np.int32)  # pages that are not used take no memory
-    piece = min(EDGES, 1 + work.deliveries // FOLLOWED)
-    start, begun, blindly, due = 0, time.process_time(), False, num / FOLLOWED
-    least = np.where(latency < work.far, loads.room, (1.0 + TIGHT) * work.farthest)
+    ptr, start = np.zeros(num + 1, np.int64), 0
+    # A tree has at most a relay for each delivery. Pages that are not used take no memory.
+    src, dst, stage = np.empty((3, 2 * int(relation.num_dests().sum())), np.int32)
     while start < num:
-        left, passed = deadline - time.process_time(), time.process_time() - begun
-        rest = passed * (num - start) / start if start else 0.0  # at this pace
-        if again and (left < 0.0 or (start > num * TRIED and rest > left)):
+        if time.process_time() > work.deadline and not needed:
             return None
-        if not again and not blindly:
-            if 0.5 * BLIND * rest > left and not work.needed:
-                return None
-            blindly = BLIND * rest > left
         start = plan_trees(
             work.machines, loads, tree, work.order, relation.source, relation.dests, relation.count, before,
-            start, ptr, src, dst, stage, piece, blindly,
+            start, ptr, src, dst, stage, EDGES,
         )  # fmt: skip
         if start < 0:
             return None
-        if work.follow and not again and due <= start < num:
-            due += num / FOLLOWED
-            taken = np.maximum(loads.busy.max(axis=0), TINY * work.floor)
-            room = np.maximum(latency, loads.wait.max(axis=0))
-            room += taken / taken.sum() * work.floor * (1.0 + TIGHT)
-            loads.room[:] = np.maximum(room, least)
     used = int(ptr[-1])
     return ptr, src[:used], dst[:used], stage[:used]

@@ -8,7 +8,6 @@ import pytest
 from dgcl.planner import PlanOptions, Relation, make_plan
 from dgcl.planner.bounds.stages import stage_times
 from dgcl.planner.cost import predicted_seconds
-from dgcl.planner.methods import hierarchical
 from dgcl.planner.methods.hierarchical import best_trees
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.planner.trees import Trees
@@ -49,9 +48,9 @@ TORUS = joined(
 def planned(relation: Relation, topology: Topology) -> tuple[Trees, float]:
     """The trees, and how far they are above the bound."""
     times = stage_times(relation, topology, OPTIONS.row_bytes)
-    trees = best_trees(relation, topology, OPTIONS, times)
-    assert trees is not None
-    return trees, predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes) / times.bound().seconds - 1.0
+    plans = best_trees(relation, topology, OPTIONS, times)
+    seconds = [predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes) for trees in plans]
+    return plans[int(np.argmin(seconds))], min(seconds) / times.bound().seconds - 1.0
 
 
 def walk(relation: Relation, trees: Trees, topology: Topology) -> None:
@@ -105,22 +104,8 @@ def test_latencies_decide_how_many_stages_there_are(row_bytes: int, stages: int)
     assert plan.gap <= 0.05
 
 
-def test_much_is_planned_by_a_sample(monkeypatch):
-    monkeypatch.setattr(hierarchical, "MANY", 10_000)
-    monkeypatch.setattr(hierarchical, "SAMPLE", 5_000)
-    topology = resolve_topology("dgx_a100x4")
-    relation = synthetic_relation("com-orkut", 32, scale=0.005)
-    assert relation.num_dests().sum() > 10_000
-    trees, gap = planned(relation, topology)
-    walk(relation, trees, topology)
-    assert gap <= 0.10
-
-
-@pytest.mark.parametrize("many", [0, hierarchical.MANY], ids=["by a sample", "at once"])
-def test_links_of_large_latency_stay_open(many: int, monkeypatch):
+def test_links_of_large_latency_stay_open():
     """Stages last as long as the latest link between machines, before any tree has used it, too."""
-    monkeypatch.setattr(hierarchical, "MANY", many)
-    monkeypatch.setattr(hierarchical, "SAMPLE", 4)
     devices = tuple(Device(f"d{i}", machine=i // 2) for i in range(4))
     wires = tuple(Connection(f"w{i}", "wire", f"d{i}", f"d{i + 2}", 1.0, float(i)) for i in range(2))
     relation, topology = (
@@ -158,20 +143,6 @@ def test_rows_take_the_wide_way_inside_a_machine():
     assert ((trees.edge_src == 7) & (trees.edge_dst == 8)).sum() > 2
 
 
-@pytest.mark.parametrize("name", ["dgx1x4", "hgx_h100x4"])
-def test_what_time_does_not_allow_is_planned_blindly(name: str, monkeypatch):
-    monkeypatch.setattr(hierarchical, "BLIND", 1e12)
-    monkeypatch.setattr(hierarchical, "MAX_PASSES", 1)
-    topology = resolve_topology(name)
-    relation = synthetic_relation("reddit", topology.num_devices, scale=0.02)
-    times = stage_times(relation, topology, OPTIONS.row_bytes)
-    trees = best_trees(relation, topology, OPTIONS, times, deadline=time.process_time() + 600, needed=True)
-    assert trees is not None
-    walk(relation, trees, topology)
-    seconds = predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes)
-    assert seconds < 0.75 * times.direct
-
-
 def test_devices_of_a_machine_need_not_follow_each_other():
     wires = tuple(Connection(f"{a}{b}", "wire", f"d{a}", f"d{b}", 1.0) for a in range(4) for b in range(a))
     topology = Topology("mixed", tuple(Device(f"d{i}", machine=int(i == 2)) for i in range(4)), wires)
@@ -185,12 +156,11 @@ def test_links_that_are_missing_and_time_that_is_over_give_no_trees():
     apart = Topology("apart", devices, wires)
     far = Relation.from_classes(4, [(0, {3}, 5)])
     times = stage_times(far, apart, OPTIONS.row_bytes)
-    assert best_trees(far, apart, OPTIONS, times) is None
+    assert not best_trees(far, apart, OPTIONS, times)
     near = Relation.from_classes(4, [(1, {2, 3}, 5)])
     times = stage_times(near, apart, OPTIONS.row_bytes)
-    assert best_trees(near, apart, OPTIONS, times, deadline=time.process_time()) is None
-    trees = best_trees(near, apart, OPTIONS, times, deadline=time.process_time(), needed=True)
-    assert trees is not None
+    assert not best_trees(near, apart, OPTIONS, times, deadline=time.process_time())
+    trees, *_ = best_trees(near, apart, OPTIONS, times, deadline=time.process_time(), needed=True)
     walk(near, trees, apart)
 
 
@@ -204,5 +174,5 @@ def test_auto_plans_by_machines_on_many_ranks_and_where_few_rows_travel():
     )
     assert late.meta["made_by"] == "hierarchical"  # and not peer-to-peer, though there is no time
     few = make_plan(synthetic_relation("web-google", 32), resolve_topology("dgx_a100x4"))
-    assert few.meta["made_by"] == "hierarchical"
+    assert few.meta["made_by"] in ("hierarchical", "prices")
     assert few.gap <= 0.001
