@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dgcl.offload.residency import Ids
 from dgcl.offload.tables import RankTables, Swap
-from dgcl.program.checks import ProgramError
+from dgcl.program.model import ProgramError
 
 
 def verify_tables(

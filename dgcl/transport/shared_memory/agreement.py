@@ -1,8 +1,7 @@
 """Checks, when a communicator is made, that the programs of all ranks match.
 
 They do not where parts of two plans are mixed, by a stale cache for example, or where a compiler is wrong. Ranks would
-write where their peers expect other rows, and no later check would notice. With what each rank checks by itself
-(:mod:`dgcl.program.checks`) this proves the programs.
+write where their peers expect other rows, and no later check would notice.
 """
 
 import hashlib

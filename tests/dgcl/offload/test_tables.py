@@ -22,7 +22,7 @@ from dgcl.graph import Graph
 from dgcl.offload.proof import verify_tables
 from dgcl.offload.schedule import reorganise
 from dgcl.offload.tables import Batch, HostRows, RankTables, Swap, compile_tables
-from dgcl.program.checks import ProgramError
+from dgcl.program.model import ProgramError
 from dgcl.topology import resolve_topology
 from tests.dgcl.offload.sets import chunks_of, random_graph
 from tests.dgcl.workers.test_exchanges import toy_24
