@@ -33,15 +33,23 @@ from dgcl.kernels.memory import (
 from dgcl.kernels.rows import gather_rows, sum_rows
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
-#: made another call; a send can run now (with PEEK); the chosen send is done.
-DONE, WAITING, UNMAPPED, DISAGREES, FOUND, SENT = 0, 1, 2, 3, 4, 5
-_READY = 6
-
-#: Which sends :func:`advance` carries out: all, or none (a number from 0 on: that one alone).
-ALL, PEEK = -1, -2
+#: made another call.
+DONE, WAITING, UNMAPPED, DISAGREES = 0, 1, 2, 3
+_READY = 4
 
 EXPAND = 0
 FOLD = 1
+
+#: Nanoseconds to spin; nanoseconds to keep yielding the core between checks of the flags; nanoseconds from which a
+#: yield is expensive; how many times to sleep; nanoseconds of a sleep.
+WaitPolicy = tuple[int, int, int, int, int]
+#: One policy serves ranks that have a core each and ranks that share cores, because each yield measures which it is. On
+#: a core of its own a yield returns at once. Where ranks share one, each waits for another there, and spinning would
+#: keep that one from running. But a yield may cost a whole time slice (:mod:`dgcl.kernels.futex`), in which arriving
+#: rows go unnoticed: after an expensive one the engine does not yield in many following waits. Their number doubles if
+#: the next yield is expensive, too, and halves after a wait that ended during cheap yields.
+POLICY: WaitPolicy = (2_000, 50_000, 200_000, 4, 5_000_000)
+AT_ONCE: WaitPolicy = (0, 0, 0, 0, 0)
 
 #: Least and largest number of waits without yields after an expensive yield.
 FEWEST, MOST = 16, 1024
@@ -254,7 +262,7 @@ def _end_wait(words: np.ndarray) -> None:
 
 
 @njit(nogil=True)
-def _wait(words: np.ndarray, policy: tuple[int, int, int, int, int], clock: int) -> bool:
+def _wait(words: np.ndarray, policy: WaitPolicy, clock: int) -> bool:
     """Wait briefly before the next scan of all flags; return False when Python must check signals and peers."""
     spin, share, expensive, _, nanoseconds = policy
     if words[_LISTENING] != 0:
@@ -284,15 +292,13 @@ def _wait(words: np.ndarray, policy: tuple[int, int, int, int, int], clock: int)
     return True
 
 
-@compiled(int64(_I1, _POLICY, int64), inline=False)
-def advance(words: np.ndarray, policy: tuple[int, int, int, int, int], chosen: int) -> int:
+@compiled(int64(_I1, _POLICY), inline=False)
+def advance(words: np.ndarray, policy: WaitPolicy) -> int:
     """Advance a call as far as possible, waiting as ``policy`` allows.
 
     Args:
         words: The task's, whose call was begun.
-        policy: What to do before WAITING is returned (:data:`dgcl.transport.shared_memory.wait_policy.WaitPolicy`);
-            all zero for what can be done at once.
-        chosen: Which sends to carry out: ALL, PEEK, or the number of one.
+        policy: What to do before WAITING is returned.
     """
     clock = address_of(words) + 8 * _CLOCK
     sends, deps = table_at(words, SENDS, SEND_COLUMNS), array_at(words, DEPS, int32(0))
@@ -315,16 +321,10 @@ def advance(words: np.ndarray, policy: tuple[int, int, int, int, int], chosen: i
                 continue
             if status != _READY:
                 return status
-            if chosen == PEEK:
-                return FOUND
-            if chosen != ALL and chosen != i:
-                continue
             moved[peer] += _write_rows(words, sends, i)
             store_release(peers[peer, OWN_DONE], words[NUMBER] * words[NUM_STAGES] + sends[i, STAGE] + 1)
             wake(peers[peer, ITS_WAKE], AWAKE)
             sends[i, IS_DONE] = 1
-            if chosen == i:
-                return SENT
             peers[peer, _SEEN] = 0
             pending -= 1
             progressed = True

@@ -23,12 +23,13 @@ from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.ranks.torch_private import profiler_enabled
 from dgcl.transport.shared_memory.engine import (
-    ALL,
+    AT_ONCE,
     DISAGREES,
     DONE,
     EXPAND,
     FOLD,
     NUM_STAGES,
+    POLICY,
     READY,
     UNMAPPED,
     WAITING,
@@ -37,9 +38,10 @@ from dgcl.transport.shared_memory.engine import (
 )
 from dgcl.transport.shared_memory.life_cycle import LifeCycle
 from dgcl.transport.shared_memory.peers import Peers
-from dgcl.transport.shared_memory.profiler_ranges import advance_in_ranges
 from dgcl.transport.shared_memory.tasks import Call, Task, call_label
-from dgcl.transport.shared_memory.wait_policy import AT_ONCE, POLICY, WaitPolicy, among_others
+
+#: How often, and how long, a rank sleeps with calls under way on several communicators: each has a wake-up word.
+_SHORT_SLEEPS = (1, 1_000_000)
 
 
 class Runtime(LifeCycle):
@@ -59,8 +61,7 @@ class Runtime(LifeCycle):
         programs: Of the exchanges, by number.
         bytes_sent: ``(E, 2, P)`` int64: bytes written to each peer so far, by exchange and verb.
         tasks: The tasks of each exchange for an expand and a fold, by ``2 * exchange + verb``.
-        wait_policy: How the engine waits before it returns to Python
-        (:mod:`dgcl.transport.shared_memory.wait_policy`).
+        wait_policy: How the engine waits before it returns to Python.
         one_step: Whether calls may be carried out without Python in between; tests that look between steps turn it off.
     """
 
@@ -107,7 +108,7 @@ class Runtime(LifeCycle):
 
     def _task(self, exchange: int, verb: int, counted: int) -> Task:
         label, program = call_label(exchange, verb, self.names), self.programs[exchange]
-        return Task(exchange, verb, label, program, self.peers, self._num_stages, self.bytes_sent, counted)
+        return Task(verb, label, program, self.peers, self._num_stages, self.bytes_sent, counted)
 
     @property
     def is_plain(self) -> bool:
@@ -143,7 +144,7 @@ class Runtime(LifeCycle):
         policy = self.wait_policy if wait else AT_ONCE
         try:
             while True:
-                status = self.advance(call, policy)
+                status = advance(task.words, policy)
                 if status == DONE:
                     self.under_way = None
                     return True
@@ -163,15 +164,9 @@ class Runtime(LifeCycle):
                     self._check_failures(call, now >= call.deadline)
                     for other in self.others():
                         if other.assist():
-                            policy = among_others(self.wait_policy)
+                            policy = (*policy[:3], *min(_SHORT_SLEEPS, policy[3:]))
         finally:
             self.lock.release()
-
-    def advance(self, call: Call, policy: WaitPolicy) -> int:
-        """Do what can be done, wait as ``policy`` says, and return the status of the engine."""
-        if profiler_enabled():
-            return advance_in_ranges(self.rank, call, policy)
-        return advance(call.task.words, policy, ALL)
 
     def assist(self) -> bool:
         """Advance a started call without waiting, for a thread that waits in another call.
@@ -182,7 +177,7 @@ class Runtime(LifeCycle):
             return False
         try:
             if self.lock.try_assist():
-                while (call := self._started()) and self.advance(call, AT_ONCE) == UNMAPPED:
+                while (call := self._started()) and advance(call.task.words, AT_ONCE) == UNMAPPED:
                     self._map_target(call.task)
         except CommError:
             pass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +13,6 @@ import numpy as np
 from dgcl.kernels.copies import STREAMED
 from dgcl.program.model import Program, Schedule
 from dgcl.transport.shared_memory import engine
-from dgcl.transport.shared_memory.caches import last_level_cache
 from dgcl.transport.shared_memory.engine import FOLD, ITS_DONE, READY, read_word
 from dgcl.transport.shared_memory.peers import Peers
 from dgcl.transport.shared_memory.row_types import RowType
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SMALL = 64 << 10
+_CACHE = 32 << 20  # where Linux does not say how large the processor's last one is
 
 
 VERBS = ("expand", "fold")
@@ -38,24 +40,30 @@ def call_label(exchange: int, verb: int, names: Sequence[str]) -> str:
     return f"{VERBS[verb]} of exchange {name!r}"
 
 
+@functools.cache
+def last_level_cache() -> int:
+    """Bytes of the largest cache that the first core uses."""
+    texts = [path.read_text() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(text.strip().removesuffix("K")) << 10 for text in texts), default=_CACHE)
+
+
 class Task:
     """A verb of an exchange in the engine's form, with memory that every call reuses.
 
     Attributes:
-        exchange, verb, schedule, label: What is carried out, and its name in messages.
+        verb, schedule, label: What is carried out, and its name in messages.
         counted: The exchange whose bytes these are: for a window the one that it is a window of.
         room: Rows that the buffer of a call on halo rows alone has place for: all windows of an exchange use buffers of
             one size, that of the largest.
         words: The engine's (:mod:`dgcl.transport.shared_memory.engine`), with parts of them:
         sent, received: Which sends and which receives are done.
-        peers, tables: A row for each peer; which rows are sent, and what arrives for which rows.
+        peers: A row for each peer.
         where: The send, and its portion, that the engine has stopped at.
         yields: Coming waits without yields, and their number.
     """
 
     def __init__(
         self,
-        exchange: int,
         verb: int,
         label: str,
         program: Program,
@@ -65,7 +73,7 @@ class Task:
         counted: int,
     ) -> None:
         schedule: Schedule = (program.expand, program.fold)[verb]
-        self.exchange, self.verb, self.schedule = exchange, verb, schedule
+        self.verb, self.schedule = verb, schedule
         self.label = label
         self.room = program.num_arrivals if verb == FOLD else program.num_halo + program.num_relay
         sends = np.zeros((len(schedule.send_peer), engine.SEND_COLUMNS), np.int64)
@@ -105,7 +113,6 @@ class Task:
             ],
             np.int64,
         )
-        self.tables = program.send_rows, program.arrival_rows, program.arrival_slots
         self.words = np.zeros(engine.NUM_WORDS, np.int64)
         self._tables: dict[int, np.ndarray] = {}  # kept alive
         for place, table in (
