@@ -28,7 +28,7 @@ _NAMES = {
     "advise": "dgcl.advisor.choice",
     "build_comm_info": "dgcl.build",
     "load_comm_info": "dgcl.build",
-    "build_from_local": "dgcl.changing.local_build",
+    "build_from_local": "dgcl.local_build",
     "PlanOptions": "dgcl.planner",
     "EdgeOptions": "dgcl.options",
     "PartitionOptions": "dgcl.options",

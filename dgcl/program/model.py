@@ -17,8 +17,8 @@ that order; a relay row is the sum of its arrivals alone.
 
 Every place is written once in a call: relay rows and arrivals each have a slot of their own.
 
-A :class:`Program` is plain arrays: ranks compare in pairs what they will exchange (:mod:`dgcl.transport.shared_memory.agreement`), and
-:mod:`dgcl.transport` executes it.
+A :class:`Program` is plain arrays. Ranks compare in pairs what they will exchange
+(:mod:`dgcl.transport.common.agreement`), and :mod:`dgcl.transport` executes it.
 """
 
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgcl.api import given_or_current
+from dgcl.communicator import given_or_current
 from dgcl.ranks.torch_private import hooks_of, run_backward, torch_function_on
 from dgcl.rows.calls import Call
 from dgcl.rows.sums import State, fitting, state_of, total

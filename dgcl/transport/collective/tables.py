@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dgcl.program.model import Program, Schedule
-from dgcl.transport.shared_memory.tasks import count_rows
+from dgcl.transport.common.calls import count_rows
 
 
 class Slice(NamedTuple):

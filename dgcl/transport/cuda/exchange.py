@@ -27,7 +27,11 @@ from dgcl.errors import CommError
 from dgcl.kernels.cuda_shapes import unit_of
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
-from dgcl.transport.base import WholeCalls
+from dgcl.transport.base import Transport
+from dgcl.transport.common.agreement import check_agreement
+from dgcl.transport.common.calls import pack_tag
+from dgcl.transport.common.dtypes import row_type
+from dgcl.transport.common.pool import Block
 from dgcl.transport.cuda.connect import connect
 from dgcl.transport.cuda.control_block import RING, in_time
 from dgcl.transport.cuda.gpu import Device
@@ -40,11 +44,6 @@ from dgcl.transport.cuda.program import EXPAND, FOLD
 from dgcl.transport.cuda.watchdog import Watchdog
 from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
-from dgcl.transport.shared_memory.agreement import check_agreement
-from dgcl.transport.shared_memory.dtypes import row_type
-from dgcl.transport.shared_memory.life_cycle import Lives
-from dgcl.transport.shared_memory.pool import Block
-from dgcl.transport.shared_memory.waits import pack_tag
 from dgcl.transport.tried_rows import try_rows
 
 #: At most so many calls, and operations (unless one call has more), are enqueued and not finished.
@@ -58,7 +57,7 @@ _PROVING = 15.0
 assert MOST_CALLS < RING
 
 
-class DeviceExchange(Lives, WholeCalls):
+class DeviceExchange(Transport):
     """The transport of a rank whose rows are on a device. Construction is collective.
 
     Args:
@@ -85,7 +84,7 @@ class DeviceExchange(Lives, WholeCalls):
             if problem:
                 raise CommError(f"rank {rank}: {problem}")
         check_agreement(control, programs)
-        # Done flags count the stages of the longest program (dgcl.transport.shared_memory.control_page).
+        # Done flags count the stages of the longest program (dgcl.transport.common.control_page).
         num_stages = max(program.num_stages for program in programs.values())
         programs = {name: replace(each, num_stages=num_stages) for name, each in programs.items()}
         self._named, self._programs = programs, tuple(programs.values())

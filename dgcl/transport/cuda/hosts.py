@@ -17,11 +17,10 @@ import torch
 from dgcl.errors import DisagreementError
 from dgcl.program.model import Program, Schedule
 from dgcl.ranks.control import Control
-from dgcl.transport.shared_memory.agreement import connect_peers
+from dgcl.transport.common.agreement import connect_peers
+from dgcl.transport.common.calls import unpack_tag
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.other_communicators import register
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
-from dgcl.transport.shared_memory.waits import unpack_tag
 
 
 class Hosts:
@@ -35,7 +34,6 @@ class Hosts:
         self._rank, self._names = control.rank, names
         programs = {"addresses": all_to_all(control.rank, control.world_size)}
         self.runtime = Runtime(programs, connect_peers(programs, control, "memory"), timeout)
-        register(self.runtime)
         self._transport = SharedMemoryTransport(self.runtime)
 
     def agree(self, call: int, tag: int, words: Sequence[int]) -> np.ndarray:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from dgcl.errors import CommError
 from dgcl.program.model import Schedule
 from dgcl.ranks.control import Control
+from dgcl.transport.common.segments import PeerFile, Segment, SegmentFile
+from dgcl.transport.common.words import read_word
 from dgcl.transport.cuda.gpu import CudaError, Device
-from dgcl.transport.shared_memory.engine import read_word
-from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 
 #: Bytes of a slot.
 SLICE_BYTES = 4 << 20

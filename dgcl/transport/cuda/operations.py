@@ -11,10 +11,10 @@ import numpy as np
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.program.model import Program
+from dgcl.transport.common.dtypes import RowType
 from dgcl.transport.cuda.connect import Connections
 from dgcl.transport.cuda.lane_copies import LaneCopies
 from dgcl.transport.cuda.program import BEGUN, EXPAND, JOINED, PACKED, CallLayout, fuse
-from dgcl.transport.shared_memory.row_types import RowType
 
 
 class Operations:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgcl.kernels.cuda_driver import IPC_HANDLE_BYTES
+from dgcl.transport.common.segments import PeerFile, Segment, SegmentFile
+from dgcl.transport.common.words import read_word, write_word
 from dgcl.transport.cuda.gpu import Device
-from dgcl.transport.shared_memory.engine import read_word, write_word
-from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 
 #: Words that name a piece of device memory: its allocation's address in the process of its owner, the offset, and the
 #: allocation's handle.

@@ -41,7 +41,7 @@ from dgcl.kernels.cuda_tables import (
     records,
 )
 from dgcl.program.model import Program, Schedule
-from dgcl.transport.shared_memory.engine import EXPAND, FOLD
+from dgcl.transport.steps import EXPAND, FOLD
 
 #: Slots of the address table: this rank's rows (the result of an expand, the input of a fold); its relay rows, or
 #: arrivals; the result of a fold; staging memory for peers out of reach. Two slots for each peer follow.

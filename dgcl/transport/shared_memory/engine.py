@@ -3,7 +3,7 @@
 It is compiled and works on one array of words per task, which says where the task's tables are and holds the state of
 its call. It repeatedly scans the open receives and sends. A send runs as soon as the rows it reads have arrived and its
 receiver is ready, in any order, so one slow peer does not delay the others. Sends to one peer keep their order, because
-the peer reads them off one counter (:mod:`dgcl.transport.shared_memory.control_page`). When nothing can be done it
+the peer reads them off one counter (:mod:`dgcl.transport.common.control_page`). When nothing can be done it
 spins for a moment, yields its core, then sleeps until a peer that has raised a flag wakes it
 (:mod:`dgcl.kernels.futex`); there may be more ranks than cores. It returns when all is done, or to let Python handle
 signals, deadlines and peers.
@@ -31,14 +31,12 @@ from dgcl.kernels.memory import (
     store_release,
 )
 from dgcl.kernels.rows import gather_rows, sum_rows
+from dgcl.transport.steps import EXPAND
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
 #: made another call.
 DONE, WAITING, UNMAPPED, DISAGREES = 0, 1, 2, 3
 _READY = 4
-
-EXPAND = 0
-FOLD = 1
 
 #: Nanoseconds to spin; nanoseconds to keep yielding the core between checks of the flags; nanoseconds from which a
 #: yield is expensive; how many times to sleep; nanoseconds of a sleep.
@@ -86,18 +84,6 @@ _I1 = int64[::1]
 _POLICY = types.UniTuple(int64, 5)
 
 
-@compiled(int64(int64))
-def read_word(address: int) -> int:
-    """Return the int64 at ``address``, with acquire order."""
-    return load_acquire(address)
-
-
-@compiled(void(int64, int64))
-def write_word(address: int, value: int) -> None:
-    """Write an int64, with release order."""
-    store_release(address, value)
-
-
 @compiled(void(_I1, int64, int64, _I1))
 def publish_ready(lines: np.ndarray, own_call: int, call: int, words: np.ndarray) -> None:
     """Write ``words`` (all of a ready line but the call) to every line, then the call, with release order.
@@ -110,13 +96,6 @@ def publish_ready(lines: np.ndarray, own_call: int, call: int, words: np.ndarray
         for word in range(len(words)):
             store_release(lines[i] + 8 * (word + 1), words[word])
         store_release(lines[i], call)
-
-
-@compiled(void(_I1))
-def call_attention(wake_words: np.ndarray) -> None:
-    """Wake all sleeping ranks, so that they check more than flags."""
-    for i in range(len(wake_words)):
-        wake(wake_words[i], ATTEND)
 
 
 @njit(nogil=True, inline="always")

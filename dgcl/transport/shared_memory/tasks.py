@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,32 +11,20 @@ import numpy as np
 
 from dgcl.kernels.copies import STREAMED
 from dgcl.program.model import Program, Schedule
+from dgcl.transport.common.calls import UnderWay, waits_of
+from dgcl.transport.common.peers import Peers
+from dgcl.transport.common.words import read_word
 from dgcl.transport.shared_memory import engine
-from dgcl.transport.shared_memory.engine import FOLD, ITS_DONE, READY, read_word
-from dgcl.transport.shared_memory.peers import Peers
-from dgcl.transport.shared_memory.row_types import RowType
+from dgcl.transport.shared_memory.engine import ITS_DONE, READY
+from dgcl.transport.steps import FOLD
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dgcl.transport.common.dtypes import RowType
+
 _SMALL = 64 << 10
 _CACHE = 32 << 20  # where Linux does not say how large the processor's last one is
-
-
-VERBS = ("expand", "fold")
-
-
-def count_rows(count: int | np.integer) -> str:
-    """A number of rows in words."""
-    return f"{count} row" if count == 1 else f"{count} rows"
-
-
-def call_label(exchange: int, verb: int, names: Sequence[str]) -> str:
-    """The name of a verb of an exchange in messages; the first exchange is not named."""
-    if exchange == 0:
-        return VERBS[verb]
-    name = names[exchange] if exchange < len(names) else str(exchange)
-    return f"{VERBS[verb]} of exchange {name!r}"
 
 
 @functools.cache
@@ -162,11 +149,11 @@ class Task:
 
 
 @dataclass(eq=False)
-class Call:
+class Call(UnderWay):
     """A call that is under way.
 
     Attributes:
-        task, number, tag, row_type: The verb's task, the call's number, and what the ranks must agree on.
+        task, number, tag, row_type, label: The verb's task, the call's number, what the ranks must agree on, its name.
         progress: Number of transfers that were done at the last check.
         deadline: When to give up if none has been done since.
         rows: The rows of a started exchange, which a thread that waits elsewhere may advance. They are kept alive
@@ -178,19 +165,10 @@ class Call:
     number: int
     tag: int
     row_type: RowType
+    label: str
     progress: int = -1
     deadline: float = 0.0
     rows: Tensor | None = None
-
-    @property
-    def label(self) -> str:
-        """Its name in messages."""
-        return self.task.label
-
-    @property
-    def order(self) -> int:
-        """The call alone: stages of one that all share memory for are not compared."""
-        return self.number
 
     @property
     def place(self) -> str:
@@ -203,17 +181,11 @@ class Call:
     def waits(self) -> list[tuple[int, str]]:
         """The peers that it waits for, and what each one still has to do; earliest stage first."""
         task, schedule = self.task, self.task.schedule
-        waits: list[tuple[int, int, str]] = []
-        for i in np.flatnonzero(task.received == 0):
-            rows, stage = count_rows(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
-            peer = int(schedule.recv_peer[i])
-            waits.append((stage, peer, f"stage {stage}: {rows} missing from rank {peer}"))
-        for i in np.flatnonzero(task.sent == 0):
-            peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
-            rows = count_rows(schedule.send_count[i].sum())
-            if read_word(int(task.peers[peer, READY])) < self.number:
-                waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
-        return [(peer, text) for _, peer, text in sorted(waits)]
+        unready = [
+            not sent and read_word(int(task.peers[peer, READY])) < self.number
+            for sent, peer in zip(task.sent, schedule.send_peer, strict=True)
+        ]
+        return waits_of(schedule, task.received == 0, unready)
 
     def lacks(self, peer: int) -> bool:
         """Whether something is missing from a peer: rows of its, or that it can receive."""

@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
-from dgcl.transport.shared_memory.control_page import (
+from dgcl.transport.common.control_page import (
     ALIVE,
     CLOSED,
     FAILED,
@@ -12,8 +12,8 @@ from dgcl.transport.shared_memory.control_page import (
     ControlPage,
     control_page_bytes,
 )
-from dgcl.transport.shared_memory.engine import write_word
-from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
+from dgcl.transport.common.segments import PeerFile, SegmentFile
+from dgcl.transport.common.words import write_word
 from tests.samples import named
 
 

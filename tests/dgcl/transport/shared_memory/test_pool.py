@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dgcl.transport.shared_memory.pool import Block, BufferPool
-from dgcl.transport.shared_memory.segments import SegmentFile
+from dgcl.transport.common.pool import Block, BufferPool
+from dgcl.transport.common.segments import SegmentFile
 from tests.samples import named
 
 UNIT = 256  # blocks are multiples of this

@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import pytest
 
-from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
+from dgcl.transport.common.segments import PeerFile, SegmentFile
 from tests.samples import named
 
 

@@ -15,15 +15,15 @@ from dgcl.program.model import Program
 from dgcl.ranks.control import Control
 from dgcl.ranks.set_up import leaving
 from dgcl.ranks.whole_rows import agree
-from dgcl.transport.shared_memory.peers import Peers
-from dgcl.transport.shared_memory.waits import MOST_EXCHANGES
+from dgcl.transport.common.calls import MOST_EXCHANGES
+from dgcl.transport.common.peers import Peers
 
 
 def connect_peers(programs: Mapping[str, Program], control: Control, channel: str) -> Peers:
     """Compare the programs of all ranks, and connect this one with the others. Collective.
 
     Raises:
-        CommError, ValueError: As of :class:`~dgcl.transport.shared_memory.peers.Peers` and of
+        CommError, ValueError: As of :class:`~dgcl.transport.common.peers.Peers` and of
             :func:`check_agreement`; on every rank.
     """
     with leaving(control):
