@@ -161,15 +161,12 @@ class Watchdog:
 
     def _awaited(self, snapshot: Snapshot, exchange: int, verb: int) -> list[tuple[int, str]]:
         """(stage, peer, what is needed of it) for what a call still waits for; the earliest stage first."""
-        program, ready = self._programs[exchange], snapshot.ready
+        program = self._programs[exchange]
         schedule = program.expand if verb == EXPAND else program.fold
-        if self._connections.lanes is not None:
-            for peer, call in self._connections.lanes.announcements():
-                ready[peer] = call
         missing = (
             snapshot.done[schedule.recv_peer] < snapshot.call * program.num_stages + schedule.recv_stage + 1
         )
-        return waits_of(schedule, missing, ready[schedule.send_peer] < snapshot.call)
+        return waits_of(schedule, missing, snapshot.ready[schedule.send_peer] < snapshot.call)
 
     def _release(self, everything: bool = False) -> None:
         """Unmap the memory of peers that have left, or of all, once the device has done all that was enqueued."""

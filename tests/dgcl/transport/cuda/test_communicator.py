@@ -19,7 +19,7 @@ from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
 from dgcl.transport.base import Around
 from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.connect import connect_transport
-from dgcl.transport.cuda import open_devices
+from dgcl.transport.cuda import connect_device, open_devices
 from dgcl.transport.cuda.exchange import DeviceExchange
 from dgcl.transport.cuda.gpu import number_of, open_device
 from tests.dgcl.support_plans import World, make_world, random_world
@@ -248,6 +248,34 @@ def test_a_channel_that_cannot_be_had_is_an_error():
 
     dgcl.launch(run, 2)
     fake.stop()
+
+
+@pytest.mark.parametrize(
+    "what, why",
+    [
+        ("exports", "its device memory cannot be shared: cuIpcGetMemHandle"),
+        ("access", "the driver has no peer access between them"),
+        ("atomics", "atomic operations between them are not native"),
+        ("sight", "one does not see the other's GPU (CUDA_VISIBLE_DEVICES)"),
+    ],
+)
+def test_devices_that_cannot_reach_each_other_are_named_and_keep_nothing(what: str, why: str):
+    memory = Memory()
+    fakes = [FakeCuda(memory, seed) for seed in range(2)]
+    for fake in fakes:
+        fake.access, fake.atomics, fake.hidden = what != "access", what != "atomics", what == "sight"
+        if what == "exports":
+            fake.refused["cuIpcGetMemHandle"] = 801
+
+    def run() -> tuple[Any, str]:
+        control = context.require_control()
+        programs = {"halo": PAIR.programs[control.rank]}
+        return connect_device(programs, control, 20.0, open_fake(fakes[control.rank]))
+
+    results = dgcl.launch(run, 2)
+    assert all(exchange is None and why in problem for exchange, problem in results), results
+    for fake in fakes:
+        fake.stop()
 
 
 def test_a_device_whose_driver_cannot_be_used_is_torchs(monkeypatch):

@@ -9,11 +9,8 @@ import torch
 
 from dgcl.kernels.cuda_tables import FLAG, TASK
 from dgcl.transport.cuda.program import (
-    BEGUN,
     EXPAND,
     FOLD,
-    JOINED,
-    PACKED,
     CallLayout,
     Launch,
     RankAddresses,
@@ -118,14 +115,6 @@ def test_fused_launches_do_the_same_in_the_same_order(trees: str, verb: int):
     assert done(fused) == done(launches)
     for one, two in pairwise(fused):
         assert not {one.kernel, two.kernel} <= {"begin", "signal_wait"}, "two launches where one would do"
-
-
-@pytest.mark.parametrize("mark", [BEGUN, PACKED, JOINED])
-def test_nothing_is_fused_across_a_mark(mark: str):
-    """There other streams are given work, which stands between the two."""
-    launches, _ = laid_out(EXPAND)
-    apart = [each for launch in launches for each in (launch, Launch(launch.stage, mark, 0, 0, ()))]
-    assert fuse(apart) == apart
 
 
 @named("verb", {"expand": EXPAND, "fold": FOLD})
