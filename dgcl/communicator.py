@@ -10,7 +10,7 @@ from dataclasses import replace
 from numbers import Integral
 from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 from weakref import WeakSet, ref
 
 import numpy as np
@@ -196,9 +196,8 @@ class Communicator(Handle):
             ValueError, TypeError: Wrong shape, device or dtype, or no such exchange.
             CommError: A peer is lost, late, or makes another call.
         """
-        number = self._numbers.get(exchange, -1) if isinstance(exchange, str) else -1
-        program = self._programs[number] if number >= 0 else self._no_exchange(exchange)
-        check_rows(rows, program.num_owned, "num_owned", self.rank, self.device)
+        number = self.number_of(exchange)
+        check_rows(rows, self._programs[number].num_owned, "num_owned", self.rank, self.device)
         if wire is not None:
             number = number_on_wire(number, rows, wire, wire_gradients)
         return ops.expand(rows, self, self._number, number)
@@ -217,9 +216,8 @@ class Communicator(Handle):
         Raises:
             ValueError, TypeError, CommError: As :meth:`expand`.
         """
-        number = self._numbers.get(exchange, -1) if isinstance(exchange, str) else -1
-        num_local = self._num_local[number] if number >= 0 else self._no_exchange(exchange)
-        check_rows(rows, num_local, "num_owned + num_halo", self.rank, self.device)
+        number = self.number_of(exchange)
+        check_rows(rows, self._num_local[number], "num_owned + num_halo", self.rank, self.device)
         return ops.fold(rows, self, self._number, number)
 
     def expand_async(self, rows: Tensor, exchange: str = HALO) -> PendingRows:
@@ -255,10 +253,9 @@ class Communicator(Handle):
 
     def number_of(self, exchange: str) -> int:
         """The number of the exchange with this name, as the transport calls it."""
-        number = self._numbers.get(exchange, -1) if isinstance(exchange, str) else -1
-        return number if number >= 0 else self._no_exchange(exchange)
-
-    def _no_exchange(self, exchange: str) -> NoReturn:
+        number = self._numbers.get(exchange) if isinstance(exchange, str) else None
+        if number is not None:
+            return number
         self.require_current("expand and fold")
         raise ValueError(
             f"exchange must be one of {', '.join(map(repr, self._numbers))}, the exchanges of this communicator"

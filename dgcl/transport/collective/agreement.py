@@ -161,7 +161,7 @@ class Agreement(LifeCycle):
         place = f"{call.label} {call.number} at {call.place}"
         if self.far is not None:
             if error.peer is not None:
-                reason = self.far.broken(error.peer, str(error))
+                reason = self.far.messages.broken(error.peer, str(error))
                 raise type(reason)(f"{reason}, in {place}")
             with self.far.collective(place):
                 self.far.barrier()  # which fails, and says whose connection broke

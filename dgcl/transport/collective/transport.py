@@ -220,24 +220,15 @@ class Started(StartedExpand, StartedFold):
     def wait(self, into: Tensor | None = None, fresh: Tensor | None = None) -> Tensor:
         """As :class:`dgcl.transport.base.StartedExpand` and :class:`dgcl.transport.base.StartedFold`."""
         transport = self._transport
-        transport.agreement.check_present()
-        if version_of(self._rows) != self._version:
-            self._abandon("changed before they were sent")
-            raise RuntimeError(
-                "rows were changed in place between the start of their exchange and wait(); change a copy"
-            )
+        transport.agreement.check_unchanged(self._rows, self._version)
         with transport.guard(self._call):
             transport.agreement.finish(self._call)
             return self._end(into, fresh)
-
-    def _abandon(self, how: str) -> None:
-        rank = self._transport.agreement.rank
-        self._transport.fail(CommError(f"rank {rank}: rows of a started exchange were {how}"))
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         if exiting() or "_version" not in self.__dict__:
             return
         if not self._call.over:
-            self._abandon("dropped and nobody waited for them")
+            self._transport.agreement.abandon("dropped and nobody waited for them")
         elif self._transport.agreement.under_way is self._call:
             self._transport.agreement.under_way = None  # nothing of it is left to do

@@ -162,18 +162,18 @@ class FailureDetector(Listener):
                 self._since = place, now
             elif self._written != place and now - self._since[1] > self._timeout / 8:
                 self._written = place
-                self.far.post_wait(under_way.order, peer)
+                self.far.messages.post_wait(under_way.order, peer)
 
     def went_on(self) -> None:
         """This rank has what it waited for."""
         if self._written and self.far is not None:
             self._written = ""
-            self.far.post_wait(0, self.rank)
+            self.far.messages.post_wait(0, self.rank)
 
     def _root(self, peer: int) -> int:
         """The rank at the end of the row of those that wait for each other, from ``peer`` on."""
         peer = end_of_row(self.rank, peer, self.peers.control_pages, self._timeout / 2)
-        return peer if self.far is None else self.far.last_in_row(peer)
+        return peer if self.far is None else self.far.messages.last_in_row(peer)
 
     def _trouble(self, under_way: UnderWay, waits: list[tuple[int, str]]) -> CommError | None:
         """The error for an awaited peer that is gone or makes another call; None if none is."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from torch import Tensor
 
 from dgcl.errors import CommError, DisagreementError
 from dgcl.program.model import Program
@@ -16,6 +17,7 @@ from dgcl.transport.common.calls import UnderWay
 from dgcl.transport.common.failure_detector import FailureDetector
 from dgcl.transport.common.peers import Peers
 from dgcl.transport.common.words import call_attention
+from dgcl.transport.row_checks import version_of
 
 
 class CallLock:
@@ -157,6 +159,19 @@ class LifeCycle(FailureDetector):
                 " is not finished; call wait() on its result first"
             )
         self.lock.acquire()
+
+    def check_unchanged(self, rows: Tensor, version: int | None) -> None:
+        """Raise unless the rows of a started exchange, which had this version then, are as they were."""
+        self.check_present()
+        if version_of(rows) != version:
+            self.abandon("changed before they were sent")
+            raise RuntimeError(
+                "rows were changed in place between the start of their exchange and wait(); change a copy"
+            )
+
+    def abandon(self, how: str) -> None:
+        """Tell the peers what became of the rows of a started exchange."""
+        self.fail(CommError(f"rank {self.rank}: rows of a started exchange were {how}"))
 
     def agree_to_add(self, programs: Mapping[str, Program], first: int) -> None:
         """Take exchanges that take the places from ``first`` on, if every rank can make calls and they match.
