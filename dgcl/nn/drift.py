@@ -27,8 +27,8 @@ from dgcl.errors import DisagreementError, InexactWarning
 from dgcl.nn.arguments import current, require_parameters
 from dgcl.nn.own_rows import counts
 from dgcl.ranks.group_control import GroupControl
-from dgcl.ranks.groups import default_store
 from dgcl.ranks.tensors import beside_the_graph
+from dgcl.ranks.torch_private import default_store
 from dgcl.ranks.warned import warn_once
 from dgcl.topology.checks import check_flag
 

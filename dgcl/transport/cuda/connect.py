@@ -110,7 +110,6 @@ def _allocate(device: Device, rank: int, world_size: int) -> Connections:
         memory.export(block.address)
     except CudaError as error:
         raise CommError(f"its device memory cannot be shared: {error}") from None
-    tables.wait()
     ready, done = (np.array([of(other) for other in range(world_size)]) for of in (block.ready, block.done))
     addresses = RankAddresses(
         state=block.address,
@@ -124,4 +123,5 @@ def _allocate(device: Device, rank: int, world_size: int) -> Connections:
         begun=page.begun_word,
         finished=page.finished_word,
     )
+    tables.wait()  # nothing of this is under way where it is given back
     return Connections(device, tables, page, block, memory, [None] * world_size, addresses)

@@ -69,14 +69,6 @@ def test_waits_without_yields_do_not_grow_for_ever():
     assert on_two_ranks(body)[0] == [[1024, 1024]]
 
 
-def test_cheap_yields_that_were_of_no_use_change_nothing():
-    assert on_two_ranks(lambda comm: waits_in_vain(comm, NO_YIELD_IS_EXPENSIVE, 3))[0] == [[0, 0]] * 3
-
-
-def test_a_policy_without_yields_does_not_yield():
-    assert on_two_ranks(lambda comm: waits_in_vain(comm, (1_000, 0, -1, 1, 1), 3))[0] == [[0, 0]] * 3
-
-
 def test_a_wait_that_ends_by_cheap_yields_halves_the_number():
     def body(comm: Communicator):
         comm.transport.runtime.tasks[EXPAND].yields[1] = 64
