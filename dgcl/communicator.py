@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.aggregating import Aggregating
 from dgcl.aggregation.once import refusing
 from dgcl.aggregation.slice_places import SlicePlaces, find_places
 from dgcl.autograd import operators as ops
@@ -59,7 +60,7 @@ _log = logging.getLogger("dgcl")
 PLANNING_SECONDS = 0.2
 
 
-class Communicator(Handle):
+class Communicator(Handle, ops.Exchanging, Aggregating):
     """One rank's end of the planned exchanges over one partitioned graph.
 
     A communicator is a set of exchanges over one transport, with one sequence of calls and one buffer pool. The

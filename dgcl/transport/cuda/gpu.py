@@ -57,7 +57,7 @@ class _Exposed:
         }
 
 
-class CudaTensors:
+class CudaTensors(Tensors):
     """torch on a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:

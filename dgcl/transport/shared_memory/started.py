@@ -14,6 +14,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dgcl.errors import CommError
+from dgcl.transport import base
 from dgcl.transport.row_checks import version_of
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.step_list import Run, StepList
@@ -49,7 +50,7 @@ class _Started:
         return True
 
 
-class StartedExpand(_Started):
+class StartedExpand(_Started, base.StartedExpand):
     """An expand of halo rows that is under way."""
 
     def __init__(self, runtime: Runtime, steps: StepList, rows: Tensor) -> None:
@@ -74,7 +75,7 @@ class StartedExpand(_Started):
         return self._run is not None and not self._steps.is_done(self._run)
 
 
-class StartedFold(_Started):
+class StartedFold(_Started, base.StartedFold):
     """A fold of halo rows that is under way, or, ``at_once``, one that happens in the wait.
 
     ``find`` returns its steps, by the rows that are fresh.

@@ -39,6 +39,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from dgcl.kernels.compiled import entry_point
+from dgcl.transport import base
 from dgcl.transport.common.dtypes import in_memory, row_type
 from dgcl.transport.common.pool import Block, size_of_block
 from dgcl.transport.shared_memory import interpreter
@@ -73,7 +74,7 @@ class Run(NamedTuple):
     scratch: Block | None
 
 
-class StepList:
+class StepList(base.StepList):
     """Calls of one communicator, and sums between them, for rows of one shape and type.
 
     Args:
