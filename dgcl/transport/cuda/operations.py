@@ -52,4 +52,4 @@ class Operations:
         """Put a call into a stream; an expand's own rows are at ``source`` and go to ``target``."""
         if self._copies_own:
             self._prepared.place_copy(0, target, source)
-        self._prepared.enqueue([stream])
+        self._prepared.enqueue(stream)

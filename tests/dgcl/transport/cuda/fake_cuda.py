@@ -430,8 +430,7 @@ class FakeCuda:
             for array in kept()
         ):
             return
-        if "cuMemHostRegister_v2" not in self.refused:  # else memory that is not locked is the runtime's
-            self.memory.check(address, size)
+        self.memory.check(address, size)
 
     def cuMemcpyDtoHAsync_v2(self, target: Any, source: Any, size: Any, stream: Any) -> int:
         self._need_context()
@@ -480,17 +479,8 @@ class FakeCuda:
         assert function.value in self._functions
         return 0
 
-    def cuMemHostRegister_v2(self, address: Any, size: Any, flags: Any) -> int:
-        self._need_context()
-        self.memory.add(address.value, size.value, None)
-        return 0
-
     def cuMemHostGetDevicePointer_v2(self, mapped: Any, address: Any, flags: Any) -> int:
         mapped._obj.value = address.value
-        return 0
-
-    def cuMemHostUnregister(self, address: Any) -> int:
-        self.memory.remove(address.value)
         return 0
 
 
