@@ -28,7 +28,7 @@ _NAMES = {
     "advise": "dgcl.advisor.choice",
     "build_comm_info": "dgcl.build",
     "load_comm_info": "dgcl.build",
-    "build_from_local": "dgcl.changing.local_build",
+    "build_from_local": "dgcl.local_build",
     "PlanOptions": "dgcl.planner",
     "PartitionOptions": "dgcl.options",
     "EdgePlacement": "dgcl.workers.strategy",

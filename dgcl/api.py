@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from dgcl.autograd.pending import PendingRows
-from dgcl.communicator import Communicator
+from dgcl.communicator import Communicator, given_or_current
 from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
 from dgcl.ranks.environment import launched
@@ -112,17 +112,6 @@ def rank() -> int:
 def current_communicator() -> Communicator:
     """The communicator that this thread built last."""
     return context.require_communicator()
-
-
-def given_or_current(comm: Communicator | None) -> Communicator:
-    """The communicator of a call: the one that was given, or the current one."""
-    if comm is None:
-        return context.communicator or current_communicator()
-    if not isinstance(comm, Communicator):
-        raise TypeError(
-            f"comm must be a dgcl.Communicator, or None for the current one (got {type(comm).__name__})"
-        )
-    return comm
 
 
 def dispatch_features(

@@ -23,7 +23,7 @@ class DisagreementError(CommError):
 
 
 #: The classes by the code under which one rank reports them to the others
-#: (:mod:`dgcl.transport.shared_memory.control_page`).
+#: (:mod:`dgcl.transport.common.control_page`).
 ERROR_CODES: tuple[type[CommError], ...] = (CommError, PeerLostError, CommTimeoutError, DisagreementError)
 
 

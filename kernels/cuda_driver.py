@@ -18,7 +18,7 @@ _MULTIPROCESSORS, _COMPUTE_MODE, _MAJOR, _MINOR = 16, 20, 75, 76
 _PEER_ACCESS, _PEER_ATOMICS = 2, 3
 _NUM_REGISTERS, _LOCAL_BYTES = 4, 3
 _LAZY_PEER_ACCESS = 1
-_HOST_REGISTER_PORTABLE_MAPPED, _HOST_ALLOC_PORTABLE_MAPPED = 3, 3
+_HOST_ALLOC_PORTABLE_MAPPED = 3
 _NON_BLOCKING_STREAM = 1  # not ordered with the legacy default stream
 _EVENT_WITHOUT_TIME = 2
 _NOT_FOUND, _NOT_READY = 500, 600
@@ -297,24 +297,11 @@ class Driver:
     def allocate_host(self, num_bytes: int) -> tuple[int, int]:
         """Locked host memory, with anything in it; returns its address here, and on the device."""
         address = self._handle("cuMemHostAlloc", c_size_t(num_bytes), c_uint(_HOST_ALLOC_PORTABLE_MAPPED))
-        return address, self._mapped(address)
+        return address, self._handle("cuMemHostGetDevicePointer_v2", c_void_p(address), c_uint(0))
 
     def free_host(self, address: int) -> None:
         """Give back what :meth:`allocate_host` gave."""
         self.call("cuMemFreeHost", c_void_p(address))
-
-    def register_host(self, address: int, num_bytes: int) -> int:
-        """Lock host memory into place; returns its address on the device."""
-        flags = c_uint(_HOST_REGISTER_PORTABLE_MAPPED)
-        self.call("cuMemHostRegister_v2", c_void_p(address), c_size_t(num_bytes), flags)
-        return self._mapped(address)
-
-    def _mapped(self, address: int) -> int:
-        return self._handle("cuMemHostGetDevicePointer_v2", c_void_p(address), c_uint(0))
-
-    def unregister_host(self, address: int) -> None:
-        """Unlock what :meth:`register_host` locked."""
-        self.call("cuMemHostUnregister", c_void_p(address))
 
 
 def open_driver() -> Driver:

@@ -17,29 +17,17 @@ from numba.extending import intrinsic
 from dgcl.kernels.compiled import compiled
 
 #: Kinds of operations, and the driver's function for each.
-LAUNCH = 0
-RECORD_EVENT = 1
-WAIT_EVENT = 2
-COPY = 3
-ENTRY_POINTS = (
-    "cuLaunchKernel",
-    "cuEventRecord",
-    "cuStreamWaitEvent",
-    "cuMemcpyAsync",
-)
+LAUNCH, COPY = 0, 1
+ENTRY_POINTS = ("cuLaunchKernel", "cuMemcpyAsync")
 
-#: One operation on stream number ``stream``.
+#: One operation.
 #:
 #: ===============  ================================================================================
 #: LAUNCH           kernel ``handle``, ``a`` blocks of ``b`` threads; the driver reads the parameters
 #:                  through the pointers at address ``c``
-#: RECORD_EVENT     event ``handle``
-#: WAIT_EVENT       event ``handle``
 #: COPY             ``b`` bytes from address ``a`` to address ``handle``
 #: ===============  ================================================================================
-OPERATION = np.dtype(
-    [("kind", "i8"), ("stream", "i8"), ("handle", "i8"), ("a", "i8"), ("b", "i8"), ("c", "i8")]
-)
+OPERATION = np.dtype([("kind", "i8"), ("handle", "i8"), ("a", "i8"), ("b", "i8"), ("c", "i8")])
 OPERATION_WORDS = OPERATION.itemsize // 8
 
 _I32 = ir.IntType(32)
@@ -80,27 +68,17 @@ def _launch(
 
 
 @intrinsic
-def _record(typingctx: Any, function: Any, event: Any, stream: Any) -> Any:
-    return _driver_function(64, 64)
-
-
-@intrinsic
-def _wait_event(typingctx: Any, function: Any, stream: Any, event: Any, flags: Any) -> Any:
-    return _driver_function(64, 64, 32)
-
-
-@intrinsic
 def _copy(typingctx: Any, function: Any, target: Any, source: Any, num_bytes: Any, stream: Any) -> Any:
     return _driver_function(64, 64, 64, 64)
 
 
 @compiled
-def enqueue(entry_points: np.ndarray, streams: np.ndarray, operations: np.ndarray) -> int:
-    """Put operations into streams, in their order.
+def enqueue(entry_points: np.ndarray, stream: int, operations: np.ndarray) -> int:
+    """Put operations into a stream, in their order.
 
     Args:
-        entry_points: ``(4,)`` int64, the addresses of :data:`ENTRY_POINTS`.
-        streams: int64, the handles of the streams.
+        entry_points: ``(2,)`` int64, the addresses of :data:`ENTRY_POINTS`.
+        stream: The stream's handle.
         operations: ``(n, OPERATION_WORDS)`` int64.
 
     Returns:
@@ -108,16 +86,11 @@ def enqueue(entry_points: np.ndarray, streams: np.ndarray, operations: np.ndarra
     """
     zero, one = int64(0), int64(1)
     for i in range(len(operations)):
-        kind, place, handle, a, b, c = operations[i]
-        stream = streams[place]
+        kind, handle, a, b, c = operations[i]
         function = entry_points[kind]
         code = int32(0)
         if kind == LAUNCH:
             code = _launch(function, handle, a, one, one, b, one, one, zero, stream, c, zero)
-        elif kind == RECORD_EVENT:
-            code = _record(function, handle, stream)
-        elif kind == WAIT_EVENT:
-            code = _wait_event(function, stream, handle, zero)
         elif kind == COPY:
             code = _copy(function, handle, a, b, stream)
         if code != 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,6 @@ from dgcl.kernels.cuda_enqueue import (
     LAUNCH,
     OPERATION,
     OPERATION_WORDS,
-    RECORD_EVENT,
-    WAIT_EVENT,
     enqueue,
 )
 from dgcl.kernels.cuda_ptx import ptx_of
@@ -104,27 +102,24 @@ class Kernels:
 class Prepared:
     """A list of stream operations, to be enqueued as often as needed.
 
-    Streams are numbered; their handles are given when enqueueing.
-
     >>> prepared = Prepared(driver)
     >>> prepared.launch(kernels["signal_wait"], 1, 32, *SignalWait(state, raised=flags, num_raised=3))
-    >>> prepared.enqueue([torch.cuda.current_stream().cuda_stream])
+    >>> prepared.enqueue(torch.cuda.current_stream().cuda_stream)
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._entry_points = np.array([driver.entry_point(name) for name in ENTRY_POINTS], np.int64)
-        self._rows: list[tuple[int, int, int, int, int, int]] = []
+        self._rows: list[tuple[int, int, int, int, int]] = []
         self._names: list[str] = []
         # What operations point at: values of parameters and pointers to them.
         self._kept: list[np.ndarray] = []
         self._operations: np.ndarray | None = None
-        self._num_streams = 0
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def launch(self, kernel: Loaded, blocks: int, threads: int, *parameters: int, stream: int = 0) -> None:
+    def launch(self, kernel: Loaded, blocks: int, threads: int, *parameters: int) -> None:
         """Launch a kernel; nothing when there are no blocks."""
         if len(parameters) != kernel.num_parameters:
             raise ValueError(
@@ -135,56 +130,39 @@ class Prepared:
         values = np.array(parameters, np.int64)
         pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)
         self._kept += [values, pointers]
-        self._add(kernel.name, LAUNCH, stream, kernel.handle, blocks, threads, pointers.ctypes.data)
+        self._add(kernel.name, LAUNCH, kernel.handle, blocks, threads, pointers.ctypes.data)
 
-    def record_event(self, event: int, stream: int = 0) -> None:
-        """Mark a place in the stream."""
-        self._add("record", RECORD_EVENT, stream, event)
-
-    def wait_event(self, event: int, stream: int = 0) -> None:
-        """Let the stream wait for a marked place in another."""
-        self._add("wait for event", WAIT_EVENT, stream, event)
-
-    def copy(self, target: int, source: int, num_bytes: int, stream: int = 0) -> None:
+    def copy(self, target: int, source: int, num_bytes: int) -> None:
         """Copy between any two memories, by the copy engine where it can."""
         if num_bytes:
-            self._add("copy", COPY, stream, target, source, num_bytes)
+            self._add("copy", COPY, target, source, num_bytes)
 
     def place_copy(self, place: int, target: int, source: int) -> None:
         """Change the addresses of the copy that is the ``place``-th operation, counted from 0."""
         operations = self._made()
         assert operations[place, 0] == COPY
-        operations[place, 2:4] = target, source
+        operations[place, 1:3] = target, source
 
     def _made(self) -> np.ndarray:
         if self._operations is None:
-            self._num_streams = 1 + max((row[1] for row in self._rows), default=-1)
             records = np.array(self._rows, OPERATION)
             self._operations = records.view(np.int64).reshape(-1, OPERATION_WORDS)
         return self._operations
 
-    def _add(
-        self, name: str, kind: int, stream: int, handle: int, a: int = 0, b: int = 0, c: int = 0
-    ) -> None:
+    def _add(self, name: str, kind: int, handle: int, a: int, b: int, c: int = 0) -> None:
         if self._entry_points[kind] == 0:
             raise CudaError(ENTRY_POINTS[kind], 500, "CUDA_ERROR_NOT_FOUND, this driver is too old for it")
-        self._rows.append((kind, stream, handle, a, b, c))
+        self._rows.append((kind, handle, a, b, c))
         self._names.append(name)
         self._operations = None
 
-    def enqueue(self, streams: Sequence[int]) -> None:
-        """Put the operations into the streams, without waiting for any of them.
-
-        Args:
-            streams: Handles of the streams, by number.
+    def enqueue(self, stream: int) -> None:
+        """Put the operations into the stream with this handle, without waiting for any of them.
 
         Raises:
             CudaError: The driver refused one. Those before it run.
         """
-        operations = self._made()
-        if len(streams) < self._num_streams:
-            raise ValueError(f"streams: expected at least {self._num_streams}, got {len(streams)}")
-        failed = int(enqueue(self._entry_points, np.array(streams, np.int64), operations))
+        failed = int(enqueue(self._entry_points, stream, self._made()))
         if failed:
             place, code = failed >> 32, failed & 0xFFFFFFFF
             raise CudaError(f"operation {place} ({self._names[place]})", code, self._driver.error_name(code))

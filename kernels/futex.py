@@ -16,7 +16,7 @@ Why not yield the core instead, again and again: since Linux 6.18 a thread that 
 time slice (about 3 ms) to whatever else wants to run on that core, and on any kernel it stays in everybody's way.
 Sleeping ranks leave their cores to those that have work. Where all other threads of a core are about to wait
 themselves, though, yielding is several times cheaper than to sleep and be woken. So a rank may yield first, as long as
-that costs little (:mod:`dgcl.transport.shared_memory.wait_policy`).
+that costs little (:data:`dgcl.transport.shared_memory.engine.POLICY`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pool of result buffers, reused once nothing refers to them.
 
 A sum writes each of its results once, and the first touch of new memory takes as long as the sum itself: the system
-clears it page by page. As for what transports return (:mod:`dgcl.transport.shared_memory.pool`), a piece is free when
+clears it page by page. As for what transports return (:mod:`dgcl.transport.common.pool`), a piece is free when
 the *storage* of its tensor dies, whatever view of it lived longest.
 """
 

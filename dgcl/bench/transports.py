@@ -9,14 +9,13 @@ from torch import Tensor
 
 from dgcl.autograd.pending import fold_halo
 from dgcl.bench.patterns import POISON
-from dgcl.errors import CommError
-from dgcl.transport.base import Transport, WholeCalls
+from dgcl.transport.base import Around, Transport
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
 
-class Baseline(WholeCalls):
+class Baseline(Around):
     """A transport that wraps another one, with its numbering and memory, and moves rows by it.
 
     Baselines override ``expand`` and ``fold``, and what else they change. Both verbs are collective and see dense
@@ -32,16 +31,8 @@ class Baseline(WholeCalls):
     control_calls = None
 
     def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
-        self.planned = planned_transport(comm)
-        planned = self.planned
-        self.bytes_sent, self.empty, self.memory = planned.bytes_sent, planned.empty, planned.memory
-        self.describe, self.synchronize, self.record_stream = (
-            planned.describe,
-            planned.synchronize,
-            planned.record_stream,
-        )
-        self.fail, self.close = planned.fail, planned.close
+        super().__init__(planned_transport(comm))
+        self.comm, self.planned, self.fixed = comm, self.transport, Transport.fixed
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Along the plan's trees."""
@@ -50,11 +41,6 @@ class Baseline(WholeCalls):
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Back along the plan's trees."""
         return self.planned.fold(rows, exchange)
-
-    @property
-    def failure(self) -> CommError | None:
-        """Why the communicator's own transport is unusable."""
-        return self.planned.failure
 
     def poison(self) -> None:
         """Overwrite the free blocks of the communicator's pool, where it has one on the host."""

@@ -17,7 +17,7 @@ from dgcl.grid.plans import GridPlan, PlanOfClasses, plan_grid, plan_items
 from dgcl.planner.plan import Plan
 from dgcl.planner.reading.render import seconds, size
 from dgcl.program.exchange import HALO, ROWS, SLICES
-from dgcl.program.strategy import Arrangement, Planned, Problem
+from dgcl.program.strategy import Arrangement, Planned, Problem, Strategy
 from dgcl.relation.classes import ItemClasses
 from dgcl.workers.exchanges import imbalance_of
 
@@ -33,7 +33,7 @@ def bytes_of_edge(grid: Grid, graph: Graph) -> int:
 
 
 @dataclass(frozen=True)
-class GridPlacement:
+class GridPlacement(Strategy):
     """Sums slices of rows where a grid says; a :class:`~dgcl.program.strategy.Strategy`.
 
     Attributes:

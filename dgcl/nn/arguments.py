@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from dgcl.api import given_or_current
+from dgcl.communicator import given_or_current
 from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.aggregation.sparse import sum_dtype
-from dgcl.changing.local_build import build_from_local
+from dgcl.local_build import build_from_local
 from dgcl.ranks.context import context
 from dgcl.ranks.requests import Requests
 from dgcl.ranks.set_up import set_up_call

@@ -8,13 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
+from dgcl.graph.id_arrays import any_outside
 from dgcl.planner.arrays import ranges
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.planner.relays import relay_edges, without_idle_relays
 from dgcl.planner.trees import Trees
-from dgcl.program.checks import check_program
-from dgcl.program.model import Program, Schedule
+from dgcl.program.model import Program, ProgramError, Schedule
 from dgcl.relation.classes import ItemClasses
 
 _MAX_ROWS = 2**31 - 1
@@ -133,8 +133,33 @@ def compile_program(
         places=local_places,
     )
     del order, rows, item_of
-    check_program(program)
+    check_rows(program)
     return program, arrivals
+
+
+def check_rows(program: Program) -> None:
+    """Raise unless compiled code may index by a program's tables, whatever the ids were that it was made from.
+
+    Raises:
+        ProgramError: An id is negative, a row is not there, or one is sent as two items.
+    """
+    num_rows, places = program.num_local + program.num_relay, program.places[: program.num_owned]
+    problem = ""
+    for name, end in (
+        ("send_rows", num_rows),
+        ("arrival_rows", num_rows),
+        ("arrival_slots", program.num_arrivals),
+    ):
+        if any_outside(getattr(program, name), end):
+            problem = f"{name} name a row that is not there"
+    if (program.owned_ids < 0).any() or (program.halo_ids < 0).any():
+        problem = "a negative id"
+    elif not problem:
+        sent = np.bincount(program.send_rows, minlength=len(places))[: len(places)] > 0
+        if not np.array_equal(places != -1, sent):
+            problem = "places must be those of the owned rows that are sent"
+    if problem:
+        raise ProgramError(f"program of rank {program.rank}: {problem}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,14 +17,18 @@ that order; a relay row is the sum of its arrivals alone.
 
 Every place is written once in a call: relay rows and arrivals each have a slot of their own.
 
-A :class:`Program` is plain arrays: :mod:`dgcl.program.checks` and what pairs of ranks compare prove it,
-:mod:`dgcl.transport.shared_memory` executes it.
+A :class:`Program` is plain arrays. Ranks compare in pairs what they will exchange
+(:mod:`dgcl.transport.common.agreement`), and :mod:`dgcl.transport` executes it.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
+
+class ProgramError(ValueError):
+    """A program's tables contradict its plan."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from dgcl.planner.plan import Plan
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.windows import By, window_of_places, window_trees
-from dgcl.program.checks import check_program
-from dgcl.program.compile import Frame
+from dgcl.program.compile import Frame, check_rows
 from dgcl.program.model import Program
 
 
@@ -52,7 +51,7 @@ def window_programs(
                 places=places,
             )
         )
-        check_program(programs[-1])
+        check_rows(programs[-1])
     return programs
 
 

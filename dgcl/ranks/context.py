@@ -10,20 +10,10 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Protocol
+from typing import Any
 
 from dgcl.errors import CommError
 from dgcl.ranks.control import OWN_THREADS, Control
-
-
-class OpenCommunicator(Protocol):
-    """What the launcher needs of the communicators that a rank leaves open."""
-
-    def fail(self, reason: str) -> None:
-        """Tell the peers that this rank will not go on."""
-
-    def close(self) -> None:
-        """Give it up."""
 
 
 class _Context(threading.local):
@@ -85,10 +75,9 @@ def _keep_groups() -> None:
     """
     if not any(control.has_group for control in _controls):
         return
-    import torch.distributed as dist
+    from dgcl.ranks.torch_private import process_groups
 
-    groups = list(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else []
-    for held in (*_controls, *_holders, *groups):
+    for held in (*_controls, *_holders, *process_groups()):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
 

@@ -187,17 +187,12 @@ class Control:
 
     def scatter(self, values: list[Any] | None, src: int = 0) -> Any:
         """This rank's entry of the list that rank ``src`` gives."""
-        call = self._call("scatter")
         if self.rank != src:
-            good, value = self._swap(call, {}, [src])[src]
-        else:
-            good = values is not None and len(values) == self.world_size
-            entries = values if good and values is not None else [None] * self.world_size
-            self._swap(call, {peer: (good, entries[peer]) for peer in self._others()}, [])
-            value = entries[self.rank]
-        if not good:
-            raise ValueError(f"values: rank {src} must give one entry per rank")
-        return value
+            return self._swap(self._call("scatter"), {}, [src])[src]
+        assert values is not None
+        assert len(values) == self.world_size
+        self._swap(self._call("scatter"), {peer: values[peer] for peer in self._others()}, [])
+        return values[src]
 
     def gather(self, value: Any, dst: int = 0) -> list[Any] | None:
         """Every rank's value, in rank order, on rank ``dst``; None elsewhere."""

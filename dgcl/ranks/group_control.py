@@ -66,18 +66,18 @@ class GroupControl(Control):
         before = open_connections()
         group_of_own, self._store = self._make_group("dgcl.init")
         reasons = AbortReasons(dist.PrefixStore("abort reasons", self._store))
-        self._messages = GroupMessages(group_of_own, self.rank, reasons)
+        self.messages = GroupMessages(group_of_own, self.rank, reasons)
         self._connections = claim_connections(self, before)
         tell_at_exit(self)
 
     @property
     def is_closed(self) -> bool:
         """Whether it can carry nothing any more: a rank has left."""
-        return self._messages.is_closed
+        return self.messages.is_closed
 
     def lost(self) -> CommError | None:
         """As :meth:`Control.lost`."""
-        reason = self._messages.ended_by
+        reason = self.messages.ended_by
         return None if reason is None else reason.kind(f"rank {self.rank}: {reason.clause}")
 
     def anew(self, timeout: float) -> GroupControl:
@@ -115,21 +115,9 @@ class GroupControl(Control):
         """
         return self._meet(purpose, lambda store: store)
 
-    def broken(self, peer: int, text: str) -> CommError:
-        """The error for a peer whose connection of another group broke; this rank takes part no more."""
-        return self._messages.broken(peer, text)
-
-    def post_wait(self, number: int, peer: int) -> None:
-        """Write down, for ranks on other machines, that this rank waits for a peer's part of what has this number."""
-        self._messages.post_wait(number, peer)
-
-    def last_in_row(self, peer: int) -> int:
-        """The rank at the end of the row of those that wait for each other, from ``peer`` on."""
-        return self._messages.last_in_row(peer)
-
     def leave(self, why: str, kind: type[CommError] = PeerLostError) -> None:
         """Take part no more; ranks that wait for this one hear of it at once."""
-        self._messages.leave(why, kind)
+        self.messages.leave(why, kind)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -137,7 +125,7 @@ class GroupControl(Control):
         if self._watch is not None or self.world_size == 1 or self.is_closed:
             yield
             return
-        messages = self._messages
+        messages = self.messages
         self._watch = Watch(
             self._connections, messages.lose, messages.publish, min(self.timeout / 4, self.limit / 4, 60.0)
         )
@@ -151,11 +139,11 @@ class GroupControl(Control):
         """As :meth:`Control.unless_lost`."""
         if self._watch is None:
             return function()
-        return self._watch.call(function, self._messages.lost_error)
+        return self._watch.call(function, self.messages.lost_error)
 
     def _swap(self, call: Call, outgoing: dict[int, Any], sources: list[int]) -> dict[int, Any]:
         if self._of is None and self._seconds == math.inf:
-            return self._messages.swap(call, outgoing, sources)
+            return self.messages.swap(call, outgoing, sources)
         if (
             self._looks is None or not self._looks.is_alive()
         ):  # one thread for all collectives: a start takes 0.1 ms
@@ -165,7 +153,7 @@ class GroupControl(Control):
             self._looks.start()
         self._deadline = time.monotonic() + self._seconds
         try:
-            return self._messages.swap(call, outgoing, sources)
+            return self.messages.swap(call, outgoing, sources)
         finally:
             self._deadline = None
 
@@ -176,14 +164,14 @@ class GroupControl(Control):
             return
         if of is not None and (lost := of.lost(number)) is not None:
             if self._deadline == deadline:
-                self._messages.lose(lost[0], AbortReason(lost[0], lost[2], lost[1]))
+                self.messages.lose(lost[0], AbortReason(lost[0], lost[2], lost[1]))
         elif time.monotonic() > deadline:
-            if not self._messages.hears():
-                self._messages.lose_late(self._seconds)
+            if not self.messages.hears():
+                self.messages.lose_late(self._seconds)
             elif self._deadline == deadline:
                 self._deadline = deadline + self._seconds
         else:
-            self._messages.publish_wait()
+            self.messages.publish_wait()
 
     def _make_group(self, purpose: str) -> tuple[ProcessGroup, Store]:
         """A group, and what it has of the ranks' store."""

@@ -60,14 +60,6 @@ def as_group(group: Any, name: str) -> ProcessGroup:
     return group  # type: ignore[return-value]
 
 
-def default_store() -> Store:
-    """The store by which the ranks of the default group met."""
-    import torch.distributed as dist
-
-    store: Store = dist.distributed_c10d._get_default_store()
-    return store
-
-
 def next_store(
     ranks: Sequence[int],
     rank: int,
@@ -90,6 +82,8 @@ def next_store(
     import torch.distributed as dist
 
     members = hashlib.sha256("_".join(map(str, ranks)).encode()).hexdigest()[:16]
+    from dgcl.ranks.torch_private import default_store
+
     outer = default_store() if within is None else within
     store = dist.PrefixStore(f"dgcl/{members}", outer)
     number = meet(store, rank, len(ranks), purpose, timeout, waiting)

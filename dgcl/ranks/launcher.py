@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dgcl.errors import CommError
-from dgcl.ranks.context import OpenCommunicator, context
+from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
 from dgcl.ranks.freed_memory import keep_freed_memory, keeping, share_heap
 from dgcl.ranks.group_control import GroupControl
@@ -106,7 +106,7 @@ def _launch_threads(
     rendezvous = ThreadRendezvous(num_ranks, timeout)
     results: list[Any] = [None] * num_ranks
     errors: list[tuple[int, BaseException]] = []
-    opened: dict[int, Iterable[OpenCommunicator]] = {}
+    opened: dict[int, Iterable[Any]] = {}  # communicators
     # Events, because a join that was interrupted takes its thread for ended.
     done = [threading.Event() for _ in range(num_ranks)]
 

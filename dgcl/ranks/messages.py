@@ -58,14 +58,14 @@ class GroupMessages:
     Args:
         group: A Gloo group that carries nothing else, and that nothing else refers to.
         rank: This process's place among its members.
-        reasons: Where ranks say why they leave; None: nowhere, and a rank is blamed that saw another die.
+        reasons: Where ranks say why they leave.
 
     Attributes:
         bytes_received: Of all messages so far.
         ended_by: Why it was closed, where that was another rank's fault; else None.
     """
 
-    def __init__(self, group: ProcessGroup, rank: int, reasons: AbortReasons | None = None) -> None:
+    def __init__(self, group: ProcessGroup, rank: int, reasons: AbortReasons) -> None:
         self._group: Any = group
         self._rank, self._reasons = rank, reasons
         self._why = ""
@@ -127,8 +127,7 @@ class GroupMessages:
         if group is None:
             return
         self._lost = reason or self._reason(peer, "its connection is closed")
-        if self._reasons is not None:
-            self._reasons.post(self._rank, self._lost)  # who sees connections break looks for it
+        self._reasons.post(self._rank, self._lost)  # who sees connections break looks for it
         for other in range(group.size()):
             if other != self._rank:
                 with suppress(RuntimeError):  # a wait that ends without its data breaks the connections
@@ -156,21 +155,21 @@ class GroupMessages:
     def publish_wait(self) -> None:
         """Called from time to time by another thread: write down for whom this rank has waited since the last time."""
         waits = self._waits
-        if waits is not None and waits == self._seen != self._published and self._reasons is not None:
+        if waits is not None and waits == self._seen != self._published:
             self._reasons.post_wait(self._rank, *waits)
             self._published = waits
         self._seen = waits
 
     def publish(self) -> None:
         """As :meth:`publish_wait`, in set-up: a rank that waits for nobody says that it works."""
-        if self._waits is None and self._reasons is not None:
+        if self._waits is None:
             self._signs -= 1  # below the numbers of all swaps
             self._reasons.post_wait(self._rank, self._signs, self._rank)
         self.publish_wait()
 
     def hears(self) -> bool:
         """Whether the rank for which this one waits has said that it works since that was asked last."""
-        if (waits := self._waits) is None or self._reasons is None:
+        if (waits := self._waits) is None:
             return True
         before, late = self._heard, self.last_in_row(waits[1])
         with suppress(ConnectionError):
@@ -179,14 +178,12 @@ class GroupMessages:
 
     def post_wait(self, number: int, peer: int) -> None:
         """Write down for whom this rank waits, beside its swaps; its reason to leave says more."""
-        if self._reasons is not None:
-            self._reasons.post_wait(self._rank, number, peer)
+        self._reasons.post_wait(self._rank, number, peer)
 
     def last_in_row(self, peer: int) -> int:
         """The rank at the end of a chain of waits; ``peer`` if the store does not answer."""
         with suppress(ConnectionError):
-            if self._reasons is not None:
-                return self._reasons.last_in_row(self._rank, peer)
+            return self._reasons.last_in_row(self._rank, peer)
         return peer
 
     def leave(self, why: str, kind: type[CommError] = PeerLostError) -> None:
@@ -198,8 +195,7 @@ class GroupMessages:
         if self._group is not None:
             group, self._group, self._why = self._group, None, reason.clause
             self.ended_by = reason if reason.culprit != self._rank else None
-            if self._reasons is not None:
-                self._reasons.post(self._rank, reason)
+            self._reasons.post(self._rank, reason)
             del group  # the last reference, and the connections with it
 
     @untransformed
@@ -263,9 +259,8 @@ class GroupMessages:
 
     def _said_by(self, peer: int) -> AbortReason | None:
         """Why a rank left. Gloo breaks connections where a wait times out, a little before that rank can say it."""
-        for attempt in range(_READS if self._reasons is not None else 0):
+        for attempt in range(_READS):
             time.sleep(_READ_SECONDS if attempt else 0.0)
-            assert self._reasons is not None
             reason = self._reasons.read(peer)
             if reason is not None:
                 return reason
@@ -274,11 +269,10 @@ class GroupMessages:
     def _late(self, peer: int, text: str) -> AbortReason:
         """Who has not come where ``peer`` was waited for in vain."""
         late = self.last_in_row(peer)
-        if self._reasons is not None:
-            with suppress(ConnectionError):  # the store does not answer
-                reason = self._reasons.read(peer)
-                if reason is not None and reason.culprit != self._rank:
-                    return reason
+        with suppress(ConnectionError):  # the store does not answer
+            reason = self._reasons.read(peer)
+            if reason is not None and reason.culprit != self._rank:
+                return reason
         waits = "" if late == peer else f"; rank {peer} waits for it"
         advice = "if late, give build_comm_info, or in set-up dgcl.init, a longer timeout"
         clause = f"rank {late} has not come ({text}{waits}; late, stopped or cut off: {advice})"

@@ -50,6 +50,16 @@ def hooks_of(leaf: torch.Tensor) -> list[Any]:
     return [*(own._backward_hooks or {}).values(), *(own._post_accumulate_grad_hooks or {}).values()]
 
 
+def default_store() -> Any:
+    """The store of torch's default group."""
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
+def process_groups() -> list[Any]:
+    """Those of torch that live in this process."""
+    return list(torch.distributed.distributed_c10d._world.pg_map)
+
+
 def set_timeout(group: Any, timeout: timedelta) -> None:
     """Of the operations of a group's backends; torch's own function knows none that TORCH_DISTRIBUTED_DEBUG wraps."""
     for device in group._device_types:

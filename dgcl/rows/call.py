@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from dgcl.api import given_or_current
+from dgcl.communicator import given_or_current
 from dgcl.ranks.torch_private import torch_function_on, tracing_state
 from dgcl.rows import table
 from dgcl.rows.calls import Call

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from dgcl.api import given_or_current
+from dgcl.communicator import given_or_current
 from dgcl.errors import DisagreementError
 from dgcl.ranks.torch_private import hooks_of, run_backward, torch_function_on
 from dgcl.rows.calls import Call

@@ -1,12 +1,23 @@
-"""The transport interface: what a communicator needs of the object that carries out its exchanges.
+"""What moves rows: the base of all transports, and the way of a call, told once.
 
-Shared memory, collectives of torch, CUDA (between devices of one machine) and every baseline
-of :mod:`dgcl.bench` are transports. A communicator holds one transport, and nothing else that moves rows.
+From ``dgcl.graph_allgather(rows)`` to the copy and back, with the files in order:
+
+1. ``api.py`` takes the current communicator; ``communicator.py`` (``expand``) finds the exchange's number and checks
+   the rows; ``autograd/operators.py`` records the fold as the backward and calls ``comm.transport.expand``.
+2. ``shared_memory/transport.py`` finds the prepared list of steps for this verb, exchange, shape and type, or prepares
+   it (``step_table.py`` from ``steps.py``; ``tasks.py`` has the schedule of ``program/model.py`` for the engine).
+3. ``shared_memory/step_list.py`` takes call lock and memory (``common/life_cycle.py``, ``common/pool.py``), and hands
+   the list to compiled code: ``interpreter.py`` goes through the steps, ``engine.py`` sends and waits,
+   ``kernels/rows.py`` copies and adds. The result is a tensor over the memory that peers have written to.
+4. What takes long comes back to Python, to ``shared_memory/executor.py``: segments to map, deadlines, failures
+   (``common/failure_detector.py``, which reads ``common/control_page.py`` of ``common/peers.py``).
+
+``collective/`` does 2 and 3 by torch operations, ``cuda/`` by kernels; ``connect.py`` chooses.
+Tests are in tests/dgcl/transport/.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
-from weakref import WeakSet
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +25,8 @@ from torch import Tensor
 
 from dgcl.errors import CommError
 from dgcl.program.model import Program
-from dgcl.ranks.control import Control, Listener
+from dgcl.ranks.control import Listener
+from dgcl.transport.common.life_cycle import LifeCycle
 from dgcl.transport.memory import MemoryReport
 from dgcl.transport.steps import Step
 
@@ -52,8 +64,8 @@ class StepList(Protocol):
         """Carry them out, and return ``out``."""
 
 
-class Transport(Protocol):
-    """Moves the rows of one rank's exchanges.
+class Transport:
+    """Moves the rows of one rank's exchanges; as it stands, by calls that are carried out in one piece.
 
     Every call is collective: all ranks make the same calls, of the same exchange, dtype and row shape, in one order.
     ``exchange`` is an exchange's number, its place among those of the communicator. Rows are dense tensors on the
@@ -62,22 +74,30 @@ class Transport(Protocol):
     Errors: :class:`~dgcl.errors.CommError` for what peers did. After one the transport is unusable. ``ValueError``
     where it was closed, has another call under way, or is used in a fork of its process.
 
+    Args:
+        life: Its life cycle.
+
     Attributes:
         bytes_sent: ``(E, 2, P)`` int64: bytes written to each peer so far, by exchange and verb (expand, fold).
         fixed: Why exchanges cannot be replaced by others; "" where they can be.
     """
 
     bytes_sent: np.ndarray
-    fixed: str
+    fixed = "this transport carries out whole calls"
+
+    def __init__(self, life: LifeCycle) -> None:
+        self._life = life
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_owned, *F)`` owned rows to ``(num_local, *F)`` owned and halo rows."""
+        raise NotImplementedError
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_local, *F)`` rows, only read, to the ``(num_owned, *F)`` sums over all ranks that hold them.
 
         The rows are of a summable type that is not complex.
         """
+        raise NotImplementedError
 
     def begin_expand(
         self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
@@ -86,11 +106,13 @@ class Transport(Protocol):
 
         ``purpose`` (:data:`dgcl.transport.steps.FOR_SUM`) is compared where calls of ranks are.
         """
+        return Expanded(self.expand(rows.resolve_conj().resolve_neg(), exchange)[len(rows) :])
 
     def begin_fold(
         self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
     ) -> StartedFold:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
+        return _FoldToCome(self, halo_rows, exchange)
 
     def sequence(
         self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None
@@ -102,6 +124,7 @@ class Transport(Protocol):
             width, dtype: Of rows.
             windows: Rows that FIRST and SECOND have place for, in one piece of memory; None: there are no windows.
         """
+        return None
 
     def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
         """Add exchanges, whose bytes count as another one's; return the first one's number. Collective, between calls.
@@ -112,29 +135,31 @@ class Transport(Protocol):
             first: The first of those whose places they take; None: they are added behind the last.
 
         Raises:
-            ValueError: This transport cannot; on every rank.
+            ValueError: This transport cannot, as each call would copy the owned rows, and nothing would be summed while
+                a window travels; on every rank.
         """
+        raise ValueError(
+            "windows, and maxima over ranks, need calls that can be started and waited for, and this communicator's"
+            " transport carries out whole calls, as between GPUs that write into each other's memory; leave windows"
+            ' out, or build the communicator with channel="collective"'
+        )
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor in the memory of the calls' buffers, free for others when its storage dies."""
+        raise NotImplementedError
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
+        raise NotImplementedError
 
     def memory(
-        self,
-        widths: Sequence[int | tuple[int, int]],
-        dtype: torch.dtype,
-        *,
-        training: bool = True,
-        input_grad: bool = False,
-        constants: Sequence[int] = (),
-        wire: torch.dtype | None = None,
+        self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
     ) -> MemoryReport:
         """Predict the bytes of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
+        raise NotImplementedError
 
     def synchronize(self) -> None:
-        """Wait until the device has finished all calls, and raise their errors."""
+        """Wait until the device has finished all calls, and raise their errors; on the CPU calls return when done."""
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """Declare that a result is read, and may die, on another stream of the device than that of the calls."""
@@ -142,95 +167,42 @@ class Transport(Protocol):
     @property
     def control_calls(self) -> Listener | None:
         """What sees, in calls of the control plane, that a rank has left this transport."""
+        return self._life
 
     @property
     def failure(self) -> CommError | None:
         """Why it is unusable; None if it is not, or was closed."""
+        return self._life.failure
 
     def fail(self, error: CommError) -> None:
         """Make the transport unusable and tell the peers why."""
+        self._life.fail(error)
 
     def close(self) -> None:
         """Close the transport. Idempotent, not collective; results of earlier calls stay valid."""
+        self._life.close()
 
 
-class HoldsTransports:
-    """What a communicator is to those who close it, or look why it failed.
+class Around(Transport):
+    """A transport around another one, whose is all that it does not do by itself.
 
-    Attributes:
-        rank, control: This rank, and its control plane.
-        transport, side_transports: What moves its rows, and those of its offloads.
+    Args:
+        transport: The other one.
     """
 
-    rank: int
-    control: Control
-    transport: Transport
-    side_transports: WeakSet[Transport]
+    def __init__(self, transport: Transport) -> None:
+        super().__init__(transport._life)
+        self.transport = transport
+        for name in (
+            "bytes_sent", "fixed", "empty", "describe", "memory", "synchronize", "record_stream", "fail", "close",
+        ):  # fmt: skip
+            setattr(self, name, getattr(transport, name))
 
-    def end(self, failure: CommError | None) -> None:
-        """Close it, because of a failure if there is one: who waits for rows of this rank hears whose fault it is."""
-        failure = failure or self.control.lost()
-        for transport in (self.transport, *self.side_transports):
-            if failure is not None:
-                transport.fail(failure)
-            transport.close()
-
-    @property
-    def failure(self) -> CommError | None:
-        """Why it, or one of its offloads, is unusable; None if all can be used, or were closed."""
-        every = (self.transport, *self.side_transports)
-        return next((failure for each in every if (failure := each.failure) is not None), None)
-
-    def fail(self, reason: str) -> None:
-        """Tell the peers that this rank will not go on, so that they stop waiting for it at once."""
-        for transport in (self.transport, *self.side_transports):
-            transport.fail(CommError(f"rank {self.rank}: {reason}"))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["transport"], name)
 
 
-class WholeCalls:
-    """Start and wait for transports whose calls cannot be split: each call is carried out in one piece.
-
-    A class that inherits from it defines ``expand`` and ``fold``.
-    """
-
-    fixed = "this transport carries out whole calls"
-
-    def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """As :meth:`Transport.expand`."""
-        raise NotImplementedError
-
-    def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        """As :meth:`Transport.fold`."""
-        raise NotImplementedError
-
-    def sequence(
-        self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
-    ) -> StepList | None:
-        """None: one by one."""
-        return None
-
-    def add_exchanges(self, programs: Mapping[str, Program], counted: int, first: int | None = None) -> int:
-        """Refuse: each call would copy the owned rows, and nothing would be summed while a window travels."""
-        raise ValueError(
-            "windows, and maxima over ranks, need calls that can be started and waited for, and this communicator's"
-            " transport carries out whole calls, as between GPUs that write into each other's memory; leave windows"
-            ' out, or build the communicator with channel="collective"'
-        )
-
-    def begin_expand(
-        self, rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
-    ) -> StartedExpand:
-        """Expand now; the wait returns the halo rows of the result."""
-        return Expanded(self.expand(rows.resolve_conj().resolve_neg(), exchange)[len(rows) :])
-
-    def begin_fold(
-        self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
-    ) -> StartedFold:
-        """Fold at the wait, with zeros for the owned rows."""
-        return _FoldToCome(self, halo_rows, exchange)
-
-
-class Expanded:
+class Expanded(StartedExpand):
     """The halo rows of an expand that is done."""
 
     def __init__(self, halo_rows: Tensor) -> None:
@@ -241,8 +213,10 @@ class Expanded:
         return self._halo_rows
 
 
-class _FoldToCome:
-    def __init__(self, transport: WholeCalls, halo_rows: Tensor, exchange: int) -> None:
+class _FoldToCome(StartedFold):
+    """A fold that happens at the wait, with zeros for the owned rows."""
+
+    def __init__(self, transport: Transport, halo_rows: Tensor, exchange: int) -> None:
         self._transport, self._halo_rows, self._exchange = transport, halo_rows, exchange
 
     def wait(self, into: Tensor, fresh: Tensor | None = None) -> Tensor:

@@ -17,19 +17,18 @@ from dgcl.ranks.set_up import leaving
 from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.collective.wires import BackendWire, GlooWire, Mailbox, PinnedWire, ThreadWire, Wire
+from dgcl.transport.common.agreement import connect_peers
 from dgcl.transport.cuda import connect_device
 from dgcl.transport.cuda.trial import failed_trial
-from dgcl.transport.shared_memory.agreement import connect_peers
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.other_communicators import register
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
 
 _log = logging.getLogger("dgcl")
 
 if TYPE_CHECKING:
     from dgcl.transport.base import Transport
+    from dgcl.transport.common.peers import Peers
     from dgcl.transport.cuda.gpu import Device
-    from dgcl.transport.shared_memory.peers import Peers
 
 
 def connect_transport(
@@ -74,9 +73,7 @@ def _connect_on_host(
     if channel == "collective" or peers.any_remote:
         why = "asked for" if channel == "collective" else peers.why_remote
         return connect_collective(programs, peers, timeout, device, why)
-    runtime = Runtime(programs, peers, timeout)
-    register(runtime)
-    return SharedMemoryTransport(runtime)
+    return SharedMemoryTransport(Runtime(programs, peers, timeout))
 
 
 def _connect_on_device(
@@ -147,7 +144,6 @@ def connect_collective(
         if device.type != "cpu" and peers.any_remote:
             words = open_wire(peers.control, torch.device("cpu"), timeout)
         agreement = Agreement(peers, timeout, wire, words if peers.any_remote else None)
-        register(agreement)
         return CollectiveTransport(programs, agreement, device, why)
     except BaseException:
         peers.close()

@@ -9,9 +9,10 @@ first time on a machine, and a tenth of a second later. Sums need no kernel per 
 from dgcl.kernels import copies, futex, row_moves, rows
 from dgcl.kernels.compiled import compile_all
 from dgcl.transport.collective import agreement
+from dgcl.transport.common import words
 from dgcl.transport.shared_memory import engine, interpreter
 
 
 def prepare() -> None:
     """Compile or load the kernels that calls need."""
-    compile_all(futex, copies, rows, row_moves, engine, interpreter, agreement)
+    compile_all(futex, copies, rows, row_moves, words, engine, interpreter, agreement)

@@ -15,9 +15,9 @@ import numpy as np
 
 from dgcl.program.model import Program
 from dgcl.topology.checks import check_flag, shown
-from dgcl.transport.shared_memory.control_page import control_page_bytes
-from dgcl.transport.shared_memory.pool import Block, BufferPool
-from dgcl.transport.shared_memory.segments import Segment, SegmentFile
+from dgcl.transport.common.control_page import control_page_bytes
+from dgcl.transport.common.pool import Block, BufferPool
+from dgcl.transport.common.segments import Segment, SegmentFile
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ class MemoryReport:
 
 
 class _NoMemory:
-    """A :class:`~dgcl.transport.shared_memory.segments.SegmentFile` without memory, which only grows in size."""
+    """A :class:`~dgcl.transport.common.segments.SegmentFile` without memory, which only grows in size."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dgcl.program.model import Program
 from dgcl.topology.checks import shown
-from dgcl.transport.base import StartedExpand, StartedFold, Transport
+from dgcl.transport.base import Around, StartedExpand, StartedFold, Transport
 
 #: Wire types. Numbers of exchanges are below WIRED; number + WIRED * k asks for the k-th type in that call, from 1.
 WIRES = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
@@ -53,7 +53,7 @@ class _Started(NamedTuple):
     wait: Callable[..., Tensor]
 
 
-class Rounding:
+class Rounding(Around):
     """A transport that rounds floating-point rows wider than the wire type on their way over another transport.
 
     Args:
@@ -65,11 +65,9 @@ class Rounding:
     def __init__(
         self, transport: Transport, programs: Mapping[int, Program], wire: torch.dtype | None = None
     ) -> None:
-        self.transport, self.wire, self._programs = transport, wire, dict(programs)
+        super().__init__(transport)
+        self.wire, self._programs = wire, dict(programs)
         self._errors: dict[torch.dtype, float] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.transport, name)
 
     def _type_of(self, rows: Tensor, exchange: int) -> torch.dtype:
         """The type in which rows travel."""

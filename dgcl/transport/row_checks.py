@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dgcl.ranks.tensors import require_tensors
-from dgcl.transport.shared_memory.dtypes import row_type
+from dgcl.transport.common.dtypes import row_type
 
 
 def check_rows(

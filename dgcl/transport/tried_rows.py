@@ -1,7 +1,7 @@
 """Check, by first calls on devices, that rows are those that the ids of programs say.
 
 Programs that do not fit together are found out before anything moves
-(:mod:`dgcl.transport.shared_memory.agreement`); here what has moved is compared with the ids that they state.
+(:mod:`dgcl.transport.common.agreement`); here what has moved is compared with the ids that they state.
 """
 
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ import numpy as np
 
 from dgcl.planner.fold import reverse_plan
 from dgcl.planner.reading.render import seconds
-from dgcl.program.strategy import Arrangement, Planned, Problem
+from dgcl.program.strategy import Arrangement, Planned, Problem, Strategy
 from dgcl.topology.checks import check_choice, check_flag, shown
 from dgcl.workers.edges import edges_of_worker
 from dgcl.workers.exchanges import EDGES, Exchanges, exchanges_of, imbalance_of, workers_of
@@ -21,7 +21,7 @@ _log = logging.getLogger("dgcl")
 
 
 @dataclass(frozen=True)
-class EdgePlacement:
+class EdgePlacement(Strategy):
     """Sums edges where ``edges`` says; a :class:`~dgcl.program.strategy.Strategy`.
 
     Attributes:

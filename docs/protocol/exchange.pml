@@ -1,4 +1,4 @@
-/* The protocol of dgcl/transport/shared_memory/control_page.py and dgcl/transport/shared_memory/engine.py, for the model checker SPIN.
+/* The protocol of dgcl/transport/common/control_page.py and dgcl/transport/shared_memory/engine.py, for the model checker SPIN.
  *
  * N ranks, all with the same kind of plan: in stage 0 every rank sends its own row to the next rank of a ring; in stage k it passes
  * on what stage k - 1 brought it (a relay of the row that started k ranks before). So every send but the first depends on a receive,

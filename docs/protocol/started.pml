@@ -1,5 +1,5 @@
 /* Two communicators whose exchanges are started and waited for in any order: dgcl/transport/shared_memory/executor.py (run, assist) and
- * dgcl/transport/shared_memory/failure_detector.py (_elsewhere), for the model checker SPIN. How one exchange goes is exchange.pml's.
+ * dgcl/transport/common/failure_detector.py (_elsewhere), for the model checker SPIN. How one exchange goes is exchange.pml's.
  *
  * N ranks, each with one thread. Each makes one call on each of two communicators; each call is started and then waited for, and each
  * rank chooses freely the order of these four steps (who waits right after the start makes an ordinary call). In call 0 a row goes

@@ -32,7 +32,7 @@ def on_threads(
 
 def hurry(runtime: Any, seconds: float):
     """Let this rank wait no longer than that from now on; set-up and first calls had all the time they need."""
-    runtime._timeout = runtime.failure_detector._timeout = seconds
+    runtime._timeout = seconds
 
 
 def local_ids(comm: Communicator) -> Tensor:

@@ -13,8 +13,8 @@ from dgcl.planner.methods import METHODS
 from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
 from dgcl.topology import Connection, Device, Topology
+from dgcl.transport.common.peers import Peers
 from dgcl.transport.connect import open_wire
-from dgcl.transport.shared_memory.peers import Peers
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_ranks import folded, local_ids
 from tests.dgcl.support_shares import prepare

@@ -16,7 +16,7 @@ from dgcl.planner.relation import Relation
 from dgcl.ranks import groups
 from dgcl.ranks.rendezvous import Waiting
 from dgcl.topology import resolve_topology
-from dgcl.transport.shared_memory.segments import SegmentFile
+from dgcl.transport.common.segments import SegmentFile
 from tests.samples import named
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ METHODS = {
     type(torch.ops.aten.add.Tensor): ("_schema",),
 }
 NAME = re.compile(
-    r"\b(?:torch|forward_ad)(?:\.\w+)*\._(?!_)\w+|\._(?:allgather_base|set_default_timeout|\w+_coalescing)\b"
+    r"\b(?:torch|forward_ad|dist)(?:\.\w+)*\._(?!_)\w+|\._(?:allgather_base|set_default_timeout|\w+_coalescing)\b"
 )
 
 

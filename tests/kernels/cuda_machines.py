@@ -156,5 +156,5 @@ class DeviceMachine:
         prepared = Prepared(self.driver)
         prepared.launch(self.kernels[name], blocks, threads, *parameters)
         stream = self._torch.cuda.current_stream()
-        prepared.enqueue([stream.cuda_stream])
+        prepared.enqueue(stream.cuda_stream)
         return stream.synchronize

@@ -51,8 +51,6 @@ def driver_constants() -> dict[str, int]:
         "_NUM_REGISTERS": function.CU_FUNC_ATTRIBUTE_NUM_REGS,
         "_LOCAL_BYTES": function.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
         "_LAZY_PEER_ACCESS": nvidia.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
-        "_HOST_REGISTER_PORTABLE_MAPPED": nvidia.CU_MEMHOSTREGISTER_PORTABLE
-        | nvidia.CU_MEMHOSTREGISTER_DEVICEMAP,
         "_HOST_ALLOC_PORTABLE_MAPPED": nvidia.CU_MEMHOSTALLOC_PORTABLE | nvidia.CU_MEMHOSTALLOC_DEVICEMAP,
         "_NON_BLOCKING_STREAM": nvidia.CUstream_flags.CU_STREAM_NON_BLOCKING,
         "_EVENT_WITHOUT_TIME": nvidia.CUevent_flags.CU_EVENT_DISABLE_TIMING,
@@ -161,8 +159,6 @@ def test_every_driver_function_is_called_as_declared():
 #: The compiled callers, and what they call.
 COMPILED = {
     "_launch": ["cuLaunchKernel"],
-    "_record": ["cuEventRecord"],
-    "_wait_event": ["cuStreamWaitEvent"],
     "_copy": ["cuMemcpyAsync"],
 }
 

@@ -150,14 +150,14 @@ def test_no_driver_is_an_error(monkeypatch):
 def test_prepared_launches_repeat_on_the_stream_of_the_call(library: FakeLibrary):
     prepared = Prepared(Driver(library))
     prepared.launch(Loaded("one", 2, 500), 7, 256, 111, 2**40)
-    prepared.launch(Loaded("two", 2, 600), 1, 32, -1, 0, stream=1)
-    for streams in ([70, 71], [80, 81]):
-        prepared.enqueue(streams)
+    prepared.launch(Loaded("two", 2, 600), 1, 32, -1, 0)
+    for stream in (70, 80):
+        prepared.enqueue(stream)
     assert library.launches == [
         (500, 7, 256, 70, 111, 2**40),
-        (600, 1, 32, 71, -1, 0),
+        (600, 1, 32, 70, -1, 0),
         (500, 7, 256, 80, 111, 2**40),
-        (600, 1, 32, 81, -1, 0),
+        (600, 1, 32, 80, -1, 0),
     ]
 
 
@@ -166,7 +166,7 @@ def test_launches_without_blocks_are_left_out(library: FakeLibrary):
     prepared.launch(Loaded("one", 2, 500), 0, 256, 1, 2)
     prepared.copy(1, 2, 0)
     assert len(prepared) == 0
-    prepared.enqueue([1])
+    prepared.enqueue(1)
     assert library.launches == []
 
 
@@ -175,19 +175,12 @@ def test_a_refused_operation_is_named(library: FakeLibrary):
     prepared.launch(Loaded("one", 2, 500), 1, 1, 1, 2)
     library.refuse = "cuLaunchKernel"
     with pytest.raises(CudaError, match=r"operation 0 \(one\): CUDA_ERROR_OUT_OF_MEMORY \(2\)"):
-        prepared.enqueue([1])
+        prepared.enqueue(1)
 
 
 def test_parameters_are_counted(library: FakeLibrary):
     with pytest.raises(ValueError, match="parameters: one takes 2, got 3"):
         Prepared(Driver(library)).launch(Loaded("one", 2, 500), 1, 1, 1, 2, 3)
-
-
-def test_a_stream_that_is_not_given_is_an_error(library: FakeLibrary):
-    prepared = Prepared(Driver(library))
-    prepared.launch(Loaded("one", 2, 500), 1, 1, 1, 2, stream=1)
-    with pytest.raises(ValueError, match="streams: expected at least 2, got 1"):
-        prepared.enqueue([1])
 
 
 def test_what_a_driver_lacks_is_an_error_of_the_driver(library: FakeLibrary):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dgcl.kernels.futex import ASLEEP, ATTEND, AWAKE, announce_sleep, cancel_sleep, sleep, wake
-from dgcl.transport.shared_memory.engine import read_word, write_word
+from dgcl.transport.common.words import read_word, write_word
 from tests.samples import named
 
 _LONG = 60_000_000_000  # a sleep that nobody ends would show

@@ -16,8 +16,8 @@ from dgcl.ranks.enqueued import Enqueued
 from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.collective.call import Call
 from dgcl.transport.collective.wires import BackendWire, ConnectionBroken, Wire
-from dgcl.transport.shared_memory.life_cycle import LifeCycle
-from dgcl.transport.shared_memory.peers import DIED, Peers
+from dgcl.transport.common.life_cycle import LifeCycle
+from dgcl.transport.common.peers import DIED, Peers
 
 _LOOK = 0.02  # seconds of a wait in which Ctrl-C and failures of peers are not noticed
 _GRACE = 0.2  # seconds in which a rank that broke a connection can say why
@@ -57,12 +57,11 @@ class Agreement(LifeCycle):
     def __init__(self, peers: Peers, timeout: float, wire: Wire, words: Wire | None) -> None:
         super().__init__(peers, timeout, ())
         self.wire, self._words = wire, words
-        self._messages: GroupControl | None = None
         self.under_way: Call | None = None
         self.enqueued = Enqueued(timeout, self._check_enqueued, self.fail)
         if words is not None:  # pages are not shared: calls are sent, and reasons
             assert isinstance(self.control, GroupControl)
-            self._messages = self.failure_detector.far = self.control.anew(timeout)
+            self.far = self.control.anew(timeout)
 
     def concern(self, programs: Iterable[Program]) -> None:
         """Calls concern those ranks from now on with which one of these programs exchanges rows."""
@@ -117,7 +116,7 @@ class Agreement(LifeCycle):
             time.sleep(_PAUSE)
         self.under_way = None
         if isinstance(self.wire, BackendWire) and call.stages:
-            self.enqueued.add(call.staging.device, self.failure_detector.place(call))
+            self.enqueued.add(call.staging.device, self.place(call))
 
     def _check_enqueued(self, place: str, late: bool) -> None:
         """Raise if a call that the device does not end cannot end."""
@@ -138,7 +137,7 @@ class Agreement(LifeCycle):
         if place < 0:
             return place == -1
         peer = int(self._partners[place])
-        raise self.failure_detector.disagreement(call, peer, *self.peers.control_pages[peer].current_call())
+        raise self.disagreement(call, peer, *self.peers.control_pages[peer].current_call())
 
     def _await(self, call: Call, wire: Wire) -> None:
         deadline, num_pending = 0.0, -1
@@ -148,7 +147,7 @@ class Agreement(LifeCycle):
                 num_pending, deadline = len(call.pending), time.monotonic() + self._timeout
             try:
                 if wire.wait(call.work, _LOOK):
-                    return self.failure_detector.went_on()
+                    return self.went_on()
             except ConnectionBroken as error:
                 self._check_broken(call, error)
             self._check_failures(call, time.monotonic() > deadline)
@@ -160,21 +159,19 @@ class Agreement(LifeCycle):
             self._check_failures(call, False)
             time.sleep(_LOOK / 4)
         place = f"{call.label} {call.number} at {call.place}"
-        if self._messages is not None:
+        if self.far is not None:
             if error.peer is not None:
-                reason = self._messages.broken(error.peer, str(error))
+                reason = self.far.messages.broken(error.peer, str(error))
                 raise type(reason)(f"{reason}, in {place}")
-            with self._messages.collective(place):
-                self._messages.barrier()  # which fails, and says whose connection broke
+            with self.far.collective(place):
+                self.far.barrier()  # which fails, and says whose connection broke
         missing = dict(call.waits)
         gone = [peer for peer in range(self.peers.world_size) if peer != self.rank and self.peers.gone(peer)]
         peer = gone[0] if error.peer is None and gone else error.peer
         if peer is None:
             raise PeerLostError(f"rank {self.rank}: a connection broke in {place} ({error})")
         why = self.peers.gone(peer) or f"has broken its connection ({error})"
-        raise PeerLostError(
-            f"{self.failure_detector.place(call)}: rank {peer} {why}, and {missing.get(peer, call.place)}"
-        )
+        raise PeerLostError(f"{self.place(call)}: rank {peer} {why}, and {missing.get(peer, call.place)}")
 
     def close(self) -> None:
         """As of every transport; a started call that is not over fails on all ranks."""
@@ -203,5 +200,5 @@ class Agreement(LifeCycle):
                 wire.abort()
 
     def _leave(self, why: str, kind: type[CommError]) -> None:
-        if self._messages is not None and os.getpid() == self.process:
-            self._messages.leave(why, kind)
+        if self.far is not None and os.getpid() == self.process:
+            self.far.leave(why, kind)

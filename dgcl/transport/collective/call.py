@@ -10,14 +10,15 @@ from torch import Tensor
 
 from dgcl.transport.collective.tables import Layer, Slice, Stage
 from dgcl.transport.collective.wires import Wire
-from dgcl.transport.shared_memory.control_page import ControlPage
+from dgcl.transport.common.calls import UnderWay
+from dgcl.transport.common.control_page import ControlPage
 
 #: Element types that move as integers, by their bytes: what only travels needs no operation of its own type.
 _MOVED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(eq=False)
-class Call:
+class Call(UnderWay):
     """The stages of one verb of an exchange.
 
     Attributes:

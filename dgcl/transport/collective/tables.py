@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.planner.arrays import ranges
 from dgcl.program.model import Program, Schedule
-from dgcl.transport.shared_memory.tasks import count_rows
+from dgcl.transport.common.calls import count_rows
 
 
 class Slice(NamedTuple):
@@ -101,7 +102,7 @@ class Tables:
         p, schedule = self.program, self.program.expand
         halo_and_relay = np.array([-p.num_owned, 0])
         result, out = self._stage(schedule, stage, halo_and_relay, (1, 2))
-        rows = p.send_rows[_ranges(schedule.send_from[out], schedule.send_count[out])]
+        rows = p.send_rows[ranges(schedule.send_from[out].ravel(), schedule.send_count[out].ravel())]
         bounds = (0, p.num_owned, p.num_local, p.num_local + p.num_relay)
         result.parts = list(self._parts(rows, bounds))
         return result
@@ -109,7 +110,7 @@ class Tables:
     def _fold(self, stage: int) -> Stage:
         p, schedule = self.program, self.program.fold
         result, out = self._stage(schedule, stage, np.zeros(2, np.int64), (1, 1))
-        rows = _ranges(schedule.send_from[out], schedule.send_count[out])
+        rows = ranges(schedule.send_from[out].ravel(), schedule.send_count[out].ravel())
         relayed = (rows >= p.num_local).astype(np.int64)  # which have no row of this rank's, only arrivals
         layers = self._layers(rows, relayed)
         if not relayed.any() and not layers and (np.diff(rows) == 1).all():
@@ -166,7 +167,7 @@ class Tables:
         """
         p = self.program
         begin, end = (np.searchsorted(p.arrival_rows, rows, side) for side in ("left", "right"))
-        arrivals = _ranges(begin + skip, end - begin - skip)
+        arrivals = ranges(begin + skip, end - begin - skip)
         slots, places = p.arrival_slots[arrivals], np.repeat(np.arange(len(rows)), end - begin - skip)
         again = np.r_[False, places[1:] == places[:-1]]
         before = np.where(again, np.roll(slots, 1), -1)  # the slot of the same row that comes before
@@ -180,9 +181,3 @@ class Tables:
             layers.append(Layer(self._index(places[:size]), dense))
             slots, places, before = slots[size:], places[size:], before[size:]
         return layers
-
-
-def _ranges(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """The numbers from each of ``begin`` on, ``count`` of them, one range behind the other."""
-    begin, count = begin.reshape(-1), count.reshape(-1)
-    return np.repeat(begin - np.cumsum(count) + count, count) + np.arange(count.sum())

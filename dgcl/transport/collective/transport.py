@@ -15,21 +15,19 @@ from torch import Tensor
 
 from dgcl.errors import CommError
 from dgcl.program.model import Program
+from dgcl.transport.base import StartedExpand, StartedFold, Transport
 from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.call import Call, add_layers, widened
 from dgcl.transport.collective.tables import Tables
+from dgcl.transport.common.calls import call_label, pack_tag
+from dgcl.transport.common.dtypes import as_tensor, row_type
 from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.row_checks import version_of
-from dgcl.transport.shared_memory.dtypes import row_type
-from dgcl.transport.shared_memory.life_cycle import Lives
-from dgcl.transport.shared_memory.results import as_tensor
-from dgcl.transport.shared_memory.tasks import call_label
-from dgcl.transport.shared_memory.waits import pack_tag
-from dgcl.transport.steps import EXPAND, FOLD, Step
+from dgcl.transport.steps import EXPAND, FOLD
 
 
-class CollectiveTransport(Lives):
+class CollectiveTransport(Transport):
     """Moves rows by torch operations and collectives, on any device.
 
     Args:
@@ -162,11 +160,6 @@ class CollectiveTransport(Lives):
         pool = self.agreement.pool
         return as_tensor(pool, pool.allocate(num_bytes), shape, dtype)
 
-    def sequence(
-        self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None = None
-    ) -> None:
-        """None: one by one."""
-
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
         return [f"collective, {self.wire.name}: {self._why}"] * self.agreement.control.world_size
@@ -215,7 +208,7 @@ class CollectiveTransport(Lives):
             agreement.lock.release()
 
 
-class Started:
+class Started(StartedExpand, StartedFold):
     """A call that was started; its rows must not change until it is over, and somebody must wait for it."""
 
     def __init__(
@@ -227,24 +220,15 @@ class Started:
     def wait(self, into: Tensor | None = None, fresh: Tensor | None = None) -> Tensor:
         """As :class:`dgcl.transport.base.StartedExpand` and :class:`dgcl.transport.base.StartedFold`."""
         transport = self._transport
-        transport.agreement.check_present()
-        if version_of(self._rows) != self._version:
-            self._abandon("changed before they were sent")
-            raise RuntimeError(
-                "rows were changed in place between the start of their exchange and wait(); change a copy"
-            )
+        transport.agreement.check_unchanged(self._rows, self._version)
         with transport.guard(self._call):
             transport.agreement.finish(self._call)
             return self._end(into, fresh)
-
-    def _abandon(self, how: str) -> None:
-        rank = self._transport.agreement.rank
-        self._transport.fail(CommError(f"rank {rank}: rows of a started exchange were {how}"))
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         if exiting() or "_version" not in self.__dict__:
             return
         if not self._call.over:
-            self._abandon("dropped and nobody waited for them")
+            self._transport.agreement.abandon("dropped and nobody waited for them")
         elif self._transport.agreement.under_way is self._call:
             self._transport.agreement.under_way = None  # nothing of it is left to do

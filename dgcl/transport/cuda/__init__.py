@@ -18,8 +18,6 @@ module                                          what
 :mod:`dgcl.transport.cuda.connect`              sets all of it up
 :mod:`dgcl.transport.cuda.probe`                asks and tests whether devices can exchange rows by themselves
 :mod:`dgcl.transport.cuda.trial`                tries the devices in processes of their own
-:mod:`dgcl.transport.cuda.lanes`                pairs without peer access: rows through the host's memory, by copies
-                                                (:mod:`~dgcl.transport.cuda.lane_copies`)
 :mod:`dgcl.transport.cuda.watchdog`             deadlines, lost peers, stopping the device
 ==============================================  =======================================================================
 """

@@ -24,8 +24,8 @@ import numpy as np
 
 from dgcl.errors import CommError
 from dgcl.kernels.cuda_tables import ABORT, CALL, STATE_BYTES
+from dgcl.transport.common.words import read_word, write_word
 from dgcl.transport.cuda.gpu import CudaError, Device
-from dgcl.transport.shared_memory.engine import read_word, write_word
 
 LINE = 128
 #: Calls whose addresses the ring holds; fewer than that are under way at a time.

@@ -27,12 +27,15 @@ from dgcl.errors import CommError
 from dgcl.kernels.cuda_shapes import unit_of
 from dgcl.program.model import Program
 from dgcl.ranks.control import Control
-from dgcl.transport.base import WholeCalls
+from dgcl.transport.base import Transport
+from dgcl.transport.common.agreement import check_agreement
+from dgcl.transport.common.calls import pack_tag
+from dgcl.transport.common.dtypes import row_type
+from dgcl.transport.common.pool import Block
 from dgcl.transport.cuda.connect import connect
 from dgcl.transport.cuda.control_block import RING, in_time
 from dgcl.transport.cuda.gpu import Device
 from dgcl.transport.cuda.hosts import Hosts
-from dgcl.transport.cuda.lane_copies import IN, OUT
 from dgcl.transport.cuda.operations import Operations
 from dgcl.transport.cuda.peer_memory import PLACE_WORDS
 from dgcl.transport.cuda.pool import DevicePool
@@ -40,11 +43,6 @@ from dgcl.transport.cuda.program import EXPAND, FOLD
 from dgcl.transport.cuda.watchdog import Watchdog
 from dgcl.transport.describe import profiled
 from dgcl.transport.memory import MemoryReport, predict_memory
-from dgcl.transport.shared_memory.agreement import check_agreement
-from dgcl.transport.shared_memory.dtypes import row_type
-from dgcl.transport.shared_memory.life_cycle import Lives
-from dgcl.transport.shared_memory.pool import Block
-from dgcl.transport.shared_memory.waits import pack_tag
 from dgcl.transport.tried_rows import try_rows
 
 #: At most so many calls, and operations (unless one call has more), are enqueued and not finished.
@@ -58,7 +56,7 @@ _PROVING = 15.0
 assert MOST_CALLS < RING
 
 
-class DeviceExchange(Lives, WholeCalls):
+class DeviceExchange(Transport):
     """The transport of a rank whose rows are on a device. Construction is collective.
 
     Args:
@@ -71,11 +69,6 @@ class DeviceExchange(Lives, WholeCalls):
         bytes_sent: ``(E, 2, P)`` int64: bytes that calls so far write to each peer, by exchange and verb.
         pool: The rank's buffers.
         device: This rank's.
-        staged_rows: Of each exchange the rows that leave by staging memory, in an expand and in a fold: to ranks out of
-            reach.
-
-    Raises:
-        CommError: Ranks share no memory, or devices cannot exchange rows here; on every rank.
     """
 
     def __init__(
@@ -85,7 +78,7 @@ class DeviceExchange(Lives, WholeCalls):
             if problem:
                 raise CommError(f"rank {rank}: {problem}")
         check_agreement(control, programs)
-        # Done flags count the stages of the longest program (dgcl.transport.shared_memory.control_page).
+        # Done flags count the stages of the longest program (dgcl.transport.common.control_page).
         num_stages = max(program.num_stages for program in programs.values())
         programs = {name: replace(each, num_stages=num_stages) for name, each in programs.items()}
         self._named, self._programs = programs, tuple(programs.values())
@@ -98,21 +91,18 @@ class DeviceExchange(Lives, WholeCalls):
                 self._connections = connect(device, control)
                 self.pool = DevicePool(device, self._connections.memory.export)
                 self._watchdog = Watchdog(self._connections, self.pool, self._runtime, programs, timeout)
-                self._streams: list[int] = []  # for copies out and in
-                if self._connections.lanes is not None:
-                    self._streams = [device.driver.create_stream(role) for role in (OUT, IN)]
                 self._switched = device.driver.create_event()
         except BaseException:
             self._runtime.close()
             raise
-        self.staged_rows = _rows_to(self._programs, self._connections.addresses.staged)
         self._operations: dict[tuple[int, int, int, str, int], Operations] = {}
         self._call, self._most_operations = 0, 1
         self._closed = False
         self.bytes_sent = np.zeros((len(programs), 2, control.world_size), np.int64)
-        self._rows_to = np.stack(
-            [_rows_to(self._programs, frozenset([peer])) for peer in range(control.world_size)], axis=2
-        )
+        self._rows_to = np.zeros_like(self.bytes_sent)
+        for number, program in enumerate(self._programs):
+            for verb, schedule in enumerate((program.expand, program.fold)):
+                np.add.at(self._rows_to[number, verb], schedule.send_peer, schedule.send_count.sum(1))
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """``(num_owned, *F)`` to ``(num_local, *F)``: owned and halo rows."""
@@ -148,7 +138,6 @@ class DeviceExchange(Lives, WholeCalls):
             block = self.pool.allocate(num_rows * size, stream)
             result = self._as_tensor(block, (num_rows, *rows.shape[1:]), rows.dtype)
             second = self.pool.allocate(num_second * size, stream)  # relay rows, or arrivals
-            staging = self.pool.allocate(int(self.staged_rows[exchange, verb]) * size, stream)
         except BaseException as error:  # the others make the call that needs these
             reason = CommError(f"out of memory: {error}") if isinstance(error, MemoryError) else error
             runtime.give_up(reason, runtime.next_call)
@@ -172,20 +161,16 @@ class DeviceExchange(Lives, WholeCalls):
                     for peer, pair in zip(self._connections.peers, places.tolist(), strict=True)
                     for words in (pair[:PLACE_WORDS], pair[PLACE_WORDS:])
                 ]
-                self._connections.page.enter(self._call, [*own, staging.address, *peers])
+                self._connections.page.enter(self._call, [*own, *peers])
                 self._follow(stream)
                 self.device.tensors.keep(rows, stream)
-                base = block.address if expands else second.address
-                operations.enqueue(
-                    [stream, *self._streams], rows.data_ptr(), (base, second.address, staging.address)
-                )
+                operations.enqueue(stream, rows.data_ptr(), block.address)
                 driver.record_event(self._watchdog.ended, stream)
         except BaseException as error:  # the others have agreed on it, and enqueued it
             why = f"{error}" or type(error).__name__
             self.fail(CommError(f"rank {self._rank}: a call could not be enqueued: {why}"))
             raise
         self.pool.release(second)
-        self.pool.release(staging)
         self.bytes_sent[exchange, verb] += self._rows_to[exchange, verb] * size
         return result
 
@@ -201,11 +186,12 @@ class DeviceExchange(Lives, WholeCalls):
 
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
-        return self._connections.reasons
+        direct = "device memory: each writes into the other's by CUDA IPC"
+        return ["this rank" if rank == self._rank else direct for rank in range(len(self._connections.peers))]
 
     def memory(self, widths: Sequence[Any], dtype: torch.dtype, **kinds: Any) -> MemoryReport:
         """Predict what buffers and tables take; see :func:`dgcl.transport.memory.predict_memory`."""
-        return predict_memory(self._programs, widths, dtype, staged_rows=self.staged_rows.tolist(), **kinds)
+        return predict_memory(self._programs, widths, dtype, **kinds)
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """Keep a result's memory until another stream than that of the calls has read it.
@@ -295,17 +281,3 @@ class DeviceExchange(Lives, WholeCalls):
         if num_bytes == 0:
             return self.empty(shape, dtype)
         return memory.view(*shape[:-1], -1).view(dtype)  # the type last, as in shared_memory/results.py
-
-
-def _rows_to(programs: Sequence[Program], peers: frozenset[int]) -> np.ndarray:
-    """``(E, 2)`` int64: rows that a call of each exchange and verb sends to some peers."""
-    return np.array(
-        [
-            [
-                schedule.send_count[np.isin(schedule.send_peer, list(peers))].sum()
-                for schedule in (program.expand, program.fold)
-            ]
-            for program in programs
-        ],
-        np.int64,
-    )

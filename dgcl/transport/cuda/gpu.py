@@ -25,8 +25,7 @@ from dgcl.kernels.cuda_ptx import ptx_of
 from dgcl.kernels.cuda_shapes import THREADS
 from dgcl.ranks.environment import local_rank
 
-#: Level of priority of :attr:`Device.side`, above those of the streams of calls
-#: (:mod:`dgcl.transport.cuda.lane_copies`).
+#: Level of priority of :attr:`Device.side`, above those of the streams of calls.
 SIDE_LEVEL = 4
 
 
@@ -58,7 +57,7 @@ class _Exposed:
         }
 
 
-class CudaTensors:
+class CudaTensors(Tensors):
     """torch on a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:

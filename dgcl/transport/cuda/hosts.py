@@ -15,13 +15,17 @@ import numpy as np
 import torch
 
 from dgcl.errors import DisagreementError
-from dgcl.program.model import Program, Schedule
+from dgcl.planner import PlanOptions
+from dgcl.planner.methods import make_plan
+from dgcl.program import Program, compile_programs
 from dgcl.ranks.control import Control
-from dgcl.transport.shared_memory.agreement import connect_peers
+from dgcl.relation.classes import build_classes
+from dgcl.relation.demand import demand_of_pairs
+from dgcl.topology import resolve_topology
+from dgcl.transport.common.agreement import connect_peers
+from dgcl.transport.common.calls import unpack_tag
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.other_communicators import register
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
-from dgcl.transport.shared_memory.waits import unpack_tag
 
 
 class Hosts:
@@ -35,7 +39,6 @@ class Hosts:
         self._rank, self._names = control.rank, names
         programs = {"addresses": all_to_all(control.rank, control.world_size)}
         self.runtime = Runtime(programs, connect_peers(programs, control, "memory"), timeout)
-        register(self.runtime)
         self._transport = SharedMemoryTransport(self.runtime)
 
     def agree(self, call: int, tag: int, words: Sequence[int]) -> np.ndarray:
@@ -67,41 +70,9 @@ class Hosts:
 
 
 def all_to_all(rank: int, world_size: int) -> Program:
-    """The program of a rank that sends one row of its own to each other rank, and gets theirs in their order."""
-    peers = np.delete(np.arange(world_size, dtype=np.int32), rank)
-    number = np.arange(len(peers), dtype=np.int64)
-    place_there = np.where(rank < peers, rank, rank - 1)
-
-    def schedule(send_from: np.ndarray, send_to: np.ndarray, recv_to: np.ndarray) -> Schedule:
-        stages, one = np.zeros(len(peers), np.int32), np.ones(len(peers), np.int64)
-        none = np.zeros(len(peers) + 1, np.int64)
-        count, *places = (np.stack([column, 0 * one], 1) for column in (one, send_from, send_to, recv_to))
-        return Schedule(
-            send_peer=peers,
-            send_stage=stages,
-            send_count=count,
-            send_from=places[0],
-            send_to=places[1],
-            send_dep_ptr=none,
-            send_deps=stages[:0],
-            recv_peer=peers,
-            recv_stage=stages,
-            recv_count=count,
-            recv_to=places[2],
-        )
-
-    return Program(
-        rank=rank,
-        world_size=world_size,
-        num_stages=1,
-        num_owned=1,
-        num_halo=len(peers),
-        owned_ids=np.array([rank]),
-        halo_ids=peers.astype(np.int64),
-        expand=schedule(number, 1 + place_there, 1 + number),
-        fold=schedule(1 + number, place_there, number),
-        send_rows=np.zeros(len(peers), np.int32),
-        arrival_rows=np.zeros(len(peers), np.int32),
-        arrival_slots=np.arange(len(peers), dtype=np.int32),
-        places=np.array([rank, *peers]),
-    )
+    """The program of a rank that gives one row to each other rank, and gets theirs, in rank order."""
+    ranks = np.arange(world_size, dtype=np.int32)
+    owners, readers = np.repeat(ranks, world_size), np.tile(ranks, world_size)
+    classes = build_classes(demand_of_pairs(ranks, owners, readers, world_size))
+    plan = make_plan(classes.relation, resolve_topology("uniform", world_size), "direct", PlanOptions())
+    return compile_programs(plan, classes)[rank]

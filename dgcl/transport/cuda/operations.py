@@ -11,10 +11,9 @@ import numpy as np
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.program.model import Program
+from dgcl.transport.common.dtypes import RowType
 from dgcl.transport.cuda.connect import Connections
-from dgcl.transport.cuda.lane_copies import LaneCopies
-from dgcl.transport.cuda.program import BEGUN, EXPAND, JOINED, PACKED, CallLayout, fuse
-from dgcl.transport.shared_memory.row_types import RowType
+from dgcl.transport.cuda.program import EXPAND, CallLayout, fuse
 
 
 class Operations:
@@ -42,31 +41,15 @@ class Operations:
         self._copies_own = verb == EXPAND and program.num_owned * row_bytes > 0
         if self._copies_own:
             prepared.copy(0, 0, program.num_owned * row_bytes)
-        self._copies = None
-        if connections.lanes is not None:
-            self._copies = LaneCopies(
-                device, program, addresses, connections.lanes, verb, row_bytes, upload, prepared
-            )
         for launch in fuse(list(layout.launches())):
-            if launch.kernel not in (BEGUN, PACKED, JOINED):
-                loaded = device.kernels[launch.kernel]
-                prepared.launch(loaded, launch.blocks, launch.threads, *launch.parameters)
-            elif self._copies is not None:
-                self._copies.add(launch)
+            loaded = device.kernels[launch.kernel]
+            prepared.launch(loaded, launch.blocks, launch.threads, *launch.parameters)
 
     def __len__(self) -> int:
         return len(self._prepared)
 
-    def enqueue(self, streams: list[int], source: int, bases: tuple[int, int, int]) -> None:
-        """Put a call into streams.
-
-        Args:
-            streams: Handles: of the call's stream, then those for copies to and from the host.
-            source: Where an expand's own rows are.
-            bases: Addresses of the rows that peers write, of relay rows, and of the staging memory.
-        """
+    def enqueue(self, stream: int, source: int, target: int) -> None:
+        """Put a call into a stream; an expand's own rows are at ``source`` and go to ``target``."""
         if self._copies_own:
-            self._prepared.place_copy(0, bases[0], source)
-        if self._copies is not None:
-            self._copies.place(bases)
-        self._prepared.enqueue(streams)
+            self._prepared.place_copy(0, target, source)
+        self._prepared.enqueue(stream)

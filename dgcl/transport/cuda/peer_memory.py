@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgcl.kernels.cuda_driver import IPC_HANDLE_BYTES
+from dgcl.transport.common.segments import PeerFile, Segment, SegmentFile
+from dgcl.transport.common.words import read_word, write_word
 from dgcl.transport.cuda.gpu import Device
-from dgcl.transport.shared_memory.engine import read_word, write_word
-from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
 
 #: Words that name a piece of device memory: its allocation's address in the process of its owner, the offset, and the
 #: allocation's handle.
@@ -30,29 +30,22 @@ class Descriptor:
         page: Handle of its page in shared memory.
         uuid: UUID of its device, hexadecimal.
         control_block: Place of its control block.
-        unreachable: Why other processes cannot open its device memory; "" if they can.
     """
 
     process: int
     page: tuple[int, int]
     uuid: str
-    control_block: tuple[int, ...] = ()
-    unreachable: str = ""
+    control_block: tuple[int, ...]
 
 
 class OwnMemory:
-    """This rank's exported allocations, and its page.
-
-    Attributes:
-        is_exported: Whether other processes may open them.
-    """
+    """This rank's exported allocations, and its page."""
 
     def __init__(self, device: Device, world_size: int) -> None:
         self._device = device
         self._file = SegmentFile()
         self._page = self._file.grow(8 * world_size)
         self._handles: dict[int, tuple[int, ...]] = {}
-        self.is_exported = True
 
     def export(self, address: int) -> None:
         """Let others open an allocation.
@@ -60,18 +53,16 @@ class OwnMemory:
         Raises:
             CudaError: The driver cannot export it.
         """
-        handle = self._device.driver.export_memory(address) if self.is_exported else bytes(IPC_HANDLE_BYTES)
+        handle = self._device.driver.export_memory(address)
         self._handles[address] = tuple(np.frombuffer(handle, np.int64).tolist())
 
     def place(self, allocation: int, offset: int = 0) -> tuple[int, ...]:
         """The :data:`PLACE_WORDS` words by which peers find a byte of an exported allocation."""
         return allocation, offset, *self._handles[allocation]
 
-    def descriptor(self, control_block: int, unreachable: str) -> Descriptor:
+    def descriptor(self, control_block: int) -> Descriptor:
         """Describe this rank to the others."""
-        device = self._device
-        place = () if unreachable else self.place(control_block)
-        return Descriptor(os.getpid(), self._file.handle, device.uuid, place, unreachable)
+        return Descriptor(os.getpid(), self._file.handle, self._device.uuid, self.place(control_block))
 
     def release(self, peer: int) -> None:
         """Publish that this rank uses none of a peer's memory any more."""

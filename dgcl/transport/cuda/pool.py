@@ -1,7 +1,7 @@
 """Pool of device buffers that peers can write to: allocations cut into blocks and reused in stream order.
 
 A block becomes free when the *storage* behind its tensor dies, as on the CPU
-(:mod:`dgcl.transport.shared_memory.pool` cuts the blocks). The host runs ahead of the device, so work that reads the
+(:mod:`dgcl.transport.common.pool` cuts the blocks). The host runs ahead of the device, so work that reads the
 storage may still be queued then. Three rules keep that work safe without making the host wait:
 
 1. Calls of a communicator are totally ordered. A call on a different stream than the previous call waits, on the
@@ -29,9 +29,9 @@ from typing import cast
 import numpy as np
 from torch import Tensor
 
+from dgcl.transport.common.pool import Block, BufferPool
+from dgcl.transport.common.segments import Segment, SegmentFile
 from dgcl.transport.cuda.gpu import CudaError, Device
-from dgcl.transport.shared_memory.pool import Block, BufferPool
-from dgcl.transport.shared_memory.segments import Segment, SegmentFile
 
 _GRANULE = 2 << 20
 _GROWTH = 8  # a new segment is at least this fraction of the total, so that segments stay few

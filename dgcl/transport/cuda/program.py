@@ -13,9 +13,6 @@ A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` 
 
 :func:`fuse` makes one launch of flag kernels that follow each other.
 
-Rows for peers out of reach are gathered into staging memory of this rank, and copied from there through the host's
-memory (:mod:`dgcl.transport.cuda.lane_copies`).
-
 The order is that of :mod:`dgcl.transport.shared_memory.engine`, but by stage instead of by transfer: what a stage sends
 starts when all of the stage's receivers are ready, and when all that earlier stages bring has arrived, not only what it
 passes on: a rank that went on sooner would take bandwidth from rows of earlier stages which others still wait for.
@@ -41,20 +38,14 @@ from dgcl.kernels.cuda_tables import (
     records,
 )
 from dgcl.program.model import Program, Schedule
-from dgcl.transport.shared_memory.engine import EXPAND, FOLD
+from dgcl.transport.steps import EXPAND, FOLD
 
 #: Slots of the address table: this rank's rows (the result of an expand, the input of a fold); its relay rows, or
-#: arrivals; the result of a fold; staging memory for peers out of reach. Two slots for each peer follow.
+#: arrivals; the result of a fold. Two slots for each peer follow.
 LOCAL = 0
 SECOND = 1
 RESULT = 2
-STAGING = 3
-_PEERS = 4
-
-#: Marks in a list of launches, see :class:`Launch`.
-BEGUN = "begun"
-PACKED = "packed"
-JOINED = "joined"
+_PEERS = 3
 
 # Bytes of a copy kernel's task that are worth a thread block.
 _UNITS_PER_THREAD = {EXPAND: 4, FOLD: 1}
@@ -84,7 +75,6 @@ class RankAddresses:
         ready: ``(P,)`` where each peer announces its calls to this rank.
         done: ``(P,)`` each peer's done flag for this rank.
         raised: ``(P,)`` this rank's done flag for each peer.
-        staged: The peers that are reached through host lanes (:mod:`dgcl.transport.cuda.lanes`).
         begun, finished: Where the host reads the number of the last call that the device has begun, and of the last
             that it has finished; 0 for nowhere.
     """
@@ -97,19 +87,13 @@ class RankAddresses:
     ready: np.ndarray
     done: np.ndarray
     raised: np.ndarray
-    staged: frozenset[int] = frozenset()
     begun: int = 0
     finished: int = 0
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of a kernel of the catalogue, and the stage that it belongs to.
-
-    Where peers are out of reach there are also marks, which launch nothing: :data:`BEGUN` (this rank's buffers may be
-    written), :data:`PACKED` (the rows of the sends in ``parameters`` are ready to be copied to the host; here the
-    copies of the stage are enqueued), and :data:`JOINED` (wait here for all copies).
-    """
+    """A launch of a kernel of the catalogue, and the stage that it belongs to."""
 
     stage: int
     kernel: str
@@ -183,7 +167,6 @@ class CallLayout:
         else:
             pointers = arrival_pointers(program.arrival_rows, program.num_local + program.num_relay)
             self._fixed = (upload(pointers), upload(program.arrival_slots))
-        self._first_rows = staging_rows(self._schedule, addresses.staged)
 
     def launches(self) -> Iterator[Launch]:
         """All launches and marks, in order."""
@@ -197,44 +180,29 @@ class CallLayout:
         yield Launch(
             -1, "begin", 1, FLAG_THREADS, Begin(addresses.state, *ring, *slots, table, len(announced))
         )
-        if addresses.staged:
-            yield Launch(-1, BEGUN, 0, 0, ())
-        staged_stages = schedule.recv_stage[np.isin(schedule.recv_peer, list(addresses.staged))]
-        for stage in np.union1d(schedule.send_stage, staged_stages).tolist():
-            yield from self._stage(stage, stage in staged_stages)
+        for stage in np.unique(schedule.send_stage).tolist():
+            yield from self._stage(stage)
         last = program.num_stages
         everything = np.arange(len(schedule.recv_peer))
         yield from self._flags(last, "awaited", _done_flags(program, addresses, schedule, everything))
         if self._verb == FOLD:
             kept = {"source": LOCAL, "second": SECOND, "target": RESULT, "count": program.num_owned}
             yield from self._move(last, [kept])
-        if addresses.staged:
-            yield Launch(last, JOINED, 0, 0, ())
         if addresses.finished:
             yield from self._flags(last, "raised", [{"address": addresses.finished, "multiplier": 1}])
 
-    def _stage(self, stage: int, has_slices: bool) -> Iterator[Launch]:
-        """Wait for the receivers and for earlier stages, move the rows, and signal.
-
-        Args:
-            stage: Which.
-            has_slices: Whether slices through the host arrive in it.
-        """
+    def _stage(self, stage: int) -> Iterator[Launch]:
+        """Wait for the receivers and for earlier stages, move the rows, and signal."""
         program, addresses, schedule = self._program, self._addresses, self._schedule
         sends = np.flatnonzero(schedule.send_stage == stage).tolist()
-        if sends:
-            ready = [{"address": int(addresses.ready[schedule.send_peer[i]]), "multiplier": 1} for i in sends]
-            earlier = np.flatnonzero(schedule.recv_stage < stage)
-            awaited = [*ready, *_done_flags(program, addresses, schedule, earlier)]
-            yield from self._flags(stage, "awaited", awaited)
-        tasks = (_tasks(program, self._verb, schedule, i, self._first_rows.get(i)) for i in sends)
+        ready = [{"address": int(addresses.ready[schedule.send_peer[i]]), "multiplier": 1} for i in sends]
+        earlier = np.flatnonzero(schedule.recv_stage < stage)
+        awaited = [*ready, *_done_flags(program, addresses, schedule, earlier)]
+        yield from self._flags(stage, "awaited", awaited)
+        tasks = (_tasks(program, self._verb, schedule, i) for i in sends)
         yield from self._move(stage, [task for some in tasks for task in some])
-        direct = [i for i in sends if i not in self._first_rows]
-        raised = [stage_flag(program, int(addresses.raised[schedule.send_peer[i]]), stage) for i in direct]
+        raised = [stage_flag(program, int(addresses.raised[schedule.send_peer[i]]), stage) for i in sends]
         yield from self._flags(stage, "raised", raised)
-        packed = tuple(i for i in sends if i in self._first_rows)
-        if packed or has_slices:
-            yield Launch(stage, PACKED, 0, 0, packed)
 
     def _move(self, stage: int, tasks: list[dict[str, int]]) -> Iterator[Launch]:
         """Gather or sum the rows of some tasks."""
@@ -259,13 +227,6 @@ def stage_flag(program: Program, address: int, stage: int) -> dict[str, int]:
     return {"address": address, "multiplier": program.num_stages, "offset": stage + 1}
 
 
-def staging_rows(schedule: Schedule, staged: frozenset[int]) -> dict[int, int]:
-    """The first row in the staging memory of each send to a peer in ``staged``."""
-    sends = [i for i, peer in enumerate(schedule.send_peer.tolist()) if peer in staged]
-    counts = [int(schedule.send_count[i].sum()) for i in sends]
-    return dict(zip(sends, (np.cumsum([0, *counts])[:-1]).tolist(), strict=True))
-
-
 def _done_flags(
     program: Program, addresses: RankAddresses, schedule: Schedule, receives: np.ndarray
 ) -> list[dict[str, int]]:
@@ -277,13 +238,10 @@ def _done_flags(
     return [stage_flag(program, int(addresses.done[peer]), stage) for peer, stage in sorted(latest.items())]
 
 
-def _tasks(
-    program: Program, verb: int, schedule: Schedule, send: int, staging: int | None = None
-) -> Iterator[dict[str, int]]:
+def _tasks(program: Program, verb: int, schedule: Schedule, send: int) -> Iterator[dict[str, int]]:
     """TASK records of a send: the rows that the receiver needs, then relay rows.
 
-    Relay rows are those that the receiver passes on (expand), or that this rank has passed on (fold). Where the
-    receiver is out of reach, rows go to the staging memory, from row ``staging`` on.
+    Relay rows are those that the receiver passes on (expand), or that this rank has passed on (fold).
     """
     for portion in range(2):
         count = int(schedule.send_count[send, portion])
@@ -299,9 +257,6 @@ def _tasks(
             "to": int(schedule.send_to[send, portion]),
             "count": count,
         }
-        if staging is not None:
-            task["target"], task["to"] = STAGING, staging
-            staging += count
         if verb == EXPAND:
             task["near_rows"] = program.num_local
         elif portion == 1:

@@ -21,7 +21,7 @@ from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.machines import places_of_ranks, several_machines
 from dgcl.topology.copy_rates import rates_file
 from dgcl.transport.cuda.gpu import Device
-from dgcl.transport.cuda.probe import hindrance
+from dgcl.transport.cuda.probe import hindrance, out_of_reach
 
 _log = logging.getLogger("dgcl")
 
@@ -36,6 +36,8 @@ def failed_trial(control: Control, device: Device) -> str:
     Ranks that are threads, or on several machines, are not tried: they have no such memory.
     """
     problem = device.problem or hindrance(device)
+    for uuid in control.exchange(device.uuid):
+        problem = problem or out_of_reach(device, uuid)
     places = places_of_ranks(control, device.name)
     if any(control.exchange(problem)) or several_machines(places) or not isinstance(control, GroupControl):
         return ""  # set-up says so

@@ -25,14 +25,14 @@ from collections.abc import Mapping
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.program.model import Program
+from dgcl.transport.common.calls import call_label, waits_of
+from dgcl.transport.common.control_page import ALIVE
 from dgcl.transport.cuda.connect import Connections
 from dgcl.transport.cuda.control_block import RING, Snapshot, in_time
 from dgcl.transport.cuda.gpu import CudaError
 from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND
-from dgcl.transport.shared_memory.control_page import ALIVE
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.tasks import call_label, count_rows
 
 _CHECK_EVERY = 0.05
 _SNAPSHOT_SECONDS = 1.0
@@ -142,14 +142,14 @@ class Watchdog:
             snapshot = self._connections.page.snapshot(self._connections.control_block, _SNAPSHOT_SECONDS)
         waits = [] if snapshot is None else self._awaited(snapshot, exchange, verb)
         where = f"rank {self._rank}, {call_label(exchange, verb, self._names)} (call {call})"
-        for _, peer, needed in waits:
+        for peer, needed in waits:
             if peer in dead:
                 self.fail(PeerLostError(f"{where}: rank {peer} has died, and {needed}"))
                 return
         if dead:
             self.fail(PeerLostError(f"{where}: rank {dead[0]} has died, and the call does not end"))
         elif waits:
-            missing = "; ".join(needed for _, _, needed in waits[:_MOST_WAITS])
+            missing = "; ".join(needed for _, needed in waits[:_MOST_WAITS])
             self.fail(
                 CommTimeoutError(
                     f"{where}: waited {self.timeout:g} s in vain: {missing}. If ranks may be that late, give "
@@ -159,28 +159,14 @@ class Watchdog:
         else:
             self.fail(CommTimeoutError(f"{where}: the device has not got on for {self.timeout:g} s"))
 
-    def _awaited(self, snapshot: Snapshot, exchange: int, verb: int) -> list[tuple[int, int, str]]:
+    def _awaited(self, snapshot: Snapshot, exchange: int, verb: int) -> list[tuple[int, str]]:
         """(stage, peer, what is needed of it) for what a call still waits for; the earliest stage first."""
-        program, ready = self._programs[exchange], snapshot.ready
+        program = self._programs[exchange]
         schedule = program.expand if verb == EXPAND else program.fold
-        if self._connections.lanes is not None:
-            for peer, call in self._connections.lanes.announcements():
-                ready[peer] = call
-        waits: list[tuple[int, int, str]] = []
-        received = zip(
-            schedule.recv_peer.tolist(), schedule.recv_stage.tolist(), schedule.recv_count.sum(1), strict=True
+        missing = (
+            snapshot.done[schedule.recv_peer] < snapshot.call * program.num_stages + schedule.recv_stage + 1
         )
-        for peer, stage, count in received:
-            if snapshot.done[peer] < snapshot.call * program.num_stages + stage + 1:
-                waits.append((stage, peer, f"stage {stage}: {count_rows(count)} missing from rank {peer}"))
-        sent = zip(
-            schedule.send_peer.tolist(), schedule.send_stage.tolist(), schedule.send_count.sum(1), strict=True
-        )
-        for peer, stage, count in sent:
-            if ready[peer] < snapshot.call:
-                rows = count_rows(count)
-                waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
-        return sorted(waits)
+        return waits_of(schedule, missing, snapshot.ready[schedule.send_peer] < snapshot.call)
 
     def _release(self, everything: bool = False) -> None:
         """Unmap the memory of peers that have left, or of all, once the device has done all that was enqueued."""

@@ -3,7 +3,7 @@
 It is compiled and works on one array of words per task, which says where the task's tables are and holds the state of
 its call. It repeatedly scans the open receives and sends. A send runs as soon as the rows it reads have arrived and its
 receiver is ready, in any order, so one slow peer does not delay the others. Sends to one peer keep their order, because
-the peer reads them off one counter (:mod:`dgcl.transport.shared_memory.control_page`). When nothing can be done it
+the peer reads them off one counter (:mod:`dgcl.transport.common.control_page`). When nothing can be done it
 spins for a moment, yields its core, then sleeps until a peer that has raised a flag wakes it
 (:mod:`dgcl.kernels.futex`); there may be more ranks than cores. It returns when all is done, or to let Python handle
 signals, deadlines and peers.
@@ -31,17 +31,23 @@ from dgcl.kernels.memory import (
     store_release,
 )
 from dgcl.kernels.rows import gather_rows, sum_rows
+from dgcl.transport.steps import EXPAND
 
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
-#: made another call; a send can run now (with PEEK); the chosen send is done.
-DONE, WAITING, UNMAPPED, DISAGREES, FOUND, SENT = 0, 1, 2, 3, 4, 5
-_READY = 6
+#: made another call.
+DONE, WAITING, UNMAPPED, DISAGREES = 0, 1, 2, 3
+_READY = 4
 
-#: Which sends :func:`advance` carries out: all, or none (a number from 0 on: that one alone).
-ALL, PEEK = -1, -2
-
-EXPAND = 0
-FOLD = 1
+#: Nanoseconds to spin; nanoseconds to keep yielding the core between checks of the flags; nanoseconds from which a
+#: yield is expensive; how many times to sleep; nanoseconds of a sleep.
+WaitPolicy = tuple[int, int, int, int, int]
+#: One policy serves ranks that have a core each and ranks that share cores, because each yield measures which it is. On
+#: a core of its own a yield returns at once. Where ranks share one, each waits for another there, and spinning would
+#: keep that one from running. But a yield may cost a whole time slice (:mod:`dgcl.kernels.futex`), in which arriving
+#: rows go unnoticed: after an expensive one the engine does not yield in many following waits. Their number doubles if
+#: the next yield is expensive, too, and halves after a wait that ended during cheap yields.
+POLICY: WaitPolicy = (2_000, 50_000, 200_000, 4, 5_000_000)
+AT_ONCE: WaitPolicy = (0, 0, 0, 0, 0)
 
 #: Least and largest number of waits without yields after an expensive yield.
 FEWEST, MOST = 16, 1024
@@ -78,18 +84,6 @@ _I1 = int64[::1]
 _POLICY = types.UniTuple(int64, 5)
 
 
-@compiled(int64(int64))
-def read_word(address: int) -> int:
-    """Return the int64 at ``address``, with acquire order."""
-    return load_acquire(address)
-
-
-@compiled(void(int64, int64))
-def write_word(address: int, value: int) -> None:
-    """Write an int64, with release order."""
-    store_release(address, value)
-
-
 @compiled(void(_I1, int64, int64, _I1))
 def publish_ready(lines: np.ndarray, own_call: int, call: int, words: np.ndarray) -> None:
     """Write ``words`` (all of a ready line but the call) to every line, then the call, with release order.
@@ -102,13 +96,6 @@ def publish_ready(lines: np.ndarray, own_call: int, call: int, words: np.ndarray
         for word in range(len(words)):
             store_release(lines[i] + 8 * (word + 1), words[word])
         store_release(lines[i], call)
-
-
-@compiled(void(_I1))
-def call_attention(wake_words: np.ndarray) -> None:
-    """Wake all sleeping ranks, so that they check more than flags."""
-    for i in range(len(wake_words)):
-        wake(wake_words[i], ATTEND)
 
 
 @njit(nogil=True, inline="always")
@@ -254,7 +241,7 @@ def _end_wait(words: np.ndarray) -> None:
 
 
 @njit(nogil=True)
-def _wait(words: np.ndarray, policy: tuple[int, int, int, int, int], clock: int) -> bool:
+def _wait(words: np.ndarray, policy: WaitPolicy, clock: int) -> bool:
     """Wait briefly before the next scan of all flags; return False when Python must check signals and peers."""
     spin, share, expensive, _, nanoseconds = policy
     if words[_LISTENING] != 0:
@@ -284,15 +271,13 @@ def _wait(words: np.ndarray, policy: tuple[int, int, int, int, int], clock: int)
     return True
 
 
-@compiled(int64(_I1, _POLICY, int64), inline=False)
-def advance(words: np.ndarray, policy: tuple[int, int, int, int, int], chosen: int) -> int:
+@compiled(int64(_I1, _POLICY), inline=False)
+def advance(words: np.ndarray, policy: WaitPolicy) -> int:
     """Advance a call as far as possible, waiting as ``policy`` allows.
 
     Args:
         words: The task's, whose call was begun.
-        policy: What to do before WAITING is returned (:data:`dgcl.transport.shared_memory.wait_policy.WaitPolicy`);
-            all zero for what can be done at once.
-        chosen: Which sends to carry out: ALL, PEEK, or the number of one.
+        policy: What to do before WAITING is returned.
     """
     clock = address_of(words) + 8 * _CLOCK
     sends, deps = table_at(words, SENDS, SEND_COLUMNS), array_at(words, DEPS, int32(0))
@@ -315,16 +300,10 @@ def advance(words: np.ndarray, policy: tuple[int, int, int, int, int], chosen: i
                 continue
             if status != _READY:
                 return status
-            if chosen == PEEK:
-                return FOUND
-            if chosen != ALL and chosen != i:
-                continue
             moved[peer] += _write_rows(words, sends, i)
             store_release(peers[peer, OWN_DONE], words[NUMBER] * words[NUM_STAGES] + sends[i, STAGE] + 1)
             wake(peers[peer, ITS_WAKE], AWAKE)
             sends[i, IS_DONE] = 1
-            if chosen == i:
-                return SENT
             peers[peer, _SEEN] = 0
             pending -= 1
             progressed = True

@@ -22,24 +22,26 @@ import numpy as np
 from dgcl.errors import CommError
 from dgcl.program.model import Program
 from dgcl.ranks.torch_private import profiler_enabled
+from dgcl.transport.common.calls import call_label
+from dgcl.transport.common.life_cycle import LifeCycle
+from dgcl.transport.common.peers import Peers
+from dgcl.transport.common.words import read_word
 from dgcl.transport.shared_memory.engine import (
-    ALL,
+    AT_ONCE,
     DISAGREES,
     DONE,
-    EXPAND,
-    FOLD,
     NUM_STAGES,
+    POLICY,
     READY,
     UNMAPPED,
     WAITING,
     advance,
-    read_word,
 )
-from dgcl.transport.shared_memory.life_cycle import LifeCycle
-from dgcl.transport.shared_memory.peers import Peers
-from dgcl.transport.shared_memory.profiler_ranges import advance_in_ranges
-from dgcl.transport.shared_memory.tasks import Call, Task, call_label
-from dgcl.transport.shared_memory.wait_policy import AT_ONCE, POLICY, WaitPolicy, among_others
+from dgcl.transport.shared_memory.tasks import Call, Task
+from dgcl.transport.steps import EXPAND, FOLD
+
+#: How often, and how long, a rank sleeps with calls under way on several communicators: each has a wake-up word.
+_SHORT_SLEEPS = (1, 1_000_000)
 
 
 class Runtime(LifeCycle):
@@ -47,22 +49,23 @@ class Runtime(LifeCycle):
 
     All exchanges share one sequence of calls, one buffer pool and one set of flags. Done flags count
     ``call * K + stage + 1`` with K the largest number of stages of any program
-    (:mod:`dgcl.transport.shared_memory.control_page`).
+    (:mod:`dgcl.transport.common.control_page`).
 
     Args:
         programs: This rank's programs by the names of their exchanges, in the same order on every rank.
         peers: The other ranks, which share memory with this one
-            (:func:`dgcl.transport.shared_memory.agreement.connect_peers`).
+            (:func:`dgcl.transport.common.agreement.connect_peers`).
         timeout: Seconds that a wait may take.
 
     Attributes:
         programs: Of the exchanges, by number.
         bytes_sent: ``(E, 2, P)`` int64: bytes written to each peer so far, by exchange and verb.
         tasks: The tasks of each exchange for an expand and a fold, by ``2 * exchange + verb``.
-        wait_policy: How the engine waits before it returns to Python
-        (:mod:`dgcl.transport.shared_memory.wait_policy`).
+        wait_policy: How the engine waits before it returns to Python.
         one_step: Whether calls may be carried out without Python in between; tests that look between steps turn it off.
     """
+
+    advance = staticmethod(advance)
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class Runtime(LifeCycle):
         timeout: float,
     ) -> None:
         assert not peers.any_remote
-        super().__init__(peers, timeout, tuple(programs))
+        super().__init__(peers, timeout, programs)
         self.programs, self.one_step = tuple(programs.values()), True
         self.bytes_sent = np.zeros((len(programs), 2, peers.world_size), np.int64)
         self._num_stages = max(program.num_stages for program in self.programs)
@@ -107,7 +110,7 @@ class Runtime(LifeCycle):
 
     def _task(self, exchange: int, verb: int, counted: int) -> Task:
         label, program = call_label(exchange, verb, self.names), self.programs[exchange]
-        return Task(exchange, verb, label, program, self.peers, self._num_stages, self.bytes_sent, counted)
+        return Task(verb, label, program, self.peers, self._num_stages, self.bytes_sent, counted)
 
     @property
     def is_plain(self) -> bool:
@@ -143,7 +146,7 @@ class Runtime(LifeCycle):
         policy = self.wait_policy if wait else AT_ONCE
         try:
             while True:
-                status = self.advance(call, policy)
+                status = self.advance(task.words, policy)
                 if status == DONE:
                     self.under_way = None
                     return True
@@ -152,7 +155,7 @@ class Runtime(LifeCycle):
                 elif status == DISAGREES:
                     peer = int(task.schedule.send_peer[task.where[0]])
                     line = int(task.peers[peer, READY])
-                    raise self.failure_detector.disagreement(call, peer, read_word(line), read_word(line + 8))
+                    raise self.disagreement(call, peer, read_word(line), read_word(line + 8))
                 else:
                     assert status == WAITING
                     if not wait:
@@ -161,17 +164,11 @@ class Runtime(LifeCycle):
                     if so_far > call.progress:
                         call.progress, call.deadline = so_far, now + self._timeout
                     self._check_failures(call, now >= call.deadline)
-                    for other in self.others():
-                        if other.assist():
-                            policy = among_others(self.wait_policy)
+                    for other in self.others:
+                        if isinstance(other, Runtime) and other.assist():
+                            policy = (*policy[:3], *min(_SHORT_SLEEPS, policy[3:]))
         finally:
             self.lock.release()
-
-    def advance(self, call: Call, policy: WaitPolicy) -> int:
-        """Do what can be done, wait as ``policy`` says, and return the status of the engine."""
-        if profiler_enabled():
-            return advance_in_ranges(self.rank, call, policy)
-        return advance(call.task.words, policy, ALL)
 
     def assist(self) -> bool:
         """Advance a started call without waiting, for a thread that waits in another call.
@@ -182,7 +179,7 @@ class Runtime(LifeCycle):
             return False
         try:
             if self.lock.try_assist():
-                while (call := self._started()) and self.advance(call, AT_ONCE) == UNMAPPED:
+                while (call := self._started()) and self.advance(call.task.words, AT_ONCE) == UNMAPPED:
                     self._map_target(call.task)
         except CommError:
             pass

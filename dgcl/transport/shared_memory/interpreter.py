@@ -53,7 +53,7 @@ NUM_COLUMNS = 15
 
 #: Words of a list: addresses of its table and of its buffers; bytes of a row, code of its element type, elements;
 #: whether these are float64 (else float32); how to wait
-#: (:data:`dgcl.transport.shared_memory.wait_policy.WaitPolicy`); then for each buffer the argument that says where it
+#: (:data:`dgcl.transport.shared_memory.engine.WaitPolicy`); then for each buffer the argument that says where it
 #: is, whether that is a place (of four words), and bytes from there.
 TABLE, NUM_STEPS, BUFFERS, ROW_BYTES, SUM_CODE, WIDTH, IS_DOUBLE, POLICY, _CLOCK, BUFFER = (
     0, 1, 2, 3, 4, 5, 6, 7, 12, 14,
@@ -157,7 +157,7 @@ def run_steps(
                 continue
             if not over:
                 task = array_at(step, TASK, int64(0))
-                status = engine.advance(task, policy if kind == WAIT else (0, 0, 0, 0, 0), engine.ALL)
+                status = engine.advance(task, policy if kind == WAIT else engine.AT_ONCE)
                 if status != engine.DONE and (kind == WAIT or status != engine.WAITING):
                     return i
                 over = status == engine.DONE

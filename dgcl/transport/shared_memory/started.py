@@ -14,6 +14,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dgcl.errors import CommError
+from dgcl.transport import base
 from dgcl.transport.row_checks import version_of
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.step_list import Run, StepList
@@ -37,19 +38,19 @@ class _Started:
             self._over = False
         except BaseException:
             if runtime.under_way is not None and runtime.under_way is not before:
-                _fail(runtime, "the start of an exchange was interrupted")
+                runtime.fail(CommError(f"rank {runtime.rank}: the start of an exchange was interrupted"))
             raise
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         if not exiting() and not self._over and self._is_missed():
-            _fail(self._runtime, "rows of a started exchange were dropped and nobody waited for them")
+            self._runtime.abandon("dropped and nobody waited for them")
 
     def _is_missed(self) -> bool:
         """Whether peers would miss what is still to be done."""
         return True
 
 
-class StartedExpand(_Started):
+class StartedExpand(_Started, base.StartedExpand):
     """An expand of halo rows that is under way."""
 
     def __init__(self, runtime: Runtime, steps: StepList, rows: Tensor) -> None:
@@ -64,12 +65,7 @@ class StartedExpand(_Started):
             ValueError: The communicator was closed meanwhile, or this process is a fork of the rank's.
             RuntimeError: The rows were changed in place meanwhile.
         """
-        self._runtime.check_present()
-        if version_of(self._source) != self._version:
-            _fail(self._runtime, "rows of a started exchange were changed before they were sent")
-            raise RuntimeError(
-                "rows were changed in place between the start of their exchange and wait(); change a copy"
-            )
+        self._runtime.check_unchanged(self._source, self._version)
         assert self._run is not None
         self._steps.finish(self._run)
         self._over = True
@@ -79,7 +75,7 @@ class StartedExpand(_Started):
         return self._run is not None and not self._steps.is_done(self._run)
 
 
-class StartedFold(_Started):
+class StartedFold(_Started, base.StartedFold):
     """A fold of halo rows that is under way, or, ``at_once``, one that happens in the wait.
 
     ``find`` returns its steps, by the rows that are fresh.
@@ -107,10 +103,6 @@ class StartedFold(_Started):
             steps.finish(self._run, sums)
             self._over = True
         return into if sums is into else into.copy_(sums)
-
-
-def _fail(runtime: Runtime, reason: str) -> None:
-    runtime.fail(CommError(f"rank {runtime.rank}: {reason}"))
 
 
 def materialised(rows: Tensor) -> Tensor:

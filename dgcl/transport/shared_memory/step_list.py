@@ -39,10 +39,11 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from dgcl.kernels.compiled import entry_point
+from dgcl.transport import base
+from dgcl.transport.common.dtypes import in_memory, row_type
+from dgcl.transport.common.pool import Block, size_of_block
 from dgcl.transport.shared_memory import interpreter
-from dgcl.transport.shared_memory.dtypes import in_memory, row_type
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.pool import Block, size_of_block
 from dgcl.transport.shared_memory.step_table import StepTable
 from dgcl.transport.shared_memory.tasks import Call
 from dgcl.transport.steps import GIVEN, NUM_BUFFERS, PARTIAL, RESULT, Step
@@ -73,7 +74,7 @@ class Run(NamedTuple):
     scratch: Block | None
 
 
-class StepList:
+class StepList(base.StepList):
     """Calls of one communicator, and sums between them, for rows of one shape and type.
 
     Args:
@@ -250,7 +251,7 @@ class StepList:
         if kind != interpreter.BEGIN and attended and not is_mine:
             return  # it is over
         if call is None or not is_mine:
-            call = Call(task, number + ordinal, self._table.tags[ordinal - 1], self._kind)
+            call = Call(task, number + ordinal, self._table.tags[ordinal - 1], self._kind, task.label)
         runtime.under_way = call
         if kind == interpreter.BEGIN:
             run = functools.partial(self._run_steps, self._address, step, step + 1, False, number)

@@ -9,14 +9,26 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from dgcl.transport.common.calls import pack_tag
+from dgcl.transport.common.dtypes import row_type
+from dgcl.transport.common.pool import size_of_block
 from dgcl.transport.shared_memory import interpreter
-from dgcl.transport.shared_memory.dtypes import row_type
-from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.pool import size_of_block
 from dgcl.transport.shared_memory.tasks import Task
-from dgcl.transport.shared_memory.waits import pack_tag
-from dgcl.transport.steps import FIRST, FOLDED, PARTIAL, RESULT, SECOND, Begin, EdgePart, Step, Sum, Wait
+from dgcl.transport.steps import (
+    EXPAND,
+    FIRST,
+    FOLD,
+    FOLDED,
+    PARTIAL,
+    RESULT,
+    SECOND,
+    Begin,
+    EdgePart,
+    Step,
+    Sum,
+    Wait,
+)
 
 
 class StepTable:

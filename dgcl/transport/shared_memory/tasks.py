@@ -2,60 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dgcl.kernels.copies import STREAMED
 from dgcl.program.model import Program, Schedule
+from dgcl.transport.common.calls import UnderWay, waits_of
+from dgcl.transport.common.peers import Peers
+from dgcl.transport.common.words import read_word
 from dgcl.transport.shared_memory import engine
-from dgcl.transport.shared_memory.caches import last_level_cache
-from dgcl.transport.shared_memory.engine import FOLD, ITS_DONE, READY, read_word
-from dgcl.transport.shared_memory.peers import Peers
-from dgcl.transport.shared_memory.row_types import RowType
+from dgcl.transport.shared_memory.engine import ITS_DONE, READY
+from dgcl.transport.steps import FOLD
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dgcl.transport.common.dtypes import RowType
+
 _SMALL = 64 << 10
+_CACHE = 32 << 20  # where Linux does not say how large the processor's last one is
 
 
-VERBS = ("expand", "fold")
-
-
-def count_rows(count: int | np.integer) -> str:
-    """A number of rows in words."""
-    return f"{count} row" if count == 1 else f"{count} rows"
-
-
-def call_label(exchange: int, verb: int, names: Sequence[str]) -> str:
-    """The name of a verb of an exchange in messages; the first exchange is not named."""
-    if exchange == 0:
-        return VERBS[verb]
-    name = names[exchange] if exchange < len(names) else str(exchange)
-    return f"{VERBS[verb]} of exchange {name!r}"
+@functools.cache
+def last_level_cache() -> int:
+    """Bytes of the largest cache that the first core uses."""
+    texts = [path.read_text() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(text.strip().removesuffix("K")) << 10 for text in texts), default=_CACHE)
 
 
 class Task:
     """A verb of an exchange in the engine's form, with memory that every call reuses.
 
     Attributes:
-        exchange, verb, schedule, label: What is carried out, and its name in messages.
+        verb, schedule, label: What is carried out, and its name in messages.
         counted: The exchange whose bytes these are: for a window the one that it is a window of.
         room: Rows that the buffer of a call on halo rows alone has place for: all windows of an exchange use buffers of
             one size, that of the largest.
         words: The engine's (:mod:`dgcl.transport.shared_memory.engine`), with parts of them:
         sent, received: Which sends and which receives are done.
-        peers, tables: A row for each peer; which rows are sent, and what arrives for which rows.
+        peers: A row for each peer.
         where: The send, and its portion, that the engine has stopped at.
         yields: Coming waits without yields, and their number.
     """
 
     def __init__(
         self,
-        exchange: int,
         verb: int,
         label: str,
         program: Program,
@@ -65,7 +60,7 @@ class Task:
         counted: int,
     ) -> None:
         schedule: Schedule = (program.expand, program.fold)[verb]
-        self.exchange, self.verb, self.schedule = exchange, verb, schedule
+        self.verb, self.schedule = verb, schedule
         self.label = label
         self.room = program.num_arrivals if verb == FOLD else program.num_halo + program.num_relay
         sends = np.zeros((len(schedule.send_peer), engine.SEND_COLUMNS), np.int64)
@@ -105,7 +100,6 @@ class Task:
             ],
             np.int64,
         )
-        self.tables = program.send_rows, program.arrival_rows, program.arrival_slots
         self.words = np.zeros(engine.NUM_WORDS, np.int64)
         self._tables: dict[int, np.ndarray] = {}  # kept alive
         for place, table in (
@@ -155,11 +149,11 @@ class Task:
 
 
 @dataclass(eq=False)
-class Call:
+class Call(UnderWay):
     """A call that is under way.
 
     Attributes:
-        task, number, tag, row_type: The verb's task, the call's number, and what the ranks must agree on.
+        task, number, tag, row_type, label: The verb's task, the call's number, what the ranks must agree on, its name.
         progress: Number of transfers that were done at the last check.
         deadline: When to give up if none has been done since.
         rows: The rows of a started exchange, which a thread that waits elsewhere may advance. They are kept alive
@@ -171,19 +165,10 @@ class Call:
     number: int
     tag: int
     row_type: RowType
+    label: str
     progress: int = -1
     deadline: float = 0.0
     rows: Tensor | None = None
-
-    @property
-    def label(self) -> str:
-        """Its name in messages."""
-        return self.task.label
-
-    @property
-    def order(self) -> int:
-        """The call alone: stages of one that all share memory for are not compared."""
-        return self.number
 
     @property
     def place(self) -> str:
@@ -196,17 +181,11 @@ class Call:
     def waits(self) -> list[tuple[int, str]]:
         """The peers that it waits for, and what each one still has to do; earliest stage first."""
         task, schedule = self.task, self.task.schedule
-        waits: list[tuple[int, int, str]] = []
-        for i in np.flatnonzero(task.received == 0):
-            rows, stage = count_rows(schedule.recv_count[i].sum()), int(schedule.recv_stage[i])
-            peer = int(schedule.recv_peer[i])
-            waits.append((stage, peer, f"stage {stage}: {rows} missing from rank {peer}"))
-        for i in np.flatnonzero(task.sent == 0):
-            peer, stage = int(schedule.send_peer[i]), int(schedule.send_stage[i])
-            rows = count_rows(schedule.send_count[i].sum())
-            if read_word(int(task.peers[peer, READY])) < self.number:
-                waits.append((stage, peer, f"stage {stage}: rank {peer} is not ready to receive {rows}"))
-        return [(peer, text) for _, peer, text in sorted(waits)]
+        unready = [
+            not sent and read_word(int(task.peers[peer, READY])) < self.number
+            for sent, peer in zip(task.sent, schedule.send_peer, strict=True)
+        ]
+        return waits_of(schedule, task.received == 0, unready)
 
     def lacks(self, peer: int) -> bool:
         """Whether something is missing from a peer: rows of its, or that it can receive."""

@@ -9,23 +9,21 @@ import torch
 from torch import Tensor
 
 from dgcl.program.model import Program
-from dgcl.transport.base import Expanded
+from dgcl.transport.base import Expanded, Transport
+from dgcl.transport.common.calls import VERBS
+from dgcl.transport.common.dtypes import as_tensor
 from dgcl.transport.describe import label_exchange
 from dgcl.transport.memory import MemoryReport, predict_memory
-from dgcl.transport.shared_memory.engine import EXPAND, FOLD
 from dgcl.transport.shared_memory.executor import Runtime
-from dgcl.transport.shared_memory.life_cycle import Lives
-from dgcl.transport.shared_memory.results import as_tensor
 from dgcl.transport.shared_memory.started import StartedExpand, StartedFold, materialised
 from dgcl.transport.shared_memory.step_list import StepList
-from dgcl.transport.shared_memory.tasks import VERBS
-from dgcl.transport.steps import FIRST, FOLDED, GIVEN, RESULT, Begin, Step, Wait
+from dgcl.transport.steps import EXPAND, FIRST, FOLD, FOLDED, GIVEN, RESULT, Begin, Step, Wait
 
 #: Lists of steps that a communicator remembers; who makes more begins anew.
 MOST_LISTS = 256
 
 
-class SharedMemoryTransport(Lives):
+class SharedMemoryTransport(Transport):
     """Moves rows through memory that the ranks of a host share.
 
     Attributes:

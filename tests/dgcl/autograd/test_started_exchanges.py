@@ -11,7 +11,7 @@ import dgcl
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError, DisagreementError
 from dgcl.ranks.context import context
-from dgcl.transport.shared_memory.control_page import ControlPage
+from dgcl.transport.common.control_page import ControlPage
 from tests.dgcl.support_plans import Tree, World, make_world
 from tests.dgcl.support_ranks import join, local_ids
 from tests.dgcl.transport.test_crossed_calls import PAIR, both, count_looks, expand
@@ -79,9 +79,7 @@ def test_a_call_that_was_only_started_is_no_proof_of_another_order():
 
     def run() -> bool:
         one, two = both(60.0)
-        one.transport.runtime.failure_detector.alone = two.transport.runtime.failure_detector.alone = lambda: (
-            True
-        )
+        one.transport.runtime.alone = two.transport.runtime.alone = lambda: True
         if one.rank == 0:
             count_looks(one, 4, looked)
             return expand(one) and expand(two)
@@ -108,9 +106,7 @@ def test_a_started_exchange_is_told_from_one_that_is_waited_for_whenever_it_is_l
 
     def run() -> bool:
         one, two = both(60.0)
-        one.transport.runtime.failure_detector.alone = two.transport.runtime.failure_detector.alone = lambda: (
-            True
-        )
+        one.transport.runtime.alone = two.transport.runtime.alone = lambda: True
         if one.rank == 0:
             return expand(one) and expand(two)
         finish_two = start(two)
@@ -130,9 +126,7 @@ def test_a_peer_with_other_threads_is_not_accused():
     def run() -> bool:
         one, two = both(60.0)
         if one.rank == 0:
-            one.transport.runtime.failure_detector.alone = two.transport.runtime.failure_detector.alone = (
-                lambda: True
-            )
+            one.transport.runtime.alone = two.transport.runtime.alone = lambda: True
             count_looks(one, 4, looked)
             return expand(one) and expand(two)
         results: list[bool] = []
@@ -150,7 +144,7 @@ def test_calls_in_different_orders_are_found_while_others_are_under_way():
     def run() -> str:
         spare, (one, two) = join(PAIR.shares(), 600.0), both(600.0)
         for comm in (spare, one, two):
-            comm.transport.runtime.failure_detector.alone = lambda: True
+            comm.transport.runtime.alone = lambda: True
         finish = start(spare)
         first, second = (one, two) if one.rank == 0 else (two, one)
         with pytest.raises(DisagreementError) as caught:

@@ -23,7 +23,7 @@ from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
-from dgcl.transport.shared_memory.segments import SegmentFile
+from dgcl.transport.common.segments import SegmentFile
 from tests.dgcl.faults.cases import Case, Said
 from tests.dgcl.faults.steps import Point, Steps, set_up_watched, watch_stages
 from tests.dgcl.support_plans import World, random_world

@@ -16,9 +16,15 @@ import numpy as np
 
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
-from dgcl.transport.shared_memory.control_page import LINE
-from dgcl.transport.shared_memory.engine import FOLD, ITS_DONE, OWN_DONE, READY, read_word, write_word
-from dgcl.transport.shared_memory.wait_policy import AT_ONCE
+from dgcl.transport.common.control_page import LINE
+from dgcl.transport.common.words import read_word, write_word
+from dgcl.transport.shared_memory.engine import (
+    AT_ONCE,
+    ITS_DONE,
+    OWN_DONE,
+    READY,
+)
+from dgcl.transport.steps import FOLD
 
 #: Where faults strike while a call runs, in the order of a call.
 IN_CALLS = (

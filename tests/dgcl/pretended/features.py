@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import dgcl
 import dgcl.nn
 from dgcl.communicator import Communicator
+from dgcl.transport.common.agreement import connect_peers
 from dgcl.transport.connect import connect_collective
-from dgcl.transport.shared_memory.agreement import connect_peers
 
 NUM_NODES = 120
 _generator = np.random.default_rng(3)

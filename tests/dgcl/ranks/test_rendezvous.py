@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import dgcl
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.ranks import group_control
+from dgcl.ranks.abort_reasons import AbortReasons
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Call
 from dgcl.ranks.group_control import GroupControl
@@ -139,7 +140,8 @@ def crossed():
         if me == 2:
             time.sleep(0.5)
         store = next_store(pair, pair.index(me), "a test", 60.0, Waiting())
-        made.append(GroupMessages(make_group(store, pair.index(me), 2, 60.0), pair.index(me)))
+        group, reasons = make_group(store, pair.index(me), 2, 60.0), AbortReasons(store)
+        made.append(GroupMessages(group, pair.index(me), reasons))
     for pair, messages in zip(pairs[me], made, strict=True):
         other = 1 - pair.index(me)
         assert messages.swap(TEST, {other: (me, pair)}, [other]) == {other: (pair[other], pair)}
@@ -220,7 +222,7 @@ def in_threads():
     def make(which: int):
         time.sleep(0.02 * ((me + which) % 3))
         for _ in range(5):
-            messages = GroupMessages(controls[which].new_group()[0], me)
+            messages = GroupMessages(controls[which].new_group()[0], me, AbortReasons(dist.HashStore()))
             others = [other for other in range(3) if other != me]
             got = messages.swap(TEST, dict.fromkeys(others, (me, which)), others)
             assert got == {other: (other, which) for other in others}

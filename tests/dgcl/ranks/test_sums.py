@@ -59,9 +59,9 @@ def test_sums_among_processes(rank_pool: Callable[[int], RankPool]):
 def bytes_of_a_sum(num_bytes: int) -> int:
     control = context.require_control()
     assert isinstance(control, GroupControl)
-    before = control._messages.bytes_received
+    before = control.messages.bytes_received
     all_reduce_sum(control, torch.ones(num_bytes // 4))
-    return control._messages.bytes_received - before
+    return control.messages.bytes_received - before
 
 
 @pytest.mark.parametrize("num_bytes", [DIRECT_BYTES, DIRECT_BYTES + 4, 4 << 20])
@@ -154,10 +154,10 @@ def sums_on_devices(way: str) -> tuple[list[str], int, list[torch.Tensor]]:
     ):
         results, generator = [], torch.Generator().manual_seed(control.rank)
         for length in (5, 7001, 7001, 9000, 3):
-            before = control._messages.bytes_received
+            before = control.messages.bytes_received
             results.append(all_reduce_sum(control, torch.randn(length, 2, generator=generator).t()))
             if length == 9000:
-                received = control._messages.bytes_received - before
+                received = control.messages.bytes_received - before
         control.barrier()
     control.leave("is done")
     return (list(made[0].calls) if made else []), received, results

@@ -48,9 +48,7 @@ def test_calls_in_different_orders_are_an_error_on_both_sides_at_once(used: bool
         if used:
             assert expand(one)
             assert expand(two)
-        one.transport.runtime.failure_detector.alone = two.transport.runtime.failure_detector.alone = lambda: (
-            True
-        )
+        one.transport.runtime.alone = two.transport.runtime.alone = lambda: True
         first, second = (one, two) if context.require_control().rank == 0 else (two, one)
         with pytest.raises(DisagreementError) as caught:
             _ = expand(first), expand(second)
@@ -71,12 +69,10 @@ def test_a_rank_that_looked_just_before_the_other_left_is_told_of_the_order():
 
     def run() -> str:
         one, two = both(600.0)
-        one.transport.runtime.failure_detector.alone = two.transport.runtime.failure_detector.alone = lambda: (
-            True
-        )
+        one.transport.runtime.alone = two.transport.runtime.alone = lambda: True
         first = (one, two)[one.rank]
         if one.rank == 1:
-            failure_detector = two.transport.runtime.failure_detector
+            failure_detector = two.transport.runtime
             look_elsewhere = failure_detector._elsewhere
 
             def too_early(*rest: object, **more: object) -> str:
@@ -103,9 +99,7 @@ def test_where_other_threads_may_come_the_deadline_tells_the_order(used: bool):
         if used:
             assert expand(one)
             assert expand(two)
-        one.transport.runtime.failure_detector.alone = two.transport.runtime.failure_detector.alone = lambda: (
-            False
-        )
+        one.transport.runtime.alone = two.transport.runtime.alone = lambda: False
         first = one if context.require_control().rank == 0 else two
         with pytest.raises(CommError) as caught:
             expand(first)
@@ -189,7 +183,7 @@ def test_a_failed_communicator_that_is_still_held_says_nothing_about_its_success
                 expand(old)
         new = join(PAIR.shares(), 60.0)
         for comm in (old, spare, new):
-            comm.transport.runtime.failure_detector.alone = lambda: True
+            comm.transport.runtime.alone = lambda: True
         if new.rank == 0:
             count_looks(new, 5, looked)
         else:

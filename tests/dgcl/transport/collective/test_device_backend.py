@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from dgcl.errors import CommError
+from dgcl.transport.common.agreement import connect_peers
 from dgcl.transport.connect import connect_collective
-from dgcl.transport.shared_memory.agreement import connect_peers
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.support_ranks import join

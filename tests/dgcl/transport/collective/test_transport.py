@@ -9,7 +9,7 @@ import torch
 
 import dgcl
 from dgcl.transport.base import Transport
-from dgcl.transport.shared_memory import peers
+from dgcl.transport.common import peers
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import TREES, World, make_world, random_world, wandering
 from tests.dgcl.support_ranks import join, on_threads, random_bits, same_bits

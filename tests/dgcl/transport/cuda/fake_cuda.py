@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -98,15 +98,12 @@ class Event:
 
 
 class Stream:
-    def __init__(self, priority: int = 0):
-        self.priority = priority
+    def __init__(self):
         self.work: deque[Work] = deque()
-        self.numbers: deque[int] = deque()  # of the work, in the order in which all of it was enqueued
         self.is_captured = False
         self.kept: deque[Any] = deque()
 
     def put(self, run: Callable[[], None], ready: Callable[[], bool] = lambda: True):
-        self.numbers.append(next(_numbers))
         self.work.append((ready, run))
 
 
@@ -135,8 +132,6 @@ class FakeCuda:
         self.kept: list[
             Callable[[], list[np.ndarray]]
         ] = []  # of each user: arrays that live until they are copied
-        #: What has a hardware queue of its own: every stream, every level of priority, or nothing: there is one queue.
-        self.queues: Literal["streams", "levels", "one"] = "streams"
         self.highest = -5  # priority
         self.name = "NVIDIA Example 40GB"
         self.enqueued: list[tuple[int, str]] = []  # streams, and what they were given to do, events left out
@@ -167,7 +162,6 @@ class FakeCuda:
 
     def _step(self) -> bool:
         handles = [handle for handle, stream in list(self._streams.items()) if stream.work]
-        handles = self._heads(handles)
         self._random.shuffle(handles)
         handles.sort(key=lambda handle: handle in self.slow)
         for handle in handles:
@@ -180,19 +174,9 @@ class FakeCuda:
             except BaseException as error:  # the test looks at them
                 self.errors.append(error)
             stream.work.popleft()
-            stream.numbers.popleft()
             self._drop(stream)
             return True
         return False
-
-    def _heads(self, handles: list[int]) -> list[int]:
-        """Those streams whose first work is at the head of its hardware queue."""
-        if self.queues == "streams":
-            return handles
-        heads: dict[int, int] = {}
-        for handle in sorted(handles, key=lambda handle: self._streams[handle].numbers[0]):
-            heads.setdefault(self._streams[handle].priority if self.queues == "levels" else 0, handle)
-        return list(heads.values())
 
     def _drop(self, stream: Stream):
         # The newest stays: what reads it may not all have been put into the stream yet.
@@ -355,10 +339,10 @@ class FakeCuda:
         count._obj.value = 2
         return 0
 
-    def new_stream(self, priority: int = 0) -> int:
+    def new_stream(self) -> int:
         """As of a library that makes its own."""
         number = 0x100 + next(_numbers)
-        self._streams[number] = Stream(priority)
+        self._streams[number] = Stream()
         return number
 
     def cuCtxGetStreamPriorityRange(self, lowest: Any, highest: Any) -> int:
@@ -370,7 +354,7 @@ class FakeCuda:
         self._need_context()
         assert flags.value == 1
         assert self.highest <= priority.value <= 0
-        stream._obj.value = self.new_stream(priority.value)
+        stream._obj.value = self.new_stream()
         return 0
 
     def cuStreamSynchronize(self, stream: Any) -> int:
@@ -446,8 +430,7 @@ class FakeCuda:
             for array in kept()
         ):
             return
-        if "cuMemHostRegister_v2" not in self.refused:  # else memory that is not locked is the runtime's
-            self.memory.check(address, size)
+        self.memory.check(address, size)
 
     def cuMemcpyDtoHAsync_v2(self, target: Any, source: Any, size: Any, stream: Any) -> int:
         self._need_context()
@@ -496,17 +479,8 @@ class FakeCuda:
         assert function.value in self._functions
         return 0
 
-    def cuMemHostRegister_v2(self, address: Any, size: Any, flags: Any) -> int:
-        self._need_context()
-        self.memory.add(address.value, size.value, None)
-        return 0
-
     def cuMemHostGetDevicePointer_v2(self, mapped: Any, address: Any, flags: Any) -> int:
         mapped._obj.value = address.value
-        return 0
-
-    def cuMemHostUnregister(self, address: Any) -> int:
-        self.memory.remove(address.value)
         return 0
 
 

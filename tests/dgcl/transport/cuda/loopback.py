@@ -88,7 +88,7 @@ class Loopback:
         """Give every rank the addresses of its next call, as hosts do."""
         for rank in self.ranks:
             second = rank.relay if verb == EXPAND else rank.arrivals
-            slots = [rank.local.data_ptr(), second.data_ptr(), rank.result.data_ptr(), 0]
+            slots = [rank.local.data_ptr(), second.data_ptr(), rank.result.data_ptr()]
             for peer in self.ranks:
                 written = peer.buffers[:2] if verb == EXPAND else (peer.arrivals, peer.arrivals)
                 slots += [buffer.data_ptr() for buffer in written]

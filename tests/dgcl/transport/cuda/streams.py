@@ -24,5 +24,5 @@ class Streams:
         """One call of all ranks; waits for its end."""
         torch.cuda.synchronize()
         for stream, call in zip(self._streams, self._calls[verb], strict=True):
-            call.enqueue([stream.cuda_stream])
+            call.enqueue(stream.cuda_stream)
         torch.cuda.synchronize()

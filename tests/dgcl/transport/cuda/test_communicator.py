@@ -16,10 +16,10 @@ from dgcl.prepare.part_files import save_parts
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.ranks.context import context
 from dgcl.ranks.machines import RankPlace, places_of_ranks, topology_of_job
-from dgcl.transport.base import WholeCalls
+from dgcl.transport.base import Around
 from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.connect import connect_transport
-from dgcl.transport.cuda import open_devices
+from dgcl.transport.cuda import connect_device, open_devices
 from dgcl.transport.cuda.exchange import DeviceExchange
 from dgcl.transport.cuda.gpu import number_of, open_device
 from tests.dgcl.support_plans import World, make_world, random_world
@@ -33,24 +33,18 @@ WORLD = random_world(3, 3, "random-1")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 
 
-class InStep(WholeCalls):
+class InStep(Around):
     """A device exchange whose results are there when a call returns: here torch computes on the host."""
 
-    def __init__(self, exchange: DeviceExchange):
-        self.exchange = exchange
-
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        out = self.exchange.expand(rows, exchange)
-        self.exchange.synchronize()
+        out = self.transport.expand(rows, exchange)
+        self.transport.synchronize()
         return out
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
-        out = self.exchange.fold(rows, exchange)
-        self.exchange.synchronize()
+        out = self.transport.fold(rows, exchange)
+        self.transport.synchronize()
         return out
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.exchange, name)
 
 
 def on_device(world: World, function: Any, memory: Memory | None = None) -> list[Any]:
@@ -167,7 +161,7 @@ def test_a_baseline_may_take_over_and_give_back():
     def body(comm: Communicator) -> bool:
         baseline = comm.transport
         assert isinstance(baseline, InStep)
-        return comm.use_transport(baseline.exchange) is baseline and comm.transport is baseline.exchange
+        return comm.use_transport(baseline.transport) is baseline and comm.transport is baseline.transport
 
     assert on_device(PAIR, body) == [True, True]
 
@@ -254,6 +248,34 @@ def test_a_channel_that_cannot_be_had_is_an_error():
 
     dgcl.launch(run, 2)
     fake.stop()
+
+
+@pytest.mark.parametrize(
+    "what, why",
+    [
+        ("exports", "its device memory cannot be shared: cuIpcGetMemHandle"),
+        ("access", "the driver has no peer access between them"),
+        ("atomics", "atomic operations between them are not native"),
+        ("sight", "one does not see the other's GPU (CUDA_VISIBLE_DEVICES)"),
+    ],
+)
+def test_devices_that_cannot_reach_each_other_are_named_and_keep_nothing(what: str, why: str):
+    memory = Memory()
+    fakes = [FakeCuda(memory, seed) for seed in range(2)]
+    for fake in fakes:
+        fake.access, fake.atomics, fake.hidden = what != "access", what != "atomics", what == "sight"
+        if what == "exports":
+            fake.refused["cuIpcGetMemHandle"] = 801
+
+    def run() -> tuple[Any, str]:
+        control = context.require_control()
+        programs = {"halo": PAIR.programs[control.rank]}
+        return connect_device(programs, control, 20.0, open_fake(fakes[control.rank]))
+
+    results = dgcl.launch(run, 2)
+    assert all(exchange is None and why in problem for exchange, problem in results), results
+    for fake in fakes:
+        fake.stop()
 
 
 def test_a_device_whose_driver_cannot_be_used_is_torchs(monkeypatch):

@@ -7,18 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from dgcl.kernels.cuda_tables import FLAG, TASK
 from dgcl.transport.cuda.program import (
-    BEGUN,
     EXPAND,
     FOLD,
-    JOINED,
-    PACKED,
     CallLayout,
     Launch,
     RankAddresses,
     fuse,
-    peer_slot,
 )
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.transport.cuda.device_worlds import CASES, ORDERS, run_case
@@ -87,18 +82,6 @@ def test_a_call_is_announced_first_and_waited_for_last(verb: int):
 
 
 @named("verb", {"expand": EXPAND, "fold": FOLD})
-def test_every_stage_waits_moves_and_signals_in_this_order(verb: int):
-    launches, _ = laid_out(verb)
-    program = random_world(3, 4, "line").programs[1]
-    mover = "gather_16" if verb == EXPAND else "sum_float32_16"
-    for stage in range(program.num_stages):
-        found = steps([launch for launch in launches if launch.stage == stage])
-        if found:
-            assert found == ["awaited", mover, "raised"]
-    assert steps(launches).count("raised") >= 2
-
-
-@named("verb", {"expand": EXPAND, "fold": FOLD})
 @pytest.mark.parametrize("trees", ["direct", "line", "random-1"])
 def test_fused_launches_do_the_same_in_the_same_order(trees: str, verb: int):
     launches, upload = laid_out(verb, trees)
@@ -118,14 +101,6 @@ def test_fused_launches_do_the_same_in_the_same_order(trees: str, verb: int):
     assert done(fused) == done(launches)
     for one, two in pairwise(fused):
         assert not {one.kernel, two.kernel} <= {"begin", "signal_wait"}, "two launches where one would do"
-
-
-@pytest.mark.parametrize("mark", [BEGUN, PACKED, JOINED])
-def test_nothing_is_fused_across_a_mark(mark: str):
-    """There other streams are given work, which stands between the two."""
-    launches, _ = laid_out(EXPAND)
-    apart = [each for launch in launches for each in (launch, Launch(launch.stage, mark, 0, 0, ()))]
-    assert fuse(apart) == apart
 
 
 @named("verb", {"expand": EXPAND, "fold": FOLD})
@@ -152,37 +127,6 @@ def test_a_stage_begins_when_all_of_earlier_stages_has_arrived(verb: int):
             assert sorted(flag[0] for flag in flags if flag[0] < 3000) == sorted(2000 + receivers)
             begun += len(want)
     assert begun > 0
-
-
-def test_all_rows_and_receivers_are_in_the_tasks():
-    launches, upload = laid_out(EXPAND)
-    schedule = random_world(3, 4, "line").programs[1].expand
-    tasks = np.concatenate(
-        [upload.tables[step.parameters[2]] for step in launches if "gather" in step.kernel]
-    )
-    assert tasks.dtype == TASK
-    assert tasks["count"].sum() == schedule.rows_sent
-    assert set(tasks["target"] // 2 * 2) == {peer_slot(int(peer)) for peer in schedule.send_peer}
-
-
-def test_flags_are_those_of_the_peers():
-    launches, upload = laid_out(EXPAND, "direct")
-    assert steps(launches) == ["begin", "awaited", "gather_16", "raised", "awaited"]
-    assert [launch.kernel for launch in fuse(launches)] == ["begin", "gather_16", "signal_wait"]
-    announced = upload.tables[launches[0].parameters.lines]
-    assert announced.tolist() == [1000, 1002, 1003]
-    ready, signal, done = (
-        upload.tables[getattr(launch.parameters, name)] for launch in launches for name in tables_of(launch)
-    )
-    for table, first, multiplier, offset in (
-        (ready, 2000, 1, 0),
-        (signal, 4000, 1, 1),
-        (done, 3000, 1, 1),
-    ):
-        assert table.dtype == FLAG
-        assert table["address"].tolist() == [first, first + 2, first + 3]
-        assert (table["multiplier"] == multiplier).all()
-        assert (table["offset"] == offset).all()
 
 
 @pytest.mark.gpu

@@ -17,8 +17,6 @@ from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
 from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices
-from tests.dgcl.transport.cuda.test_lanes import apart
-from tests.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 
@@ -43,12 +41,7 @@ def failing(rank: Rank, call: Callable[[], object] | None = None) -> tuple[type[
     return caught.type, str(caught.value)
 
 
-#: How rows of rank 0 travel.
-paths = named("path", {"peer memory": {}, "through the host": {"shared": False, "prepare": apart(0)}})
-
-
-@paths
-def test_a_rank_that_makes_no_call_is_named(path: dict[str, Any]):
+def test_a_rank_that_makes_no_call_is_named():
     told = threading.Semaphore(0)
 
     def body(rank: Rank) -> Any:
@@ -62,7 +55,7 @@ def test_a_rank_that_makes_no_call_is_named(path: dict[str, Any]):
         told.release()
         return kind, text
 
-    results, _ = on_devices(LINE, body, **path)
+    results, _ = on_devices(LINE, body)
     assert [kind for kind, _ in results[:2]] == [CommTimeoutError] * 2
     texts = [text for _, text in results[:2]]
     assert any("waited 1 s in vain: stage" in text for text in texts)
@@ -110,9 +103,8 @@ def test_a_slow_rank_is_no_failure():
     on_devices(LINE, body)
 
 
-@paths
 @pytest.mark.parametrize("different", ["verb", "width", "dtype"])
-def test_different_calls_are_told_from_each_other(different: str, path: dict[str, Any]):
+def test_different_calls_are_told_from_each_other(different: str):
     def body(rank: Rank) -> Any:
         warm(rank)
         if rank.rank == 0:
@@ -123,7 +115,7 @@ def test_different_calls_are_told_from_each_other(different: str, path: dict[str
             return failing(rank, lambda: rank.exchange.expand(rank.owned(4)))
         return failing(rank, lambda: rank.exchange.expand(rank.owned(3, torch.int32)))
 
-    results, _ = on_devices(PAIR, body, **path)
+    results, _ = on_devices(PAIR, body)
     assert [kind for kind, _ in results] == [DisagreementError] * 2
     assert all("ranks make different calls" in text for _, text in results)
     assert all("expand of rows of 12 bytes, torch.float32" in text for _, text in results)
@@ -142,8 +134,7 @@ def test_a_rank_that_leaves_is_named():
     assert "rank 1 has closed its communicator, and " in results[0][1]
 
 
-@paths
-def test_a_rank_may_leave_when_its_part_is_enqueued(path: dict[str, Any]):
+def test_a_rank_may_leave_when_its_part_is_enqueued():
     def body(rank: Rank) -> Any:
         warm(rank)
         if rank.rank == 0:
@@ -157,7 +148,7 @@ def test_a_rank_may_leave_when_its_part_is_enqueued(path: dict[str, Any]):
             rank.wait()
         return torch.equal(out, rank.expanded(3, seed=1))
 
-    results, _ = on_devices(PAIR, body, **path)
+    results, _ = on_devices(PAIR, body)
     assert results == [True, True]
 
 

@@ -20,6 +20,7 @@ from tests.samples import slow
 DEVICE = SimpleNamespace(
     problem="",
     name="GPU-1",
+    uuid="1",
     index=0,
     driver=SimpleNamespace(compute_mode=lambda index: 0),
     tensors=SimpleNamespace(device="cpu"),

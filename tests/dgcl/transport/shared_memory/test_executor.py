@@ -70,7 +70,6 @@ worlds = pytest.mark.parametrize(
     sampled(WORLDS.values(), keep=lambda n: list(WORLDS)[n] != "sixteen in a line"),
     ids=WORLDS,
 )
-some_worlds = named("world", {"line": WORLDS["three in a line"], "random": WORLDS["four at random"]})
 
 
 def _rows(full: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -195,20 +194,6 @@ def test_forward_backward_forward_again_is_exact(world: World):
 
 
 # Whose memory a result lives in.
-
-
-def test_a_thousand_live_results_keep_their_values():
-    def run(comm: Communicator):
-        ids = local_ids(comm)
-        results = [comm.expand(comm.owned_ids * 1000 + step) for step in range(500)]
-        sums = [comm.fold(torch.full((comm.num_local, 3), step)) for step in range(500)]
-        for step, result in enumerate(results):
-            assert torch.equal(result, ids * 1000 + step)
-        once = folded(comm, torch.ones(comm.num_local, 3, dtype=torch.int64))
-        for step, total in enumerate(sums):
-            assert torch.equal(total, once * step)
-
-    on_threads(WORLDS["three in a line"], run)
 
 
 def test_results_outlive_the_communicator():

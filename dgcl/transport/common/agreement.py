@@ -1,8 +1,7 @@
 """Checks, when a communicator is made, that the programs of all ranks match.
 
 They do not where parts of two plans are mixed, by a stale cache for example, or where a compiler is wrong. Ranks would
-write where their peers expect other rows, and no later check would notice. With what each rank checks by itself
-(:mod:`dgcl.program.checks`) this proves the programs.
+write where their peers expect other rows, and no later check would notice.
 """
 
 import hashlib
@@ -16,15 +15,15 @@ from dgcl.program.model import Program
 from dgcl.ranks.control import Control
 from dgcl.ranks.set_up import leaving
 from dgcl.ranks.whole_rows import agree
-from dgcl.transport.shared_memory.peers import Peers
-from dgcl.transport.shared_memory.waits import MOST_EXCHANGES
+from dgcl.transport.common.calls import MOST_EXCHANGES
+from dgcl.transport.common.peers import Peers
 
 
 def connect_peers(programs: Mapping[str, Program], control: Control, channel: str) -> Peers:
     """Compare the programs of all ranks, and connect this one with the others. Collective.
 
     Raises:
-        CommError, ValueError: As of :class:`~dgcl.transport.shared_memory.peers.Peers` and of
+        CommError, ValueError: As of :class:`~dgcl.transport.common.peers.Peers` and of
             :func:`check_agreement`; on every rank.
     """
     with leaving(control):

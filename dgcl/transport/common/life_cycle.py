@@ -4,92 +4,98 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from torch import Tensor
 
-from dgcl.errors import CommError
+from dgcl.errors import CommError, DisagreementError
 from dgcl.program.model import Program
-from dgcl.transport.shared_memory.agreement import check_agreement
-from dgcl.transport.shared_memory.call_lock import CallLock
-from dgcl.transport.shared_memory.control_calls import ControlCalls
-from dgcl.transport.shared_memory.engine import call_attention
-from dgcl.transport.shared_memory.failure_detector import FailureDetector, OtherCommunicator, UnderWay
-from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.common.agreement import check_agreement
+from dgcl.transport.common.calls import UnderWay
+from dgcl.transport.common.failure_detector import FailureDetector
+from dgcl.transport.common.peers import Peers
+from dgcl.transport.common.words import call_attention
+from dgcl.transport.row_checks import version_of
 
 
-class Lives:
-    """What transports take from their life cycle.
+class CallLock:
+    """A lock that a thread holds while it makes a call, from the first check to the call's end.
+
+    The holding thread may acquire it again: a call that failed before it began leaves it held. A thread that assists
+    a started call of another thread (:mod:`dgcl.transport.shared_memory.executor`) holds it briefly, and others wait
+    for that. Ctrl-C may leave such a brief hold behind. Its own thread can still acquire the lock, and others wait for
+    at most ``timeout``.
 
     Args:
-        life: It.
+        rank: For messages.
+        timeout: Seconds to wait for a thread that assists.
+
+    Attributes:
+        holder: The holder's thread number at "thread", negative while it assists; empty while nobody holds the lock.
+            ``setdefault`` is atomic: one of two threads sees the other.
     """
 
-    def __init__(self, life: LifeCycle) -> None:
-        self._life = life
+    def __init__(self, rank: int, timeout: float) -> None:
+        self._rank, self._timeout = rank, timeout
+        self.holder: dict[str, int] = {}
 
-    @property
-    def control_calls(self) -> ControlCalls | None:
-        """As :attr:`dgcl.transport.base.Transport.control_calls`."""
-        return self._life.failure_detector.control_calls
+    def acquire(self) -> None:
+        """Acquire the lock to begin a call or to continue it.
 
-    @property
-    def failure(self) -> CommError | None:
-        """Why it is unusable; None if it is not, or was closed."""
-        return self._life.failure
+        Raises:
+            ValueError: Another thread is in a call.
+        """
+        me, since = threading.get_ident(), time.monotonic()
+        while True:
+            holder = self.holder.setdefault("thread", me)
+            if holder == -me:
+                self.holder["thread"] = me
+            if abs(holder) == me:
+                return
+            if holder > 0 or time.monotonic() - since > self._timeout:
+                raise ValueError(
+                    f"rank {self._rank}: another thread is in a call on this communicator; make its calls one after"
+                    " the other (peers must see them in one order), or build a communicator for each thread"
+                )
+            time.sleep(1e-4)  # another thread assists
 
-    def fail(self, error: CommError) -> None:
-        """Make the transport unusable and tell the peers why."""
-        self._life.fail(error)
+    def try_assist(self) -> bool:
+        """Acquire the lock briefly if it is free; follow with :meth:`end_assist`."""
+        me = -threading.get_ident()
+        return self.holder.setdefault("thread", me) == me
 
-    def close(self) -> None:
-        """Close the transport. Idempotent, not collective; results of earlier calls stay valid."""
-        self._life.close()
+    def end_assist(self) -> None:
+        """Release it if this thread holds it to assist."""
+        if self.holder.get("thread") == -threading.get_ident():
+            self.holder.clear()
 
-    def synchronize(self) -> None:
-        """Do nothing: on the CPU calls return when they are done."""
-
-    def record_stream(self, rows: Tensor, stream: int) -> None:
-        """Do nothing: the CPU has no streams."""
+    def release(self) -> None:
+        """Release the lock: the call is over, or is to be continued later."""
+        self.holder.clear()
 
 
-class LifeCycle:
+class LifeCycle(FailureDetector):
     """What the transports of a host's ranks have in common.
 
     Args:
-        peers: The other ranks (:func:`dgcl.transport.shared_memory.agreement.connect_peers`).
-        timeout: Seconds that a wait may take.
-        names: Of the exchanges, by number.
+        peers, timeout, names: As of a :class:`FailureDetector`.
 
     Attributes:
-        peers, control, rank, names: As above.
         pool: Allocates the rank's buffers.
-        process, closed: The rank's process; whether it has closed the communicator.
-        lock, holder: The call lock, and its holder (:class:`dgcl.transport.shared_memory.call_lock.CallLock`).
-        call_number: The number of the last call.
+        process: The rank's.
+        lock, holder: The call lock, and its holder (:class:`CallLock`).
         under_way: A call that was started and is not done yet.
-        failure_detector: Finds out why a call makes no progress.
-        others: Returns the other communicators that the calling thread built.
     """
 
-    def __init__(self, peers: Peers, timeout: float, names: tuple[str, ...]) -> None:
-        self.peers, self.control, self.pool, self.process = peers, peers.control, peers.pool, peers.process
-        self.rank, self.names, self._timeout = peers.rank, names, timeout
+    def __init__(self, peers: Peers, timeout: float, names: Iterable[str]) -> None:
+        super().__init__(peers, timeout, tuple(names))
+        self.pool, self.process = peers.pool, peers.process
         self.lock = CallLock(peers.rank, timeout)
         self.holder = self.lock.holder
-        self.call_number, self.closed = 0, False
         self.under_way: UnderWay | None = None
-        self._failure: CommError | None = None
         self._wake_words = np.array([page.wake_address for page in peers.control_pages], np.int64)
-        self.failure_detector = FailureDetector(names, peers, timeout)
-        self.others: Callable[[], Iterable[LifeCycle]] = tuple
-
-    def seen_by_others(self) -> OtherCommunicator | None:
-        """This communicator as its rank's other communicators see it; None once it makes no more calls."""
-        if self.closed or self._failure is not None:
-            return None
-        return OtherCommunicator(self.failure_detector.name, self.call_number, self.peers, self.names)
 
     @property
     def next_call(self) -> int:
@@ -154,6 +160,19 @@ class LifeCycle:
             )
         self.lock.acquire()
 
+    def check_unchanged(self, rows: Tensor, version: int | None) -> None:
+        """Raise unless the rows of a started exchange, which had this version then, are as they were."""
+        self.check_present()
+        if version_of(rows) != version:
+            self.abandon("changed before they were sent")
+            raise RuntimeError(
+                "rows were changed in place between the start of their exchange and wait(); change a copy"
+            )
+
+    def abandon(self, how: str) -> None:
+        """Tell the peers what became of the rows of a started exchange."""
+        self.fail(CommError(f"rank {self.rank}: rows of a started exchange were {how}"))
+
     def agree_to_add(self, programs: Mapping[str, Program], first: int) -> None:
         """Take exchanges that take the places from ``first`` on, if every rank can make calls and they match.
 
@@ -172,7 +191,6 @@ class LifeCycle:
         """Give the exchanges from ``first`` on their names."""
         names = [*programs]
         self.names = (*self.names[:first], *names, *self.names[first + len(names) :])
-        self.failure_detector.exchanges = self.names
 
     def give_up(self, error: BaseException, number: int) -> None:
         """Tell the peers that this rank goes on without call ``number``, or without its result."""
@@ -186,26 +204,26 @@ class LifeCycle:
                 where = f"before call {number}" if self.call_number < number else f"call {number} at its end"
             self.fail(CommError(f"rank {self.rank} left {where}: {error!r}"))
 
-    def assist(self) -> bool:
-        """Advance a started call without waiting, for a thread that waits in another call.
-
-        Returns whether there is such a call. Errors are left to the thread that will wait for it.
-        """
-        return False
-
     def _post_failure(self, error: CommError) -> None:
         self.peers.page.post_failure(error, self.control.num_calls)
         call_attention(self._wake_words)
-        self.failure_detector.leave_control(error, self.under_way)
+        # After the failure was posted, so that ranks that see this one leave the control plane find the cause first.
+        call = self.under_way
+        if (
+            isinstance(error, DisagreementError)
+            and call is not None
+            and self._collective_of_peer(call.number)
+        ):
+            self.control.leave(f"has left: {error}", DisagreementError)
 
     def _check_failures(self, under_way: UnderWay, late: bool) -> None:
         """Raise if the call cannot or must not go on."""
         report = self.peers.reported_failure()
         if report is not None:
             peer, error = report
-            mine = f" ({self.failure_detector.place(under_way)} was at {under_way.place})"
+            mine = f" ({self.place(under_way)} was at {under_way.place})"
             text = f"rank {self.rank} stops because rank {peer} reports: {error}{mine}"
             self._failure = type(error)(text)
             self._post_failure(error)  # pass on the first reason, not a chain of reasons
             raise type(error)(text)
-        self.failure_detector.check(under_way, late)
+        self.check_waits(under_way, late)

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dgcl.transport.shared_memory.pool import Block, BufferPool
-from dgcl.transport.shared_memory.segments import SegmentFile
+from dgcl.transport.common.pool import Block, BufferPool
+from dgcl.transport.common.segments import SegmentFile
 from tests.samples import named
 
 UNIT = 256  # blocks are multiples of this
@@ -81,13 +81,6 @@ def test_blocks_that_are_free_are_reused_before_memory_grows(pool: BufferPool):
     assert pool.bytes_allocated == SEGMENT
 
 
-def test_the_best_fit_is_taken(pool: BufferPool):
-    large, _, small, _ = (pool.allocate(size) for size in (10 * UNIT, UNIT, 4 * UNIT, UNIT))
-    pool.release(large)
-    pool.release(small)
-    assert place(pool.allocate(3 * UNIT))[0] == place(small)[0]
-
-
 @named(
     "show",
     {
@@ -104,14 +97,6 @@ def test_a_lent_block_is_free_when_nothing_shows_it(pool: BufferPool, show: Any)
     assert place(pool.allocate(64)) != place(block)
     del shown
     assert place(pool.allocate(64)) == place(block)
-
-
-def test_arrays_outlive_the_pool(pool: BufferPool):
-    array = pool.array(pool.allocate(100), 100)
-    array[:] = 9
-    pool._file.close()
-    del pool
-    assert (array == 9).all()
 
 
 def test_memory_in_use_is_counted(pool: BufferPool):

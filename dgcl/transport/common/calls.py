@@ -1,10 +1,13 @@
-"""Describes what a call waits for, and packs the tag that all ranks of a call compare."""
+"""What calls are called and wait for, and the tag that all ranks of a call compare."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from dgcl.transport.shared_memory.control_page import ControlPage
-from dgcl.transport.shared_memory.row_types import RowType
-from dgcl.transport.shared_memory.tasks import call_label
+import numpy as np
+
+from dgcl.program.model import Schedule
+from dgcl.transport.common.control_page import ControlPage
+from dgcl.transport.common.dtypes import RowType, dtype_bytes, dtype_name
 from dgcl.transport.steps import purpose_name
 
 _MOST_WAITS = 5  # in a message
@@ -13,6 +16,76 @@ _PURPOSE_BIT = _ROW_BYTES_BITS + 8
 _VERB_BIT = _PURPOSE_BIT + 3
 #: Largest number of exchanges of a communicator, windows included: a tag has 14 bits for the exchange.
 MOST_EXCHANGES = (1 << 62 - _VERB_BIT) - 1
+
+
+VERBS = ("expand", "fold")
+
+
+def count_rows(count: int | np.integer) -> str:
+    """A number of rows in words."""
+    return f"{count} row" if count == 1 else f"{count} rows"
+
+
+def call_label(exchange: int, verb: int, names: Sequence[str]) -> str:
+    """The name of a verb of an exchange in messages; the first exchange is not named."""
+    if exchange == 0:
+        return VERBS[verb]
+    name = names[exchange] if exchange < len(names) else str(exchange)
+    return f"{VERBS[verb]} of exchange {name!r}"
+
+
+class UnderWay(Protocol):
+    """A call that is under way.
+
+    Attributes:
+        number, tag, label: The call, what all ranks compare, and its name in messages.
+    """
+
+    number: int
+    tag: int
+    label: str
+
+    @property
+    def order(self) -> int:
+        """It grows with calls and their stages; who is in a stage has sent what others need in it."""
+        return self.number
+
+    @property
+    def place(self) -> str:
+        """The stage that it has reached, in words."""
+
+    @property
+    def waits(self) -> list[tuple[int, str]]:
+        """The peers that it waits for, and what each one still has to do."""
+
+    def lacks(self, peer: int) -> bool:
+        """Whether something of a peer's is missing, which may have gone on, or be gone."""
+
+
+def waits_of(schedule: Schedule, missing: Any, unready: Any) -> list[tuple[int, str]]:
+    """The peers that a call waits for, and what each one still has to do; earliest stage first.
+
+    Args:
+        schedule: The call's.
+        missing: ``(R,)`` which receives have not come.
+        unready: ``(S,)`` which sends wait for their receivers.
+    """
+    sides = (
+        (schedule.recv_stage, schedule.recv_peer, schedule.recv_count, missing, "{1} missing from rank {0}"),
+        (
+            schedule.send_stage,
+            schedule.send_peer,
+            schedule.send_count,
+            unready,
+            "rank {0} is not ready to receive {1}",
+        ),
+    )
+    waits = [
+        (int(stages[i]), int(peers[i]), words.format(peers[i], count_rows(counts[i].sum())))
+        for stages, peers, counts, some, words in sides
+        for i in np.flatnonzero(some)
+    ]
+    return [(peer, f"stage {stage}: {what}") for stage, peer, what in sorted(waits)]
 
 
 def end_of_row(rank: int, peer: int, control_pages: Sequence[ControlPage], seconds: float) -> int:
@@ -78,8 +151,6 @@ def exchange_of_tag(tag: int) -> int:
 
 def unpack_tag(tag: int, names: Sequence[str]) -> str:
     """Describe a tag in words; ``names`` are the names of the exchanges."""
-    from dgcl.transport.shared_memory.dtypes import dtype_bytes, dtype_name
-
     row_bytes, code = tag & ((1 << _ROW_BYTES_BITS) - 1), (tag >> _ROW_BYTES_BITS) & 0xFF
     width = row_bytes // dtype_bytes(code)
     what = call_label(exchange_of_tag(tag), verb_of_tag(tag), names)

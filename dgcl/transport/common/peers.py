@@ -16,7 +16,7 @@ import numpy as np
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.control import Control
 from dgcl.ranks.processes import process_status
-from dgcl.transport.shared_memory.control_page import (
+from dgcl.transport.common.control_page import (
     CLOSED,
     FAILED,
     READY_BUFFER,
@@ -24,8 +24,8 @@ from dgcl.transport.shared_memory.control_page import (
     ControlPage,
     control_page_bytes,
 )
-from dgcl.transport.shared_memory.pool import BufferPool
-from dgcl.transport.shared_memory.segments import PeerFile, Segment, SegmentFile
+from dgcl.transport.common.pool import BufferPool
+from dgcl.transport.common.segments import PeerFile, Segment, SegmentFile
 
 #: How rows may travel. "auto": through memory where all ranks share it, else by collectives of torch.
 CHANNELS = ("auto", "memory", "collective")

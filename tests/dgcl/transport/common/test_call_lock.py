@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dgcl.transport.shared_memory.call_lock import CallLock
+from dgcl.transport.common.life_cycle import CallLock
 
 
 def in_another_thread(function: Callable[[], object]) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dgcl.transport.shared_memory.segments import Segment, SegmentFile
+from dgcl.transport.common.segments import Segment, SegmentFile
 
 _ALIGNMENT = 256
 _SMALLEST_SEGMENT = 1 << 20

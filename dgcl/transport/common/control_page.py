@@ -66,8 +66,8 @@ import time
 import numpy as np
 
 from dgcl.errors import ERROR_CODES, CommError
-from dgcl.transport.shared_memory.engine import read_word, write_word
-from dgcl.transport.shared_memory.segments import Segment, SegmentFile
+from dgcl.transport.common.segments import Segment, SegmentFile
+from dgcl.transport.common.words import read_word, write_word
 
 ALIVE, FAILED, CLOSED = 0, 1, 2
 

@@ -5,7 +5,7 @@ from typing import Any
 import dgcl
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
-from dgcl.transport.shared_memory.peers import Peers
+from dgcl.transport.common.peers import Peers
 from tests.samples import named
 
 

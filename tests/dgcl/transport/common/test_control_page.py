@@ -1,19 +1,14 @@
-import itertools
 import threading
 
 import pytest
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
-from dgcl.transport.shared_memory.control_page import (
-    ALIVE,
-    CLOSED,
+from dgcl.transport.common.control_page import (
     FAILED,
-    LINE,
     ControlPage,
-    control_page_bytes,
 )
-from dgcl.transport.shared_memory.engine import write_word
-from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
+from dgcl.transport.common.segments import PeerFile, SegmentFile
+from dgcl.transport.common.words import write_word
 from tests.samples import named
 
 
@@ -24,32 +19,6 @@ def control_pages() -> tuple[ControlPage, ControlPage]:
     own = ControlPage.create(file, 4)
     segment = PeerFile(file.handle).map(own.segment.base, own.segment.size)
     return own, ControlPage(segment, 4)
-
-
-def test_a_peer_sees_the_same_board(control_pages: tuple[ControlPage, ControlPage]):
-    own, theirs = control_pages
-    assert own.token == theirs.token > 0
-    assert theirs.state == ALIVE
-    own.post_closed()
-    assert theirs.state == CLOSED
-
-
-def test_tokens_differ():
-    assert len({ControlPage.create(SegmentFile(), 2).token for _ in range(20)}) == 20
-
-
-def test_lines_lie_apart_and_within_the_board(control_pages: tuple[ControlPage, ControlPage]):
-    own, _ = control_pages
-    places = sorted(
-        [own.ready_address(peer) for peer in range(4)] + [own.done_address(peer) for peer in range(4)]
-    )
-    assert all(after - before >= LINE for before, after in itertools.pairwise(places))
-    assert (
-        places[-1] + LINE
-        <= own.segment.address + control_page_bytes(4)
-        <= own.segment.address + own.segment.size
-    )
-    assert all(place % 64 == 0 for place in places), "a line shares its cache line with another"
 
 
 @pytest.mark.parametrize("kind", [CommError, PeerLostError, CommTimeoutError, DisagreementError])
@@ -115,21 +84,3 @@ def test_the_current_call_is_read_whole(control_pages: tuple[ControlPage, Contro
         assert call >= seen
         seen = call
     writer.join()
-
-
-@pytest.mark.parametrize("name", ["accuracy", "", "x" * 100, "☂" * 100])
-@pytest.mark.parametrize("alone", [True, False])
-def test_a_collective_is_seen_by_its_peers_until_it_is_over(
-    control_pages: tuple[ControlPage, ControlPage], name: str, alone: bool
-):
-    own, theirs = control_pages
-    assert theirs.current_collective() == (0, False, "")
-    own.post_collective(12, alone, name)
-    number, seen_alone, seen = theirs.current_collective()
-    assert (number, seen_alone) == (12, alone)
-    assert name.startswith(seen.rstrip("\ufffd"))
-    assert len(seen) >= min(len(name), 10)
-    own.post_failure(CommError("x" * 5000))
-    assert theirs.current_collective() == (number, alone, seen)
-    own.post_collective(0, False, "")
-    assert theirs.current_collective() == (0, False, "")

@@ -1,13 +1,33 @@
-"""Numbers for torch's element types, the same on every rank of a job."""
+"""Element types: their numbers, the same on every rank of a job, and tensors of them over a rank's memory."""
 
 import functools
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dgcl.kernels.rows import SUMMABLE
-from dgcl.transport.shared_memory.row_types import RowType
+from dgcl.transport.common.pool import Block, BufferPool
+
+
+@dataclass(frozen=True)
+class RowType:
+    """The type of the rows of a call; all ranks must agree on it, besides the verb.
+
+    Attributes:
+        row_bytes: Size of a row.
+        code: A number for the element type, the same on every rank.
+        name: The element type's name, for messages.
+        sum_code: Its index in :data:`dgcl.kernels.rows.SUMMABLE`; -1 if such rows cannot be summed.
+    """
+
+    row_bytes: int
+    code: int
+    name: str
+    sum_code: int = -1
 
 
 @functools.cache
@@ -42,7 +62,7 @@ def in_memory(dtype: torch.dtype) -> tuple[np.dtype[Any], torch.dtype | None]:
 
 @functools.cache
 def row_type(dtype: torch.dtype, elements: int) -> RowType:
-    """The :class:`~dgcl.transport.shared_memory.row_types.RowType` of rows of ``elements`` elements."""
+    """The :class:`RowType` of rows of ``elements`` elements."""
     name = str(dtype).removeprefix("torch.")
     return RowType(
         row_bytes=dtype.itemsize * elements,
@@ -50,3 +70,12 @@ def row_type(dtype: torch.dtype, elements: int) -> RowType:
         name=name,
         sum_code=SUMMABLE.index(name) if name in SUMMABLE else -1,
     )
+
+
+def as_tensor(pool: BufferPool, block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor over a block of a pool; the block returns to the pool when the tensor's storage dies."""
+    element, viewed = in_memory(dtype)
+    memory = pool.array(block, math.prod(shape) * dtype.itemsize, element).reshape(shape)
+    rows = torch.from_numpy(memory)
+    # The type last: autograd takes a view of floats for one, and refuses to change it in place.
+    return rows if viewed is None else rows.view(viewed)

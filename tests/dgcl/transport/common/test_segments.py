@@ -1,47 +1,11 @@
 import errno
-import mmap
 import os
 import stat
 
-import numpy as np
 import pytest
 
-from dgcl.transport.shared_memory.segments import PeerFile, SegmentFile
+from dgcl.transport.common.segments import PeerFile, SegmentFile
 from tests.samples import named
-
-
-def test_a_peer_sees_what_the_owner_writes_and_the_other_way_round():
-    file = SegmentFile()
-    first, second = file.grow(1), file.grow(3 * mmap.PAGESIZE)
-    peer = PeerFile(file.handle)
-    theirs = peer.map(second.base, second.size)
-    assert theirs.address != second.address
-    second.memory[5] = 17
-    theirs.memory[-1] = 23
-    assert theirs.memory[5] == 17
-    assert second.memory[-1] == 23
-    assert not first.memory.any()
-
-
-def test_segments_are_whole_pages_of_zeros_one_behind_the_other():
-    file = SegmentFile()
-    sizes = [1, mmap.PAGESIZE, mmap.PAGESIZE + 1, 0]
-    segments = [file.grow(size) for size in sizes]
-    assert [segment.size // mmap.PAGESIZE for segment in segments] == [1, 1, 2, 1]
-    assert [segment.base // mmap.PAGESIZE for segment in segments] == [0, 1, 2, 4]
-    assert file.size == sum(segment.size for segment in segments)
-    assert not any(segment.memory.any() for segment in segments)
-
-
-def test_mappings_outlive_both_files():
-    file = SegmentFile()
-    mine = file.grow(100)
-    peer = PeerFile(file.handle)
-    theirs = peer.map(mine.base, mine.size)
-    file.close()
-    peer.close()
-    theirs.memory[:] = 3
-    assert (mine.memory == 3).all()
 
 
 def test_closing_twice_closes_nobody_elses_file():
@@ -129,20 +93,3 @@ def test_a_peer_maps_only_what_is_there(base: int, size: int):
 def test_a_file_of_a_process_that_is_not_there():
     with pytest.raises(OSError, match="No such file"):
         PeerFile((2**22 + 1, 3))
-
-
-def test_dropped_mappings_give_their_addresses_back():
-    file = SegmentFile()
-    before = _mappings()
-    segments = [file.grow(4096) for _ in range(20)]
-    arrays = [segment.memory[10:20] for segment in segments]
-    assert _mappings() > before
-    del segments
-    assert all(np.array_equal(array, np.zeros(10)) for array in arrays), "an array keeps its mapping"
-    del arrays
-    assert _mappings() == before
-
-
-def _mappings() -> int:
-    with open("/proc/self/maps") as maps:
-        return sum("memfd:dgcl" in line for line in maps)
