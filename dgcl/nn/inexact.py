@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch.nn import BatchNorm1d, Module
+from torch.nn import Module
 
 from dgcl.nn.arguments import current, require_module
 from dgcl.ranks.warned import warn_once
@@ -51,7 +50,6 @@ _DEGREES = "normalises by the degrees that it counts, which are those of this ra
 _ROWS = "takes statistics over this rank's rows alone"
 _ALL = "looks at the rows of all vertices, and sees this rank's alone"
 _RANDOM = "draws other random numbers on each rank"
-_BY_SUMS = "compute it with dgcl.nn.global_sum (docs/frameworks.md, Losses)"
 
 
 def _uses_own_statistics(norm: Any) -> Any:
@@ -70,113 +68,59 @@ def _draws_inside(layer: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Rule:
-    """What a class does. ``distributed``: once :func:`dgcl.distribute` had it, it is exact."""
+    """What a class does."""
 
     why: str
-    instead: str = "dgcl.distribute(model) makes it exact"
     applies: Callable[[Any], Any] = lambda module: True
     random: bool = False
-    distributed: bool = True
+    instead: str = "dgcl.dispatch(data) and dgcl.distribute(model) make it exact"
 
 
-_refused = partial(_Rule, distributed=False)
-
-_BATCH_NORM = _Rule(_ROWS, applies=_uses_own_statistics)
-_SEVERAL = _Rule(_HOPS)
-_GLOBAL = _refused(_ALL, _BY_SUMS)
-
-
-_ONE_DIMENSION = _refused(_ROWS, "take BatchNorm1d", _uses_own_statistics)
-
-
-def _other(names: str, rule: _Rule) -> dict[str, _Rule]:
-    return dict.fromkeys(names.split(), rule)
+def _all(names: str, *rule: Any) -> dict[str, _Rule]:
+    return dict.fromkeys(names.split(), _Rule(*rule))
 
 
 _RULES: dict[str, dict[str, _Rule]] = {
-    "torch": {
-        "BatchNorm1d": _BATCH_NORM,
-        "Dropout": _Rule(_RANDOM, applies=_draws, random=True),
-        **_other(
-            "AlphaDropout FeatureAlphaDropout Dropout1d",
-            _refused(_RANDOM, "take torch.nn.Dropout", _draws, random=True),
-        ),
-        "RReLU": _refused(_RANDOM, "take torch.nn.LeakyReLU", lambda module: module.training, True),
-        **_other("_BatchNorm SyncBatchNorm LazyBatchNorm1d BatchNorm2d BatchNorm3d", _ONE_DIMENSION),
-    },
-    "torch_geometric": {
-        **_other(
-            "GCNConv LGConv GCN2Conv FAConv PDNConv DNAConv",
-            _Rule(_DEGREES, applies=lambda conv: getattr(conv, "normalize", False)),
-        ),
-        **_other("SGConv SSGConv TAGConv ChebConv ARMAConv MixHopConv GatedGraphConv APPNP", _SEVERAL),
-        "AntiSymmetricConv": _SEVERAL,
-        **_other("PANConv CorrectAndSmooth LabelPropagation", _refused(_HOPS, "write the hops")),
-        "EGConv": _Rule(_DEGREES, applies=lambda conv: "symnorm" in conv.aggregators),
-        **_other("GraphNorm PairNorm MeanSubtractionNorm GraphSizeNorm", _Rule(_ROWS)),
-        "LayerNorm": _Rule(_ROWS, applies=lambda norm: norm.mode == "graph"),
-        **_other("InstanceNorm HeteroBatchNorm", _refused(_ROWS, "take BatchNorm")),
-        **_other(
-            "GATConv GATv2Conv TransformerConv HEATConv RGATConv MLP DeepGCNLayer",
-            _Rule(_RANDOM, applies=_draws_inside, random=True),
-        ),
-        "SuperGATConv": _refused(
-            "draws negative edges among this rank's rows",
-            "take GATv2Conv",
-            lambda module: module.training,
-            True,
-        ),
-        **_other(
-            "GPSConv GravNetConv DynamicEdgeConv XConv WLConv MeshCNNConv HypergraphConv"
-            " SGFormer Polynormer AttentiveFP NeuralFingerprint SchNet DimeNet ViSNet GNNFF GPSE",
-            _GLOBAL,
-        ),
-        **_other(
-            "TopKPooling SAGPooling ASAPooling EdgePooling MemPooling ClusterPooling PANPooling",
-            _refused(_ALL, "read all rows out, with dgcl.nn.global_mean_pool and its kin"),
-        ),
-        **_other(
-            "LSTMAggregation GRUAggregation PatchTransformerAggregation LCMAggregation",
-            _refused(
-                "pads in-edges to the largest in-degree of this rank's vertices",
-                "take a sum, mean, maximum or softmax",
-            ),
-        ),
-        **_other(
-            "HGTConv FastHGTConv HANConv",
-            _refused(
-                "puts rows of all types one after the other, and finds sources by this rank's numbers of them",
-                "take a layer for each edge type (HeteroConv)",
-            ),
-        ),
-        "DirGNNConv": _refused(
-            "sums over edges turned round, which are on other ranks",
-            "dispatch the graph turned round, too, and take a layer for each direction",
-        ),
-        "FastRGCNConv": _refused("finds weights by this rank's numbers of sources", "take RGCNConv"),
-        "BasicGNN": _Rule(_HOPS, "call dgcl.distribute(model)", lambda model: model.num_layers > 1),
-        **_other(
-            "LINKX LightGCN Node2Vec MetaPath2Vec",
-            _refused(
-                "has a row of parameters for each vertex of the whole graph",
-                "take rows of features, dgcl.dispatch_features(embedding)",
-            ),
-        ),
-    },
-    "dgl": {
-        "EdgeWeightNorm": _refused(_DEGREES, "use it on rank 0, and hand its result out with dispatch_edges"),
-        **_other(
-            "PNAConv DGNConv ChebConv TWIRLSConv TWIRLSUnfoldingAndAttention"
-            " SumPooling AvgPooling MaxPooling SortPooling WeightAndSum GlobalAttentionPooling"
-            " Set2Set SetTransformerEncoder SetTransformerDecoder",
-            _GLOBAL,
-        ),
-        "GatedGraphConv": _refused(
-            "takes the edges of each kind apart, which not every rank may have",
-            "take RelGraphConv, or a layer for each kind",
-            lambda layer: layer._n_etypes > 1,
-        ),
-    },
+    "torch": _all("Dropout AlphaDropout FeatureAlphaDropout Dropout1d", _RANDOM, _draws, True)
+    | _all("RReLU", _RANDOM, lambda module: module.training, True)
+    | _all(
+        "BatchNorm1d _BatchNorm SyncBatchNorm LazyBatchNorm1d BatchNorm2d BatchNorm3d",
+        _ROWS,
+        _uses_own_statistics,
+    ),
+    "torch_geometric": _all(
+        "GCNConv LGConv GCN2Conv FAConv PDNConv DNAConv",
+        _DEGREES,
+        lambda conv: getattr(conv, "normalize", False),
+    )
+    | _all("EGConv", _DEGREES, lambda conv: "symnorm" in conv.aggregators)
+    | _all(
+        "SGConv SSGConv TAGConv ChebConv ARMAConv MixHopConv GatedGraphConv APPNP AntiSymmetricConv PANConv"
+        " CorrectAndSmooth LabelPropagation",
+        _HOPS,
+    )
+    | _all("BasicGNN", _HOPS, lambda model: model.num_layers > 1)
+    | _all("GraphNorm PairNorm MeanSubtractionNorm GraphSizeNorm InstanceNorm HeteroBatchNorm", _ROWS)
+    | _all("LayerNorm", _ROWS, lambda norm: norm.mode == "graph")
+    | _all(
+        "GATConv GATv2Conv TransformerConv HEATConv RGATConv MLP DeepGCNLayer", _RANDOM, _draws_inside, True
+    )
+    | _all("SuperGATConv", _RANDOM, lambda module: module.training, True)
+    | _all(
+        "GPSConv GravNetConv DynamicEdgeConv XConv WLConv MeshCNNConv HypergraphConv SGFormer Polynormer"
+        " AttentiveFP NeuralFingerprint SchNet DimeNet ViSNet GNNFF GPSE TopKPooling SAGPooling ASAPooling"
+        " EdgePooling MemPooling ClusterPooling PANPooling LSTMAggregation GRUAggregation"
+        " PatchTransformerAggregation LCMAggregation HGTConv FastHGTConv HANConv DirGNNConv FastRGCNConv LINKX"
+        " LightGCN Node2Vec MetaPath2Vec",
+        _ALL,
+    ),
+    "dgl": _all("EdgeWeightNorm", _DEGREES)
+    | _all(
+        "PNAConv DGNConv ChebConv TWIRLSConv TWIRLSUnfoldingAndAttention SumPooling AvgPooling MaxPooling"
+        " SortPooling WeightAndSum GlobalAttentionPooling Set2Set SetTransformerEncoder SetTransformerDecoder",
+        _ALL,
+    )
+    | _all("GatedGraphConv", _ALL, lambda layer: layer._n_etypes > 1),
 }
 
 
@@ -200,36 +144,19 @@ def check_model(model: Module, comm: Communicator | None = None) -> list[Finding
     comm = current(comm)
     if comm.world_size == 1:
         return []
-    return _findings(model, lambda module, rule: True)
+    return _findings(model, lambda rule: True)
 
 
 def inexact_in_part(model: Module) -> list[Finding]:
     """The modules, of ours too, that need more than some vertices and their in-neighbours."""
-    return _findings(model, lambda module, rule: not rule.random, ours=True)
+    return _findings(model, lambda rule: not rule.random, ours=True)
 
 
-def refusals(model: Module, *, training: bool = False) -> list[Finding]:
-    """The modules of a model that :func:`dgcl.distribute` cannot make exact; those too that cannot be in training."""
-    return _findings(
-        model,
-        lambda module, rule: (
-            not rule.distributed or (rule is _BATCH_NORM and type(module) is not BatchNorm1d)
-        ),
-        training,
-    )
-
-
-def _findings(
-    model: Module, which: Callable[[Module, _Rule], bool], training: bool = False, ours: bool = False
-) -> list[Finding]:
+def _findings(model: Module, which: Callable[[_Rule], bool], ours: bool = False) -> list[Finding]:
     findings = []
     for name, module in model.named_modules():
         known = _rule_of(type(module), ours)
-        mode = module.training
-        module.training = mode or training
-        applies = known is not None and which(module, known[1]) and known[1].applies(module)
-        module.training = mode
-        if known is not None and applies:
+        if known is not None and which(known[1]) and known[1].applies(module):
             kind, rule = known
             findings.append(Finding(name, kind, rule.why, rule.instead, rule.random))
     return findings
