@@ -6,7 +6,7 @@ Rank 0 decides what goes by vertices and what by edges; each tensor is then hand
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dgcl.build import build_comm_info
+from dgcl.frameworks.edge_names import in_own_form, in_pyg_form
 from dgcl.frameworks.edge_sets import edge_set_of, edges_of, remember, remember_rows
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
@@ -61,6 +62,8 @@ def dispatch(
     *,
     vertices: Collection[str] = (),
     edges: Collection[str] | EdgeOptions = (),
+    flow: str = "source_to_target",
+    ends: Mapping[str, str] | None = None,
     typed: bool = False,
     gather_limit: int = 10**7,
     **options: Any,
@@ -76,9 +79,13 @@ def dispatch(
     :func:`dgcl.fetch` takes them.
 
     Args:
-        data: A PyG ``Data`` or ``HeteroData``, or a ``DGLGraph``, on rank 0 alone (others pass None) or on every rank.
+        data: A PyG ``Data`` or ``HeteroData``, a dict of tensors, or a ``DGLGraph``, on rank 0 alone (others pass
+            None) or on every rank.
         vertices, edges: Lists of names of tensors with a row for each vertex, or edge, where sizes leave both open.
             (A placement of edges, as "head", is the option of that name.)
+        flow: "target_to_source", PyG's word, where row 0 of ``edge_index`` has the targets, which sum over edges.
+        ends: Two vectors of ids by what they are, in the place of ``edge_index``:
+            ``{"idx_j": "source", "idx_i": "target"}``.
         typed: Give tensors that show one device's shape and values, and store this rank's rows
             (:mod:`dgcl.rows`): the script's own lines then give the numbers of one device.
         gather_limit: With ``typed`` elements up to which a function without a rule of its own gets all rows.
@@ -96,6 +103,7 @@ def dispatch(
     problem, items, schema, graph = None, [], None, None
     if data is not None:
         try:
+            data = in_pyg_form(data, flow, ends)
             framework = next((name for name, (module, _) in _GIVE.items() if is_a(data, module, name)), "")
             if not framework or hasattr(data, "whole_kind"):
                 raise TypeError(
@@ -150,7 +158,7 @@ def dispatch(
     rank_data = _GIVE[schema.framework][1](comm, schema, handed)
     if check_flag(typed, "typed"):
         share_generators(comm)
-        return as_one_device(rank_data, comm, gather_limit)
+        return in_own_form(as_one_device(rank_data, comm, gather_limit))
     return rank_data
 
 
@@ -209,7 +217,8 @@ def _num_rows(data: Any, name: str, value: Any) -> int | None:
 def _rows(comm: Communicator, item: _Item, value: Any) -> Any:
     """This rank's rows of an item; of no rows the whole."""
     if not item.rows:
-        return item.value.to(comm.device) if isinstance(item.value, Tensor) else item.value
+        # A copy: ranks that are threads would share it, and libraries write into it.
+        return item.value.to(comm.device, copy=True) if isinstance(item.value, Tensor) else item.value
     types, ids = comm.dispatched[1][item.rows]
     place = types[item.store]
     rows = dispatch_rows(comm.control, value, place[1], within(ids, *place), item.name, item.rows)
