@@ -4,6 +4,7 @@
 #   make test    the test suite, without the slow tests, by one worker more than there are cores (WORKERS=0: in one process);
 #                make test-all: with them, but for most cases of big tables; make test-matrix: those, too
 #   make test-oldest    make test with the lowest versions of constraints-oldest.txt, in an environment of its own
+#   make test-clients    libraries of potentials and meshes on ranks, nightly; make clients: only their environments, in .clients/
 #   make smoke   half a minute for whoever changes the code: a plan, 2 ranks, the losses of 1 rank
 #   make lint    ruff, check and format        make types   mypy
 #   make docs    the documentation, into site/
@@ -21,6 +22,8 @@ CONSTRAINTS ?= constraints.txt
 # One more than the cores: tests of faults and hosts wait for deadlines much of their time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST_FLAGS ?=
+# Groups of libraries that agree, each a folder of packages beside those of the virtual environment.
+CLIENTS := $(patsubst tests/clients/%.txt,.clients/%,$(wildcard tests/clients/*.txt))
 GPU_PYTHON ?= python3
 GPU_CHECK_FLAGS ?=
 AT_LEAST_311 := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -36,7 +39,7 @@ export DGLBACKEND := pytorch
 # Ranks that are processes import our files some hundred times: their bytecode is kept, whatever the caller's shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo smoke test test-all test-oldest test-matrix lint types docs kernels cuda-tools gpu-check format clean
+.PHONY: demo smoke test test-all test-oldest test-matrix clients test-clients lint types docs kernels cuda-tools gpu-check format clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -60,6 +63,18 @@ test-oldest:
 test-matrix: $(READY)
 	@$(BIN)/dgcl warmup
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
+
+clients: $(CLIENTS)
+
+# Libraries that cannot be had are skipped, by name. Some bring a package "tests", which would hide ours.
+.clients/%: tests/clients/%.txt $(READY)
+	@$(BIN)/python -m pip --disable-pip-version-check install $(PIP_FLAGS) --no-deps --no-build-isolation --target $@ -r $< || echo "not all of $< can be had" >&2
+	@rm -rf $@/tests && mkdir -p $@ && touch $@
+
+test-clients: $(CLIENTS)
+	@for group in $(CLIENTS); do \
+	  PYTHONPATH=$$group OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/clients/run.py $(PYTEST_FLAGS) || failed=1; \
+	done; exit $${failed:-0}
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ Rank 0 decides what goes by vertices and what by edges; each tensor is then hand
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from dgcl.build import build_comm_info
+from dgcl.frameworks.edge_names import in_own_form, in_pyg_form
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
 from dgcl.graph.typed import EdgeType, TypedGraph
@@ -52,6 +53,8 @@ def dispatch(
     *,
     vertices: Collection[str] = (),
     edges: Collection[str] = (),
+    flow: str = "source_to_target",
+    ends: Mapping[str, str] | None = None,
     gather_limit: int = 10**7,
     **options: Any,
 ) -> Any:
@@ -66,8 +69,12 @@ def dispatch(
     generators of torch, NumPy and Python.
 
     Args:
-        data: A PyG ``Data`` or ``HeteroData``, or a ``DGLGraph``, on rank 0 alone (others pass None) or on every rank.
+        data: A PyG ``Data`` or ``HeteroData``, a dict of tensors, or a ``DGLGraph``, on rank 0 alone (others pass
+            None) or on every rank.
         vertices, edges: Lists of names of tensors with a row for each vertex, or edge, where sizes leave both open.
+        flow: "target_to_source", PyG's word, where row 0 of ``edge_index`` has the targets, which sum over edges.
+        ends: Two vectors of ids by what they are, in the place of ``edge_index``:
+            ``{"idx_j": "source", "idx_i": "target"}``.
         gather_limit: Elements up to which a function without a rule of its own gets all rows.
         options: As of :func:`dgcl.build_comm_info`, which makes the communicator, the current one from now on.
 
@@ -81,6 +88,7 @@ def dispatch(
     problem, items, schema, graph = None, [], None, None
     if data is not None:
         try:
+            data = in_pyg_form(data, flow, ends)
             framework = next((name for name, (module, _) in _GIVE.items() if is_a(data, module, name)), "")
             if not framework or any(
                 isinstance(value, OneDevice)
@@ -120,7 +128,7 @@ def dispatch(
     share_generators(comm)
     own = {each[:3]: each.value for each in items}
     handed = [each._replace(value=_rows(view, each, own.get(each[:3]))) for each in schema.items]
-    return _GIVE[schema.framework][1](view, handed)
+    return in_own_form(_GIVE[schema.framework][1](view, handed))
 
 
 def _items(
@@ -179,7 +187,8 @@ def _rows(view: View, item: _Item, value: Any) -> Any:
     """Rows of an item, of which this rank stores its own; of no rows the whole."""
     comm = view.comm
     if not item.rows:
-        return item.value.to(comm.device) if isinstance(item.value, Tensor) else item.value
+        # A copy: ranks that are threads would share it, and libraries write into it.
+        return item.value.to(comm.device, copy=True) if isinstance(item.value, Tensor) else item.value
     space = view.of(item.rows, item.store)
     own = dispatch_rows(comm.control, value, space.size, space.keys.numpy(), item.name, item.rows)
     return rows(own.to(comm.device), space)

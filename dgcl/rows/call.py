@@ -17,7 +17,7 @@ from dgcl.ranks.torch_private import torch_function_on, tracing_state
 from dgcl.rows import table
 from dgcl.rows.calls import Call
 from dgcl.rows.differentiate import differentiate
-from dgcl.rows.gathering import gathered
+from dgcl.rows.gathering import gathered, of_library
 from dgcl.rows.rowwise import tried
 from dgcl.rows.sums import as_ids, total, write
 from dgcl.rows.tensor import OneDevice, Replicated, Rows, mapped, plain, replicated, tensors_in
@@ -34,6 +34,8 @@ def _rule_of(func: Any) -> tuple[str, Callable[[Call], Any] | None, bool]:
         name = getattr(func.__self__, "__name__", "") + "=" * (name == "__set__")
     elif name == "grad":
         return name, differentiate, True
+    elif type(func).__name__.startswith("OpOverload") and not str(func).startswith("aten."):
+        return name, of_library, False  # another library's, whatever its name
     return name, table.rule(name), name in table.KEEPS_ENDS
 
 

@@ -42,6 +42,26 @@ def gathered(call: Call) -> Any:
     return write(call.args[0], changed)
 
 
+def of_library(call: Call) -> Any:
+    """A compiled function of a library gets what it gets on one device.
+
+    A trial on random rows might read outside of its memory.
+
+    Raises:
+        RuntimeError: It changes an argument.
+    """
+    args, kwargs = all_rows(call)
+    inputs = [*tensors_in((*args, *kwargs.values()))]
+    before = [each._version for each in inputs]
+    out = replicated(call.func(*args, **kwargs), inputs)
+    if before != [each._version for each in inputs]:
+        raise RuntimeError(
+            f"{call.name} writes into rows that are shared out over ranks: give it dgcl.local(x), or say that it works"
+            " row by row, dgcl.rowwise(f)"
+        )
+    return out
+
+
 def all_rows(call: Call) -> tuple[Any, Any]:
     """Arguments with all rows, plain. Collective.
 

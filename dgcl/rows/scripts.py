@@ -1,7 +1,9 @@
 """Functions that torch does not show: scripted ones, ScriptModules and ``torch.autograd.Function``.
 
 A call of theirs with rows is tried like any function, and its gradients, too; one that works row by row runs on this
-rank's rows, any other is refused by name. Their calls are seen by a wrapper around the three classes' own, which a
+rank's rows. Of other scripted functions the Python that they were made of is run; an autograd function of whole numbers
+gets all rows, untried, since compiled code may take numbers for places in memory; all else is refused by name. Calls
+are seen by a wrapper around the three classes' own, which a
 model that is distributed in one device's view installs; calls without rows go through it.
 """
 
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 
 from dgcl.rows.calls import Call
+from dgcl.rows.gathering import of_library
 from dgcl.rows.rowwise import tried
 from dgcl.rows.tensor import Rows, tensors_in, unseen
 
@@ -45,11 +48,13 @@ def _seen(call: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[.
         before = [(buffer, buffer._version, buffer.clone()) for buffer in buffers]
         with unseen():
             this = Call(_Bound(call, self), name_of(self), args, kwargs, each)
-            out = tried(this, gradients=True)
+            out = of_library(this) if _addresses(self, args) else tried(this, gradients=True)
             for buffer, version, value in before:
                 if buffer._version != version:  # statistics of some rows
                     buffer.copy_(value)
                     out = NotImplemented
+        if out is NotImplemented and (written := getattr(self, "_torchdynamo_inline", None)):
+            return written(*args, **kwargs)  # the function of Python that torch.jit.script was given
         if out is NotImplemented:
             raise RuntimeError(
                 f"{this.name} was given rows that are shared out over ranks, and torch does not show what it does: its"
@@ -60,6 +65,15 @@ def _seen(call: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[.
 
     run.dgcl_seen = True  # type: ignore[attr-defined]
     return run
+
+
+def _addresses(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an autograd function is given whole numbers, which compiled code may take for places in memory."""
+    return (
+        isinstance(function, type)
+        and any(each.dtype in (torch.int32, torch.int64) for each in tensors_in(args))
+        and not any(map(callable, args))
+    )
 
 
 class _Bound:
