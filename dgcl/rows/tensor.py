@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from dgcl.errors import CommError
 from dgcl.ranks.torch_private import make_wrapper, torch_function_off
 from dgcl.rows.space import Space
 
@@ -35,7 +36,14 @@ class OneDevice(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         with unseen():
-            return OneDevice._call(func, args, kwargs or {})
+            try:
+                return OneDevice._call(func, args, kwargs or {})
+            except CommError as error:
+                if not hasattr(error, "__notes__"):
+                    error.add_note(
+                        "every rank must run each line that computes with rows: move it out of if dgcl.rank() == 0"
+                    )
+                raise
 
 
 class Replicated(OneDevice):
