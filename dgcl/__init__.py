@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "init": "dgcl.api",
     "dispatch_features": "dgcl.api",
-    "dispatch": "dgcl.frameworks.dispatch",
+    "dispatch": "dgcl.distributed.dispatch",
     "fetch": "dgcl.api",
     "graph_allgather": "dgcl.api",
     "graph_allgather_async": "dgcl.api",

@@ -17,13 +17,13 @@ from dgcl.api import rank as rank
 from dgcl.build import build_comm_info as build_comm_info
 from dgcl.build import load_comm_info as load_comm_info
 from dgcl.communicator import Communicator as Communicator
+from dgcl.distributed.dispatch import dispatch as dispatch
 from dgcl.distributed.distribute import distribute as distribute
 from dgcl.errors import CommError as CommError
 from dgcl.errors import CommTimeoutError as CommTimeoutError
 from dgcl.errors import DisagreementError as DisagreementError
 from dgcl.errors import InexactWarning as InexactWarning
 from dgcl.errors import PeerLostError as PeerLostError
-from dgcl.frameworks.dispatch import dispatch as dispatch
 from dgcl.local_build import build_from_local as build_from_local
 from dgcl.nn.inexact import check_model as check_model
 from dgcl.offload.offload import Offload as Offload

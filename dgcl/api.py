@@ -224,17 +224,12 @@ def collect(
         comm: The communicator; None for this thread's current one.
 
     Returns:
-        ``(num_nodes, *F)`` on ``dst``, row v of vertex v; None elsewhere, and when written to a file. Of data the same
-        of all ranks: rows of vertices and edges in the order of the whole graph, all else as ``dst`` has it.
+        ``(num_nodes, *F)`` on ``dst``, row v of vertex v; None elsewhere, and when written to a file. What
+        :func:`dispatch` gave, and what was computed of it, comes to every rank: all rows of one device.
     """
-    from dgcl.rows.convert import collected
+    from dgcl.rows.convert import collected, local
     from dgcl.rows.tensor import OneDevice
 
-    if isinstance(rows, OneDevice) and file is None:
+    if file is None and (isinstance(rows, OneDevice) or hasattr(rows, "stores") or hasattr(rows, "whole")):
         return collected(rows)
-    if hasattr(rows, "stores") or hasattr(rows, "canonical_etypes"):
-        from dgcl.frameworks.dispatch import collect_data
-
-        return collect_data(rows)
-    comm = given_or_current(comm)
-    return comm.collect(rows, dst, file=file)
+    return given_or_current(comm).collect(local(rows), dst, file=file)

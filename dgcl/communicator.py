@@ -319,8 +319,8 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         Raises:
             ValueError: This rank does not have all in-edges of its vertices (``edges`` is not "head").
         """
+        from dgcl.aggregation.edge_sets import remembered
         from dgcl.frameworks import local_graph
-        from dgcl.rows.edge_sets import remembered
 
         self.require_current("local_graph")
         self.require_neighbourhoods("local_graph")

@@ -307,7 +307,7 @@ ORDER = (
     ("offload",),
     ("advisor",),
     ("options", "build", "local_build"),
-    ("api", "frameworks.dispatch", "nn.shared_nodes"),  # verbs: they build communicators
+    ("api", "nn.shared_nodes"),  # verbs: they build communicators
     ("testing",),
     ("distributed",),
     ("bench",),

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of, edges_of, remember
 from dgcl.distributed.attention import Closed, drops, function_of
 from dgcl.distributed.messages import message_passing
 from dgcl.distributed.sums import is_sum
 from dgcl.program.exchange import HALO
-from dgcl.rows.edge_sets import EdgeSet, edge_set_of, edges_of, remember
 from dgcl.rows.space import Space
 from dgcl.rows.sums import fitting
 from dgcl.rows.tensor import PAIRS, OneDevice, Rows, mapped, plain, rows, tensors_in, unseen

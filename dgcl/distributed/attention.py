@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from dgcl.aggregation.edge_sets import edge_set_of
 from dgcl.nn.attention import attend, gat, gatv2, transformer
 from dgcl.nn.vertex_dropout import message_ids
 from dgcl.program.exchange import HALO
-from dgcl.rows.edge_sets import edge_set_of
 
 #: By name of PyG's class what its kind computes first.
 ATTENTION = {"GATConv": gat, "GATv2Conv": gatv2, "TransformerConv": transformer}

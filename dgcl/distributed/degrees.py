@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import add_remaining_self_loops, add_self_loops, remove_self_loops
 
+from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of, remember
 from dgcl.distributed.sums import spmm
 from dgcl.nn.convolutions import Normalised
 from dgcl.ranks.tensors import beside_the_graph
-from dgcl.rows.edge_sets import EdgeSet, edge_set_of, remember
 
 
 def gcn_norm(

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of
 from dgcl.distributed.attention import Attention, function_of
 from dgcl.distributed.degrees import by_whole_degrees
 from dgcl.distributed.sums import is_sum, sum_messages
-from dgcl.rows.edge_sets import EdgeSet, edge_set_of
 
 
 class Exchanged(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch_geometric import utils
 
+from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of
 from dgcl.ranks.tensors import beside_the_graph
-from dgcl.rows.edge_sets import EdgeSet, edge_set_of
 
 _OF_SUMS = {"message", "message_and_aggregate"}
 _HOOKS = _OF_SUMS | {"aggregate", "update"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from torch import Tensor
 
-from dgcl.rows.edge_sets import edge_set_of
+from dgcl.aggregation.edge_sets import edge_set_of
 from dgcl.rows.sums import whole
-from dgcl.rows.tensor import Rows, plain, rows, unseen
+from dgcl.rows.tensor import OneDevice, Rows, plain, rows, unseen
 from dgcl.rows.view import view_of
 
 
@@ -69,7 +70,14 @@ def as_rows(tensor: Tensor, like: Any) -> Tensor:
         return rows(plain(tensor), space)
 
 
-def collected(x: Tensor) -> Tensor:
-    """All rows in the order of one device, plain, on every rank. Collective."""
-    with unseen():
-        return whole(x)  # type: ignore[no-any-return]
+def collected(x: Any) -> Any:
+    """All rows in the order of one device, plain, on every rank; of data or a graph all of it. Collective."""
+    if hasattr(x, "whole"):
+        return x.whole()
+    if not hasattr(x, "stores"):
+        with unseen():
+            return whole(x)
+    out = copy(x)
+    for store in out.stores:
+        store.update({name: collected(each) for name, each in store.items() if isinstance(each, OneDevice)})
+    return out.cpu()

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.edge_sets import edges_of, remember
 from dgcl.program.exchange import HALO
-from dgcl.rows.edge_sets import edges_of, remember
 from dgcl.rows.space import Ends, Space
 from dgcl.rows.tensor import Rows, rows
 

@@ -45,7 +45,7 @@ KINDS = {
 
 def differentiated(what: str) -> tuple[bool, str]:
     """Whether first derivatives are the same when they could be differentiated, and what a second one raises."""
-    comm = connect(CASE, 2, "head")
+    comm = connect(CASE, 2, "halo")
     function = KINDS[what](comm)
     x = comm.dispatch_features(features(CASE.num_nodes, 3)).requires_grad_()
 

@@ -268,7 +268,7 @@ def test_ctrl_c_while_compiled_code_waits_is_told(monkeypatch):
 
 def test_a_rank_that_makes_another_call_is_named():
     def on_rank() -> str:
-        comm = connect(CASE_BY_NAME["hub"], 2, "head")
+        comm = connect(CASE_BY_NAME["hub"], 2, "halo")
         x = comm.dispatch_features(features(26, 2))
         aggregate = comm.aggregator(windows=3)
         for _ in range(3):

@@ -168,15 +168,15 @@ LEFT = {
 @pytest.mark.parametrize(
     "call, edges, how",
     [
-        *(("all_reduce_sum", "head", how) for how in LEFT),
+        *(("all_reduce_sum", "halo", how) for how in LEFT),
         *(
             slow(call, edges, how)
             for call, edges, how in (
-                ("Offload.layer", "head", "stop"),
-                ("Offload.layer", "head", "close"),
-                ("sync_gradients", "head", "stop"),
-                ("collect", "head", "close"),
-                ("dispatch_features", "head", "fail"),
+                ("Offload.layer", "halo", "stop"),
+                ("Offload.layer", "halo", "close"),
+                ("sync_gradients", "halo", "stop"),
+                ("collect", "halo", "close"),
+                ("dispatch_features", "halo", "fail"),
                 ("aggregator", "cover", "close"),
             )
         ),

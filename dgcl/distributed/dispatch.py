@@ -1,4 +1,4 @@
-"""A graph object of PyG or DGL, with all its rows, to the ranks and back: :func:`dgcl.dispatch` and ``collect``.
+"""A graph object of PyG or DGL, with all its rows, to the ranks: :func:`dgcl.dispatch`.
 
 Rank 0 decides what goes by vertices and what by edges; each tensor is then handed out by itself.
 """
@@ -6,21 +6,19 @@ Rank 0 decides what goes by vertices and what by edges; each tensor is then hand
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from dgcl.build import build_comm_info
-from dgcl.frameworks.edge_names import in_own_form, in_pyg_form
+from dgcl.distributed.edge_names import in_own_form, in_pyg_form
 from dgcl.graph import as_graph
 from dgcl.graph.sources import is_a
 from dgcl.graph.typed import EdgeType, TypedGraph
 from dgcl.ranks.context import context
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree, dispatch_rows
-from dgcl.rows.convert import collected
 from dgcl.rows.sums import state_of
 from dgcl.rows.tensor import OneDevice, rows
 from dgcl.rows.view import View, share_generators
@@ -79,7 +77,7 @@ def dispatch(
         options: As of :func:`dgcl.build_comm_info`, which makes the communicator, the current one from now on.
 
     Returns:
-        A new object of the same kind; of a ``DGLGraph`` a :class:`dgcl.frameworks.rank_graph.RankGraph`.
+        A new object of the same kind; of a ``DGLGraph`` a :class:`dgcl.distributed.rank_graph.RankGraph`.
 
     Raises:
         ValueError, TypeError: Data that cannot be divided, by name; raised on every rank.
@@ -215,7 +213,7 @@ def _give_hetero(view: View, items: list[_Item]) -> Any:
 
 
 def _give_dgl(view: View, items: list[_Item]) -> Any:
-    from dgcl.frameworks.rank_graph import RankGraph
+    from dgcl.distributed.rank_graph import RankGraph
 
     graph = RankGraph(view)
     for each in items:
@@ -229,15 +227,3 @@ _GIVE = {
     "HeteroData": ("torch_geometric.data", _give_hetero),
     "DGLGraph": ("dgl", _give_dgl),
 }
-
-
-def collect_data(data: Any) -> Any:
-    """The whole graph with all rows, on every rank. Collective."""
-    if is_a(data, "dgcl.frameworks.rank_graph", "RankGraph"):
-        return data.whole()
-    whole = copy(data)
-    for store in whole.stores:
-        for name, value in store.items():
-            if isinstance(value, OneDevice):
-                store[name] = collected(value)
-    return whole.cpu()

@@ -23,12 +23,12 @@ from dgl.udf import EdgeBatch
 from dgl.view import EdgeSpace
 from torch import Tensor
 
+from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of, edges_of
 from dgcl.frameworks.dgl_block import LocalBlock, block_of
 from dgcl.graph.typed import EdgeType
 from dgcl.ranks.tensors import beside_the_graph
 from dgcl.relation.local_graph import pointer
 from dgcl.rows.convert import collected
-from dgcl.rows.edge_sets import EdgeSet, edge_set_of, edges_of
 from dgcl.rows.rowwise import rowwise
 from dgcl.rows.space import Space
 from dgcl.rows.sums import fitting
