@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.nn import Module
 
 from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of, edges_of, remember
+from dgcl.api import current_communicator
 from dgcl.distributed.attention import Closed, drops, function_of
 from dgcl.distributed.messages import message_passing
 from dgcl.distributed.sums import is_sum
 from dgcl.program.exchange import HALO
 from dgcl.rows.space import Space
-from dgcl.rows.sums import fitting
+from dgcl.rows.sums import fitting, state_of
 from dgcl.rows.tensor import PAIRS, OneDevice, Rows, mapped, plain, rows, tensors_in, unseen
 
 #: Layers whose messages read rows of vertices and edges at each call of propagate, over the edges that they are given.
@@ -97,12 +98,13 @@ class Adapter:
 
     def _as_it_is(self, *args: Any, **kwargs: Any) -> Any:
         """PyG's own code, on the rows themselves."""
-        kind = type(self)
+        kind, state = type(self), state_of(current_communicator())
         self.__class__ = kind.dgcl_base  # type: ignore[assignment]
+        before, state.in_layer = state.in_layer, drops(self)
         try:
             return self.forward(*args, **kwargs)
         finally:
-            self.__class__ = kind
+            self.__class__, state.in_layer = kind, before
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _new, (type(self).dgcl_base,), self.__getstate__()  # type: ignore[attr-defined]

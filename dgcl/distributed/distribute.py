@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.nn import Module
@@ -12,6 +13,7 @@ from dgcl.nn.arguments import current, require_module
 from dgcl.nn.gradients import broadcast_parameters
 from dgcl.rows.scripts import see_scripts
 from dgcl.rows.sums import state_of
+from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -21,7 +23,7 @@ _log = logging.getLogger("dgcl")
 _Model = TypeVar("_Model", bound=Module)
 
 
-def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
+def distribute(model: _Model, comm: Communicator | None = None, *, check: bool | None = None) -> _Model:
     """Let a model that was written for one device run on rows that ranks share; in place. Collective.
 
         >>> data = dgcl.dispatch(data)
@@ -37,6 +39,8 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
     Args:
         model: The same architecture on every rank, on the device of the communicator.
         comm: The communicator; default the current one.
+        check: Compare the outputs of the first call with those of one device (:mod:`dgcl.distributed.check`). Default:
+            where vertices and edges times layers are at most two million; ``DGCL_CHECK=0`` says no.
 
     Returns:
         ``model``.
@@ -74,6 +78,11 @@ def distribute(model: _Model, comm: Communicator | None = None) -> _Model:
     state_of(comm).models[root] = None
     for buffer in root.buffers():
         buffer.dgcl_whole = True
+    from dgcl.distributed.check import LARGEST, compare_once
+
+    small = (comm.num_nodes + comm.num_edges) * max(layers, 1) <= LARGEST
+    if (small and os.environ.get("DGCL_CHECK") != "0") if check is None else check_flag(check, "check"):
+        compare_once(root, comm)
     if comm.rank == 0:
         _log.info("distribute(%s): %s layers exchange rows inside", type(root).__name__, layers)
     return model

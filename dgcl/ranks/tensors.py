@@ -26,8 +26,8 @@ def require_tensors(**arguments: Any) -> None:
             )
         if hasattr(value, "dgcl_one_device"):
             raise TypeError(
-                f"{name} shows one device's rows and values, which need no function of dgcl: call torch's own; or take"
-                " this rank's rows, dgcl.local(x)"
+                f"{name} shows one device's rows and values, for which a function of dgcl is not needed: call torch's"
+                " own; or take this rank's rows, dgcl.local(x)"
             )
 
 

@@ -57,7 +57,7 @@ def drawn(call: Call) -> Any:
 
 
 def dropout(call: Call) -> Any:
-    """``F.dropout``: torch's own masks up to a size, else a hash of the row's place, equal on any number of ranks."""
+    """``F.dropout``: torch's own masks up to a size; above it, and inside layers of PyG, a hash of the row's place."""
     own, p, training, in_place = call.bound(
         "input p training inplace", p=0.5, training=call.kwargs.get("train", True)
     )
@@ -66,7 +66,7 @@ def dropout(call: Call) -> Any:
     space, axis = own._space, own._axis
     if p == 1:
         out = own._local * 0.0
-    elif own.numel() > MOST_DRAWN or own.device.type != "cpu":
+    elif state_of(space.comm).in_layer or own.numel() > MOST_DRAWN or own.device.type != "cpu":
         _say_hash(space.comm)
         local = own._local.movedim(axis, 0)
         number = next_call(space.comm)

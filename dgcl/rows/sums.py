@@ -19,6 +19,7 @@ class State:
     Attributes:
         backwards: How many have ended.
         depth: Backwards of ours that run; autograd may run them in threads of its own.
+        in_layer: A layer of PyG runs as it is, and drops by itself.
         met: By id the leaves that the outermost one has met, with their gradients of before.
         models: Those that were distributed.
         shards: Their parameters of which FSDP gives each rank a part.
@@ -29,6 +30,7 @@ class State:
 
     def __init__(self, gather_limit: int = 10**7) -> None:
         self.depth, self.backwards, self.gather_limit = 0, 0, gather_limit
+        self.in_layer = False
         self.met: dict[int, tuple[Tensor, Tensor | None]] = {}
         self.sites: dict[Any, int] = {}
         self.learnt: OrderedDict[Any, Any] = OrderedDict()

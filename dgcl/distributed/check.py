@@ -1,0 +1,84 @@
+"""The first call of a distributed model is compared with the model as it was, on one device with the whole graph.
+
+Each rank runs a copy of the model with all rows. Random numbers, buffers and what is printed are those of the
+distributed model alone. What cannot be copied or run so is logged, and not compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from dgcl.distributed.adapters import Adapter
+from dgcl.distributed.attention import drops
+from dgcl.rows.convert import collected
+from dgcl.rows.tensor import OneDevice, mapped, tensors_in
+
+_log = logging.getLogger("dgcl")
+
+#: Vertices and edges times layers up to which the comparison is made unasked.
+LARGEST = 2_000_000
+
+
+def compare_once(root: Module, comm: Any) -> None:
+    """Compare the outputs of the next call, and raise an AssertionError on every rank where they differ."""
+    expected: list[Any] = []
+
+    def before(module: Module, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        first.remove()
+        layers = [each for each in module.modules() if isinstance(each, Adapter)]
+        if any(map(drops, layers)) or (comm.control.threads_of_ranks > 1 and module.training):
+            return  # masks are by edge there; ranks that are threads share a generator
+        own = mapped(_whole, (args, kwargs))
+        try:
+            with contextlib.ExitStack() as stack:
+                if comm.control.threads_of_ranks == 1:  # both are the process's
+                    stack.enter_context(torch.random.fork_rng([]))
+                    stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+                alone: Any = copy.deepcopy(module)
+                for each in alone.modules():
+                    if isinstance(each, Adapter):
+                        each.__class__ = type(each).dgcl_base
+                expected.append(alone(*own[0], **own[1]))
+        except Exception as error:
+            _log.info("the first call is not compared with one device: %s", error)
+
+    def after(module: Module, args: Any, kwargs: Any, out: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        second.remove()
+        with comm.collective("check"):
+            compared = all(comm.control.exchange(len(expected)))
+        for one, other in zip(tensors_in((out,)), tensors_in(expected), strict=False) if compared else ():
+            _compare(collected(one) if isinstance(one, OneDevice) else one, other, type(root).__name__)
+
+    first = root.register_forward_pre_hook(before, with_kwargs=True)
+    second = root.register_forward_hook(after, with_kwargs=True)
+
+
+def _whole(value: Tensor) -> Tensor:
+    rows = collected(value) if isinstance(value, OneDevice) else value
+    return rows.detach().clone().requires_grad_(value.requires_grad)  # type: ignore[no-any-return]
+
+
+def _compare(one: Tensor, other: Tensor, name: str) -> None:
+    one, other = one.detach(), other.detach()
+    if not other.is_floating_point() or not other.numel():
+        return
+    limit = 1e-6 if other.dtype == torch.float64 else 1e-3
+    size = max(1.0, float(other.nan_to_num(0, 0, 0).abs().max()))
+    if one.shape != other.shape or not torch.isclose(one, other, 0, limit * size, True).all():
+        raise AssertionError(
+            f"{name} does not give on ranks what it gives on one device: the first call differs by up to"
+            f" {float((one - other).abs().max()) if one.shape == other.shape else 'another shape'}. Please report it;"
+            " dgcl.distribute(model, check=False) goes on without this comparison"
+        )
