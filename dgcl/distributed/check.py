@@ -38,7 +38,8 @@ def compare_once(root: Module, comm: Any) -> None:
         layers = [each for each in module.modules() if isinstance(each, Adapter)]
         if any(map(drops, layers)) or (comm.control.threads_of_ranks > 1 and module.training):
             return  # masks are by edge there; ranks that are threads share a generator
-        own = mapped(_whole, (args, kwargs))
+        whole = [collected(each) if hasattr(each, "stores") or hasattr(each, "whole") else each for each in args]
+        own = mapped(_whole, (whole, kwargs))
         try:
             with contextlib.ExitStack() as stack:
                 if comm.control.threads_of_ranks == 1:  # both are the process's
@@ -52,17 +53,15 @@ def compare_once(root: Module, comm: Any) -> None:
         except Exception as error:
             _log.info("the first call is not compared with one device: %s", error)
 
-    def after(module: Module, args: Any, kwargs: Any, out: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        second.remove()
+        after = module.register_forward_hook(lambda module, args, out: (after.remove(), compare(out))[1])
+
+    def compare(out: Any) -> None:
         with comm.collective("check"):
             compared = all(comm.control.exchange(len(expected)))
         for one, other in zip(tensors_in((out,)), tensors_in(expected), strict=False) if compared else ():
             _compare(collected(one) if isinstance(one, OneDevice) else one, other, type(root).__name__)
 
     first = root.register_forward_pre_hook(before, with_kwargs=True)
-    second = root.register_forward_hook(after, with_kwargs=True)
 
 
 def _whole(value: Tensor) -> Tensor:
