@@ -86,6 +86,11 @@ def dispatch(
     problem, items, schema, graph = None, [], None, None
     if data is not None:
         try:
+            if isinstance(edges, str) or isinstance(vertices, str):
+                raise TypeError(
+                    f"vertices and edges must be lists of names (got {edges or vertices!r}): who sums an edge is"
+                    " strategy='cover'"
+                )
             data = in_pyg_form(data, flow, ends)
             framework = next((name for name, (module, _) in _GIVE.items() if is_a(data, module, name)), "")
             if not framework or any(
