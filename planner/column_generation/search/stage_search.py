@@ -32,6 +32,7 @@ from dgcl.planner.column_generation.pricing.groups import (
 )
 from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles, whole_forest
 from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent, ProvenBounds
+from dgcl.planner.column_generation.search.integer_program import best_whole_plan, is_small
 from dgcl.planner.cost import predicted_seconds
 
 if TYPE_CHECKING:
@@ -93,6 +94,17 @@ class StageSearch:
                 or incumbent.seconds > SAME * before
             ):
                 break
+        if is_small(incumbent.relation, incumbent.arrays) and not self._is_over():
+            trees = best_whole_plan(
+                incumbent.relation,
+                incumbent.arrays,
+                self.most,
+                1.0 / incumbent.unit,
+                incumbent.seconds / incumbent.unit,
+                incumbent.deadline,
+            )
+            if trees is not None:
+                incumbent.offer(trees, "prices")
 
     def _attempt(self) -> None:
         """Bound and plan with the latency factors that follow from the incumbent."""
