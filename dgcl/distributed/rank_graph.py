@@ -108,10 +108,12 @@ class RankGraph:
         """The graph of DGL with all rows, on every rank. Collective."""
         ends = {key: tuple(map(collected, self.edges(etype=key))) for key in self._relations}
         graph = dgl.heterograph(ends, {name: space.size for name, space in self.view.vertices.items()})
-        for frames, own in ((graph.nodes, self._vertices.nodes), (graph.edges, self.edges)):
-            for key in self.view.vertices if frames is graph.nodes else ends:
-                for name, value in own[key].data.items():
-                    frames[key].data[name] = collected(value)
+        for key in self.view.vertices:
+            for name, value in self.nodes[key].data.items():
+                graph.nodes[key].data[name] = collected(value)
+        for key in ends:
+            for name, value in self.edges[key].data.items():
+                graph.edges[key].data[name] = collected(value)
         return graph
 
     def __getitem__(self, etype: Any) -> RankGraph:

@@ -68,6 +68,18 @@ def test_types_are_those_of_one_device(name, world_size):
     assert differences(got, plain(hetero.steps(copy.deepcopy(model), graph()))) == []
 
 
+def test_a_graph_of_dgl_comes_back():
+    def rank():
+        back, whole = dgcl.collect(dgcl.dispatch(hetero.graph_of_dgl())), hetero.graph_of_dgl()
+        for name in whole.ntypes:
+            assert torch.equal(back.nodes[name].data["x"], whole.nodes[name].data["x"])
+        for name in whole.canonical_etypes:
+            assert torch.equal(back.edges[name].data["edge_index"], whole.edges[name].data["edge_index"])
+            assert torch.equal(torch.stack(back.edges(etype=name)), torch.stack(whole.edges(etype=name)))
+
+    dgcl.launch(rank, 3)
+
+
 def in_processes():
     """Layers with several tensors at sources, where strings hash differently on each rank."""
     torch.set_default_dtype(torch.float64)
