@@ -1,7 +1,5 @@
-"""The code of docs/quickstart.md and docs/frameworks.md that stands for itself, run as it stands there."""
+"""The code of docs/frameworks.md that stands for itself, run as it stands there."""
 
-import contextlib
-import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +11,6 @@ from torch import Tensor, nn
 
 import dgcl
 from tests.dgcl.awkward import CASES, Case
-from tests.dgcl.rank_pool import RankPool
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
@@ -24,25 +21,6 @@ def block(page: str, word: str) -> str:
         code for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.S) if word in code
     )
     return found
-
-
-def printed(program: str) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(program, "train.py", "exec"), {"__name__": "__main__"})
-    return out.getvalue()
-
-
-@pytest.mark.slow
-def test_the_program_has_the_same_losses_on_any_number_of_ranks(rank_pool: Callable[[int], RankPool]):
-    program = block("quickstart.md", "edge_index = ")
-    alone, together = (rank_pool(ranks).run(printed, program) for ranks in (1, 3))
-    lines = [line.split() for line in alone[0].splitlines()]
-    assert [line[0] for line in lines] == list("01234")
-    assert float(lines[-1][1]) < float(lines[0][1])
-    for line, other in zip(lines, together[0].splitlines(), strict=True):
-        assert float(line[1]) == pytest.approx(float(other.split()[1]), abs=2e-4)
-    assert together[1:] == ["", ""]
 
 
 def linear(seed: int, *widths: int) -> nn.Module:
