@@ -173,14 +173,12 @@ def test_the_script_after_gives_what_the_script_before_gave(framework: str, rank
 
 def readme(after: bool) -> float:
     """The last loss of the lines of README on this rank; before they change none has dgcl's name."""
-    (code,) = blocks("../README.md", "", "python")
-    if not after:
-        code = "\n".join(line for line in code.splitlines() if "dgcl" not in line)
+    lines = blocks("../README.md", "")[0].splitlines()
     torch.manual_seed(0)
     model = pytest.importorskip("torch_geometric.nn").GraphSAGE(16, 8, 2, 4)
-    optimizer = torch.optim.Adam(model.parameters())
-    scope = {"data": pyg_data(), "model": model, "optimizer": optimizer, "F": torch.nn.functional}
-    exec(code, scope)
+    scope = {"data": pyg_data(), "model": model, "optimizer": torch.optim.Adam(model.parameters())}
+    scope["F"] = torch.nn.functional
+    exec("\n".join(line for line in lines if after or "dgcl" not in line), scope)
     return float(scope["loss"])
 
 
@@ -209,43 +207,32 @@ def test_the_programs_of_the_quickstart(heading: str, rank_pool: Any):
     assert others == [[], []]
 
 
-def lightning_module(code: str) -> Any:
-    """The class of the page; of Lightning's module it needs ``log`` alone."""
-    lightning = types.ModuleType("lightning")
-    lightning.LightningModule = type("LightningModule", (torch.nn.Module,), {"log": lambda *_, **__: None})  # type: ignore[attr-defined]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "lightning", lightning)
-        scope: dict[str, Any] = {}
-        exec(code, scope)
-    return scope["FullGraph"]
-
-
 def lightning_steps(code: str, data: Any, distributed: bool) -> list[float]:
-    """What Lightning's trainer does in three epochs, on this rank."""
+    """What Lightning's trainer does in three epochs, on this rank; the module needs ``log`` alone of Lightning's."""
     from torch_geometric.nn import GraphSAGE
 
+    lightning: Any = types.ModuleType("lightning")
+    lightning.LightningModule = type("LightningModule", (torch.nn.Module,), {"log": lambda *_, **__: None})
+    scope: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "lightning", lightning)
+        exec(code, scope)
     torch.manual_seed(0)
-    module = lightning_module(code)(lambda: data, GraphSAGE(16, 64, 2, 4))
+    module = scope["FullGraph"](lambda: data, GraphSAGE(16, 64, 2, 4))
     module.setup("fit")
-
-    class Step(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.module = module
-
-        def forward(self) -> Any:
-            return self.module.training_step(0, 0)
-
-    step: Any = torch.nn.parallel.DistributedDataParallel(Step()) if distributed else Step()
+    step: Any = type("Step", (torch.nn.Sequential,), {"forward": lambda self: self[0].training_step(0, 0)})(
+        module
+    )
+    if distributed:
+        step = torch.nn.parallel.DistributedDataParallel(step)
     optimizer, losses = module.configure_optimizers(), []
     for _ in range(3):
         optimizer.zero_grad()
-        loss = step()
-        loss.backward()
+        losses.append(step())
+        losses[-1].backward()
         optimizer.step()
-        losses.append(loss.item())
     module.validation_step(0, 0)
-    return losses
+    return [*map(float, losses)]
 
 
 def test_the_lightning_module_trains_as_on_one_device(rank_pool: Any):
