@@ -35,8 +35,7 @@ LAYERS: dict[str, Any] = {
     ),
 }
 HELD = [
-    *product(["gcn", "sage"], ["halo", "cover", "tail", "grid:2,2,1", "windows:4"]),
-    ("gcn", "in-place"),
+    *product(["gcn"], ["halo", "cover", "windows:4", "in-place"]),
     ("gat", "halo"),
 ]
 

@@ -1,4 +1,4 @@
-"""The programs in the pages on data, on scripts before and after, and on Lightning run as they are written there.
+"""The programs of README, the quickstart and the pages on data and on your model run as they are written there.
 
 Data sets are small ones of the same classes as those that a network would bring.
 """
@@ -152,7 +152,7 @@ def test_files(tmp_path, monkeypatch):
 
 def script(framework: str, after: bool) -> tuple[list[float], Any]:
     """Loss and accuracy, and the predictions of the script on the page, on this rank."""
-    (diff,) = blocks("before_after.md", f"## {framework}", "diff")
+    (diff,) = blocks("one_device.md", f"## A script of {framework}, before and after", "diff")
     code = "\n".join(line[1:] for line in diff.splitlines() if line[:1] != ("-" if after else "+"))
     load = {"PyG": pyg_data, "DGL": lambda: __import__("dgl").add_self_loop(dgl_graph())}[framework]
     torch.manual_seed(0)
@@ -171,61 +171,72 @@ def test_the_script_after_gives_what_the_script_before_gave(framework: str, rank
         assert of_ranks.equal(predictions)
 
 
-def quickstart() -> list[float]:
-    """The losses of the whole program of the quickstart, as rank 0 prints them."""
+def readme(after: bool) -> float:
+    """The last loss of the lines of README on this rank; before they change none has dgcl's name."""
+    lines = blocks("../README.md", "")[0].splitlines()
+    torch.manual_seed(0)
+    model = pytest.importorskip("torch_geometric.nn").GraphSAGE(16, 8, 2, 4)
+    scope = {"data": pyg_data(), "model": model, "optimizer": torch.optim.Adam(model.parameters())}
+    scope["F"] = torch.nn.functional
+    exec("\n".join(line for line in lines if after or "dgcl" not in line), scope)
+    return float(scope["loss"])
+
+
+def test_the_lines_of_readme(rank_pool: Any):
+    assert rank_pool(3).run(readme, True) == pytest.approx([readme(after=False)] * 3, rel=1e-5)
+
+
+def quickstart(heading: str) -> list[float]:
+    """The losses of a program of the quickstart, as rank 0 prints them."""
     scope: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(blocks("quickstart.md", "## A whole program")[0], scope)
-    assert (scope["comm"].rank == 0) == bool(printed.getvalue())
+        exec(blocks("quickstart.md", heading)[0], scope)
+    if "data" in scope:
+        exec(*blocks("quickstart.md", "## How do I get my predictions back?"), scope)
+        assert scope["predictions"].shape == (1000,)
+    assert (dgcl.rank() == 0) == bool(printed.getvalue())
     return [float(line.split()[1]) for line in printed.getvalue().splitlines()]
 
 
-def test_the_program_of_the_quickstart(rank_pool: Any):
-    alone, (several, *others) = quickstart(), rank_pool(3).run(quickstart)
+@pytest.mark.parametrize("heading", ["## A whole program", "## The same with the verbs"])
+def test_the_programs_of_the_quickstart(heading: str, rank_pool: Any):
+    pytest.importorskip("torch_geometric")
+    alone, (several, *others) = quickstart(heading), rank_pool(3).run(quickstart, heading)
     assert several == pytest.approx(alone, abs=2e-4)
     assert len(alone) == 5
     assert others == [[], []]
 
 
-def lightning_module(code: str) -> Any:
-    """The class of the page; of Lightning's module it needs ``log`` alone."""
-    lightning = types.ModuleType("lightning")
-    lightning.LightningModule = type("LightningModule", (torch.nn.Module,), {"log": lambda *_, **__: None})  # type: ignore[attr-defined]
+def lightning_steps(code: str, data: Any, distributed: bool) -> list[float]:
+    """What Lightning's trainer does in three epochs, on this rank; the module needs ``log`` alone of Lightning's."""
+    from torch_geometric.nn import GraphSAGE
+
+    lightning: Any = types.ModuleType("lightning")
+    lightning.LightningModule = type("LightningModule", (torch.nn.Module,), {"log": lambda *_, **__: None})
+    scope: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "lightning", lightning)
-        scope: dict[str, Any] = {}
         exec(code, scope)
-    return scope["FullGraph"]
-
-
-def lightning_steps(code: str, data: Any, distributed: bool) -> list[float]:
-    """What Lightning's trainer does in three epochs, on this rank."""
     torch.manual_seed(0)
-    module = lightning_module(code)(lambda: data, 16, 4)
+    module = scope["FullGraph"](lambda: data, GraphSAGE(16, 64, 2, 4))
     module.setup("fit")
-
-    class Step(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.module = module
-
-        def forward(self) -> Any:
-            return self.module.training_step(0, 0)
-
-    step: Any = torch.nn.parallel.DistributedDataParallel(Step()) if distributed else Step()
+    step: Any = type("Step", (torch.nn.Sequential,), {"forward": lambda self: self[0].training_step(0, 0)})(
+        module
+    )
+    if distributed:
+        step = torch.nn.parallel.DistributedDataParallel(step)
     optimizer, losses = module.configure_optimizers(), []
     for _ in range(3):
         optimizer.zero_grad()
-        loss = step()
-        loss.backward()
+        losses.append(step())
+        losses[-1].backward()
         optimizer.step()
-        losses.append(loss.item())
     module.validation_step(0, 0)
-    return losses
+    return [*map(float, losses)]
 
 
 def test_the_lightning_module_trains_as_on_one_device(rank_pool: Any):
-    code, data = blocks("lightning.md", "")[0], pyg_data()
+    code, data = blocks("one_device.md", "## Lightning")[0], pyg_data()
     (alone,) = dgcl.launch(lightning_steps, 1, code, data, False)
     for losses in rank_pool(3).run(lightning_steps, code, data, True):
         assert losses == pytest.approx(alone, rel=1e-5)

@@ -1,9 +1,6 @@
-"""The code of docs/quickstart.md and docs/frameworks.md that stands for itself, run as it stands there."""
+"""Code of docs/frameworks.md, run as it stands there."""
 
-import contextlib
-import io
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,6 @@ from torch import Tensor, nn
 
 import dgcl
 from tests.dgcl.awkward import CASES, Case
-from tests.dgcl.rank_pool import RankPool
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
@@ -26,84 +22,37 @@ def block(page: str, word: str) -> str:
     return found
 
 
-def printed(program: str) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(program, "train.py", "exec"), {"__name__": "__main__"})
-    return out.getvalue()
-
-
-@pytest.mark.slow
-def test_the_program_has_the_same_losses_on_any_number_of_ranks(rank_pool: Callable[[int], RankPool]):
-    program = block("quickstart.md", "edge_index = ")
-    alone, together = (rank_pool(ranks).run(printed, program) for ranks in (1, 3))
-    lines = [line.split() for line in alone[0].splitlines()]
-    assert [line[0] for line in lines] == list("01234")
-    assert float(lines[-1][1]) < float(lines[0][1])
-    for line, other in zip(lines, together[0].splitlines(), strict=True):
-        assert float(line[1]) == pytest.approx(float(other.split()[1]), abs=2e-4)
-    assert together[1:] == ["", ""]
-
-
-def linear(seed: int, *widths: int) -> nn.Module:
+def mlp(seed: int, *widths: int) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(*widths), nn.Tanh()).double()
 
 
-def sums(case: Case, values: Tensor) -> Tensor:
-    """Over the in-edges of each vertex of the whole graph."""
-    return values.new_zeros(case.num_nodes, values.shape[1]).index_add(
-        0, torch.from_numpy(case.edges[1]), values
-    )
-
-
-def meshgraphnet(case: Case, x: Tensor, e: Tensor, names: dict[str, Any]) -> Tensor:
+def meshgraphnet(case: Case, x: Tensor, e: Tensor, layers: list[Any]) -> Tensor:
     sources, heads = torch.from_numpy(case.edges)
-    for edge_mlp, node_mlp in names["layers"]:
+    for edge_mlp, node_mlp in layers:
         e = e + edge_mlp(torch.cat([x[sources], x[heads], e], 1))
-        x = x + node_mlp(torch.cat([x, sums(case, e)], 1))
+        sums = e.new_zeros(case.num_nodes, e.shape[1]).index_add(0, heads, e)
+        x = x + node_mlp(torch.cat([x, sums], 1))
     return x
 
 
-def graph_norm(case: Case, x: Tensor, e: Tensor, names: dict[str, Any]) -> Tensor:
-    out: Tensor = names["norm"](x)
-    return out
-
-
-def norm_of_pyg() -> nn.Module:
-    norm = pytest.importorskip("torch_geometric.nn").GraphNorm(4).double()
-    with torch.no_grad():
-        for parameter in norm.parameters():
-            parameter.copy_(torch.linspace(0.5, 1.5, 4))
-    return norm
-
-
-BLOCKS: dict[str, tuple[str, Callable[..., Tensor], Callable[[Case], dict[str, Any]]]] = {
-    "edges with rows": (
-        "edge_mlp",
-        meshgraphnet,
-        lambda case: {"layers": [(linear(k, 11, 3), linear(k + 9, 7, 4)) for k in range(2)]},
-    ),
-    "GraphNorm": ("mean_scale", graph_norm, lambda case: {"norm": norm_of_pyg()}),
-}
-
-
-@pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.parametrize("case", CASES[:4], ids=str)
-def test_blocks_are_what_they_say(case: Case, name: str):
-    word, whole, make = BLOCKS[name]
-    names, code = make(case), block("frameworks.md", word)
+def test_edges_with_rows(case: Case):
+    layers = [(mlp(k, 11, 3), mlp(k + 9, 7, 4)) for k in range(2)]
+    code = block("frameworks.md", "edge_mlp")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(case.num_nodes, 4, dtype=torch.float64, generator=generator)
     e = torch.randn(case.edges.shape[1], 3, dtype=torch.float64, generator=generator)
     x_alone = x.clone().requires_grad_()
-    expected = whole(case, x_alone, e, names)
+    expected = meshgraphnet(case, x_alone, e, layers)
     (expected**3).sum().backward()
 
     def rank() -> tuple[Tensor | None, Tensor | None]:
         comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(3))
         own = comm.dispatch_features(x).requires_grad_()
-        here = {**names, "x": own, "comm": comm, "g": comm.local_graph("csr"), "edge_features": e}
+        here = {
+            "layers": layers, "x": own, "comm": comm, "g": comm.local_graph("csr"), "edge_features": e,
+        }  # fmt: skip
         exec(code, {"torch": torch, "dgcl": dgcl}, here)
         (here["x"] ** 3).sum().backward()
         return comm.collect(here["x"].detach(), None), comm.collect(own.grad, None)

@@ -1,4 +1,4 @@
-"""``python -m tests.dgcl.multihost.aggregation_figures GRAPH.npz [--write docs/aggregation_figures.md]``: on a network.
+"""``python -m tests.dgcl.multihost.aggregation_figures GRAPH.npz [--write docs/aggregation.md]``: on a network.
 
 Two minutes, as root. Two hosts of two ranks, joined at 1 Gbit/s: what the exchanges of an aggregation and its backward
 send from host to host, are predicted to take, and take, wherever edges are summed; and an epoch of three GCN layers.

@@ -8,7 +8,7 @@ import dgcl
 from dgcl.graph import as_graph
 from docs.figures.framework import Figure, Run
 
-PAGE = "offload_figures.md"
+PAGE = "offload.md"
 GRAPHS, CHUNK_BY, RANKS, CHUNKS = ("uk_2007_05_100k", "ogbn_arxiv"), ("metis", "range"), 2, 16
 
 
