@@ -2,11 +2,10 @@
 
     >>> import dgcl
     >>> dgcl.init()                          # joins the process group, or makes one
-    >>> data = dgcl.dispatch(data)           # partition, plan, connect; this rank's part
-    >>> model = dgcl.distribute(model)       # each layer exchanges before it aggregates
-    >>> out = model(data.x, data.edge_index) # the script's own line
-    >>> loss = dgcl.nn.loss(F.cross_entropy)(out, data.y, data.train_mask)
-    >>> loss.backward(); dgcl.nn.sync_gradients(model); optimizer.step()
+    >>> data = dgcl.dispatch(data)           # partition, plan, connect; each rank stores its rows
+    >>> model = dgcl.distribute(model)       # layers exchange rows; gradients are those of one device
+    >>> out = model(data.x, data.edge_index) # from here on: the script's own lines
+    >>> F.cross_entropy(out[data.train_mask], data.y[data.train_mask]).backward()
 
 Names load on first use (PEP 562): ``dgcl.planner`` and ``dgcl.topology`` work without torch, and quickly.
 """
