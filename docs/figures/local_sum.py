@@ -31,7 +31,7 @@ from dgcl.graph import Graph
 from dgcl.partition import partition_graph
 from docs.figures.framework import Figure, Run, both_ways, machine
 
-PAGE = "local_sum.md"
+PAGE = "performance.md"
 GRAPHS, WEIGHTS, WIDTH = (
     ("ogbn_arxiv", "web_google_scc", "amazon_computers"),
     ("none", "constant", "learned"),
