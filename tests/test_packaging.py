@@ -32,9 +32,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what is packaged, symlinks kept, so that building leaves nothing in the checkout."""
     copy = tmp_path_factory.mktemp("tree") / "dgcl"
     copy.mkdir()
-    pages = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CITATION.cff")
-    for name in ("pyproject.toml", "constraints.txt", "constraints-oldest.txt", "MANIFEST.in", *pages):
-        shutil.copy2(ROOT / name, copy)
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy2(path, copy)
     for name in ("dgcl", "docs", "examples", "tests", *PARTS):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
