@@ -1,4 +1,4 @@
-"""Every verb and option of the command stands in its manual, and what pages call is understood."""
+"""The manual has each verb with its usage and options, and what pages call is understood."""
 
 import argparse
 import re
@@ -36,6 +36,7 @@ def test_manual_has_it(command: argparse.ArgumentParser):
         if text.startswith(f"{command.prog} ") or text.startswith(f"{command.prog}\n")
     ]
     assert len(page) == 1, f"no single heading for {command.prog}"
+    assert " ".join(command.format_usage().split()) in " ".join(page[0].split())
     options = {name for action in command._actions for name in action.option_strings} - EVERYWHERE
     assert not {name for name in options if name not in page[0]}
 
