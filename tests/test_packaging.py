@@ -32,9 +32,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what is packaged, symlinks kept, so that building leaves nothing in the checkout."""
     copy = tmp_path_factory.mktemp("tree") / "dgcl"
     copy.mkdir()
-    pages = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-    for name in ("pyproject.toml", "constraints.txt", "constraints-oldest.txt", "MANIFEST.in", *pages):
-        shutil.copy2(ROOT / name, copy)
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy2(path, copy)
     for name in ("dgcl", "docs", "examples", "tests", *PARTS):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
@@ -142,9 +142,9 @@ for result in dgcl.launch(work, 2):
 
 
 def test_planning_without_torch(wheel: Path, tmp_path: Path):
-    """The packages of the line in docs/what_if.md, and theirs, are enough; linked out of this environment."""
+    """The packages of the line in docs/planner.md, and theirs, are enough; linked out of this environment."""
     line = re.search(
-        r"^pip install (.*) && pip install --no-deps dgcl$", (ROOT / "docs/what_if.md").read_text(), re.M
+        r"^pip install (.*) && pip install --no-deps dgcl$", (ROOT / "docs/planner.md").read_text(), re.M
     )
     assert line is not None
     run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)

@@ -19,7 +19,7 @@ from typing import Any
 from dgcl.graph import save_graph
 from docs.figures.framework import HERE, Figure, Run, communities, machine
 
-PAGE = "cold_start.md"
+PAGE = "performance.md"
 
 
 def timed(command: list[str], cache: Path) -> tuple[float | None, float, float]:

@@ -31,9 +31,9 @@ from dgcl.graph import Graph
 from dgcl.partition import partition_graph
 from docs.figures.framework import Figure, Run, both_ways, machine
 
-PAGE = "local_sum.md"
+PAGE = "performance.md"
 GRAPHS, WEIGHTS, WIDTH = (
-    ("ogbn_arxiv", "web_google_scc", "amazon_computers"),
+    ("ogbn_arxiv", "web_google_scc"),
     ("none", "constant", "learned"),
     128,
 )
@@ -123,13 +123,6 @@ def first_part(graph: Graph) -> Edges:
     return Edges(local[heads][order], local[tails][order], len(owned), len(rows))
 
 
-def drawn(quick: bool) -> Edges:
-    """Edges between random rows: nothing is found in a cache again."""
-    num = 1_000 if quick else 100_000
-    heads = np.repeat(np.arange(num, dtype=np.int32), 16)
-    return Edges(heads, np.random.default_rng(0).integers(0, num, len(heads)).astype(np.int32), num, num)
-
-
 def expected(edges: Edges, x: Tensor, grad: Tensor, weight: Tensor) -> list[np.ndarray]:
     """Sums, and gradients of rows and of weights, in float64."""
     wide, back = (tensor.detach().numpy().astype(np.float64) for tensor in (x, grad))
@@ -155,7 +148,7 @@ def measure(edges: Edges, weights: str, rounds: int) -> Iterator[list[Any]]:
     weight = torch.rand(len(edges.heads), generator=generator).requires_grad_(weights == "learned")
     argument = None if weights == "none" else weight
     truth = expected(edges, x, grad, torch.ones_like(weight) if argument is None else weight)
-    calls: dict[str, Callable[[], object]] = {"read": reading()}
+    calls: dict[str, Callable[[], object]] = {}
     checks = {}
     for name, (library, make) in METHODS.items():
         method = make(edges, argument) if importlib.util.find_spec(library) else None
@@ -180,14 +173,9 @@ def measure(edges: Edges, weights: str, rounds: int) -> Iterator[list[Any]]:
         checks[name] = sum(kept) / 1e6, max(np.abs(a.numpy() - b).max() / np.abs(b).max() for a, b in pairs)
         calls |= {f"{name} there": partial(method, x), name: both}
     times = in_turns(calls, rounds, clock=PROCESS)
-    size = edges.heads.nbytes * (WIDTH + 1 + (argument is not None)) + edges.num_heads * WIDTH * 4
-    rate = 4 * WIDTH * ((256 << 20) // (4 * WIDTH)) / times["read"].median
     for name, (kept_mb, error) in checks.items():
         there, both = times[f"{name} there"].median, times[name].median
-        yield [
-            name, 1e3 * there, 1e3 * (both - there), times[name].ratio(times["dgcl"]), size / there / 1e9,
-            size / there / rate, kept_mb, error,
-        ]  # fmt: skip
+        yield [name, 1e3 * there, 1e3 * (both - there), times[name].ratio(times["dgcl"]), kept_mb, error]
 
 
 def sums(run: Run) -> Figure:
@@ -195,12 +183,12 @@ def sums(run: Run) -> Figure:
     torch.set_num_threads(1)
     columns = {
         "graph": "", "weights": "", "method": "", "there ms": ".1f", "back ms": ".1f", "as fast": ".2f",
-        "GB/s": ".1f", "of read rate": ".0%", "kept": "{:.0f} MB", "error": ".0e",
+        "kept": "{:.0f} MB", "error": ".0e",
     }  # fmt: skip
 
     def rows() -> Iterator[list[Any]]:
-        for name in (*run.some(GRAPHS), "random"):
-            edges = drawn(run.quick) if name == "random" else first_part(run.graph(name))
+        for name in run.some(GRAPHS):
+            edges = first_part(run.graph(name))
             for weights in WEIGHTS:
                 yield from ([name, weights, *row] for row in measure(edges, weights, run.rounds))
 

@@ -5,12 +5,10 @@ As published, a system is steps that follow each other, each a relation and the 
 """
 
 import ctypes
-import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,15 +26,14 @@ from dgcl.partition import partition_graph
 from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.simulator.simulate import simulate
-from dgcl.ranks.freed_memory import return_freed_memory
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
-from docs.figures.framework import Figure, Run, both_ways, machine, resident, turns
+from docs.figures.framework import Figure, Run, both_ways, machine, turns
 
 PAGE = "paper.md"
 Step = tuple[Relation, int]
 WIDTH = 128
-GRAPHS, RANKS, WIDTHS = ("coauthor_physics", "amazon_computers", "uk_2007_05_100k"), 4, (128, 128, 40)
+GRAPHS, RANKS, WIDTHS = ("coauthor_physics", "uk_2007_05_100k"), 4, (128, 128, 40)
 SYSTEMS = {
     "peer-to-peer": "halo", "DGCL": "halo", "CAGNET 1D": "windows:4", "CAGNET 1.5D": "grid:2,2,1",
     "CAGNET 2D": "grid:2,1,2", "CAGNET 3D": "grid:1,2,2", "MG-GCN": "in-place", "SuperGCN": "cover",
@@ -136,10 +133,6 @@ class System:
     epoch: Callable[[], list[Tensor]]
     counts: tuple[int, ...] = ()
 
-    def moved(self) -> int:
-        """Bytes that all ranks have sent so far."""
-        return sum(self.comm.control.exchange(int(self.transport.bytes_sent.sum())))
-
 
 def build(name: str, graph: Graph, part: Any) -> System:
     """Connect ranks and make an epoch."""
@@ -192,23 +185,12 @@ def of_one_device(graph: Graph) -> list[np.ndarray]:
 
 
 def alone(name: str, graph: Graph, part: Any, truth: list[np.ndarray]) -> list[Any]:
-    """Rows of chunks, MB that all ranks send in an epoch, MB that they hold in it, and how far gradients are off."""
-    gc.collect()
-    return_freed_memory()
-    before = resident("VmRSS")
+    """Rows of chunks, and how far gradients are off."""
 
     def on_rank() -> list[Any]:
         system = build(name, graph, part)
-        system.epoch()
-        sent = system.moved()
-        if not system.comm.rank:
-            Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins here: set-up is no part of an epoch
-        system.comm.control.barrier()
-        gradients = system.epoch()
-        sent, held = system.moved() - sent, resident("VmHWM") - before
-        pairs = zip(gradients, truth, strict=True)
-        error = max(float(np.abs(a.numpy() - b).max() / np.abs(b).max()) for a, b in pairs)
-        return [system.counts, sent / 1e6, held / 1e6, error]
+        pairs = zip(system.epoch(), truth, strict=True)
+        return [system.counts, max(float(np.abs(a.numpy() - b).max() / np.abs(b).max()) for a, b in pairs)]
 
     return dgcl.launch(on_rank, RANKS)[0]
 
@@ -234,8 +216,7 @@ def systems(run: Run) -> Figure:
     """What each sends for one aggregation as published and as built, and what an epoch takes."""
     columns = {
         "graph": "", "system": "", "published: rows": ".2f", "us": ".0f", "built as": "", "built: rows": ".2f",
-        "us ": ".0f", "from hosts": "", "MB an epoch": ".1f", "epoch / DGCL's": ".2f", "peak MB": ".0f",
-        "error": ".0e",
+        "us ": ".0f", "from hosts": "", "epoch / DGCL's": ".2f", "error": ".0e",
     }  # fmt: skip
     topology = without_latencies(resolve_topology("dgx1", RANKS))
     ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: tensors go back to the system
@@ -258,7 +239,7 @@ def systems(run: Run) -> Figure:
         }  # fmt: skip
         ratios = dgcl.launch(epochs, RANKS, graph, part, run.rounds)[0]
         for system, spec in SYSTEMS.items():
-            counts, megabytes, held, error = alone(system, graph, part, truth)
+            counts, error = alone(system, graph, part, truth)
             first, method = published.get(system, ([], ""))
             ours = [] if counts else by_owner(halo[0][0]) if "windows" in spec else steps(spec)
             sent, hosts = [rows(first), rows(ours)], ""
@@ -268,7 +249,7 @@ def systems(run: Run) -> Figure:
             yield [
                 name, system, sent[0] / n or None, 1e6 * played(first, topology, method) or None, spec, sent[1] / n,
                 1e6 * played(ours, topology, "direct" if system == "peer-to-peer" else "auto") or None, hosts,
-                megabytes, ratios[system], held, error,
+                ratios[system], error,
             ]  # fmt: skip
 
     return Figure(columns, (row for name in run.some(GRAPHS) for row in of_graph(name)), machine())

@@ -1,4 +1,4 @@
-"""Every verb and option of the command stands in its manual, and what pages call is understood."""
+"""The manual has each verb with its usage and options, and what pages call is understood."""
 
 import argparse
 import re
@@ -30,12 +30,9 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 @pytest.mark.parametrize("command", [pytest.param(c, id=c.prog) for c in commands(_parser())])
 def test_manual_has_it(command: argparse.ArgumentParser):
     headings = MANUAL.read_text().split("\n## ")
-    page = [
-        text
-        for text in headings
-        if text.startswith(f"{command.prog} ") or text.startswith(f"{command.prog}\n")
-    ]
+    page = [text for text in headings if text.startswith((f"{command.prog} ", f"{command.prog}\n"))]
     assert len(page) == 1, f"no single heading for {command.prog}"
+    assert " ".join(command.format_usage().split()) in " ".join(page[0].split())
     options = {name for action in command._actions for name in action.option_strings} - EVERYWHERE
     assert not {name for name in options if name not in page[0]}
 

@@ -1,5 +1,5 @@
 """``python -m tests.dgcl.faults [--faults 500] [--ranks 3] [--seed 0] [--only KIND]``: faults inside the protocol,
-counted. ``--moments 500 --loads 1 15 --write docs/fault_trials.md``: faults at random moments instead."""
+counted. ``--moments 500 --loads 1 15 --write trials.md``: faults at random moments instead."""
 
 import argparse
 import os
