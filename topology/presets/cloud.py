@@ -18,7 +18,7 @@ def aws_p4d(num_machines: int = 1) -> Topology:
     topology/p4d-24xl-topo.xml); 400 Gb/s of EFA over four cards (AWS, "EC2 P4 instances"); ports as
     ``dgx_a100``.
     """
-    node = nvswitch_node("aws_p4d", 8, "NV12", A100_PORT, per_socket=4)
+    node = nvswitch_node("aws_p4d", 8, "NV12", A100_PORT, 4)
     if num_machines == 1:
         return node
     tree = [wire(f"gpu{g}", f"plx{g // 2}", "PCIe", pcie_rate(8.0)) for g in range(8)]
@@ -35,8 +35,7 @@ def aws_p5(num_machines: int = 1) -> Topology:
     over 32 cards (AWS, "Maximize network bandwidth on EC2 instances with multiple network cards"); ports as
     ``hgx_h100``.
     """
-    node = nvswitch_node("aws_p5", 8, "NV18", H100_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 50.0, "EFA")
+    return nic_per_gpu(nvswitch_node("aws_p5", 8, "NV18", H100_PORT, 4), num_machines, 50.0, "EFA")
 
 
 def aws_p5en(num_machines: int = 1) -> Topology:
@@ -45,8 +44,7 @@ def aws_p5en(num_machines: int = 1) -> Topology:
     Sources: 3200 Gb/s over 16 cards (AWS, "Maximize network bandwidth on EC2 instances with multiple network
     cards"); ports as ``hgx_h200``. That the cards hang beside their GPUs as in ``aws_p5`` is assumed.
     """
-    node = nvswitch_node("aws_p5en", 8, "NV18", H100_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 50.0, "EFA")
+    return nic_per_gpu(nvswitch_node("aws_p5en", 8, "NV18", H100_PORT, 4), num_machines, 50.0, "EFA")
 
 
 def aws_g6(num_machines: int = 1) -> Topology:
@@ -67,7 +65,7 @@ def azure_ndv4(num_machines: int = 1) -> Topology:
     file (Azure/azhpc-images, topology/ndv4-topo.xml: four NUMA nodes, two GPUs and two NICs on each); ports
     as ``dgx_a100``.
     """
-    node = nvswitch_node("azure_ndv4", 8, "NV12", A100_PORT, per_socket=2)
+    node = nvswitch_node("azure_ndv4", 8, "NV12", A100_PORT, 2)
     # The file has GPUs 2, 3 on node 0, then 0, 1; 6, 7; 4, 5.
     sockets = (1, 1, 0, 0, 3, 3, 2, 2)
     devices = tuple(replace(d, socket=s) for d, s in zip(node.devices, sockets, strict=True))
@@ -80,8 +78,7 @@ def azure_ndv5(num_machines: int = 1) -> Topology:
     Sources: Microsoft, "ND H100 v5-series" (a dedicated 400 Gb/s connection per GPU); the provider's NCCL
     file (Azure/azhpc-images, topology/ndv5-topo.xml: two NUMA nodes); ports as ``hgx_h100``.
     """
-    node = nvswitch_node("azure_ndv5", 8, "NV18", H100_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 50.0)
+    return nic_per_gpu(nvswitch_node("azure_ndv5", 8, "NV18", H100_PORT, 4), num_machines, 50.0)
 
 
 def azure_nd_mi300x(num_machines: int = 1) -> Topology:

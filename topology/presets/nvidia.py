@@ -79,7 +79,7 @@ def dgx2(num_machines: int = 1) -> Topology:
     p2pBandwidthLatencyTest gets out of the six NVLinks of a V100 (Dell, "Deep learning on V100",
     configuration K: 47.88 + 47.9 + 47.93). Two GPUs share a PCIe 3.0 switch with a NIC of 12.5 GB/s.
     """
-    node = nvswitch_node("dgx2", 16, "NV6", 143.7, per_socket=8)
+    node = nvswitch_node("dgx2", 16, "NV6", 143.7, 8)
     if num_machines == 1:
         return node  # alone, it needs neither switches nor NICs
     tree = [wire(gpu.name, f"plx{rank // 2}", "PCIe", PCIE) for rank, gpu in enumerate(node.devices)]
@@ -96,8 +96,7 @@ def dgx_a100(num_machines: int = 1) -> Topology:
     network/README.md). PCIe is left out: no route between these GPUs would use it. Several machines have
     one HDR InfiniBand NIC of 25 GB/s for each GPU (NVIDIA DGX A100 datasheet: 8x 200 Gb/s).
     """
-    node = nvswitch_node("dgx_a100", 8, "NV12", A100_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 25.0)
+    return nic_per_gpu(nvswitch_node("dgx_a100", 8, "NV12", A100_PORT, 4), num_machines, 25.0)
 
 
 def hgx_h100(num_machines: int = 1) -> Topology:
@@ -108,8 +107,7 @@ def hgx_h100(num_machines: int = 1) -> Topology:
     measures (stas00/ml-engineering, network/README.md). Several machines have an NDR NIC of 50 GB/s for each
     GPU (NVIDIA DGX H100 datasheet: 8x 400 Gb/s).
     """
-    node = nvswitch_node("hgx_h100", 8, "NV18", H100_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 50.0)
+    return nic_per_gpu(nvswitch_node("hgx_h100", 8, "NV18", H100_PORT, 4), num_machines, 50.0)
 
 
 def hgx_h200(num_machines: int = 1) -> Topology:
@@ -127,8 +125,7 @@ def hgx_b200(num_machines: int = 1) -> Topology:
     p2pBandwidthLatencyTest measures on the same links of GB200 (stas00/ml-engineering, network/README.md).
     Several machines have a NIC of 50 GB/s for each GPU (NVIDIA DGX B200 datasheet: 8x 400 Gb/s).
     """
-    node = nvswitch_node("hgx_b200", 8, "NV18", GB200_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 50.0)
+    return nic_per_gpu(nvswitch_node("hgx_b200", 8, "NV18", GB200_PORT, 4), num_machines, 50.0)
 
 
 def hgx_b300(num_machines: int = 1) -> Topology:
@@ -137,8 +134,7 @@ def hgx_b300(num_machines: int = 1) -> Topology:
     Modelled as ``hgx_b200``, with its measured port (NVIDIA DGX B300 datasheet: 14.4 TB/s for eight GPUs, as
     B200). Several machines have a ConnectX-8 of 100 GB/s for each GPU (DGX B300 User Guide: 8x 800 Gb/s).
     """
-    node = nvswitch_node("hgx_b300", 8, "NV18", GB200_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 100.0)
+    return nic_per_gpu(nvswitch_node("hgx_b300", 8, "NV18", GB200_PORT, 4), num_machines, 100.0)
 
 
 def gh200(num_machines: int = 1) -> Topology:
@@ -158,8 +154,7 @@ def gh200_quad(num_machines: int = 1) -> Topology:
     Heterogeneous Systems", 2024, arXiv:2408.11556); 125.4 are six of the links of which eighteen measure
     376 GB/s on HGX H100. Each superchip has a processor, and a NIC of 25 GB/s (the same: Slingshot, 200 Gb/s).
     """
-    node = bridged("gh200_quad", 4, "NV6", H100_SIX)
-    node = replace(node, devices=gpus(4, 1))
+    node = replace(bridged("gh200_quad", 4, "NV6", H100_SIX), devices=gpus(4, 1))
     return nic_per_gpu(node, num_machines, 25.0, "Slingshot")
 
 
@@ -170,8 +165,7 @@ def gb200_nvl4(num_machines: int = 1) -> Topology:
     GPU, so 300 GB/s each way for a pair). 249 are six of the links of which eighteen measure 747 GB/s on a tray
     of NVL72, ``gb200_tray``. A NIC of 50 GB/s for each GPU is assumed.
     """
-    node = bridged("gb200_nvl4", 4, "NV6", GB200_SIX)
-    node = replace(node, devices=gpus(4, 2))
+    node = replace(bridged("gb200_nvl4", 4, "NV6", GB200_SIX), devices=gpus(4, 2))
     return nic_per_gpu(node, num_machines, 50.0)
 
 
@@ -182,8 +176,7 @@ def gb200_tray(num_machines: int = 1) -> Topology:
     network/README.md). Several trays are of different racks, joined by 50 GB/s of InfiniBand for each GPU
     (Azure ND GB200 v6: 4x 400 Gb/s); those of one rack share its NVSwitches, which is ``gb200_nvl72``.
     """
-    node = nvswitch_node("gb200_tray", 4, "NV18", GB200_PORT, per_socket=2)
-    return nic_per_gpu(node, num_machines, 50.0)
+    return nic_per_gpu(nvswitch_node("gb200_tray", 4, "NV18", GB200_PORT, 2), num_machines, 50.0)
 
 
 def gb200_nvl72(num_machines: int = 1) -> Topology:
