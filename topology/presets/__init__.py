@@ -55,7 +55,7 @@ rtx3090_pair     NCCL's figure         3090
 a100_pair        measured on its like  A100
 h100_nvl_pair    by the link           H100
 """
-_ROWS = [re.split("  +", line) + [""] for line in _MACHINES.strip().splitlines()]
+_ROWS = [[*re.split("  +", line), ""] for line in _MACHINES.strip().splitlines()]
 _MAKERS: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     vars(nvidia) | vars(cloud) | vars(other) | vars(pcie)
 )
