@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, list_of, number, option, refuse
 from dgcl.cli.errors import CliError
-from dgcl.cli.files import Results, check_outputs, write_all
+from dgcl.cli.files import Results, check_outputs
 from dgcl.cli.groups import OF_GRAPHS, add_parts, add_planning, add_source
-from dgcl.cli.output import print_json, print_written, say, step
-from dgcl.cli.plans import plan_facts, print_plan
+from dgcl.cli.output import print_json, say, step
+from dgcl.cli.plans import add_views, finish, plan_facts
 from dgcl.cli.problem import graph_in_parts, load_relation, strategy_of
 from dgcl.cli.topologies import TOPOLOGY_HELP, add_changes, machines
 from dgcl.cli.warmup import compile_beside
@@ -45,9 +44,7 @@ def add_parser(verbs: Any, name: str) -> None:
     option(parser, "--compare M,M", "other methods to hold it against, such as direct,spst", default="")
     option(parser, "--time-limit S", "stop planning after S seconds", number(0, open_end=True))
     option(parser, "--gap G", "stop once this near the bound (0.01: 1%%)", number(0))
-    option(parser, "--explain CLASS", "show how a class travels: its number, or OWNER>D,D,...")
-    option(parser, "--plot FILE", "draw load and stages (png, svg or pdf)")
-    option(parser, "--html FILE", "write a page that shows the plan, for a browser")
+    add_views(parser)
     option(parser, "--out plan.npz", "write the plan")
     option(parser, "--fold-out F.npz", "write the plan of the partial sums (tail, cover, grid)")
     option(parser, "--relation-out R.npz", "write the relation")
@@ -58,9 +55,6 @@ def plan(args: argparse.Namespace) -> int:
     """Plan, write what was asked for, and print the outcome."""
     from dgcl.planner import PlanOptions
     from dgcl.planner.methods import get_planner
-    from dgcl.planner.reading.explain import explain, find_class
-    from dgcl.planner.reading.page import plan_page, write_page
-    from dgcl.planner.reading.plot import plot_plan
     from dgcl.planner.reading.sensitivity import sensitivity
     from dgcl.planner.reading.several import side_by_side
 
@@ -98,28 +92,19 @@ def plan(args: argparse.Namespace) -> int:
         with step("planning for connections twice and half as fast"):
             tables.append(sensitivity(rows, options))
         facts["sensitivity"] = tables[0].json()
-    if args.explain is not None:
-        facts["explain"] = explain(rows, find_class(rows.relation, args.explain))
     if arrangement is not None and arrangement.why:
         facts["choice"] = arrangement.why
     if sums is not None:
         facts["partial"] = plan_facts(sums, _others(sums, compared, options))
     elif args.fold_out is not None:
         raise CliError(f"--fold-out: there are no partial sums with --strategy {args.strategy}")
-    results: Results = [
+    files: Results = [
         ("plan", args.out, rows.save),
         ("plan of the partial sums", args.fold_out, rows.save if sums is None else sums.save),
         ("relation", args.relation_out, rows.relation.save),
-        ("picture", args.plot, partial(plot_plan, rows, graph=_name(args))),
-        ("page", args.html, lambda path: write_page(path, plan_page(rows, facts["report"], _name(args)))),
     ]
-    write_all(results)
-    if args.json:
-        print_json(facts)
-        return 0
-    print_plan(facts, *tables)
-    print_written(*results, space=True)
-    return 0
+    name = os.path.basename(args.graph or args.relation or f"synthetic {args.synthetic} x {args.scale:g}")
+    return finish(args, rows, facts, name, tables, files)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -137,24 +122,17 @@ def _check(args: argparse.Namespace) -> None:
     check_outputs(args, "out fold-out relation-out plot html", inputs)
 
 
-def _name(args: argparse.Namespace) -> str:
-    """What is planned, for titles: a file's name without its folder, or the name of a synthetic relation."""
-    return os.path.basename(args.graph or args.relation or f"synthetic {args.synthetic} x {args.scale:g}")
-
-
 def _planned(
     args: argparse.Namespace, topology: Topology, options: PlanOptions, relation: Any
 ) -> tuple[Plan, Arrangement | None]:
     """The plan of the rows, and the arrangement that it is of, where there is a graph."""
     from dgcl.planner.methods import make_plan
-    from dgcl.planner.reading.explain import find_class, parse_class
+    from dgcl.planner.reading.explain import find_class
     from dgcl.planner.synthetic import synthetic_relation
     from dgcl.program.strategy import Problem
 
     problem = None
     strategy = strategy_of(args, topology.num_devices)
-    if args.explain is not None:
-        parse_class(args.explain, topology.num_devices)
     if args.synthetic is not None:
         with step(f"drawing {args.synthetic}"):
             relation = synthetic_relation(

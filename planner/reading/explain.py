@@ -15,10 +15,16 @@ def find_class(relation: Relation, text: str) -> int:
     Raises:
         ValueError: No such class; says which there are.
     """
-    named = parse_class(text, relation.world_size)
-    if isinstance(named, int):
-        return _existing(relation, named)
-    source, dests = named
+    text = text.strip()
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return _existing(relation, int(text))
+    match = re.fullmatch(r"([0-9]{1,18})\s*>\s*([0-9]{1,18}(?:\s*,\s*[0-9]{1,18})*)", text)
+    if match is None:
+        raise ValueError(f"a class is given by its number or as OWNER>DEST,DEST,... (got {text!r})")
+    source, dests = int(match[1]), sorted({int(d) for d in match[2].split(",")})
+    for rank in (source, *dests):
+        if rank >= relation.world_size:
+            raise ValueError(f"class {text}: there is no rank {rank} among {relation.world_size}")
     mine = np.flatnonzero(relation.source == source)
     for c in mine.tolist():
         if relation.dest_ranks(c) == dests:
@@ -27,25 +33,6 @@ def find_class(relation: Relation, text: str) -> int:
         f"no class of rank {source} goes to exactly {', '.join(map(str, dests))}"
         f" (rank {source} owns {mine.size} classes)"
     )
-
-
-def parse_class(text: str, world_size: int) -> int | tuple[int, list[int]]:
-    """Return the number of a class, or its owner and destinations; no relation is consulted.
-
-    Raises:
-        ValueError: ``text`` is neither, or names a rank that does not exist.
-    """
-    text = text.strip()
-    if re.fullmatch(r"[0-9]{1,18}", text):
-        return int(text)
-    match = re.fullmatch(r"([0-9]{1,18})\s*>\s*([0-9]{1,18}(?:\s*,\s*[0-9]{1,18})*)", text)
-    if match is None:
-        raise ValueError(f"a class is given by its number or as OWNER>DEST,DEST,... (got {text!r})")
-    source, dests = int(match[1]), sorted({int(d) for d in match[2].split(",")})
-    for rank in (source, *dests):
-        if rank >= world_size:
-            raise ValueError(f"class {text}: there is no rank {rank} among {world_size}")
-    return source, dests
 
 
 def _existing(relation: Relation, c: int) -> int:
