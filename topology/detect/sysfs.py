@@ -125,14 +125,10 @@ class Sysfs:
         for device in self._list("sys/class/net", r".+"):
             address = self._pci_of(f"sys/class/net/{device.name}")
             if address is not None and address not in ports:
-                net = self._ethernet_port(device.name)
+                net = self.interface(device.name)
                 if net is not None:
                     ports[address] = [net]
         return {address: tuple(nets) for address, nets in ports.items()}
-
-    def interface(self, name: str) -> Net | None:
-        """A network interface by its name, virtual or not; None where there is none of this name that is up."""
-        return self._ethernet_port(name)
 
     def _infiniband_port(self, device: str, port: str) -> Net | None:
         folder = f"sys/class/infiniband/{device}/ports/{port}"
@@ -143,7 +139,8 @@ class Sysfs:
         name = device if port == "1" else f"{device}:{port}"
         return Net(name, float(rate[1]) / 8 if rate else None, "Eth" if ethernet else "IB")
 
-    def _ethernet_port(self, device: str) -> Net | None:
+    def interface(self, device: str) -> Net | None:
+        """A network interface by its name, virtual or not; None where there is none of this name that is up."""
         if self.read(f"sys/class/net/{device}/operstate") != "up":
             return None
         text = self.read(f"sys/class/net/{device}/speed") or ""
