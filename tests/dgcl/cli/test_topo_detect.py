@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dgcl.topology import Topology
+from dgcl.topology import Topology, load_topology
 from dgcl.topology import detect as detect_package
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.detect import NvmlUnavailable
