@@ -26,12 +26,7 @@ def load_topology(path: str | os.PathLike[str]) -> Topology:
     """
     path = check_path(path, "path")
     try:
-        data = read_file(path, _LARGEST)
-        if data is None:
-            raise ValueError(f"{path}: is larger than {_LARGEST >> 20} MB, too large for a topology")
-        text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise type(error)(f"cannot read topology file {path!r}: {error.strerror or error}") from None
+        text = read_file(path, _LARGEST, "topology file ", "a topology").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: is not UTF-8 text (byte {error.start})") from None
     try:

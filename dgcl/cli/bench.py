@@ -183,10 +183,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def _topology(args: argparse.Namespace, num_ranks: int) -> Topology:
     """What is planned for, where all ranks are on this host."""
-    if args.device == "cuda":
+    if args.topology is not None or args.device == "cuda":
         return resolve(args.topology or f"uniform:{num_ranks}", num_ranks)
-    if args.topology is not None:
-        return resolve(args.topology, num_ranks)
     with step("measuring how fast this host copies"):
         return resolve("host", num_ranks)
 

@@ -47,6 +47,7 @@ def explain(plan: Plan, c: int) -> dict[str, Any]:
     relation, trees = plan.relation, plan.trees
     _existing(relation, c)
     names = [device.name for device in plan.topology.devices]
+    edges = trees.edge_src, trees.edge_dst, trees.edge_stage
     mine = np.flatnonzero(trees.tree_class == c)
     mine = mine[np.argsort(-trees.tree_count[mine], kind="stable")]
     dests = relation.dest_ranks(c)
@@ -61,13 +62,15 @@ def explain(plan: Plan, c: int) -> dict[str, Any]:
                 "vertices": int(trees.tree_count[t]),
                 "edges": [
                     {
-                        "src": int(trees.edge_src[e]),
-                        "dst": int(trees.edge_dst[e]),
-                        "stage": int(trees.edge_stage[e]),
-                        "relay": int(trees.edge_dst[e]) not in dests,
-                        "route": _route(plan, int(trees.edge_src[e]), int(trees.edge_dst[e])),
+                        "src": src,
+                        "dst": dst,
+                        "stage": stage,
+                        "relay": dst not in dests,
+                        "route": _route(plan, src, dst),
                     }
-                    for e in range(int(trees.edge_ptr[t]), int(trees.edge_ptr[t + 1]))
+                    for src, dst, stage in zip(
+                        *(each[slice(*trees.edge_ptr[t : t + 2])].tolist() for each in edges), strict=True
+                    )
                 ],
             }
             for t in mine.tolist()

@@ -16,7 +16,7 @@ from dgcl.topology.detect.nvml import (
     PEER_WRITE,
     REMOTE_CPU,
     REMOTE_GPU,
-    GpuSource,
+    Nvml,
     NvmlGpu,
 )
 from dgcl.topology.detect.sysfs import Sysfs
@@ -25,7 +25,7 @@ from dgcl.topology.machine import CPU, GPU, NVSWITCH, Cpu, Gpu, GpuLink, Machine
 from dgcl.topology.rates import PCIE_SPEEDS, pcie_rate
 
 
-def gpu_machine(source: GpuSource, sysfs: Sysfs, gpus: Sequence[NvmlGpu]) -> Machine:
+def gpu_machine(source: Nvml, sysfs: Sysfs, gpus: Sequence[NvmlGpu]) -> Machine:
     """Describe the machine around some GPUs.
 
     Args:
@@ -150,7 +150,7 @@ def _fabrics(
 
 
 def _note_peers(
-    source: GpuSource, gpus: Sequence[NvmlGpu], links: dict[int, tuple[GpuLink, ...]], notes: list[str]
+    source: Nvml, gpus: Sequence[NvmlGpu], links: dict[int, tuple[GpuLink, ...]], notes: list[str]
 ) -> None:
     """Note how many pairs have no peer access over PCIe, and are staged in host memory."""
     denied = Counter[int]()

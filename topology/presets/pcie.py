@@ -156,10 +156,7 @@ def without_peer_access(
         num_machines: How many such machines, each with a card of 12.5 GB/s at its first socket.
         network: What its wire is.
     """
-    per_socket = count if bus is None else count // 2
-    ports = [wire(f"gpu{g}", f"cpu{g // per_socket}", "PCIe", pcie) for g in range(count)]
-    buses = [] if bus is None else [wire("cpu0", "cpu1", "IF", bus)]
-    node = Topology(name, gpus(count, per_socket), (*ports, *buses))
+    node = _root_ports(name, count, pcie, bus)
     joined = cluster(node, num_machines, nics=[Nic("cpu0", CARD, kind=network)])
     return stage_in_host_memory(joined, memory)
 
@@ -171,10 +168,11 @@ def _box(name: str, count: int, bus: Connection | None, num_machines: int) -> To
     return cluster(node, num_machines, nics=[Nic("plx0", IB, PCIE)])
 
 
-def _root_ports(name: str, count: int) -> Topology:
-    half = count // 2
-    ports = [wire(f"gpu{g}", f"cpu{g // half}", "PCIe", PCIE4) for g in range(count)]
-    return Topology(name, gpus(count, half), (*ports, wire("cpu0", "cpu1", "IF", PCIE4)))
+def _root_ports(name: str, count: int, pcie: float = PCIE4, bus: float | None = PCIE4) -> Topology:
+    per_socket = count if bus is None else count // 2
+    ports = [wire(f"gpu{g}", f"cpu{g // per_socket}", "PCIe", pcie) for g in range(count)]
+    buses = [] if bus is None else [wire("cpu0", "cpu1", "IF", bus)]
+    return Topology(name, gpus(count, per_socket), (*ports, *buses))
 
 
 def _with_bridges(name: str, count: int) -> Topology:
