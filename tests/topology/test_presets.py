@@ -3,16 +3,13 @@
 import json
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from dgcl.topology import Topology, preset
 from dgcl.topology.importers import import_topology
 from dgcl.topology.presets import NODES, uniform
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "topologies"
-needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not here")
+from tests.topology.importers.cases import SHARED, needs_data, routes
 
 GPU_MACHINES = [*NODES, *(f"{name}x2" for name in NODES if name != "gb200_nvl72")]
 
@@ -37,41 +34,26 @@ def bottleneck(topology: Topology, src: int, dst: int) -> float:
 
 
 @pytest.mark.parametrize("name", GPU_MACHINES)
-def test_every_pair_has_a_link(name: str):
+def test_every_pair_has_a_link_and_every_connection_is_used(name: str):
     topology = preset(name)
     assert len(topology.links) == topology.num_devices * (topology.num_devices - 1)
     assert topology.name == name
-
-
-@pytest.mark.parametrize("name", GPU_MACHINES)
-def test_every_connection_is_used(name: str):
-    used = {step for link in preset(name).links for step in link.route}
-    assert used == {wire.name for wire in preset(name).connections}
+    used = {step for link in topology.links for step in link.route}
+    assert used == {wire.name for wire in topology.connections}
 
 
 @needs_data
 def test_dgx1_wiring_is_that_of_the_nccl_topology():
-    root = ElementTree.parse(SHARED / "constructed" / "dgx1v_8xV100.xml").getroot()
-    rank, socket, switch = {}, {}, {}
-    for number, cpu in enumerate(root.iter("cpu")):
-        for plx in cpu.findall("pci"):
-            for pci in plx.findall("pci"):
-                if (gpu := pci.find("gpu")) is not None:
-                    rank[pci.attrib["busid"]] = int(gpu.attrib["rank"])
-                    socket[rank[pci.attrib["busid"]]] = number
-                    switch[rank[pci.attrib["busid"]]] = plx.attrib["busid"]
-    wanted = {}
-    for pci in root.iter("pci"):
-        for nvlink in pci.findall("gpu/nvlink"):
-            pair = rank[pci.attrib["busid"]], rank[nvlink.attrib["target"]]
-            wanted[pair] = int(nvlink.attrib["count"])
-    topology = preset("dgx1")
-    assert gpu_links(topology) == wanted
-    assert {index: device.socket for index, device in enumerate(topology.devices)} == socket
-    behind = {wire.a: wire.b for wire in topology.connections if wire.b.startswith("plx")}
-    ours = [behind[device.name] for device in topology.devices]
-    assert [[a == b for b in ours] for a in ours] == [
-        [switch[a] == switch[b] for b in range(8)] for a in range(8)
+    theirs, ours = import_topology(SHARED / "constructed" / "dgx1v_8xV100.xml").topology, preset("dgx1")
+    assert gpu_links(ours) == gpu_links(theirs)
+    assert [device.socket for device in ours.devices] == [device.socket for device in theirs.devices]
+    wires = [
+        {(c.a, c.b) for c in each.connections if c.a.startswith("gpu") and c.kind == "PCIe"}
+        for each in (ours, theirs)
+    ]
+    behind = [[dict(each)[f"gpu{g}"] for g in range(8)] for each in wires]
+    assert [behind[0].index(switch) for switch in behind[0]] == [
+        behind[1].index(switch) for switch in behind[1]
     ]
 
 
@@ -125,11 +107,9 @@ def test_summit_routes():
     """50 GB/s anywhere in a node: NVLink within a socket; by way of both CPUs and the X-bus across."""
     node = preset("summit")
     assert {bottleneck(node, s, d) for s in range(6) for d in range(6) if s != d} == {50.0}
-    routes = {(link.src, link.dst): link.route for link in node.links}
-    assert routes["gpu0", "gpu2"] == ("gpu0-gpu2",)
-    assert routes["gpu1", "gpu5"] == ("gpu1-cpu0", "cpu0-cpu1", "gpu5-cpu1")
-    pair = {(link.src, link.dst): link.route for link in preset("summitx2").links}
-    assert pair["m0.gpu0", "m1.gpu5"] == (
+    assert routes(node)["gpu0", "gpu2"] == ("gpu0-gpu2",)
+    assert routes(node)["gpu1", "gpu5"] == ("gpu1-cpu0", "cpu0-cpu1", "gpu5-cpu1")
+    assert routes(preset("summitx2"))["m0.gpu0", "m1.gpu5"] == (
         "m0.gpu0-m0.cpu0",
         "m0.nic0-m0.cpu0",
         "m0.nic0-ib",
@@ -187,10 +167,10 @@ def test_mi250x_dies():
 @pytest.mark.parametrize("name", ["mi250xx2", "frontierx2"])
 def test_frontier_dies_share_the_nic_of_their_package(name: str):
     topology = preset(name)
-    routes = {(link.src, link.dst): link.route for link in topology.links}
+    found = routes(topology)
     for die in range(8):
         package, nic = f"m0.package{die // 2}", f"m0.nic{die // 2}"
-        route = routes[f"m0.gpu{die}", "m1.gpu5"]
+        route = found[f"m0.gpu{die}", "m1.gpu5"]
         assert route[:2] == (f"m0.gpu{die}-{package}", f"{nic}-{package}")
         assert route[3:] == ("m1.nic2-slingshot", "m1.nic2-m1.package2", "m1.gpu5-m1.package2")
     assert bottleneck(topology, 0, 8) == 25.0
@@ -224,10 +204,10 @@ def test_mi300x_is_wired_as_rccl_describes_it():
 
 def test_dgx1_as_shipped_has_a_card_at_each_switch():
     topology = preset("dgx1_edrx2")
-    routes = {(link.src, link.dst): link.route for link in topology.links}
+    found = routes(topology)
     for a, b in ((0, 7), (3, 2), (6, 5)):
-        assert f"m0.nic{a // 2}-ib" in routes[f"m0.gpu{a}", f"m1.gpu{b}"]
-        assert f"m1.nic{b // 2}-ib" in routes[f"m0.gpu{a}", f"m1.gpu{b}"]
+        assert f"m0.nic{a // 2}-ib" in found[f"m0.gpu{a}", f"m1.gpu{b}"]
+        assert f"m1.nic{b // 2}-ib" in found[f"m0.gpu{a}", f"m1.gpu{b}"]
     assert bottleneck(topology, 0, 8) == 11.13  # of the card's PCIe
     assert preset("dgx1_edr").connections == preset("dgx1").connections
 
