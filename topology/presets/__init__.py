@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial, update_wrapper
 from types import MappingProxyType
 
-from dgcl.topology.model import Topology, with_model
+from dgcl.topology.model import Topology
 from dgcl.topology.presets import cloud, nvidia, other, pcie
 from dgcl.topology.presets.other import uniform
+from dgcl.topology.presets.wires import Box
 
 # A machine's name, how sure the rates inside it are, its GPUs, and other names of it, in columns.
 # Any card may be in machines whose GPUs are "-".
@@ -56,19 +57,19 @@ a100_pair        measured on its like  A100
 h100_nvl_pair    by the link           H100
 """
 _ROWS = [[*re.split("  +", line), ""] for line in _MACHINES.strip().splitlines()]
-_MAKERS: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
+_BOXES: Mapping[str, Callable[[], Box]] = MappingProxyType(
     vars(nvidia) | vars(cloud) | vars(other) | vars(pcie)
 )
 
 
-def _machine(node: Callable[[int], Topology], model: str, num_machines: int = 1) -> Topology:
-    return with_model(node(num_machines), model.replace("-", ""))
+def _machine(name: str, model: str, num_machines: int = 1) -> Topology:
+    return _BOXES[name]().joined(name, model, num_machines)
 
 
 #: Every machine by its name; called with a number of machines, they are joined by their network: ``dgx1x2``.
 NODES: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
     {
-        name: update_wrapper(partial(_machine, _MAKERS[name], model), _MAKERS[name])
+        name: update_wrapper(partial(_machine, name, model.replace("-", "")), _BOXES[name])
         for name, _, model, *_ in _ROWS
     }
 )
