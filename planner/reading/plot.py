@@ -16,6 +16,7 @@ from dgcl.planner.cost import stage_use
 from dgcl.planner.plan import Plan
 from dgcl.planner.reading.render import seconds
 from dgcl.planner.reading.report import way
+from dgcl.topology.table import plural
 
 LANES = 16  # connection-directions in the timeline
 
@@ -52,10 +53,10 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str], *, graph: str | None = N
 def headline(plan: Plan, graph: str | None) -> tuple[str, str]:
     """What was planned for, and the outcome, in the units of the report."""
     what = f"{graph} on {plan.topology.name}" if graph else plan.topology.name
-    stages = f"{plan.num_stages} stage{'s' if plan.num_stages != 1 else ''}"
     return (
         f"{what}: {plan.method} plan for {plan.world_size} ranks, rows of {plan.row_bytes} bytes",
-        f"{seconds(plan.predicted_seconds)} in {stages}; no plan takes less than {seconds(plan.lower_bound_seconds)}",
+        f"{seconds(plan.predicted_seconds)} in {plural(plan.num_stages, 'stage')}; no plan takes less than"
+        f" {seconds(plan.lower_bound_seconds)}",
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dgcl.topology.machine import Net, bus_id
 from dgcl.topology.rates import PCIE_SPEEDS, PCIE_WIDTHS, UNKNOWN_BUS, CpuBus, cpu_bus, pcie_rate
+from dgcl.topology.table import plural
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ class HostFacts:
     bus: CpuBus = UNKNOWN_BUS
 
     def __str__(self) -> str:
-        parts = [_count(self.sockets, "socket"), _count(self.cpus, "processor")]
+        parts = [plural(self.sockets, "socket"), plural(self.cpus, "processor")]
         if len(self.numa_nodes) != self.sockets:
-            parts.append(_count(len(self.numa_nodes), "NUMA node"))
+            parts.append(plural(len(self.numa_nodes), "NUMA node"))
         if self.memory_bytes:
             parts.append(f"{self.memory_bytes / 1e9:.0f} GB of memory")
         return ", ".join(parts) + (f" ({self.model})" if self.model else "")
@@ -169,7 +170,3 @@ class Sysfs:
 def _field(text: str, name: str) -> str:
     match = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text, re.MULTILINE)
     return match[1].strip() if match else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

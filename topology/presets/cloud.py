@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dgcl.topology.combine import Nic
-from dgcl.topology.presets.nvidia import A100_PORT, H100_PORT
+from dgcl.topology.presets.nvidia import A100_PORT, H100_PORT, hgx_h100
 from dgcl.topology.presets.other import mi300x
 from dgcl.topology.presets.pcie import without_peer_access
 from dgcl.topology.presets.wires import Box, nic_per_gpu, nvswitch_node, wire
@@ -17,7 +17,7 @@ def aws_p4d() -> Box:
     topology/p4d-24xl-topo.xml); 400 Gb/s of EFA over four cards (AWS, "EC2 P4 instances"); ports as
     ``dgx_a100``.
     """
-    node = nvswitch_node(8, "NV12", A100_PORT, 4)
+    node = nvswitch_node("NV12", A100_PORT)
     tree = [wire(f"gpu{g}", f"plx{g // 2}", "PCIe", pcie_rate(8.0)) for g in range(8)]
     nics = [Nic(f"plx{p}", 12.5, pcie_rate(8.0), "EFA") for p in range(4)]
     return Box(node, nics, tree)
@@ -31,7 +31,7 @@ def aws_p5() -> Box:
     over 32 cards (AWS, "Maximize network bandwidth on EC2 instances with multiple network cards"); ports as
     ``hgx_h100``.
     """
-    return nic_per_gpu(nvswitch_node(8, "NV18", H100_PORT, 4), 50.0, "EFA")
+    return nic_per_gpu(nvswitch_node("NV18", H100_PORT), 50.0, "EFA")
 
 
 def aws_p5en() -> Box:
@@ -40,7 +40,7 @@ def aws_p5en() -> Box:
     Sources: 3200 Gb/s over 16 cards (AWS, "Maximize network bandwidth on EC2 instances with multiple network
     cards"); ports as ``hgx_h200``. That the cards hang beside their GPUs as in ``aws_p5`` is assumed.
     """
-    return nic_per_gpu(nvswitch_node(8, "NV18", H100_PORT, 4), 50.0, "EFA")
+    return aws_p5()
 
 
 def aws_g6() -> Box:
@@ -61,7 +61,7 @@ def azure_ndv4() -> Box:
     file (Azure/azhpc-images, topology/ndv4-topo.xml: four NUMA nodes, two GPUs and two NICs on each); ports
     as ``dgx_a100``.
     """
-    node = nvswitch_node(8, "NV12", A100_PORT, 2)
+    node = nvswitch_node("NV12", A100_PORT, 8, 2)
     # The file has GPUs 2, 3 on node 0, then 0, 1; 6, 7; 4, 5.
     sockets = (1, 1, 0, 0, 3, 3, 2, 2)
     devices = tuple(replace(d, socket=s) for d, s in zip(node.devices, sockets, strict=True))
@@ -74,7 +74,7 @@ def azure_ndv5() -> Box:
     Sources: Microsoft, "ND H100 v5-series" (a dedicated 400 Gb/s connection per GPU); the provider's NCCL
     file (Azure/azhpc-images, topology/ndv5-topo.xml: two NUMA nodes); ports as ``hgx_h100``.
     """
-    return nic_per_gpu(nvswitch_node(8, "NV18", H100_PORT, 4), 50.0)
+    return hgx_h100()
 
 
 def azure_nd_mi300x() -> Box:

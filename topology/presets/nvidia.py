@@ -78,7 +78,7 @@ def dgx2() -> Box:
     p2pBandwidthLatencyTest gets out of the six NVLinks of a V100 (Dell, "Deep learning on V100",
     configuration K: 47.88 + 47.9 + 47.93). Two GPUs share a PCIe 3.0 switch with a NIC of 12.5 GB/s.
     """
-    node = nvswitch_node(16, "NV6", 143.7, 8)
+    node = nvswitch_node("NV6", 143.7, 16, 8)
     tree = [wire(gpu.name, f"plx{rank // 2}", "PCIe", PCIE) for rank, gpu in enumerate(node.devices)]
     return Box(node, [Nic(f"plx{p}", 12.5, PCIE) for p in range(8)], tree)
 
@@ -92,7 +92,7 @@ def dgx_a100() -> Box:
     network/README.md). PCIe is left out: no route between these GPUs would use it. Several machines have
     one HDR InfiniBand NIC of 25 GB/s for each GPU (NVIDIA DGX A100 datasheet: 8x 200 Gb/s).
     """
-    return nic_per_gpu(nvswitch_node(8, "NV12", A100_PORT, 4), 25.0)
+    return nic_per_gpu(nvswitch_node("NV12", A100_PORT), 25.0)
 
 
 def hgx_h100() -> Box:
@@ -103,7 +103,7 @@ def hgx_h100() -> Box:
     measures (stas00/ml-engineering, network/README.md). Several machines have an NDR NIC of 50 GB/s for each
     GPU (NVIDIA DGX H100 datasheet: 8x 400 Gb/s).
     """
-    return nic_per_gpu(nvswitch_node(8, "NV18", H100_PORT, 4), 50.0)
+    return nic_per_gpu(nvswitch_node("NV18", H100_PORT), 50.0)
 
 
 def hgx_h200() -> Box:
@@ -121,7 +121,7 @@ def hgx_b200() -> Box:
     p2pBandwidthLatencyTest measures on the same links of GB200 (stas00/ml-engineering, network/README.md).
     Several machines have a NIC of 50 GB/s for each GPU (NVIDIA DGX B200 datasheet: 8x 400 Gb/s).
     """
-    return nic_per_gpu(nvswitch_node(8, "NV18", GB200_PORT, 4), 50.0)
+    return nic_per_gpu(nvswitch_node("NV18", GB200_PORT), 50.0)
 
 
 def hgx_b300() -> Box:
@@ -130,7 +130,7 @@ def hgx_b300() -> Box:
     Modelled as ``hgx_b200``, with its measured port (NVIDIA DGX B300 datasheet: 14.4 TB/s for eight GPUs, as
     B200). Several machines have a ConnectX-8 of 100 GB/s for each GPU (DGX B300 User Guide: 8x 800 Gb/s).
     """
-    return nic_per_gpu(nvswitch_node(8, "NV18", GB200_PORT, 4), 100.0)
+    return nic_per_gpu(nvswitch_node("NV18", GB200_PORT), 100.0)
 
 
 def gh200() -> Box:
@@ -172,7 +172,7 @@ def gb200_tray() -> Box:
     network/README.md). Several trays are of different racks, joined by 50 GB/s of InfiniBand for each GPU
     (Azure ND GB200 v6: 4x 400 Gb/s); those of one rack share its NVSwitches, which is ``gb200_nvl72``.
     """
-    return nic_per_gpu(nvswitch_node(4, "NV18", GB200_PORT, 2), 50.0)
+    return nic_per_gpu(nvswitch_node("NV18", GB200_PORT, 4, 2), 50.0)
 
 
 def gb200_nvl72() -> Box:

@@ -59,7 +59,7 @@ def pcie_tree(count: int, bandwidth: float, bus: Connection | None) -> list[Conn
     ]
 
 
-def nvswitch_node(count: int, kind: str, bandwidth: float, per_socket: int) -> Topology:
+def nvswitch_node(kind: str, bandwidth: float, count: int = 8, per_socket: int = 4) -> Topology:
     """GPUs with one port each into NVSwitches, which never block and are one switch here."""
     devices = gpus(count, per_socket)
     ports = tuple(wire(device.name, "nvswitch", kind, bandwidth) for device in devices)
