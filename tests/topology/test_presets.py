@@ -10,20 +10,9 @@ from dgcl.topology import Topology, preset
 from dgcl.topology.importers import import_topology
 from dgcl.topology.presets import NODES, uniform
 from tests.topology.importers.cases import SHARED, needs_data, routes
+from tests.topology.importers.oracle import links_of
 
 GPU_MACHINES = [*NODES, *(f"{name}x2" for name in NODES if name != "gb200_nvl72")]
-
-
-def gpu_links(topology: Topology, kind: str = "NV") -> dict[tuple[int, int], int]:
-    """How many NVLinks join two devices directly, by their ranks: the digits of the kind."""
-    rank = {device.name: index for index, device in enumerate(topology.devices)}
-    counts: dict[tuple[int, int], int] = {}
-    for wire in topology.connections:
-        if wire.kind.startswith(kind) and wire.a in rank and wire.b in rank:
-            counts[rank[wire.a], rank[wire.b]] = counts[rank[wire.b], rank[wire.a]] = int(
-                wire.kind[len(kind) :]
-            )
-    return counts
 
 
 def bottleneck(topology: Topology, src: int, dst: int) -> float:
@@ -45,7 +34,7 @@ def test_every_pair_has_a_link_and_every_connection_is_used(name: str):
 @needs_data
 def test_dgx1_wiring_is_that_of_the_nccl_topology():
     theirs, ours = import_topology(SHARED / "constructed" / "dgx1v_8xV100.xml").topology, preset("dgx1")
-    assert gpu_links(ours) == gpu_links(theirs)
+    assert links_of(ours, "NV") == links_of(theirs, "NV")
     assert [device.socket for device in ours.devices] == [device.socket for device in theirs.devices]
     wires = [
         {(c.a, c.b) for c in each.connections if c.a.startswith("gpu") and c.kind == "PCIe"}
@@ -99,8 +88,10 @@ def test_machines_meet_at_one_nic_each():
         crosses = link.src[:2] != link.dst[:2]
         assert ({"m0.nic0-ib", "m1.nic0-ib"} <= set(link.route)) == crosses
     assert bottleneck(topology, 0, 8) == 6.37
-    inside = {(s, d): n for (s, d), n in gpu_links(topology).items() if s < 8 and d < 8}
-    assert inside == gpu_links(preset("dgx1"))
+    alone = links_of(preset("dgx1"), "NV")
+    assert links_of(topology, "NV") == {
+        frozenset(f"m{m}.{gpu}" for gpu in pair): count for pair, count in alone.items() for m in range(2)
+    }
 
 
 def test_summit_routes():
@@ -150,11 +141,11 @@ def test_cloud_machines_have_the_sockets_and_nics_of_the_providers_files(name: s
 def test_mi250x_dies():
     """Eight links a die: four to its twin, and by OLCF's guide one or two to dies of other packages."""
     topology = preset("mi250x")
-    counts = gpu_links(topology, "XGMI")
-    assert {counts[2 * p, 2 * p + 1] for p in range(4)} == {4}
-    totals = Counter[int]()
-    for (src, _), count in counts.items():
-        totals[src] += count
+    counts = links_of(topology, "XGMI")
+    assert {counts[frozenset((f"gpu{2 * p}", f"gpu{2 * p + 1}"))] for p in range(4)} == {4}
+    totals = Counter[str]()
+    for pair, count in counts.items():
+        totals.update(dict.fromkeys(pair, count))
     assert set(totals.values()) <= {6, 7}
     assert (bottleneck(topology, 0, 1), bottleneck(topology, 0, 6), bottleneck(topology, 0, 2)) == (
         200,
@@ -188,9 +179,9 @@ def test_frontier_dies_share_the_nic_of_their_package(name: str):
 )
 def test_every_two_gpus_of_a_mesh_are_wired(name: str, size: int, kind: str, links: int):
     """As many links as a GPU has (seven of an MI300X, eighteen of Hopper and Blackwell), the same to each other."""
-    counts = gpu_links(preset(name), kind)
-    assert len(counts) == size * (size - 1)
-    assert all(sum(counts[a, b] for b in range(size) if a != b) == links for a in range(size))
+    counts = links_of(preset(name), kind)
+    assert {*counts} == {frozenset((f"gpu{a}", f"gpu{b}")) for a in range(size) for b in range(a)}
+    assert {count * (size - 1) for count in counts.values()} == {links}
     assert not preset(name).switches
 
 
@@ -198,7 +189,7 @@ def test_every_two_gpus_of_a_mesh_are_wired(name: str, size: int, kind: str, lin
 def test_mi300x_is_wired_as_rccl_describes_it():
     theirs = import_topology(SHARED / "nccl_xml" / "amd_topo_8p_940.xml").topology
     ours = preset("mi300x")
-    assert gpu_links(ours, "XGMI") == gpu_links(theirs, "XGMI")
+    assert links_of(ours, "XGMI") == links_of(theirs, "XGMI")
     assert {c.bandwidth for c in theirs.connections if c.kind.startswith("XGMI")} == {bottleneck(ours, 0, 1)}
 
 
