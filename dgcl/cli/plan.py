@@ -20,7 +20,6 @@ from dgcl.cli.warmup import compile_beside
 if TYPE_CHECKING:
     from dgcl.planner import Plan, PlanOptions
     from dgcl.planner.reading.report import Failure
-    from dgcl.program.strategy import Arrangement
     from dgcl.topology import Topology
     from dgcl.topology.table import Table
 
@@ -75,32 +74,29 @@ def plan(args: argparse.Namespace) -> int:
     if len(topologies) > 1:
         one = "is of one machine: give one --topology and one number of --ranks"
         refuse(args, "out fold-out relation-out plot html explain compare sensitivity", one)
-        planned = (_planned(args, topology, options, relation) for topology in topologies)
-        lines = side_by_side(
-            [each for each in (rows, _partial(strategy)) if each] for rows, strategy in planned
-        )
+        lines = side_by_side(_planned(args, topology, options, relation)[0] for topology in topologies)
         if args.json:
             print_json({"strategy": args.strategy, "machines": lines.json()})
         else:
             say(lines.text())
         return 0
-    rows, arrangement = _planned(args, topologies[0], options, relation)
-    sums = _partial(arrangement)
+    plans, why = _planned(args, topologies[0], options, relation)
+    rows, *sums = plans
+    if args.fold_out is not None and not sums:
+        raise CliError(f"--fold-out: there are no partial sums with --strategy {args.strategy}")
     facts = {"strategy": args.strategy, **plan_facts(rows, _others(rows, compared, options))}
     tables: list[Table] = []
     if args.sensitivity:
         with step("planning for connections twice and half as fast"):
             tables.append(sensitivity(rows, options))
         facts["sensitivity"] = tables[0].json()
-    if arrangement is not None and arrangement.why:
-        facts["choice"] = arrangement.why
-    if sums is not None:
-        facts["partial"] = plan_facts(sums, _others(sums, compared, options))
-    elif args.fold_out is not None:
-        raise CliError(f"--fold-out: there are no partial sums with --strategy {args.strategy}")
+    if why:
+        facts["choice"] = why
+    for each in sums:
+        facts["partial"] = plan_facts(each, _others(each, compared, options))
     files: Results = [
         ("plan", args.out, rows.save),
-        ("plan of the partial sums", args.fold_out, rows.save if sums is None else sums.save),
+        ("plan of the partial sums", args.fold_out, plans[-1].save),
         ("relation", args.relation_out, rows.relation.save),
     ]
     name = os.path.basename(args.graph or args.relation or f"synthetic {args.synthetic} x {args.scale:g}")
@@ -124,8 +120,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def _planned(
     args: argparse.Namespace, topology: Topology, options: PlanOptions, relation: Any
-) -> tuple[Plan, Arrangement | None]:
-    """The plan of the rows, and the arrangement that it is of, where there is a graph."""
+) -> tuple[list[Plan], str]:
+    """The plan of the rows, that of partial sums if there are any, and what the strategy says of itself."""
     from dgcl.planner.methods import make_plan
     from dgcl.planner.reading.explain import find_class
     from dgcl.planner.synthetic import synthetic_relation
@@ -148,14 +144,10 @@ def _planned(
         find_class(relation, args.explain)  # refused before planning, which may take long
     with step(f"planning {args.strategy} on {topology.name}"):
         if problem is None:
-            return make_plan(relation, topology, args.method, options), None
+            return [make_plan(relation, topology, args.method, options)], ""
         arrangement = strategy.arrange(problem)
-        return arrangement.plan, arrangement
-
-
-def _partial(arrangement: Arrangement | None) -> Plan | None:
-    """The plan of an arrangement's partial sums, if it has any."""
-    return None if arrangement is None or arrangement.partial is None else arrangement.partial.plan
+    sums = arrangement.partial
+    return [arrangement.plan, *([] if sums is None else [sums.plan])], arrangement.why
 
 
 def _others(plan: Plan, compared: list[str], options: PlanOptions) -> list[Plan | Failure]:
