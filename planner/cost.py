@@ -19,6 +19,7 @@ from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees, tree_chunks
 
 if TYPE_CHECKING:
+    from dgcl.planner.plan import Plan
     from dgcl.topology import Topology, TopologyArrays
 
 GIGA = 1e9  # bandwidths are in GB/s, 1 GB = 1e9 bytes
@@ -91,6 +92,12 @@ def link_seconds(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> Fl
 def stage_loads(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
     """Return load(k, c) in bytes, (num_stages, num_directions) float64."""
     return direction_loads(link_rows(trees, arrays), arrays, row_bytes)
+
+
+def stage_use(plan: Plan) -> FloatArray:
+    """Return how many seconds each connection-direction is in use in each stage, (num_stages, num_directions)."""
+    arrays = plan.topology.arrays()
+    return stage_loads(plan.trees, arrays, plan.row_bytes) / (arrays.bandwidth * GIGA)
 
 
 def stage_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> FloatArray:

@@ -36,7 +36,8 @@ def hosts_topology(
         port_of_rank: The position of its port among its host's; None: the first, for all.
     """
     check_num_devices(len(host_of_rank), f"{len(hosts)} hosts")
-    ports = [0] * len(host_of_rank) if port_of_rank is None else list(port_of_rank)
+    # The first port of a host has no number in its names.
+    ports = [str(port or "") for port in port_of_rank or [0] * len(host_of_rank)]
     connections: list[Connection] = []
     for number, host in enumerate(hosts):
         m = f"m{number}."
@@ -44,7 +45,7 @@ def hosts_topology(
             Connection(f"{m}memory", "memory", f"{m}loads", f"{m}stores", host.rates.all, duplex="half")
         )
         for position, port in enumerate(host.ports or (Net("nic", PORT_UNKNOWN, "Eth"),)):
-            n = _number(position)
+            n = str(position or "")
             connections += [
                 Connection(f"{m}out{n}", "bus", f"{m}loads", f"{m}nic{n}", host.rates.all),
                 Connection(f"{m}in{n}", "bus", f"{m}nic{n}", f"{m}stores", host.rates.all),
@@ -70,16 +71,11 @@ def hosts_topology(
     )
 
 
-def _number(port: int) -> str:
-    """The suffix of the names of a host's port; empty for the first."""
-    return str(port) if port else ""
-
-
-def _route(src: int, dst: int, host_of_rank: Sequence[int], port_of_rank: Sequence[int]) -> tuple[str, ...]:
+def _route(src: int, dst: int, host_of_rank: Sequence[int], ports: Sequence[str]) -> tuple[str, ...]:
     here, there = host_of_rank[src], host_of_rank[dst]
     if here == there:
         return (f"core{src}", f"m{here}.memory", f"store{dst}")
-    leaving, entering = _number(port_of_rank[src]), _number(port_of_rank[dst])
+    leaving, entering = ports[src], ports[dst]
     return (
         f"core{src}",
         f"m{here}.out{leaving}",

@@ -24,24 +24,13 @@ def load_topology(path: str | os.PathLike[str]) -> Topology:
         ValueError: The content is not a topology; names the file, and the line or the item.
         OSError: The file cannot be read; names it.
     """
-    return load_topology_and_about(path)[0]
-
-
-def load_topology_and_about(path: str | os.PathLike[str]) -> tuple[Topology, dict[str, Any]]:
-    """Read a topology file and its ``about`` object (``{}`` where it has none); raises as :func:`load_topology`."""
     path = check_path(path, "path")
     try:
-        data = read_file(path, _LARGEST)
-        if data is None:
-            raise ValueError(f"{path}: is larger than {_LARGEST >> 20} MB, too large for a topology")
-        text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise type(error)(f"cannot read topology file {path!r}: {error.strerror or error}") from None
+        text = read_file(path, _LARGEST, "topology file ", "a topology").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: is not UTF-8 text (byte {error.start})") from None
     try:
-        obj = parse_json(text)
-        return Topology.from_json(obj), obj.get("about", {})
+        return Topology.from_json(parse_json(text))
     except json.JSONDecodeError as error:
         if text.lstrip()[:1] == "<" or "GPU0" in text[:2000]:
             raise ValueError(

@@ -78,31 +78,40 @@ class Layout:
 def layout_topology(topology: Topology) -> Layout:
     """Return a place for everything that is drawn; no two boxes overlap."""
     machine = {device.name: device.machine for device in topology.devices}
-    graph: nx.Graph[str] = nx.Graph()
+    graph: nx.Graph[str] = nx.Graph((wire.a, wire.b) for wire in topology.connections)
     graph.add_nodes_from(machine)
-    for wire in topology.connections:
-        graph.add_edge(wire.a, wire.b)
-        for end in (wire.a, wire.b):
-            graph.nodes[end].setdefault("kinds", []).append(wire.kind)
-    layers = [[*machine], *list(nx.bfs_layers(graph, machine))[1:]]
+    others = {
+        end for wire in topology.connections if not _GPU_WIRE.fullmatch(wire.kind) for end in (wire.a, wire.b)
+    }
     several = len(set(machine.values())) > 1
-    unit = _units(graph, layers, machine if several else {name: rank for rank, name in enumerate(machine)})
+    # How far ends are from the nearest devices, and of which machines, or which devices of one, these are.
+    far = dict.fromkeys(machine, 0)
+    near = {name: {machine[name] if several else rank} for rank, name in enumerate(machine)}
+    order = [*machine]
+    for end in order:  # grows while it is read
+        for other in graph[end]:
+            if other not in far:
+                far[other], near[other] = far[end] + 1, set()
+                order.append(other)
+            if far[other] > far[end]:
+                near[other] |= near[end]
+    unit = {end: min(units) if len(units) == 1 else SHARED for end, units in near.items()}
     folded, wires = _fold(topology.connections, unit, len(machine) > MOST)
     column = unit if several else dict.fromkeys(unit, 0)
 
     labels: dict[str, str] = {}
     rows: dict[int, dict[int, list[str]]] = {}  # by column
-    for number, end in ((n, end) for n, layer in enumerate(layers) for end in layer if unit[end] in folded):
+    for end in order:
+        if unit[end] not in folded:
+            continue
         shared = column[end] == SHARED
-        below = machine.keys() >= {*graph[end]} and all(
-            map(_GPU_WIRE.fullmatch, graph.nodes[end].get("kinds", ()))
-        )
-        row = -1 - shared if number and below else number + shared * len(layers)
+        below = far[end] and end not in others and machine.keys() >= {*graph[end]}
+        row = -1 - shared if below else far[end] + shared * len(order)
         rows.setdefault(row, {}).setdefault(column[end], []).append(end)
         labels[end] = end if shared else re.sub(r"^(m\d+\.)?(pci-)?(0000:)?", "", end)
         if end.endswith(PORT):
             labels[end] = "net"
-        if not several and number == 0 and len(folded[unit[end]]) > 1:
+        if not (several or far[end]) and len(folded[unit[end]]) > 1:
             labels[end] = f"{len(folded[unit[end]])} x {end}"
 
     def width(ends: list[str]) -> float:
@@ -123,11 +132,8 @@ def layout_topology(topology: Topology) -> Layout:
         spans[group] = left, right
     spans[SHARED] = _GAP, max(right, *(_GAP + width(row.get(SHARED, [""])) for row in rows.values()))
     # Arcs among devices go down by a part of the way between them.
-    arcs = (
-        0.15
-        * spans[SHARED][1]
-        * (not {end for pair in direct for end in pair} <= {end for ends in ringed.values() for end in ends})
-    )
+    ring_ends = {end for ends in ringed.values() for end in ends}
+    arcs = 0.15 * spans[SHARED][1] * any(not ring_ends.issuperset(pair) for pair in direct)
     reach = {group: 0.2 + 0.13 * len(ends) for group, ends in ringed.items()}
     depth = max(arcs, *(2 * high + ROW for high in reach.values()), 0.0)
     places: dict[str, tuple[float, float]] = {}
@@ -159,16 +165,6 @@ def layout_topology(topology: Topology) -> Layout:
     size = spans[SHARED][1] + _GAP, ROW * len(rows) + depth
     ranks = {name: rank for rank, name in enumerate(machine)}
     return Layout(places, ring, labels, ranks, frames, wires, size)
-
-
-def _units(graph: nx.Graph[str], layers: list[list[str]], of_device: Mapping[str, int]) -> dict[str, int]:
-    """Of each end the unit of its nearest devices; :data:`SHARED` where these are of several."""
-    near = {name: {unit} for name, unit in of_device.items()}
-    for layer in layers[1:]:
-        near |= {
-            end: set[int]().union(*(near[other] for other in graph[end] if other in near)) for end in layer
-        }
-    return {end: units.pop() if len(units) == 1 else SHARED for end, units in near.items()}
 
 
 def _fold(

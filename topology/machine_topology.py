@@ -44,13 +44,12 @@ class _Model:
                 if pci.gpu is not None
             ]
         )
-        self._gpu_names = self._name_gpus()
-        self._taken: Counter[str] = Counter(self._gpu_names.values())
+        self._endpoint = self._name_gpus()  # (host, PCI address) -> endpoint; switches follow
+        self._taken: Counter[str] = Counter(self._endpoint.values())
         self._cpu_names = [
             self._unique(f"{self._prefix[host]}cpu{'' if cpu.numa is None else cpu.numa}")
             for cpu, host in zip(self._cpus, self._host_of, strict=True)
         ]
-        self._endpoint: dict[tuple[int, str], str] = {}  # (host, PCI address) -> endpoint
         self._guessed_pcie = 0
         for note in machine.notes:
             self._draft.note(note)
@@ -59,10 +58,9 @@ class _Model:
         if not self._places:
             raise ValueError("there is no GPU in it")
         draft = self._draft
-        for place in self._places:
-            numa = self._cpus[place.cpu].numa
-            name_of_gpu = self._gpu_names[place.host, place.pci.address]
-            draft.device(name_of_gpu, place.host, numa or 0, place.gpu.model)
+        gpus = [(self._endpoint[place.host, place.pci.address], place) for place in self._places]
+        for gpu, place in gpus:
+            draft.device(gpu, place.host, self._cpus[place.cpu].numa or 0, place.gpu.model)
         for index, cpu in enumerate(self._cpus):
             for child in cpu.below:
                 self._attach(child, self._cpu_names[index], self._host_of[index])
@@ -70,12 +68,7 @@ class _Model:
                 self._card(net.name, (net,), self._cpu_names[index], None, self._host_of[index])
         self._join_switches()
         self._join_cpus()
-        join_gpus(
-            draft,
-            [(self._gpu_names[place.host, place.pci.address], place) for place in self._places],
-            self._cpu_names,
-            self._prefix,
-        )
+        join_gpus(draft, gpus, self._cpu_names, self._prefix)
         if self._guessed_pcie:
             draft.note(
                 f"{self._guessed_pcie} PCIe devices do not tell their speed: generation 3 x16, "
@@ -106,16 +99,15 @@ class _Model:
             name = pci.nets[0].name if pci.nets else "nic"
             self._card(name, pci.nets, parent, self._pcie(pci), host)
             return
-        if pci.gpu is not None:
-            name = self._gpu_names[host, pci.address]
-        else:
+        if pci.gpu is None:
             name = self._unique(f"{self._prefix[host]}pci-{pci.address.removeprefix('0000:')}")
+            self._endpoint[host, pci.address] = name
+        name = self._endpoint[host, pci.address]
         if pci.bandwidth and pci.bandwidth <= pcie_rate(2.5, 1) and pci.below:
             self._draft.note(
                 f"{name} has one lane of 2.5 GT/s, above faster devices: if it is a virtual port, not that slow, "
                 f"take its link_speed and link_width out of the file"
             )
-        self._endpoint[host, pci.address] = name
         self._draft.wire(name, parent, "PCIe", self._pcie(pci))
         for child in pci.below:
             self._attach(child, name, host)

@@ -37,7 +37,6 @@ def plot_topology(
     path: str | os.PathLike[str],
     *,
     seconds: ArrayLike | None = None,
-    title: str | None = None,
 ) -> None:
     """Write a picture; the suffix of ``path`` decides the format (.png, .svg, .pdf).
 
@@ -45,7 +44,6 @@ def plot_topology(
         topology: What to draw.
         path: Where to.
         seconds: ``(num_directions,)``: how long each connection-direction of ``topology.arrays()`` is busy.
-        title: Default: the topology's name and how many devices it has.
 
     Raises:
         ValueError: Another suffix, or ``seconds`` of another shape.
@@ -55,7 +53,7 @@ def plot_topology(
     figure = new_figure(path, picture_size(topology))
     axes = figure.subplots()
     draw_topology(axes, topology, seconds=seconds)
-    axes.set_title(title or f"{topology.name}: {topology.num_devices} devices", loc="left", fontsize=10)
+    axes.set_title(f"{topology.name}: {topology.num_devices} devices", loc="left", fontsize=10)
     save_figure(figure, path)
 
 

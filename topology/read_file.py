@@ -31,11 +31,21 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     return open(descriptor, "rb")
 
 
-def read_file(path: str, most_bytes: int) -> bytes | None:
-    """Return the bytes of a file that :func:`open_file` opens; None if there are more than ``most_bytes``."""
-    with open_file(path) as file:
-        data = file.read(most_bytes + 1)
-    return None if len(data) > most_bytes else data
+def read_file(path: str, most_bytes: int, what: str, kind: str) -> bytes:
+    """Return the bytes of a file that :func:`open_file` opens.
+
+    Raises:
+        OSError: It cannot be read; names it, as ``what``.
+        ValueError: There are more than ``most_bytes``, too many for its ``kind``.
+    """
+    try:
+        with open_file(path) as file:
+            data = file.read(most_bytes + 1)
+    except OSError as error:
+        raise type(error)(f"cannot read {what}{path!r}: {error.strerror or error}") from None
+    if len(data) > most_bytes:
+        raise ValueError(f"{path}: is larger than {most_bytes >> 20} MB, too large for {kind}")
+    return data
 
 
 def _is_stdin(status: os.stat_result) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dgcl.topology.arrays import TopologyArrays
 from dgcl.topology.model import Topology
-from dgcl.topology.table import aligned
+from dgcl.topology.table import aligned, plural
 
 _WIDEST_MATRIX = 32  # devices; beyond that a matrix is wider than any screen
 
@@ -36,7 +36,7 @@ def headline(topology: Topology) -> str:
     """Return what decides how to send on this machine, in a line."""
     arrays = topology.arrays()
     noun = "GPU" if all("gpu" in device.name for device in topology.devices) else "device"
-    devices = _plural(topology.num_devices, noun)
+    devices = plural(topology.num_devices, noun)
     users = _users(arrays)
     shared = [  # a wire of one device is its own, whoever it sends to
         direction
@@ -46,7 +46,7 @@ def headline(topology: Topology) -> str:
     if shared:
         worst = min(shared, key=lambda direction: arrays.bandwidth[direction] / len(users[direction]))
         rate, name = arrays.bandwidth[worst], arrays.direction_names[worst]
-        return f"{devices}: {_plural(len(users[worst]), 'pair')} share {rate:.4g} GB/s ({name})"
+        return f"{devices}: {plural(len(users[worst]), 'pair')} share {rate:.4g} GB/s ({name})"
     if 0 < arrays.num_links == topology.num_devices * (topology.num_devices - 1):
         routes = np.split(arrays.link_directions, arrays.link_ptr[1:-1])
         if len({arrays.bandwidth[route].min() for route in routes}) == 1:
@@ -57,10 +57,10 @@ def headline(topology: Topology) -> str:
 def _summary(topology: Topology, arrays: TopologyArrays) -> str:
     missing = topology.num_devices * (topology.num_devices - 1) - arrays.num_links
     lines = [
-        f"{topology.name}: {_plural(topology.num_devices, 'device')}, "
-        f"{_plural(len(topology.switches), 'switch')}, "
-        f"{_plural(len(topology.connections), 'connection')}, {_plural(arrays.num_links, 'link')}"
-        + (f" (none for {_plural(missing, 'ordered pair')})" if missing else ""),
+        f"{topology.name}: {plural(topology.num_devices, 'device')}, "
+        f"{plural(len(topology.switches), 'switch')}, "
+        f"{plural(len(topology.connections), 'connection')}, {plural(arrays.num_links, 'link')}"
+        + (f" (none for {plural(missing, 'ordered pair')})" if missing else ""),
     ]
     places: dict[tuple[int, int], list[str]] = {}
     for device in topology.devices:
@@ -173,9 +173,3 @@ def _name_list(names: Sequence[str]) -> str:
 
 def _columns(rows: list[list[str]]) -> str:
     return aligned(rows[0], rows[1:], range(len(rows[0])))
-
-
-def _plural(count: int, noun: str) -> str:
-    if count != 1:
-        noun += "es" if noun.endswith("ch") else "s"
-    return f"{count} {noun}"

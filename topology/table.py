@@ -104,6 +104,12 @@ class Table:
         return [dict(zip(names, row, strict=True)) for row in self.rows]
 
 
+def plural(count: int, noun: str) -> str:
+    """Return so many of something in words: ``2 switches``."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{ending if count != 1 else ''}"
+
+
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
     """Return rows of text under a header, the columns in ``left`` flush left, the others flush right."""
     lines = [header, *rows]

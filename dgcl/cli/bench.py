@@ -149,7 +149,20 @@ def _prepare(
     args: argparse.Namespace, topology: Topology, num_ranks: int, folder: str, kind: str
 ) -> tuple[Settings, list[Case]]:
     """What to measure, after printing what is known of it."""
-    settings = _settings(args, topology)
+    from dgcl.bench.records import Settings
+
+    settings = Settings(
+        methods=tuple(dict.fromkeys(args.method.split(","))),
+        topology=topology,
+        show_bound=args.topology is not None,
+        dtype=args.datatype,
+        iterations=args.iters,
+        warmup=args.warmup_iters,
+        seed=args.seed,
+        timeout=args.timeout,
+        channel=args.channel,
+        device=args.device,
+    )
     problem = read_problem(args, topology, num_ranks)
     cases = make_cases(args, problem, Path(folder) / "problem.npz", num_ranks)
     if not args.json:
@@ -183,29 +196,10 @@ def _check(args: argparse.Namespace) -> None:
 
 def _topology(args: argparse.Namespace, num_ranks: int) -> Topology:
     """What is planned for, where all ranks are on this host."""
-    if args.device == "cuda":
+    if args.topology is not None or args.device == "cuda":
         return resolve(args.topology or f"uniform:{num_ranks}", num_ranks)
-    if args.topology is not None:
-        return resolve(args.topology, num_ranks)
     with step("measuring how fast this host copies"):
         return resolve("host", num_ranks)
-
-
-def _settings(args: argparse.Namespace, topology: Topology) -> Settings:
-    from dgcl.bench.records import Settings
-
-    return Settings(
-        methods=tuple(dict.fromkeys(args.method.split(","))),
-        topology=topology,
-        show_bound=args.topology is not None,
-        dtype=args.datatype,
-        iterations=args.iters,
-        warmup=args.warmup_iters,
-        seed=args.seed,
-        timeout=args.timeout,
-        channel=args.channel,
-        device=args.device,
-    )
 
 
 def _preamble(args: argparse.Namespace, problem: Problem | None, settings: Settings, kind: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from dgcl.cli.errors import CliError, one_line, reading
 from dgcl.cli.output import print_fields, print_json, seconds, size, step
+from dgcl.cli.plans import add_plan_file
 
 
 def add_parser(verbs: Any, name: str) -> None:
@@ -17,7 +18,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " by cuts."
         " Exit status 1 and the reason when it is rejected.",
     )
-    parser.add_argument("plan", metavar="plan.npz", help="a plan file written by `dgcl plan --out`")
+    add_plan_file(parser)
     parser.runs(check)
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, list_of, number, option, refuse
 from dgcl.cli.errors import CliError
-from dgcl.cli.files import Results, check_outputs, write_all
+from dgcl.cli.files import Results, check_outputs
 from dgcl.cli.groups import OF_GRAPHS, add_parts, add_planning, add_source
-from dgcl.cli.output import print_json, print_written, say, step
-from dgcl.cli.plans import plan_facts, print_plan
+from dgcl.cli.output import print_json, say, step
+from dgcl.cli.plans import add_views, finish, plan_facts
 from dgcl.cli.problem import graph_in_parts, load_relation, strategy_of
 from dgcl.cli.topologies import TOPOLOGY_HELP, add_changes, machines
 from dgcl.cli.warmup import compile_beside
@@ -21,7 +20,6 @@ from dgcl.cli.warmup import compile_beside
 if TYPE_CHECKING:
     from dgcl.planner import Plan, PlanOptions
     from dgcl.planner.reading.report import Failure
-    from dgcl.program.strategy import Arrangement
     from dgcl.topology import Topology
     from dgcl.topology.table import Table
 
@@ -45,9 +43,7 @@ def add_parser(verbs: Any, name: str) -> None:
     option(parser, "--compare M,M", "other methods to hold it against, such as direct,spst", default="")
     option(parser, "--time-limit S", "stop planning after S seconds", number(0, open_end=True))
     option(parser, "--gap G", "stop once this near the bound (0.01: 1%%)", number(0))
-    option(parser, "--explain CLASS", "show how a class travels: its number, or OWNER>D,D,...")
-    option(parser, "--plot FILE", "draw load and stages (png, svg or pdf)")
-    option(parser, "--html FILE", "write a page that shows the plan, for a browser")
+    add_views(parser)
     option(parser, "--out plan.npz", "write the plan")
     option(parser, "--fold-out F.npz", "write the plan of the partial sums (tail, cover, grid)")
     option(parser, "--relation-out R.npz", "write the relation")
@@ -58,9 +54,6 @@ def plan(args: argparse.Namespace) -> int:
     """Plan, write what was asked for, and print the outcome."""
     from dgcl.planner import PlanOptions
     from dgcl.planner.methods import get_planner
-    from dgcl.planner.reading.explain import explain, find_class
-    from dgcl.planner.reading.page import plan_page, write_page
-    from dgcl.planner.reading.plot import plot_plan
     from dgcl.planner.reading.sensitivity import sensitivity
     from dgcl.planner.reading.several import side_by_side
 
@@ -81,45 +74,33 @@ def plan(args: argparse.Namespace) -> int:
     if len(topologies) > 1:
         one = "is of one machine: give one --topology and one number of --ranks"
         refuse(args, "out fold-out relation-out plot html explain compare sensitivity", one)
-        planned = (_planned(args, topology, options, relation) for topology in topologies)
-        lines = side_by_side(
-            [each for each in (rows, _partial(strategy)) if each] for rows, strategy in planned
-        )
+        lines = side_by_side(_planned(args, topology, options, relation)[0] for topology in topologies)
         if args.json:
             print_json({"strategy": args.strategy, "machines": lines.json()})
         else:
             say(lines.text())
         return 0
-    rows, arrangement = _planned(args, topologies[0], options, relation)
-    sums = _partial(arrangement)
+    plans, why = _planned(args, topologies[0], options, relation)
+    rows, *sums = plans
+    if args.fold_out is not None and not sums:
+        raise CliError(f"--fold-out: there are no partial sums with --strategy {args.strategy}")
     facts = {"strategy": args.strategy, **plan_facts(rows, _others(rows, compared, options))}
     tables: list[Table] = []
     if args.sensitivity:
         with step("planning for connections twice and half as fast"):
             tables.append(sensitivity(rows, options))
         facts["sensitivity"] = tables[0].json()
-    if args.explain is not None:
-        facts["explain"] = explain(rows, find_class(rows.relation, args.explain))
-    if arrangement is not None and arrangement.why:
-        facts["choice"] = arrangement.why
-    if sums is not None:
-        facts["partial"] = plan_facts(sums, _others(sums, compared, options))
-    elif args.fold_out is not None:
-        raise CliError(f"--fold-out: there are no partial sums with --strategy {args.strategy}")
-    results: Results = [
+    if why:
+        facts["choice"] = why
+    for each in sums:
+        facts["partial"] = plan_facts(each, _others(each, compared, options))
+    files: Results = [
         ("plan", args.out, rows.save),
-        ("plan of the partial sums", args.fold_out, rows.save if sums is None else sums.save),
+        ("plan of the partial sums", args.fold_out, plans[-1].save),
         ("relation", args.relation_out, rows.relation.save),
-        ("picture", args.plot, partial(plot_plan, rows, graph=_name(args))),
-        ("page", args.html, lambda path: write_page(path, plan_page(rows, facts["report"], _name(args)))),
     ]
-    write_all(results)
-    if args.json:
-        print_json(facts)
-        return 0
-    print_plan(facts, *tables)
-    print_written(*results, space=True)
-    return 0
+    name = os.path.basename(args.graph or args.relation or f"synthetic {args.synthetic} x {args.scale:g}")
+    return finish(args, rows, facts, name, tables, files)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -137,24 +118,17 @@ def _check(args: argparse.Namespace) -> None:
     check_outputs(args, "out fold-out relation-out plot html", inputs)
 
 
-def _name(args: argparse.Namespace) -> str:
-    """What is planned, for titles: a file's name without its folder, or the name of a synthetic relation."""
-    return os.path.basename(args.graph or args.relation or f"synthetic {args.synthetic} x {args.scale:g}")
-
-
 def _planned(
     args: argparse.Namespace, topology: Topology, options: PlanOptions, relation: Any
-) -> tuple[Plan, Arrangement | None]:
-    """The plan of the rows, and the arrangement that it is of, where there is a graph."""
+) -> tuple[list[Plan], str]:
+    """The plan of the rows, that of partial sums if there are any, and what the strategy says of itself."""
     from dgcl.planner.methods import make_plan
-    from dgcl.planner.reading.explain import find_class, parse_class
+    from dgcl.planner.reading.explain import find_class
     from dgcl.planner.synthetic import synthetic_relation
     from dgcl.program.strategy import Problem
 
     problem = None
     strategy = strategy_of(args, topology.num_devices)
-    if args.explain is not None:
-        parse_class(args.explain, topology.num_devices)
     if args.synthetic is not None:
         with step(f"drawing {args.synthetic}"):
             relation = synthetic_relation(
@@ -170,14 +144,10 @@ def _planned(
         find_class(relation, args.explain)  # refused before planning, which may take long
     with step(f"planning {args.strategy} on {topology.name}"):
         if problem is None:
-            return make_plan(relation, topology, args.method, options), None
+            return [make_plan(relation, topology, args.method, options)], ""
         arrangement = strategy.arrange(problem)
-        return arrangement.plan, arrangement
-
-
-def _partial(arrangement: Arrangement | None) -> Plan | None:
-    """The plan of an arrangement's partial sums, if it has any."""
-    return None if arrangement is None or arrangement.partial is None else arrangement.partial.plan
+    sums = arrangement.partial
+    return [arrangement.plan, *([] if sums is None else [sums.plan])], arrangement.why
 
 
 def _others(plan: Plan, compared: list[str], options: PlanOptions) -> list[Plan | Failure]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dgcl.cli.arguments import option
 from dgcl.cli.errors import reading
-from dgcl.cli.output import print_legend, say, step
+from dgcl.cli.files import Results, write_all
+from dgcl.cli.output import print_json, print_legend, print_written, say, step
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan
@@ -23,13 +27,26 @@ _LEGEND = {
 }
 
 
-def proved_plan(path: str) -> Plan:
-    """Read a plan and prove it: playing or drawing a wrong one would show nothing."""
+def add_plan_file(parser: Any) -> None:
+    """Declare the plan that a command reads."""
+    parser.add_argument("plan", metavar="plan.npz", help="a plan file written by `dgcl plan --out`")
+
+
+def add_views(parser: Any) -> None:
+    """Declare what of a plan is shown besides its report."""
+    option(parser, "--explain CLASS", "show how a class travels: its number, or OWNER>D,D,...")
+    option(parser, "--plot FILE", "draw load and stages (png, svg or pdf)")
+    option(parser, "--html FILE", "write a page that shows it, for a browser")
+
+
+def load_plan(path: str, *, proved: bool = False) -> Plan:
+    """Read a plan, and prove it where it is played: a wrong one would show nothing."""
     from dgcl.planner import Plan, verify_plan
 
     with step(f"reading {path}"), reading(path, "plan"):
         plan = Plan.load(path)
-        verify_plan(plan)
+        if proved:
+            verify_plan(plan)
     return plan
 
 
@@ -48,19 +65,43 @@ def plan_facts(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, A
     }
 
 
-def print_plan(facts: dict[str, Any], *tables: Table) -> None:
-    """The screen of a plan with more tables of it, and that of its partial sums where it has one."""
-    from dgcl.planner.reading.explain import render_class
+def finish(
+    args: argparse.Namespace,
+    plan: Plan,
+    facts: dict[str, Any],
+    name: str,
+    tables: Sequence[Table] = (),
+    files: Results = (),
+) -> int:
+    """Write the picture and the page of a plan after other files, and print it; tables of two plans stand alone."""
+    from dgcl.planner.reading.explain import explain, find_class, render_class
+    from dgcl.planner.reading.page import plan_page, write_page
+    from dgcl.planner.reading.plot import plot_plan
     from dgcl.planner.reading.render import render
 
-    if "choice" in facts:
-        say(f"strategy  {facts['choice']}\n")
-    if facts["bytes_total"] or "partial" not in facts:
-        say(render(facts["report"]))
-    for table in tables:
-        say(f"\n{table.text()}")
-    if "explain" in facts:
-        say(f"\n{render_class(facts['explain'])}")
-    if "partial" in facts:
-        say(f"\nPartial sums travel these trees backwards (fold):\n\n{render(facts['partial']['report'])}")
-    print_legend(_LEGEND)
+    if args.explain is not None:
+        facts["explain"] = explain(plan, find_class(plan.relation, args.explain))
+    results: Results = [
+        *files,
+        ("picture", args.plot, partial(plot_plan, plan, graph=name)),
+        ("page", args.html, lambda path: write_page(path, plan_page(plan, facts["report"], name))),
+    ]
+    write_all(results)
+    if args.json:
+        print_json(facts)
+        return 0
+    texts = [table.text() for table in tables if table.rows]
+    if "against" not in facts:
+        if facts["bytes_total"] or "partial" not in facts:
+            texts.insert(0, render(facts["report"]))
+        if "choice" in facts:
+            texts.insert(0, f"strategy  {facts['choice']}")
+        if "explain" in facts:
+            texts.append(render_class(facts["explain"]))
+        if "partial" in facts:
+            texts += ["Partial sums travel these trees backwards (fold):", render(facts["partial"]["report"])]
+    say("\n\n".join(texts))
+    if "against" not in facts:
+        print_legend(_LEGEND)
+    print_written(*results, space=True)
+    return 0

@@ -14,7 +14,7 @@ from dgcl.cli.arguments import at_least, number, option, per_rank, refuse
 from dgcl.cli.errors import CliError
 from dgcl.cli.files import Results, check_outputs, write_all
 from dgcl.cli.output import print_fields, print_json, print_legend, print_written, say, seconds, size, step
-from dgcl.cli.plans import proved_plan
+from dgcl.cli.plans import add_plan_file, load_plan
 from dgcl.cli.topologies import TOPOLOGY_HELP, add_changes, machines
 from dgcl.topology.table import Column, Table
 
@@ -40,7 +40,7 @@ def add_parser(verbs: Any, name: str) -> None:
         " rows have arrived, without the cost model's stages: how long it takes, how long each rank waits (it"
         f" is in the call and sends nothing), and which connections are used. A rank sends {orders}.",
     )
-    parser.add_argument("plan", metavar="plan.npz", help="a plan file written by `dgcl plan --out`")
+    add_plan_file(parser)
     option(parser, "--topology T[,T]", f"another machine: {TOPOLOGY_HELP}; several: a table")
     option(parser, "--row-bytes B", "default: the plan's", at_least(1))
     option(parser, "--order", "when a rank sends; default: as ranks of the machine do", ORDERS)
@@ -76,7 +76,7 @@ def simulate(args: argparse.Namespace) -> int:
 
     check_outputs(args, "trace html", {"plan.npz": args.plan, "--topology": args.topology})
     refuse(args, "scale", "must name what is scaled: NAME=FACTOR")
-    plan = proved_plan(args.plan)
+    plan = load_plan(args.plan, proved=True)
     topologies = machines(args, [plan.world_size], plan.topology)
     if len(topologies) > 1:
         refuse(args, "trace html", "is of one machine: give one --topology")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, number, option
 from dgcl.cli.errors import CliError
-from dgcl.cli.files import check_output, replacing
+from dgcl.cli.files import check_output
 from dgcl.cli.jobs import add_job, ranks_of_job
-from dgcl.cli.output import print_json, print_written, say, seconds, step
+from dgcl.cli.output import print_written, say, seconds, step
+from dgcl.cli.topo_import import write_topology
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 from dgcl.ranks.environment import launched
 from dgcl.topology.table import Column, Table
@@ -55,7 +56,6 @@ def add_parser(actions: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Calibrate, write what was asked for, and print the outcome."""
     from dgcl.calibration.run import outcome_json
-    from dgcl.topology import save_topology
 
     check_output("--out", args.out, {"--topology": args.topology})
     if args.row_bytes > _WIDEST_ROW:
@@ -65,13 +65,8 @@ def run(args: argparse.Namespace) -> int:
     if calibration is None:
         return 0  # another rank than 0
     outcome = outcome_json(calibration)
-    topology = calibration.fit.topology
-    if args.out is not None:
-        with replacing(args.out) as path:
-            save_topology(topology, path, about={"calibration": outcome})
-    if args.json:
-        print_json({**topology.to_json(), "about": {"calibration": outcome}})
-    else:
+    write_topology(calibration.fit.topology, {"calibration": outcome}, args)
+    if not args.json:
         _print(calibration, outcome, args.out)
     return 0
 

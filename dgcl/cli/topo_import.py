@@ -59,22 +59,14 @@ def run(args: argparse.Namespace) -> int:
     for file in args.files:
         check_output("--out", args.out, {"FILE": file, "--p2p": args.p2p})
     shown = ", ".join(args.files)
+    said = {"gpu": args.gpu, "nic": args.nic, "name": args.name, "latencies": not args.no_latencies}
     with step(f"reading {shown}"), reading(shown, "machine" if len(args.files) == 1 else "machines"):
         if len(args.files) == 1:
-            imported = import_topology(
-                args.files[0],
-                p2p=args.p2p,
-                gpu=args.gpu,
-                nic=args.nic,
-                name=args.name,
-                latencies=not args.no_latencies,
-            )
+            imported = import_topology(args.files[0], p2p=args.p2p, **said)
         elif args.p2p is not None:
             raise CliError("--p2p: measures one machine; refine each one's file before they are joined")
         else:
-            imported = import_machines(
-                args.files, gpu=args.gpu, nic=args.nic, name=args.name, latencies=not args.no_latencies
-            )
+            imported = import_machines(args.files, **said)
     source = ", ".join(Path(file).name for file in args.files)
     about: dict[str, Any] = {"source": source, "notes": list(imported.notes)}
     if args.p2p is not None:
@@ -83,15 +75,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def report(topology: Topology, about: dict[str, Any], args: argparse.Namespace) -> None:
-    """Write ``--out`` and print a topology with what is to be told about it."""
-    from dgcl.topology import render_topology, save_topology
+def write_topology(topology: Topology, about: dict[str, Any], args: argparse.Namespace) -> None:
+    """Write ``--out`` and print JSON, as far as these were asked for, with what is to be told of the topology."""
+    from dgcl.topology import save_topology
 
     if args.out is not None:
         with replacing(args.out) as path:
             save_topology(topology, path, about=about)
     if args.json:
         print_json({**topology.to_json(), "about": about})
+
+
+def report(topology: Topology, about: dict[str, Any], args: argparse.Namespace) -> None:
+    """Write and print a topology and the notes about it."""
+    from dgcl.topology import render_topology
+
+    write_topology(topology, about, args)
+    if args.json:
         return
     text = render_topology(topology)
     say(text if args.out is None else text.split("\n\n")[0], end="" if args.out is None else "\n")

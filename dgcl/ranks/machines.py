@@ -20,7 +20,6 @@ from dgcl.topology.combine import join_machines
 from dgcl.topology.copy_rates import copy_rates, num_copiers
 from dgcl.topology.detect import Nvml, NvmlUnavailable, Sysfs, gpu_machine, visible_gpus
 from dgcl.topology.detect.gpu_machine import fastest_port
-from dgcl.topology.detect.nvml import GpuSource
 from dgcl.topology.draft import Imported
 from dgcl.topology.hosts import PORT_UNKNOWN, Host, hosts_topology
 from dgcl.topology.machine import Net
@@ -84,7 +83,7 @@ def find_topology(
     places: Sequence[RankPlace],
     *,
     sysfs: Sysfs | None = None,
-    source: GpuSource | None = None,
+    source: Nvml | None = None,
 ) -> Imported:
     """The machines of all ranks. Collective; every rank gets the whole.
 
@@ -144,7 +143,7 @@ def host_of_ranks(num_ranks: int) -> Topology:
     return topology
 
 
-def _describe(places: list[RankPlace], sysfs: Sysfs, source: GpuSource | None) -> _Report:
+def _describe(places: list[RankPlace], sysfs: Sysfs, source: Nvml | None) -> _Report:
     """Describe this machine. A failure is returned, not raised: the other machines wait."""
     facts = f"{places[0].host}: {sysfs.host()}"
     try:
@@ -171,7 +170,7 @@ def _port(sysfs: Sysfs, interface: str) -> Net:
     return port or Net(interface or "nic", None, "Eth")
 
 
-def _describe_gpus(places: list[RankPlace], sysfs: Sysfs, source: GpuSource, facts: str) -> _Report:
+def _describe_gpus(places: list[RankPlace], sysfs: Sysfs, source: Nvml, facts: str) -> _Report:
     uuids = [place.gpu for place in places]
     gpus = visible_gpus(source.gpus(), ",".join(uuids))
     if len(gpus) < len(uuids):

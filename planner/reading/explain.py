@@ -15,10 +15,16 @@ def find_class(relation: Relation, text: str) -> int:
     Raises:
         ValueError: No such class; says which there are.
     """
-    named = parse_class(text, relation.world_size)
-    if isinstance(named, int):
-        return _existing(relation, named)
-    source, dests = named
+    text = text.strip()
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return _existing(relation, int(text))
+    match = re.fullmatch(r"([0-9]{1,18})\s*>\s*([0-9]{1,18}(?:\s*,\s*[0-9]{1,18})*)", text)
+    if match is None:
+        raise ValueError(f"a class is given by its number or as OWNER>DEST,DEST,... (got {text!r})")
+    source, dests = int(match[1]), sorted({int(d) for d in match[2].split(",")})
+    for rank in (source, *dests):
+        if rank >= relation.world_size:
+            raise ValueError(f"class {text}: there is no rank {rank} among {relation.world_size}")
     mine = np.flatnonzero(relation.source == source)
     for c in mine.tolist():
         if relation.dest_ranks(c) == dests:
@@ -27,25 +33,6 @@ def find_class(relation: Relation, text: str) -> int:
         f"no class of rank {source} goes to exactly {', '.join(map(str, dests))}"
         f" (rank {source} owns {mine.size} classes)"
     )
-
-
-def parse_class(text: str, world_size: int) -> int | tuple[int, list[int]]:
-    """Return the number of a class, or its owner and destinations; no relation is consulted.
-
-    Raises:
-        ValueError: ``text`` is neither, or names a rank that does not exist.
-    """
-    text = text.strip()
-    if re.fullmatch(r"[0-9]{1,18}", text):
-        return int(text)
-    match = re.fullmatch(r"([0-9]{1,18})\s*>\s*([0-9]{1,18}(?:\s*,\s*[0-9]{1,18})*)", text)
-    if match is None:
-        raise ValueError(f"a class is given by its number or as OWNER>DEST,DEST,... (got {text!r})")
-    source, dests = int(match[1]), sorted({int(d) for d in match[2].split(",")})
-    for rank in (source, *dests):
-        if rank >= world_size:
-            raise ValueError(f"class {text}: there is no rank {rank} among {world_size}")
-    return source, dests
 
 
 def _existing(relation: Relation, c: int) -> int:
@@ -60,6 +47,7 @@ def explain(plan: Plan, c: int) -> dict[str, Any]:
     relation, trees = plan.relation, plan.trees
     _existing(relation, c)
     names = [device.name for device in plan.topology.devices]
+    edges = trees.edge_src, trees.edge_dst, trees.edge_stage
     mine = np.flatnonzero(trees.tree_class == c)
     mine = mine[np.argsort(-trees.tree_count[mine], kind="stable")]
     dests = relation.dest_ranks(c)
@@ -74,13 +62,15 @@ def explain(plan: Plan, c: int) -> dict[str, Any]:
                 "vertices": int(trees.tree_count[t]),
                 "edges": [
                     {
-                        "src": int(trees.edge_src[e]),
-                        "dst": int(trees.edge_dst[e]),
-                        "stage": int(trees.edge_stage[e]),
-                        "relay": int(trees.edge_dst[e]) not in dests,
-                        "route": _route(plan, int(trees.edge_src[e]), int(trees.edge_dst[e])),
+                        "src": src,
+                        "dst": dst,
+                        "stage": stage,
+                        "relay": dst not in dests,
+                        "route": _route(plan, src, dst),
                     }
-                    for e in range(int(trees.edge_ptr[t]), int(trees.edge_ptr[t + 1]))
+                    for src, dst, stage in zip(
+                        *(each[slice(*trees.edge_ptr[t : t + 2])].tolist() for each in edges), strict=True
+                    )
                 ],
             }
             for t in mine.tolist()

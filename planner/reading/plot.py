@@ -6,19 +6,17 @@ Needs matplotlib (the extra ``viz``). The machine is drawn as ``dgcl topo plot``
 from __future__ import annotations
 
 import os
-from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray
-from dgcl.planner.cost import GIGA, stage_loads
+from dgcl.planner.cost import stage_use
 from dgcl.planner.plan import Plan
 from dgcl.planner.reading.render import seconds
-
-if TYPE_CHECKING:
-    from dgcl.topology import Topology
+from dgcl.planner.reading.report import way
+from dgcl.topology.table import plural
 
 LANES = 16  # connection-directions in the timeline
 
@@ -40,8 +38,7 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str], *, graph: str | None = N
     """
     from dgcl.topology.plot import draw_topology, new_figure, picture_size, save_figure
 
-    topology, arrays = plan.topology, plan.topology.arrays()
-    busy = stage_loads(plan.trees, arrays, plan.row_bytes) / (arrays.bandwidth * GIGA)
+    topology, busy = plan.topology, stage_use(plan)
     lanes = busiest(busy)
     width, height = picture_size(topology)
     heights = height, 0.24 * len(lanes) + 1.4
@@ -56,10 +53,10 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str], *, graph: str | None = N
 def headline(plan: Plan, graph: str | None) -> tuple[str, str]:
     """What was planned for, and the outcome, in the units of the report."""
     what = f"{graph} on {plan.topology.name}" if graph else plan.topology.name
-    stages = f"{plan.num_stages} stage{'s' if plan.num_stages != 1 else ''}"
     return (
         f"{what}: {plan.method} plan for {plan.world_size} ranks, rows of {plan.row_bytes} bytes",
-        f"{seconds(plan.predicted_seconds)} in {stages}; no plan takes less than {seconds(plan.lower_bound_seconds)}",
+        f"{seconds(plan.predicted_seconds)} in {plural(plan.num_stages, 'stage')}; no plan takes less than"
+        f" {seconds(plan.lower_bound_seconds)}",
     )
 
 
@@ -67,23 +64,6 @@ def busiest(busy: FloatArray) -> list[int]:
     """The connection-directions that are in use longest, at most :data:`LANES`, the longest first."""
     total = busy.sum(axis=0)
     return [int(d) for d in np.argsort(-total, kind="stable")[:LANES] if total[d] > 0]
-
-
-def lane_names(topology: Topology, lanes: list[int]) -> list[str]:
-    """``gpu0 → gpu1`` for each connection-direction; with the connection's name where several join the same ends."""
-    arrays = topology.arrays()
-    joins = Counter(frozenset((c.a, c.b)) for c in topology.connections)
-    names = []
-    for direction in lanes:
-        connection = topology.connections[arrays.direction_connection[direction]]
-        a, b, full = connection.a, connection.b, arrays.direction_names[direction]
-        if connection.duplex == "half":
-            name = f"{a} \N{LEFT RIGHT ARROW} {b}"
-        else:
-            start, end = (a, b) if full == f"{connection.name}:{a}>{b}" else (b, a)
-            name = f"{start} \N{RIGHTWARDS ARROW} {end}"
-        names.append(name if joins[frozenset((a, b))] == 1 else f"{name} ({connection.name})")
-    return names
 
 
 def _draw_timeline(axes: Any, plan: Plan, busy: FloatArray, lanes: list[int]) -> None:
@@ -125,7 +105,7 @@ def _draw_timeline(axes: Any, plan: Plan, busy: FloatArray, lanes: list[int]) ->
         axes.axvline(
             plan.lower_bound_seconds * scale, color="black", linestyle=":", linewidth=1.2, label="bound"
         )
-    axes.set_yticks(range(len(lanes)), lane_names(topology, lanes), fontsize=8)
+    axes.set_yticks(range(len(lanes)), [way(topology, lane) for lane in lanes], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, total * scale)
     axes.set_xlabel(

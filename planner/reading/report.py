@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray
-from dgcl.planner.cost import GIGA, stage_loads
+from dgcl.planner.cost import GIGA, stage_use
 from dgcl.planner.fold import NoWayBackError, reverse_plan
 from dgcl.planner.methods.registry import make_plan
 from dgcl.planner.options import PlanOptions
@@ -69,9 +69,8 @@ def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
     rows = list(others)
     if not any(isinstance(other, Plan) and other.fingerprint == plan.fingerprint for other in rows):
         rows.append(plan)
-    arrays = plan.topology.arrays()
-    # Of each connection-direction in each stage, (K, num_directions).
-    seconds = stage_loads(plan.trees, arrays, plan.row_bytes) / (arrays.bandwidth * GIGA)
+    seconds = stage_use(plan)
+    bound = max((row.lower_bound_seconds for row in rows if isinstance(row, Plan)), default=0.0)
     return {
         "machine": _machine(plan.topology),
         "relation": _relation(plan),
@@ -81,7 +80,7 @@ def report(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
             "model_seconds": plan.predicted_seconds,
             "bound_seconds": plan.lower_bound_seconds,
         },
-        "methods": method_facts(rows)[0],
+        "methods": [_method(row, bound) for row in rows],
         "stages": _stages(plan, seconds),
         "kinds": _kinds(plan, seconds),
         "bound": {"seconds": plan.lower_bound_seconds, "limited_by": plan.meta.get("limited_by", "")},
@@ -132,13 +131,8 @@ def _relation(plan: Plan) -> dict[str, Any]:
     }
 
 
-def method_facts(rows: Sequence[Plan | Failure]) -> tuple[list[dict[str, Any]], float]:
-    """The table of methods for one relation and machine, and the greatest bound, which holds for all of them."""
-    bound = max((row.lower_bound_seconds for row in rows if isinstance(row, Plan)), default=0.0)
-    return [_method(row, bound) for row in rows], bound
-
-
 def _method(row: Plan | Failure, bound: float) -> dict[str, Any]:
+    """A line of the table of methods; the greatest bound holds for all of them."""
     if isinstance(row, Failure):
         return {"method": row.method, "impossible": row.reason}
     sent, needed = row.trees.rows_moved(), row.relation.deliveries
@@ -168,7 +162,7 @@ def _stages(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
                 "busiest": [
                     {
                         "connection": arrays.direction_names[c],
-                        "way": _way(plan.topology, int(c)),
+                        "way": way(plan.topology, int(c)),
                         "kind": _kind(plan.topology, int(c)),
                         "seconds": float(seconds[k, c]),
                         "share_of_stage": float(seconds[k, c]) / total,
@@ -208,7 +202,7 @@ def _kinds(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
     return rows
 
 
-def _way(topology: Topology, direction: int) -> str:
+def way(topology: Topology, direction: int) -> str:
     """Return a direction's name; only ``a>b`` where the connection is named after its ends."""
     arrays = topology.arrays()
     connection = topology.connections[int(arrays.direction_connection[direction])]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from dgcl.planner.bounds.best import best_bound
-from dgcl.planner.cost import GIGA, predicted_seconds, stage_loads
+from dgcl.planner.cost import predicted_seconds, stage_use
 from dgcl.planner.methods.registry import make_plan
 from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
@@ -25,9 +25,9 @@ def sensitivity(plan: Plan, options: PlanOptions) -> Table:
     First each kind as a whole, of a plan made anew by the same method and ``options``; then single connections, of the
     same trees, with a bound that holds for any plan.
     """
-    wires, arrays, width = plan.topology.connections, plan.topology.arrays(), plan.row_bytes
-    busy = stage_loads(plan.trees, arrays, width).sum(axis=0) / (arrays.bandwidth * GIGA)
-    most = np.argsort(-per_connection(plan.topology, busy), kind="stable")[:MOST].tolist()
+    wires, width = plan.topology.connections, plan.row_bytes
+    busy = per_connection(plan.topology, stage_use(plan).sum(axis=0))
+    most = np.argsort(-busy, kind="stable")[:MOST].tolist()
     kinds = {wire.kind: [i for i, each in enumerate(wires) if each.kind == wire.kind] for wire in wires}
     columns = (
         (Column(name, seconds), Column(f"bound, {factor:g} x", seconds)) for name, factor in _FACTORS.items()

@@ -5,7 +5,7 @@ from textwrap import shorten
 
 import numpy as np
 
-from dgcl.planner.cost import GIGA, stage_loads
+from dgcl.planner.cost import stage_use
 from dgcl.planner.plan import Plan
 from dgcl.planner.reading.render import seconds, size
 from dgcl.topology.table import Column, Table
@@ -51,13 +51,11 @@ def differences(plan: Plan, other: Plan) -> Table:
             raise ValueError(f"both must be plans of one relation: they differ in {name}")
     used = []
     for each in (plan, other):
-        arrays = each.topology.arrays()
-        busy = stage_loads(each.trees, arrays, each.row_bytes).sum(axis=0) / (arrays.bandwidth * GIGA)
-        used.append(dict(zip(arrays.direction_names, busy.tolist(), strict=True)))
+        busy = stage_use(each).sum(axis=0).tolist()
+        used.append(dict(zip(each.topology.arrays().direction_names, busy, strict=True)))
     table = Table(Column("in use", left=True), Column("first", seconds), Column("second", seconds))
-    for name in sorted(used[0] | used[1]):
-        table.add(name, *(each.get(name, 0.0) for each in used))
-    table.rows = sorted(
-        (row for row in table.rows if row[1] != row[2]), key=lambda row: -abs(row[1] - row[2])
-    )[:MOST]
+    rows = [(name, *(each.get(name, 0.0) for each in used)) for name in sorted(used[0] | used[1])]
+    for row in sorted(rows, key=lambda row: -abs(row[1] - row[2]))[:MOST]:
+        if row[1] != row[2]:
+            table.add(*row)
     return table

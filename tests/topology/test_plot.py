@@ -50,7 +50,7 @@ def test_the_legend_tells_kinds_and_bandwidths(tmp_path):
 )
 def test_formats(suffix: str, start: bytes, tmp_path):
     path = tmp_path / f"t{suffix}"
-    plot_topology(PAIR, path, title="mine")
+    plot_topology(PAIR, path)
     assert path.read_bytes().startswith(start)
 
 
@@ -65,7 +65,7 @@ def test_a_load_colours_connections(tmp_path):
     busy = np.zeros(PAIR.arrays().num_directions)
     plot_topology(PAIR, tmp_path / "idle.svg", seconds=busy)
     busy[1] = 2e-3
-    plot_topology(PAIR, tmp_path / "busy.svg", seconds=busy, title="a plan")
+    plot_topology(PAIR, tmp_path / "busy.svg", seconds=busy)
     assert "ms in use, in the busier direction" in texts(tmp_path / "busy.svg")
     assert "us in use, in the busier direction" in texts(tmp_path / "idle.svg")
     with pytest.raises(

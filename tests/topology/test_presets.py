@@ -3,30 +3,16 @@
 import json
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from dgcl.topology import Topology, preset
 from dgcl.topology.importers import import_topology
 from dgcl.topology.presets import NODES, uniform
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "topologies"
-needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not here")
+from tests.topology.importers.cases import SHARED, needs_data, routes
+from tests.topology.importers.oracle import links_of
 
 GPU_MACHINES = [*NODES, *(f"{name}x2" for name in NODES if name != "gb200_nvl72")]
-
-
-def gpu_links(topology: Topology, kind: str = "NV") -> dict[tuple[int, int], int]:
-    """How many NVLinks join two devices directly, by their ranks: the digits of the kind."""
-    rank = {device.name: index for index, device in enumerate(topology.devices)}
-    counts: dict[tuple[int, int], int] = {}
-    for wire in topology.connections:
-        if wire.kind.startswith(kind) and wire.a in rank and wire.b in rank:
-            counts[rank[wire.a], rank[wire.b]] = counts[rank[wire.b], rank[wire.a]] = int(
-                wire.kind[len(kind) :]
-            )
-    return counts
 
 
 def bottleneck(topology: Topology, src: int, dst: int) -> float:
@@ -37,41 +23,26 @@ def bottleneck(topology: Topology, src: int, dst: int) -> float:
 
 
 @pytest.mark.parametrize("name", GPU_MACHINES)
-def test_every_pair_has_a_link(name: str):
+def test_every_pair_has_a_link_and_every_connection_is_used(name: str):
     topology = preset(name)
     assert len(topology.links) == topology.num_devices * (topology.num_devices - 1)
     assert topology.name == name
-
-
-@pytest.mark.parametrize("name", GPU_MACHINES)
-def test_every_connection_is_used(name: str):
-    used = {step for link in preset(name).links for step in link.route}
-    assert used == {wire.name for wire in preset(name).connections}
+    used = {step for link in topology.links for step in link.route}
+    assert used == {wire.name for wire in topology.connections}
 
 
 @needs_data
 def test_dgx1_wiring_is_that_of_the_nccl_topology():
-    root = ElementTree.parse(SHARED / "constructed" / "dgx1v_8xV100.xml").getroot()
-    rank, socket, switch = {}, {}, {}
-    for number, cpu in enumerate(root.iter("cpu")):
-        for plx in cpu.findall("pci"):
-            for pci in plx.findall("pci"):
-                if (gpu := pci.find("gpu")) is not None:
-                    rank[pci.attrib["busid"]] = int(gpu.attrib["rank"])
-                    socket[rank[pci.attrib["busid"]]] = number
-                    switch[rank[pci.attrib["busid"]]] = plx.attrib["busid"]
-    wanted = {}
-    for pci in root.iter("pci"):
-        for nvlink in pci.findall("gpu/nvlink"):
-            pair = rank[pci.attrib["busid"]], rank[nvlink.attrib["target"]]
-            wanted[pair] = int(nvlink.attrib["count"])
-    topology = preset("dgx1")
-    assert gpu_links(topology) == wanted
-    assert {index: device.socket for index, device in enumerate(topology.devices)} == socket
-    behind = {wire.a: wire.b for wire in topology.connections if wire.b.startswith("plx")}
-    ours = [behind[device.name] for device in topology.devices]
-    assert [[a == b for b in ours] for a in ours] == [
-        [switch[a] == switch[b] for b in range(8)] for a in range(8)
+    theirs, ours = import_topology(SHARED / "constructed" / "dgx1v_8xV100.xml").topology, preset("dgx1")
+    assert links_of(ours, "NV") == links_of(theirs, "NV")
+    assert [device.socket for device in ours.devices] == [device.socket for device in theirs.devices]
+    wires = [
+        {(c.a, c.b) for c in each.connections if c.a.startswith("gpu") and c.kind == "PCIe"}
+        for each in (ours, theirs)
+    ]
+    behind = [[dict(each)[f"gpu{g}"] for g in range(8)] for each in wires]
+    assert [behind[0].index(switch) for switch in behind[0]] == [
+        behind[1].index(switch) for switch in behind[1]
     ]
 
 
@@ -117,19 +88,19 @@ def test_machines_meet_at_one_nic_each():
         crosses = link.src[:2] != link.dst[:2]
         assert ({"m0.nic0-ib", "m1.nic0-ib"} <= set(link.route)) == crosses
     assert bottleneck(topology, 0, 8) == 6.37
-    inside = {(s, d): n for (s, d), n in gpu_links(topology).items() if s < 8 and d < 8}
-    assert inside == gpu_links(preset("dgx1"))
+    alone = links_of(preset("dgx1"), "NV")
+    assert links_of(topology, "NV") == {
+        frozenset(f"m{m}.{gpu}" for gpu in pair): count for pair, count in alone.items() for m in range(2)
+    }
 
 
 def test_summit_routes():
     """50 GB/s anywhere in a node: NVLink within a socket; by way of both CPUs and the X-bus across."""
     node = preset("summit")
     assert {bottleneck(node, s, d) for s in range(6) for d in range(6) if s != d} == {50.0}
-    routes = {(link.src, link.dst): link.route for link in node.links}
-    assert routes["gpu0", "gpu2"] == ("gpu0-gpu2",)
-    assert routes["gpu1", "gpu5"] == ("gpu1-cpu0", "cpu0-cpu1", "gpu5-cpu1")
-    pair = {(link.src, link.dst): link.route for link in preset("summitx2").links}
-    assert pair["m0.gpu0", "m1.gpu5"] == (
+    assert routes(node)["gpu0", "gpu2"] == ("gpu0-gpu2",)
+    assert routes(node)["gpu1", "gpu5"] == ("gpu1-cpu0", "cpu0-cpu1", "gpu5-cpu1")
+    assert routes(preset("summitx2"))["m0.gpu0", "m1.gpu5"] == (
         "m0.gpu0-m0.cpu0",
         "m0.nic0-m0.cpu0",
         "m0.nic0-ib",
@@ -170,11 +141,11 @@ def test_cloud_machines_have_the_sockets_and_nics_of_the_providers_files(name: s
 def test_mi250x_dies():
     """Eight links a die: four to its twin, and by OLCF's guide one or two to dies of other packages."""
     topology = preset("mi250x")
-    counts = gpu_links(topology, "XGMI")
-    assert {counts[2 * p, 2 * p + 1] for p in range(4)} == {4}
-    totals = Counter[int]()
-    for (src, _), count in counts.items():
-        totals[src] += count
+    counts = links_of(topology, "XGMI")
+    assert {counts[frozenset((f"gpu{2 * p}", f"gpu{2 * p + 1}"))] for p in range(4)} == {4}
+    totals = Counter[str]()
+    for pair, count in counts.items():
+        totals.update(dict.fromkeys(pair, count))
     assert set(totals.values()) <= {6, 7}
     assert (bottleneck(topology, 0, 1), bottleneck(topology, 0, 6), bottleneck(topology, 0, 2)) == (
         200,
@@ -187,10 +158,10 @@ def test_mi250x_dies():
 @pytest.mark.parametrize("name", ["mi250xx2", "frontierx2"])
 def test_frontier_dies_share_the_nic_of_their_package(name: str):
     topology = preset(name)
-    routes = {(link.src, link.dst): link.route for link in topology.links}
+    found = routes(topology)
     for die in range(8):
         package, nic = f"m0.package{die // 2}", f"m0.nic{die // 2}"
-        route = routes[f"m0.gpu{die}", "m1.gpu5"]
+        route = found[f"m0.gpu{die}", "m1.gpu5"]
         assert route[:2] == (f"m0.gpu{die}-{package}", f"{nic}-{package}")
         assert route[3:] == ("m1.nic2-slingshot", "m1.nic2-m1.package2", "m1.gpu5-m1.package2")
     assert bottleneck(topology, 0, 8) == 25.0
@@ -208,9 +179,9 @@ def test_frontier_dies_share_the_nic_of_their_package(name: str):
 )
 def test_every_two_gpus_of_a_mesh_are_wired(name: str, size: int, kind: str, links: int):
     """As many links as a GPU has (seven of an MI300X, eighteen of Hopper and Blackwell), the same to each other."""
-    counts = gpu_links(preset(name), kind)
-    assert len(counts) == size * (size - 1)
-    assert all(sum(counts[a, b] for b in range(size) if a != b) == links for a in range(size))
+    counts = links_of(preset(name), kind)
+    assert {*counts} == {frozenset((f"gpu{a}", f"gpu{b}")) for a in range(size) for b in range(a)}
+    assert {count * (size - 1) for count in counts.values()} == {links}
     assert not preset(name).switches
 
 
@@ -218,16 +189,16 @@ def test_every_two_gpus_of_a_mesh_are_wired(name: str, size: int, kind: str, lin
 def test_mi300x_is_wired_as_rccl_describes_it():
     theirs = import_topology(SHARED / "nccl_xml" / "amd_topo_8p_940.xml").topology
     ours = preset("mi300x")
-    assert gpu_links(ours, "XGMI") == gpu_links(theirs, "XGMI")
+    assert links_of(ours, "XGMI") == links_of(theirs, "XGMI")
     assert {c.bandwidth for c in theirs.connections if c.kind.startswith("XGMI")} == {bottleneck(ours, 0, 1)}
 
 
 def test_dgx1_as_shipped_has_a_card_at_each_switch():
     topology = preset("dgx1_edrx2")
-    routes = {(link.src, link.dst): link.route for link in topology.links}
+    found = routes(topology)
     for a, b in ((0, 7), (3, 2), (6, 5)):
-        assert f"m0.nic{a // 2}-ib" in routes[f"m0.gpu{a}", f"m1.gpu{b}"]
-        assert f"m1.nic{b // 2}-ib" in routes[f"m0.gpu{a}", f"m1.gpu{b}"]
+        assert f"m0.nic{a // 2}-ib" in found[f"m0.gpu{a}", f"m1.gpu{b}"]
+        assert f"m1.nic{b // 2}-ib" in found[f"m0.gpu{a}", f"m1.gpu{b}"]
     assert bottleneck(topology, 0, 8) == 11.13  # of the card's PCIe
     assert preset("dgx1_edr").connections == preset("dgx1").connections
 

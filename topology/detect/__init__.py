@@ -9,14 +9,13 @@ import os
 from contextlib import ExitStack
 
 from dgcl.topology.detect.gpu_machine import gpu_machine
-from dgcl.topology.detect.nvml import GpuSource, Nvml, NvmlGpu, NvmlUnavailable
+from dgcl.topology.detect.nvml import Nvml, NvmlGpu, NvmlUnavailable
 from dgcl.topology.detect.sysfs import HostFacts, Sysfs
 from dgcl.topology.detect.visible import visible_gpus
 from dgcl.topology.draft import Imported
 from dgcl.topology.machine_topology import machine_topology
 
 __all__ = [
-    "GpuSource",
     "HostFacts",
     "Nvml",
     "NvmlGpu",
@@ -31,7 +30,7 @@ __all__ = [
 def detect_gpus(
     name: str,
     *,
-    source: GpuSource | None = None,
+    source: Nvml | None = None,
     sysfs: Sysfs | None = None,
     visible: str | None = None,
 ) -> Imported:

@@ -6,7 +6,6 @@ the two sources: containers change numbers, but not addresses.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
 
 from dgcl.topology.detect.nvml import (
@@ -17,7 +16,7 @@ from dgcl.topology.detect.nvml import (
     PEER_WRITE,
     REMOTE_CPU,
     REMOTE_GPU,
-    GpuSource,
+    Nvml,
     NvmlGpu,
 )
 from dgcl.topology.detect.sysfs import Sysfs
@@ -26,7 +25,7 @@ from dgcl.topology.machine import CPU, GPU, NVSWITCH, Cpu, Gpu, GpuLink, Machine
 from dgcl.topology.rates import PCIE_SPEEDS, pcie_rate
 
 
-def gpu_machine(source: GpuSource, sysfs: Sysfs, gpus: Sequence[NvmlGpu]) -> Machine:
+def gpu_machine(source: Nvml, sysfs: Sysfs, gpus: Sequence[NvmlGpu]) -> Machine:
     """Describe the machine around some GPUs.
 
     Args:
@@ -45,22 +44,46 @@ def gpu_machine(source: GpuSource, sysfs: Sysfs, gpus: Sequence[NvmlGpu]) -> Mac
     fabric = _fabrics(gpus, usable, links, notes)
     _note_peers(source, gpus, links, notes)
     facts = sysfs.host()
-    tree = _Tree(sysfs)
-    for rank, gpu in enumerate(gpus):
-        model = find_model(gpu.name)
-        described = Gpu(gpu.index, rank, gpu.sm or None, "", links[gpu.index], fabric[gpu.index], model)
-        tree.add(Pci(gpu.address, _pcie(gpu, sysfs), described))
+    devices = [
+        Pci(
+            gpu.address,
+            _pcie(gpu, sysfs),
+            Gpu(
+                gpu.index, rank, gpu.sm or None, "", links[gpu.index], fabric[gpu.index], find_model(gpu.name)
+            ),
+        )
+        for rank, gpu in enumerate(gpus)
+    ]
     for address, nets in sysfs.network_ports().items():
-        tree.add(Pci(address, sysfs.pcie_of(address), None, True, nets))
-    if tree.unplaced:
-        only = facts.numa_nodes[0] if len(facts.numa_nodes) == 1 else None
-        if only is None:
-            notes.append(
-                f"{tree.unplaced} devices do not tell their NUMA node: they have one of their own here"
-            )
-        tree.place_rest(only)
-    cpus = [Cpu(numa, "", facts.bus.kind, facts.bus.bandwidth, below) for numa, below in tree.nodes().items()]
+        devices.append(Pci(address, sysfs.pcie_of(address), None, True, nets))
+    numas = [sysfs.numa_of(device.address) for device in devices]
+    only = facts.numa_nodes[0] if len(facts.numa_nodes) == 1 else None
+    if None in numas and only is None:
+        notes.append(
+            f"{numas.count(None)} devices do not tell their NUMA node: they have one of their own here"
+        )
+    nodes: dict[int | None, list[tuple[list[str], Pci]]] = {}
+    for device, numa in zip(devices, numas, strict=True):
+        # Above a device: the root port, then for each switch its upstream and a downstream port.
+        above = (sysfs.bridges_above(device.address) or [])[1::2]
+        nodes.setdefault(only if numa is None else numa, []).append((above, device))
+    cpus = [
+        Cpu(numa, "", facts.bus.kind, facts.bus.bandwidth, _below(nodes[numa], sysfs))
+        for numa in sorted(nodes, key=lambda numa: (numa is None, numa))
+    ]
     return Machine(tuple(cpus), tuple(notes))
+
+
+def _below(devices: list[tuple[list[str], Pci]], sysfs: Sysfs) -> tuple[Pci, ...]:
+    """Devices gathered below the switches that they share; each comes with those above it, the uppermost first."""
+    groups: dict[str, list[tuple[list[str], Pci]]] = {}
+    for above, device in devices:
+        if above:
+            groups.setdefault(above[0], []).append((above[1:], device))
+    return (
+        *(device for above, device in devices if not above),
+        *(Pci(at, sysfs.pcie_of(at), below=_below(inside, sysfs)) for at, inside in groups.items()),
+    )
 
 
 def _pcie(gpu: NvmlGpu, sysfs: Sysfs) -> float | None:
@@ -127,7 +150,7 @@ def _fabrics(
 
 
 def _note_peers(
-    source: GpuSource, gpus: Sequence[NvmlGpu], links: dict[int, tuple[GpuLink, ...]], notes: list[str]
+    source: Nvml, gpus: Sequence[NvmlGpu], links: dict[int, tuple[GpuLink, ...]], notes: list[str]
 ) -> None:
     """Note how many pairs have no peer access over PCIe, and are staged in host memory."""
     denied = Counter[int]()
@@ -146,55 +169,6 @@ def _note_peers(
             f"{count} pairs of GPUs have no peer access over PCIe ({why}): rows between them are staged in "
             f"host memory, on the same wires"
         )
-
-
-class _Tree:
-    """PCIe devices put below their switches, and these below their NUMA nodes."""
-
-    def __init__(self, sysfs: Sysfs) -> None:
-        self._sysfs = sysfs
-        self._switches: dict[str, list[str]] = {}  # address -> switches above, the uppermost first
-        self._devices: dict[str, Pci] = {}
-        self._numa: dict[str, int | None] = {}
-
-    @property
-    def unplaced(self) -> int:
-        """How many devices have no NUMA node."""
-        return sum(numa is None for numa in self._numa.values())
-
-    def add(self, device: Pci) -> None:
-        """Put a GPU or NIC in its place."""
-        bridges = self._sysfs.bridges_above(device.address) or []
-        # Above a device: the root port, then for each switch its upstream and a downstream port.
-        self._switches[device.address] = bridges[1::2]
-        self._devices[device.address] = device
-        self._numa[device.address] = self._sysfs.numa_of(device.address)
-
-    def place_rest(self, node: int | None) -> None:
-        """Put what has no NUMA node on this one."""
-        self._numa = {address: node if numa is None else numa for address, numa in self._numa.items()}
-
-    def nodes(self) -> dict[int | None, tuple[Pci, ...]]:
-        """What hangs on each NUMA node, in the order of their numbers."""
-        numas = sorted(set(self._numa.values()), key=lambda numa: (numa is None, numa))
-        return {
-            numa: self._below([a for a, other in self._numa.items() if other == numa], 0) for numa in numas
-        }
-
-    def _below(self, addresses: list[str], depth: int) -> tuple[Pci, ...]:
-        """The devices of these addresses, gathered below the switches that they share at this depth."""
-        nodes: list[Pci] = []
-        groups: dict[str, list[str]] = {}
-        for address in addresses:
-            above = self._switches[address]
-            if len(above) <= depth:
-                nodes.append(self._devices[address])
-            else:
-                groups.setdefault(above[depth], []).append(address)
-        for switch, members in groups.items():
-            inside = self._below(members, depth + 1)
-            nodes.append(replace(Pci(switch, self._sysfs.pcie_of(switch)), below=inside))
-        return tuple(nodes)
 
 
 def fastest_port(sysfs: Sysfs) -> Net | None:

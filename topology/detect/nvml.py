@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dgcl.topology.machine import bus_id
 
-#: Capabilities that :meth:`GpuSource.peer_status` is asked for, and the status that means yes.
+#: Capabilities that :meth:`Nvml.peer_status` is asked for, and the status that means yes.
 PEER_READ, PEER_WRITE, PEER_NVLINK = 0, 1, 2
 PEER_OK = 0
 PEER_STATUS = (
@@ -65,16 +65,6 @@ class NvmlGpu:
     fabric: str = ""
 
 
-class GpuSource(Protocol):
-    """What detection asks of the driver."""
-
-    def gpus(self) -> list[NvmlGpu]:
-        """All GPUs, in the order of their indices."""
-
-    def peer_status(self, a: int, b: int, capability: int) -> int:
-        """Whether GPU ``a`` can reach GPU ``b``: ``PEER_OK``, or a position in ``PEER_STATUS``."""
-
-
 class Nvml:
     """The real library. Use as a context manager."""
 
@@ -100,7 +90,10 @@ class Nvml:
         return [self._gpu(index, handle) for index, handle in enumerate(self._handles)]
 
     def peer_status(self, a: int, b: int, capability: int) -> int:
-        """See :class:`GpuSource`; a driver that does not know says ``len(PEER_STATUS)``."""
+        """Whether GPU ``a`` can reach GPU ``b``: ``PEER_OK``, or a position in ``PEER_STATUS``.
+
+        A driver that does not know says ``len(PEER_STATUS)``.
+        """
         status = self._ask("nvmlDeviceGetP2PStatus", self._handles[a], self._handles[b], capability)
         return len(PEER_STATUS) if status is None else status
 

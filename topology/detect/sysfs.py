@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dgcl.topology.machine import Net, bus_id
 from dgcl.topology.rates import PCIE_SPEEDS, PCIE_WIDTHS, UNKNOWN_BUS, CpuBus, cpu_bus, pcie_rate
+from dgcl.topology.table import plural
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ class HostFacts:
     bus: CpuBus = UNKNOWN_BUS
 
     def __str__(self) -> str:
-        parts = [_count(self.sockets, "socket"), _count(self.cpus, "processor")]
+        parts = [plural(self.sockets, "socket"), plural(self.cpus, "processor")]
         if len(self.numa_nodes) != self.sockets:
-            parts.append(_count(len(self.numa_nodes), "NUMA node"))
+            parts.append(plural(len(self.numa_nodes), "NUMA node"))
         if self.memory_bytes:
             parts.append(f"{self.memory_bytes / 1e9:.0f} GB of memory")
         return ", ".join(parts) + (f" ({self.model})" if self.model else "")
@@ -125,14 +126,10 @@ class Sysfs:
         for device in self._list("sys/class/net", r".+"):
             address = self._pci_of(f"sys/class/net/{device.name}")
             if address is not None and address not in ports:
-                net = self._ethernet_port(device.name)
+                net = self.interface(device.name)
                 if net is not None:
                     ports[address] = [net]
         return {address: tuple(nets) for address, nets in ports.items()}
-
-    def interface(self, name: str) -> Net | None:
-        """A network interface by its name, virtual or not; None where there is none of this name that is up."""
-        return self._ethernet_port(name)
 
     def _infiniband_port(self, device: str, port: str) -> Net | None:
         folder = f"sys/class/infiniband/{device}/ports/{port}"
@@ -143,7 +140,8 @@ class Sysfs:
         name = device if port == "1" else f"{device}:{port}"
         return Net(name, float(rate[1]) / 8 if rate else None, "Eth" if ethernet else "IB")
 
-    def _ethernet_port(self, device: str) -> Net | None:
+    def interface(self, device: str) -> Net | None:
+        """A network interface by its name, virtual or not; None where there is none of this name that is up."""
         if self.read(f"sys/class/net/{device}/operstate") != "up":
             return None
         text = self.read(f"sys/class/net/{device}/speed") or ""
@@ -172,7 +170,3 @@ class Sysfs:
 def _field(text: str, name: str) -> str:
     match = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text, re.MULTILINE)
     return match[1].strip() if match else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -20,7 +20,7 @@ from dgcl.topology.model import with_model
 from dgcl.topology.read_file import read_file
 
 _START = 8192  # bytes of XML in another encoding that tell whose it is
-_LARGEST = 16 << 20  # bytes; a description of a machine takes kilobytes
+_KIND, _LARGEST = "a machine's description", 16 << 20  # bytes; a description of a machine takes kilobytes
 
 
 def import_topology(
@@ -50,7 +50,7 @@ def import_topology(
     """
     path = os.fspath(path)
     model = None if gpu is None else gpu_model(gpu)
-    data = _read(path)
+    data = read_file(path, _LARGEST, "", _KIND)
     try:
         imported = _import(data, name or _name_of(path), model)
         if nic is not None:
@@ -66,7 +66,7 @@ def import_topology(
     if p2p is None:
         return imported
     p2p = os.fspath(p2p)
-    measured = _read(p2p)
+    measured = read_file(p2p, _LARGEST, "", _KIND)
     try:
         return refine_with_p2p(imported, parse_p2p_tables(_text(measured)))
     except ValueError as error:
@@ -143,16 +143,6 @@ def _text(data: bytes) -> str:
         line = data[: error.start].count(b"\n") + 1
         kind = "UTF-16" if utf16 else "UTF-8"
         raise ValueError(f"line {line}: is not {kind} text (byte {error.start})") from None
-
-
-def _read(path: str) -> bytes:
-    try:
-        data = read_file(path, _LARGEST)
-    except OSError as error:
-        raise type(error)(f"cannot read {path!r}: {error.strerror or error}") from None
-    if data is None:
-        raise ValueError(f"{path}: is larger than {_LARGEST >> 20} MB, too large for a machine's description")
-    return data
 
 
 def _name_of(path: str) -> str:

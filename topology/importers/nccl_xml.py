@@ -242,9 +242,6 @@ class _Reader:
                 raise ValueError(
                     f"line {line}: {count} links from {here} to {there}, which tells of {back} back"
                 )
-        self._note_what_is_missing()
-
-    def _note_what_is_missing(self) -> None:
         if not self._has_gpus:
             self.notes.append(
                 f"the file has no <gpu>: the {len(self._gpus)} PCI devices of class GPU were taken for them, "

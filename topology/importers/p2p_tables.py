@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +111,7 @@ def parse_p2p_tables(text: str) -> P2pTables:
             )
     if not tables:
         raise ValueError("holds no table of p2pBandwidthLatencyTest")
-    return P2pTables(size, MappingProxyType(tables), MappingProxyType(starts))
+    return P2pTables(size, tables, starts)
 
 
 def _is_command(line: str) -> bool:

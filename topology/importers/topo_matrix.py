@@ -275,6 +275,6 @@ def _assemble(
         nic_nic=None if missing or not nics else block(nics, nics),
         affinity=tuple(rows[name].affinity for name in gpus),
         affinity_columns=affinity_columns,
-        nic_names=MappingProxyType(nic_names),
-        lines=MappingProxyType({name: row.line for name, row in rows.items()}),
+        nic_names=nic_names,
+        lines={name: row.line for name, row in rows.items()},
     )

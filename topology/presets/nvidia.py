@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from dgcl.topology.combine import Nic, cluster
+from dgcl.topology.combine import Nic
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Device
 from dgcl.topology.presets.wires import (
+    Box,
     bridged,
-    called,
     gpus,
     nic_per_gpu,
     nvswitch_node,
@@ -40,7 +40,7 @@ _CUBE_MESH = {
 }
 
 
-def dgx1(num_machines: int = 1) -> Topology:
+def dgx1() -> Box:
     """NVIDIA DGX-1 with eight V100: NVLink hybrid cube mesh, and a PCIe tree over two sockets.
 
     Each of the two sockets has two PCIe switches with two GPUs each; QPI joins the sockets. Several
@@ -57,37 +57,33 @@ def dgx1(num_machines: int = 1) -> Topology:
         for a, b in _CUBE_MESH[bricks]
     ]
     tree = pcie_tree(8, PCIE, wire("cpu0", "cpu1", "QPI", QPI))
-    node = Topology("dgx1", gpus(8, 4), (*nvlinks, *tree))
-    return cluster(node, num_machines, nics=[Nic("plx0", IB, PCIE)])
+    node = Topology("node", gpus(8, 4), (*nvlinks, *tree))
+    return Box(node, [Nic("plx0", IB, PCIE)])
 
 
-def dgx1_edr(num_machines: int = 1) -> Topology:
+def dgx1_edr() -> Box:
     """``dgx1`` as NVIDIA ships it: behind each of the four PCIe switches an EDR InfiniBand card of 100 Gb/s.
 
     The cluster of the DGCL paper had one card in use, which ``dgx1`` has. Source: NVIDIA, WP-08437-001,
     section 3.3 (four EDR ports); a card's 12.5 GB/s (peak) are more than its PCIe 3.0 x16 lets through.
     """
     nics = [Nic(f"plx{p}", 12.5, PCIE) for p in range(4)]
-    joined = cluster(dgx1(), num_machines, nics=nics)
-    return called("dgx1_edr", joined, num_machines)
+    return Box(dgx1().node, nics)
 
 
-def dgx2(num_machines: int = 1) -> Topology:
+def dgx2() -> Box:
     """NVIDIA DGX-2: sixteen V100, each with six NVLinks into twelve NVSwitches; eight 100 Gb/s NICs.
 
     The peak of a port is 150 GB/s each way (NVIDIA DGX-2 datasheet: 300 GB/s in both); 143.7 is what
     p2pBandwidthLatencyTest gets out of the six NVLinks of a V100 (Dell, "Deep learning on V100",
     configuration K: 47.88 + 47.9 + 47.93). Two GPUs share a PCIe 3.0 switch with a NIC of 12.5 GB/s.
     """
-    node = nvswitch_node("dgx2", 16, "NV6", 143.7, per_socket=8)
-    if num_machines == 1:
-        return node  # alone, it needs neither switches nor NICs
+    node = nvswitch_node("NV6", 143.7, 16, 8)
     tree = [wire(gpu.name, f"plx{rank // 2}", "PCIe", PCIE) for rank, gpu in enumerate(node.devices)]
-    with_tree = replace(node, connections=(*node.connections, *tree))
-    return cluster(with_tree, num_machines, nics=[Nic(f"plx{p}", 12.5, PCIE) for p in range(8)])
+    return Box(node, [Nic(f"plx{p}", 12.5, PCIE) for p in range(8)], tree)
 
 
-def dgx_a100(num_machines: int = 1) -> Topology:
+def dgx_a100() -> Box:
     """NVIDIA DGX A100: eight A100, each with twelve third-generation NVLinks into six NVSwitches.
 
     The NVSwitches never block, so they are one switch here, and the twelve links of a GPU one port. Its
@@ -96,11 +92,10 @@ def dgx_a100(num_machines: int = 1) -> Topology:
     network/README.md). PCIe is left out: no route between these GPUs would use it. Several machines have
     one HDR InfiniBand NIC of 25 GB/s for each GPU (NVIDIA DGX A100 datasheet: 8x 200 Gb/s).
     """
-    node = nvswitch_node("dgx_a100", 8, "NV12", A100_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 25.0)
+    return nic_per_gpu(nvswitch_node("NV12", A100_PORT), 25.0)
 
 
-def hgx_h100(num_machines: int = 1) -> Topology:
+def hgx_h100() -> Box:
     """NVIDIA HGX H100 and DGX H100: eight H100, eighteen fourth-generation NVLinks each, four NVSwitches.
 
     Modelled as ``dgx_a100``. The peak of a port is 450 GB/s each way (NVIDIA, "Upgrading Multi-GPU
@@ -108,85 +103,79 @@ def hgx_h100(num_machines: int = 1) -> Topology:
     measures (stas00/ml-engineering, network/README.md). Several machines have an NDR NIC of 50 GB/s for each
     GPU (NVIDIA DGX H100 datasheet: 8x 400 Gb/s).
     """
-    node = nvswitch_node("hgx_h100", 8, "NV18", H100_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 50.0)
+    return nic_per_gpu(nvswitch_node("NV18", H100_PORT), 50.0)
 
 
-def hgx_h200(num_machines: int = 1) -> Topology:
+def hgx_h200() -> Box:
     """NVIDIA HGX H200: the H100's NVLinks and NVSwitches, with more memory behind them.
 
     Modelled as ``hgx_h100``, with its measured port (NVIDIA, "H200": 900 GB/s in both directions, as H100).
     """
-    return called("hgx_h200", hgx_h100(num_machines), num_machines)
+    return hgx_h100()
 
 
-def hgx_b200(num_machines: int = 1) -> Topology:
+def hgx_b200() -> Box:
     """NVIDIA HGX B200 and DGX B200: eight B200, eighteen fifth-generation NVLinks each.
 
     The peak of a port is 900 GB/s each way (NVIDIA, "HGX": 1.8 TB/s in both); 747 is what
     p2pBandwidthLatencyTest measures on the same links of GB200 (stas00/ml-engineering, network/README.md).
     Several machines have a NIC of 50 GB/s for each GPU (NVIDIA DGX B200 datasheet: 8x 400 Gb/s).
     """
-    node = nvswitch_node("hgx_b200", 8, "NV18", GB200_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 50.0)
+    return nic_per_gpu(nvswitch_node("NV18", GB200_PORT), 50.0)
 
 
-def hgx_b300(num_machines: int = 1) -> Topology:
+def hgx_b300() -> Box:
     """NVIDIA HGX B300 and DGX B300: eight B300 on the NVLinks and NVSwitches of B200, with faster NICs.
 
     Modelled as ``hgx_b200``, with its measured port (NVIDIA DGX B300 datasheet: 14.4 TB/s for eight GPUs, as
     B200). Several machines have a ConnectX-8 of 100 GB/s for each GPU (DGX B300 User Guide: 8x 800 Gb/s).
     """
-    node = nvswitch_node("hgx_b300", 8, "NV18", GB200_PORT, per_socket=4)
-    return nic_per_gpu(node, num_machines, 100.0)
+    return nic_per_gpu(nvswitch_node("NV18", GB200_PORT), 100.0)
 
 
-def gh200(num_machines: int = 1) -> Topology:
+def gh200() -> Box:
     """One GH200 superchip, a GPU and its Grace processor: a node has one device, and no wire inside.
 
     Several are joined by a NIC of 50 GB/s each, as in TACC's Vista (Cornell Virtual Workshop,
     "Vista: System Components": NDR InfiniBand, 400 Gb/s by its standard).
     NVLink-C2C to the processor is left out: no row between GPUs takes it.
     """
-    return nic_per_gpu(Topology("gh200", gpus(1, 1), ()), num_machines, 50.0)
+    return nic_per_gpu(Topology("node", gpus(1, 1), ()), 50.0)
 
 
-def gh200_quad(num_machines: int = 1) -> Topology:
+def gh200_quad() -> Box:
     """Four GH200 superchips, six NVLinks between every two of them, as in Alps and JUPITER.
 
     The peak of a pair is 150 GB/s each way (Fusco et al., "Understanding Data Movement in Tightly Coupled
     Heterogeneous Systems", 2024, arXiv:2408.11556); 125.4 are six of the links of which eighteen measure
     376 GB/s on HGX H100. Each superchip has a processor, and a NIC of 25 GB/s (the same: Slingshot, 200 Gb/s).
     """
-    node = bridged("gh200_quad", 4, "NV6", H100_SIX)
-    node = replace(node, devices=gpus(4, 1))
-    return nic_per_gpu(node, num_machines, 25.0, "Slingshot")
+    node = replace(bridged(4, "NV6", H100_SIX), devices=gpus(4, 1))
+    return nic_per_gpu(node, 25.0, "Slingshot")
 
 
-def gb200_nvl4(num_machines: int = 1) -> Topology:
+def gb200_nvl4() -> Box:
     """GB200 NVL4: four GPUs and two Grace processors on one board, six NVLinks between every two GPUs.
 
     No NVSwitch is on it (NVIDIA, "GB200 NVL4": a four-GPU NVLink domain, 1.8 TB/s in both directions for each
     GPU, so 300 GB/s each way for a pair). 249 are six of the links of which eighteen measure 747 GB/s on a tray
     of NVL72, ``gb200_tray``. A NIC of 50 GB/s for each GPU is assumed.
     """
-    node = bridged("gb200_nvl4", 4, "NV6", GB200_SIX)
-    node = replace(node, devices=gpus(4, 2))
-    return nic_per_gpu(node, num_machines, 50.0)
+    node = replace(bridged(4, "NV6", GB200_SIX), devices=gpus(4, 2))
+    return nic_per_gpu(node, 50.0)
 
 
-def gb200_tray(num_machines: int = 1) -> Topology:
+def gb200_tray() -> Box:
     """A tray of GB200 NVL72: four GPUs and two Grace processors, on the rack's NVSwitches.
 
     747 GB/s each way is what p2pBandwidthLatencyTest measures on such a node (stas00/ml-engineering,
     network/README.md). Several trays are of different racks, joined by 50 GB/s of InfiniBand for each GPU
     (Azure ND GB200 v6: 4x 400 Gb/s); those of one rack share its NVSwitches, which is ``gb200_nvl72``.
     """
-    node = nvswitch_node("gb200_tray", 4, "NV18", GB200_PORT, per_socket=2)
-    return nic_per_gpu(node, num_machines, 50.0)
+    return nic_per_gpu(nvswitch_node("NV18", GB200_PORT, 4, 2), 50.0)
 
 
-def gb200_nvl72(num_machines: int = 1) -> Topology:
+def gb200_nvl72() -> Box:
     """GB200 NVL72: eighteen nodes of four GPUs, all 72 on one domain of NVSwitches.
 
     Every port is as fast as within a node (NVIDIA, "GB200 NVL72": 130 TB/s for 72 GPUs, 1.8 TB/s each in
@@ -194,4 +183,4 @@ def gb200_nvl72(num_machines: int = 1) -> Topology:
     """
     devices = tuple(Device(f"gpu{g}", machine=g // 4, socket=g % 4 // 2) for g in range(72))
     ports = tuple(wire(device.name, "nvswitch", "NV18", GB200_PORT) for device in devices)
-    return nic_per_gpu(Topology("gb200_nvl72", devices, ports), num_machines, 50.0)
+    return nic_per_gpu(Topology("node", devices, ports), 50.0)

@@ -4,11 +4,11 @@ import itertools
 from dataclasses import replace
 
 from dgcl.topology.checks import check_index, check_num_devices, check_number
-from dgcl.topology.combine import Nic, cluster
+from dgcl.topology.combine import Nic
 from dgcl.topology.gpu_models import CPU_CORE
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Device
-from dgcl.topology.presets.wires import bridged, gpus, nic_per_gpu, wire
+from dgcl.topology.presets.wires import Box, bridged, gpus, nic_per_gpu, wire
 from dgcl.topology.rates import xgmi_rate
 
 # Pairs of dies of a node of four MI250X by the Infinity Fabric links between them.
@@ -19,7 +19,7 @@ _MI250X = {
 }
 
 
-def summit(num_machines: int = 1) -> Topology:
+def summit() -> Box:
     """A node of Summit (IBM AC922): two POWER9, each with three V100; NVLink joins every two of these four.
 
     Each such pair has two NVLink 2.0 bricks, 50 GB/s each way. The X-bus between the processors carries 64
@@ -34,12 +34,12 @@ def summit(num_machines: int = 1) -> Topology:
     for socket in range(2):
         ends = [*(f"gpu{g}" for g in range(3 * socket, 3 * socket + 3)), f"cpu{socket}"]
         bricks += [wire(a, b, "NV2", 50.0) for a, b in itertools.combinations(ends, 2)]
-    node = Topology("summit", gpus(6, 3), (*bricks, wire("cpu0", "cpu1", "X-bus", 64.0)))
+    node = Topology("node", gpus(6, 3), (*bricks, wire("cpu0", "cpu1", "X-bus", 64.0)))
     nics = [Nic(f"cpu{socket}", 11.5, 16.0) for socket in range(2)]
-    return cluster(node, num_machines, nics=nics)
+    return Box(node, nics)
 
 
-def mi250x(num_machines: int = 1) -> Topology:
+def mi250x() -> Box:
     """A node of four AMD MI250X, as in Frontier and LUMI: eight dies (GCDs), each a device of its own.
 
     Between the two dies of a package four Infinity Fabric links, between packages one or two, 50 GB/s each
@@ -58,27 +58,25 @@ def mi250x(num_machines: int = 1) -> Topology:
         for a, b in pairs
     ]
     hosts = [wire(f"gpu{g}", "cpu0", "IF", 36.0) for g in range(8)]
-    node = Topology("mi250x", gpus(8, 2), (*fabric, *hosts))
-    if num_machines == 1:
-        return node
+    node = Topology("node", gpus(8, 2), (*fabric, *hosts))
     ports = [
         wire(f"gpu{2 * p + die}", f"package{p}", *way)
         for p in range(4)
         for die, way in enumerate((("XGMI4", 200.0), ("PCIe", 50.0)))
     ]
     nics = [Nic(f"package{p}", 25.0, 50.0, "Slingshot") for p in range(4)]
-    return cluster(replace(node, connections=(*node.connections, *ports)), num_machines, nics=nics)
+    return Box(node, nics, ports)
 
 
-def mi300x(num_machines: int = 1) -> Topology:
+def mi300x() -> Box:
     """Eight AMD MI300X, an Infinity Fabric link between every two of them.
 
     48 GB/s each way is what reaches the other end, of a peak of 64 (AMD ROCm blogs, "Understanding RCCL
     Bandwidth and xGMI Performance on AMD Instinct MI300X"; RCCL reckons with the same, src/graph/topo.h). Several
     machines have a NIC of 50 GB/s for each GPU, as AMD's cluster designs do (400 Gb/s Ethernet).
     """
-    node = bridged("mi300x", 8, "XGMI1", xgmi_rate("gfx942"))
-    return nic_per_gpu(replace(node, devices=gpus(8, 4)), num_machines, 50.0, "RoCE")
+    node = bridged(8, "XGMI1", xgmi_rate("gfx942"))
+    return nic_per_gpu(replace(node, devices=gpus(8, 4)), 50.0, "RoCE")
 
 
 def uniform(num_devices: int, *, bandwidth: float = 10.0, latency: float = 0.0) -> Topology:

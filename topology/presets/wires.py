@@ -1,11 +1,38 @@
 """Parts of preset machines."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from dgcl.topology.combine import Nic, cluster
-from dgcl.topology.model import Topology
+from dgcl.topology.host_memory import stage_in_host_memory
+from dgcl.topology.model import Topology, with_model
 from dgcl.topology.parts import Connection, Device
+
+
+@dataclass(frozen=True)
+class Box:
+    """A machine, and how several of it are joined.
+
+    Attributes:
+        node: It alone.
+        nics: Its network cards.
+        tree: Wires that it needs only on its way to them.
+        memory: GB/s of a socket's memory, where rows are staged there; 0: nowhere.
+    """
+
+    node: Topology
+    nics: Sequence[Nic]
+    tree: Sequence[Connection] = ()
+    memory: float = 0.0
+
+    def joined(self, name: str, model: str, num_machines: int = 1) -> Topology:
+        """So many of it, whose devices are of this model."""
+        node = replace(with_model(self.node, model), name=name)
+        if num_machines > 1:
+            node = replace(node, connections=(*node.connections, *self.tree))
+            node = cluster(node, num_machines, nics=self.nics)
+        return stage_in_host_memory(node, self.memory) if self.memory else node
 
 
 def wire(a: str, b: str, kind: str, bandwidth: float, latency: float = 0.0) -> Connection:
@@ -32,27 +59,21 @@ def pcie_tree(count: int, bandwidth: float, bus: Connection | None) -> list[Conn
     ]
 
 
-def nvswitch_node(name: str, count: int, kind: str, bandwidth: float, per_socket: int) -> Topology:
+def nvswitch_node(kind: str, bandwidth: float, count: int = 8, per_socket: int = 4) -> Topology:
     """GPUs with one port each into NVSwitches, which never block and are one switch here."""
     devices = gpus(count, per_socket)
     ports = tuple(wire(device.name, "nvswitch", kind, bandwidth) for device in devices)
-    return Topology(name, devices, ports)
+    return Topology("node", devices, ports)
 
 
-def bridged(name: str, count: int, kind: str, bandwidth: float) -> Topology:
+def bridged(count: int, kind: str, bandwidth: float) -> Topology:
     """GPUs of one socket, every two of them joined directly, and by nothing else."""
     pairs = combinations(range(count), 2)
     return Topology(
-        name, gpus(count, count), tuple(wire(f"gpu{a}", f"gpu{b}", kind, bandwidth) for a, b in pairs)
+        "node", gpus(count, count), tuple(wire(f"gpu{a}", f"gpu{b}", kind, bandwidth) for a, b in pairs)
     )
 
 
-def nic_per_gpu(node: Topology, num_machines: int, bandwidth: float, kind: str = "IB") -> Topology:
+def nic_per_gpu(node: Topology, bandwidth: float, kind: str = "IB") -> Box:
     """Nodes joined by NICs, one for each GPU, over a network that never blocks."""
-    nics = [Nic(device.name, bandwidth, kind=kind) for device in node.devices]
-    return cluster(node, num_machines, nics=nics)
-
-
-def called(name: str, topology: Topology, num_machines: int) -> Topology:
-    """The topology of so many machines, under the name of another preset."""
-    return replace(topology, name=f"{name}x{num_machines}" if num_machines > 1 else name)
+    return Box(node, [Nic(device.name, bandwidth, kind=kind) for device in node.devices])

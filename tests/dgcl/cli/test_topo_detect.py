@@ -1,17 +1,17 @@
 """`dgcl topo detect`: the machine as it is found, and a clear line where something cannot be found."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from dgcl.topology import Topology
+from dgcl.topology import Topology, load_topology
 from dgcl.topology import detect as detect_package
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.detect import NvmlUnavailable
 from dgcl.topology.draft import Imported
 from dgcl.topology.host import host_topology
-from dgcl.topology.json_io import load_topology_and_about
 from tests.dgcl.cli.support import Run
 
 GPUS = Topology.from_json(
@@ -43,7 +43,7 @@ def test_without_gpus_the_host_is_described(run: Run, folder: Path):
     assert outcome.out.startswith("here: 3 devices")
     assert "note: libnvidia-ml.so.1 is not here; ranks run on CPUs" in outcome.out
     assert re.search(r"^this host: \d+ sockets?, \d+ processors?, ", outcome.out, re.MULTILINE)
-    topology, about = load_topology_and_about(folder / "t.json")
+    topology, about = load_topology(folder / "t.json"), json.loads((folder / "t.json").read_text())["about"]
     assert topology.name == "here"
     assert about["source"].startswith("detected: ")
     assert about["notes"][0] == "libnvidia-ml.so.1 is not here; ranks run on CPUs"
