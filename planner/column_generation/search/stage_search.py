@@ -13,7 +13,6 @@ Times are in seconds here. The modules below count rows per GB/s; `unit` is the 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,10 +45,10 @@ SAME = 0.95  # share of the time before an attempt above which the next one's fa
 REPARENT_ABOVE = 1.01  # bound of groups over the bound of all plans, above which edges are re-parented
 FAR = 0.05  # gap above which they are in any case: with few stages, groups cost more than their bound shows
 ROUGH_GAP = 0.02  # of a plan of groups, above which the bound is searched longer
-MOST_STAGES = 4  # of plans by machines that are improved
-POOR = 0.2  # gap of a plan of groups above which any link may be used, up to MAX_WORK (link, set) pairs
-MAX_WORK = 20_000_000
-PROMISING = 1.5  # time of plans by machines that are improved, over that of the best of them
+MOST_STAGES, PROMISING = (
+    4,
+    1.5,
+)  # of plans by machines that are improved; and time, over that of the best of them
 POLISH_TREES = 60_000  # plans of more trees are not improved: there a row more or less does not matter
 NEAR = 1.002  # times the bound: faster plans are not re-parented
 FULL_ROUNDS = 60_000  # (device, split) pairs up to which the full number of rounds is run
@@ -250,11 +249,6 @@ class StageSearch:
         ):
             self.proven.search_longer()  # perhaps the bound is poor, not the plan
             self.proven.search_within_groups()
-        if POOR < incumbent.gap() < np.inf and not incumbent.is_late():
-            wider = plan_states(incumbent.relation, incumbent.topology, every_link=True)
-            if incumbent.arrays.num_links * wider.num_sets <= MAX_WORK:
-                problem = replace(problem, space=wider)
-                self._polish(incumbent.trees(), problem, MOST_STAGES, (1.0 + self.effort.tolerance) * floor)
 
     # Whole plans
 

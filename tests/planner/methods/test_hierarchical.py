@@ -49,6 +49,7 @@ def planned(relation: Relation, topology: Topology) -> tuple[Trees, float]:
     """The trees, and how far they are above the bound."""
     times = stage_times(relation, topology, OPTIONS.row_bytes)
     plans = best_trees(relation, topology, OPTIONS, times)
+    assert len({trees.num_stages for trees in plans}) == len(plans)
     seconds = [predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes) for trees in plans]
     return plans[int(np.argmin(seconds))], min(seconds) / times.bound().seconds - 1.0
 
