@@ -30,6 +30,7 @@ LARGEST = 2_000_000
 def compare_once(root: Module, comm: Any) -> None:
     """Compare the outputs of the next call, and raise an AssertionError on every rank where they differ."""
     expected: list[Any] = []
+    handles: list[Any] = []
 
     def before(module: Module, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
@@ -53,9 +54,10 @@ def compare_once(root: Module, comm: Any) -> None:
         except Exception as error:
             _log.info("the first call is not compared with one device: %s", error)
 
-        after = module.register_forward_hook(lambda module, args, out: (after.remove(), compare(out))[1])
+        handles.append(module.register_forward_hook(after))
 
-    def compare(out: Any) -> None:
+    def after(module: Module, args: Any, out: Any) -> None:
+        handles.pop().remove()
         with comm.collective("check"):
             compared = all(comm.control.exchange(len(expected)))
         for one, other in zip(tensors_in((out,)), tensors_in(expected), strict=False) if compared else ():

@@ -58,7 +58,10 @@ PARTS: dict[str, tuple[list[str], Any, str, Any]] = {
     "re-parenting": (
         ["column_generation/improvement/reparent.py"], stage_search, "reparent", lambda trees, *_, **__: trees,
     ),
-    "improving plans by machines": ([], StageSearch, "_search_groups", lambda *_: None),
+    "plans of bundles": (
+        [f"column_generation/*/{file}.py" for file in ("grouped", "aggregated")],
+        StageSearch, "_search_groups", lambda *_: None,
+    ),
     "plans as if stages were short": ([], StageSearch, "_try_short_stages", lambda *_: None),
     "integer program": (["column_generation/search/integer_program.py"], stage_search, "is_small", lambda *_: False),
     "plans by machines": (["methods/hierarchical*.py"], auto, "_plan_by_machines", lambda _: None),

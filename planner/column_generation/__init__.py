@@ -12,6 +12,5 @@ import the planner's plain data and :mod:`dgcl.planner.bounds`. A reader's tour:
 7. ``master/price_bound.py``: why no plan is faster than what the cheapest trees pay.
 8. ``rounding/bundles.py``: each answer's trees for a whole number of rows, and the vertices that take them.
 9. ``improvement/exchange.py``: exchanges whole trees while the exact time falls; ``reparent.py`` replaces single edges.
-
-On more than two dozen devices step 9 starts from plans by machines (methods/hierarchical.py), without steps 3 to 8.
+10. ``search/grouped.py``: more than two dozen devices: aggregated prices, then coordinate descent over whole trees.
 """

@@ -101,8 +101,9 @@ def _is_little(relation: Relation, topology: Topology) -> bool:
 def _plan_by_machines(best: Incumbent) -> None:
     """Offer the plan that enters each machine once."""
     assert best.stage_times is not None
-    for trees in hierarchical.best_trees(
+    trees = hierarchical.best_trees(
         best.relation, best.topology, best.options, best.stage_times, best.deadline,
         needed=best.seconds == np.inf or best.gap() > ROUGH, beat=best.seconds,
-    ):  # fmt: skip
+    )  # fmt: skip
+    if trees is not None:
         best.offer(trees, "hierarchical")

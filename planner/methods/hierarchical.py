@@ -81,8 +81,8 @@ def best_trees(
     deadline: float = np.inf,
     needed: bool = False,
     beat: float = np.inf,
-) -> list[Trees]:
-    """Return the fastest trees of each number of stages tried; none if links are missing or the deadline is over.
+) -> Trees | None:
+    """Return the fastest trees of all patterns tried; None if links are missing or the deadline is over.
 
     Args:
         relation, topology, options: as of a planner.
@@ -118,28 +118,25 @@ def best_trees(
     chains = ("f" * min(-(-farthest // step) + 1, LONGEST) for step in CHAINS)
     patterns = dict.fromkeys((*PATTERNS, *chains))
     least = {pattern: times.seconds(pattern.count("f"), pattern.count("n")) / unit for pattern in patterns}
-    best: dict[int, _Found] = {}  # by number of stages
+    best: _Found | None = None
     for pattern in sorted(patterns, key=lambda pattern: least[pattern]):
         if len(pattern) >= relation.world_size or ("n" in pattern and near >= far):
             continue
-        if least[pattern] >= beat or (best and time.process_time() > deadline):
+        if least[pattern] >= beat or (best is not None and time.process_time() > deadline):
             break
         kinds = np.array([kind == "f" for kind in pattern])
         waits = np.where(kinds, far, near)
         room = np.where(waits < far, waits, latest)
         room += np.where(kinds, 1.0 + SLACK, NEAR) / kinds.sum() * floor
         result = _passes(work, waits, room, floor, beat)
-        if result is not None and (len(pattern) not in best or result.time < best[len(pattern)].time):
-            best[len(pattern)], beat = result, min(beat, result.time)
+        if result is not None and (best is None or result.time < best.time):
+            best, beat = result, min(beat, result.time)
         if beat <= (1.0 + FAIR) * times.bound().seconds / unit:
             break
-    plans = list(best.values())
-    if plans and work is not everything:  # rows of all are more even than those of some
-        sample = min(plans, key=lambda result: result.time)
-        room = sample.waits + (sample.length - sample.waits) * min(1.0, 0.5 + 0.5 * floor / sample.time)
-        whole = _passes(everything, sample.waits, room, floor, np.inf)
-        plans = [] if whole is None else [whole]
-    return [Trees(order.astype(np.int32), relation.count[order], *result.edges) for result in plans]
+    if best is not None and work is not everything:  # rows of all are more even than those of some
+        room = best.waits + (best.length - best.waits) * min(1.0, 0.5 + 0.5 * floor / best.time)
+        best = _passes(everything, best.waits, room, floor, np.inf)
+    return None if best is None else Trees(order.astype(np.int32), relation.count[order], *best.edges)
 
 
 def _hops_that_count(arrays: TopologyArrays) -> tuple[Int64Array, Int32Array]:

@@ -26,8 +26,8 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     It starts from ``auto``'s plan, so it is never slower than that (without a time limit). While it is not within the
     gap: columns are added until the linear program over all fractional plans is almost solved, for up to world_size - 1
     stages; its solution is rounded to a whole plan; and this is improved as long as that helps. This is
-    repeated up to four times, from other prices; the best plan is returned with its gap. On more than ``MAX_ALL_LINKS``
-    devices, where ``auto`` improves plans by machines instead, they are improved as long as that helps, once.
+    repeated up to four times, from other prices; the best plan is returned with its gap. On more than ``ALL_LINKS``
+    devices, where ``auto`` does coordinate descent over groups instead, there are more rounds of it, once.
 
     Raises:
         ValueError: a pair that needs rows cannot be reached even through relays.

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays
 
 
+EVERY_TREE = 1 << 62
 MIN_SAVING = 3e-3  # share of its price that another tree must save before rows are counted
 MIN_TOTAL = 1e-6  # of a stage's sum of powers: below, rounding errors would decide, and all is recomputed
 
@@ -91,6 +92,8 @@ def exchange(
     beta: FloatArray,
     enough: float,
     passes: int,
+    low: int,
+    high: int,
     backwards: bool,
 ) -> float:
     """Exchange trees for cheaper ones, for up to `passes` price updates or until nothing is gained.
@@ -103,6 +106,7 @@ def exchange(
         beta: (K,), how sharp the smoothed makespan is in each stage.
         enough: the true time at which to stop.
         passes: see above.
+        low, high: the trees ``low:high`` may be exchanged; `EVERY_TREE` as `high` for all.
         backwards: take the trees from the last to the first.
 
     Returns:
@@ -122,12 +126,12 @@ def exchange(
         link_prices(weight, routes, price)
         cheapest_trees(instance.family, instance.moves, price, choices)
         improved = False
-        num_trees = forest.used[0]
+        first, last = min(low, forest.used[0]), min(high, forest.used[0])
         traced = -1  # the class whose cheapest tree is in `new`
         num_new = 0
         new_price = 0.0
-        for number in range(num_trees):
-            t = num_trees - 1 - number if backwards else number
+        for number in range(first, last):
+            t = first + last - 1 - number if backwards else number
             c = forest.class_[t]
             if forest.count[t] == 0:
                 continue
@@ -221,7 +225,9 @@ def improve(
             passes = PASSES if few or thorough else PASSES // 2
             beta = np.full(num_stages, sharpness / unit)
             backwards = at % 2 == 1
-            reached = exchange(instance, choices, forest, smooth, beta, enough, passes, backwards)
+            reached = exchange(
+                instance, choices, forest, smooth, beta, enough, passes, 0, EVERY_TREE, backwards
+            )
             forest = compact(forest)
             if reached < best_time * (1.0 - 1e-9):
                 best_time, best = reached, compact(forest)

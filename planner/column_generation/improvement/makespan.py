@@ -230,13 +230,48 @@ def best_amount(
 ) -> int:
     """Return with how many rows a change gains most: `most`, half of that, and so on; 0 if none gains.
 
-    Each row costs `hops` besides; the other arguments are those of `shift`.
+    Each row costs `hops` besides; the other arguments are those of `shift`. Where the smoothed time is convex in the
+    rows that move (see `_initial_slope`), no amount gains unless the time falls at first, and once a smaller amount
+    gains less, all still smaller ones do.
     """
-    best_gain, best = -1e-12 * smooth.top.sum(), np.int64(0)
+    least = -1e-12 * smooth.top.sum()
+    slope, convex = _initial_slope(smooth, routes, uses, num)
+    if convex and slope + hops >= 0.0:
+        return 0
+    best_gain, best = least, np.int64(0)
     rows = np.int64(most)
     while rows > 0:
         gain = hops * rows + shift(smooth, routes, uses, num, rows, beta, False)
         if gain < best_gain:
             best_gain, best = gain, rows
+        elif convex and best > 0:
+            break
         rows //= 2
     return int(best)
+
+
+@compiled(entry=False)
+def _initial_slope(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int) -> tuple[float, bool]:
+    """Return the derivative of the smoothed time at no rows, and whether the time is convex in the rows.
+
+    The logarithm of a sum of exponentials of linear functions and of a constant >= 0 is convex. The constant is what
+    the directions that the change leaves alone add up to, less one for each idle direction; it is negative where
+    hardly anything else runs in the stage. Latencies make jumps, hence no statement there.
+    """
+    if smooth.has_latency[0]:
+        return 0.0, False
+    num_directions = smooth.busy.shape[1]
+    many = _add_busy_changes(smooth, routes, uses, num, 1)
+    slope, convex = 0.0, True
+    for k in range(smooth.top.shape[0]):
+        rest, along = smooth.total[k], 0.0
+        for i in range(many):
+            if uses.touched[i] // num_directions == k:
+                c = uses.touched[i] % num_directions
+                along += smooth.power[k, c] * uses.delta[k, c]
+                if abs(uses.delta[k, c]) > 1e-200:
+                    rest -= smooth.power[k, c]
+        slope += along / smooth.total[k]
+        convex = convex and rest >= -1e-12 * smooth.total[k]
+    _clear_busy_changes(uses, many, num_directions)
+    return slope, convex

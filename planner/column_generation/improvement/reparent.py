@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.improvement.exchange import MIN_TOTAL, exchange
+from dgcl.planner.column_generation.improvement.exchange import EVERY_TREE, MIN_TOTAL, exchange
 from dgcl.planner.column_generation.improvement.makespan import (
     LinkUses,
     SmoothMakespan,
@@ -105,7 +105,7 @@ def reparent(
             forest = _cleaned(forest, instance)
             load(smooth, forest)
             beta = np.full(num_stages, sharpness / reached)
-            reached = exchange(instance, choices, forest, smooth, beta, enough, PASSES, False)
+            reached = exchange(instance, choices, forest, smooth, beta, enough, PASSES, 0, EVERY_TREE, False)
         if reached < best_time * (1.0 - 1e-6):
             best, best_time = _cleaned(forest, instance), reached
     return trees_from_forest(best, arrays) if best_time < first_time else trees

@@ -27,17 +27,17 @@ GROUP_SIZE = 8
 MAX_ALL_LINKS = 24  # devices up to which every link may be used for every group
 
 
-def plan_states(relation: Relation, topology: Topology) -> StateSpace:
+def plan_states(relation: Relation, topology: Topology, every_link: bool = False) -> StateSpace:
     """Return the state space of a relation: exact where affordable, else by groups.
 
-    On many devices only some links are used on the way to a group (`allowed_links`).
+    On many devices only some links are used on the way to a group (`allowed_links`), unless `every_link` may be.
     """
     arrays = topology.arrays()
     everyone = np.arange(relation.world_size)
     if is_exact(relation):
         return build_states(relation, arrays, [everyone])
     groups = device_groups(topology)
-    return build_states(relation, arrays, groups, allowed_links(arrays, groups))
+    return build_states(relation, arrays, groups, None if every_link else allowed_links(arrays, groups))
 
 
 def is_exact(relation: Relation) -> bool:

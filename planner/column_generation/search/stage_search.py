@@ -5,7 +5,7 @@
 3. For K = 2, 3, 4, ... stages: the best fractional plan (master/fractional.py), rounded to whole trees
    (rounding/bundles.py) and improved (improvement/). A number of stages is given up as soon as its own
    bound shows that it cannot be good enough, and continued if no larger one turns out better. On more than two dozen
-   devices the plans by machines (methods/hierarchical.py) are improved instead.
+   devices the best plan for devices in groups instead (grouped.py), in whole rows from the start.
 4. The bound over all numbers of stages together, with latencies (incumbent.py).
 
 Times are in seconds here. The modules below count rows per GB/s; `unit` is the number of seconds in one.
@@ -13,6 +13,7 @@ Times are in seconds here. The modules below count rows per GB/s; `unit` is the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,7 @@ from dgcl.planner.column_generation.pricing.groups import (
     plan_states,
 )
 from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles, whole_forest
+from dgcl.planner.column_generation.search.grouped import best_grouped_plan
 from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent, ProvenBounds
 from dgcl.planner.column_generation.search.integer_program import best_whole_plan, is_small
 from dgcl.planner.cost import predicted_seconds
@@ -45,10 +47,8 @@ SAME = 0.95  # share of the time before an attempt above which the next one's fa
 REPARENT_ABOVE = 1.01  # bound of groups over the bound of all plans, above which edges are re-parented
 FAR = 0.05  # gap above which they are in any case: with few stages, groups cost more than their bound shows
 ROUGH_GAP = 0.02  # of a plan of groups, above which the bound is searched longer
-MOST_STAGES, PROMISING = (
-    4,
-    1.5,
-)  # of plans by machines that are improved; and time, over that of the best of them
+POOR = 0.2  # gap of a plan of groups above which any link may be used, up to MAX_WORK (link, set) pairs
+MAX_WORK = 20_000_000
 POLISH_TREES = 60_000  # plans of more trees are not improved: there a row more or less does not matter
 NEAR = 1.002  # times the bound: faster plans are not re-parented
 FULL_ROUNDS = 60_000  # (device, split) pairs up to which the full number of rounds is run
@@ -86,12 +86,7 @@ class StageSearch:
         for _ in range(ATTEMPTS):
             before = incumbent.seconds
             self._attempt()
-            if (
-                self.grouped
-                or self._is_over()
-                or not self._latency_is_material()
-                or incumbent.seconds > SAME * before
-            ):
+            if self._is_over() or not self._latency_is_material() or incumbent.seconds > SAME * before:
                 break
         if is_small(incumbent.relation, incumbent.arrays) and not self._is_over():
             trees = best_whole_plan(
@@ -114,7 +109,7 @@ class StageSearch:
             return
         problem, least = self._problem(self.proven.factor), max(2, least_stages(self.space))
         if self.grouped:
-            self._search_groups(problem)
+            self._search_groups(problem, least)
             return
         usual = min(self.most, max(self.effort.usual_stages, least))
         numbers = list(range(least, usual + 1))
@@ -232,23 +227,42 @@ class StageSearch:
 
     # Groups
 
-    def _search_groups(self, problem: Problem) -> None:
-        """Offer the plans by machines of few stages, exchanged and re-parented; of no machines the best so far."""
-        incumbent, floor = self.incumbent, max(self.proven.floor, self.group_bound)
-        starts = [trees for trees in incumbent.offered if trees.made_by == "hierarchical"]
-        if not starts and incumbent.seconds < np.inf:
-            starts = [incumbent.trees()]
-        taken = [predicted_seconds(each, incumbent.arrays, incumbent.options.row_bytes) for each in starts]
-        for n in np.argsort(taken, kind="stable").tolist():
-            trees = starts[n]
-            if trees.num_stages <= MOST_STAGES and taken[n] <= PROMISING * min(taken) and not self._is_over():
-                self._polish(trees, problem, trees.num_stages, (1.0 + self.effort.tolerance) * floor)
+    def _search_groups(self, problem: Problem, least: int) -> None:
+        """Offer the best plan in which rows cross to each group once, re-parented where that helps.
+
+        Where it is far from the bound, or no links are fast enough for one, rows may use any link.
+        """
+        incumbent = self.incumbent
+        self._offer_grouped(problem, least)
         if (
             incumbent.gap() > (self.effort.good if self.effort.thorough else ROUGH_GAP)
             and not incumbent.is_late()
         ):
             self.proven.search_longer()  # perhaps the bound is poor, not the plan
             self.proven.search_within_groups()
+        if incumbent.gap() > POOR and not incumbent.is_late():
+            wider = plan_states(incumbent.relation, incumbent.topology, every_link=True)
+            work = incumbent.arrays.num_links * wider.num_sets
+            if wider.moves.ptr[-1] > problem.space.moves.ptr[-1] and work <= MAX_WORK:
+                self._offer_grouped(replace(problem, space=wider), least)
+
+    def _offer_grouped(self, problem: Problem, least: int) -> None:
+        """Offer the best plan of groups over the links of `problem`, if every row can arrive over them."""
+        incumbent = self.incumbent
+        if incumbent.is_late():
+            return
+        bundles, floor = make_bundles(problem.space), max(self.proven.floor, self.group_bound)
+        enough = (1.0 + self.effort.tolerance) * floor
+        best = best_grouped_plan(
+            problem, bundles, incumbent.arrays, least, floor=floor, aim=max(self.proven.aim, self.group_bound),
+            enough=enough, latency_unit=1.0 / incumbent.unit, thorough=self.effort.thorough,
+            deadline=incumbent.deadline, needed=incumbent.seconds == np.inf,
+        )  # fmt: skip
+        if best is not None:
+            trees = assign_vertices(
+                best.forest(), bundles, problem.space, incumbent.relation, incumbent.arrays
+            )
+            self._polish(trees, problem, best.num_stages, enough)
 
     # Whole plans
 
@@ -284,7 +298,7 @@ class StageSearch:
             incumbent.offer(trees, "prices")
         near, least_gap = (
             NEAR * incumbent.bound.seconds,
-            -1.0 if self.may_reparent or self.grouped else np.inf if self.exact else FAR,
+            -1.0 if self.may_reparent else np.inf if self.exact else FAR,
         )
         if incumbent.gap() > least_gap and not incumbent.is_late() and seconds() >= near:
             trees = reparent(

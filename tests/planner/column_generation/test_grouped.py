@@ -1,21 +1,27 @@
-"""Plans for devices in groups: bundles, and plans by machines that are improved."""
+"""Plans for devices in groups: bundles, the aggregated problem, and coordinate descent over all bundles."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
+from dgcl.planner.column_generation.improvement.makespan import load
+from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
 from dgcl.planner.column_generation.master.fractional import Problem, make_problem
 from dgcl.planner.column_generation.pricing.flows import Routes
-from dgcl.planner.column_generation.pricing.groups import plan_states
-from dgcl.planner.column_generation.rounding.bundles import make_bundles
-from dgcl.planner.cost import GIGA
+from dgcl.planner.column_generation.pricing.groups import least_stages, plan_states
+from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles
+from dgcl.planner.column_generation.search.grouped import CoordinateDescent, _divide_rows
+from dgcl.planner.cost import GIGA, predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
+from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
-from tests.samples import matrix
+from tests.samples import matrix, named, slow
 
 ROW_BYTES = 512
 UNIT = ROW_BYTES / GIGA
@@ -33,6 +39,19 @@ def drawn() -> Relation:
     return synthetic_relation("reddit", 32, scale=0.02)
 
 
+@named(
+    "machine, kinds",
+    {"ports in and out, NICs in four places": ("dgx_a100x4", 6), "ports in and out": ("hgx_h100", 2)},
+)
+def test_directions_of_a_kind_are_as_fast_and_in_the_same_places(machine: str, kinds: int):
+    arrays = resolve_topology(machine).arrays()
+    kind = direction_kinds(arrays)
+    assert kind.shape == arrays.bandwidth.shape
+    assert int(kind.max()) + 1 == kinds
+    for k in range(kinds):
+        assert np.unique(arrays.bandwidth[kind == k]).size == 1
+
+
 def test_bundles_hold_every_row_once_for_each_group(drawn: Relation):
     space = plan_states(drawn, resolve_topology("dgx_a100x4"))
     bundles = make_bundles(space)
@@ -48,6 +67,80 @@ def test_bundles_hold_every_row_once_for_each_group(drawn: Relation):
     }
     assert found == wanted
     assert (bundles.number[bundles.source, bundles.set_] == np.arange(len(found))).all()
+
+
+@pytest.mark.parametrize("machine", [slow(name) for name in ("dgx_a100x4", "dgx1x4")])
+def test_passes_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation, machine: str):
+    topology = resolve_topology(machine)
+    problem, arrays = problem_of(drawn, topology), topology.arrays()
+    bundles, least = make_bundles(problem.space), least_stages(problem.space)
+    aggregated = solve_aggregated(problem, direction_kinds(arrays), 3, aim=1.0)
+    assert least <= 3
+    assert aggregated is not None
+    assert aggregated.share.sum() == pytest.approx(1.0)
+    descent = CoordinateDescent(problem, bundles, arrays, aggregated, 1.0 / UNIT)
+    reached = [descent.time]
+    for _ in range(3):
+        descent.run_pass(0.0)
+        reached.append(descent.time)
+    assert reached == sorted(reached, reverse=True)
+    assert reached[-1] < reached[0]
+    loaded = descent._smooth.rows.copy()
+    load(descent._smooth, descent._forest)
+    assert (descent._smooth.rows == loaded).all()
+    trees = assign_vertices(descent.forest(), bundles, problem.space, drawn, arrays)
+    verify_trees(drawn, trees, topology)
+    # Trees to several groups that share an edge are joined, which can only take load away.
+    assert predicted_seconds(trees, arrays, ROW_BYTES) <= descent.time * UNIT * (1.0 + 1e-9)
+
+
+def test_a_pass_that_gains_nothing_leaves_the_best_as_it_was(monkeypatch):
+    """Prices that hardly differ send rows where that does not help."""
+    monkeypatch.setattr("dgcl.planner.column_generation.search.grouped.SHARPNESS", (0.1,))
+    topology = resolve_topology("dgx1x4")
+    gains = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        classes = [
+            (s, {int(d) for d in rng.choice(32, 5, replace=False)} - {s}, int(rng.integers(1, 40)))
+            for s in rng.integers(0, 32, 60).tolist()
+        ]
+        relation = Relation.from_classes(32, classes)
+        problem, arrays = problem_of(relation, topology), topology.arrays()
+        bundles = make_bundles(problem.space)
+        aggregated = solve_aggregated(problem, direction_kinds(arrays), 3, aim=1.0)
+        assert aggregated is not None
+        descent = CoordinateDescent(problem, bundles, arrays, aggregated, 1.0 / UNIT)
+        before = descent.time
+        descent.run_pass(0.0)
+        gains.append(before - descent.time)
+        trees = assign_vertices(descent.forest(), bundles, problem.space, relation, arrays)
+        verify_trees(relation, trees, topology)
+        assert predicted_seconds(trees, arrays, ROW_BYTES) <= descent.time * UNIT * (1.0 + 1e-9)
+    assert min(gains) == 0.0
+
+
+def test_too_few_stages_have_no_aggregated_solution():
+    """The last device of a chain of clusters is out of reach in one stage without a direct link."""
+    topology = resolve_topology("dgx1x4")
+    problem = problem_of(Relation.from_classes(32, [(0, {7, 31}, 5)]), topology)
+    least = least_stages(problem.space)
+    assert solve_aggregated(problem, direction_kinds(topology.arrays()), least, 1.0) is not None
+    if least > 1:
+        assert solve_aggregated(problem, direction_kinds(topology.arrays()), least - 1, 1.0) is None
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=50),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+)
+def test_amounts_add_up_and_keep_the_shares(count: list[int], parts: list[int]):
+    rows, share = np.array(count), np.array(parts) / sum(parts)
+    amounts = _divide_rows(rows, share)
+    assert (amounts >= 0).all()
+    assert (amounts.sum(axis=0) == rows).all()
+    large = rows >= 64
+    assert (np.abs(amounts[:, large] - share[:, None] * rows[large]) <= 1.0 + 1e-9).all()
 
 
 @pytest.mark.slow

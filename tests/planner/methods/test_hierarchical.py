@@ -48,10 +48,9 @@ TORUS = joined(
 def planned(relation: Relation, topology: Topology) -> tuple[Trees, float]:
     """The trees, and how far they are above the bound."""
     times = stage_times(relation, topology, OPTIONS.row_bytes)
-    plans = best_trees(relation, topology, OPTIONS, times)
-    assert len({trees.num_stages for trees in plans}) == len(plans)
-    seconds = [predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes) for trees in plans]
-    return plans[int(np.argmin(seconds))], min(seconds) / times.bound().seconds - 1.0
+    trees = best_trees(relation, topology, OPTIONS, times)
+    assert trees is not None
+    return trees, predicted_seconds(trees, topology.arrays(), OPTIONS.row_bytes) / times.bound().seconds - 1.0
 
 
 def walk(relation: Relation, trees: Trees, topology: Topology) -> None:
@@ -157,11 +156,12 @@ def test_links_that_are_missing_and_time_that_is_over_give_no_trees():
     apart = Topology("apart", devices, wires)
     far = Relation.from_classes(4, [(0, {3}, 5)])
     times = stage_times(far, apart, OPTIONS.row_bytes)
-    assert not best_trees(far, apart, OPTIONS, times)
+    assert best_trees(far, apart, OPTIONS, times) is None
     near = Relation.from_classes(4, [(1, {2, 3}, 5)])
     times = stage_times(near, apart, OPTIONS.row_bytes)
-    assert not best_trees(near, apart, OPTIONS, times, deadline=time.process_time())
-    trees, *_ = best_trees(near, apart, OPTIONS, times, deadline=time.process_time(), needed=True)
+    assert best_trees(near, apart, OPTIONS, times, deadline=time.process_time()) is None
+    trees = best_trees(near, apart, OPTIONS, times, deadline=time.process_time(), needed=True)
+    assert trees is not None
     walk(near, trees, apart)
 
 
@@ -175,5 +175,5 @@ def test_auto_plans_by_machines_on_many_ranks_and_where_few_rows_travel():
     )
     assert late.meta["made_by"] == "hierarchical"  # and not peer-to-peer, though there is no time
     few = make_plan(synthetic_relation("web-google", 32), resolve_topology("dgx_a100x4"))
-    assert few.meta["made_by"] in ("hierarchical", "prices")
+    assert few.meta["made_by"] == "hierarchical"
     assert few.gap <= 0.001
