@@ -49,8 +49,7 @@ def lacks(layer: Any) -> str:
 
 def drops(layer: Any) -> bool:
     """Whether a layer drops something by itself now."""
-    dropout = getattr(layer, "dropout", 0)
-    return layer.training and max(dropout if isinstance(dropout, (list, tuple)) else [dropout], default=0) > 0
+    return bool(layer.training and getattr(layer, "dropout", 0))
 
 
 class Closed(Exception):
@@ -68,8 +67,7 @@ class Attention:
             if drops(layer):
                 raise Closed
             return super().forward(*args, **kwargs)  # type: ignore[misc]
-        comm, x, edge_attr = covered
-        return attend(function_of(layer.dgcl_base), layer, comm, x, edge_attr, partial(_ids, comm))
+        return attend(function_of(layer.dgcl_base), layer, *covered, partial(_ids, covered[0]))
 
     def __repr__(self) -> str:
         why = lacks(self)
@@ -91,6 +89,5 @@ def _covered(layer: Any, x: Any, edge_index: Any, edge_attr: Any = None, *more: 
     comm = edges.comm
     if (layer.lin_edge is None) != (edge_attr is None) or comm.edges != "head" or comm.node_types:
         return None
-    if not isinstance(x, Tensor) or x.dim() != 2 or len(x) != comm.num_owned:
-        return None
-    return comm, x, edge_attr
+    known = isinstance(x, Tensor) and x.dim() == 2 and len(x) == comm.num_owned
+    return (comm, x, edge_attr) if known else None

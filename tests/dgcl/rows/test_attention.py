@@ -29,10 +29,8 @@ LAYERS: dict[str, tuple[Any, str]] = {
 DRAWN: dict[str, tuple[Any, str]] = {
     "returned": (LAYERS["GATv2Conv"][0], f"{EDGES} returned"),
     "pair": (partial(pyg.GATConv, (WIDTH, WIDTH), **GAT), "pair edge_index"),
-    "aggr": (partial(pyg.TransformerConv, WIDTH, aggr="max", **GAT), "x edge_index"),
     "APPNP": (partial(pyg.APPNP, 3, 0.1), "x edge_index"),
     "ARMAConv": (partial(pyg.ARMAConv, WIDTH, 4, 2, 2), "x edge_index"),
-    "FAConv": (partial(pyg.FAConv, WIDTH), "x x_0 edge_index"),
 }
 
 
