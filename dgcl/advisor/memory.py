@@ -23,7 +23,7 @@ _WEIGHTED = {"gcn", "sage"}
 #: layers of frameworks both ends, and as the adjoint has them. Weights are kept as they are, and sorted both ways.
 _EDGE_BYTES, _WEIGHT_BYTES = 28, 16
 _HEAD_BYTES = 12  # of a row that edges of a block lead to
-_LOOPED_BYTES = 28  # more of an edge of attention: both ways round, as it came and with self loops
+_LOOPED_BYTES = 16  # more of an edge of attention, whose edges are kept with self loops, too. Measured
 _CUT_BYTES = 44  # of an edge of a chunk, as it is cut and sorted the other way round
 _SORTED_BYTES = 64  # and where a framework sorts it, too
 _FREE = 1_000_000  # in small blocks that are free between others, of a rank in chunks. Measured
