@@ -54,8 +54,8 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
     else:
         windows = strategy.argument if strategy.name == "windows" else 0  # each has tables of its own
         graph += _HEAD_BYTES * np.minimum(counted.edges, (2 + max(windows, 1)) * heads)
-        graph += _LOOPED_BYTES * ("gat" in model.kinds) * counted.edges
-        graph += (_EDGE_BYTES + _WEIGHT_BYTES * bool(model.kinds & _WEIGHTED)) * counted.edges
+        more = _LOOPED_BYTES * ("gat" in model.kinds) + _WEIGHT_BYTES * bool(model.kinds & _WEIGHTED)
+        graph += (_EDGE_BYTES + more) * counted.edges
         tables = _TABLE_BYTES * (received + sent + partial) * (1 + (windows > 0))
         sizes = {"graph": graph, "exchange tables": tables}
         sizes["features"] = counted.owned * model.widths[0] * item
@@ -146,8 +146,8 @@ def _at_work(counted: Counted, model: Model, sums: NDArray[np.int64]) -> NDArray
         most = np.maximum(most, kept + own + item * (layer.out + least) * owned + sums[number])
         if model.training:  # gradients of what it took, before and after the activation; of edges' rows
             work = 2 * (layer.width if number else layer.out) * owned
-            made = {"gat": 2 * layer.heads, "mgn": 3 * layer.out}.get(layer.kind, 0)
-            of_edges = own + item * made * edges if made else 0
+            of_edge = {"gat": 2 * layer.heads, "mgn": 3 * layer.out}.get(layer.kind)
+            of_edges = own + item * of_edge * edges if of_edge else 0
             most = np.maximum(most, kept + item * work + of_edges + sums[~number])
         kept = own + kept * model.training
     return most

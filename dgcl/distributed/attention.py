@@ -47,9 +47,9 @@ def lacks(layer: Any) -> str:
     return ""
 
 
-def drops(layer: Any) -> bool:
+def drops(layer: Any) -> Any:
     """Whether a layer drops something by itself now."""
-    return bool(layer.training and getattr(layer, "dropout", 0))
+    return layer.training and getattr(layer, "dropout", 0)
 
 
 class Closed(Exception):

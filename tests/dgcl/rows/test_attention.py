@@ -19,14 +19,13 @@ from tests.samples import named
 
 GAT: dict[str, Any] = {"out_channels": 4, "heads": 3}
 EDGES = "x edge_index wide"
-LAYERS: dict[str, tuple[Any, str]] = {
+LAYERS: dict[str, Any] = {
     "GATConv": (partial(pyg.GATConv, WIDTH, edge_dim=WIDTH, **GAT), EDGES),
     "GATv2Conv": (partial(pyg.GATv2Conv, WIDTH, edge_dim=WIDTH, **GAT), EDGES),
     "TransformerConv": (partial(pyg.TransformerConv, WIDTH, edge_dim=WIDTH, **GAT), EDGES),
-    "TransformerConv without": (partial(pyg.TransformerConv, WIDTH, **GAT), "x edge_index"),
 }
 #: Layers for which torch draws what is dropped, as on one device.
-DRAWN: dict[str, tuple[Any, str]] = {
+DRAWN: dict[str, Any] = {
     "returned": (LAYERS["GATv2Conv"][0], f"{EDGES} returned"),
     "pair": (partial(pyg.GATConv, (WIDTH, WIDTH), **GAT), "pair edge_index"),
     "APPNP": (partial(pyg.APPNP, 3, 0.1), "x edge_index"),
