@@ -91,5 +91,6 @@ class Layer:
     @property
     def kept_of_edge(self) -> int:
         """Of an edge, for the backward: of attention scores and weights, and no row."""
-        each = {"mgn": 2 * self.width + 3 * self.edge_width + self.out, "gat": 4 * self.heads}
-        return each.get(self.kind, 0)
+        return {"mgn": 2 * self.width + 3 * self.edge_width + self.out, "gat": 4 * self.heads}.get(
+            self.kind, 0
+        )

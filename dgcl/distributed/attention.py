@@ -67,7 +67,7 @@ class Attention:
             if drops(layer):
                 raise Closed
             return super().forward(*args, **kwargs)  # type: ignore[misc]
-        return attend(function_of(layer.dgcl_base), layer, *covered, partial(_ids, covered[0]))
+        return attend(function_of(layer.dgcl_base), layer, *covered, partial(_ids, covered[0]))  # type: ignore[call-arg]
 
     def __repr__(self) -> str:
         why = lacks(self)

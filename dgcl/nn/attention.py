@@ -257,7 +257,7 @@ class _Attention(Module):
         if graph is None:
             comm = current(comm)
             comm.require_neighbourhoods(name)
-        return attend(type(self).scores, self, graph or comm, x, edge_attr)
+        return attend(type(self).scores, self, graph or comm, x, edge_attr)  # type: ignore[arg-type]
 
 
 class GATConv(_Attention):
