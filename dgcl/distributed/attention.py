@@ -32,8 +32,12 @@ def lacks(layer: Any) -> str:
         return "hooks of its parts"
     if any(map(is_lazy, layer.parameters())):
         return "parameters that are not made yet"
-    hooks = "_propagate", "_message", "_aggregate", "_edge_update"
-    if any(value for name, value in vars(layer).items() if name.startswith(hooks) and name.endswith("hooks")):
+    if any(
+        value
+        for name, value in vars(layer).items()
+        if name.startswith(("_propagate", "_message", "_aggregate", "_edge_update"))
+        and name.endswith("hooks")
+    ):
         return "hooks of messages"
     if layer.explain or layer.decomposed_layers > 1:
         return "an explainer, or decomposed layers"
