@@ -70,8 +70,11 @@ class Layer:
 
     @property
     def passes(self) -> int:
-        """How often an edge's row is read or written in the forward: once where it is summed as it is read."""
-        return {"gat": 4, "mgn": 5, "linear": 0}.get(self.kind, 1)
+        """How often an edge's row is read or written in the forward: once where it is summed as it is read.
+
+        Of attention half of both ways: its backward multiplies the rows of both ends, too.
+        """
+        return {"gat": 2, "mgn": 5, "linear": 0}.get(self.kind, 1)
 
     @property
     def kept(self) -> int:
@@ -87,7 +90,7 @@ class Layer:
 
     @property
     def kept_of_edge(self) -> int:
-        """Of an edge, for the backward."""
-        if self.kind == "mgn":
-            return 2 * self.width + 3 * self.edge_width + self.out
-        return self.out + 4 * self.heads + 4 if self.kind == "gat" else 0  # and its ends, in int64
+        """Of an edge, for the backward: of attention scores and weights, and no row."""
+        return {"mgn": 2 * self.width + 3 * self.edge_width + self.out, "gat": 4 * self.heads}.get(
+            self.kind, 0
+        )

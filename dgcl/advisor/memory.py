@@ -1,8 +1,8 @@
 """Bytes of each rank by name, before anything runs; of a host for offloading.
 
 Buffers of exchanges are those of a rehearsal of a step (:mod:`dgcl.transport.memory`), with direct plans. A layer's
-backward makes two rows of its wider side beside what is kept, for attention three of each edge. Left out: memory that
-torch keeps but does not use, but in chunks; Python itself.
+backward makes two rows of its wider side beside what is kept, and three of each edge for edge networks, scores for
+attention. Left out: memory that torch keeps but does not use, but in chunks; Python itself.
 """
 
 from dataclasses import astuple
@@ -23,6 +23,7 @@ _WEIGHTED = {"gcn", "sage"}
 #: layers of frameworks both ends, and as the adjoint has them. Weights are kept as they are, and sorted both ways.
 _EDGE_BYTES, _WEIGHT_BYTES = 28, 16
 _HEAD_BYTES = 12  # of a row that edges of a block lead to
+_LOOPED_BYTES = 16  # more of an edge of attention, whose edges are kept with self loops, too. Measured
 _CUT_BYTES = 44  # of an edge of a chunk, as it is cut and sorted the other way round
 _SORTED_BYTES = 64  # and where a framework sorts it, too
 _FREE = 1_000_000  # in small blocks that are free between others, of a rank in chunks. Measured
@@ -53,7 +54,8 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
     else:
         windows = strategy.argument if strategy.name == "windows" else 0  # each has tables of its own
         graph += _HEAD_BYTES * np.minimum(counted.edges, (2 + max(windows, 1)) * heads)
-        graph += (_EDGE_BYTES + _WEIGHT_BYTES * bool(model.kinds & _WEIGHTED)) * counted.edges
+        more = _LOOPED_BYTES * ("gat" in model.kinds) + _WEIGHT_BYTES * bool(model.kinds & _WEIGHTED)
+        graph += (_EDGE_BYTES + more) * counted.edges
         tables = _TABLE_BYTES * (received + sent + partial) * (1 + (windows > 0))
         sizes = {"graph": graph, "exchange tables": tables}
         sizes["features"] = counted.owned * model.widths[0] * item
@@ -69,7 +71,10 @@ def _chunk_bytes(rows: DeviceRows, model: Model, number: int) -> int:
     layer, item = model.layers[number], model.itemsize
     whole, both = layer.kind in _WHOLE, 1 + (model.training and number > 0)  # inputs need no gradients
     read = layer.width * (rows.sources if whole else rows.outputs * (2 - (layer.kind == "gcn")))
-    of_edge = item * layer.kept_of_edge + _CUT_BYTES
+    kept = layer.kept_of_edge + (layer.kind == "gat") * (
+        layer.out + 4
+    )  # PyG's layer: messages, ends in int64
+    of_edge = item * kept + _CUT_BYTES
     of_edge += whole * (3 * item * model.training * layer.out + _SORTED_BYTES)
     gradients = read * (both - 1) + rows.outputs * layer.out * (1 + model.training)
     work = max(item * gradients + of_edge * rows.edges, item * rows.arrivals * layer.width)
@@ -141,7 +146,8 @@ def _at_work(counted: Counted, model: Model, sums: NDArray[np.int64]) -> NDArray
         most = np.maximum(most, kept + own + item * (layer.out + least) * owned + sums[number])
         if model.training:  # gradients of what it took, before and after the activation; of edges' rows
             work = 2 * (layer.width if number else layer.out) * owned
-            of_edges = own + 3 * item * layer.out * edges if layer.kept_of_edge else 0
+            of_edge = {"gat": 2 * layer.heads, "mgn": 3 * layer.out}.get(layer.kind)
+            of_edges = own + item * of_edge * edges if of_edge else 0
             most = np.maximum(most, kept + item * work + of_edges + sums[~number])
         kept = own + kept * model.training
     return most

@@ -4,8 +4,9 @@
 >>> [(layer.width, layer.out, layer.heads) for layer in model.layers]
 [(602, 256, 8), (256, 41, 1)]
 
-Layers are those of :mod:`dgcl.nn` with ReLU between them (gcn, sage, gin), PyG's ``GATConv`` (gat), and edge networks
-of two layers over both ends and the edge's own row (mgn), the last two distributed (:func:`dgcl.distribute`).
+Layers are those of :mod:`dgcl.nn` with ReLU between them (gcn, sage, gin), ``GATConv`` of there or of PyG without a row
+for each edge (gat), and edge networks of two layers over both ends and the edge's own row (mgn), the last two
+distributed (:func:`dgcl.distribute`).
 """
 
 import re

@@ -32,8 +32,12 @@ def lacks(layer: Any) -> str:
         return "hooks of its parts"
     if any(map(is_lazy, layer.parameters())):
         return "parameters that are not made yet"
-    hooks = "_propagate", "_message", "_aggregate", "_edge_update"
-    if any(value for name, value in vars(layer).items() if name.startswith(hooks) and name.endswith("hooks")):
+    if any(
+        value
+        for name, value in vars(layer).items()
+        if name.startswith(("_propagate", "_message", "_aggregate", "_edge_update"))
+        and name.endswith("hooks")
+    ):
         return "hooks of messages"
     if layer.explain or layer.decomposed_layers > 1:
         return "an explainer, or decomposed layers"
@@ -47,10 +51,9 @@ def lacks(layer: Any) -> str:
     return ""
 
 
-def drops(layer: Any) -> bool:
+def drops(layer: Any) -> Any:
     """Whether a layer drops something by itself now."""
-    dropout = getattr(layer, "dropout", 0)
-    return layer.training and max(dropout if isinstance(dropout, (list, tuple)) else [dropout], default=0) > 0
+    return layer.training and getattr(layer, "dropout", 0)
 
 
 class Closed(Exception):
@@ -68,8 +71,7 @@ class Attention:
             if drops(layer):
                 raise Closed
             return super().forward(*args, **kwargs)  # type: ignore[misc]
-        comm, x, edge_attr = covered
-        return attend(function_of(layer.dgcl_base), layer, comm, x, edge_attr, partial(_ids, comm))
+        return attend(function_of(layer.dgcl_base), layer, *covered, partial(_ids, covered[0]))  # type: ignore[call-arg]
 
     def __repr__(self) -> str:
         why = lacks(self)
@@ -91,6 +93,5 @@ def _covered(layer: Any, x: Any, edge_index: Any, edge_attr: Any = None, *more: 
     comm = edges.comm
     if (layer.lin_edge is None) != (edge_attr is None) or comm.edges != "head" or comm.node_types:
         return None
-    if not isinstance(x, Tensor) or x.dim() != 2 or len(x) != comm.num_owned:
-        return None
-    return comm, x, edge_attr
+    known = isinstance(x, Tensor) and x.dim() == 2 and len(x) == comm.num_owned
+    return (comm, x, edge_attr) if known else None

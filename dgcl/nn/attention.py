@@ -254,11 +254,10 @@ class _Attention(Module):
             raise ValueError(
                 f"edge_attr must be given to {name} with edge_dim, and not without ({edge_dim=})"
             )
-        if graph is not None:
-            return attend(type(self).scores, self, graph, x, edge_attr)
-        comm = current(comm)
-        comm.require_neighbourhoods(name)
-        return attend(type(self).scores, self, comm, x, edge_attr)
+        if graph is None:
+            comm = current(comm)
+            comm.require_neighbourhoods(name)
+        return attend(type(self).scores, self, graph or comm, x, edge_attr)  # type: ignore[arg-type]
 
 
 class GATConv(_Attention):

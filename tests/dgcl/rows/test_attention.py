@@ -1,6 +1,7 @@
 """Attention layers of PyG in a distributed model: which make no row for each edge, and what they give."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,59 +12,62 @@ import torch_geometric.nn as pyg
 
 import dgcl
 from dgcl.distributed import attention
+from tests.dgcl.rows import variants
+from tests.dgcl.rows.harness import differences, doubles, on_threads, plain
 from tests.dgcl.rows.pyg_zoo import WIDTH, graph
 from tests.samples import named
 
-
-def layer_of(name: str, dropout: float = 0.0) -> torch.nn.Module:
-    torch.manual_seed(0)
-    more = {"edge_dim": 2} if "edges" in name else {}
-    return getattr(pyg, name.split()[0])(WIDTH, 4, heads=3, dropout=dropout, **more).double()
-
-
-def results(layer: Any, called: list[Any]) -> tuple[bool, list[torch.Tensor]]:
-    """Whether the layer's function was called, results and gradients."""
-    whole = graph()
-    whole.attr = torch.randn(
-        whole.num_edges, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-    )
-    data: Any = dgcl.dispatch(whole, topology="uniform")
-    model = dgcl.distribute(copy.deepcopy(layer))
-    called.clear()
-    out = model(data.x, data.edge_index, *[data.attr] * (layer.lin_edge is not None))
-    out.flatten(1).cos().sum().backward()
-    return bool(called), [dgcl.collect(out.detach()), *(p.grad for p in model.parameters())]
+GAT: dict[str, Any] = {"out_channels": 4, "heads": 3}
+EDGES = "x edge_index wide"
+LAYERS: dict[str, Any] = {
+    "GATConv": (partial(pyg.GATConv, WIDTH, edge_dim=WIDTH, **GAT), EDGES),
+    "GATv2Conv": (partial(pyg.GATv2Conv, WIDTH, edge_dim=WIDTH, **GAT), EDGES),
+    "TransformerConv": (partial(pyg.TransformerConv, WIDTH, edge_dim=WIDTH, **GAT), EDGES),
+}
+#: Layers for which torch draws what is dropped, as on one device.
+DRAWN: dict[str, Any] = {
+    "returned": (LAYERS["GATv2Conv"][0], f"{EDGES} returned"),
+    "pair": (partial(pyg.GATConv, (WIDTH, WIDTH), **GAT), "pair edge_index"),
+    "APPNP": (partial(pyg.APPNP, 3, 0.1), "x edge_index"),
+    "ARMAConv": (partial(pyg.ARMAConv, WIDTH, 4, 2, 2), "x edge_index"),
+}
 
 
-LAYERS = ["GATConv edges", "GATv2Conv edges", "TransformerConv", "TransformerConv edges"]
+def run(task: Any, data: Any) -> Any:
+    return variants.results(dgcl.distribute(copy.deepcopy(task[0])), data, task[1])
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_layers_give_what_messages_give(name: str, ranks: int, monkeypatch: pytest.MonkeyPatch):
-    layer, called, found = layer_of(name), list[Any](), []
+    (make, inputs), called = LAYERS[name], list[Any]()
     attend = attention.attend
     monkeypatch.setattr(attention, "attend", lambda *args: called.append(args) or attend(*args))
-    for why in ("", "hooks"):
-        with monkeypatch.context() as patch:
-            if why:
-                patch.setattr(attention, "lacks", lambda layer: "hooks")
-            found.append(dgcl.launch(lambda: results(layer, called), ranks)[0])
-    assert [way for way, _ in found] == [True, False]
-    for one, other in zip(found[0][1], found[1][1], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    with doubles():
+        task = variants.built(make), inputs
+        (found,) = on_threads(run, [task], graph(), ranks, topology="uniform")
+        assert called
+        assert not differences(found, plain(variants.results(task[0], graph(), inputs)), 1e-12)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [*LAYERS, *DRAWN])
 def test_dropout_is_that_of_any_number_of_ranks(name: str):
-    layer, whole = layer_of(name, 0.5), layer_of(name)
-    one, many = (dgcl.launch(lambda: results(layer, []), ranks)[0][1] for ranks in (1, 3))
-    (without,) = dgcl.launch(lambda: results(whole, []), 1)
-    assert not torch.allclose(one[0], without[1][0])
-    for each, other in zip(one, many, strict=True):
-        torch.testing.assert_close(each, other, rtol=1e-10, atol=1e-10)
+    make, inputs = {**LAYERS, **DRAWN}[name]
+    data = graph()
+    data.returned = True
+    with doubles():
+        layer, found = variants.built(partial(make, dropout=0.4)), []
+        for ranks in 1, 3:
+            torch.manual_seed(5)
+            found += on_threads(run, [(layer, inputs)], data, ranks, topology="uniform")
+        torch.manual_seed(5)
+        of_torch = plain(variants.results(layer, data, inputs))
+        for each in found:
+            assert differences(each, of_torch if name in DRAWN else found[0][0], 1e-12) == []
+        without = plain(variants.results(layer.eval(), data, inputs))
+        assert differences(found[0], without)
 
 
 class Own(pyg.GATConv):
