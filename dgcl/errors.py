@@ -27,5 +27,10 @@ class DisagreementError(CommError):
 ERROR_CODES: tuple[type[CommError], ...] = (CommError, PeerLostError, CommTimeoutError, DisagreementError)
 
 
+def code_of(kind: type[CommError]) -> int:
+    """The code of a class, or of the nearest of these that it refines."""
+    return next(ERROR_CODES.index(each) for each in kind.__mro__ if each in ERROR_CODES)
+
+
 class InexactWarning(UserWarning):
     """What is computed is not what one device would compute; the message names the cause and a way out."""

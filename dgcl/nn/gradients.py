@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 
-from dgcl.errors import DisagreementError
 from dgcl.nn.arguments import current, require_module, require_parameters
 from dgcl.nn.inexact import OnInexact, report_inexact
 from dgcl.ranks.control import Control
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.groups import as_group
-from dgcl.ranks.sums import all_reduce_sum
+from dgcl.ranks.sums import TensorsDisagreeError, all_reduce_sum
 from dgcl.ranks.tensors import beside_the_graph
 from dgcl.topology.checks import check_index
 
@@ -120,9 +119,7 @@ def _sum_bucket(
         total = comm.all_reduce_sum(flat, "sync_gradients")
         if axis is not None:
             total = all_reduce_sum(axis, total, "sync_gradients") / axis.world_size
-    except DisagreementError as error:
-        if "ranks disagree" not in str(error):  # but make other calls
-            raise
+    except TensorsDisagreeError as error:
         raise ValueError(
             "model must have the same parameters in the same order on every rank: the gradients of rank"
             f" {comm.rank} are {flat.numel() - len(parameters)} numbers in {len(parameters)} tensors ({error})"

@@ -327,8 +327,8 @@ class LayerCall:
         except Exception as error:
             total = len(self.machinery.tables.batches)
             error.add_note(f"in chunk {number} of {total} of {self} on rank {self.machinery.rank}")
-            if "tuple" in str(error):
-                error.add_note("a layer that takes no pair of rows: self.conv(src, g.edge_index)[: len(dst)]")
+            if isinstance(error, (AttributeError, TypeError)):  # as of what is done to a tuple
+                error.add_note("if the layer takes no pair of rows: self.conv(src, g.edge_index)[: len(dst)]")
             raise
 
     def __str__(self) -> str:

@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dgcl.errors import ERROR_CODES, CommError, PeerLostError
+from dgcl.errors import ERROR_CODES, CommError, PeerLostError, code_of
 from dgcl.ranks.deadlines import in_time
 from dgcl.ranks.rendezvous import store_in_time, stored
 
@@ -50,7 +50,7 @@ class AbortReasons:
 
     def post(self, rank: int, reason: AbortReason) -> None:
         """Write down why ``rank`` leaves; others see it when this returns, if the store still answers."""
-        value = [reason.culprit, reason.clause, ERROR_CODES.index(reason.kind)]
+        value = [reason.culprit, reason.clause, code_of(reason.kind)]
         store_in_time(self._store, str(rank), json.dumps(value))
 
     def read(self, rank: int) -> AbortReason | None:

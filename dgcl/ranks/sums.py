@@ -22,6 +22,10 @@ from dgcl.ranks.tensors import require_tensors
 DIRECT_BYTES = 16 << 10
 
 
+class TensorsDisagreeError(DisagreementError):
+    """Ranks make the same call, of tensors of different shapes or dtypes."""
+
+
 def all_reduce_sum(control: Control, tensor: Tensor, name: str = "all_reduce_sum") -> Tensor:
     """The sum of a tensor over the ranks. Collective.
 
@@ -52,7 +56,7 @@ def all_reduce_sum(control: Control, tensor: Tensor, name: str = "all_reduce_sum
         shape, dtype, *_ = reports[0]
         for rank, (other_shape, other_dtype, *_) in enumerate(reports):
             if (other_shape, other_dtype) != (shape, dtype):
-                raise DisagreementError(
+                raise TensorsDisagreeError(
                     f"tensor of {name}: ranks disagree: {shape} {dtype} on rank 0, {other_shape} {other_dtype} on"
                     f" rank {rank}"
                 )

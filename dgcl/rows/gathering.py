@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any
 
 from dgcl.rows.calls import Call
@@ -92,13 +91,9 @@ def allow(call: Call, elements: int) -> None:
 
 
 def _report(state: State, name: str, elements: int) -> None:
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("dgcl.", "torch.")):
-        frame = frame.f_back
-    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    before = state.sites.get((name, where), 0)
-    state.sites[name, where] = now = before + elements
-    if not before:
-        _log.info("%s: %s gathers %s elements on every rank", where, name, f"{elements:,}")
+    before = state.sites.get(name, 0)
+    state.sites[name] = now = before + elements
+    if not before:  # stack_info: the log says which line of the script this is
+        _log.info("%s gathers %s elements on every rank", name, f"{elements:,}", stack_info=True)
     if before < _WARN <= now:
-        _log.warning("%s: %s has gathered %s elements on every rank so far", where, name, f"{now:,}")
+        _log.warning("%s has gathered %s elements on every rank so far", name, f"{now:,}", stack_info=True)

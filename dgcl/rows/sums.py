@@ -24,7 +24,7 @@ class State:
         models: Those that were distributed.
         shards: Their parameters of which FSDP gives each rank a part.
         gather_limit: Elements up to which all rows are gathered.
-        sites: Places of calls that were reported for gathering.
+        sites: Elements that each function has gathered, by its name; what was said once.
         learnt: By a way of calling a function the dimensions at which its results have rows; None: not row by row.
     """
 

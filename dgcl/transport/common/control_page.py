@@ -65,7 +65,7 @@ import time
 
 import numpy as np
 
-from dgcl.errors import ERROR_CODES, CommError
+from dgcl.errors import ERROR_CODES, CommError, code_of
 from dgcl.transport.common.segments import Segment, SegmentFile
 from dgcl.transport.common.words import read_word, write_word
 
@@ -213,7 +213,7 @@ class ControlPage:
         text = str(error).encode()[:_REASON_MAX]
         text = text.decode(errors="ignore").encode()  # do not cut a character in two
         self._segment.memory[_REASON_START : _REASON_START + len(text)] = np.frombuffer(text, np.uint8)
-        self._words[2] = ERROR_CODES.index(type(error))
+        self._words[2] = code_of(type(error))
         self._words[3] = len(text)
         self._words[_CONTROL // 8] = num_control_calls
         write_word(self._segment.address + 8, FAILED)
