@@ -2,7 +2,9 @@
 
 import ast
 import io
+import os
 import tokenize
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -10,6 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Tokens of all source folders together. Lower it with each change that deletes; a change that raises it says why.
 
 LIMIT = 425_739
+
+#: Two changes that are in work side by side may each be a little above; with CI set, as in .ci/run, none may.
+SLACK = 0 if os.environ.get("CI") else 300
 
 NO_CODE = {
     tokenize.COMMENT,
@@ -35,10 +40,13 @@ def num_tokens(text: str) -> int:
 
 
 def test_the_source_stays_within_its_limit():
-    sizes = {
-        folder: sum(num_tokens(path.read_text()) for path in (ROOT / folder).rglob("*.py"))
-        for folder in ("topology", "planner", "kernels")
-    }
-    own = [p for p in (ROOT / "dgcl").rglob("*.py") if p.relative_to(ROOT / "dgcl").parts[0] not in sizes]
-    sizes["dgcl"] = sum(num_tokens(path.read_text()) for path in own)
-    assert sum(sizes.values()) <= LIMIT, f"{sizes}: delete what a change replaces, before raising the limit"
+    sizes: Counter[str] = Counter()
+    for top in ("topology", "planner", "kernels", "dgcl"):
+        for path in (ROOT / top).rglob("*.py"):
+            folder = path.parent.relative_to(ROOT).parts[:2]
+            if folder[1:] not in [("topology",), ("planner",), ("kernels",)]:  # symlinks in dgcl/
+                sizes["/".join(folder)] += num_tokens(path.read_text())
+    assert sizes.total() <= LIMIT + SLACK, (
+        f"{sizes.total():,} tokens, and the limit is {LIMIT:,}: delete what a change replaces, before raising it; "
+        + ", ".join(f"{folder}/ {size:,}" for folder, size in sizes.most_common())
+    )
