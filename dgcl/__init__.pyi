@@ -28,11 +28,11 @@ from dgcl.local_build import build_from_local as build_from_local
 from dgcl.nn.inexact import check_model as check_model
 from dgcl.offload.offload import Offload as Offload
 from dgcl.options import PartitionOptions as PartitionOptions
+from dgcl.placement.placement_strategy import EdgePlacement as EdgePlacement
 from dgcl.planner import PlanOptions as PlanOptions
 from dgcl.ranks.launcher import launch as launch
-from dgcl.rows.convert import as_rows as as_rows
-from dgcl.rows.convert import local as local
+from dgcl.rows.own_tensors import as_rows as as_rows
+from dgcl.rows.own_tensors import local as local
 from dgcl.rows.rowwise import rowwise as rowwise
-from dgcl.workers.strategy import EdgePlacement as EdgePlacement
 
 __version__: str

@@ -16,8 +16,8 @@ from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
 from dgcl.ranks.environment import launched
 from dgcl.ranks.freed_memory import keep_freed_memory
+from dgcl.ranks.gloo_groups import as_group, make_default_group
 from dgcl.ranks.group_control import GroupControl
-from dgcl.ranks.groups import as_group, make_default_group
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.threads import report_crowding
 from dgcl.topology.checks import check_flag, check_number
@@ -227,7 +227,7 @@ def collect(
         ``(num_nodes, *F)`` on ``dst``, row v of vertex v; None elsewhere, and when written to a file. What
         :func:`dispatch` gave, and what was computed of it, comes to every rank: all rows of one device.
     """
-    from dgcl.rows.convert import collected, local
+    from dgcl.rows.own_tensors import collected, local
     from dgcl.rows.tensor import OneDevice
 
     if file is None and (isinstance(rows, OneDevice) or hasattr(rows, "stores") or hasattr(rows, "whole")):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from dgcl.advisor.auto import Advised
-from dgcl.advisor.model import Model
+from dgcl.advisor.auto_strategy import Advised
+from dgcl.advisor.model_costs import Model
 from dgcl.advisor.spelling import Description
 from dgcl.options import PartitionOptions, Settings, settle
 from dgcl.planner import PlanOptions
@@ -27,7 +27,7 @@ from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree
 from dgcl.topology import Topology
 from dgcl.topology.checks import shown
-from dgcl.transport import kernels
+from dgcl.transport import precompile
 from dgcl.transport.cuda import open_devices
 from dgcl.transport.rounding import Rounding, check_wire
 
@@ -244,7 +244,7 @@ def connect(
     from dgcl.ranks.context import context
 
     control, problem = context.require_control(), None
-    mine = from_rank_0(control, inputs, kernels.prepare)
+    mine = from_rank_0(control, inputs, precompile.prepare)
     try:
         share = share_of(mine)
     except Exception as error:  # every rank must hear of it, whatever it is
@@ -273,11 +273,11 @@ def connect_shares(
     from dgcl.transport.connect import connect_transport
 
     control = context.require_control()
-    kernels.prepare()  # before the ranks meet again: compiling never counts against a deadline of a call
+    precompile.prepare()  # before the ranks meet again: compiling never counts against a deadline of a call
     if share.edges != "head" and device is None:
-        from dgcl.aggregation import edges
+        from dgcl.aggregation import grouped_edges
 
-        edges.prepare()
+        grouped_edges.prepare()
     programs = {exchange.name: exchange.program for exchange in share.exchanges}
     transport = connect_transport(programs, control, timeout, channel, device)
     control.limit = timeout

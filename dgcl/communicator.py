@@ -25,13 +25,14 @@ from dgcl.autograd.fetch import fetch_rows
 from dgcl.autograd.pending import PendingRows, fold_halo
 from dgcl.errors import CommError
 from dgcl.grid.grid import Grid
+from dgcl.placement.exchanges import EDGES
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import METHODS, make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.prepare.local_edges import plan_together, share_of_edges
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
-from dgcl.program.layout import Layout, layout_of_vertices
+from dgcl.program.row_layout import Layout, layout_of_vertices
 from dgcl.ranks.context import add_communicator, context
 from dgcl.ranks.control import Control
 from dgcl.ranks.handle import Handle
@@ -41,17 +42,16 @@ from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows, require_sa
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology.checks import check_choice, check_flag, check_number, check_path, shown
 from dgcl.transport.base import Transport
+from dgcl.transport.buffer_memory import MemoryReport, check_model_of_rows
 from dgcl.transport.describe import describe_channels
-from dgcl.transport.memory import MemoryReport, check_model_of_rows
 from dgcl.transport.rounding import WIRED, Rounding, number_on_wire
 from dgcl.transport.row_checks import as_memory, check_rows, check_summable
-from dgcl.workers.exchanges import EDGES
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from dgcl.aggregation.aggregator import Aggregator
-    from dgcl.aggregation.windows import HaloWindows
+    from dgcl.aggregation.windowed import HaloWindows
 
 _log = logging.getLogger("dgcl")
 
@@ -309,7 +309,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
             ValueError, TypeError: An unknown reduction, weights of another shape or type, windows that cannot be, or
                 ranks that ask for different reductions or windows; raised on every rank.
         """
-        from dgcl.aggregation.connect import connect_aggregator
+        from dgcl.aggregation.connect_aggregators import connect_aggregator
 
         return connect_aggregator(self, reduce, edge_weight, windows, by)
 

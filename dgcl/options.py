@@ -6,10 +6,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dgcl.advisor.auto import Advised
-from dgcl.advisor.model import read_model
+from dgcl.advisor.auto_strategy import Advised
+from dgcl.advisor.model_costs import read_model
 from dgcl.advisor.spelling import Description, read_strategy
-from dgcl.grid.strategy import GridPlacement
+from dgcl.grid.grid_strategy import GridPlacement
 from dgcl.partition import BALANCES, METHODS
 from dgcl.planner import PlanOptions
 from dgcl.program.strategy import Strategy

@@ -9,13 +9,13 @@ Pure functions without torch or processes. May import :mod:`dgcl.topology` only.
 (1700, 'auto', True)
 """
 
-from dgcl.planner.errors import PlanError
 from dgcl.planner.methods.registry import METHODS, make_plan
-from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
+from dgcl.planner.planning_errors import PlanError
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Bound, Trees
-from dgcl.planner.verify.check import Report, check_plan_file, verify_plan
+from dgcl.planner.verify.check_plan import Report, check_plan_file, verify_plan
 
 __all__ = [
     "METHODS",

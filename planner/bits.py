@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.planner.compiled import compiled
+from dgcl.planner.planner_compiled import compiled
 
 _SEQUENCE = np.uint64(0x03F79D71B4CB0A89)  # every six bits of a de Bruijn sequence occur once
 _PLACE = np.zeros(64, np.int64)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray
+from dgcl.planner.array_types import FloatArray
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees, tree_chunks
 

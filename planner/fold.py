@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import ranges
+from dgcl.planner.array_types import ranges
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import stage_seconds
-from dgcl.planner.errors import PlanError
 from dgcl.planner.plan import Plan
+from dgcl.planner.planning_errors import PlanError
 from dgcl.planner.relation import Relation
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.trees import Bound, Trees

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dgcl.planner.arrays import require_range
+from dgcl.planner.array_types import require_range
 from dgcl.planner.npz import ArraySpec, read_npz, write_npz
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees

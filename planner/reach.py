@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dgcl.planner.arrays import Int64Array
-from dgcl.planner.errors import NoRouteError
+from dgcl.planner.array_types import Int64Array
+from dgcl.planner.planning_errors import NoRouteError
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.planner.arrays import (
+from dgcl.planner.array_types import (
     Int32Array,
     Int64Array,
     MaskArray,

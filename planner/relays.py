@@ -8,7 +8,7 @@ planners have no idle relays.
 
 import numpy as np
 
-from dgcl.planner.arrays import BoolArray
+from dgcl.planner.array_types import BoolArray
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees, tree_chunks

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array, MaskArray
+from dgcl.planner.array_types import FloatArray, Int64Array, MaskArray
 from dgcl.planner.relation import Relation, mask_words
 
 _DRAWS = 1 << 22  # readers drawn at a time

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dgcl.planner.compiled import compiled
+from dgcl.planner.planner_compiled import compiled
 
 
 @compiled

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgcl.planner.arrays import (
+from dgcl.planner.array_types import (
     Int32Array,
     Int64Array,
     integer_array,

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from dgcl.advisor.advice_row import Row
 from dgcl.advisor.counts import Candidates
+from dgcl.advisor.device_rates import Rates
 from dgcl.advisor.epoch import ERROR, TIMES
-from dgcl.advisor.memory import device_bytes
-from dgcl.advisor.rates import Rates
-from dgcl.advisor.rows import Row
+from dgcl.advisor.rank_bytes import device_bytes
 from dgcl.advisor.spelling import Description
 from dgcl.planner.reading.render import ratio, seconds, size
 from dgcl.topology.checks import nearest

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from dgcl.advisor.advice import Advice
 from dgcl.advisor.counts import Candidates
-from dgcl.advisor.model import Model, read_model
-from dgcl.advisor.rates import Rates, read_rates
+from dgcl.advisor.device_rates import Rates, read_rates
+from dgcl.advisor.model_costs import Model, read_model
 from dgcl.advisor.weighing import weigh
 from dgcl.graph import Graph, as_graph
 from dgcl.partition import partition_graph
-from dgcl.partition.check import check_part
+from dgcl.partition.check_part import check_part
 from dgcl.planner.reading.render import size
 from dgcl.planner.synthetic import GraphShape
 from dgcl.topology import Topology, resolve_topology
@@ -43,7 +43,7 @@ def advise(
         model: As ``gcn:602,256,41``: gcn, sage or gin, and widths; ``gat:602,8x32,41`` with heads; ``mgn:64,64/16``
             with the width of edges' rows. Or your module, of layers of :mod:`dgcl.nn`, PyG or DGL: it runs once without
             memory and without a graph, with rows for the arguments that are neither ``edge_index``, ``g``, ``graph``,
-            ``data``, ``batch`` nor ``comm``. Or what :func:`~dgcl.advisor.model.read_model` made of it.
+            ``data``, ``batch`` nor ``comm``. Or what :func:`~dgcl.advisor.model_costs.read_model` made of it.
         topology: A preset, a file or a :class:`~dgcl.topology.Topology`; "auto": this host, of ``ranks`` ranks.
         ranks: How many; None: one for each device.
         part: (N,) the owner of each vertex; None: METIS decides.

@@ -11,18 +11,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.advisor.model import Model
+from dgcl.advisor.model_costs import Model
 from dgcl.advisor.spelling import Description
 from dgcl.graph import Graph
 from dgcl.grid.grid import as_grid, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import find_needs
-from dgcl.offload.prediction import MOVED_BYTES, OWN_BYTES, DeviceRows
+from dgcl.offload.offload_prediction import MOVED_BYTES, OWN_BYTES, DeviceRows
+from dgcl.placement.exchanges import exchanges_of, summing_ranks
 from dgcl.planner.relation import Relation
 from dgcl.planner.synthetic import GraphShape, synthetic_relation
 from dgcl.relation.classes import halo_classes
 from dgcl.topology import Topology
-from dgcl.workers.exchanges import exchanges_of, workers_of
 
 _DRAWN = 50_000  # vertices of a relation that is drawn for sizes alone
 
@@ -158,8 +158,8 @@ class Candidates:
         group = None
         if strategy.argument == "machine":
             _, group = np.unique([device.machine for device in self.topology.devices], return_inverse=True)
-        worker, excess = workers_of(strategy.name, graph, part, self.world_size, group=group)
-        exchanges = exchanges_of(graph, part, worker, self.world_size)
+        summed_by, excess = summing_ranks(strategy.name, graph, part, self.world_size, group=group)
+        exchanges = exchanges_of(graph, part, summed_by, self.world_size)
         expand, fold = exchanges.expand.relation, exchanges.fold.relation
         return replace(self.halo, expand=expand, fold=fold, edges=exchanges.edges, excess=excess)
 

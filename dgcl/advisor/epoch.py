@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.advisor.counts import Counted
-from dgcl.advisor.model import Model
-from dgcl.advisor.rates import Rates
+from dgcl.advisor.device_rates import Rates
+from dgcl.advisor.model_costs import Model
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import direct_seconds, predicted_seconds
 from dgcl.planner.methods import make_plan
-from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.planner.relation import Relation
 from dgcl.topology import Topology
 

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 from dgcl.grid.grid import as_grid, read_grid
-from dgcl.grid.strategy import GridPlacement
+from dgcl.grid.grid_strategy import GridPlacement
+from dgcl.placement.placement_strategy import EdgePlacement
 from dgcl.program.strategy import Strategy
 from dgcl.topology.checks import nearest, shown
-from dgcl.workers.strategy import EdgePlacement
 
 #: Those that exchange what "halo" does, and are called on its communicator.
 CALLED = ("windows", "in-place", "offload")

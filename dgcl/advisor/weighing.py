@@ -7,16 +7,16 @@ from functools import cache
 import numpy as np
 
 from dgcl.advisor.advice import Advice
+from dgcl.advisor.advice_row import Row
 from dgcl.advisor.counts import Candidates, Counted, Refused
+from dgcl.advisor.device_rates import Rates
 from dgcl.advisor.epoch import ERROR, TIMES, bounded, direct, epoch_layers, planned, total
-from dgcl.advisor.memory import device_bytes, host_total
-from dgcl.advisor.model import Model
-from dgcl.advisor.rates import Rates
-from dgcl.advisor.rows import Row
+from dgcl.advisor.model_costs import Model
+from dgcl.advisor.rank_bytes import device_bytes, host_total
 from dgcl.advisor.spelling import Description
 from dgcl.graph import Graph
 from dgcl.offload.chunks import MOST_CHUNKS
-from dgcl.offload.prediction import smallest_fitting
+from dgcl.offload.offload_prediction import smallest_fitting
 from dgcl.planner.reading.render import ratio, size
 from dgcl.planner.reading.render import seconds as in_seconds
 from dgcl.planner.relation import Relation

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dgcl.aggregation.windows import HaloWindows
+from dgcl.aggregation.windowed import HaloWindows
 from dgcl.grid.grid import Grid
 from dgcl.program.exchange import Exchange
 from dgcl.ranks.control import Control

@@ -16,19 +16,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dgcl.aggregation import edges, segments
+from dgcl.aggregation import extreme_kernels, grouped_edges
 from dgcl.aggregation.aggregating import Aggregating
 from dgcl.aggregation.block import Block, as_mask
-from dgcl.aggregation.contributions import connect_contributions
+from dgcl.aggregation.contribution_exchange import connect_contributions
 from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.once import once_differentiable
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
-from dgcl.aggregation.steps import Aggregation
-from dgcl.aggregation.windows import HaloWindows, divide
+from dgcl.aggregation.step_execution import Aggregation
+from dgcl.aggregation.windowed import HaloWindows, divide
 from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.ranks.tensors import beside_the_graph, mark_of, refuse_vmap, require_tensors, untransformed
-from dgcl.relation.kernels import gather, split_edges
+from dgcl.relation.relation_kernels import gather, split_edges
 from dgcl.topology.checks import check_choice
 from dgcl.transport.row_checks import as_memory, check_rows, version_of
 from dgcl.transport.steps import FOR_MEAN
@@ -195,7 +195,7 @@ def _check_extremes(comm: Aggregating, reduce: str, edge_weight: Tensor | None) 
             " the exchange of contributions behind; build a new communicator"
         )
     if comm.device.type == "cpu":
-        segments.prepare()
+        extreme_kernels.prepare()
 
 
 def _check_weight(comm: Aggregating, weight: Tensor) -> None:
@@ -251,13 +251,13 @@ def _scales(comm: Aggregating) -> tuple[NDArray[np.float64], NDArray[np.float64]
 
 def _build_operation(comm: Aggregating) -> Operation:
     if comm.device.type == "cpu":
-        edges.prepare()
+        grouped_edges.prepare()
     local, n = comm.local, comm.local.num_owned
     # Of owned rows, and of partial sums.
     of_heads = [split_edges(each, local.indices, n) for each in (local.indptr[: n + 1], local.indptr[n:])]
     num_partial, num_halo = len(local.partial_ids), local.num_halo
-    fresh = _rows_moved(comm, PARTIAL, local.heads), _rows_moved(comm, HALO, local.indices)
-    written = [as_mask(rows, n) for rows in fresh]
+    unwritten = _rows_moved(comm, PARTIAL, local.heads), _rows_moved(comm, HALO, local.indices)
+    written = [as_mask(rows, n) for rows in unwritten]
     blocks, places = [], []
     for partial, halo in ((False, False), (True, False), (False, True), (True, True)):
         heads, tails, ids = of_heads[partial][halo]
@@ -272,7 +272,7 @@ def _build_operation(comm: Aggregating) -> Operation:
         )
         blocks.append(block)
         places.append(torch.from_numpy(ids).to(comm.device))
-    return Operation(tuple(blocks), tuple(places), *_numbers(comm), fresh=fresh)
+    return Operation(tuple(blocks), tuple(places), *_numbers(comm), unwritten=unwritten)
 
 
 def _rows_moved(comm: Aggregating, exchange: str, summed: NDArray[np.integer]) -> Tensor | None:

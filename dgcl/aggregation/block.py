@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dgcl.aggregation.edges import (
+from dgcl.aggregation.grouped_edges import (
     EdgeGroups,
     dots_at_edges,
     group_edges,

@@ -4,9 +4,9 @@ Halo rows are expanded, the extremes found where the edges are, and in the backw
 the row that it came from. Of equal elements that of the smallest global id wins, for any number of ranks.
 
 Where a row's edges are on several ranks, each of these sends the row's owner what it found and the ids that it is of
-(:mod:`dgcl.aggregation.contributions`), and the owner compares; a gradient goes back to the rank that won. On a grid of
-depth 1 the in-edges of a slice are on one rank, which may not be the owner: then a fold, of one contributor for each
-row, brings the result to its place.
+(:mod:`dgcl.aggregation.contribution_exchange`), and the owner compares; a gradient goes back to the rank that won. On a
+grid of depth 1 the in-edges of a slice are on one rank, which may not be the owner: then a fold, of one contributor for
+each row, brings the result to its place.
 """
 
 from typing import Any
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.aggregating import Aggregating
-from dgcl.aggregation.contributions import Contributions
+from dgcl.aggregation.contribution_exchange import Contributions
+from dgcl.aggregation.extreme_kernels import Segments, scatter
 from dgcl.aggregation.once import once_differentiable
-from dgcl.aggregation.segments import Segments, scatter
 from dgcl.ranks.tensors import mark_of, refuse_transforms
 from dgcl.transport.steps import FOR_MAX, FOR_MIN
 

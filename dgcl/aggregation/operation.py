@@ -28,7 +28,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dgcl.aggregation.steps import Aggregation
+from dgcl.aggregation.step_execution import Aggregation
 from dgcl.transport.steps import (
     EXPAND,
     FIRST,
@@ -51,14 +51,14 @@ class Operation(Aggregation):
 
     Attributes:
         expand, fold: Numbers of the exchanges; None: no rank sends a row.
-        fresh: The rows of the result that are what others fold and nothing else, one row each, ``(m,)`` int64: they are
-            moved there, not added to zeros. The same of the adjoint. None: there are others too, or none of these.
+        unwritten: The rows of the result that are what others fold and nothing else, one row each, ``(m,)`` int64: they
+            are moved there, not added to zeros. The same of the adjoint. None: there are others too, or none of these.
     """
 
     expand: int | None
     fold: int | None
     weights: tuple[Tensor | None, ...] = field(default=(None,) * 4, kw_only=True)
-    fresh: tuple[Tensor | None, Tensor | None] = (None, None)
+    unwritten: tuple[Tensor | None, Tensor | None] = (None, None)
 
     @cached_property
     def transposed(self) -> Operation:
@@ -69,7 +69,7 @@ class Operation(Aggregation):
             _turned(self.edges),
             self.fold,
             self.expand,
-            self.fresh[::-1],
+            self.unwritten[::-1],
             weights=_turned(self.weights),
             memory=self.memory,
             purpose=self.purpose,
@@ -96,7 +96,7 @@ class Operation(Aggregation):
             steps.append(own_sum)
         steps += [Sum(incoming, weights[2], FIRST, RESULT, add=True), Round()]
         if self.fold is not None:
-            steps.append(Wait(fold, self.fresh[0]))
+            steps.append(Wait(fold, self.unwritten[0]))
         return steps
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.program.exchange import HALO, PARTIAL, ROWS, SLICES
-from dgcl.program.layout import Layout
+from dgcl.program.row_layout import Layout
 from dgcl.relation.local_graph import LocalGraph
 
 

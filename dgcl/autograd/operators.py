@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from dgcl.ranks.control import Control
-from dgcl.ranks.sums import all_reduce_sum
+from dgcl.ranks.rank_sums import all_reduce_sum
 from dgcl.ranks.tensors import mark_of, refuse_vmap
 from dgcl.ranks.torch_private import (
     below_autograd,

@@ -15,7 +15,7 @@ import dgcl
 from dgcl.bench.patterns import POISON
 from dgcl.bench.transports import Baseline
 from dgcl.planner.methods import METHODS as PLANNERS
-from dgcl.program.layout import Layout
+from dgcl.program.row_layout import Layout
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.calibration.classes import ClassModel, FittedClass, Observation
+from dgcl.calibration.connection_classes import ClassModel, FittedClass, Observation
 from dgcl.topology import Topology
 
 _PULL = 1e-3

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import dgcl
-from dgcl.calibration.classes import Observation
-from dgcl.calibration.exchange import exchange_of
+from dgcl.calibration.connection_classes import Observation
+from dgcl.calibration.experiment_programs import exchange_of
 from dgcl.calibration.experiments import Experiment, experiments
 from dgcl.calibration.fit import Fit, fit_topology
 from dgcl.calibration.timing import Effort, time_all

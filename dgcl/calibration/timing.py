@@ -30,8 +30,8 @@ from dgcl.program import Program
 from dgcl.program.exchange import HALO
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
-from dgcl.transport.common.agreement import connect_peers
-from dgcl.transport.cuda.exchange import DeviceExchange
+from dgcl.transport.common.program_agreement import connect_peers
+from dgcl.transport.cuda.device_exchange import DeviceExchange
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
 

@@ -29,7 +29,7 @@ from dgcl.cli import (
     warmup,
 )
 from dgcl.cli.arguments import Parser
-from dgcl.cli.errors import CliError, one_line
+from dgcl.cli.command_errors import CliError, one_line
 from dgcl.cli.output import say
 from dgcl.errors import CommError
 

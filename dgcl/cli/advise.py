@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, byte_size, list_of, option, refuse
-from dgcl.cli.errors import CliError
-from dgcl.cli.groups import OF_GRAPHS, add_parts, add_source
+from dgcl.cli.command_errors import CliError
+from dgcl.cli.option_groups import OF_GRAPHS, add_parts, add_source
 from dgcl.cli.output import print_json, say, step
 from dgcl.cli.problem import load_graph, read_part
 from dgcl.cli.topologies import TOPOLOGY_HELP, add_changes, machines
@@ -57,7 +57,7 @@ def add_parser(verbs: Any, name: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Advise, and print; 1 where nothing fits."""
     from dgcl.advisor.advice import scaled, working
-    from dgcl.advisor.model import read_model
+    from dgcl.advisor.model_costs import read_model
     from dgcl.planner.synthetic import SHAPES
 
     if args.synthetic is None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from dgcl.cli.errors import CliError
+from dgcl.cli.command_errors import CliError
 from dgcl.topology.checks import nearest
 
 T = TypeVar("T")

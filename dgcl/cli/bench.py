@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from dgcl import __version__
 from dgcl.cli.arguments import at_least, byte_size, list_of, number, option, refuse
 from dgcl.cli.bench_cases import make_cases, read_problem
-from dgcl.cli.errors import CliError, one_line, reading
-from dgcl.cli.files import check_outputs, replacing
-from dgcl.cli.groups import OF_GRAPHS, add_parts, add_source
+from dgcl.cli.command_errors import CliError, one_line, reading
 from dgcl.cli.info import describe_machine
 from dgcl.cli.jobs import add_job, ranks_of_job
+from dgcl.cli.option_groups import OF_GRAPHS, add_parts, add_source
 from dgcl.cli.output import print_json, print_written, say, step
+from dgcl.cli.result_files import check_outputs, replacing
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def add_parser(verbs: Any, name: str) -> None:
 
 def bench(args: argparse.Namespace) -> int:
     """Measure; exit status 1 when an element was wrong or a rank was lost."""
-    from dgcl.bench.report import against, footer, read_run, to_json, total_wrong
+    from dgcl.bench.bench_report import against, footer, read_run, to_json, total_wrong
 
     num_ranks, in_job = ranks_of_job(args)
     _check(args)
@@ -226,7 +226,7 @@ def _preamble(args: argparse.Namespace, problem: Problem | None, settings: Setti
 
 def _print(settings: Settings, quiet: bool, record: list[RankInfo] | Line) -> None:
     """Print what rank 0 reports, as it comes: where the ranks run, or a line; nothing before a JSON object."""
-    from dgcl.bench.report import header, row
+    from dgcl.bench.bench_report import header, row
 
     if quiet:
         return

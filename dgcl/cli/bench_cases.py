@@ -7,7 +7,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dgcl.cli.errors import CliError
+from dgcl.cli.command_errors import CliError
 from dgcl.cli.problem import graph_in_parts, load_relation
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from dgcl.cli.errors import CliError, one_line, reading
+from dgcl.cli.command_errors import CliError, one_line, reading
 from dgcl.cli.output import print_fields, print_json, seconds, size, step
 from dgcl.cli.plans import add_plan_file
 
@@ -25,7 +25,7 @@ def add_parser(verbs: Any, name: str) -> None:
 def check(args: argparse.Namespace) -> int:
     """Print what was proved, or why the plan is rejected (status 1)."""
     from dgcl.planner import PlanError
-    from dgcl.planner.verify.check import check_plan_file
+    from dgcl.planner.verify.check_plan import check_plan_file
 
     try:
         with step(f"checking {args.plan}"), reading(args.plan, "plan", passing=PlanError):

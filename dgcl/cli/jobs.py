@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from dgcl.cli.arguments import at_least, option, refuse
-from dgcl.cli.errors import CliError
+from dgcl.cli.command_errors import CliError
 from dgcl.ranks.environment import launched
 
 MAX_RANKS = 64

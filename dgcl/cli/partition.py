@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dgcl.cli.arguments import option, refuse
-from dgcl.cli.errors import CliError, one_line, reading
-from dgcl.cli.files import check_output, replacing
-from dgcl.cli.groups import add_machine, add_planning, add_seed, add_source
+from dgcl.cli.command_errors import CliError, one_line, reading
+from dgcl.cli.option_groups import add_machine, add_planning, add_seed, add_source
 from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, say, step
 from dgcl.cli.problem import load_graph, strategy_of
+from dgcl.cli.result_files import check_output, replacing
 from dgcl.cli.topologies import resolve
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def add_parser(verbs: Any, name: str) -> None:
 def partition(args: argparse.Namespace) -> int:
     """Print what the parts cost, and write them where that is asked for."""
     from dgcl.partition import balance_weights, edge_files, partition_graph
-    from dgcl.partition.parts import choose_method
+    from dgcl.partition.partitioners import choose_method
     from dgcl.relation.partition_report import partition_report
 
     topology = _checked(args)

@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, list_of, number, option, refuse
-from dgcl.cli.errors import CliError
-from dgcl.cli.files import Results, check_outputs
-from dgcl.cli.groups import OF_GRAPHS, add_parts, add_planning, add_source
+from dgcl.cli.command_errors import CliError
+from dgcl.cli.option_groups import OF_GRAPHS, add_parts, add_planning, add_source
 from dgcl.cli.output import print_json, say, step
 from dgcl.cli.plans import add_views, finish, plan_facts
 from dgcl.cli.problem import graph_in_parts, load_relation, strategy_of
+from dgcl.cli.result_files import Results, check_outputs
 from dgcl.cli.topologies import TOPOLOGY_HELP, add_changes, machines
 from dgcl.cli.warmup import compile_beside
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan, PlanOptions
-    from dgcl.planner.reading.report import Failure
+    from dgcl.planner.reading.plan_report import Failure
     from dgcl.topology import Topology
     from dgcl.topology.table import Table
 
@@ -54,8 +54,8 @@ def plan(args: argparse.Namespace) -> int:
     """Plan, write what was asked for, and print the outcome."""
     from dgcl.planner import PlanOptions
     from dgcl.planner.methods import get_planner
+    from dgcl.planner.reading.plan_table import side_by_side
     from dgcl.planner.reading.sensitivity import sensitivity
-    from dgcl.planner.reading.several import side_by_side
 
     compared = args.compare.split(",") if args.compare else []
     for method in (args.method, *compared):
@@ -152,7 +152,7 @@ def _planned(
 
 def _others(plan: Plan, compared: list[str], options: PlanOptions) -> list[Plan | Failure]:
     """The same by other methods."""
-    from dgcl.planner.reading.report import compare
+    from dgcl.planner.reading.plan_report import compare
 
     others, options = [], replace(options, row_bytes=plan.row_bytes)  # those of a slice, on a grid
     for method in compared:

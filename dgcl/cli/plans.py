@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import option
-from dgcl.cli.errors import reading
-from dgcl.cli.files import Results, write_all
+from dgcl.cli.command_errors import reading
 from dgcl.cli.output import print_json, print_legend, print_written, say, step
+from dgcl.cli.result_files import Results, write_all
 
 if TYPE_CHECKING:
     from dgcl.planner import Plan
-    from dgcl.planner.reading.report import Failure
+    from dgcl.planner.reading.plan_report import Failure
     from dgcl.topology.table import Table
 
 _LEGEND = {
@@ -52,7 +52,7 @@ def load_plan(path: str, *, proved: bool = False) -> Plan:
 
 def plan_facts(plan: Plan, others: Sequence[Plan | Failure] = ()) -> dict[str, Any]:
     """The plan's meta without the topology, sizes, and the report beside other plans."""
-    from dgcl.planner.reading.report import report
+    from dgcl.planner.reading.plan_report import report
 
     return {
         **{key: value for key, value in plan.meta.items() if key != "topology"},
@@ -76,7 +76,7 @@ def finish(
     """Write the picture and the page of a plan after other files, and print it; tables of two plans stand alone."""
     from dgcl.planner.reading.explain import explain, find_class, render_class
     from dgcl.planner.reading.page import plan_page, write_page
-    from dgcl.planner.reading.plot import plot_plan
+    from dgcl.planner.reading.plan_plot import plot_plan
     from dgcl.planner.reading.render import render
 
     if args.explain is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.cli.errors import CliError, reading
+from dgcl.cli.command_errors import CliError, reading
 from dgcl.cli.output import say, step
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def load_graph(args: argparse.Namespace) -> Graph:
     """Read a graph file of any kind that dgcl reads; log how an edge list was read."""
-    from dgcl.graph.files import read_graph
+    from dgcl.graph.graph_files import read_graph
 
     with (
         step(f"reading {args.graph}"),

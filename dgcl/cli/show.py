@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import option
-from dgcl.cli.files import check_outputs
 from dgcl.cli.plans import add_plan_file, add_views, finish, load_plan, plan_facts
+from dgcl.cli.result_files import check_outputs
 
 if TYPE_CHECKING:
     from dgcl.topology.table import Table
@@ -29,7 +29,7 @@ def add_parser(verbs: Any, name: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report, or the comparison; write what was asked for."""
-    from dgcl.planner.reading.several import differences, side_by_side
+    from dgcl.planner.reading.plan_table import differences, side_by_side
 
     check_outputs(args, "plot html", {"plan.npz": args.plan, "--against": args.against})
     plan = load_plan(args.plan)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dgcl.cli.arguments import at_least, number, option, per_rank, refuse
-from dgcl.cli.errors import CliError
-from dgcl.cli.files import Results, check_outputs, write_all
+from dgcl.cli.command_errors import CliError
 from dgcl.cli.output import print_fields, print_json, print_legend, print_written, say, seconds, size, step
 from dgcl.cli.plans import add_plan_file, load_plan
+from dgcl.cli.result_files import Results, check_outputs, write_all
 from dgcl.cli.topologies import TOPOLOGY_HELP, add_changes, machines
 from dgcl.topology.table import Column, Table
 
@@ -70,8 +70,8 @@ def simulate(args: argparse.Namespace) -> int:
     from dgcl.planner.bounds.best import best_bound
     from dgcl.planner.cost import predicted_seconds
     from dgcl.planner.reading.page import page_data, write_page
+    from dgcl.planner.simulator.event_simulator import simulate as play
     from dgcl.planner.simulator.executed import protocol
-    from dgcl.planner.simulator.simulate import simulate as play
     from dgcl.planner.simulator.trace import chrome_trace
 
     check_outputs(args, "trace html", {"plan.npz": args.plan, "--topology": args.topology})

@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, number, option
-from dgcl.cli.errors import CliError
-from dgcl.cli.files import check_output
+from dgcl.cli.command_errors import CliError
 from dgcl.cli.jobs import add_job, ranks_of_job
 from dgcl.cli.output import print_written, say, seconds, step
+from dgcl.cli.result_files import check_output
 from dgcl.cli.topo_import import write_topology
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 from dgcl.ranks.environment import launched

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from dgcl.cli.arguments import at_least, option
-from dgcl.cli.files import check_output
 from dgcl.cli.output import say, step
+from dgcl.cli.result_files import check_output
 from dgcl.cli.topo_import import add_latencies, report
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import number, option
-from dgcl.cli.errors import CliError, reading
-from dgcl.cli.files import check_output, replacing
+from dgcl.cli.command_errors import CliError, reading
 from dgcl.cli.output import print_json, print_written, say, step
+from dgcl.cli.result_files import check_output, replacing
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology

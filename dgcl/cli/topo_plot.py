@@ -4,8 +4,8 @@ import argparse
 from typing import Any
 
 from dgcl.cli.arguments import option
-from dgcl.cli.files import check_picture, replacing
 from dgcl.cli.output import print_fields, print_json, step
+from dgcl.cli.result_files import check_picture, replacing
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 
 

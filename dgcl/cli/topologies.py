@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import number, option
-from dgcl.cli.errors import CliError, reading
+from dgcl.cli.command_errors import CliError, reading
 from dgcl.cli.output import step
 
 if TYPE_CHECKING:

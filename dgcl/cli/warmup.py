@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from dgcl.cli.errors import CliError
+from dgcl.cli.command_errors import CliError
 from dgcl.cli.output import print_json, say
 
 _PARTS = ("exchange", "planner")
@@ -59,7 +59,7 @@ def _side_by_side(output: int | None) -> None:
 def compile_beside() -> None:
     """Where planning would have to compile, let another process begin with what it needs last."""
     from dgcl.kernels.compiled import is_on_disk
-    from dgcl.planner.column_generation.improvement.exchange import exchange
+    from dgcl.planner.column_generation.improvement.tree_exchange import exchange
 
     if is_on_disk(exchange) or os.cpu_count() == 1:
         return
@@ -82,15 +82,15 @@ def _warm_exchange() -> None:
     import torch
 
     import dgcl
-    from dgcl.aggregation import segments
+    from dgcl.aggregation import extreme_kernels
     from dgcl.graph import as_graph
     from dgcl.kernels import edge_sums
     from dgcl.kernels.compiled import compile_all
-    from dgcl.transport import kernels
+    from dgcl.transport import precompile
 
-    kernels.prepare()
+    precompile.prepare()
     compile_all(edge_sums)
-    segments.prepare()
+    extreme_kernels.prepare()
     graph = as_graph(np.random.default_rng(0).integers(0, 60, (2, 300)))
 
     def exchange() -> None:
@@ -104,7 +104,7 @@ def _warm_planner() -> None:
     """Plans and their simulation, on one machine and on four."""
     from dgcl.planner import PlanOptions
     from dgcl.planner.methods import make_plan
-    from dgcl.planner.simulator.simulate import simulate
+    from dgcl.planner.simulator.event_simulator import simulate
     from dgcl.planner.synthetic import synthetic_relation
     from dgcl.topology import resolve_topology
 
@@ -121,12 +121,12 @@ def _warm_planner_end() -> None:
     import numpy as np
 
     from dgcl.planner import PlanOptions
-    from dgcl.planner.column_generation.improvement.exchange import improve
+    from dgcl.planner.column_generation.improvement.tree_exchange import improve
     from dgcl.planner.column_generation.master.fractional import make_problem
+    from dgcl.planner.column_generation.pricing.device_groups import plan_states
     from dgcl.planner.column_generation.pricing.flows import Routes
-    from dgcl.planner.column_generation.pricing.groups import plan_states
     from dgcl.planner.methods import direct, make_plan
-    from dgcl.planner.simulator.simulate import simulate
+    from dgcl.planner.simulator.event_simulator import simulate
     from dgcl.planner.synthetic import synthetic_relation
     from dgcl.topology import resolve_topology
 

@@ -1,6 +1,6 @@
 """Layers of PyG in one device's view: arguments become this rank's tensors, the result becomes rows of its vertices.
 
-Inside, everything is this rank's and plain: the exchange (:mod:`dgcl.distributed.messages`) and PyG's own
+Inside, everything is this rank's and plain: the exchange (:mod:`dgcl.distributed.message_passing`) and PyG's own
 kernels. A call that cannot be opened (edges that the script made, results that are several) runs PyG's own code on
 the rows themselves, which is exact and slower.
 """
@@ -18,11 +18,11 @@ from torch.nn import Module
 from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of, edges_of, remember
 from dgcl.api import current_communicator
 from dgcl.distributed.attention import Closed, drops, function_of
-from dgcl.distributed.messages import message_passing
-from dgcl.distributed.sums import is_sum
+from dgcl.distributed.message_passing import message_passing
+from dgcl.distributed.summing_layers import is_sum
 from dgcl.program.exchange import HALO
+from dgcl.rows.row_sums import fitting, state_of
 from dgcl.rows.space import Space
-from dgcl.rows.sums import fitting, state_of
 from dgcl.rows.tensor import PAIRS, OneDevice, Rows, mapped, plain, rows, tensors_in, unseen
 
 #: Layers whose messages read rows of vertices and edges at each call of propagate, over the edges that they are given.

@@ -18,7 +18,7 @@ from torch.nn import Module
 
 from dgcl.distributed.adapters import Adapter
 from dgcl.distributed.attention import drops
-from dgcl.rows.convert import collected
+from dgcl.rows.own_tensors import collected
 from dgcl.rows.tensor import OneDevice, mapped, tensors_in
 
 _log = logging.getLogger("dgcl")
@@ -39,7 +39,9 @@ def compare_once(root: Module, comm: Any) -> None:
         layers = [each for each in module.modules() if isinstance(each, Adapter)]
         if any(map(drops, layers)) or (comm.control.threads_of_ranks > 1 and module.training):
             return  # masks are by edge there; ranks that are threads share a generator
-        whole = [collected(each) if hasattr(each, "stores") or hasattr(each, "whole") else each for each in args]
+        whole = [
+            collected(each) if hasattr(each, "stores") or hasattr(each, "whole") else each for each in args
+        ]
         own = mapped(_whole, (whole, kwargs))
         try:
             with contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
 """Normalisation by degrees of the whole graph, in layers that count degrees themselves.
 
 Layers call PyG's ``gcn_norm`` and ``get_laplacian``. Their forwards are copied with those names replaced; the copies
-live in the subclasses of :mod:`dgcl.distributed.messages`, and nothing of PyG changes.
+live in the subclasses of :mod:`dgcl.distributed.message_passing`, and nothing of PyG changes.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.utils import add_remaining_self_loops, add_self_loops, remove_self_loops
 
 from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of, remember
-from dgcl.distributed.sums import spmm
+from dgcl.distributed.summing_layers import spmm
 from dgcl.nn.convolutions import Normalised
 from dgcl.ranks.tensors import beside_the_graph
 

@@ -19,7 +19,7 @@ from dgcl.graph.typed import EdgeType, TypedGraph
 from dgcl.ranks.context import context
 from dgcl.ranks.set_up import set_up_call
 from dgcl.ranks.whole_rows import agree, dispatch_rows
-from dgcl.rows.sums import state_of
+from dgcl.rows.row_sums import state_of
 from dgcl.rows.tensor import OneDevice, rows
 from dgcl.rows.view import View, share_generators
 

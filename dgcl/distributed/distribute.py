@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-from dgcl.nn.arguments import current, require_module
 from dgcl.nn.gradients import broadcast_parameters
+from dgcl.nn.layer_arguments import current, require_module
+from dgcl.rows.row_sums import state_of
 from dgcl.rows.scripts import see_scripts
-from dgcl.rows.sums import state_of
 from dgcl.topology.checks import check_flag
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from dgcl.frameworks.dgl_block import LocalBlock, block_of
 from dgcl.graph.typed import EdgeType
 from dgcl.ranks.tensors import beside_the_graph
 from dgcl.relation.local_graph import pointer
-from dgcl.rows.convert import collected
+from dgcl.rows.own_tensors import collected
+from dgcl.rows.row_sums import fitting
 from dgcl.rows.rowwise import rowwise
 from dgcl.rows.space import Space
-from dgcl.rows.sums import fitting
 from dgcl.rows.tensor import Rows, rows, unseen
 from dgcl.rows.view import View
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.aggregation.edges import NONE, EdgeGroups, dots_at_edges, in_threads, sum_over_edges
+from dgcl.aggregation.grouped_edges import NONE, EdgeGroups, dots_at_edges, in_threads, sum_over_edges
 from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
 from dgcl.kernels.edge_scores import scores_or_slopes
 from dgcl.kernels.edge_sums import EDGE_SUMS

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from dgcl.graph.csr import Graph
-from dgcl.graph.files import read_graph
+from dgcl.graph.graph_files import read_graph
 from dgcl.graph.id_arrays import as_num_nodes
 from dgcl.graph.sources import graph_from_object
 
@@ -26,7 +26,7 @@ def as_graph(obj: Any, num_nodes: int | None = None) -> Graph:
       explicit zero is an edge, and so is each duplicate. The scipy formats lil, dok and dia: the entries of
       ``A.tocoo()``; bsr: the same without the zeros that fill its blocks.
     - tuple (indptr, indices), the CSR of out-neighbours: the positions in ``indices``.
-    - path (str or PathLike): see :func:`dgcl.graph.files.read_graph`.
+    - path (str or PathLike): see :func:`dgcl.graph.graph_files.read_graph`.
 
     networkx vertices: where the nodes are exactly the integers 0..n-1, a node is its own id, in whatever
     order it was added; otherwise ids count ``G.nodes()`` in order (:func:`dgcl.graph.sources.networkx_nodes`

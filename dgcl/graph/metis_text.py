@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 
-from dgcl.graph.build import graph_from_csr, is_symmetric
+from dgcl.graph.build_csr import graph_from_csr, is_symmetric
 from dgcl.graph.csr import Graph
 from dgcl.graph.edge_text import read_lines, shown_line
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.graph.build import graph_from_csr, graph_from_edges
+from dgcl.graph.build_csr import graph_from_csr, graph_from_edges
 from dgcl.graph.csr import Graph
 from dgcl.graph.id_arrays import as_ids, is_tensor
 from dgcl.graph.typed import TypedGraph, graph_of_types

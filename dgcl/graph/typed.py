@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.graph.build import graph_from_edges
+from dgcl.graph.build_csr import graph_from_edges
 from dgcl.graph.csr import Graph
 from dgcl.graph.id_arrays import any_outside, as_ids
 
@@ -44,7 +44,7 @@ def graph_of_types(nodes: Mapping[str, int], edges: Iterable[tuple[EdgeType, Any
     """From numbers of vertices by type, and (2, E) ids within their types by type of edge.
 
     Raises:
-        TypeError, ValueError: As :func:`~dgcl.graph.build.graph_from_edges`, of the type that is wrong.
+        TypeError, ValueError: As :func:`~dgcl.graph.build_csr.graph_from_edges`, of the type that is wrong.
     """
     starts = [0, *accumulate(nodes.values())]
     node_types = dict(zip(nodes, zip(starts, nodes.values(), strict=False), strict=True))

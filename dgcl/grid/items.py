@@ -47,11 +47,11 @@ class ItemDemand:
 
         Vertices are grouped twice, with and without the own bit; memory 8 bytes for each item that is wanted.
         """
-        from dgcl.relation import kernels
+        from dgcl.relation import relation_kernels
 
         size, slices = self.grid.size, self.grid.slices
         without = self.masks.copy()
-        kernels.clear_owners(without, self.own_bits())
+        relation_kernels.clear_owners(without, self.own_bits())
         own = group_by_mask(without, self.vertex_owner, size)
         del without
         others = group_by_mask(self.masks, self.vertex_owner, size) if slices > 1 else own
@@ -64,7 +64,7 @@ class ItemDemand:
 
     def _joined(self, pieces: list[tuple[Grouped, NDArray[np.int64], int]]) -> ItemClasses:
         """The classes of all pieces, sorted by (owner, ranks that want them)."""
-        from dgcl.relation import kernels
+        from dgcl.relation import relation_kernels
 
         owner = np.concatenate([grouped.owner[groups] for grouped, groups, _ in pieces])
         dests = np.concatenate([self._dests(*piece) for piece in pieces])
@@ -72,7 +72,7 @@ class ItemDemand:
         by_owner = np.argsort(owner, kind="stable")
         owner_ptr = np.zeros(self.grid.size + 1, np.int64)
         np.cumsum(np.bincount(owner, minlength=self.grid.size), out=owner_ptr[1:])
-        order = by_owner[kernels.sort_classes(dests[by_owner], owner_ptr)]
+        order = by_owner[relation_kernels.sort_classes(dests[by_owner], owner_ptr)]
         start = np.empty(len(order), np.int64)
         start[order] = np.cumsum(count[order]) - count[order]
         items, first = np.empty(count.sum(), np.int64), 0

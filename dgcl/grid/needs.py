@@ -56,7 +56,7 @@ def find_needs(graph: Graph, owner: NDArray[np.int32], grid: Grid) -> Needs:
         summers[0] = in_degrees > 0
         edges[:, 0] = np.bincount(part, in_degrees, grid.parts).astype(np.int64)
     else:
-        from dgcl.grid.kernels import mark_depths
+        from dgcl.grid.depth_kernels import mark_depths
 
         depth = grid.depth_of(owner).astype(np.min_scalar_type(grid.depth - 1))
         mark_depths(graph.indptr, graph.indices, part, depth, summers, edges)

@@ -17,7 +17,7 @@ from dgcl.nn.graph_norm import GraphNorm
 from dgcl.nn.in_place import InPlaceGCN
 from dgcl.nn.losses import loss
 from dgcl.nn.metrics import accuracy
-from dgcl.nn.pool import global_add_pool, global_max_pool, global_mean_pool
+from dgcl.nn.readout import global_add_pool, global_max_pool, global_mean_pool
 from dgcl.nn.reduce import count_once, global_sum
 from dgcl.nn.shared_nodes import sum_shared
 from dgcl.nn.vertex_dropout import Dropout, dropout

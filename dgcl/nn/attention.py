@@ -23,7 +23,7 @@ from torch.nn.functional import leaky_relu
 from dgcl.aggregation.edge_sets import edges_of
 from dgcl.frameworks.csr import CSRLocalGraph
 from dgcl.frameworks.csr_ops import Adjacency, EndPoints, build_adjacency, edge_scores
-from dgcl.nn.arguments import current
+from dgcl.nn.layer_arguments import current
 from dgcl.nn.vertex_dropout import check_probability, dropout
 from dgcl.topology.checks import check_choice, check_index
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import current, require_floats, require_numbers
+from dgcl.nn.layer_arguments import current, require_floats, require_numbers
 from dgcl.nn.reduce import named_sum
 from dgcl.topology.checks import check_index
 

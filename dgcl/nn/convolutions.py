@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 
 from dgcl.aggregation.aggregator import Aggregator, Constant
-from dgcl.aggregation.windows import HaloWindows
-from dgcl.nn.arguments import current, require_module, require_numbers
+from dgcl.aggregation.windowed import HaloWindows
+from dgcl.nn.layer_arguments import current, require_module, require_numbers
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.tensors import require_tensors, untransformed
 from dgcl.ranks.whole_rows import require_same

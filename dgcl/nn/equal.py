@@ -10,7 +10,7 @@ import torch
 from torch.nn import Module, Parameter
 
 from dgcl.errors import DisagreementError
-from dgcl.nn.arguments import current, require_parameters
+from dgcl.nn.layer_arguments import current, require_parameters
 from dgcl.ranks.tensors import beside_the_graph
 from dgcl.topology.checks import check_flag
 

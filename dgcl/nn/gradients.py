@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 
-from dgcl.nn.arguments import current, require_module, require_parameters
 from dgcl.nn.inexact import OnInexact, report_inexact
+from dgcl.nn.layer_arguments import current, require_module, require_parameters
 from dgcl.ranks.control import Control
+from dgcl.ranks.gloo_groups import as_group
 from dgcl.ranks.group_control import GroupControl
-from dgcl.ranks.groups import as_group
-from dgcl.ranks.sums import TensorsDisagreeError, all_reduce_sum
+from dgcl.ranks.rank_sums import TensorsDisagreeError, all_reduce_sum
 from dgcl.ranks.tensors import beside_the_graph
 from dgcl.topology.checks import check_index
 
@@ -38,7 +38,7 @@ def sync_gradients(
     With the losses of :mod:`dgcl.nn` the sums are the gradients of one device. They are added in rank order
     and have the same bits on every rank, so the ranks' parameters stay bitwise equal. Collective; works for
     ranks that are threads, where ``DistributedDataParallel`` does not. Of W bytes of gradients a rank receives
-    2 (P - 1) / P W, as in an all-reduce (:mod:`dgcl.ranks.sums`).
+    2 (P - 1) / P W, as in an all-reduce (:mod:`dgcl.ranks.rank_sums`).
 
     A parameter that has a gradient on some ranks gets it on all; one that has none on any rank keeps None,
     which optimizers tell from zero.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from dgcl.nn.arguments import current, require_floats, require_numbers
+from dgcl.nn.layer_arguments import current, require_floats, require_numbers
 from dgcl.nn.reduce import mean_of_rows
 from dgcl.topology.checks import check_index
 

@@ -28,11 +28,11 @@ from torch import Tensor
 from torch.nn import LeakyReLU, Module, ModuleList, ReLU
 
 from dgcl.aggregation.aggregator import Constant
-from dgcl.nn.arguments import current, require_integers
 from dgcl.nn.convolutions import GCNConv, Order
+from dgcl.nn.layer_arguments import current, require_integers
 from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions
 from dgcl.nn.vertex_dropout import check_probability, next_call
-from dgcl.planner.windows import By, check_windows
+from dgcl.planner.window_plans import By, check_windows
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms
 from dgcl.transport.row_checks import as_memory, check_rows
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.nn import Module
 
-from dgcl.nn.arguments import current, require_module
+from dgcl.nn.layer_arguments import current, require_module
 from dgcl.ranks.warned import warn_once
 from dgcl.topology.checks import check_choice
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import current
+from dgcl.nn.layer_arguments import current
 from dgcl.ranks.tensors import require_tensors
 from dgcl.topology.checks import check_flag
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.aggregator import Aggregator
-from dgcl.aggregation.connect import connect_aggregator
+from dgcl.aggregation.connect_aggregators import connect_aggregator
 from dgcl.aggregation.once import once_differentiable
-from dgcl.aggregation.windows import HaloWindows, WindowedOperation
+from dgcl.aggregation.windowed import HaloWindows, WindowedOperation
 from dgcl.nn.convolutions import Normalised
 from dgcl.nn.vertex_dropout import keep_mask, scale_of
-from dgcl.planner.windows import By
+from dgcl.planner.window_plans import By
 from dgcl.program.exchange import PARTIAL
 
 if TYPE_CHECKING:

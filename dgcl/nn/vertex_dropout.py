@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from dgcl.graph.typed import within
-from dgcl.nn.arguments import current, require_integers
+from dgcl.nn.layer_arguments import current, require_integers
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import current_graph_task
 from dgcl.topology.checks import check_flag, check_index

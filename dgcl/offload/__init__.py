@@ -19,8 +19,8 @@ Files in the order of the data's way; those that plan are numpy alone::
     chunks.py       which vertices, and which of the rank's edges, make a chunk
     residency.py    which rows stay in which slot, for one rank
     schedule.py     all ranks together: loads, rows between devices; the order of batches
-    prediction.py   bytes and rows by formula
-    tables.py       a schedule compiled for each rank, with plans and programs of every exchange
+    offload_prediction.py  bytes and rows by formula
+    batch_tables.py  a schedule compiled for each rank, with plans and programs of every exchange
 
     arranging.py    ranks do all this together
     placing.py      rows put into places of a tensor
@@ -28,7 +28,7 @@ Files in the order of the data's way; those that plan are numpy alone::
     chunked_rows.py   rows stored chunk by chunk that are in the usual order to all others
     slots.py        moves rows between host memory, slots and ranks, as the tables say
     layer.py, layer_function.py   a layer, and it as one function of autograd
-    losses.py, norms.py   over all rows, a chunk of them at a time
+    chunked_losses.py, norms.py   over all rows, a chunk of them at a time
     description.py  what was predicted and counted, in words
     offload.py      what the user holds
 """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from dgcl.offload.prediction import DeviceBytes
+    from dgcl.offload.offload_prediction import DeviceBytes
 
 
 #: Kinds of moves: from host memory, and again in a backward that computes the layer again; between ranks, likewise;

@@ -6,7 +6,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from dgcl.offload.prediction import DeviceBytes
+from dgcl.offload.offload_prediction import DeviceBytes
 from dgcl.ranks.torch_private import TorchDispatchMode, tree_iter
 
 

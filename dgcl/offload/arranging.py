@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
+from dgcl.offload.batch_tables import RankTables, compile_tables
 from dgcl.offload.chunks import MOST_CHUNKS, chunk_rows, cut_chunk
-from dgcl.offload.prediction import DeviceRows, device_rows, smallest_fitting
+from dgcl.offload.offload_prediction import DeviceRows, device_rows, smallest_fitting
 from dgcl.offload.residency import Ids
 from dgcl.offload.schedule import Schedule, reorganise, volumes
-from dgcl.offload.tables import RankTables, compile_tables
-from dgcl.planner.options import PlanOptions
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
 from dgcl.ranks.whole_rows import require_same

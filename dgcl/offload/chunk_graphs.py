@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.block import Side, side_class
-from dgcl.aggregation.edges import NONE, EdgeGroups, group_edges
+from dgcl.aggregation.grouped_edges import NONE, EdgeGroups, group_edges
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.frameworks import local_graph, module_of
+from dgcl.offload.batch_tables import RankTables
 from dgcl.offload.chunks import Chunk, cut_chunk
 from dgcl.offload.residency import Ids
-from dgcl.offload.tables import RankTables
 from dgcl.ranks.torch_private import import_compiler
 from dgcl.relation.local_graph import LocalGraph
 

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import require_dense
+from dgcl.nn.layer_arguments import require_dense
 from dgcl.offload.host_store import HostStore
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import disabled_torch_function, throw_on_data_pointer, tree_iter, tree_map_only

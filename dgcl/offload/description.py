@@ -8,7 +8,7 @@ from dgcl.offload.allocations import Allocations
 from dgcl.offload.arranging import Arrangement
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.keeping import KeptOrAgain
-from dgcl.offload.prediction import DeviceBytes, HostBytes, host_bytes
+from dgcl.offload.offload_prediction import DeviceBytes, HostBytes, host_bytes
 from dgcl.planner.reading.render import size
 
 

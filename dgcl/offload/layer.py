@@ -14,13 +14,13 @@ from torch import Tensor
 
 from dgcl.nn.vertex_dropout import rows_of_call
 from dgcl.offload.account import Account
+from dgcl.offload.batch_tables import Batch, RankTables
 from dgcl.offload.chunk_graphs import ChunkGraphs, ChunkRows, Sums
 from dgcl.offload.chunked_rows import RowOrder
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.placing import add_rows, bytes_of_row, put_zeros
 from dgcl.offload.recompute import RandomNumbers, in_place_of, without_hooks
 from dgcl.offload.slots import Mover
-from dgcl.offload.tables import Batch, RankTables
 
 
 @dataclass(frozen=True, eq=False)

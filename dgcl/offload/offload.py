@@ -16,15 +16,15 @@ from dgcl.errors import CommError
 from dgcl.offload.account import Account
 from dgcl.offload.arranging import Request, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
+from dgcl.offload.chunked_losses import chunked_accuracy, chunked_cross_entropy
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from dgcl.offload.description import OffloadMemory, describe, offload_memory
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.keeping import ConstantAggregates, Keeping
 from dgcl.offload.layer import LayerCall, Machinery
 from dgcl.offload.layer_function import run_layer
-from dgcl.offload.losses import chunked_accuracy, chunked_cross_entropy
 from dgcl.offload.norms import chunked_batch_norm
-from dgcl.offload.prediction import GRAPH_BYTES
+from dgcl.offload.offload_prediction import GRAPH_BYTES
 from dgcl.offload.refusals import (
     agree_on_layer,
     check_aggregate,
@@ -36,7 +36,7 @@ from dgcl.offload.refusals import (
     no_room,
 )
 from dgcl.offload.slots import Mover
-from dgcl.planner.options import PlanOptions
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.ranks.freed_memory import return_freed_memory
 from dgcl.ranks.handle import Handle
 from dgcl.ranks.set_up import set_up_call

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.nn.arguments import require_list
 from dgcl.nn.inexact import inexact_in_part
+from dgcl.nn.layer_arguments import require_list
 from dgcl.offload.chunks import CHUNK_BY, MOST_CHUNKS
 from dgcl.offload.description import OffloadMemory
 from dgcl.planner import METHODS, PlanOptions

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from dgcl.offload.account import Account
+from dgcl.offload.batch_tables import HostRows, Swap
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.placing import add_rows, bytes_of_row, put_rows
 from dgcl.offload.residency import Ids
-from dgcl.offload.tables import HostRows, Swap
 from dgcl.transport.base import Transport
 
 

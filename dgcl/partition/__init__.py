@@ -3,8 +3,8 @@
 Imports :mod:`dgcl.graph` and :mod:`dgcl.topology`.
 """
 
-from dgcl.partition.check import check_part
-from dgcl.partition.parts import BALANCES, METHODS, balance_weights, partition_graph
+from dgcl.partition.check_part import check_part
+from dgcl.partition.partitioners import BALANCES, METHODS, balance_weights, partition_graph
 from dgcl.partition.streaming import EdgeStream, edge_files
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.graph.build import graph_from_edges
+from dgcl.graph.build_csr import graph_from_edges
 from dgcl.graph.csr import Graph, index_dtype
 from dgcl.graph.id_arrays import as_ids, as_num_nodes
 from dgcl.partition.apart import Ids
@@ -92,7 +92,7 @@ def stream_levels(
     pairs of them; beyond that the smallest clusters are joined in the order of ids, and pairs of few edges left out.
     Levels and tolerance are as of :func:`dgcl.partition.levels.partition_levels`, the seed is METIS's.
     """
-    from dgcl.partition.kernels import propagate_labels
+    from dgcl.partition.partition_kernels import propagate_labels
 
     num_nodes, num_parts = graph.num_nodes, len(levels[-1])
     labels, sizes = np.arange(num_nodes, dtype=index_dtype(num_nodes)), np.ones(num_nodes, np.int64)

@@ -35,12 +35,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
-from dgcl.partition.check import check_part
+from dgcl.partition.check_part import check_part
 from dgcl.planner.npz import ArraySpec, read_npz
-from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import FILE
-from dgcl.planner.verify.check import verify_plan
+from dgcl.planner.planning_options import PlanOptions
+from dgcl.planner.verify.check_plan import verify_plan
 from dgcl.topology import Topology
 
 _log = logging.getLogger("dgcl")
@@ -55,7 +55,7 @@ SOURCES = (
     "program",
     "relation",
     "topology",
-    "workers",
+    "placement",
 )
 _ENTRY = {
     **FILE,

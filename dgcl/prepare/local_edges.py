@@ -4,8 +4,8 @@ All ranks learn the owner of every vertex. Each finds what it lacks from its own
 know who reads each of their rows. All learn the classes with their counts; with the plan of these every rank compiles
 its own program, from the places that the owners send along the plan's ways.
 
-Where edges are summed elsewhere than at their heads, the owners of these give them to their workers first: of a pair of
-ranks each has all edges that end at it, which is all that a cover of the pair looks at.
+Where edges are summed elsewhere than at their heads, the owners of these give them to the ranks that sum them first: of
+a pair of ranks each has all edges that end at it, which is all that a cover of the pair looks at.
 """
 
 import ctypes
@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
-from dgcl.graph.build import graph_from_edges
+from dgcl.graph.build_csr import graph_from_edges
 from dgcl.graph.id_arrays import any_outside, as_ids
+from dgcl.placement.exchanges import summing_ranks
+from dgcl.placement.placed_edges import edges_summed_by
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
@@ -35,8 +37,6 @@ from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import demand_of_pairs
 from dgcl.relation.local_graph import RankEdges, Rows, pointer
 from dgcl.topology import Topology
-from dgcl.workers.edges import edges_of_worker
-from dgcl.workers.exchanges import workers_of
 
 Ids = NDArray[np.int64]
 
@@ -103,7 +103,7 @@ def share_of_edges(
         part: ``(N,)`` the owner of every vertex, where ranks know it already.
         problem: What is wrong on this rank besides.
         method: Of planning, the same on every rank.
-        placement: Of edges, one of :data:`dgcl.workers.exchanges.EDGES`, the same on every rank.
+        placement: Of edges, one of :data:`dgcl.placement.exchanges.EDGES`, the same on every rank.
         report: For the other ranks.
 
     Returns:
@@ -157,12 +157,12 @@ def share_of_edges(
             rank_edges = RankEdges(len(part), ids, degrees, first, graph.indices, order)
             readers = {HALO: [read for read, _ in pieces]}
         else:
-            worker, _ = workers_of(placement, graph, part, control.world_size)
-            of_workers = [edges_of_worker(graph, worker, peer) for peer in range(control.world_size)]
+            summed_by, _ = summing_ranks(placement, graph, part, control.world_size)
+            of_ranks = [edges_summed_by(graph, summed_by, peer) for peer in range(control.world_size)]
             graph = None
-            del worker
-            rank_edges, readers = _give_to_workers(control, of_workers, part, first_edge)
-            del of_workers
+            del summed_by
+            rank_edges, readers = _give_to_summing_ranks(control, of_ranks, part, first_edge)
+            del of_ranks
         owned = ids, np.stack([degrees, reads[ids], ids])
         # All of these are as long as the edges, or the graph.
         del arrays, graph, requests, said, pieces, read, counts, reads
@@ -186,17 +186,17 @@ def share_of_edges(
         return share_of(inputs, items()), part, reports
 
 
-def _give_to_workers(
-    control: Control, of_workers: list[Any], part: NDArray[np.int32], first_edge: int
+def _give_to_summing_ranks(
+    control: Control, of_ranks: list[Any], part: NDArray[np.int32], first_edge: int
 ) -> tuple[RankEdges, dict[str, list[Ids]]]:
     """Give edges into this rank's vertices to the ranks that sum them. Collective.
 
     Returns:
         What this rank sums; and by exchange, for each rank, ids of this one's vertices that it reads or contributes to.
     """
-    sources = np.flatnonzero(np.bincount(of_workers[control.rank].sources, minlength=len(part)))
+    sources = np.flatnonzero(np.bincount(of_ranks[control.rank].sources, minlength=len(part)))
     pieces = []
-    for peer, each in enumerate(of_workers):
+    for peer, each in enumerate(of_ranks):
         for places in (each.first, each.order):
             places += first_edge
         edges = each.heads, each.degrees, each.first, each.sources, each.order
@@ -204,7 +204,7 @@ def _give_to_workers(
     received, read = map(list, zip(*control.all_to_all(pieces), strict=True))
     received.insert(0, received.pop(control.rank))  # by row, own heads are before all others
     columns: list[Any] = [np.concatenate(column) for column in zip(*received, strict=True)]
-    return RankEdges(len(part), *columns), {HALO: read, PARTIAL: [each.heads for each in of_workers]}
+    return RankEdges(len(part), *columns), {HALO: read, PARTIAL: [each.heads for each in of_ranks]}
 
 
 def _items(

@@ -40,7 +40,7 @@ from dgcl.grid.grid import as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.relays import without_idle_relays
-from dgcl.planner.verify.check import verify_plan
+from dgcl.planner.verify.check_plan import verify_plan
 from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
 from dgcl.program.compile import Frame
 from dgcl.ranks.control import Control

@@ -31,8 +31,8 @@ class Share:
         local: Its edges and degrees.
         sizes: (vertices, edges) of the whole graph.
         choice: Why this plan, where there was a choice; for people.
-        edges: The placement of edges (:mod:`dgcl.workers`); "head": each rank has all in-edges of its vertices; "grid":
-            those of ``grid``.
+        edges: The placement of edges (:mod:`dgcl.placement`); "head": each rank has all in-edges of its vertices;
+            "grid": those of ``grid``.
         grid: Where items are slices of rows; None: they are vertices.
     """
 

@@ -19,7 +19,8 @@ from dgcl.graph.typed import TypedGraph
 from dgcl.grid.grid import Grid
 from dgcl.partition import METHODS as PARTITIONS
 from dgcl.partition import balance_weights, partition_graph
-from dgcl.partition.check import check_part
+from dgcl.partition.check_part import check_part
+from dgcl.placement.placement_strategy import EdgePlacement
 from dgcl.planner import PlanOptions
 from dgcl.planner.methods import METHODS
 from dgcl.prepare.cache import cache_key
@@ -33,7 +34,6 @@ from dgcl.ranks.machines import host_of_ranks
 from dgcl.relation.local_graph import Rows
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.checks import check_choice, check_path
-from dgcl.workers.strategy import EdgePlacement
 
 _log = logging.getLogger("dgcl")
 

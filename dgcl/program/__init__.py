@@ -4,6 +4,6 @@ Imports :mod:`dgcl.graph`, :mod:`dgcl.relation` and :mod:`dgcl.planner`.
 """
 
 from dgcl.program.compile import compile_programs
-from dgcl.program.model import Program, Schedule
+from dgcl.program.rank_program import Program, Schedule
 
 __all__ = ["Program", "Schedule", "compile_programs"]

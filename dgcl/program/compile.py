@@ -1,4 +1,4 @@
-"""From a plan to the program of one rank; :mod:`dgcl.program.model` says how rows are numbered."""
+"""From a plan to the program of one rank; :mod:`dgcl.program.rank_program` says how rows are numbered."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from dgcl.graph.id_arrays import any_outside
-from dgcl.planner.arrays import ranges
+from dgcl.planner.array_types import ranges
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.planner.relays import relay_edges, without_idle_relays
 from dgcl.planner.trees import Trees
-from dgcl.program.model import Program, ProgramError, Schedule
+from dgcl.program.rank_program import Program, ProgramError, Schedule
 from dgcl.relation.classes import ItemClasses
 
 _MAX_ROWS = 2**31 - 1
@@ -71,7 +71,7 @@ def compile_program(
     Raises:
         ValueError: It would hold 2**31 rows or more; or there are other numbers of items than the plan has.
     """
-    from dgcl.program.tables import fill_tables
+    from dgcl.program.program_kernels import fill_tables
 
     num_owned, num_halo, num_relay = (
         int(n[rank]) for n in (frame.num_owned, frame.num_halo, frame.num_relay)

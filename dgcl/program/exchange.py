@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 
 #: The exchange that :func:`dgcl.graph_allgather` uses; every communicator has it.
 HALO = "halo"

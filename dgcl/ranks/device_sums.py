@@ -1,7 +1,8 @@
 """Sums of tensors on GPUs from device to device, by NCCL, in the same order as through the hosts.
 
 NCCL's own all-reduce adds in an order that depends on its version and on the machine. Here it only moves slices (all to
-all) and sums (all-gather), and each rank adds its slice in rank order; so the bits are those of :mod:`dgcl.ranks.sums`.
+all) and sums (all-gather), and each rank adds its slice in rank order; so the bits are those of
+:mod:`dgcl.ranks.rank_sums`.
 
 NCCL says nothing of a rank that never comes: its kernels wait. So all ranks have agreed on the sum before anything is
 enqueued, and report to each other when they have enqueued it. No host waits for its device; what that does not end in

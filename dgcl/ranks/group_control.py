@@ -15,8 +15,8 @@ from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
 from dgcl.ranks.connections import Connection, claim_connections, open_connections
 from dgcl.ranks.context import tell_at_exit
 from dgcl.ranks.control import Call, Control
-from dgcl.ranks.groups import connected, make_group, next_store
-from dgcl.ranks.messages import GroupMessages
+from dgcl.ranks.gloo_groups import connected, make_group, next_store
+from dgcl.ranks.object_messages import GroupMessages
 from dgcl.ranks.rendezvous import Waiting
 from dgcl.ranks.watch import Watch
 

@@ -17,8 +17,8 @@ from dgcl.errors import CommError
 from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
 from dgcl.ranks.freed_memory import keep_freed_memory, keeping, share_heap
+from dgcl.ranks.gloo_groups import default_backends
 from dgcl.ranks.group_control import GroupControl
-from dgcl.ranks.groups import default_backends
 from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
 from dgcl.topology.checks import check_choice, check_flag, check_index, check_num_devices, check_number
 

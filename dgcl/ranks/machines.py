@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dgcl.ranks.control import Control
-from dgcl.ranks.reach import ranks_that_share_memory
+from dgcl.ranks.memory_reach import ranks_that_share_memory
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.combine import join_machines
 from dgcl.topology.copy_rates import copy_rates, num_copiers

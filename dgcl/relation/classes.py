@@ -64,18 +64,18 @@ class Grouped:
 
 def group_by_mask(masks: NDArray[Any], owner: NDArray[np.int32], num_owners: int) -> Grouped:
     """Group items with equal owners and masks, (W, N); those of empty masks are left out."""
-    from dgcl.relation import kernels
+    from dgcl.relation import relation_kernels
 
-    items, wide, owner_ptr = kernels.wanted_by_owner(masks, owner, num_owners)
+    items, wide, owner_ptr = relation_kernels.wanted_by_owner(masks, owner, num_owners)
     del masks
-    numbers, first, owner_groups = kernels.number_classes(wide, owner_ptr)
+    numbers, first, owner_groups = relation_kernels.number_classes(wide, owner_ptr)
     distinct = wide[first]
     del wide
-    order = kernels.sort_classes(distinct, owner_groups)
+    order = relation_kernels.sort_classes(distinct, owner_groups)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     ptr = np.zeros(len(order) + 1, np.int64)
-    grouped = kernels.group_items(items, numbers, rank, ptr)
+    grouped = relation_kernels.group_items(items, numbers, rank, ptr)
     owners = np.repeat(np.arange(num_owners, dtype=np.int32), np.diff(owner_groups))
     return Grouped(owners, distinct[order], ptr, grouped)
 

@@ -2,7 +2,7 @@
 
 An *item* is what is exchanged as one row. Here items are vertices, and rank r wants vertex u if r owns the head
 of an edge out of u (DGCL paper, section 4.1): :func:`halo_demand`. Other ways to lay out an aggregation have
-other items (slices of rows) or other wants (the worker of an edge instead of the owner of its head); all of them
+other items (slices of rows) or other wants (the rank that sums an edge instead of the owner of its head); all of them
 are a :class:`Demand`, and everything behind it is the same.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.graph.csr import require_graph
-from dgcl.partition.check import as_num_parts, check_part
+from dgcl.partition.check_part import as_num_parts, check_part
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +51,9 @@ def halo_demand(graph: Graph, part: Any, world_size: int) -> Demand:
     owner = check_part(part, graph.num_nodes, world_size)
     masks = group_masks(graph, owner, world_size)
 
-    from dgcl.relation import kernels
+    from dgcl.relation import relation_kernels
 
-    kernels.clear_owners(masks, owner)
+    relation_kernels.clear_owners(masks, owner)
     return Demand(world_size, owner, masks)
 
 
@@ -68,11 +68,13 @@ def group_masks(graph: Graph, group: NDArray[np.int32], num_groups: int) -> NDAr
     Returns:
         (W, N) masks as :attr:`Demand.readers`: bit g of vertex u tells whether u has an out-edge to a head of group g.
     """
-    from dgcl.relation import kernels
+    from dgcl.relation import relation_kernels
 
     masks = empty_masks(graph.num_nodes, num_groups)
     for word, mask in enumerate(masks):  # each by the vertices whose group's bit it holds
-        kernels.mark_readers(graph.indptr, graph.indices, np.flatnonzero(group >> 6 == word), group, mask)
+        relation_kernels.mark_readers(
+            graph.indptr, graph.indices, np.flatnonzero(group >> 6 == word), group, mask
+        )
     return masks
 
 
@@ -80,10 +82,10 @@ def demand_of_pairs(
     owner: NDArray[np.int32], items: NDArray[Any], ranks: NDArray[Any], world_size: int
 ) -> Demand:
     """The demand in which rank ``ranks[k]`` wants item ``items[k]``, for every k; pairs of owners are left out."""
-    from dgcl.relation import kernels
+    from dgcl.relation import relation_kernels
 
     masks = empty_masks(len(owner), world_size)
-    kernels.mark_pairs(items, ranks, owner, masks)
+    relation_kernels.mark_pairs(items, ranks, owner, masks)
     return Demand(world_size, owner, masks)
 
 

@@ -35,9 +35,9 @@ class LocalGraph:
         in_degrees: (L,) int64, in-degree in the whole graph of each local row.
         out_degrees: (L,) int64, out-degree in the whole graph of each local row.
         num_nodes_global: vertices of the whole graph.
-        partial_ids: (m,) int64, vertices of other ranks for which this one sums some in-edges (:mod:`dgcl.workers`), in
-            the order in which the plan takes partial sums. They follow the owned vertices in ``indptr``, which then has
-            n + m + 1 entries; an owned vertex has those in-edges here that this rank sums. Empty otherwise.
+        partial_ids: (m,) int64, vertices of other ranks for which this one sums some in-edges (:mod:`dgcl.placement`),
+            in the order in which the plan takes partial sums. They follow the owned vertices in ``indptr``, which then
+            has n + m + 1 entries; an owned vertex has those in-edges here that this rank sums. Empty otherwise.
         partial_in_degrees: (m,) int64, in-degree in the whole graph of each of them.
         first_edges: (P + 1,) where the numbers of the edges that each rank gave begin; None: they are one graph's.
         num_edges: Edges that this rank sums: those whose head it owns, where no partial sums travel.
@@ -168,7 +168,7 @@ def number_edges(edges: RankEdges, owned: Ids, halo: Ids, partial: Ids) -> Numbe
     Raises:
         ValueError: There is no row of a head or of a source.
     """
-    from dgcl.relation.kernels import gather
+    from dgcl.relation.relation_kernels import gather
 
     row_of = np.full(edges.num_vertices, -1, np.int32)
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
-from dgcl.partition.check import as_num_parts, check_part
+from dgcl.partition.check_part import as_num_parts, check_part
 from dgcl.partition.streaming import EdgeStream, blocks_of
 
 
@@ -73,7 +73,7 @@ def partition_report(graph: Graph | EdgeStream, part: Any, num_parts: int) -> Pa
     Raises:
         ValueError, TypeError: `part` does not fit the graph or `num_parts`; empty parts are allowed.
     """
-    from dgcl.partition.kernels import count_edges, mark_readers
+    from dgcl.partition.partition_kernels import count_edges, mark_readers
 
     num_parts = as_num_parts(num_parts)
     owners = check_part(part, graph.num_nodes, num_parts)

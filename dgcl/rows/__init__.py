@@ -8,11 +8,11 @@ which kind, and what has no rule is tried for being row by row (``rowwise``), el
 Gradients of rows are complete on their owner; those of replicated and plain tensors are a rank's *share*, whose sum
 over ranks is the gradient (``differentiate``).
 
-In the order of the data: ``space`` (which rows), ``tensor`` (the two kinds), ``call`` (a function of torch meets them),
-``table`` (by kind), then one file for each kind.
+In the order of the data: ``space`` (which rows), ``tensor`` (the two kinds), ``apply_rule`` (a function of torch meets
+them), ``rule_table`` (by kind), then one file for each kind.
 """
 
-from dgcl.rows import call as call  # the classes of tensors call it
+from dgcl.rows import apply_rule as apply_rule  # the classes of tensors call it
 from dgcl.rows.tensor import Replicated, Rows
 
 __all__ = ["Replicated", "Rows"]

@@ -17,8 +17,8 @@ from torch.nn.parameter import is_lazy
 from dgcl.communicator import given_or_current
 from dgcl.errors import DisagreementError
 from dgcl.ranks.torch_private import hooks_of, run_backward, torch_function_on
-from dgcl.rows.calls import Call
-from dgcl.rows.sums import State, fitting, state_of, total
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import State, fitting, state_of, total
 from dgcl.rows.tensor import Rows, plain, replicated, rows
 
 _NAMES = {

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from dgcl.nn.vertex_dropout import keep_mask, next_call, scale_of
-from dgcl.rows.calls import Call
 from dgcl.rows.gathering import all_rows
-from dgcl.rows.sums import fitting, state_of
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import fitting, state_of
 from dgcl.rows.tensor import Rows, replicated, rows
 
 _log = logging.getLogger("dgcl")

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from dgcl.ranks.torch_private import has_one_owner
-from dgcl.rows.calls import Call
 from dgcl.rows.gathering import gathered
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import fitting
 from dgcl.rows.space import Space
-from dgcl.rows.sums import fitting
 from dgcl.rows.tensor import Rows, follow, mapped, plain, rows
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from dgcl.rows.calls import Call
-from dgcl.rows.sums import State, state_of, whole, write
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import State, state_of, whole, write
 from dgcl.rows.tensor import Rows, mapped, replicated, tensors_in
 
 _log = logging.getLogger("dgcl")

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgcl.rows.calls import Call
 from dgcl.rows.elementwise import become
 from dgcl.rows.gathering import gathered
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import as_ids, fitting
 from dgcl.rows.rowwise import tried
 from dgcl.rows.space import Space
-from dgcl.rows.sums import as_ids, fitting
 from dgcl.rows.tensor import PAIRS, Rows, follow, plain, replicated, rows
 
 _ALL = slice(None)

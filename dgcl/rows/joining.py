@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgcl.rows.calls import Call
 from dgcl.rows.gathering import gathered
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import as_ids, fitting
 from dgcl.rows.space import Space, joined
-from dgcl.rows.sums import as_ids, fitting
 from dgcl.rows.tensor import PAIRS, Rows, plain, rows
 
 _ENDS: dict[Any, str] = {pair: name for name, pair in PAIRS.items()}

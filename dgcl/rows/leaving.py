@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from dgcl.ranks.torch_private import torch_function_on
-from dgcl.rows.calls import Call
 from dgcl.rows.gathering import all_rows
-from dgcl.rows.sums import as_ids, whole
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import as_ids, whole
 from dgcl.rows.tensor import Rows, follow, mapped, plain, replicated, rows
 
 #: Shapes, types and places: the wrapper has them as one device.

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from dgcl.rows.calls import Call
 from dgcl.rows.gathering import allow, gathered
-from dgcl.rows.sums import fitting, total, whole
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import fitting, total, whole
 from dgcl.rows.tensor import Rows, plain, replicated, rows
 
 

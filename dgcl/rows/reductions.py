@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgcl.rows.calls import Call
 from dgcl.rows.elementwise import elementwise
 from dgcl.rows.gathering import gathered
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import total
 from dgcl.rows.space import Space
-from dgcl.rows.sums import total
 from dgcl.rows.tensor import Rows, mapped, plain, replicated, rows
 
 #: Where the dimension is not the second argument, its place.

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from dgcl.ranks.torch_private import torch_function_on
-from dgcl.rows.calls import Call
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import fitting, state_of
 from dgcl.rows.space import Space
-from dgcl.rows.sums import fitting, state_of
 from dgcl.rows.tensor import Rows, mapped, plain, rows, tensors_in
 
 _ROWS = 7

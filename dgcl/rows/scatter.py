@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgcl.rows.calls import Call
 from dgcl.rows.elementwise import become
 from dgcl.rows.gathering import gathered
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import as_ids, fitting, total, write
 from dgcl.rows.space import Space
-from dgcl.rows.sums import as_ids, fitting, total, write
 from dgcl.rows.tensor import Rows, follow, plain, replicated, rows
 
 _NAMES = {"input": "self", "source": "src", "value": "src"}

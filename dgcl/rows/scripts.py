@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from dgcl.rows.calls import Call
 from dgcl.rows.gathering import of_library
+from dgcl.rows.row_call import Call
 from dgcl.rows.rowwise import tried
 from dgcl.rows.tensor import Rows, tensors_in, unseen
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from dgcl.rows.calls import Call
 from dgcl.rows.gathering import gathered
+from dgcl.rows.row_call import Call
+from dgcl.rows.row_sums import as_ids, gather
 from dgcl.rows.rowwise import tried
-from dgcl.rows.sums import as_ids, gather
 from dgcl.rows.tensor import PAIRS, Rows, replicated, rows
 
 

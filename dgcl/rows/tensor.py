@@ -25,7 +25,7 @@ PAIRS = {"both": ("source", "target"), "swapped": ("target", "source")}
 
 
 class OneDevice(Tensor):
-    """What both kinds have: each function of torch is called by :mod:`dgcl.rows.call`."""
+    """What both kinds have: each function of torch is called by :mod:`dgcl.rows.apply_rule`."""
 
     dgcl_one_device = True  # verbs for local tensors refuse it
 

@@ -5,7 +5,8 @@ From ``dgcl.graph_allgather(rows)`` to the copy and back, with the files in orde
 1. ``api.py`` takes the current communicator; ``communicator.py`` (``expand``) finds the exchange's number and checks
    the rows; ``autograd/operators.py`` records the fold as the backward and calls ``comm.transport.expand``.
 2. ``shared_memory/transport.py`` finds the prepared list of steps for this verb, exchange, shape and type, or prepares
-   it (``step_table.py`` from ``steps.py``; ``tasks.py`` has the schedule of ``program/model.py`` for the engine).
+   it (``step_table.py`` from ``transport/steps.py``; ``tasks.py`` has the schedule of ``program/rank_program.py`` for
+   the engine).
 3. ``shared_memory/step_list.py`` takes call lock and memory (``common/life_cycle.py``, ``common/pool.py``), and hands
    the list to compiled code: ``interpreter.py`` goes through the steps, ``engine.py`` sends and waits,
    ``kernels/rows.py`` copies and adds. The result is a tensor over the memory that peers have written to.
@@ -24,10 +25,10 @@ import torch
 from torch import Tensor
 
 from dgcl.errors import CommError
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 from dgcl.ranks.control import Listener
+from dgcl.transport.buffer_memory import MemoryReport
 from dgcl.transport.common.life_cycle import LifeCycle
-from dgcl.transport.memory import MemoryReport
 from dgcl.transport.steps import Step
 
 
@@ -41,12 +42,12 @@ class StartedExpand(Protocol):
 class StartedFold(Protocol):
     """A fold of halo rows that is under way."""
 
-    def wait(self, into: Tensor, fresh: Tensor | None = None) -> Tensor:
+    def wait(self, into: Tensor, unwritten: Tensor | None = None) -> Tensor:
         """Add what arrives to ``into``, ``(num_owned, *F)`` and of the rows' type, in place; called once.
 
         Args:
             into: The rows.
-            fresh: ``(m,)`` int64, ascending: the rows for which something arrives, one row each, if ``into`` holds
+            unwritten: ``(m,)`` int64, ascending: the rows for which something arrives, one row each, if ``into`` holds
                 nothing yet at them: they are written, and not read. None: everything is added.
         """
 
@@ -155,7 +156,7 @@ class Transport:
     def memory(
         self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
     ) -> MemoryReport:
-        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
+        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.buffer_memory.predict_memory`."""
         raise NotImplementedError
 
     def synchronize(self) -> None:
@@ -219,8 +220,8 @@ class _FoldToCome(StartedFold):
     def __init__(self, transport: Transport, halo_rows: Tensor, exchange: int) -> None:
         self._transport, self._halo_rows, self._exchange = transport, halo_rows, exchange
 
-    def wait(self, into: Tensor, fresh: Tensor | None = None) -> Tensor:
-        if fresh is not None:
-            into.index_fill_(0, fresh, 0)
+    def wait(self, into: Tensor, unwritten: Tensor | None = None) -> Tensor:
+        if unwritten is not None:
+            into.index_fill_(0, unwritten, 0)
         rows = torch.cat([torch.zeros_like(into), self._halo_rows])
         return into.add_(self._transport.fold(rows, self._exchange))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dgcl.errors import CommError
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 from dgcl.ranks.control import Control
 from dgcl.ranks.device_sums import device_sums, make_backend
 from dgcl.ranks.group_control import GroupControl
@@ -17,7 +17,7 @@ from dgcl.ranks.set_up import leaving
 from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.collective.wires import BackendWire, GlooWire, Mailbox, PinnedWire, ThreadWire, Wire
-from dgcl.transport.common.agreement import connect_peers
+from dgcl.transport.common.program_agreement import connect_peers
 from dgcl.transport.cuda import connect_device
 from dgcl.transport.cuda.trial import failed_trial
 from dgcl.transport.shared_memory.executor import Runtime

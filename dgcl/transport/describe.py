@@ -9,7 +9,7 @@ from torch.profiler import record_function
 
 from dgcl.planner.reading.render import seconds
 from dgcl.program.exchange import HALO, Exchange
-from dgcl.program.model import Program, Schedule
+from dgcl.program.rank_program import Program, Schedule
 from dgcl.ranks.torch_private import profiler_enabled
 
 

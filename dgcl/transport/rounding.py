@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 from dgcl.topology.checks import shown
 from dgcl.transport.base import Around, StartedExpand, StartedFold, Transport
 
@@ -115,9 +115,9 @@ class Rounding(Around):
         started = self.transport.begin_fold(self._sent(halo_rows, wire), exchange % WIRED, **how)
 
         @torch.no_grad()
-        def wait(into: Tensor, fresh: Tensor | None = None) -> Tensor:
-            if fresh is not None:
-                into.index_fill_(0, fresh, 0)
+        def wait(into: Tensor, unwritten: Tensor | None = None) -> Tensor:
+            if unwritten is not None:
+                into.index_fill_(0, unwritten, 0)
             return into.add_(started.wait(torch.zeros_like(into, dtype=wire)))
 
         return started if wire is halo_rows.dtype else _Started(wait)

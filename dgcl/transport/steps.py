@@ -1,8 +1,8 @@
 """Calls with sums over edges between them, as data: who carries them out sees all that is to come.
 
-An aggregation says its order once (:mod:`dgcl.aggregation.operation`, :mod:`dgcl.aggregation.windows`). One step after
-the other is carried out by :mod:`dgcl.aggregation.steps`; all of them at once, by compiled code, where a transport can
-(:mod:`dgcl.transport.shared_memory.step_list`).
+An aggregation says its order once (:mod:`dgcl.aggregation.operation`, :mod:`dgcl.aggregation.windowed`). One step after
+the other is carried out by :mod:`dgcl.aggregation.step_execution`; all of them at once, by compiled code, where a
+transport can (:mod:`dgcl.transport.shared_memory.step_list`).
 """
 
 from collections.abc import Callable
@@ -106,10 +106,10 @@ class Begin:
 
 @dataclass(frozen=True, eq=False)
 class Wait:
-    """Wait for the call that was begun last; what a fold brings is added to the result, or written to ``fresh``."""
+    """Wait for the call that was begun last; what a fold brings is added to the result, or written to ``unwritten``."""
 
     begun: Begin
-    fresh: Tensor | None = None
+    unwritten: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

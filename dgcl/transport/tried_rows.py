@@ -1,7 +1,7 @@
 """Check, by first calls on devices, that rows are those that the ids of programs say.
 
 Programs that do not fit together are found out before anything moves
-(:mod:`dgcl.transport.common.agreement`); here what has moved is compared with the ids that they state.
+(:mod:`dgcl.transport.common.program_agreement`); here what has moved is compared with the ids that they state.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 from dgcl.transport.base import Transport
 
 _DIGIT_BITS = 14

@@ -15,7 +15,7 @@ import dgcl
 import dgcl.nn
 from dgcl.advisor.advice import Advice
 from dgcl.advisor.choice import advise
-from dgcl.advisor.rates import read_rates
+from dgcl.advisor.device_rates import read_rates
 from dgcl.graph import read_graph
 from dgcl.partition import partition_graph
 from dgcl.topology import resolve_topology

@@ -7,14 +7,14 @@ import numpy as np
 
 from dgcl.graph import Graph, as_graph
 from dgcl.grid.grid import Grid
+from dgcl.grid.grid_plans import plan_grid
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import Needs, find_needs
-from dgcl.grid.plans import plan_grid
 from dgcl.partition import partition_graph
+from dgcl.placement.exchanges import exchanges_of, summing_ranks
 from dgcl.planner import PlanOptions
 from dgcl.topology import resolve_topology
 from dgcl.topology.latencies import without_latencies
-from dgcl.workers.exchanges import exchanges_of, workers_of
 from docs.figures.framework import Figure, Run
 
 PAGE = "grids.md"
@@ -81,7 +81,7 @@ def graphs(run: Run) -> Figure:
         for name in run.some(GRAPHS):
             graph = run.graph(name)
             part = partition_graph(graph, 8)
-            cover = exchanges_of(graph, part, workers_of("cover", graph, part, 8)[0], 8)
+            cover = exchanges_of(graph, part, summing_ranks("cover", graph, part, 8)[0], 8)
             moved = [whole_rows(find_needs(graph, part, Grid(*sizes)), graph) for sizes in GRIDS_OF_8]
             yield [name, *moved, sum(cover.rows) / graph.num_nodes]
 

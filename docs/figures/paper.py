@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dgcl.planner.methods import make_plan
-from dgcl.planner.simulator.simulate import simulate
+from dgcl.planner.simulator.event_simulator import simulate
 from dgcl.planner.synthetic import SHAPES, synthetic_relation
 from dgcl.topology import resolve_topology
 from dgcl.topology.latencies import without_latencies

@@ -31,7 +31,7 @@ from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.methods import auto
 from dgcl.planner.synthetic import synthetic_relation
-from dgcl.planner.verify.check import verify_plan
+from dgcl.planner.verify.check_plan import verify_plan
 from dgcl.topology import Connection, Device, Link, Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
 from docs.figures.framework import HERE, Figure, Run, machine
@@ -53,7 +53,7 @@ TARGETS = (
 PARTS: dict[str, tuple[list[str], Any, str, Any]] = {
     "column generation": (["column_generation/*/*.py"], StageSearch, "run", lambda self: None),
     "exchange of trees": (
-        ["column_generation/improvement/exchange.py"], stage_search, "improve", lambda trees, *_, **__: trees,
+        ["column_generation/improvement/tree_exchange.py"], stage_search, "improve", lambda trees, *_, **__: trees,
     ),
     "re-parenting": (
         ["column_generation/improvement/reparent.py"], stage_search, "reparent", lambda trees, *_, **__: trees,

@@ -12,8 +12,8 @@ from dgcl.partition import partition_graph
 from dgcl.planner import Relation, make_plan
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.column_generation.master.price_bound import price_bound
+from dgcl.planner.simulator.event_simulator import simulate
 from dgcl.planner.simulator.executed import executed_seconds
-from dgcl.planner.simulator.simulate import simulate
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.relation.classes import halo_classes
 from dgcl.topology import Topology, resolve_topology

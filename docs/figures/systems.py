@@ -19,13 +19,13 @@ from torch import Tensor, nn
 import dgcl
 import dgcl.nn
 from dgcl.advisor.counts import Candidates
-from dgcl.advisor.model import read_model
+from dgcl.advisor.model_costs import read_model
 from dgcl.advisor.spelling import read_strategy
 from dgcl.graph import Graph
 from dgcl.partition import partition_graph
 from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.methods import make_plan
-from dgcl.planner.simulator.simulate import simulate
+from dgcl.planner.simulator.event_simulator import simulate
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
 from docs.figures.framework import Figure, Run, both_ways, machine, turns

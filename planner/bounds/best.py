@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray
+from dgcl.planner.array_types import FloatArray
 from dgcl.planner.bounds.cuts import Cut, candidate_cuts, labels
 from dgcl.planner.cost import GIGA
 from dgcl.planner.reach import require_routes, require_same_size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import Int32Array, Int64Array
+from dgcl.planner.array_types import Int32Array, Int64Array
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dgcl.planner.bits import lowest_bit
-from dgcl.planner.compiled import compiled
+from dgcl.planner.planner_compiled import compiled
 
 
 @compiled

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.bounds.best import CutTimes, cut_times
 from dgcl.planner.bounds.cuts import machines_of
 from dgcl.planner.cost import GIGA, direct_seconds

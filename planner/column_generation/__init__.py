@@ -11,6 +11,7 @@ import the planner's plain data and :mod:`dgcl.planner.bounds`. A reader's tour:
 6. ``master/restricted_master.py``, ``simplex.py``: the best combination of the columns; its duals price the next ones.
 7. ``master/price_bound.py``: why no plan is faster than what the cheapest trees pay.
 8. ``rounding/bundles.py``: each answer's trees for a whole number of rows, and the vertices that take them.
-9. ``improvement/exchange.py``: exchanges whole trees while the exact time falls; ``reparent.py`` replaces single edges.
+9. ``improvement/tree_exchange.py``: exchanges whole trees while the exact time falls; ``reparent.py`` replaces single
+   edges.
 10. ``search/grouped.py``: more than two dozen devices: aggregated prices, then coordinate descent over whole trees.
 """

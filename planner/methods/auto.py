@@ -15,8 +15,8 @@ from dgcl.planner.column_generation.search.incumbent import MANY_DEVICES, Effort
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.direct_trees import direct_trees
 from dgcl.planner.methods import hierarchical, spst
-from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.planner.relation import Relation
 from dgcl.planner.simulator.executed import executed_seconds
 from dgcl.planner.trees import Trees

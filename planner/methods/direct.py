@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dgcl.planner.direct_trees import direct_trees
-from dgcl.planner.options import PlanOptions
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.planner.reach import require_links
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
 from dgcl.planner.bounds.cuts import machines_of
 from dgcl.planner.cost import GIGA
 from dgcl.planner.trees import Trees
@@ -30,7 +30,7 @@ from dgcl.planner.trees import Trees
 if TYPE_CHECKING:
     from dgcl.planner.bounds.stages import StageTimes
     from dgcl.planner.methods.hierarchical_kernel import Loads, Machines
-    from dgcl.planner.options import PlanOptions
+    from dgcl.planner.planning_options import PlanOptions
     from dgcl.planner.relation import Relation
     from dgcl.topology import Topology
     from dgcl.topology.arrays import TopologyArrays

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dgcl.planner.bits import lowest_bit
-from dgcl.planner.compiled import compiled
+from dgcl.planner.planner_compiled import compiled
 
 AMPLE = 0.5  # a stage that is no fuller will do: there is no need to look for an emptier one
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dgcl.planner.column_generation.pricing.groups import MAX_ALL_LINKS
+from dgcl.planner.column_generation.pricing.device_groups import MAX_ALL_LINKS
 from dgcl.planner.column_generation.search.incumbent import Effort
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.methods.auto import fastest, searched
-from dgcl.planner.options import PlanOptions
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import direct_seconds, stage_seconds
-from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import SCHEMA, fingerprint, plan_arrays
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees

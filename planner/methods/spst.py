@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.cost import GIGA, predicted_seconds
-from dgcl.planner.options import PlanOptions
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.planner.reach import require_routes, require_same_size
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.planner.compiled import compiled
+from dgcl.planner.planner_compiled import compiled
 
 
 @compiled(entry=False)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray
+from dgcl.planner.array_types import FloatArray
 from dgcl.planner.cost import stage_use
 from dgcl.planner.plan import Plan
 from dgcl.planner.reading.explain import explain, render_class
-from dgcl.planner.reading.plot import headline
+from dgcl.planner.reading.plan_plot import headline
 from dgcl.planner.reading.render import head, seconds, tables
 from dgcl.topology.layout import layout_topology
 from dgcl.topology.plot import per_connection
@@ -35,7 +35,7 @@ def write_page(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
 
 
 def plan_page(plan: Plan, report: dict[str, Any], graph: str | None = None) -> dict[str, Any]:
-    """Return the data of a plan's page; ``report`` is that of :func:`dgcl.planner.reading.report.report`."""
+    """Return the data of a plan's page; ``report`` is that of :func:`dgcl.planner.reading.plan_report.report`."""
     busy = stage_use(plan)
     steps = [("all stages", busy.sum(axis=0) / (plan.predicted_seconds or 1.0))]
     steps += [(f"stage {k}: {seconds(t)}", busy[k] / t) for k, t in enumerate(plan.stage_seconds)]

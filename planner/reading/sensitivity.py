@@ -8,8 +8,8 @@ import numpy as np
 from dgcl.planner.bounds.best import best_bound
 from dgcl.planner.cost import predicted_seconds, stage_use
 from dgcl.planner.methods.registry import make_plan
-from dgcl.planner.options import PlanOptions
 from dgcl.planner.plan import Plan
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.planner.reading.render import seconds
 from dgcl.topology.plot import per_connection
 from dgcl.topology.table import Column, Table

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dgcl.planner.plan import Plan
-from dgcl.planner.simulator.messages import messages
-from dgcl.planner.simulator.simulate import simulate
+from dgcl.planner.simulator.event_simulator import simulate
+from dgcl.planner.simulator.plan_messages import messages
 
 if TYPE_CHECKING:
     from dgcl.topology import Topology
@@ -28,7 +28,7 @@ _CPU_CORE, _HOST_MEMORY = "core", "DRAM"  # kinds of connections that tell how a
 
 
 def protocol(topology: Topology) -> dict[str, Any]:
-    """Return how ranks on this machine send: arguments of :func:`~dgcl.planner.simulator.simulate.simulate`."""
+    """Return how ranks on this machine send: arguments of :func:`~dgcl.planner.simulator.event_simulator.simulate`."""
     kinds = {connection.kind for connection in topology.connections}
     several = len({device.machine for device in topology.devices}) > 1
     cpus, one_stream = _CPU_CORE in kinds, _HOST_MEMORY in kinds

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.planner.compiled import compiled
+from dgcl.planner.planner_compiled import compiled
 
 WINDOW = 8  # directions among which the next one to fill is sought at first
 

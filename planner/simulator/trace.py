@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dgcl.planner.simulator.simulate import Simulation
+from dgcl.planner.simulator.event_simulator import Simulation
 
 
 def chrome_trace(simulation: Simulation) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.errors import PlanError
+from dgcl.planner.planning_errors import PlanError
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 

@@ -5,8 +5,8 @@ Imported on first use, like all compiled code.
 
 import numpy as np
 
-from dgcl.planner.arrays import Int32Array, Int64Array, MaskArray
-from dgcl.planner.compiled import compiled
+from dgcl.planner.array_types import Int32Array, Int64Array, MaskArray
+from dgcl.planner.planner_compiled import compiled
 
 FINE = 0
 NO_SENDER, NO_RECEIVER, NO_LINK, LATE, OWNER, TWICE, UNFED, TOO_SOON, LEFT_OUT = range(1, 10)

@@ -6,7 +6,7 @@ import numpy as np
 
 from dgcl.program import Program
 from dgcl.relation import Demand
-from dgcl.transport.common.agreement import digests_of
+from dgcl.transport.common.program_agreement import digests_of
 
 
 def wanted_by(rank: int, demand: Demand) -> np.ndarray:

@@ -13,7 +13,7 @@ import pytest
 from dgcl.graph import as_graph
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.ranks import groups
+from dgcl.ranks import gloo_groups
 from dgcl.ranks.rendezvous import Waiting
 from dgcl.topology import resolve_topology
 from dgcl.transport.common.segments import SegmentFile
@@ -24,7 +24,7 @@ FOLDERS = ("dgcl", "planner", "topology", "kernels")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 #: Modules that unpickle: what came over the job's own group, and over pipes to processes that launch started; and, as
 #: numba does, machine code from folders where only this user may write.
-MAY_UNPICKLE = {"dgcl/ranks/messages.py", "dgcl/ranks/launcher.py", "kernels/kernel_cache.py"}
+MAY_UNPICKLE = {"dgcl/ranks/object_messages.py", "dgcl/ranks/launcher.py", "kernels/kernel_cache.py"}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be somebody else")
@@ -112,7 +112,7 @@ def test_a_pickle_in_a_file_is_refused_and_not_run(read: object, suffix: str, tm
 def test_the_store_of_rank_0_listens_on_the_loopback_alone_where_that_is_its_address(host: str):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    store = groups._connect_store(host, port, 0, time.monotonic() + 30, Waiting())
+    store = gloo_groups._connect_store(host, port, 0, time.monotonic() + 30, Waiting())
     store.set("key", "value")
     lines = [
         line.split()

@@ -11,7 +11,7 @@ from hypothesis import given
 from dgcl.planner import Plan, PlanOptions, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan_io import plan_arrays
-from dgcl.planner.verify.check import check_plan_file, verify_plan
+from dgcl.planner.verify.check_plan import check_plan_file, verify_plan
 from dgcl.topology import Topology, preset
 from tests.planner.machines import line
 from tests.planner.strategies import instances

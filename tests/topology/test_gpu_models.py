@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dgcl.advisor.rates import preset_rates
+from dgcl.advisor.device_rates import preset_rates
 from dgcl.topology import preset
 from dgcl.topology.gpu_models import GPU_MODELS, find_model, gpu_model, model_of_pci
 from dgcl.topology.importers import import_topology

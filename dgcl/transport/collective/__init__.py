@@ -6,7 +6,7 @@ floor: what runs wherever ``torch.distributed`` runs, and what faster transports
 ============================================  =========================================================================
 module                                        what
 ============================================  =========================================================================
-:mod:`dgcl.transport.collective.tables`       a program as stages: rows to pack, places of arrivals, layers of sums
+:mod:`dgcl.transport.collective.stage_table`  a program as stages: rows to pack, places of arrivals, layers of sums
 :mod:`dgcl.transport.collective.wires`        how the bytes of a stage travel: a backend of torch's, pinned copies and
                                               Gloo, or slices of tensors between ranks that are threads
 :mod:`dgcl.transport.collective.call`         a call that is under way, stage by stage

@@ -11,7 +11,7 @@ from numba import int64, void
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.kernels.compiled import compiled
 from dgcl.kernels.memory import load_acquire, store_release, write_fence
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 from dgcl.ranks.enqueued import Enqueued
 from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.collective.call import Call

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.transport.collective.tables import Layer, Slice, Stage
+from dgcl.transport.collective.stage_table import Layer, Slice, Stage
 from dgcl.transport.collective.wires import Wire
 from dgcl.transport.common.calls import UnderWay
 from dgcl.transport.common.control_page import ControlPage

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from dgcl.errors import CommError
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 from dgcl.transport.base import StartedExpand, StartedFold, Transport
+from dgcl.transport.buffer_memory import MemoryReport, predict_memory
 from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.call import Call, add_layers, widened
-from dgcl.transport.collective.tables import Tables
+from dgcl.transport.collective.stage_table import Tables
 from dgcl.transport.common.calls import call_label, pack_tag
 from dgcl.transport.common.dtypes import as_tensor, row_type
 from dgcl.transport.describe import profiled
-from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.row_checks import version_of
 from dgcl.transport.steps import EXPAND, FOLD
 
@@ -108,8 +108,8 @@ class CollectiveTransport(Transport):
             arrivals = self._rows(self._tables[exchange][0].program.num_arrivals, halo_rows)
             call = self._begin(FOLD, exchange, halo_rows, arrivals, purpose)
 
-            def add(into: Tensor, fresh: Tensor | None) -> Tensor:
-                if fresh is None:
+            def add(into: Tensor, unwritten: Tensor | None) -> Tensor:
+                if unwritten is None:
                     return self._add_arrivals(into, arrivals, exchange)
                 for places, slots in self._tables[exchange][0].own_layers:  # of these rows, each once
                     into.index_copy_(0, places, arrivals[slots])
@@ -118,7 +118,7 @@ class CollectiveTransport(Transport):
             return Started(self, call, halo_rows, add)
 
     def _begin(self, verb: int, exchange: int, source: Tensor, target: Tensor, purpose: int = 0) -> Call:
-        """Begin a call; its buffers are those of :class:`dgcl.transport.collective.tables.Tables`."""
+        """Begin a call; its buffers are those of :class:`dgcl.transport.collective.stage_table.Tables`."""
         tables, counted = self._tables[exchange]
         width = math.prod(source.shape[1:])
         kind = row_type(source.dtype, width)
@@ -167,7 +167,7 @@ class CollectiveTransport(Transport):
     def memory(
         self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
     ) -> MemoryReport:
-        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
+        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.buffer_memory.predict_memory`."""
         tables = [each for each, _ in self._tables]
         staged = [each.staged for each in tables]
         report = predict_memory([each.program for each in tables], widths, dtype, staged_rows=staged, **kinds)
@@ -217,13 +217,13 @@ class Started(StartedExpand, StartedFold):
         self._transport, self._call, self._rows, self._end = transport, call, rows, end
         self._version = version_of(rows)
 
-    def wait(self, into: Tensor | None = None, fresh: Tensor | None = None) -> Tensor:
+    def wait(self, into: Tensor | None = None, unwritten: Tensor | None = None) -> Tensor:
         """As :class:`dgcl.transport.base.StartedExpand` and :class:`dgcl.transport.base.StartedFold`."""
         transport = self._transport
         transport.agreement.check_unchanged(self._rows, self._version)
         with transport.guard(self._call):
             transport.agreement.finish(self._call)
-            return self._end(into, fresh)
+            return self._end(into, unwritten)
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         if exiting() or "_version" not in self.__dict__:

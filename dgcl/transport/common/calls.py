@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dgcl.program.model import Schedule
+from dgcl.program.rank_program import Schedule
 from dgcl.transport.common.control_page import ControlPage
 from dgcl.transport.common.dtypes import RowType, dtype_bytes, dtype_name
 from dgcl.transport.steps import purpose_name

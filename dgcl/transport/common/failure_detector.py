@@ -48,7 +48,7 @@ class FailureDetector(Listener):
     It hears of the control plane's collectives, and publishes them.
 
     Args:
-        peers: The other ranks (:func:`dgcl.transport.common.agreement.connect_peers`).
+        peers: The other ranks (:func:`dgcl.transport.common.program_agreement.connect_peers`).
         timeout: Seconds that a wait may take.
         names: Of the exchanges by number, windows included.
 

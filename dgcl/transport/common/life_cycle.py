@@ -11,11 +11,11 @@ import numpy as np
 from torch import Tensor
 
 from dgcl.errors import CommError, DisagreementError
-from dgcl.program.model import Program
-from dgcl.transport.common.agreement import check_agreement
+from dgcl.program.rank_program import Program
 from dgcl.transport.common.calls import UnderWay
 from dgcl.transport.common.failure_detector import FailureDetector
 from dgcl.transport.common.peers import Peers
+from dgcl.transport.common.program_agreement import check_agreement
 from dgcl.transport.common.words import call_attention
 from dgcl.transport.row_checks import version_of
 

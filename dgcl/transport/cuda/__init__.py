@@ -6,16 +6,16 @@ Experimental: it has run between processes that share one GPU, and between no tw
 ==============================================  =======================================================================
 module                                          what
 ==============================================  =======================================================================
-:mod:`dgcl.transport.cuda.exchange`             expand and fold of tensors
-:mod:`dgcl.transport.cuda.hosts`                the hosts agree on each call before it is enqueued
+:mod:`dgcl.transport.cuda.device_exchange`      expand and fold of tensors
+:mod:`dgcl.transport.cuda.host_agreement`       the hosts agree on each call before it is enqueued
 :mod:`dgcl.transport.cuda.program`              a program as a list of launches
 :mod:`dgcl.transport.cuda.operations`           the operations of one kind of call, prepared once
 :mod:`dgcl.transport.cuda.gpu`                  one device: driver, kernels, streams, the tensors of torch
-:mod:`dgcl.transport.cuda.pool`                 buffers that peers can write to, reused in stream order
-:mod:`dgcl.transport.cuda.tables`               tables in device memory
+:mod:`dgcl.transport.cuda.device_pool`          buffers that peers can write to, reused in stream order
+:mod:`dgcl.transport.cuda.device_tables`        tables in device memory
 :mod:`dgcl.transport.cuda.control_block`        a rank's flags and state on the device, and its host's page
 :mod:`dgcl.transport.cuda.peer_memory`          how peers open each other's device memory, and give it back
-:mod:`dgcl.transport.cuda.connect`              sets all of it up
+:mod:`dgcl.transport.cuda.connect_devices`      sets all of it up
 :mod:`dgcl.transport.cuda.probe`                asks and tests whether devices can exchange rows by themselves
 :mod:`dgcl.transport.cuda.trial`                tries the devices in processes of their own
 :mod:`dgcl.transport.cuda.watchdog`             deadlines, lost peers, stopping the device
@@ -36,9 +36,9 @@ from dgcl.topology.checks import shown
 if TYPE_CHECKING:
     import torch
 
-    from dgcl.program.model import Program
+    from dgcl.program.rank_program import Program
     from dgcl.ranks.control import Control
-    from dgcl.transport.cuda.exchange import DeviceExchange
+    from dgcl.transport.cuda.device_exchange import DeviceExchange
     from dgcl.transport.cuda.gpu import Device
 
 _log = logging.getLogger("dgcl")
@@ -54,7 +54,7 @@ def connect_device(
     Args:
         programs, control, timeout, device: Of this rank.
     """
-    from dgcl.transport.cuda.exchange import DeviceExchange
+    from dgcl.transport.cuda.device_exchange import DeviceExchange
 
     try:
         exchange = DeviceExchange(programs, control, timeout, device)

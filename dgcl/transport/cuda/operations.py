@@ -10,9 +10,9 @@ import numpy as np
 
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_launch import Prepared
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 from dgcl.transport.common.dtypes import RowType
-from dgcl.transport.cuda.connect import Connections
+from dgcl.transport.cuda.connect_devices import Connections
 from dgcl.transport.cuda.program import EXPAND, CallLayout, fuse
 
 

@@ -37,7 +37,7 @@ from dgcl.kernels.cuda_tables import (
     arrival_pointers,
     records,
 )
-from dgcl.program.model import Program, Schedule
+from dgcl.program.rank_program import Program, Schedule
 from dgcl.transport.steps import EXPAND, FOLD
 
 #: Slots of the address table: this rank's rows (the result of an expand, the input of a fold); its relay rows, or

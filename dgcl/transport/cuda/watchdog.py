@@ -24,13 +24,13 @@ import time
 from collections.abc import Mapping
 
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 from dgcl.transport.common.calls import call_label, waits_of
 from dgcl.transport.common.control_page import ALIVE
-from dgcl.transport.cuda.connect import Connections
+from dgcl.transport.cuda.connect_devices import Connections
 from dgcl.transport.cuda.control_block import RING, Snapshot, in_time
+from dgcl.transport.cuda.device_pool import DevicePool
 from dgcl.transport.cuda.gpu import CudaError
-from dgcl.transport.cuda.pool import DevicePool
 from dgcl.transport.cuda.program import EXPAND
 from dgcl.transport.shared_memory.executor import Runtime
 

@@ -12,7 +12,7 @@ No deadlock: a send of stage k waits only for receives of earlier stages and for
 so the waiting graph of a call has no cycle.
 
 Every function has one signature, so that all of it is compiled before a communicator is used
-(:mod:`dgcl.transport.kernels`).
+(:mod:`dgcl.transport.precompile`).
 """
 
 from typing import Any
@@ -55,7 +55,7 @@ FEWEST, MOST = 16, 1024
 #: Words of a task, first the address and the length of each of its tables:
 #: sends and receives, one row each; sends' dependencies, as numbers of receives; a row for each peer; for each sender
 #: its ready line and its wake word; which rows are sent, and what arrives for which rows
-#: (:class:`dgcl.program.model.Program`); bytes written to each peer, added to.
+#: (:class:`dgcl.program.rank_program.Program`); bytes written to each peer, added to.
 SENDS, RECEIVES, DEPS, PEERS, SENDERS, SEND_ROWS, ARRIVAL_ROWS, ARRIVAL_SLOTS, MOVED = range(0, 18, 2)
 #: Addresses of the ``(P, M)`` tables of bases, sizes and addresses (0: free place) of what is mapped of each peer; M.
 MAPS, MAPS_WIDTH = 20, 23

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from dgcl.errors import CommError
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 from dgcl.ranks.torch_private import profiler_enabled
 from dgcl.transport.common.calls import call_label
 from dgcl.transport.common.life_cycle import LifeCycle
@@ -54,7 +54,7 @@ class Runtime(LifeCycle):
     Args:
         programs: This rank's programs by the names of their exchanges, in the same order on every rank.
         peers: The other ranks, which share memory with this one
-            (:func:`dgcl.transport.common.agreement.connect_peers`).
+            (:func:`dgcl.transport.common.program_agreement.connect_peers`).
         timeout: Seconds that a wait may take.
 
     Attributes:

@@ -78,7 +78,7 @@ class StartedExpand(_Started, base.StartedExpand):
 class StartedFold(_Started, base.StartedFold):
     """A fold of halo rows that is under way, or, ``at_once``, one that happens in the wait.
 
-    ``find`` returns its steps, by the rows that are fresh.
+    ``find`` returns its steps, by the rows that are unwritten.
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class StartedFold(_Started, base.StartedFold):
         if not at_once:
             super().__init__(runtime, find(None), rows)
 
-    def wait(self, into: Tensor, fresh: Tensor | None = None) -> Tensor:
+    def wait(self, into: Tensor, unwritten: Tensor | None = None) -> Tensor:
         """Add the arriving rows to ``into``, ``(num_owned, *F)``, in place, in a fixed order; return ``into``.
 
-        With ``fresh`` (:class:`dgcl.transport.base.StartedFold`) they are written there instead.
+        With ``unwritten`` (:class:`dgcl.transport.base.StartedFold`) they are written there instead.
 
         Raises:
             CommError, ValueError: As :meth:`StartedExpand.wait`.
         """
-        steps, sums = self._find(fresh), into.contiguous()
+        steps, sums = self._find(unwritten), into.contiguous()
         if self._run is None:
             steps.run(materialised(self._rows), sums)
         else:

@@ -134,7 +134,11 @@ class StepTable:
         program = self._runtime.programs[begin.exchange]
         arrived = [*_address(program.arrival_rows), *_address(program.arrival_slots)]
         kind = (
-            interpreter.REDUCE if begin.whole else interpreter.ADD if wait.fresh is None else interpreter.PUT
+            interpreter.REDUCE
+            if begin.whole
+            else interpreter.ADD
+            if wait.unwritten is None
+            else interpreter.PUT
         )
         if begin.whole:
             self._need(RESULT, program.num_owned)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dgcl.kernels.copies import STREAMED
-from dgcl.program.model import Program, Schedule
+from dgcl.program.rank_program import Program, Schedule
 from dgcl.transport.common.calls import UnderWay, waits_of
 from dgcl.transport.common.peers import Peers
 from dgcl.transport.common.words import read_word

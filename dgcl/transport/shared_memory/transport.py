@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgcl.program.model import Program
+from dgcl.program.rank_program import Program
 from dgcl.transport.base import Expanded, Transport
+from dgcl.transport.buffer_memory import MemoryReport, predict_memory
 from dgcl.transport.common.calls import VERBS
 from dgcl.transport.common.dtypes import as_tensor
 from dgcl.transport.describe import label_exchange
-from dgcl.transport.memory import MemoryReport, predict_memory
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.started import StartedExpand, StartedFold, materialised
 from dgcl.transport.shared_memory.step_list import StepList
@@ -59,15 +59,15 @@ class SharedMemoryTransport(Transport):
         return self._known(key) or self._remember(key, rows, begin, None, result, label)
 
     def _halo(
-        self, verb: int, exchange: int, rows: Tensor, purpose: int, fresh: Tensor | None = None
+        self, verb: int, exchange: int, rows: Tensor, purpose: int, unwritten: Tensor | None = None
     ) -> StepList:
         """The steps of an expand or a fold of halo rows alone."""
-        key = verb, exchange, rows.shape, rows.dtype, purpose, fresh is None
+        key = verb, exchange, rows.shape, rows.dtype, purpose, unwritten is None
         known = self._known(key)
         if known is None:
             begin = Begin(verb, exchange, GIVEN, FIRST if verb == EXPAND else FOLDED, purpose)
             result = (FIRST, self.runtime.programs[exchange].num_halo) if verb == EXPAND else None
-            known = self._remember(key, rows, begin, fresh, result)
+            known = self._remember(key, rows, begin, unwritten, result)
         return known
 
     def _remember(
@@ -75,13 +75,13 @@ class SharedMemoryTransport(Transport):
         key: object,
         rows: Tensor,
         begin: Begin,
-        fresh: Tensor | None,
+        unwritten: Tensor | None,
         result: tuple[int, int] | None,
         label: str = "",
     ) -> StepList:
         if len(self._lists) >= MOST_LISTS:
             self._lists.clear()
-        steps: list[Step] = [begin, Wait(begin, fresh)]
+        steps: list[Step] = [begin, Wait(begin, unwritten)]
         self._lists[key] = step_list = StepList(
             self.runtime, steps, rows.shape[1:], rows.dtype, result=result, label=label
         )
@@ -126,7 +126,7 @@ class SharedMemoryTransport(Transport):
         ]
 
     def memory(self, widths: Sequence[Any], dtype: torch.dtype, **kinds: Any) -> MemoryReport:
-        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.memory.predict_memory`."""
+        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.buffer_memory.predict_memory`."""
         return predict_memory(self.runtime.programs, widths, dtype, **kinds)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array
+from dgcl.planner.array_types import BoolArray, FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.rounding.forest import Forest
-from dgcl.planner.compiled import compiled
+from dgcl.planner.planner_compiled import compiled
 
 if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays

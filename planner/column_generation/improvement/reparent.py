@@ -1,11 +1,11 @@
 """Re-parents edges of whole plans: a device gets its row from another device that has it by then.
 
-With devices in groups a row crosses to each other group once, straight from its owner's (pricing/groups.py). An owner
-whose machine has more to send out than others have to take in is then the bottleneck, although a machine that has the
-row could pass it on. Here single edges of finished trees are replaced: the edge into a device by one from any other
+With devices in groups a row crosses to each other group once, straight from its owner's (pricing/device_groups.py). An
+owner whose machine has more to send out than others have to take in is then the bottleneck, although a machine that has
+the row could pass it on. Here single edges of finished trees are replaced: the edge into a device by one from any other
 device of the tree that has the row early enough, or can get it earlier, in a stage before that device's own sends.
 The gradient of the smoothed makespan (makespan.py) prices every (stage, link), and as many rows move as gain most by
-its exact change. In turn with that, whole trees are exchanged (exchange.py), which balances what the devices of a
+its exact change. In turn with that, whole trees are exchanged (tree_exchange.py), which balances what the devices of a
 group take in.
 """
 
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.improvement.exchange import EVERY_TREE, MIN_TOTAL, exchange
+from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.improvement.makespan import (
     LinkUses,
     SmoothMakespan,
@@ -29,6 +28,7 @@ from dgcl.planner.column_generation.improvement.makespan import (
     shift,
     smooth_makespan,
 )
+from dgcl.planner.column_generation.improvement.tree_exchange import EVERY_TREE, MIN_TOTAL, exchange
 from dgcl.planner.column_generation.pricing.flows import link_prices
 from dgcl.planner.column_generation.pricing.tree_program import empty_choices
 from dgcl.planner.column_generation.rounding.cheapest import Instance, class_instance
@@ -41,7 +41,7 @@ from dgcl.planner.column_generation.rounding.forest import (
     sort_by_stage,
     trees_from_forest,
 )
-from dgcl.planner.compiled import compiled
+from dgcl.planner.planner_compiled import compiled
 from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:

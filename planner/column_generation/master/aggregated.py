@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, IntArray
+from dgcl.planner.array_types import FloatArray, IntArray
 from dgcl.planner.column_generation.master.fractional import Pricing, Problem, soft_weights
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
 

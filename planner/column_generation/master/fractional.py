@@ -21,12 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.column_generation.master.restricted_master import Columns, MasterSolution, solve_master
 from dgcl.planner.column_generation.pricing.flows import Routes, add_busy_times, link_prices, push
 from dgcl.planner.column_generation.pricing.states import Moves, StateSpace, SubsetFamily
 from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees, empty_choices
-from dgcl.planner.compiled import compiled, new_float_table
+from dgcl.planner.planner_compiled import compiled, new_float_table
 
 MIN_SHARE = 1e-9  # answers with a smaller share are left out
 MAX_BLOCKS = 16

@@ -35,11 +35,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array, IntArray, ranges
+from dgcl.planner.array_types import FloatArray, Int64Array, IntArray, ranges
 from dgcl.planner.column_generation.master.fractional import soft_weights
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
+from dgcl.planner.column_generation.pricing.device_groups import is_exact
 from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
-from dgcl.planner.column_generation.pricing.groups import is_exact
 from dgcl.planner.column_generation.pricing.states import CLASSES_AT_A_TIME, SubsetFamily, build_family
 from dgcl.planner.column_generation.pricing.steiner_trees import FreeLinks, free_answer
 from dgcl.planner.cost import GIGA

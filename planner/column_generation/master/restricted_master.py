@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.column_generation.master.simplex import Basis, solve
 
 MAX_SCALE_RATIO = 1e3  # of the time at hand to the unit of the last program; beyond, a new unit and basis

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
-from dgcl.planner.compiled import compiled
+from dgcl.planner.array_types import FloatArray, Int64Array
+from dgcl.planner.planner_compiled import compiled
 
 PERTURBATION = 1e-9  # of the right side, relative to a time of about 1
 DUAL_TOLERANCE = 1e-9  # reduced costs above minus this count as 0

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
 from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices
-from dgcl.planner.compiled import compiled, new_flag_table, new_float_table, new_floats
+from dgcl.planner.planner_compiled import compiled, new_flag_table, new_float_table, new_floats
 
 
 class Routes(NamedTuple):

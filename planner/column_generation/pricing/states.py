@@ -2,8 +2,8 @@
 
 Sets are kept per *group* of devices: with one group that holds every device the tree program (tree_program.py) is
 exact, which is possible up to a dozen devices; with one per machine, socket or switch it stays small on many
-(groups.py). Only sets that can occur are numbered: the destination sets of the relation and all their subsets. Each set
-lists how it can be split.
+(device_groups.py). Only sets that can occur are numbered: the destination sets of the relation and all their subsets.
+Each set lists how it can be split.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import BoolArray, FloatArray, Int32Array, Int64Array, IntArray
-from dgcl.planner.compiled import compiled
+from dgcl.planner.array_types import BoolArray, FloatArray, Int32Array, Int64Array, IntArray
+from dgcl.planner.planner_compiled import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.pricing.states import SubsetFamily
-from dgcl.planner.compiled import (
+from dgcl.planner.planner_compiled import (
     compiled,
     new_float_table,
     new_floats,

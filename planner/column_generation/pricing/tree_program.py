@@ -13,16 +13,16 @@ sequence of choices, so value(0, source, D) is at most the price of the cheapest
 enter a device twice can be shortened to a tree that costs no more (drop the later entry, serve its subtree
 from the earlier one), so it is that price.
 
-Where a state's device is outside the group of its set (groups.py), the set is not divided.
+Where a state's device is outside the group of its set (device_groups.py), the set is not divided.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array
+from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
-from dgcl.planner.compiled import compiled, new_float_table, new_floats
+from dgcl.planner.planner_compiled import compiled, new_float_table, new_floats
 
 WAIT = -1  # in place of a move: the set stays where it is until the next stage
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
+from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices
 from dgcl.planner.column_generation.rounding.cheapest import Instance, cheapest_of
 from dgcl.planner.column_generation.rounding.forest import (
@@ -26,7 +26,7 @@ from dgcl.planner.column_generation.rounding.forest import (
     joined,
     same_tree,
 )
-from dgcl.planner.compiled import compiled
+from dgcl.planner.planner_compiled import compiled
 from dgcl.planner.relation import mask_words
 from dgcl.planner.trees import Trees
 

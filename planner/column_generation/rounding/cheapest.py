@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int32Array, Int64Array, MaskArray
+from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily
 from dgcl.planner.column_generation.pricing.tree_program import Choices, trace
 from dgcl.planner.column_generation.rounding.forest import LinkEnds, cleaned, sort_by_stage
-from dgcl.planner.compiled import compiled
+from dgcl.planner.planner_compiled import compiled
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.master.fractional import Problem

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dgcl.planner.arrays import BoolArray, Int32Array, Int64Array, MaskArray, ranges
-from dgcl.planner.compiled import compiled
+from dgcl.planner.array_types import BoolArray, Int32Array, Int64Array, MaskArray, ranges
+from dgcl.planner.planner_compiled import compiled
 from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ With devices in groups there are a few thousand bundles (rounding/bundles.py) fo
 At the start every bundle gets the cheapest tree at the prices of one answer of the aggregated problem
 (master/aggregated.py), a batch of bundles at a time; directions that are ahead of their share cost more for the batches
 that follow. Then come *passes*: batch by batch the bundles with expensive trees are offered the cheapest trees at the
-prices of that moment (improvement/exchange.py), and take them as far as that makes the smoothed makespan
+prices of that moment (improvement/tree_exchange.py), and take them as far as that makes the smoothed makespan
 (improvement/makespan.py) shorter. Rounds of multiplicative weights turn all rows at once to what is cheap; this
 converges in a handful of passes, and always holds a whole plan.
 
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
-from dgcl.planner.column_generation.improvement.exchange import exchange
+from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.column_generation.improvement.makespan import recompute, smooth_makespan
+from dgcl.planner.column_generation.improvement.tree_exchange import exchange
 from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
 from dgcl.planner.column_generation.pricing.flows import add_busy_times, link_prices
 from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices

@@ -18,10 +18,10 @@ from dgcl.planner.column_generation.master.price_bound import (
     excess_factor,
     stage_free_bound,
 )
-from dgcl.planner.column_generation.pricing.groups import is_exact
+from dgcl.planner.column_generation.pricing.device_groups import is_exact
 from dgcl.planner.cost import GIGA, direct_seconds, predicted_seconds
 from dgcl.planner.direct_trees import direct_trees
-from dgcl.planner.options import PlanOptions
+from dgcl.planner.planning_options import PlanOptions
 from dgcl.planner.trees import Bound, Trees
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.arrays import FloatArray, Int64Array
+from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:

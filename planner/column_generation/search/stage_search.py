@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.column_generation.improvement.exchange import improve
 from dgcl.planner.column_generation.improvement.reparent import reparent
+from dgcl.planner.column_generation.improvement.tree_exchange import improve
 from dgcl.planner.column_generation.master.fractional import Problem, StageProgram, make_problem
 from dgcl.planner.column_generation.master.price_bound import STEPS
-from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
-from dgcl.planner.column_generation.pricing.groups import (
+from dgcl.planner.column_generation.pricing.device_groups import (
     MAX_ALL_LINKS,
     grouped_bound,
     is_exact,
     least_stages,
     plan_states,
 )
+from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
 from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles, whole_forest
 from dgcl.planner.column_generation.search.grouped import best_grouped_plan
 from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent, ProvenBounds
@@ -37,7 +37,7 @@ from dgcl.planner.column_generation.search.integer_program import best_whole_pla
 from dgcl.planner.cost import predicted_seconds
 
 if TYPE_CHECKING:
-    from dgcl.planner.arrays import FloatArray
+    from dgcl.planner.array_types import FloatArray
     from dgcl.planner.trees import Trees
 
 HOP_SHARE = 2e-4  # share of the plan's time that one hop for every delivery may cost

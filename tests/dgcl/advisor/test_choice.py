@@ -12,10 +12,10 @@ import dgcl
 import dgcl.nn
 from dgcl.advisor.advice import working
 from dgcl.advisor.choice import advise
+from dgcl.advisor.device_rates import Rates
 from dgcl.advisor.epoch import ERROR
-from dgcl.advisor.memory import _buffers
-from dgcl.advisor.model import read_model
-from dgcl.advisor.rates import Rates
+from dgcl.advisor.model_costs import read_model
+from dgcl.advisor.rank_bytes import _buffers
 from dgcl.advisor.spelling import Description
 from dgcl.planner.synthetic import SHAPES, GraphShape
 
@@ -182,7 +182,7 @@ def test_the_working_and_comparisons():
     assert cover.strategy.spec == "cover"  # not that between machines
     assert "elements sent" in working(found, [halo])
     assert "elements sent" not in working(found, [halo, cover])
-    with patch("dgcl.workers.cover.MOST", (-1, 0)):
+    with patch("dgcl.placement.cover.MOST", (-1, 0)):
         assert "rows more than a minimum cover" in advice().row("cover").why
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import dgcl
 import dgcl.nn
-from dgcl.advisor.model import read_model
+from dgcl.advisor.model_costs import read_model
 
 EDGES = np.random.default_rng(0).integers(0, 40, (2, 200))
 

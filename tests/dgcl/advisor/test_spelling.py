@@ -8,8 +8,8 @@ import pytest
 import dgcl
 from dgcl.advisor.spelling import read_strategy
 from dgcl.grid.grid import Grid
-from dgcl.grid.strategy import GridPlacement
-from dgcl.workers.strategy import EdgePlacement
+from dgcl.grid.grid_strategy import GridPlacement
+from dgcl.placement.placement_strategy import EdgePlacement
 
 HALO = EdgePlacement()
 CASES: list[tuple[str, Any, str]] = [

@@ -27,7 +27,7 @@ from dgcl.aggregation.operation import Operation
 from dgcl.errors import CommError
 from dgcl.program.exchange import HALO, PARTIAL
 from tests.dgcl.awkward import CASES, Case
-from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
+from tests.dgcl.placement.test_exchanges import in_ranges, toy_24
 
 PLACEMENTS = ["halo", "tail", "cover"]
 CASE_BY_NAME = {case.name: case for case in CASES}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dgcl.aggregation import block as block_module
-from dgcl.aggregation import edges as edges_module
+from dgcl.aggregation import grouped_edges as edges_module
 from dgcl.aggregation.block import Block
 from tests.samples import named
 

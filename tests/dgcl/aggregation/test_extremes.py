@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import dgcl
-from dgcl.aggregation import contributions, segments
+from dgcl.aggregation import contribution_exchange, extreme_kernels
 from dgcl.errors import CommError
 from dgcl.planner.plan import Plan
 from dgcl.program.exchange import HALO, PARTIAL
@@ -262,8 +262,8 @@ def test_an_exception_between_the_exchanges_is_named_on_every_rank(place, backwa
         for _ in range(3):  # ranks that need no row of rank 1's are stopped by a later call
             comm.expand(x.detach())
 
-    monkeypatch.setattr(segments, "extremes", fail_at(segments.extremes))
-    monkeypatch.setattr(segments, "scatter_rows", fail_at(segments.scatter_rows))
+    monkeypatch.setattr(extreme_kernels, "extremes", fail_at(extreme_kernels.extremes))
+    monkeypatch.setattr(extreme_kernels, "scatter_rows", fail_at(extreme_kernels.scatter_rows))
     with pytest.raises(ZeroDivisionError, match="between exchanges") as raised:
         dgcl.launch(on_rank, 3)
     notes = "\n".join(raised.value.__notes__)
@@ -279,7 +279,7 @@ def die_between(folder: str, backward: bool):
     y = comm.aggregator("max")(x)
     if comm.rank == 1:
         name = "scatter_rows" if backward else "extremes"
-        setattr(segments, name, lambda *given: os.kill(os.getpid(), signal.SIGKILL))
+        setattr(extreme_kernels, name, lambda *given: os.kill(os.getpid(), signal.SIGKILL))
     try:
         if backward:
             y.sum().backward()
@@ -322,7 +322,7 @@ def test_a_rank_without_memory_for_the_exchange_is_named_and_may_try_again(fails
         return str(raised.value), reduced(comm, case, "max")
 
     name = "contribution_rows" if fails_on else "contribution_program"
-    monkeypatch.setattr(contributions, name, fail_once(getattr(contributions, name)))
+    monkeypatch.setattr(contribution_exchange, name, fail_once(getattr(contribution_exchange, name)))
     for rank, (said, found) in enumerate(dgcl.launch(on_rank, 3)):
         assert said.startswith("no memory for tables")
         assert said.endswith(f"on rank {fails_on}") or rank == fails_on

@@ -26,8 +26,8 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.aggregation import edges as edge_sums
-from dgcl.aggregation import steps
+from dgcl.aggregation import grouped_edges as edge_sums
+from dgcl.aggregation import step_execution
 from dgcl.aggregation.block import Block
 from dgcl.errors import CommError
 from dgcl.transport.shared_memory.executor import Runtime
@@ -191,10 +191,12 @@ class Fault:
             self._here.left = left - 1
             self._real(block, *given, **kinds)
 
-        repeated = steps._repeated
+        repeated = step_execution._repeated
         patch.setattr(Block, "sum", count)
         patch.setattr(
-            steps, "_repeated", lambda *given: None if hasattr(self._here, "left") else repeated(*given)
+            step_execution,
+            "_repeated",
+            lambda *given: None if hasattr(self._here, "left") else repeated(*given),
         )
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import dgcl
-from dgcl.aggregation import connect as connecting
+from dgcl.aggregation import connect_aggregators as connecting
 from dgcl.aggregation.block import Block
 from dgcl.errors import CommError
 from dgcl.program.exchange import HALO, PARTIAL

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from dgcl.bench.bench_report import footer, header, row, short_size, to_json
 from dgcl.bench.records import Line, RankInfo, Settings
-from dgcl.bench.report import footer, header, row, short_size, to_json
 from dgcl.bench.turns import Timing
 from dgcl.topology import resolve_topology
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from dgcl.calibration.classes import Observation
-from dgcl.calibration.exchange import exchange_of
+from dgcl.calibration.connection_classes import Observation
+from dgcl.calibration.experiment_programs import exchange_of
 from dgcl.calibration.experiments import experiments
 from dgcl.planner.cost import predicted_seconds
 from dgcl.topology import Topology

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dgcl.calibration.exchange import exchange_of
+from dgcl.calibration.experiment_programs import exchange_of
 from dgcl.calibration.experiments import experiments, link_classes
 from dgcl.calibration.run import host_structure
 from dgcl.planner.cost import direction_loads, link_rows

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dgcl.calibration.classes import Observation
+from dgcl.calibration.connection_classes import Observation
 from dgcl.calibration.fit import Fit, fit_topology
 from dgcl.calibration.run import host_structure
 from dgcl.planner.cost import predicted_seconds

@@ -12,7 +12,7 @@ from dgcl.calibration import Effort
 from dgcl.calibration.run import outcome_json, run_rank
 from dgcl.ranks.context import context
 from dgcl.topology.resolve import resolve_topology
-from dgcl.transport.cuda.exchange import DeviceExchange
+from dgcl.transport.cuda.device_exchange import DeviceExchange
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
 from tests.dgcl.transport.cuda.fake_ranks import open_fake
 

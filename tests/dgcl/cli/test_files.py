@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dgcl.cli.errors import CliError
-from dgcl.cli.files import check_output, replacing
+from dgcl.cli.command_errors import CliError
+from dgcl.cli.result_files import check_output, replacing
 from dgcl.planner.npz import write_npz
 
 

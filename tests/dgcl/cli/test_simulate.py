@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dgcl.cli.simulate import ORDERS
-from dgcl.planner.simulator.simulate import Order
+from dgcl.planner.simulator.event_simulator import Order
 from tests.dgcl.cli.support import LINE, Run
 
 ROW = 4e9 / 1000  # bytes that a wire of the line (4 GB/s) carries in a millisecond

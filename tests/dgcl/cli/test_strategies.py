@@ -9,7 +9,7 @@ from dgcl.planner import Plan, check_plan_file
 from tests.dgcl.aggregation.test_aggregator import EXACT, dense, features
 from tests.dgcl.awkward import Case
 from tests.dgcl.grid.test_items import TOY
-from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
+from tests.dgcl.placement.test_exchanges import in_ranges, toy_24
 from tests.samples import named
 
 

@@ -9,11 +9,11 @@ from dgcl.cli import warmup
 
 TYPES = """
 from dgcl.cli.warmup import _warm_planner_end
-from dgcl.planner.column_generation.improvement.exchange import exchange
+from dgcl.planner.column_generation.improvement.tree_exchange import exchange
 from dgcl.planner.methods import make_plan
 from dgcl.planner.methods.spst_kernel import grow_trees
 from dgcl.planner.simulator.kernel import run
-from dgcl.planner.simulator.simulate import simulate
+from dgcl.planner.simulator.event_simulator import simulate
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.planner.verify.delivery_kernels import first_fault
 from dgcl.topology import resolve_topology

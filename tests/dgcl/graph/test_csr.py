@@ -1,4 +1,4 @@
-"""dgcl.graph, dgcl.graph.build: every edge once, by destination, in the user's order, or an error."""
+"""dgcl.graph, dgcl.graph.build_csr: every edge once, by destination, in the user's order, or an error."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
-from dgcl.graph.build import graph_from_csr, graph_from_edges
+from dgcl.graph.build_csr import graph_from_csr, graph_from_edges
 from dgcl.graph.csr import index_dtype
 from tests.dgcl.graphs import edge_indices
 from tests.samples import named

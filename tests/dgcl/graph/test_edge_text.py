@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import as_graph, edge_text
-from dgcl.graph.files import read_graph
+from dgcl.graph.graph_files import read_graph
 from tests.dgcl.graphs import edge_indices, edge_list
 from tests.samples import named
 

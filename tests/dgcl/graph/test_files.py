@@ -1,4 +1,4 @@
-"""dgcl.graph.files: npz files, read as they were written, and errors that name the array at fault."""
+"""dgcl.graph.graph_files: npz files, read as they were written, and errors that name the array at fault."""
 
 import gzip
 import pickle

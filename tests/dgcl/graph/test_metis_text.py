@@ -7,7 +7,7 @@ from typing import Any
 import networkx as nx
 import pytest
 
-from dgcl.graph.files import read_graph
+from dgcl.graph.graph_files import read_graph
 from tests.dgcl.graphs import edge_list
 from tests.samples import named
 

@@ -41,7 +41,7 @@ from tests.dgcl.aggregation.test_aggregator import (
 from tests.dgcl.aggregation.test_extremes import assert_expected, reduced
 from tests.dgcl.awkward import Case
 from tests.dgcl.grid.test_items import received as items_received
-from tests.dgcl.workers.test_exchanges import in_ranges, toy_24
+from tests.dgcl.placement.test_exchanges import in_ranges, toy_24
 from tests.samples import sampled
 
 WORLDS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)

@@ -4,7 +4,7 @@
 what                   judged by
 =====================  ==============================================================================================
 numbering, legal ones  (part, depth, slice) counted by nested loops
-demands and classes    for every edge and slice its worker; sets of (item, rank)
+demands and classes    for every edge and slice the rank that sums it; sets of (item, rank)
 counts of ranks        golden numbers of the toy graph
 everything needed      w n [1/(KS) - 1/(PS) + (KS - 1)/(PS)], of equal shares
 =====================  ==============================================================================================
@@ -21,7 +21,7 @@ from dgcl.graph import Graph, as_graph
 from dgcl.grid.grid import Grid, as_grid, dense_words, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import Needs, find_needs
-from tests.dgcl.workers.test_exchanges import in_ranges, pairs, sets_of, toy_24
+from tests.dgcl.placement.test_exchanges import in_ranges, pairs, sets_of, toy_24
 
 Pairs = set[tuple[int, int]]
 

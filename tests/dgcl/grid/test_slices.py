@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import dgcl
 import dgcl.nn
 from dgcl.grid.grid import Grid
-from dgcl.grid.strategy import GridPlacement
+from dgcl.grid.grid_strategy import GridPlacement
 from tests.dgcl.aggregation.test_aggregator import CASE_BY_NAME, EXACT, features
 from tests.dgcl.grid.test_aggregation import connect, size_of
 

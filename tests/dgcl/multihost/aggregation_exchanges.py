@@ -17,7 +17,7 @@ import dgcl
 import dgcl.nn
 from dgcl.aggregation.operation import Operation
 from dgcl.graph import Graph, as_graph
-from dgcl.graph.files import read_graph
+from dgcl.graph.graph_files import read_graph
 from dgcl.ranks.context import context
 from tests.dgcl.multihost.hosts import read_counter
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import dgcl
 import dgcl.nn
 from dgcl.aggregation.operation import Operation
-from dgcl.aggregation.windows import WindowedOperation
+from dgcl.aggregation.windowed import WindowedOperation
 from dgcl.nn import in_place
 from tests.dgcl.awkward import CASES
 

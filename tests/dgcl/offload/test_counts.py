@@ -16,13 +16,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dgcl.offload.chunks import CHUNK_BY, chunk_rows
-from dgcl.offload.prediction import (
+from dgcl.offload.offload_prediction import (
     smallest_fitting,
 )
 from dgcl.offload.residency import make_residencies
 from dgcl.offload.schedule import make_schedule, reorganise, volumes
 from tests.dgcl.offload.sets import chunks_of, fewest_loads, held_sets, local_graphs, random_graph
-from tests.dgcl.workers.test_exchanges import toy_24
+from tests.dgcl.placement.test_exchanges import toy_24
 
 
 def host_loads(made, rank):

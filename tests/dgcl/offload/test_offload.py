@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import dgcl
-from dgcl.offload.prediction import GRAPH_BYTES, host_bytes
+from dgcl.offload.offload_prediction import GRAPH_BYTES, host_bytes
 from dgcl.planner.reading.render import size
 from dgcl.prepare.part_files import save_parts
 from dgcl.prepare.shares import prepare_inputs
-from dgcl.transport.memory import pool_bytes
+from dgcl.transport.buffer_memory import pool_bytes
 from tests.dgcl.offload.sets import random_graph
-from tests.dgcl.workers.test_exchanges import toy_24
+from tests.dgcl.placement.test_exchanges import toy_24
 
 GRAPH = random_graph(30, 110, 3)
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph
+from dgcl.offload.batch_tables import RankTables, compile_tables
 from dgcl.offload.schedule import reorganise
-from dgcl.offload.tables import RankTables, compile_tables
 from dgcl.topology import resolve_topology
 from tests.dgcl.offload.sets import chunks_of, random_graph
 

@@ -1,4 +1,4 @@
-"""dgcl.partition.check: what a part vector must be."""
+"""dgcl.partition.check_part: what a part vector must be."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dgcl.partition.check import as_num_parts, check_part
+from dgcl.partition.check_part import as_num_parts, check_part
 from tests.samples import named
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dgcl.graph import as_graph
-from dgcl.graph.files import read_graph
-from dgcl.partition import kaminpar, metis, partition_graph, parts
-from dgcl.partition.parts import choose_method
+from dgcl.graph.graph_files import read_graph
+from dgcl.partition import kaminpar, metis, partition_graph, partitioners
+from dgcl.partition.partitioners import choose_method
 from dgcl.relation.partition_report import partition_report
 from tests.dgcl.graphs import real_graph
 from tests.samples import named
@@ -33,14 +33,14 @@ SMALL = as_graph(np.stack([np.arange(3000), np.zeros(3000, int)]))
     },
 )
 def test_what_auto_takes(request, graph, weights, there: bool, method: str, monkeypatch):
-    monkeypatch.setattr(parts, "has_kaminpar", lambda: there)
+    monkeypatch.setattr(partitioners, "has_kaminpar", lambda: there)
     if re.search("no-memory|neither", request.node.name):
         monkeypatch.setattr(metis, "available_memory", lambda: 1 << 20)
     assert choose_method(graph, weights)[0] == method
 
 
 def test_where_it_is_not_installed(monkeypatch):
-    monkeypatch.setattr(parts, "has_kaminpar", lambda: False)
+    monkeypatch.setattr(partitioners, "has_kaminpar", lambda: False)
     with pytest.raises(ImportError, match=r"needs the package kaminpar: pip install 'dgcl\[kaminpar\]'"):
         partition_graph(SMALL, 4, method="kaminpar")
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
 from dgcl.partition import metis, partition_graph
-from dgcl.partition.kernels import symmetric_adjacency
 from dgcl.partition.levels import Adjacency, device_levels, ensure_minimum
+from dgcl.partition.partition_kernels import symmetric_adjacency
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices
 from tests.samples import named

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
-from dgcl.graph.files import read_graph
+from dgcl.graph.graph_files import read_graph
 from dgcl.partition import BALANCES, METHODS, balance_weights, partition_graph
 from dgcl.topology import Connection, Device, Topology
 from tests.dgcl.graphs import edge_indices, real_graph

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import dgcl
+from dgcl.placement.placement_strategy import EdgePlacement
 from dgcl.prepare import part_files
 from dgcl.prepare.part_files import part_path, save_parts
 from dgcl.prepare.share import RankInputs
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.strategy import Strategy
-from dgcl.workers.strategy import EdgePlacement
 from tests.planner.machines import line
 from tests.samples import matrix, slow
 

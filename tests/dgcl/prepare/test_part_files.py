@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import dgcl
+from dgcl.placement.placement_strategy import EdgePlacement
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import plan_arrays
 from dgcl.prepare.part_files import PLAN, load_share, part_path, save_parts
 from dgcl.prepare.shares import prepare_inputs
-from dgcl.workers.strategy import EdgePlacement
 from tests.planner.machines import line
 from tests.samples import named
 

@@ -11,10 +11,10 @@ import torch
 import dgcl
 from dgcl.cli import main
 from dgcl.graph import Graph
-from dgcl.graph.files import save_graph
+from dgcl.graph.graph_files import save_graph
+from dgcl.placement.exchanges import summing_ranks
+from dgcl.placement.placed_edges import edges_summed_by
 from dgcl.relation.local_graph import build_local_graph
-from dgcl.workers.edges import edges_of_worker
-from dgcl.workers.exchanges import workers_of
 from tests.dgcl.awkward import CASES
 
 CASE = next(case for case in CASES if case.name == "multi-edges")
@@ -70,11 +70,11 @@ def test_a_cache_holds_every_plan(edges: str, tmp_path, caplog):
 def test_every_edge_is_on_its_worker_once():
     graph: Graph = CASE.graph
     part = CASE.part(RANKS).astype(np.int32)
-    worker, _ = workers_of("cover", graph, part, RANKS)
+    summed_by, _ = summing_ranks("cover", graph, part, RANKS)
     heads = np.repeat(np.arange(graph.num_nodes), graph.in_degrees())
     rows = []
     for rank in range(RANKS):
-        mine = worker == rank
+        mine = summed_by == rank
         owned = np.flatnonzero(part == rank)
         rows.append(
             (owned, np.setdiff1d(graph.indices[mine], owned)[::-1], np.setdiff1d(heads[mine], owned)[::-1])
@@ -83,7 +83,7 @@ def test_every_edge_is_on_its_worker_once():
     seen = []
     for rank, (owned, halo, partial) in enumerate(rows):
         named = [(ids, np.stack([ids] * 3)) for ids in (owned, halo, partial)]
-        local = build_local_graph(edges_of_worker(graph, worker, rank), *named, graph.num_nodes)
+        local = build_local_graph(edges_summed_by(graph, summed_by, rank), *named, graph.num_nodes)
         tails = np.concatenate([owned, halo])[local.indices]
         ends = np.concatenate([owned, partial])[local.heads]
         assert (tails == tails_in_order[local.edge_ids]).all()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import dgcl
 import dgcl.nn
 from dgcl.communicator import Communicator
-from dgcl.transport.common.agreement import connect_peers
+from dgcl.transport.common.program_agreement import connect_peers
 from dgcl.transport.connect import connect_collective
 
 NUM_NODES = 120

@@ -12,7 +12,7 @@ for
 import numpy as np
 import pytest
 
-from dgcl.program.contributions import contribution_program, contribution_rows
+from dgcl.program.contribution_programs import contribution_program, contribution_rows
 from dgcl.relation.demand import Demand
 from tests.dgcl.support_plans import TREES, random_world
 from tests.dgcl.support_proof import prove

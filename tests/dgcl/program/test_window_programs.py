@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from dgcl.planner.relays import without_idle_relays
-from dgcl.planner.windows import window_trees
+from dgcl.planner.window_plans import window_trees
 from dgcl.program import Program, Schedule, compile_programs
-from dgcl.program.windows import halo_windows, window_programs
+from dgcl.program.window_programs import halo_windows, window_programs
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import Demand
 from tests.dgcl.support_plans import TREES, World, random_world

@@ -14,7 +14,7 @@ from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Call, Control, SingleControl
 from dgcl.ranks.deadlines import in_time
-from dgcl.ranks.messages import GroupMessages
+from dgcl.ranks.object_messages import GroupMessages
 from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
 from tests.dgcl.rank_pool import RankPool
 

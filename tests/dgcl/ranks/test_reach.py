@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import dgcl
 from dgcl.ranks.context import context
 from dgcl.ranks.machines import places_of_ranks, several_machines
-from dgcl.ranks.reach import _can_open, _lowest_connected, ranks_that_share_memory
+from dgcl.ranks.memory_reach import _can_open, _lowest_connected, ranks_that_share_memory
 from dgcl.transport.common.segments import SegmentFile
 from tests.samples import named
 

@@ -18,9 +18,9 @@ from dgcl.ranks import group_control
 from dgcl.ranks.abort_reasons import AbortReasons
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Call
+from dgcl.ranks.gloo_groups import make_group, next_store
 from dgcl.ranks.group_control import GroupControl
-from dgcl.ranks.groups import make_group, next_store
-from dgcl.ranks.messages import GroupMessages
+from dgcl.ranks.object_messages import GroupMessages
 from dgcl.ranks.rendezvous import Attempt, Waiting, meet
 from tests.dgcl.rank_pool import RankPool
 from tests.samples import named

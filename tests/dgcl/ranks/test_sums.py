@@ -1,4 +1,5 @@
-"""dgcl.ranks.sums: every element added in rank order, and no more bytes than a reduce-scatter and an all-gather."""
+"""dgcl.ranks.rank_sums: every element added in rank order, and no more bytes than a reduce-scatter and an
+all-gather."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from dgcl.ranks.context import context
 from dgcl.ranks.device_sums import DeviceSums
 from dgcl.ranks.enqueued import Enqueued
 from dgcl.ranks.group_control import GroupControl
-from dgcl.ranks.sums import DIRECT_BYTES, all_reduce_sum
+from dgcl.ranks.rank_sums import DIRECT_BYTES, all_reduce_sum
 from tests.dgcl.rank_pool import RankPool
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.complex64, torch.uint8)
@@ -148,7 +149,7 @@ def sums_on_devices(way: str) -> tuple[list[str], int, list[torch.Tensor]]:
         patch.object(dist, "is_nccl_available", lambda: True),
         patch("dgcl.ranks.device_sums._CONNECTING", 2.0 if way == "one cannot" else 60.0),
         patch(
-            "dgcl.ranks.sums.gpu_of",
+            "dgcl.ranks.rank_sums.gpu_of",
             lambda _: "" if way == "host" else f"GPU {0 if way == 'shared' else control.rank}",
         ),
     ):

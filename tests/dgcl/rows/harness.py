@@ -136,4 +136,6 @@ UNNAMED = {"DeepGCNLayer", "GraphUNet", "GroupRevRes", "TWIRLSConv"}
 def is_refusal(error, name, module):
     """Whether an error names a class of the module's."""
     names = {"dgcl"} if name in UNNAMED else {type(each).__name__ for each in module.modules()}
-    return isinstance(error, (ValueError, RuntimeError, AttributeError)) and any(each in str(error) for each in names)
+    return isinstance(error, (ValueError, RuntimeError, AttributeError)) and any(
+        each in str(error) for each in names
+    )

@@ -6,7 +6,7 @@ import torch
 
 import dgcl
 import dgcl.nn
-from dgcl.transport.memory import MemoryReport
+from dgcl.transport.buffer_memory import MemoryReport
 from tests.planner.machines import line
 from tests.samples import slow
 

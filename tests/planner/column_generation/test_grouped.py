@@ -11,8 +11,8 @@ from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.column_generation.improvement.makespan import load
 from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
 from dgcl.planner.column_generation.master.fractional import Problem, make_problem
+from dgcl.planner.column_generation.pricing.device_groups import least_stages, plan_states
 from dgcl.planner.column_generation.pricing.flows import Routes
-from dgcl.planner.column_generation.pricing.groups import least_stages, plan_states
 from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles
 from dgcl.planner.column_generation.search.grouped import CoordinateDescent, _divide_rows
 from dgcl.planner.cost import GIGA, predicted_seconds

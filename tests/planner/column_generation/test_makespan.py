@@ -10,8 +10,8 @@ from dgcl.planner.column_generation.improvement.makespan import (
     smooth_makespan,
 )
 from dgcl.planner.column_generation.master.fractional import Problem, make_problem
+from dgcl.planner.column_generation.pricing.device_groups import plan_states
 from dgcl.planner.column_generation.pricing.flows import Routes
-from dgcl.planner.column_generation.pricing.groups import plan_states
 from dgcl.planner.column_generation.rounding.forest import forest_from_trees
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees

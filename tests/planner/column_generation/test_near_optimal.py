@@ -9,7 +9,7 @@ from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.simulator.executed import executed_seconds
 from dgcl.planner.synthetic import synthetic_relation
-from dgcl.planner.verify.check import verify_plan
+from dgcl.planner.verify.check_plan import verify_plan
 from dgcl.topology import Connection, Device, Link, Topology, preset
 from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.latencies import without_latencies

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.column_generation.improvement import reparent
-from dgcl.planner.column_generation.pricing.groups import grouped_bound, plan_states
+from dgcl.planner.column_generation.pricing.device_groups import grouped_bound, plan_states
 from dgcl.planner.cost import GIGA
 from dgcl.planner.methods import make_plan
 from dgcl.topology import Topology, resolve_topology

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
-from dgcl.planner.column_generation.improvement.exchange import improve
+from dgcl.planner.column_generation.improvement.tree_exchange import improve
 from dgcl.planner.column_generation.master.fractional import StageProgram, make_problem
 from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.pricing.states import build_states

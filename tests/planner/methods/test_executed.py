@@ -2,8 +2,8 @@
 
 import pytest
 
-from dgcl.graph.files import read_graph
-from dgcl.partition.parts import partition_graph
+from dgcl.graph.graph_files import read_graph
+from dgcl.partition.partitioners import partition_graph
 from dgcl.planner.methods import make_plan
 from dgcl.planner.simulator.executed import executed_seconds
 from dgcl.relation.classes import halo_classes

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dgcl.planner import PlanError, PlanOptions, Relation, Trees
 from dgcl.planner.methods import METHODS, make_plan
-from dgcl.planner.verify.check import verify_plan
+from dgcl.planner.verify.check_plan import verify_plan
 from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.machines import known_answer_topology, line, switched
 from tests.planner.oracle import classes_of, delivers, literal_cost, tree_edges

@@ -11,7 +11,7 @@ import pytest
 
 from dgcl.planner import Plan, PlanOptions, Relation, make_plan
 from dgcl.planner.reading.page import plan_page, write_page
-from dgcl.planner.reading.report import report
+from dgcl.planner.reading.plan_report import report
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Connection, Device, Topology, preset
 

@@ -5,7 +5,7 @@ import pytest
 
 from dgcl.planner import Plan, Relation
 from dgcl.planner.methods import make_plan
-from dgcl.planner.reading.plot import LANES, busiest, headline, plot_plan
+from dgcl.planner.reading.plan_plot import LANES, busiest, headline, plot_plan
 from dgcl.planner.reading.render import seconds
 from tests.planner.machines import line, small_topology, switched
 from tests.samples import named

@@ -6,8 +6,8 @@ from hypothesis import given
 from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.reading.explain import explain, find_class, render_class
+from dgcl.planner.reading.plan_report import Failure, compare, report
 from dgcl.planner.reading.render import render, seconds, size
-from dgcl.planner.reading.report import Failure, compare, report
 from dgcl.topology import Connection, Device, Topology
 from dgcl.topology.table import aligned as table
 from tests.planner.machines import line, switched

@@ -3,8 +3,8 @@
 import pytest
 
 from dgcl.planner import PlanOptions, Relation, make_plan
+from dgcl.planner.reading.plan_table import side_by_side
 from dgcl.planner.reading.sensitivity import sensitivity
-from dgcl.planner.reading.several import side_by_side
 from dgcl.topology import Connection, Device, Topology
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dgcl.planner import Plan, PlanOptions, Relation
 from dgcl.planner.methods import make_plan
+from dgcl.planner.simulator.event_simulator import ORDERS, simulate
 from dgcl.planner.simulator.kernel import run
-from dgcl.planner.simulator.messages import messages
-from dgcl.planner.simulator.simulate import ORDERS, simulate
+from dgcl.planner.simulator.plan_messages import messages
 from dgcl.planner.simulator.trace import chrome_trace
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Connection, Device, Topology, preset
@@ -232,7 +232,7 @@ def test_arguments_are_checked(options: dict[str, Any], message: str):
 
 
 def test_a_long_simulation_is_announced(monkeypatch, caplog):
-    monkeypatch.setattr("dgcl.planner.simulator.simulate.SECONDS", 60.0)
+    monkeypatch.setattr("dgcl.planner.simulator.event_simulator.SECONDS", 60.0)
     simulate(MIXED)
     assert "simulating 4 messages of 4 ranks takes about" in caplog.text
 

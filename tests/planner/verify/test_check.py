@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dgcl.planner import Plan, PlanError, PlanOptions, Relation, Trees
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
-from dgcl.planner.verify.check import check_plan_file, verify_plan
+from dgcl.planner.verify.check_plan import check_plan_file, verify_plan
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.machines import line, small_topology, switched

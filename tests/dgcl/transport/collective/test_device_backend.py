@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from dgcl.errors import CommError
-from dgcl.transport.common.agreement import connect_peers
+from dgcl.transport.common.program_agreement import connect_peers
 from dgcl.transport.connect import connect_collective
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_processes import Ranks, describe

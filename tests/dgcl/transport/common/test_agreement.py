@@ -7,7 +7,7 @@ import pytest
 import dgcl
 from dgcl.errors import DisagreementError
 from dgcl.ranks.context import context
-from dgcl.transport.common.agreement import check_agreement
+from dgcl.transport.common.program_agreement import check_agreement
 from tests.dgcl.support_plans import TREES, World, random_world
 from tests.dgcl.support_ranks import join
 from tests.samples import named

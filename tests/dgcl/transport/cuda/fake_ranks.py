@@ -12,7 +12,7 @@ import torch
 import dgcl
 from dgcl.kernels.cuda_driver import Driver
 from dgcl.ranks.context import context
-from dgcl.transport.cuda.exchange import DeviceExchange
+from dgcl.transport.cuda.device_exchange import DeviceExchange
 from dgcl.transport.cuda.gpu import Device
 from tests.dgcl.support_plans import World
 from tests.dgcl.support_ranks import hurry

@@ -20,7 +20,7 @@ from dgcl.transport.base import Around
 from dgcl.transport.collective.transport import CollectiveTransport
 from dgcl.transport.connect import connect_transport
 from dgcl.transport.cuda import connect_device, open_devices
-from dgcl.transport.cuda.exchange import DeviceExchange
+from dgcl.transport.cuda.device_exchange import DeviceExchange
 from dgcl.transport.cuda.gpu import number_of, open_device
 from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_ranks import join, on_threads

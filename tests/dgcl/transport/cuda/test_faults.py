@@ -245,7 +245,7 @@ def test_a_host_that_is_far_ahead_hears_of_a_peer(what: str):
 
 
 def test_the_queue_of_a_fast_host_stays_short(monkeypatch):
-    monkeypatch.setattr("dgcl.transport.cuda.exchange.MOST_CALLS", 4)
+    monkeypatch.setattr("dgcl.transport.cuda.device_exchange.MOST_CALLS", 4)
 
     def body(rank: Rank) -> int:
         out = rank.owned(1)
@@ -292,7 +292,7 @@ FACTS = {
 @pytest.mark.parametrize("fact", FACTS)
 def test_what_set_up_cannot_use_is_named_on_every_rank(fact: str, monkeypatch):
     if fact == "frozen":
-        monkeypatch.setattr("dgcl.transport.cuda.tables.SECONDS", 2.0)
+        monkeypatch.setattr("dgcl.transport.cuda.device_tables.SECONDS", 2.0)
 
     def prepare(fakes: list[FakeCuda]):
         fakes[1].mode = 3 if fact == "compute-mode" else 0

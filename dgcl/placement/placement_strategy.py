@@ -1,0 +1,114 @@
+"""The strategy that places edges: plans both exchanges."""
+
+import functools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from dgcl.placement.exchanges import EDGES, Exchanges, exchanges_of, imbalance_of, summing_ranks
+from dgcl.placement.placed_edges import edges_summed_by
+from dgcl.placement.placement_plans import AggregationPlan
+from dgcl.planner.fold import reverse_plan
+from dgcl.planner.reading.render import seconds
+from dgcl.program.strategy import Arrangement, Planned, Problem, Strategy
+from dgcl.topology.checks import check_choice, check_flag, shown
+
+_log = logging.getLogger("dgcl")
+
+
+@dataclass(frozen=True)
+class EdgePlacement(Strategy):
+    """Sums edges where ``edges`` says; a :class:`~dgcl.program.strategy.Strategy`.
+
+    Attributes:
+        edges: "head", "tail" or "cover".
+        imbalance: For "cover": no rank sums more than this times the mean number of edges, as far as sums at the head
+            allow; None: no bound.
+        per_machine: For "cover": covers of pairs of machines instead of pairs of ranks; within a machine edges are
+            summed at their heads.
+
+    Raises:
+        ValueError, TypeError: One of them cannot be; named.
+    """
+
+    edges: str = "head"
+    imbalance: float | None = None
+    per_machine: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice(self.edges, "edges", EDGES)
+        bound = self.imbalance
+        if bound is not None and (not isinstance(bound, Real) or isinstance(bound, bool) or not bound >= 1):
+            raise ValueError(f"imbalance must be at least 1, the mean, or None (got {shown(bound)})")
+        check_flag(self.per_machine, "per_machine")
+
+    def first_plan(self) -> Mapping[str, Any]:
+        """What the plan of rows depends on: the placement, but for "head", whose plan is the ordinary one."""
+        return self._depends_on("halo")
+
+    def arrange(self, problem: Problem) -> Arrangement:
+        """Plan both exchanges.
+
+        Raises:
+            ValueError: Unknown method, or a rank would sum 2**31 edges or more.
+            NoWayBackError: Partial sums would travel over a link that has none the other way.
+        """
+        if self.edges == "head":
+            return problem.plan_vertices()
+        plan = self.planned(problem)
+        exchanges = plan.exchanges
+        expanded, folded = exchanges.rows
+        why = (
+            f"strategy={self.edges!r} was asked for: {seconds(plan.exchange_seconds)} of exchange in an aggregation,"
+            f" {expanded} rows and {folded} partial sums, {imbalance_of(exchanges.edges):.2f} times the mean number of"
+            " edges on the fullest rank"
+        )
+        _log.info("%s", why)
+        most = int(exchanges.edges.max(initial=0))
+        if most >= 2**31:
+            raise ValueError(
+                f"edges: a rank would sum {most} edges, at most {2**31 - 1} are possible; use more ranks"
+            )
+        placement = self.edges + (":machine" if self.per_machine else "")
+        if self.imbalance is not None:
+            placement += f", imbalance {self.imbalance}"
+        return Arrangement(
+            exchanges.expand,
+            plan.expand,
+            functools.partial(edges_summed_by, problem.graph, exchanges.summed_by),
+            why,
+            placement=placement,
+            partial=Planned(exchanges.fold, plan.folded),
+        )
+
+    def planned(self, problem: Problem) -> AggregationPlan:
+        """The plans of both exchanges, from the store where it has them; raises as :meth:`arrange`."""
+        topology = problem.topology
+        group = None
+        if self.per_machine:
+            _, group = np.unique([device.machine for device in topology.devices], return_inverse=True)
+        summed_by, _ = summing_ranks(
+            self.edges,
+            problem.graph,
+            problem.part,
+            topology.num_devices,
+            group=group,
+            imbalance=self.imbalance,
+        )
+        exchanges: Exchanges = exchanges_of(problem.graph, problem.part, summed_by, topology.num_devices)
+
+        expand = problem.plan(exchanges.expand.relation, **self._depends_on("halo"))
+        folded = problem.plan(exchanges.fold.relation, **self._depends_on("partial"))
+        return AggregationPlan(exchanges, expand, folded, reverse_plan(folded))
+
+    def _depends_on(self, exchange: str) -> dict[str, Any]:
+        if self.edges == "head":
+            return {}
+        bounds = (
+            {"imbalance": self.imbalance, "per_machine": self.per_machine} if self.edges == "cover" else {}
+        )
+        return {"edges": self.edges, "exchange": exchange, **bounds}

@@ -1,0 +1,80 @@
+"""Windows of an exchange: the program of a rank restricted to some of its items, which are exchanged by themselves.
+
+An item's row travels its own tree, so what is left of a program is a program, of the restricted plan
+(:mod:`dgcl.planner.window_plans`): a rank makes it from its own tables and the plan, without other ranks. It keeps all
+owned rows; of halo rows, relay rows and arrivals it has the window's, in their order, numbered anew.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgcl.planner.plan import Plan
+from dgcl.planner.relays import without_idle_relays
+from dgcl.planner.window_plans import By, window_of_places, window_trees
+from dgcl.program.compile import Frame, check_rows
+from dgcl.program.rank_program import Program
+
+
+def window_programs(
+    program: Program, plan: Plan, num_owned: NDArray[np.int64], num_windows: int, by: By
+) -> list[Program]:
+    """Return a rank's program of each window; those of all ranks together are of the restricted plan.
+
+    Args:
+        program: The whole program.
+        plan: The plan that it was compiled from.
+        num_owned: ``(P,)`` rows that each rank owns.
+        num_windows, by: How rows are divided; checked before.
+
+    Raises:
+        ProgramError: The places are not those of the plan's rows.
+    """
+    window = window_of_places(program.places, plan.relation, num_windows, by)
+    programs = []
+    for number, parts in enumerate(window_trees(plan.relation, without_idle_relays(plan), num_windows, by)):
+        frame = Frame.of(*parts, num_owned)
+        kept = window == number
+        send_rows, halo_ids, arrival_rows, arrival_slots, places = _tables(program, kept)
+        programs.append(
+            replace(
+                program,
+                num_stages=frame.transfers.num_stages,
+                num_halo=len(halo_ids),
+                halo_ids=halo_ids,
+                expand=frame.expand(program.rank),
+                fold=frame.fold(program.rank),
+                send_rows=send_rows,
+                arrival_rows=arrival_rows,
+                arrival_slots=arrival_slots,
+                places=places,
+            )
+        )
+        check_rows(programs[-1])
+    return programs
+
+
+def halo_windows(program: Program, plan: Plan, num_windows: int, by: By) -> NDArray[np.int64]:
+    """``(num_halo,)`` the window of each halo row."""
+    places = program.places[program.num_owned : program.num_local]
+    return window_of_places(places, plan.relation, num_windows, by)
+
+
+def _tables(program: Program, kept: NDArray[np.bool_]) -> tuple[np.ndarray, ...]:
+    """``send_rows``, ``halo_ids``, ``arrival_rows``, ``arrival_slots`` and ``places`` of the rows that are ``kept``."""
+    n = program.num_owned
+    places = np.where(kept, program.places, -1)
+    row = np.arange(len(kept), dtype=np.int32)  # owned rows keep their numbers
+    row[n:] = n - 1 + np.cumsum(kept[n:])
+    sent, arriving = kept[program.send_rows], kept[program.arrival_rows]
+    slots = np.zeros(program.num_arrivals, np.int32)
+    slots[program.arrival_slots[arriving]] = 1
+    slots = np.cumsum(slots, dtype=np.int32) - 1
+    return (
+        row[program.send_rows[sent]],
+        program.halo_ids[kept[n : program.num_local]],
+        row[program.arrival_rows[arriving]],
+        slots[program.arrival_slots[arriving]],
+        np.concatenate([places[:n], places[n:][kept[n:]]]),
+    )

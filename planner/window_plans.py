@@ -1,0 +1,102 @@
+"""Windows of a plan: its items divided, those of a window along the same trees as before, as a plan by itself.
+
+Each item travels a tree of its own, so a plan of some of its items has their trees, with fewer rows on each, and needs
+no planning. A window's stages take at most as long as the plan's, and each item is in one window: over all windows
+exactly the plan's rows travel.
+
+The items that some rank wants have *places*: their numbers in the order (class, id), in which trees take them too. So
+the plan alone says how many rows of each tree are in each window:
+
+- "mixed": window ``place % W``. Items of each class are in all windows, and so is each rank's halo, evenly;
+- "owner": window q are the items of rank q: one rank after the other sends (CAGNET's and MG-GCN's staged broadcast).
+"""
+
+from typing import Literal
+
+import numpy as np
+
+from dgcl.planner.array_types import Int64Array
+from dgcl.planner.relation import Relation
+from dgcl.planner.trees import Trees
+from dgcl.topology.checks import check_choice
+
+By = Literal["mixed", "owner"]
+
+
+def check_windows(
+    num_windows: int | None, by: str, num_rows: int | None = None, world_size: int | None = None
+) -> int:
+    """Return the number of windows; 1 where None are asked for, or as many as ranks with "owner".
+
+    Args:
+        num_windows, by: What is asked for.
+        num_rows, world_size: None: not known yet, and any number from 1 on will do.
+
+    Raises:
+        ValueError, TypeError: Below 1, above ``num_rows``, another number than that of the ranks with "owner", or
+            ``by`` is none of the ways to divide rows.
+    """
+    check_choice(by, "by", ("mixed", "owner"))
+    if num_windows is None:
+        return world_size if by == "owner" and world_size is not None else 1
+    if isinstance(num_windows, bool) or not isinstance(num_windows, (int, np.integer)):
+        raise TypeError(f"windows must be an integer, or None (got {type(num_windows).__name__})")
+    if num_rows is None and num_windows < 1:
+        raise ValueError(f"windows must be at least 1, or None (got {num_windows})")
+    if by == "owner" and world_size is not None and num_windows != world_size:
+        raise ValueError(
+            f"windows must be {world_size}, the number of ranks, or left out with by='owner' (got {num_windows})"
+        )
+    if by == "mixed" and num_rows is not None and not 1 <= num_windows <= max(num_rows, 1):
+        raise ValueError(
+            f"windows must be from 1 to {max(num_rows, 1)}, the rows that there are (got {num_windows})"
+        )
+    return int(num_windows)
+
+
+def window_of_places(places: Int64Array, relation: Relation, num_windows: int, by: By) -> Int64Array:
+    """Return the window of each place, ``(n,)`` int64; -1 for place -1."""
+    if by == "mixed":
+        window = places.astype(np.int64) % num_windows
+    else:
+        classes = np.searchsorted(np.cumsum(relation.count), places, side="right")
+        window = np.append(relation.source, np.int32(-1))[classes].astype(np.int64)
+    window[places < 0] = -1
+    return window
+
+
+def window_trees(relation: Relation, trees: Trees, num_windows: int, by: By) -> list[tuple[Relation, Trees]]:
+    """Return the relation and the trees of each window: what has no row in it is left out."""
+    order = np.argsort(trees.tree_class, kind="stable")
+    ends = np.empty(trees.num_trees, np.int64)
+    ends[order] = np.cumsum(trees.tree_count[order])
+    starts = ends - trees.tree_count
+    parts = []
+    for window in range(num_windows):
+        if by == "mixed":  # places p < x with p % W == window: (x + W - 1 - window) // W
+            more = num_windows - 1 - window
+            rows = (ends + more) // num_windows - (starts + more) // num_windows
+        else:
+            rows = np.where(relation.source[trees.tree_class] == window, trees.tree_count, 0)
+        parts.append(_restricted(relation, trees, rows))
+    return parts
+
+
+def _restricted(relation: Relation, trees: Trees, rows: Int64Array) -> tuple[Relation, Trees]:
+    """The relation and the trees with ``rows`` (T,) of each tree."""
+    counts = np.zeros(relation.num_classes, np.int64)
+    np.add.at(counts, trees.tree_class, rows)
+    classes, kept = counts > 0, rows > 0
+    edges = np.repeat(kept, np.diff(trees.edge_ptr))
+    number = np.cumsum(classes) - 1
+    return (
+        Relation(relation.world_size, relation.source[classes], relation.dests[classes], counts[classes]),
+        Trees(
+            number[trees.tree_class[kept]].astype(np.int32),
+            rows[kept],
+            np.concatenate([[0], np.cumsum(np.diff(trees.edge_ptr)[kept])]).astype(np.int64),
+            trees.edge_src[edges],
+            trees.edge_dst[edges],
+            trees.edge_stage[edges],
+        ),
+    )
