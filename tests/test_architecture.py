@@ -15,7 +15,8 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support_architecture import ROOT, sources
+
 FOLDERS = ("topology", "planner", "kernels", "dgcl")
 # What of ours each folder may import, besides itself.
 ARROWS = {"topology": (), "planner": ("topology",), "kernels": (), "dgcl": ("topology", "planner", "kernels")}
@@ -38,17 +39,6 @@ HEAVY = (
 )
 MANY_LINES = 400
 USUAL_LINES = 250
-
-
-def sources(folder: str) -> list[Path]:
-    """The files of one folder; for dgcl those that are its own, not those behind its symlinks."""
-    own = [
-        Path(where) / name
-        for where, _, names in os.walk(ROOT / folder)
-        for name in names
-        if name.endswith(".py")
-    ]
-    return sorted(own)
 
 
 def offenders(wrong: Callable[[Path], list[str]]) -> dict[str, list[str]]:
@@ -387,3 +377,13 @@ def test_folders_follow_the_way_of_the_data():
 
 def test_the_root_is_small():
     assert len(list((ROOT / "dgcl").glob("*.py"))) <= 8
+
+
+def test_no_test_file_imports_another():
+    found = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        own = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        names = {name for _, name in imported(parse(path)) if name.startswith("tests.") and ".test_" in name}
+        found[own] = sorted(name for name in names if not f"{name}.".startswith(f"{own}."))
+    assert len(found) > 100
+    assert not {own: names for own, names in found.items() if names}, "what both need goes to a support_*.py"

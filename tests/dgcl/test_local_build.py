@@ -12,15 +12,9 @@ from dgcl.graph import as_graph
 from dgcl.prepare import local_edges
 from dgcl.ranks.context import context
 from dgcl.relation import halo_demand
+from tests.dgcl.support_local_build import problem
 from tests.dgcl.support_proof import prove
 from tests.samples import named
-
-
-def problem(seed: int, num_nodes: int, num_edges: int, world_size: int):
-    """Sources, heads, owners and rows: directed, with self loops, repeated edges and parts of any size."""
-    random = np.random.default_rng(seed)
-    sources, heads = random.integers(0, num_nodes, (2, num_edges))
-    return sources, heads, random.integers(0, world_size, num_nodes), random.standard_normal((num_nodes, 3))
 
 
 def own_part(seed: int, sources, heads, part, shuffled: bool):

@@ -14,7 +14,7 @@ import dgcl.nn
 from dgcl.errors import CommError
 from dgcl.prepare import local_edges
 from dgcl.ranks.context import context
-from tests.dgcl.test_local_build import problem
+from tests.dgcl.support_local_build import problem
 
 NUM_NODES = 40
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.test_architecture import sources
+from tests.support_architecture import sources
 
 #: Methods of objects that torch makes; the module's docstring says where they are called.
 METHODS = {

@@ -12,7 +12,7 @@ from tests.planner.exhaustive import optimum
 from tests.planner.machines import known_answer_topology, line, switched
 from tests.planner.oracle import classes_of, literal_stage_seconds, tree_edges
 from tests.planner.strategies import instances
-from tests.planner.test_plan_cost import trees_of
+from tests.planner.support_plan_cost import trees_of
 from tests.samples import named
 
 ARRAYS = ("tree_class", "tree_count", "edge_ptr", "edge_src", "edge_dst", "edge_stage")

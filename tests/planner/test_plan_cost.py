@@ -1,29 +1,16 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgcl.planner import PlanOptions, Relation, Trees, cost
+from dgcl.planner import PlanOptions, Relation, cost
 from dgcl.planner.cost import direct_seconds, predicted_seconds, stage_loads, stage_seconds
 from dgcl.planner.methods import get_planner
 from dgcl.topology import Connection, Device, Topology
-from tests.planner.oracle import Edge, literal_stage_seconds, tree_edges
+from tests.planner.oracle import literal_stage_seconds, tree_edges
 from tests.planner.strategies import instances
+from tests.planner.support_plan_cost import trees_of
 
 GB = 10**9
-
-
-def trees_of(*trees: tuple[int, int, list[Edge]]) -> Trees:
-    """Trees from (class, count, edges)."""
-    edges = [edge for _, _, some in trees for edge in some]
-    return Trees(
-        [c for c, _, _ in trees],
-        [n for _, n, _ in trees],
-        np.cumsum([0, *(len(some) for _, _, some in trees)]),
-        [s for s, _, _ in edges],
-        [d for _, d, _ in edges],
-        [k for _, _, k in edges],
-    )
 
 
 def machine(*wires: tuple[str, str, float, float, str]) -> Topology:

@@ -6,7 +6,7 @@ from dgcl.topology import Connection, Device, Link, Topology
 from dgcl.topology.combine import Nic, cluster, join_machines
 from dgcl.topology.importers import import_topology
 from tests.topology.importers.cases import XML, routes
-from tests.topology.test_presets import bottleneck
+from tests.topology.support_presets import bottleneck
 
 NODE = Topology(
     "node",

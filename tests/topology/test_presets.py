@@ -6,20 +6,14 @@ from collections import Counter
 
 import pytest
 
-from dgcl.topology import Topology, preset
+from dgcl.topology import preset
 from dgcl.topology.importers import import_topology
 from dgcl.topology.presets import NODES, uniform
 from tests.topology.importers.cases import SHARED, needs_data, routes
 from tests.topology.importers.oracle import links_of
+from tests.topology.support_presets import bottleneck
 
 GPU_MACHINES = [*NODES, *(f"{name}x2" for name in NODES if name != "gb200_nvl72")]
-
-
-def bottleneck(topology: Topology, src: int, dst: int) -> float:
-    arrays = topology.arrays()
-    link = arrays.link_of[src, dst]
-    steps = arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]
-    return float(arrays.bandwidth[steps].min())
 
 
 @pytest.mark.parametrize("name", GPU_MACHINES)

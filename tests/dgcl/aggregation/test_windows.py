@@ -26,7 +26,7 @@ from dgcl.aggregation import connect_aggregators as connecting
 from dgcl.aggregation.block import Block
 from dgcl.errors import CommError
 from dgcl.program.exchange import HALO, PARTIAL
-from tests.dgcl.aggregation.test_aggregator import (
+from tests.dgcl.aggregation.support_aggregator import (
     CASE_BY_NAME,
     PLACEMENTS,
     SUMS,
@@ -40,22 +40,10 @@ from tests.dgcl.aggregation.test_aggregator import (
     features,
     train_the_toy,
 )
+from tests.dgcl.aggregation.support_windows import WINDOWS, most_windows
 from tests.dgcl.awkward import CASES
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import join
-
-WINDOWS: dict[str, dict[str, Any]] = {
-    "1": {"windows": 1},
-    "2": {"windows": 2},
-    "5": {"windows": 5},
-    "owner": {"by": "owner"},
-}
-
-
-def most_windows(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options for a case, which may have fewer vertices than windows."""
-    windows = options.get("windows")
-    return options if windows is None else {"windows": min(windows, CASE_BY_NAME[name].num_nodes)}
 
 
 def on_rank(

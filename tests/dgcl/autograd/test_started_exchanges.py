@@ -14,7 +14,7 @@ from dgcl.ranks.context import context
 from dgcl.transport.common.control_page import ControlPage
 from tests.dgcl.support_plans import Tree, World, make_world
 from tests.dgcl.support_ranks import join, local_ids
-from tests.dgcl.transport.test_crossed_calls import PAIR, both, count_looks, expand
+from tests.dgcl.transport.support_crossed_calls import PAIR, both, count_looks, expand
 from tests.samples import named
 
 

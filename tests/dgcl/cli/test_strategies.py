@@ -6,10 +6,10 @@ import torch
 
 import dgcl
 from dgcl.planner import Plan, check_plan_file
-from tests.dgcl.aggregation.test_aggregator import EXACT, dense, features
+from tests.dgcl.aggregation.support_aggregator import EXACT, dense, features
 from tests.dgcl.awkward import Case
-from tests.dgcl.grid.test_items import TOY
-from tests.dgcl.placement.test_exchanges import in_ranges, toy_24
+from tests.dgcl.grid.support_items import TOY
+from tests.dgcl.placement.support_exchanges import in_ranges, toy_24
 from tests.samples import named
 
 

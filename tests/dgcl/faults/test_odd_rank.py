@@ -18,7 +18,7 @@ from dgcl.ranks.group_control import GroupControl
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import make_world, random_world
 from tests.dgcl.support_ranks import hurry, join, local_ids
-from tests.dgcl.transport.collective.test_transport import apart
+from tests.dgcl.transport.collective.support_transport import apart
 from tests.samples import sampled
 
 pytestmark = pytest.mark.xdist_group("alone")

@@ -26,7 +26,7 @@ from dgcl.graph import Graph, as_graph
 from dgcl.grid.grid import Grid, legal_grids
 from dgcl.grid.needs import find_needs
 from dgcl.program.exchange import HALO, PARTIAL
-from tests.dgcl.aggregation.test_aggregator import (
+from tests.dgcl.aggregation.support_aggregator import (
     CASE_BY_NAME,
     EXACT,
     SUMS,
@@ -36,43 +36,11 @@ from tests.dgcl.aggregation.test_aggregator import (
     dense,
     expected,
     features,
-    toy_figures,
 )
-from tests.dgcl.aggregation.test_extremes import assert_expected, reduced
+from tests.dgcl.aggregation.support_extremes import assert_expected, reduced
 from tests.dgcl.awkward import Case
-from tests.dgcl.grid.test_items import received as items_received
-from tests.dgcl.placement.test_exchanges import in_ranges, toy_24
-from tests.samples import sampled
-
-WORLDS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)
-GRIDS = [str(grid) for world_size in WORLDS for grid in legal_grids(world_size)]
-#: What runs every day; the rest with the slow tests.
-DAILY = ("1,1,3", "1,1,4", "1,3,1", "1,3,2", "2,1,2", "2,2,1", "2,2,2")
-
-
-def some(grids: list[str], every: int, *axes: Any) -> list[Any]:
-    """Grids times other axes: of the daily grids about one case in so many every day."""
-
-    def keep(grid: int, *places: int) -> bool:
-        return grids[grid] in DAILY and (DAILY.index(grids[grid]) + sum(places)) % every == 0
-
-    return sampled(grids, *axes, keep=keep)
-
-
-def size_of(grid: str) -> int:
-    return int(np.prod([int(number) for number in grid.split(",")]))
-
-
-def connect(case: Case, grid: str, **options: Any) -> dgcl.Communicator:
-    return dgcl.build_comm_info(
-        case.graph, "uniform", part=case.part(size_of(grid)), strategy=f"grid:{grid}", **options
-    )
-
-
-def on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
-    case = CASE_BY_NAME[name]
-    comm = connect(case, grid)
-    return [aggregated(comm, case, reduce, weighted) for reduce, weighted in SUMS]
+from tests.dgcl.grid.support_aggregation import GRIDS, connect, on_rank, size_of, some, train_the_toy
+from tests.dgcl.grid.support_items import received as items_received
 
 
 @pytest.mark.parametrize("grid, name", some(GRIDS, 6, CASE_BY_NAME))
@@ -87,11 +55,6 @@ def test_between_processes(grid: str, rank_pool: Any):
     for found in rank_pool(3).run(on_rank, "multi-edges", grid):
         for each, (reduce, weighted) in zip(found, SUMS, strict=True):
             assert_close(each, expected("multi-edges", reduce, weighted))
-
-
-def train_the_toy(grid: str) -> dict[str, float]:
-    part = in_ranges(24, size_of(grid))
-    return toy_figures(dgcl.build_comm_info(toy_24(), "uniform", part=part, strategy=f"grid:{grid}"))
 
 
 @pytest.mark.parametrize("grid", [*some([*GRIDS, "2,5,3"], 3), "30,1,1"])

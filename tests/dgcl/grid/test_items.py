@@ -21,21 +21,10 @@ from dgcl.graph import Graph, as_graph
 from dgcl.grid.grid import Grid, as_grid, dense_words, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import Needs, find_needs
-from tests.dgcl.placement.test_exchanges import in_ranges, pairs, sets_of, toy_24
+from tests.dgcl.grid.support_items import TOY, received
+from tests.dgcl.placement.support_exchanges import in_ranges, pairs, sets_of, toy_24
 
 Pairs = set[tuple[int, int]]
-
-#: (parts, depth, slices): of each rank of the toy graph what it receives in the expand, in the fold, both if all were
-#: needed, and its edges.
-TOY = {
-    (4, 1, 1): ([5] * 4, [0] * 4, (18, 0), 18),
-    (2, 2, 1): ([3, 4, 3, 4], [3] * 4, (6, 6), 18),
-    (1, 4, 1): ([0] * 4, [5] * 4, (0, 18), 18),
-    (2, 1, 2): ([13] * 4, [6] * 4, (18, 6), 36),
-    (1, 1, 4): ([18] * 4, [18] * 4, (18, 18), 72),
-    (4, 2, 1): ([2, 3] * 4, [1] * 8, (9, 3), 9),
-    (2, 2, 2): ([6, 6, 7, 7] * 2, [7, 5] * 4, (9, 9), 18),
-}
 
 
 def brute_force(graph: Graph, owner: np.ndarray, grid: Grid) -> tuple[Pairs, Pairs, list[int]]:
@@ -51,12 +40,6 @@ def brute_force(graph: Graph, owner: np.ndarray, grid: Grid) -> tuple[Pairs, Pai
             edges[worker] += 1
     expand, fold = ({(i, r) for i, r in found if owner[i // grid.slices] != r} for found in (expand, fold))
     return expand, fold, edges
-
-
-def received(needs: Needs) -> tuple[np.ndarray, np.ndarray]:
-    """Items of each rank in the expand, and in the fold."""
-    expand, fold = (demand(needs).classes().relation.pair_rows() for demand in (expand_demand, fold_demand))
-    return expand.sum(0), fold.sum(1)
 
 
 @st.composite

@@ -11,10 +11,10 @@ from torch import nn
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.grid.test_aggregation import GRIDS, connect, size_of, some
+from tests.dgcl.grid.support_aggregation import GRIDS, connect, size_of, some
 
 pytest.importorskip("torch_geometric.nn")
-from tests.dgcl.nn.test_convolutions import (
+from tests.dgcl.nn.support_convolutions import (
     CASE_BY_NAME,
     GRAPHS,
     OURS,

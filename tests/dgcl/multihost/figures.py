@@ -18,7 +18,7 @@ from tests.dgcl.multihost.hosts import Hosts
 from tests.dgcl.multihost.layouts import LAYOUTS, METHODS, PARTS, measure, small_world
 from tests.dgcl.multihost.pages import print_into, require_hosts
 from tests.dgcl.multihost.rank_main import CALLS
-from tests.dgcl.multihost.test_hosts import MODULE, WORLDS, answers_in, by_host
+from tests.dgcl.multihost.support_hosts import MODULE, WORLDS, answers_in, by_host
 
 MEGABYTES = 10.0
 NUM_VERTICES = 16_000

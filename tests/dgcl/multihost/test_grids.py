@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.dgcl.aggregation.test_aggregator import EXACT, SUMS, TOY, assert_close, expected
-from tests.dgcl.grid.test_aggregation import on_rank, train_the_toy
+from tests.dgcl.aggregation.support_aggregator import EXACT, SUMS, TOY, assert_close, expected
+from tests.dgcl.grid.support_aggregation import on_rank, train_the_toy
 from tests.dgcl.multihost.conftest import PoolMaker
 
 pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]

@@ -3,8 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,46 +17,13 @@ import dgcl.nn
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.ranks.context import _tell_peers, context
 from tests.dgcl.rank_pool import RankPool
-from tests.dgcl.support_processes import Ranks, free_port
+from tests.dgcl.ranks.support_set_up_faults import TIMEOUT, run_ranks
+from tests.dgcl.support_processes import Ranks
 from tests.samples import named, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 
-ROOT = Path(__file__).resolve().parents[3]
 GRAPH = "torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), part=[0, 0, 1, 1]"
-TIMEOUT = 300
-
-
-def run_ranks(world_size: int, programs: dict[int, str], *arguments: str) -> dict[int, tuple[int, str]]:
-    """Start the ranks that have a program, as torchrun would; of each the exit status and what it printed."""
-    environment = {
-        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size),
-        "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    started = {
-        rank: subprocess.Popen(
-            [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-c",
-                f"import torch, dgcl, os, sys, time\n{program}",
-                *arguments,
-            ],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank, program in programs.items()
-    }
-    try:
-        printed = {rank: process.communicate(timeout=TIMEOUT)[0] for rank, process in started.items()}
-    finally:
-        for process in started.values():
-            process.kill()
-    return {rank: (process.returncode, printed[rank]) for rank, process in started.items()}
 
 
 INIT = """

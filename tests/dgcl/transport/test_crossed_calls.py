@@ -6,39 +6,13 @@ import threading
 import pytest
 
 import dgcl
-from dgcl.communicator import Communicator
 from dgcl.errors import CommError, DisagreementError
 from dgcl.ranks.context import context
-from tests.dgcl.support_plans import make_world, random_world
-from tests.dgcl.support_ranks import join, local_ids
+from tests.dgcl.support_ranks import join
+from tests.dgcl.transport.support_crossed_calls import OTHER, PAIR, both, count_looks, expand
 from tests.samples import named, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
-
-PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
-OTHER = random_world(83, 2, "direct")
-
-
-def both(timeout: float) -> tuple[Communicator, Communicator]:
-    return join(PAIR.shares(), timeout), join(OTHER.shares(), timeout)
-
-
-def expand(comm: Communicator) -> bool:
-    return bool((comm.expand(comm.owned_ids) == local_ids(comm)).all())
-
-
-def count_looks(comm: Communicator, number: int, done: threading.Event):
-    """Set ``done`` when the communicator has waited so long that it looked around ``number`` times."""
-    looked: list[None] = []
-    look = comm.transport.runtime._check_failures
-
-    def count(*rest: object):
-        look(*rest)  # type: ignore[arg-type]
-        looked.append(None)
-        if len(looked) == number:
-            done.set()
-
-    comm.transport.runtime._check_failures = count  # type: ignore[method-assign, assignment]
 
 
 @named("used", {"in use": True, "new": slow(False)})

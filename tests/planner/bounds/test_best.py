@@ -12,7 +12,7 @@ from dgcl.planner.methods import METHODS, make_plan
 from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.exhaustive import optimum
 from tests.planner.machines import known_answer_topology, line, small_topology, switched
-from tests.planner.methods.test_make_plan import has_the_links
+from tests.planner.methods.support_make_plan import has_the_links
 from tests.planner.strategies import instances, topologies
 from tests.samples import examples
 

@@ -13,7 +13,8 @@ from dgcl.planner.methods import METHODS, make_plan
 from dgcl.planner.verify.check_plan import verify_plan
 from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.machines import known_answer_topology, line, switched
-from tests.planner.oracle import classes_of, delivers, literal_cost, tree_edges
+from tests.planner.methods.support_make_plan import has_the_links
+from tests.planner.oracle import delivers, literal_cost, tree_edges
 from tests.planner.strategies import instances
 from tests.samples import examples, sampled
 
@@ -24,14 +25,6 @@ ARRAYS = ("tree_class", "tree_count", "edge_ptr", "edge_src", "edge_dst", "edge_
 EVERY_METHOD = pytest.mark.parametrize(
     "method", sampled(METHODS, keep=lambda n: list(METHODS)[n] != "optimal")
 )
-
-
-def has_the_links(method: str, relation: Relation, topology: Topology) -> bool:
-    """Whether the links that a method cannot do without are there."""
-    have = {(link.src, link.dst) for link in topology.links}
-    names = [d.name for d in topology.devices]
-    ways = {(source, d) for source, dests, _ in classes_of(relation) for d in dests}
-    return method != "direct" or {(names[s], names[d]) for s, d in ways} <= have
 
 
 @EVERY_METHOD

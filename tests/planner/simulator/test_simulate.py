@@ -21,7 +21,7 @@ from dgcl.topology import Connection, Device, Topology, preset
 from tests.planner.machines import line, small_topology, switched
 from tests.planner.oracle import Edge, tree_edges
 from tests.planner.strategies import instances
-from tests.planner.test_plan_cost import trees_of
+from tests.planner.support_plan_cost import trees_of
 from tests.samples import named
 
 GB = 10**9

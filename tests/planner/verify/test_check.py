@@ -20,7 +20,7 @@ from dgcl.topology import Connection, Device, Link, Topology
 from tests.planner.machines import line, small_topology, switched
 from tests.planner.oracle import delivers
 from tests.planner.strategies import instances
-from tests.planner.test_plan_cost import trees_of
+from tests.planner.support_plan_cost import trees_of
 from tests.samples import named
 
 FULL = small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a + 1, 4)])

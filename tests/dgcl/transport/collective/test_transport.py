@@ -2,17 +2,16 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 
 import dgcl
 from dgcl.transport.base import Transport
-from dgcl.transport.common import peers
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import TREES, World, make_world, random_world, wandering
 from tests.dgcl.support_ranks import join, on_threads, random_bits, same_bits
+from tests.dgcl.transport.collective.support_transport import apart
 from tests.samples import slow
 
 DTYPES = (
@@ -88,19 +87,6 @@ def test_threads(name: str):
 @pytest.mark.parametrize("name", [name for name in WORLDS if WORLDS[name].world_size in (2, 4)])
 def test_processes(name: str, rank_pool: Callable[[int], RankPool]):
     assert rank_pool(WORLDS[name].world_size).run(compare, name) == [[]] * WORLDS[name].world_size
-
-
-def apart(ranks_a_host: int, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function where ranks share memory in groups of so many, as on several machines."""
-    connect = peers.Peers._connect
-
-    def refuse(mine: peers.Peers, peer: int, handle: tuple[Any, ...], page: Any) -> str | None:
-        far = peer // ranks_a_host != mine.rank // ranks_a_host
-        return connect(mine, peer, (-1, *handle[1:]) if far else handle, page)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peers.Peers, "_connect", refuse)
-        return function(*args)
 
 
 @pytest.mark.parametrize(

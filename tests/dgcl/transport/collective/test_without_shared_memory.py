@@ -14,7 +14,7 @@ from dgcl.ranks import abort_reasons
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_processes import Ranks, describe
 from tests.dgcl.support_ranks import join
-from tests.dgcl.transport.collective.test_transport import apart
+from tests.dgcl.transport.collective.support_transport import apart
 from tests.samples import slow
 
 pytestmark = pytest.mark.xdist_group("alone")
