@@ -63,7 +63,6 @@ PARTS: dict[str, tuple[list[str], Any, str, Any]] = {
         StageSearch, "_search_groups", lambda *_: None,
     ),
     "plans as if stages were short": ([], StageSearch, "_try_short_stages", lambda *_: None),
-    "integer program": (["column_generation/search/integer_program.py"], stage_search, "is_small", lambda *_: False),
     "plans by machines": (["methods/hierarchical*.py"], auto, "_plan_by_machines", lambda _: None),
     "the greedy": (["methods/spst*.py"], auto, "GREEDY_ABOVE", math.inf),
 }  # fmt: skip

@@ -33,7 +33,6 @@ from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
 from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles, whole_forest
 from dgcl.planner.column_generation.search.grouped import best_grouped_plan
 from dgcl.planner.column_generation.search.incumbent import MIN_GAIN, Incumbent, ProvenBounds
-from dgcl.planner.column_generation.search.integer_program import best_whole_plan, is_small
 from dgcl.planner.cost import predicted_seconds
 
 if TYPE_CHECKING:
@@ -88,17 +87,6 @@ class StageSearch:
             self._attempt()
             if self._is_over() or not self._latency_is_material() or incumbent.seconds > SAME * before:
                 break
-        if is_small(incumbent.relation, incumbent.arrays) and not self._is_over():
-            trees = best_whole_plan(
-                incumbent.relation,
-                incumbent.arrays,
-                self.most,
-                1.0 / incumbent.unit,
-                incumbent.seconds / incumbent.unit,
-                incumbent.deadline,
-            )
-            if trees is not None:
-                incumbent.offer(trees, "prices")
 
     def _attempt(self) -> None:
         """Bound and plan with the latency factors that follow from the incumbent."""
