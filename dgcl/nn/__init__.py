@@ -13,11 +13,9 @@ from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
 from dgcl.nn.equal import check_equal
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
-from dgcl.nn.graph_norm import GraphNorm
 from dgcl.nn.in_place import InPlaceGCN
 from dgcl.nn.losses import loss
 from dgcl.nn.metrics import accuracy
-from dgcl.nn.readout import global_add_pool, global_max_pool, global_mean_pool
 from dgcl.nn.reduce import count_once, global_sum
 from dgcl.nn.shared_nodes import sum_shared
 from dgcl.nn.vertex_dropout import Dropout, dropout
@@ -29,7 +27,6 @@ __all__ = [
     "GATv2Conv",
     "GCNConv",
     "GINConv",
-    "GraphNorm",
     "InPlaceGCN",
     "SAGEConv",
     "TransformerConv",
@@ -38,9 +35,6 @@ __all__ = [
     "check_equal",
     "count_once",
     "dropout",
-    "global_add_pool",
-    "global_max_pool",
-    "global_mean_pool",
     "global_sum",
     "loss",
     "sum_shared",

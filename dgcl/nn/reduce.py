@@ -73,11 +73,6 @@ class _WithValue(torch.autograd.Function):
         return grad * ctx.factor, None, None
 
 
-def mean_of_rows(rows: Tensor, comm: Communicator, name: str) -> Tensor:
-    """The mean of ``(num_owned, *F)`` over all vertices."""
-    return named_sum(rows.sum(0), comm, name) / comm.num_nodes
-
-
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:
     """:func:`global_sum` under the name of another collective, which messages mention."""
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype

@@ -117,7 +117,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "collect": (dgcl.collect, (X,)),
     "check_model": (dgcl.check_model, (nn.Linear(3, 3),)),
     "loss": (dgcl.nn.loss, (nn.functional.mse_loss,)),
-    "global_mean_pool": (dgcl.nn.global_mean_pool, (X,)),
     "accuracy": (dgcl.nn.accuracy, (X, Y)),
     "global_sum": (dgcl.nn.global_sum, (X,)),
     "dropout": (dgcl.nn.dropout, (X,)),

@@ -70,10 +70,9 @@ def test_layers_that_connect_ranks_in_a_compiled_call(aggr, rank_pool):
 
 def collectives() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """Every public collective of tensors, with a result of at least one element."""
-    batch, graph = dgcl.nn.BatchNorm(3, track_running_stats=False).double(), dgcl.nn.GraphNorm(3).double()
+    batch = dgcl.nn.BatchNorm(3, track_running_stats=False).double()
     return {
         "batch-norm": lambda x, labels: batch(x),
-        "graph-norm": lambda x, labels: graph(x),
         "global-sum": lambda x, labels: dgcl.nn.global_sum(x.sum(0)) * x,
         "global-sum-one-column": lambda x, labels: dgcl.nn.global_sum(x[:, :1].sum(0)),
         "cross-entropy": lambda x, labels: dgcl.nn.loss(F.cross_entropy)(x, labels, labels > 0),
@@ -92,7 +91,6 @@ def collectives_beside_the_graph() -> dict[str, Callable[[Tensor, Tensor], Tenso
         "fetch": lambda x, labels: dgcl.fetch(x, torch.tensor([0, 5, 3])).square(),
         "collect": lambda x, labels: x * dgcl.collect(x.detach(), None).sum(0),
         "dispatch": lambda x, labels: x * dgcl.dispatch_features(torch.arange(CASES[0].num_nodes))[:, None],
-        "add-pool": lambda x, labels: dgcl.nn.global_add_pool(x, labels).square(),
         "shared": lambda x, labels: dgcl.nn.sum_shared(x, labels).square(),
         "check": lambda x, labels: (dgcl.nn.check_equal(layer), layer(x))[1],
     }
@@ -118,8 +116,8 @@ def transformed_collectives() -> list[tuple[str, Tensor, Tensor]]:
     for name, call in calls.items():
         gradient = torch.func.grad(lambda x, call=call: call(x, labels).sum())(x.detach())
         results.append((name, *torch.autograd.grad(call(x, labels).sum(), [x]), gradient))
-    pool, in_place = dgcl.nn.global_max_pool, dgcl.nn.InPlaceGCN([3, 3])
-    for refused in (comm.aggregator("max"), dgcl.graph_allgather_async, dgcl.collect, pool, in_place):
+    in_place = dgcl.nn.InPlaceGCN([3, 3])
+    for refused in (comm.aggregator("max"), dgcl.graph_allgather_async, dgcl.collect, in_place):
         with pytest.raises(NotImplementedError, match=r"torch\.autograd\.grad"):
             torch.func.grad(lambda x, refused=refused: refused(x).sum())(x.detach())
     return results

@@ -138,7 +138,7 @@ def test_what_cannot_be_compared_is_refused():
 def test_a_gradient_of_zero_is_no_difference():
     """A normalisation takes the bias before it away: its gradient is rounding alone, and not the same rounding."""
     dgcl.testing.assert_equivalent(
-        lambda comm: nn.Sequential(nn.Linear(3, 4), dgcl.nn.GraphNorm(4), nn.Linear(4, 2)),
+        lambda comm: nn.Sequential(nn.Linear(3, 4), dgcl.nn.BatchNorm(4), nn.Linear(4, 2)),
         CASE.graph,
         FEATURES,
         3,
