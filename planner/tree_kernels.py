@@ -34,12 +34,3 @@ def spare_senders(edge_ptr: Any, src: Any, dst: Any, idle: Any, sender: Any) -> 
                 idle[e] = False
             if not idle[e]:
                 sender[src[e]] = t
-
-
-@compiled
-def reorder(order: Any, old_ptr: Any, old: Any, new_ptr: Any, new: Any) -> None:
-    """Copy the values of trees: those of tree ``order[t]`` become those of tree t, at ``new[new_ptr[t]:]``."""
-    for t in range(order.shape[0]):
-        shift = old_ptr[order[t]] - new_ptr[t]
-        for e in range(new_ptr[t], new_ptr[t + 1]):
-            new[e] = old[e + shift]

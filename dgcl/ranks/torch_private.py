@@ -102,9 +102,3 @@ def _in_order(operator: Any, lowering: Any) -> Callable[..., Any]:
         return result
 
     return lowered
-
-
-def skip_frame(function: Callable[..., Any]) -> None:
-    """Let torch.compile, where it is in use, look into a function as part of others, and never compile it by itself."""
-    dynamo = sys.modules.get("torch._dynamo.decorators")
-    getattr(dynamo, "skip_code", id)(function.__code__)
