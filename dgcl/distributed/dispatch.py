@@ -151,11 +151,6 @@ def _items(
         key = store._key or ""
         sizes = {"vertices": nodes.get(key, (0, -1))[1], "edges": edges.get(key, (0, -1))[1]}
         for name, value in store.items():
-            if name == "adj_t":
-                raise ValueError(
-                    "data has adj_t, of which ranks take no part: dispatch data with edge_index, as it is before"
-                    " ToSparseTensor"
-                )
             if name in ("edge_index", "num_nodes"):
                 continue
             length = _num_rows(data, name, value)

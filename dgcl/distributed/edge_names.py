@@ -30,6 +30,9 @@ def in_pyg_form(data: Any, flow: str, ends: Mapping[str, str] | None) -> Any:
     flows = "source_to_target", "target_to_source"
     if flow not in flows:
         raise ValueError(f"flow must be {flows[0]!r} or {flows[1]!r}, as PyG has it (got {flow!r})")
+    store = getattr(data, "_store", {})
+    if "adj_t" in store and "edge_index" not in store and isinstance(store["adj_t"], torch.Tensor):
+        return _from_matrix(data)
     if not isinstance(data, dict) and flow == flows[0] and ends is None:
         return data
     name_of = {end: name for name, end in (ends or {}).items()}
@@ -60,6 +63,21 @@ def in_pyg_form(data: Any, flow: str, ends: Mapping[str, str] | None) -> Any:
     return out
 
 
+def _from_matrix(data: Any) -> Data:
+    """Data with PyG's transposed sparse matrix, as ``ToSparseTensor`` makes it, as edges."""
+    out: Data = copy(data)
+    matrix = out._store.pop("adj_t").to_sparse_coo()
+    ends, values = matrix._indices().flip(0), matrix._values()
+    if values.dim() != 1 or not (values == 1).all() or (ends[0] == ends[1]).any():
+        raise ValueError(
+            "data.adj_t must hold ones and no self loops, which layers take otherwise in a matrix: dispatch edge_index,"
+            " and values as edge_weight"
+        )
+    out.edge_index, out.num_nodes = ends, matrix.shape[0]
+    out[_FORM] = "adj_t"
+    return out
+
+
 def _from_dict(data: dict[str, Any]) -> tuple[Data, dict[str, str]]:
     """A dict as ``Data``, which has no attributes that begin with "_"; and its own names by those there."""
     from torch_geometric.data import Data
@@ -78,7 +96,11 @@ def in_own_form(data: Any) -> Any:
     """What ``dispatch`` made of ``Data``, in the form in which the user's data was."""
     if _FORM not in getattr(data, "_store", ()):
         return data
-    is_dict, names, flipped, name_of = data._store.pop(_FORM)
+    form = data._store.pop(_FORM)
+    if form == "adj_t":  # layers take edges in its place
+        data.adj_t = data._store.pop("edge_index")
+        return data
+    is_dict, names, flipped, name_of = form
     if name_of:
         store, sources_and_targets = data._store, data._store.pop("edge_index")
         for end, ids in zip(("source", "target"), sources_and_targets.unbind(0), strict=True):

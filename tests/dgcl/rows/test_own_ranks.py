@@ -39,6 +39,27 @@ def test_rows_of_a_local_build():
         assert differences(dgcl.launch(rank, 3), expected) == []
 
 
+def test_a_sparse_matrix_stands_for_edges():
+    transform = pytest.importorskip("torch_geometric.transforms").ToSparseTensor(layout=torch.sparse_csr)
+
+    def run(layer, data):
+        h = layer(data.x, data.adj_t)
+        h.square().mean().backward()
+        return plain([h, layer.lin.weight.grad])
+
+    with doubles():
+        layer, data = seeded(pyg.GCNConv, WIDTH, 3), graph()
+        data.edge_index = data.edge_index[:, data.edge_index[0] != data.edge_index[1]]
+        data = transform(data)
+        expected = {"out": run(copy.deepcopy(layer), data)}
+
+        def rank():
+            own = dgcl.dispatch(data)
+            return {"out": run(dgcl.distribute(copy.deepcopy(layer)), own)}
+
+        assert differences(dgcl.launch(rank, 3), expected) == []
+
+
 class OfOneRank(torch.nn.Module):
     def forward(self, x):
         return dgcl.local(x).mean(0)
