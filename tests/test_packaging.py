@@ -98,7 +98,7 @@ def test_source_archive_has_every_source_file(sdist: Path):
     assert wanted_files() <= set(members)
     assert not [name for name, member in members.items() if member.issym()]
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text())
-    assert {"docs/cli.md", "examples/train.py", "LICENSE", "CHANGELOG.md"} <= set(links) <= set(members)
+    assert {"docs/cli.md", "LICENSE", "CHANGELOG.md"} <= set(links) <= set(members)
     assert not [name for name in members if name.startswith("tests/")]  # they need the checkout
 
 

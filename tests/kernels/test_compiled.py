@@ -59,7 +59,7 @@ import sys
 from numba.core import typed_passes, types
 from dgcl.kernels import rows
 from dgcl.kernels.compiled import compile_all
-from dgcl.transport import kernels
+from dgcl.transport import precompile
 seen = set()
 lower = typed_passes.NativeLowering.run_pass
 def watched(self, state):
@@ -67,7 +67,7 @@ def watched(self, state):
         seen.add(state.func_id.func_qualname)
     return lower(self, state)
 typed_passes.NativeLowering.run_pass = watched
-kernels.prepare()
+precompile.prepare()
 assert rows.sum_rows.overloads
 print(*sorted(seen))
 """

@@ -233,7 +233,7 @@ def in_memory_of_nan(name: str, grid: str, windows: int | None) -> tuple[list[bo
     operation = comm.aggregator("mean").operation
     empty = operation.memory.empty
     operation.memory.empty = lambda *sizes: empty(*sizes).fill_(torch.nan)
-    moved = [rows is not None for rows in operation.fresh]
+    moved = [rows is not None for rows in operation.unwritten]
     return moved, aggregated(comm, case, "mean", "", windows=windows)
 
 

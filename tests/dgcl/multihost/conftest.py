@@ -6,6 +6,7 @@ import pytest
 
 from tests.dgcl.multihost.host_pool import HostPool
 from tests.dgcl.multihost.hosts import missing
+from tests.dgcl.multihost.support_hosts import world  # noqa: F401 (a fixture)
 
 PoolMaker = Callable[..., HostPool]
 

@@ -49,7 +49,7 @@ def partitions(channel: Connection):
     with pytest.MonkeyPatch.context() as patch:
         if control.rank == 0:
             patch.setattr("dgcl.build.prepare_inputs", lambda *args, **options: sits(LONG))
-        patch.setattr("dgcl.build.kernels.prepare", lambda: channel.send("waits"))
+        patch.setattr("dgcl.build.precompile.prepare", lambda: channel.send("waits"))
         dgcl.build_comm_info(EDGES, "uniform", part=[0, 0, 1, 2])
 
 

@@ -57,9 +57,9 @@ class ByType(nn.Module):
         self.conv = pyg.HeteroConv(
             {
                 WRITES: pyg.SAGEConv((3, 4), 4),
-                CITES: pyg.GATConv(4, 4, dropout=0.3),
-                BY: pyg.GATConv((4, 3), 4, add_self_loops=False, dropout=0.3),
-                READS: pyg.TransformerConv((3, 4), 4, dropout=0.3),
+                CITES: pyg.GATConv(4, 4),
+                BY: pyg.GATConv((4, 3), 4, add_self_loops=False),
+                READS: pyg.TransformerConv((3, 4), 4),
             }
         )
         self.norm = nn.ModuleDict({name: nn.BatchNorm1d(4) for name in SIZES})
