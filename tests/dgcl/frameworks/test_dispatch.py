@@ -120,7 +120,11 @@ WRONG = {
     ),
     "not there": (square, {"vertices": ["yy"]}, r"must name tensors of data \(got yy\)"),
     "list": (lambda: square(y=["a"] * 6), {"vertices": ["y"]}, "data.y must be a tensor"),
-    "adj_t": (lambda: torch_data.Data(x=torch.zeros(3, 1), adj_t=2 * torch.eye(3).to_sparse_csr()), {}, "adj_t must"),
+    "adj_t": (
+        lambda: torch_data.Data(x=torch.zeros(3, 1), adj_t=2 * torch.eye(3).to_sparse_csr()),
+        {},
+        "adj_t must",
+    ),
     "none": (lambda: None, {}, r"data must be given on rank 0 \(got None there\)"),
     "types and cover": (heterogeneous, {"strategy": "cover"}, "strategy='halo'"),
 }
