@@ -1,6 +1,6 @@
-"""One verb on the model there is: :func:`dgcl.distribute` lets a single-device model run on ranks as it is.
+"""Two verbs: :func:`dgcl.dispatch` gives data in one device's view, :func:`dgcl.distribute` lets a model run on it.
 
-Each module that aggregates gets a subclass of its own class, in which rows are exchanged before messages are made;
-norms and dropouts get those of :mod:`dgcl.nn`. A class is what copies, pickles, compilers, checkpointing and wrappers
-of modules carry along; hooks and attributes of an instance are not. What cannot be made exact is refused by name.
+Rows themselves are in :mod:`dgcl.rows`. Here is what the two verbs add for PyG and DGL: layers of PyG get a subclass of
+their own class that opens its arguments and exchanges rows inside (``adapters``); a graph of DGL becomes a
+``RankGraph``. A class is what copies, pickles and wrappers of modules carry along; hooks of an instance are not.
 """

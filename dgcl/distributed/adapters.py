@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn import Module
 
 from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of, edges_of, remember
-from dgcl.api import current_communicator
 from dgcl.distributed.attention import Closed, drops, function_of
 from dgcl.distributed.message_passing import message_passing
 from dgcl.distributed.summing_layers import is_sum
 from dgcl.program.exchange import HALO
-from dgcl.rows.row_sums import fitting, state_of
+from dgcl.ranks.context import context
+from dgcl.rows.row_sums import State, fitting, state_of
 from dgcl.rows.space import Space
 from dgcl.rows.tensor import PAIRS, OneDevice, Rows, mapped, plain, rows, tensors_in, unseen
 
@@ -98,7 +98,8 @@ class Adapter:
 
     def _as_it_is(self, *args: Any, **kwargs: Any) -> Any:
         """PyG's own code, on the rows themselves."""
-        kind, state = type(self), state_of(current_communicator())
+        kind, comm = type(self), context.communicator
+        state = State() if comm is None else state_of(comm)  # None where a loaded model has no ranks
         self.__class__ = kind.dgcl_base  # type: ignore[assignment]
         before, state.in_layer = state.in_layer, drops(self)
         try:

@@ -18,8 +18,9 @@ from torch.nn import Module
 
 from dgcl.distributed.adapters import Adapter
 from dgcl.distributed.attention import drops
+from dgcl.ranks.context import context
 from dgcl.rows.own_tensors import collected
-from dgcl.rows.tensor import OneDevice, mapped, tensors_in
+from dgcl.rows.tensor import OneDevice, Rows, mapped, tensors_in
 
 _log = logging.getLogger("dgcl")
 
@@ -27,22 +28,30 @@ _log = logging.getLogger("dgcl")
 LARGEST = 2_000_000
 
 
-def compare_once(root: Module, comm: Any) -> None:
-    """Compare the outputs of the next call, and raise an AssertionError on every rank where they differ."""
-    expected: list[Any] = []
-    handles: list[Any] = []
+class FirstCall:
+    """A hook before a model's forward, which compares the outputs of its first call; copies of a model have their own.
 
-    def before(module: Module, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
+    Raises:
+        AssertionError: On every rank: they differ.
+    """
+
+    done = False
+
+    def __call__(self, module: Module, args: Any, kwargs: Any) -> None:
+        """Run the model as it was, and let the outputs of this call be compared with it."""
+        if self.done or torch.compiler.is_compiling():
             return
-        first.remove()
+        self.done = True
+        first = next((each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows), None)
+        comm = context.communicator if first is None else first._space.comm
         layers = [each for each in module.modules() if isinstance(each, Adapter)]
-        if any(map(drops, layers)) or (comm.control.threads_of_ranks > 1 and module.training):
-            return  # masks are by edge there; ranks that are threads share a generator
-        whole = [
+        # Masks of layers are by edge, and one device has others; ranks that are threads share a generator.
+        if comm is None or any(map(drops, layers)) or (comm.control.threads_of_ranks > 1 and module.training):
+            return
+        opened = [
             collected(each) if hasattr(each, "stores") or hasattr(each, "whole") else each for each in args
         ]
-        own = mapped(_whole, (whole, kwargs))
+        own, expected = mapped(_whole, (opened, kwargs)), list[Any]()
         try:
             with contextlib.ExitStack() as stack:
                 if comm.control.threads_of_ranks == 1:  # both are the process's
@@ -56,16 +65,14 @@ def compare_once(root: Module, comm: Any) -> None:
         except Exception as error:
             _log.info("the first call is not compared with one device: %s", error)
 
-        handles.append(module.register_forward_hook(after))
+        def after(module: Module, args: Any, out: Any) -> None:
+            handle.remove()
+            with comm.collective("check"):
+                compared = all(comm.control.exchange(len(expected)))
+            for one, other in zip(tensors_in((out,)), tensors_in(expected), strict=False) if compared else ():
+                _compare(collected(one) if isinstance(one, OneDevice) else one, other, type(module).__name__)
 
-    def after(module: Module, args: Any, out: Any) -> None:
-        handles.pop().remove()
-        with comm.collective("check"):
-            compared = all(comm.control.exchange(len(expected)))
-        for one, other in zip(tensors_in((out,)), tensors_in(expected), strict=False) if compared else ():
-            _compare(collected(one) if isinstance(one, OneDevice) else one, other, type(root).__name__)
-
-    first = root.register_forward_pre_hook(before, with_kwargs=True)
+        handle = module.register_forward_hook(after)
 
 
 def _whole(value: Tensor) -> Tensor:

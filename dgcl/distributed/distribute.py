@@ -78,11 +78,11 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool |
     state_of(comm).models[root] = None
     for buffer in root.buffers():
         buffer.dgcl_whole = True
-    from dgcl.distributed.check import LARGEST, compare_once
+    from dgcl.distributed.check import LARGEST, FirstCall
 
     small = (comm.num_nodes + comm.num_edges) * max(layers, 1) <= LARGEST
     if (small and os.environ.get("DGCL_CHECK") != "0") if check is None else check_flag(check, "check"):
-        compare_once(root, comm)
+        root.register_forward_pre_hook(FirstCall(), with_kwargs=True)
     if comm.rank == 0:
         _log.info("distribute(%s): %s layers exchange rows inside", type(root).__name__, layers)
     return model

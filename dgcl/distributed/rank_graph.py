@@ -337,7 +337,7 @@ class _Edges(NamedTuple):
     def __call__(self, form: str = "uv", order: str = "eid", etype: Any = None) -> Any:
         """Ids of sources and targets; with ``form="all"`` those of edges, too, with "eid" these alone."""
         space, key = self.graph._space("edges", etype), self.graph._key(etype)
-        ids = rows(space.keys, space)
+        ids = rows(space.keys.to(self.graph.device), space)
         return ids if form == "eid" else (*self.graph.view.edge_index(key), *[ids] * (form == "all"))
 
 

@@ -72,11 +72,11 @@ def as_rows(tensor: Tensor, like: Any) -> Tensor:
 
 def collected(x: Any) -> Any:
     """All rows in the order of one device, plain, on every rank; of data or a graph all of it. Collective."""
-    if hasattr(x, "whole"):
-        return x.whole()
-    if not hasattr(x, "stores"):
+    if isinstance(x, Tensor):
         with unseen():
             return whole(x)
+    if not hasattr(x, "stores"):  # a graph of DGL
+        return x.whole()
     out = copy(x)
     for store in out.stores:
         store.update({name: collected(each) for name, each in store.items() if isinstance(each, OneDevice)})

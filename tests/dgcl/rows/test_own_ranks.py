@@ -1,6 +1,7 @@
 """What each rank gives of its own: rows of graphs that nobody holds, leaves, models that look at one rank."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -89,6 +90,16 @@ def test_parameters_that_ranks_made_for_themselves_are_named():
         dgcl.DisagreementError, match=r"a leaf of shape \(1, 6\) is not the same on all ranks"
     ):
         dgcl.launch(rank, 2)
+
+
+def test_a_model_is_loaded_where_there_are_no_ranks():
+    def rank():
+        dgcl.dispatch(graph())
+        return pickle.dumps(dgcl.distribute(copy.deepcopy(model)))
+
+    model, data = pyg.GCN(WIDTH, 4, 2, 3), graph()
+    loaded = pickle.loads(dgcl.launch(rank, 2)[1])  # of rank 1, with the parameters of rank 0
+    assert torch.equal(loaded(data.x, data.edge_index), model(data.x, data.edge_index))
 
 
 def test_a_line_of_one_rank_says_what_to_do():
