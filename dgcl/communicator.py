@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from numbers import Integral
 from os import PathLike
 from types import MappingProxyType
@@ -42,7 +41,6 @@ from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows, require_sa
 from dgcl.relation.local_graph import LocalGraph
 from dgcl.topology.checks import check_choice, check_flag, check_number, check_path, shown
 from dgcl.transport.base import Transport
-from dgcl.transport.buffer_memory import MemoryReport, check_model_of_rows
 from dgcl.transport.describe import describe_channels
 from dgcl.transport.rounding import WIRED, Rounding, number_on_wire
 from dgcl.transport.row_checks import as_memory, check_rows, check_summable
@@ -86,7 +84,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         rounding: The same for calls of a wire type (:class:`dgcl.transport.rounding.Rounding`).
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
-        offloads: Of this communicator that are open; :meth:`memory` reports them.
+        offloads: Of this communicator that are open.
         side_transports: What moves their rows.
         windows: In which sums and means take halo rows (strategy "windows:W"); None: all at once.
         was_rewired: Whether it took the place of another one.
@@ -352,36 +350,6 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         self.number_of(exchange)
         counts = self.transport.bytes_sent[list(self.exchanges).index(exchange)].copy()
         return dict(zip(("expand", "fold"), torch.from_numpy(counts), strict=True))
-
-    def memory(
-        self,
-        widths: Sequence[int | tuple[int, str]],
-        dtype: torch.dtype = torch.float32,
-        *,
-        training: bool = True,
-        input_grad: bool = False,
-        constants: Sequence[int] = (),
-    ) -> MemoryReport:
-        """Predict what this rank's buffers and tables take for a model.
-
-            >>> comm.memory([602, 256, 256]).total              # three layers that exchange their inputs
-
-        Args:
-            widths: Elements of a row in each allgather, in their order; (elements, name) for another exchange's.
-            dtype: Of the rows.
-            training: Every result is kept until its layer's backward, as by layers that multiply it with
-                parameters; else each is given up before the next.
-            input_grad: The first allgather's input needs a gradient, which is given up before the next step.
-            constants: Elements of a row in each input that was dispatched with ``halo=True``.
-
-        Returns what a steady state holds; models that keep results longer hold more.
-        """
-        check_model_of_rows(widths, dtype, training, input_grad, constants)
-        calls = [(w[0], self.number_of(w[1])) if isinstance(w, tuple) else (w, self._halo) for w in widths]
-        kinds: dict[str, Any] = {"training": training, "input_grad": input_grad, "constants": constants}
-        report = self.transport.memory(calls, dtype, wire=self.rounding.wire, **kinds)
-        offload = tuple(off.memory(training=training) for off in self.offloads)
-        return replace(report, offload=offload)
 
     @property
     @untransformed

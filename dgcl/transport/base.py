@@ -27,7 +27,6 @@ from torch import Tensor
 from dgcl.errors import CommError
 from dgcl.program.rank_program import Program
 from dgcl.ranks.control import Listener
-from dgcl.transport.buffer_memory import MemoryReport
 from dgcl.transport.common.life_cycle import LifeCycle
 from dgcl.transport.steps import Step
 
@@ -153,12 +152,6 @@ class Transport:
         """For each rank how rows travel to and from it, and why."""
         raise NotImplementedError
 
-    def memory(
-        self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
-    ) -> MemoryReport:
-        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.buffer_memory.predict_memory`."""
-        raise NotImplementedError
-
     def synchronize(self) -> None:
         """Wait until the device has finished all calls, and raise their errors; on the CPU calls return when done."""
 
@@ -195,7 +188,7 @@ class Around(Transport):
         super().__init__(transport._life)
         self.transport = transport
         for name in (
-            "bytes_sent", "fixed", "empty", "describe", "memory", "synchronize", "record_stream", "fail", "close",
+            "bytes_sent", "fixed", "empty", "describe", "synchronize", "record_stream", "fail", "close",
         ):  # fmt: skip
             setattr(self, name, getattr(transport, name))
 

@@ -15,9 +15,8 @@ than its predecessor waits, on the device, for that stream.
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +27,6 @@ from dgcl.kernels.cuda_shapes import unit_of
 from dgcl.program.rank_program import Program
 from dgcl.ranks.control import Control
 from dgcl.transport.base import Transport
-from dgcl.transport.buffer_memory import MemoryReport, predict_memory
 from dgcl.transport.common.calls import pack_tag
 from dgcl.transport.common.dtypes import row_type
 from dgcl.transport.common.pool import Block
@@ -188,10 +186,6 @@ class DeviceExchange(Transport):
         """For each rank how rows travel to and from it, and why."""
         direct = "device memory: each writes into the other's by CUDA IPC"
         return ["this rank" if rank == self._rank else direct for rank in range(len(self._connections.peers))]
-
-    def memory(self, widths: Sequence[Any], dtype: torch.dtype, **kinds: Any) -> MemoryReport:
-        """Predict what buffers and tables take; see :func:`dgcl.transport.buffer_memory.predict_memory`."""
-        return predict_memory(self._programs, widths, dtype, **kinds)
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """Keep a result's memory until another stream than that of the calls has read it.
