@@ -290,7 +290,7 @@ class RankGraph:
             fields = [(function.lhs, function.lhs_field), (function.rhs, function.rhs_field)]
         elif isinstance(function, CopyMessageFunction):
             fields = [(function.target, function.in_field)]
-        with block.local_scope():
+        with dgl.DGLGraph.local_scope(block):  # a block's own is for layers that are given one
             for side, name in fields:
                 match _SIDES.get(side, side):
                     case "u":

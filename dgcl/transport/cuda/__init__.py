@@ -78,8 +78,7 @@ def open_devices(control: Control, device: str | torch.device) -> Device | None:
     """
     import torch
 
-    opened, problem = None, ""
-    kind = ""
+    opened, kind, problem = None, "", ""
     try:
         if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
             raise ValueError(
@@ -88,18 +87,16 @@ def open_devices(control: Control, device: str | torch.device) -> Device | None:
         requested = torch.device(device)
         kind = requested.type
         if kind not in ("cpu", "cuda"):
-            problem = f"device: expected 'cpu' or a CUDA device, got {requested}"
-        elif kind == "cuda":
+            raise ValueError(f"device: expected 'cpu' or a CUDA device, got {requested}")
+        if kind == "cuda":
             # Here, as it takes half a second, which ranks on the CPU need not wait.
             from dgcl.transport.cuda.gpu import open_device
 
             opened = open_device(requested)
-    except (ValueError, RuntimeError) as error:
-        problem = str(error) if str(error).startswith("device") else f"device: {device!r}: {error}"
-        if "busy or unavailable" in problem:
-            problem += (
-                "; is its compute mode exclusive, and another process on it (nvidia-smi -q -d COMPUTE)?"
-            )
+    except ValueError as error:
+        problem = str(error)
+    except RuntimeError as error:  # torch's; busy is also one whose compute mode lets one process in
+        problem = f"device: {device!r}: {error} (its compute mode: nvidia-smi -q -d COMPUTE)"
     reports = control.exchange((kind, "" if opened is None else opened.name, problem))
     for rank, (_, _, theirs) in enumerate(reports):
         if theirs:
