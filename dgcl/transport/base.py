@@ -1,21 +1,23 @@
-"""What moves rows: the base of all transports, and the way of a call, told once.
+"""What moves rows: the base of all transports, and the way of a call, told once, in the comment below.
 
-From ``dgcl.graph_allgather(rows)`` to the copy and back, with the files in order:
-
-1. ``api.py`` takes the current communicator; ``communicator.py`` (``expand``) finds the exchange's number and checks
-   the rows; ``autograd/operators.py`` records the fold as the backward and calls ``comm.transport.expand``.
-2. ``shared_memory/transport.py`` finds the prepared list of steps for this verb, exchange, shape and type, or prepares
-   it (``step_table.py`` from ``transport/steps.py``; ``tasks.py`` has the schedule of ``program/rank_program.py`` for
-   the engine).
-3. ``shared_memory/step_list.py`` takes call lock and memory (``common/life_cycle.py``, ``common/pool.py``), and hands
-   the list to compiled code: ``interpreter.py`` goes through the steps, ``engine.py`` sends and waits,
-   ``kernels/rows.py`` copies and adds. The result is a tensor over the memory that peers have written to.
-4. What takes long comes back to Python, to ``shared_memory/executor.py``: segments to map, deadlines, failures
-   (``common/failure_detector.py``, which reads ``common/control_page.py`` of ``common/peers.py``).
-
-``collective/`` does 2 and 3 by torch operations, ``cuda/`` by kernels; ``connect.py`` chooses.
-Tests are in tests/dgcl/transport/.
+Called by autograd's operators and aggregations; made by ``connect.py``, which chooses. A new transport inherits from
+:class:`Transport`, and is held against ``collective/``, the floor, bit by bit. Tests are in tests/dgcl/transport.
 """
+
+# From ``dgcl.graph_allgather(rows)`` to the copy and back, with the files in order:
+#
+# 1. ``api.py`` takes the current communicator; ``communicator.py`` (``expand``) finds the exchange's number and checks
+#    the rows; ``autograd/operators.py`` records the fold as the backward and calls ``comm.transport.expand``.
+# 2. ``shared_memory/transport.py`` finds the list of steps for this verb, exchange, shape and type, or prepares it
+#    (``step_table.py`` from ``transport/steps.py``; ``tasks.py`` has the schedule of ``program/rank_program.py`` for
+#    the engine).
+# 3. ``shared_memory/step_list.py`` takes call lock and memory (``common/life_cycle.py``, ``common/pool.py``), and hands
+#    the list to compiled code: ``interpreter.py`` goes through the steps, ``engine.py`` sends and waits,
+#    ``kernels/rows.py`` copies and adds. The result is a tensor over the memory that peers have written to.
+# 4. What takes long comes back to Python, to ``shared_memory/executor.py``: segments to map, deadlines, failures
+#    (``common/failure_detector.py``, which reads ``common/control_page.py`` of ``common/peers.py``).
+#
+# ``collective/`` does 2 and 3 by torch operations, ``cuda/`` by kernels; ``connect.py`` chooses.
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol

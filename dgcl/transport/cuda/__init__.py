@@ -1,25 +1,11 @@
 """The transport between CUDA devices of one machine: programs of :mod:`dgcl.program`, enqueued on the caller's stream.
 
-Experimental: it has run between processes that share one GPU, and between no two GPUs (docs/gpu.md). Imports
-:mod:`dgcl.program`, :mod:`dgcl.ranks`, :mod:`dgcl.kernels`, and the shared-memory transport.
-
-==============================================  =======================================================================
-module                                          what
-==============================================  =======================================================================
-:mod:`dgcl.transport.cuda.device_exchange`      expand and fold of tensors
-:mod:`dgcl.transport.cuda.host_agreement`       the hosts agree on each call before it is enqueued
-:mod:`dgcl.transport.cuda.program`              a program as a list of launches
-:mod:`dgcl.transport.cuda.operations`           the operations of one kind of call, prepared once
-:mod:`dgcl.transport.cuda.gpu`                  one device: driver, kernels, streams, the tensors of torch
-:mod:`dgcl.transport.cuda.device_pool`          buffers that peers can write to, reused in stream order
-:mod:`dgcl.transport.cuda.device_tables`        tables in device memory
-:mod:`dgcl.transport.cuda.control_block`        a rank's flags and state on the device, and its host's page
-:mod:`dgcl.transport.cuda.peer_memory`          how peers open each other's device memory, and give it back
-:mod:`dgcl.transport.cuda.connect_devices`      sets all of it up
-:mod:`dgcl.transport.cuda.probe`                asks and tests whether devices can exchange rows by themselves
-:mod:`dgcl.transport.cuda.trial`                tries the devices in processes of their own
-:mod:`dgcl.transport.cuda.watchdog`             deadlines, lost peers, stopping the device
-==============================================  =======================================================================
+Experimental: it has run between processes that share one GPU, and between no two GPUs (docs/gpu.md). A call of
+``device_exchange`` takes buffers of ``device_pool``; hosts agree on it (``host_agreement``), and each enqueues its
+``operations``, which ``program`` has laid out in ``device_tables``. ``gpu`` is one device, ``control_block`` its
+flags, and ``peer_memory`` what it sees of others. ``connect_devices`` sets all up, once ``probe`` and ``trial`` have
+found that the machine can; ``watchdog`` keeps deadlines. Tests are in tests/dgcl/transport/cuda, without a GPU, and
+tests/gpu.
 """
 
 from __future__ import annotations

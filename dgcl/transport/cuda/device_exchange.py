@@ -2,14 +2,8 @@
 
 A call takes blocks from the pool; the hosts agree on it, and learn where each wants its rows
 (:mod:`dgcl.transport.cuda.host_agreement`); then each writes the addresses into its ring and enqueues its prepared
-operations (:mod:`dgcl.transport.cuda.operations`). Hosts go on in step with each other, up to 32 calls ahead of their
-devices: the driver has room for about a thousand operations, and then blocks. Errors on the device occur later: the
-watchdog (:mod:`dgcl.transport.cuda.watchdog`) ends the call there, and the next call raises, or `synchronize`.
-
-**Streams.** The calls of a communicator are in one order, whatever streams they are made on: one on another stream
-than its predecessor waits, on the device, for that stream.
-
-**Graphs.** A call cannot be captured into a CUDA graph: a replay would take place without the hosts' agreement.
+operations (:mod:`dgcl.transport.cuda.operations`). Errors on the device occur later: the watchdog ends the call there,
+and the next call raises, or ``synchronize``. Tests are in tests/dgcl/transport/cuda.
 """
 
 import math
@@ -54,6 +48,10 @@ _PROVING = 15.0
 assert MOST_CALLS < RING
 
 
+# Hosts go on in step with each other, up to 32 calls ahead of their devices: the driver has room for about a thousand
+# operations, and then blocks. The calls of a communicator are in one order, whatever streams they are made on: one on
+# another stream than its predecessor waits, on the device, for that stream. No call can be captured into a CUDA
+# graph: a replay would take place without the hosts' agreement.
 class DeviceExchange(Transport):
     """The transport of a rank whose rows are on a device. Construction is collective.
 
