@@ -63,11 +63,6 @@ class HaloWindows:
     expanded: int
     arriving: int
 
-    @property
-    def room(self) -> int:
-        """Rows that both buffers have place for: two expanded windows, or one and what arrives."""
-        return self.expanded + max(self.expanded, self.arriving)
-
 
 # start window 0; for q = 0, 1, ...: finish window q, start window q + 1, sum q
 #

@@ -98,9 +98,9 @@ class Runtime(LifeCycle):
         # Flags only grow, with this number too: all ranks are between the same two calls.
         self._num_stages = max(self._num_stages, *(program.num_stages for program in programs.values()))
         added = [self._task(number, verb, counted) for number in range(first, end) for verb in (EXPAND, FOLD)]
-        rooms = [max(task.room for task in added[verb::2]) for verb in (EXPAND, FOLD)]
+        capacities = [max(task.capacity for task in added[verb::2]) for verb in (EXPAND, FOLD)]
         for task in added:
-            task.room = rooms[task.verb]
+            task.capacity = capacities[task.verb]
         self.tasks = (*self.tasks[: 2 * first], *added, *self.tasks[2 * end :])
         for task in self.tasks:
             task.words[NUM_STAGES] = self._num_stages

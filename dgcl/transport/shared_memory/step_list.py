@@ -264,7 +264,7 @@ class StepList(base.StepList):
             buffer, num_rows = result
             element, self._view = in_memory(self._dtype)
             self._like = _array_like((num_rows, *shape), element)
-            self._result_size = size_of_block(self._table.rooms.pop(buffer) * self._kind.row_bytes)
+            self._result_size = size_of_block(self._table.capacities.pop(buffer) * self._kind.row_bytes)
             self._enter_buffer(buffer, _RESULT, True)
 
     def _prepare(self, block: Block) -> tuple[object, np.ndarray]:
