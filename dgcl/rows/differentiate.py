@@ -8,7 +8,7 @@ shares, which are summed over ranks when the backward ends, and added to what wa
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from dgcl.ranks.torch_private import hooks_of, run_backward, torch_function_on
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import State, fitting, state_of, total
 from dgcl.rows.tensor import Rows, plain, replicated, rows, stored
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
 
 _NAMES = {
     "grad": "outputs inputs grad_outputs retain_graph create_graph only_inputs allow_unused",
@@ -73,7 +76,7 @@ def _listed(value: Any) -> list[Any]:
     return [value] if isinstance(value, Tensor) else list(value)
 
 
-def _whole(value: Any, grad: Tensor | None, comm: Any) -> Any:
+def _whole(value: Any, grad: Tensor | None, comm: Communicator) -> Any:
     """A gradient as it is on one device: of rows rows, of others the sum of the shares."""
     if grad is None or type(value) is Rows:
         return None if grad is None else rows(grad, value._space, value._axis)
@@ -126,7 +129,7 @@ def _accumulate(
     inputs: Any,
     keep: bool,
     create: bool,
-    comm: Any,
+    comm: Communicator,
     state: State,
 ) -> None:
     """``backward``: shares of leaves are summed over ranks once, and added to what their gradients held."""
@@ -171,7 +174,7 @@ def _accumulate(
         _sum_shares(leaves_met, create, comm)
 
 
-def _compare(leaves: list[Tensor], state: State, comm: Any) -> None:
+def _compare(leaves: list[Tensor], state: State, comm: Communicator) -> None:
     """Refuse leaves that ranks have made each for itself, at backwards 1, 2, 4, ... Collective.
 
     Raises:
@@ -194,7 +197,7 @@ def _compare(leaves: list[Tensor], state: State, comm: Any) -> None:
             )
 
 
-def _sum_shares(leaves: list[tuple[Tensor, Tensor | None]], create: bool, comm: Any) -> None:
+def _sum_shares(leaves: list[tuple[Tensor, Tensor | None]], create: bool, comm: Communicator) -> None:
     """Put the sums over ranks of gradients in their place, beside what was there before."""
     of_before = {id(leaf): before for leaf, before in leaves}
     sums = summed_gradients((leaf for leaf, _ in leaves), lambda flat: total(flat, comm, "gradients"))
