@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dgcl.errors import CommError, DisagreementError
 from dgcl.ranks.thread_control import ThreadControl
@@ -56,24 +56,35 @@ def connect_device(
     return exchange, ""
 
 
+def _as_device(device: Any) -> torch.device:
+    """The device that is named.
+
+    Raises:
+        ValueError: There is no such kind of device.
+    """
+    import torch
+
+    if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
+        raise ValueError(f"device must be 'cpu', 'cuda', 'cuda:1' or a torch.device (got {shown(device)})")
+    try:
+        requested = torch.device(device)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"device: {device!r}: {error}") from None
+    if requested.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected 'cpu' or a CUDA device, got {requested}")
+    return requested
+
+
 def open_devices(control: Control, device: str | torch.device) -> Device | None:
     """This rank's device, opened; None where ranks compute on the CPU. Collective.
 
     Raises:
         ValueError: There is no such device, on some rank, or some ranks compute on the CPU; on every rank.
     """
-    import torch
-
     opened, kind, problem = None, "", ""
     try:
-        if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
-            raise ValueError(
-                f"device must be 'cpu', 'cuda', 'cuda:1' or a torch.device (got {shown(device)})"
-            )
-        requested = torch.device(device)
+        requested = _as_device(device)
         kind = requested.type
-        if kind not in ("cpu", "cuda"):
-            raise ValueError(f"device: expected 'cpu' or a CUDA device, got {requested}")
         if kind == "cuda":
             # Here, as it takes half a second, which ranks on the CPU need not wait.
             from dgcl.transport.cuda.gpu import open_device
