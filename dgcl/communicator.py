@@ -39,7 +39,7 @@ from dgcl.ranks.requests import Requests
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms, require_tensors, untransformed
 from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows, require_same
 from dgcl.relation.local_graph import LocalGraph
-from dgcl.topology.checks import check_choice, check_flag, check_number, check_path, shown
+from dgcl.topology.checks import check_choice, check_flag, check_path, shown
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
 from dgcl.transport.rounding import WIRED, Rounding, number_on_wire
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from dgcl.aggregation.windowed import HaloWindows
 
 _log = logging.getLogger("dgcl")
-
-#: Seconds that planning is taken to cost, where it is to pay.
-PLANNING_SECONDS = 0.2
 
 
 class Communicator(Handle, ops.Exchanging, Aggregating):
@@ -578,9 +575,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         """Whether no other wiring of the transport is in use."""
         return all(wired() in (None, self) for wired in (self._wirings or {}).values())
 
-    def rewire(
-        self, edges: Any, *, owned_ids: Any = None, method: str = "direct", calls: int | None = None
-    ) -> Self:
+    def rewire(self, edges: Any, *, owned_ids: Any = None, method: str = "direct") -> Self:
         """New in-edges of the vertices, and new owners, if they move, by a communicator in the place of this one.
 
             >>> comm = comm.rewire((sources, heads))                        # the same owners
@@ -595,8 +590,6 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
             edges: ``(sources, heads)`` by id: the in-edges of this rank's vertices.
             owned_ids: ``(n,)`` ids of this rank's vertices from now on; None: those of before.
             method: "direct", which every rank plans by itself; or another planner's, which rank 0 plans.
-            calls: How many exchanges this wiring is for. Rank 0 then plans only where straight sends are predicted to
-                be slower than their bound by more than 0.2 s in all of them; else rows travel straight.
 
         Returns:
             The new communicator, which is the current one of this thread.
@@ -611,18 +604,13 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         problem: Exception | None = None
         try:
             self._check_rewirable(method)
-            if calls is not None:
-                check_number(calls, "calls", positive=True)
         except (TypeError, ValueError) as error:
             problem = error
 
         def planned(relation: Relation) -> Plan:
             options = PlanOptions(row_bytes=self.plan.row_bytes)
-            if method == "direct" or calls:
-                straight = make_plan(relation, self.plan.topology, "direct", options)
-                loss = (straight.predicted_seconds - straight.lower_bound_seconds) * (calls or 0)
-                if method == "direct" or loss <= PLANNING_SECONDS:
-                    return straight
+            if method == "direct":
+                return make_plan(relation, self.plan.topology, method, options)
             return plan_together(control, relation, self.plan.topology, method, options)
 
         with control.watched(), self.collective("rewire"):
@@ -635,7 +623,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
                 planned,
                 part,
                 problem=problem,
-                method=method if calls is None else f"{method}, {calls=}",
+                method=method,
                 placement=self.edges,
                 report=idle,
             )
