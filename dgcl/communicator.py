@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from numbers import Integral
 from os import PathLike
 from types import MappingProxyType
@@ -40,9 +39,8 @@ from dgcl.ranks.requests import Requests
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms, require_tensors, untransformed
 from dgcl.ranks.whole_rows import agree, collect_rows, dispatch_rows, require_same
 from dgcl.relation.local_graph import LocalGraph
-from dgcl.topology.checks import check_choice, check_flag, check_number, check_path, shown
+from dgcl.topology.checks import check_choice, check_flag, check_path, shown
 from dgcl.transport.base import Transport
-from dgcl.transport.buffer_memory import MemoryReport, check_model_of_rows
 from dgcl.transport.describe import describe_channels
 from dgcl.transport.rounding import WIRED, Rounding, number_on_wire
 from dgcl.transport.row_checks import as_memory, check_rows, check_summable
@@ -54,9 +52,6 @@ if TYPE_CHECKING:
     from dgcl.aggregation.windowed import HaloWindows
 
 _log = logging.getLogger("dgcl")
-
-#: Seconds that planning is taken to cost, where it is to pay.
-PLANNING_SECONDS = 0.2
 
 
 class Communicator(Handle, ops.Exchanging, Aggregating):
@@ -86,7 +81,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         rounding: The same for calls of a wire type (:class:`dgcl.transport.rounding.Rounding`).
         timeout: Seconds that a rank waits for another inside a call.
         device: Where the rows are that it moves.
-        offloads: Of this communicator that are open; :meth:`memory` reports them.
+        offloads: Of this communicator that are open.
         side_transports: What moves their rows.
         windows: In which sums and means take halo rows (strategy "windows:W"); None: all at once.
         was_rewired: Whether it took the place of another one.
@@ -353,36 +348,6 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         counts = self.transport.bytes_sent[list(self.exchanges).index(exchange)].copy()
         return dict(zip(("expand", "fold"), torch.from_numpy(counts), strict=True))
 
-    def memory(
-        self,
-        widths: Sequence[int | tuple[int, str]],
-        dtype: torch.dtype = torch.float32,
-        *,
-        training: bool = True,
-        input_grad: bool = False,
-        constants: Sequence[int] = (),
-    ) -> MemoryReport:
-        """Predict what this rank's buffers and tables take for a model.
-
-            >>> comm.memory([602, 256, 256]).total              # three layers that exchange their inputs
-
-        Args:
-            widths: Elements of a row in each allgather, in their order; (elements, name) for another exchange's.
-            dtype: Of the rows.
-            training: Every result is kept until its layer's backward, as by layers that multiply it with
-                parameters; else each is given up before the next.
-            input_grad: The first allgather's input needs a gradient, which is given up before the next step.
-            constants: Elements of a row in each input that was dispatched with ``halo=True``.
-
-        Returns what a steady state holds; models that keep results longer hold more.
-        """
-        check_model_of_rows(widths, dtype, training, input_grad, constants)
-        calls = [(w[0], self.number_of(w[1])) if isinstance(w, tuple) else (w, self._halo) for w in widths]
-        kinds: dict[str, Any] = {"training": training, "input_grad": input_grad, "constants": constants}
-        report = self.transport.memory(calls, dtype, wire=self.rounding.wire, **kinds)
-        offload = tuple(off.memory(training=training) for off in self.offloads)
-        return replace(report, offload=offload)
-
     @property
     @untransformed
     def part(self) -> Tensor:
@@ -610,9 +575,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         """Whether no other wiring of the transport is in use."""
         return all(wired() in (None, self) for wired in (self._wirings or {}).values())
 
-    def rewire(
-        self, edges: Any, *, owned_ids: Any = None, method: str = "direct", calls: int | None = None
-    ) -> Self:
+    def rewire(self, edges: Any, *, owned_ids: Any = None, method: str = "direct") -> Self:
         """New in-edges of the vertices, and new owners, if they move, by a communicator in the place of this one.
 
             >>> comm = comm.rewire((sources, heads))                        # the same owners
@@ -627,8 +590,6 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
             edges: ``(sources, heads)`` by id: the in-edges of this rank's vertices.
             owned_ids: ``(n,)`` ids of this rank's vertices from now on; None: those of before.
             method: "direct", which every rank plans by itself; or another planner's, which rank 0 plans.
-            calls: How many exchanges this wiring is for. Rank 0 then plans only where straight sends are predicted to
-                be slower than their bound by more than 0.2 s in all of them; else rows travel straight.
 
         Returns:
             The new communicator, which is the current one of this thread.
@@ -643,18 +604,13 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         problem: Exception | None = None
         try:
             self._check_rewirable(method)
-            if calls is not None:
-                check_number(calls, "calls", positive=True)
         except (TypeError, ValueError) as error:
             problem = error
 
         def planned(relation: Relation) -> Plan:
             options = PlanOptions(row_bytes=self.plan.row_bytes)
-            if method == "direct" or calls:
-                straight = make_plan(relation, self.plan.topology, "direct", options)
-                loss = (straight.predicted_seconds - straight.lower_bound_seconds) * (calls or 0)
-                if method == "direct" or loss <= PLANNING_SECONDS:
-                    return straight
+            if method == "direct":
+                return make_plan(relation, self.plan.topology, method, options)
             return plan_together(control, relation, self.plan.topology, method, options)
 
         with control.watched(), self.collective("rewire"):
@@ -667,7 +623,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
                 planned,
                 part,
                 problem=problem,
-                method=method if calls is None else f"{method}, {calls=}",
+                method=method,
                 placement=self.edges,
                 report=idle,
             )

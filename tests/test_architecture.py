@@ -7,6 +7,7 @@ import ast
 import functools
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -387,3 +388,20 @@ def test_no_test_file_imports_another():
         found[own] = sorted(name for name in names if not f"{name}.".startswith(f"{own}."))
     assert len(found) > 100
     assert not {own: names for own, names in found.items() if names}, "what both need goes to a support_*.py"
+
+
+def test_helpers_of_several_folders_are_in_the_table():
+    table = (ROOT / "tests" / "README.md").read_text()
+    users: dict[str, set[Path]] = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        for _, name in imported(parse(path)):
+            helper = ROOT / name.replace(".", "/")
+            if name.startswith("tests.") and helper.with_suffix(".py").is_file():
+                users.setdefault(helper.relative_to(ROOT / "tests").as_posix() + ".py", set()).add(
+                    path.parent
+                )
+    assert len(users) > 20
+    shared = {name for name, folders in users.items() if len(folders - {(ROOT / "tests" / name).parent}) > 2}
+    assert not {name for name in shared if f"`{name}`" not in table}
+    listed = re.findall(r"`([\w/]+\.py)`", table.partition("| --- |")[2].rpartition("|")[0])
+    assert not [name for name in listed if name not in users], "no test imports it"

@@ -1,39 +1,94 @@
-"""One word for one thing, and the field's word: private names of earlier versions stay out of code and prose.
+"""One word for one thing in names of files and in public names: private words of earlier versions stay out of them.
 
-The glossary is in docs/developing.md. Names are split at underscores and capitals; ordinary English that only
-looks like one of these words in prose (a turn, a card of a network) is left alone.
+The glossary is in docs/developing.md. Names are split at underscores and capitals. Names that no user and no other file
+sees (arguments of private functions, local variables, what begins with an underscore) are everybody's own business.
 """
 
-import io
+import ast
 import re
 import subprocess
-import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support_architecture import ROOT, sources
 
-#: Not in any identifier or file name; the glossary has the field's word.
+#: Not in any public name or name of a file; the glossary has the field's word.
 NAMES = re.compile(
     "bells?|naps?|patience|lookout|commitment|stepper|siblings?|farewells?|meetings?|tickets?|mixtures?|dealing"
     "|journeys?|rehang|alike|felled|rent|dear(er|est)?|laps?|contenders?",
     re.IGNORECASE,
 )
-#: Not the whole name of anything in the source: those are results, arguments, plans, reports.
+#: Not the whole name of anything public: those are results, arguments, plans, reports.
 NOUNS = {"told", "given", "found", "wanted", "made", "asked"}
-#: Not in any comment, docstring or page either.
-PROSE = re.compile(
-    r"\b(bells?|lookout|farewells?|rehang\w*|felled|siblings?|contenders?|journeys?)\b", re.IGNORECASE
-)
-#: Where the list itself stands, and history.
-EXCEPT = {"tests/test_words.py", "CHANGELOG.md"}
 
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
-def tracked(*suffixes: str) -> list[str]:
-    """Files of the repository, those that git does not know yet included."""
+def is_private_word(name: str) -> bool:
+    return name in NOUNS or any(NAMES.fullmatch(part) for part in PARTS.findall(name))
+
+
+def public_names(tree: ast.Module | ast.ClassDef) -> Iterator[str]:
+    """Names that others may use: of functions and their arguments, classes and their members, constants."""
+    for node in tree.body:
+        names = []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            every = ast.walk(node.args)
+            names = [node.name, *(each.arg for each in every if isinstance(each, ast.arg))]
+        elif isinstance(node, ast.ClassDef):
+            names = [node.name, *(public_names(node) if node.name[0] != "_" else ())]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+        if names and (names[0][0] != "_" or names[0] == "__init__"):
+            yield from (name for name in names if name[0] != "_")
+
+
+def private_words(code: str) -> list[str]:
+    """Public names of a source with a word that is on the list."""
+    return sorted({name for name in public_names(ast.parse(code)) if is_private_word(name)})
+
+
+@pytest.mark.parametrize(
+    "code, name",
+    [
+        ("def ring_bell(): ...", "ring_bell"),
+        ("class Lookout: ...", "Lookout"),
+        ("class Rank:\n    own_bells: int = 0", "own_bells"),
+        ("def fit(mixture=None): ...", "mixture"),
+        ("class Fit:\n    def __init__(self, mixture): ...", "mixture"),
+        ("class Plan:\n    def asked(self): ...", "asked"),
+        ("SIBLINGS = ()", "SIBLINGS"),
+    ],
+)
+def test_the_list_sees_a_public_name(code: str, name: str):
+    assert private_words(code) == [name]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def wait():\n    patience, mixture = 3, 2\n    given = found = patience",
+        "def _ring_bell(given): ...",
+        "class _Lookout:\n    bells = 3",
+        "turn = network_card = label = turns_left = appearance = tenant = 0",
+    ],
+    ids=["local", "private function", "private class", "ordinary words"],
+)
+def test_other_names_pass(code: str):
+    assert not private_words(code)
+
+
+def test_public_names():
+    files = [path for folder in ("dgcl", "planner", "topology", "kernels") for path in sources(folder)]
+    found = {str(path.relative_to(ROOT)): private_words(path.read_text()) for path in files}
+    assert len(found) > 100
+    assert not {name: names for name, names in found.items() if names}
+
+
+def test_file_names():
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -41,60 +96,6 @@ def tracked(*suffixes: str) -> list[str]:
         text=True,
         check=True,
     ).stdout.splitlines()
-    return [
-        name for name in listed if name.endswith(suffixes) and (ROOT / name).is_file() and name not in EXCEPT
-    ]
-
-
-def identifiers(code: str) -> set[str]:
-    """Names in a source, not those in its prose."""
-    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
-    return {token.string for token in tokens if token.type == tokenize.NAME}
-
-
-def private_names(code: str) -> set[str]:
-    """Identifiers of a source with a part that is on the list."""
-    words = set(re.findall(r"[A-Za-z_]\w*", code))
-    if not any(NAMES.fullmatch(part) for word in words for part in PARTS.findall(word)):
-        return set()  # nor in its prose: most files need not be taken to tokens
-    return {name for name in identifiers(code) if any(NAMES.fullmatch(part) for part in PARTS.findall(name))}
-
-
-def private_prose(code: str) -> list[str]:
-    """Lines with a word that has no ordinary meaning here."""
-    return [line.strip() for line in code.splitlines() if PROSE.search(line)]
-
-
-@pytest.mark.parametrize("name", ["ring_bell", "_Lookout", "own_bells", "napTime", "say_farewell"])
-def test_the_list_sees_a_private_name(name: str):
-    assert private_names(f"{name} = 1") == {name}
-
-
-@pytest.mark.parametrize("name", ["turn", "network_card", "label", "turns_left", "appearance", "tenant"])
-def test_ordinary_names_pass(name: str):
-    assert not private_names(f"{name} = 1")
-
-
-def test_names():
-    found = {name: private_names((ROOT / name).read_text()) for name in tracked(".py", ".pyi")}
-    assert not {name: sorted(names) for name, names in found.items() if names}
-
-
-def test_results_and_arguments_are_called_that():
-    sources = [
-        name for name in tracked(".py") if name.startswith(("dgcl/", "planner/", "topology/", "kernels/"))
-    ]
-    found = {name: NOUNS & identifiers((ROOT / name).read_text()) for name in sources}
-    assert not {name: sorted(names) for name, names in found.items() if names}
-
-
-def test_file_names():
-    names = tracked(".py", ".pyi", ".md", ".c", ".pml")
+    names = [name for name in listed if Path(name).suffix in (".py", ".pyi", ".md", ".c", ".pml")]
+    assert len(names) > 100
     assert not [n for n in names if any(NAMES.fullmatch(part) for part in PARTS.findall(n))]
-
-
-def test_prose():
-    found = {
-        name: private_prose((ROOT / name).read_text()) for name in tracked(".py", ".pyi", ".md", ".pml", ".c")
-    }
-    assert not {name: lines for name, lines in found.items() if lines}

@@ -1,4 +1,4 @@
-"""Advice: a row for each strategy and the one to take; a screen of 110 columns, and the working behind the rows."""
+"""Advice: a row for each strategy and the one to take, on a screen of 110 columns; a line for each machine."""
 
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ def _screen(advice: Advice) -> str:
     return "\n".join(text)
 
 
-def _heading(advice: Advice) -> list[str]:
+def _heading(advice: Advice, of_machine: bool = True) -> list[str]:
+    """The machine and its rates, if asked for, and the model."""
     candidates, limit = advice.candidates, advice.memory_limit
     graph, model = candidates.graph, candidates.model
     each = "" if limit is None else f", {size(limit)} each"
@@ -161,7 +162,8 @@ def _heading(advice: Advice) -> list[str]:
         f"Machine  {candidates.topology.name}, ranks {candidates.world_size}{each}; rates: {advice.rates.origin}",
         f"Model    {model.text}; {optimizer}, {model.dtype}; vertices {vertices:,}, edges {graph.num_edges:,}{sizes}",
     )
-    return [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 9)]
+    shown = lines if of_machine else lines[1:]
+    return [part for line in shown for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 9)]
 
 
 def _cells(row: Row, first: Row | None, advice: Advice) -> list[str]:
@@ -185,36 +187,6 @@ def _alone(advice: Advice) -> str:
     return f"1 rank would hold {size(alone.device)} and take {seconds(mine)}: {pays}."
 
 
-def working(advice: Advice, rows: Sequence[Row]) -> str:
-    """What is counted of some rows, side by side, part by part; of one alone also layer by layer."""
-    counted = [row for row in rows if row.layers]
-    lines = [f"{row.strategy}{' is chosen' * (row.state == '*')}: {row.why}" for row in rows]
-    parts = [
-        ["epoch", *(seconds(row.seconds.total) for row in counted)],
-        ["with plans by", *(row.planner for row in counted)],
-        *([name, *(seconds(getattr(row.seconds, name)) for row in counted)] for name in TIMES),
-        ["rows sent", *(f"{row.rows}{f' / {row.slices}' * (row.slices > 1)}" for row in counted)],
-        *(
-            [name, *(size(max(row.device_bytes.get(name, [0]))) for row in counted)]
-            for name in dict.fromkeys(name for row in counted for name in row.device_bytes)
-        ),
-        ["device", *(size(row.device) for row in counted)],
-        ["host, of all ranks", *(size(row.host_bytes) for row in counted)],
-    ]  # fmt: skip
-    blocks = [*_heading(advice), *lines]
-    if counted:
-        blocks += ["", table(["", *(row.strategy.spec for row in counted)], parts)]
-    if len(rows) == len(counted) == 1:
-        layers = [
-            [str(number), str(layer.exchanged), *(seconds(getattr(each, name)) for name in TIMES)]
-            for number, (layer, each) in enumerate(
-                zip(advice.candidates.model.layers, rows[0].layers, strict=True)
-            )
-        ]
-        blocks += ["", table(["layer", "elements sent", *TIMES], layers)]
-    return "\n".join([*blocks, "", *textwrap.wrap(_LEFT_OUT, _WIDTH)])
-
-
 def scaled(several: Sequence[Advice]) -> str:
     """A line for each machine and number of ranks: epoch, efficiency, and where more ranks bring nothing."""
     lines, shortest, last = [], float("inf"), 0
@@ -231,9 +203,8 @@ def scaled(several: Sequence[Advice]) -> str:
         efficiency = advice.alone.seconds.total / (ranks * mine.total)
         spent = f"{efficiency:.0%}, exchange {mine.exchange / max(mine.total, 1e-12):.0%}"
         lines.append([where, str(ranks), first.strategy.spec, seconds(mine.total), spent, size(first.device)])
-    heading = _heading(several[-1])
     text = [
-        *heading[next(i for i, line in enumerate(heading) if same or line.startswith("Model")) :],
+        *_heading(several[-1], of_machine=same),
         "",
         table(["machine", "ranks", "strategy", "epoch", "efficiency", "device"], lines, (0, 2)),
     ]

@@ -1,23 +1,8 @@
 """One aggregation as a linear operation on rows: expand, sum, fold; its adjoint has the same form.
 
-A rank's edges are in four blocks, by what they read and what they add to::
-
-    own       owned rows -> owned rows
-    outgoing  owned rows -> partial sums of other ranks' rows
-    incoming  halo rows  -> owned rows
-    through   halo rows  -> partial sums
-
-    halo    = x expanded                              partial = outgoing.x + through.halo
-    y       = own.x + incoming.halo + (partial of all ranks folded)
-
-In the adjoint blocks are transposed, ``incoming`` and ``outgoing`` change places, gradients of y are expanded by the
-exchange that folded partial sums, and those of halo rows folded by the one that expanded. So a backward, and the
-backward of a backward, is the same code.
-
-One call is under way at a time: ``outgoing`` is summed while rows are expanded, ``incoming`` while partial sums are
-folded; ``own`` where there is less else to do. At an owned row the edges from owned rows are added first, then those
-from halo rows, then what others fold, in a fixed order: the same input gives the same bits. Where each row that others
-fold has one contributor, as on grids of depth 1, nothing is added: the row is moved to its place.
+Made by :mod:`dgcl.aggregation.aggregator`, carried out by :mod:`dgcl.aggregation.step_execution`. The order of steps
+decides the bits of a result: at an owned row edges from owned rows are added first, then those from halo rows, then
+what others fold. Guarded by tests/dgcl/aggregation, against dense sums.
 """
 
 from __future__ import annotations
@@ -45,6 +30,24 @@ from dgcl.transport.steps import (
 )
 
 
+# A rank's edges are in four blocks, by what they read and what they add to::
+#
+#     own       owned rows -> owned rows
+#     outgoing  owned rows -> partial sums of other ranks' rows
+#     incoming  halo rows  -> owned rows
+#     through   halo rows  -> partial sums
+#
+#     halo    = x expanded                              partial = outgoing.x + through.halo
+#     y       = own.x + incoming.halo + (partial of all ranks folded)
+#
+# In the adjoint blocks are transposed, ``incoming`` and ``outgoing`` change places, gradients of y are expanded by the
+# exchange that folded partial sums, and those of halo rows folded by the one that expanded. So a backward, and the
+# backward of a backward, is the same code.
+#
+# One call is under way at a time: ``outgoing`` is summed while rows are expanded, ``incoming`` while partial sums are
+# folded; ``own`` where there is less else to do. At an owned row the edges from owned rows are added first, then
+# those from halo rows, then what others fold, in a fixed order: the same input gives the same bits. Where each row
+# that others fold has one contributor, as on grids of depth 1, nothing is added: the row is moved to its place.
 @dataclass(frozen=True, eq=False)
 class Operation(Aggregation):
     """A rank's part of an aggregation whose halo rows travel at once: four blocks.

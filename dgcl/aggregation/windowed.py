@@ -1,19 +1,9 @@
 """An aggregation in windows: rows are expanded, and summed, a part at a time.
 
 A *window* is some of the halo rows, exchanged by themselves (:mod:`dgcl.program.window_programs`); ``incoming`` and
-``through`` of :mod:`dgcl.aggregation.operation` are divided by the window of the row that an edge reads::
-
-    start window 0; for q = 0, 1, ...: finish window q, start window q + 1, sum q
-
-so that at most two windows' rows are held. In the adjoint gradients of a window's rows are summed and folded, windows
-in the opposite order: those that are sent and those that arrive are two buffers, and to sum the next window
-meanwhile would take a third.
-
-What a rank sums while a window travels, either way, is a piece of ``own``: heads that no window adds to can come at any
-time. Those that some window adds to come first, as without windows.
-
-Owned rows and partial sums travel whole: windows divide rows that are expanded. Sums are made in a fixed order: edges
-from owned rows, then window by window, then what others fold.
+``through`` of :mod:`dgcl.aggregation.operation` are divided by the window of the row that an edge reads. Sums are made
+in a fixed order: edges from owned rows, then window by window, then what others fold. Made by
+:mod:`dgcl.aggregation.connect_aggregators`; guarded by tests/dgcl/aggregation/test_windows.py.
 """
 
 from __future__ import annotations
@@ -73,12 +63,17 @@ class HaloWindows:
     expanded: int
     arriving: int
 
-    @property
-    def room(self) -> int:
-        """Rows that both buffers have place for: two expanded windows, or one and what arrives."""
-        return self.expanded + max(self.expanded, self.arriving)
 
-
+# start window 0; for q = 0, 1, ...: finish window q, start window q + 1, sum q
+#
+# so that at most two windows' rows are held. In the adjoint gradients of a window's rows are summed and folded, windows
+# in the opposite order: those that are sent and those that arrive are two buffers, and to sum the next window
+# meanwhile would take a third.
+#
+# What a rank sums while a window travels, either way, is a piece of ``own``: heads that no window adds to can come at
+# any time. Those that some window adds to come first, as without windows.
+#
+# Owned rows and partial sums travel whole: windows divide rows that are expanded.
 @dataclass(frozen=True, eq=False)
 class WindowedOperation(Aggregation):
     """A rank's part of an aggregation in windows.

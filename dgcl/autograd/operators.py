@@ -1,15 +1,9 @@
 """The collectives of tensors for autograd and the compiler: expand and fold, each the other's backward, and sums.
 
-``dgcl::expand`` and ``dgcl::fold`` take rows, the number of a communicator and the number of one of its exchanges.
-They are functional to autograd, and *effectful*, in order, to the compiler. Peers rely on every call being made,
-exactly once and in program order. So no call may be dropped, merged or moved past another, even if its result is
-unused on this rank. Double backward works because expand's backward is fold and fold's is expand.
-``dgcl::sum_over_ranks``, whose backward is itself, is what statistics, losses and metrics are made of.
-
-Torch's dispatcher takes about 50 microseconds for a custom operator, several times as long as a small exchange.
-:func:`expand` and :func:`fold` therefore call autograd directly where no compiler, dispatch mode, transform or tensor
-subclass needs to see the call. Where nothing is to be differentiated they call the transport directly, which saves
-another 20 microseconds.
+``dgcl::expand`` and ``dgcl::fold`` take rows, the number of a communicator and the number of one of its exchanges;
+``dgcl::sum_over_ranks``, whose backward is itself, is what statistics, losses and metrics are made of. The communicator
+calls :func:`expand`, :func:`fold` and :func:`sum_over_ranks`, which call autograd, or the transport, directly where
+nobody else needs to see the call. Guarded by tests/dgcl/autograd and tests/dgcl/nn/test_compile.py.
 """
 
 import itertools
@@ -37,6 +31,10 @@ from dgcl.transport.rounding import WIRED, Rounding
 from dgcl.transport.row_checks import check_summable_dtype
 
 
+# The operators are functional to autograd, and *effectful*, in order, to the compiler. Peers rely on every call being
+# made, exactly once and in program order: none may be dropped, merged or moved past another, even if its result is
+# unused on this rank. Torch's dispatcher takes about 50 us for a custom operator, several times as long as a small
+# exchange, and autograd 20: so both are left out where they can be.
 class Exchanging(Protocol):
     """The interface of a communicator that the operators need.
 

@@ -47,16 +47,13 @@ def add_parser(verbs: Any, name: str) -> None:
         "of a device: here (measured on a core of this host, shared by the ranks), or GB/s of sums and GFLOP/s of"
         " products, as 900,14000 (default: by the topology's name)",
     )
-    option(
-        parser, "--explain S,..", "the working behind a strategy, by layer and name; several: side by side"
-    )
     add_parts(parser)
     parser.runs(run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Advise, and print; 1 where nothing fits."""
-    from dgcl.advisor.advice import scaled, working
+    from dgcl.advisor.advice import scaled
     from dgcl.advisor.model_costs import read_model
     from dgcl.planner.synthetic import SHAPES
 
@@ -66,9 +63,6 @@ def run(args: argparse.Namespace) -> int:
         refuse(args, OF_GRAPHS, "goes with a graph")
     model = read_model(args.model, optimizer=args.optimizer, dtype=args.datatype, training=not args.inference)
     topologies = machines(args, list(dict.fromkeys(args.ranks or [None])))
-    if len(topologies) > 1:
-        one = "is of one number of ranks and one machine; give --ranks one"
-        refuse(args, "explain", one)
     graph: Any = SHAPES[args.synthetic].scaled(args.scale) if args.synthetic else load_graph(args)
     several = [_advice(args, graph, model, topology) for topology in topologies]
     first = several[0]
@@ -76,9 +70,6 @@ def run(args: argparse.Namespace) -> int:
         print_json(first.to_json() if len(several) == 1 else {"ranks": [each.to_json() for each in several]})
     elif len(several) > 1:
         say(scaled(several))
-    elif args.explain:
-        names = re.split(",(?=[a-z])", args.explain)  # a grid has commas of its own
-        say(working(first, [first.row(name) for name in dict.fromkeys(names)]))
     else:
         say(first.table())
     return int(any(each.rows[0].refused for each in several))

@@ -143,24 +143,32 @@ def _opened(layer: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[s
     if known is None:
         known = edges_of(comm, numbers.exchange or HALO, edges.root[0] == "edges")
         remember(edge_index._local, known)
-    spaces = numbers.spaces
-    if next(iter(bound.arguments.values())) is None:  # rows of a table by their number
+    _take_own(bound.arguments, edges, numbers.spaces)
+    return bound.args, bound.kwargs, numbers.spaces["target"], known
+
+
+def _take_own(arguments: dict[str, Any], edges: Space, spaces: dict[str, Space]) -> None:
+    """Put this rank's part of each argument in its place.
+
+    Raises:
+        Closed: It cannot be told.
+    """
+    if next(iter(arguments.values())) is None:  # rows of a table by their number
         raise Closed
-    for name, value in bound.arguments.items():
+    for name, value in arguments.items():
         if name == "edge_index":
-            bound.arguments[name] = edge_index._local
+            arguments[name] = value._local
         elif name.startswith("edge_") or name == "pseudo":
-            bound.arguments[name] = mapped(functools.partial(_at, space=edges), value)
+            arguments[name] = mapped(functools.partial(_at, space=edges), value)
         elif isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], Tensor):
             both = zip(value, spaces.values(), strict=True)
-            bound.arguments[name] = tuple(None if each is None else _at(each, space) for each, space in both)
+            arguments[name] = tuple(None if each is None else _at(each, space) for each, space in both)
         elif isinstance(value, Tensor):
             if spaces["source"] is not spaces["target"]:
                 raise Closed
-            bound.arguments[name] = _at(value, spaces["source"])
+            arguments[name] = _at(value, spaces["source"])
         elif isinstance(value, (tuple, list, dict)):
-            bound.arguments[name] = mapped(functools.partial(_at, space=spaces["source"]), value)
-    return bound.args, bound.kwargs, spaces["target"], known
+            arguments[name] = mapped(functools.partial(_at, space=spaces["source"]), value)
 
 
 def _at(value: Tensor, space: Space) -> Tensor:

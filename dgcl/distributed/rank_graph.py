@@ -11,7 +11,7 @@ import copy
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import dgl
 import torch
@@ -35,6 +35,9 @@ from dgcl.rows.space import Space
 from dgcl.rows.tensor import Rows, rows, unseen
 from dgcl.rows.view import View
 
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
 _SIDES = {0: "u", 1: "v", 2: "e"}  # DGL's codes
 
 #: What a rank's graph takes from a graph of DGL that has the vertices alone.
@@ -51,7 +54,7 @@ for _function in ("EdgeSoftmax", "GATHERMM"):  # the softmax of a rank's in-edge
     rowwise(getattr(sparse, _function))
 
 
-def _only_relation(comm: Any) -> Relation:
+def _only_relation(comm: Communicator) -> Relation:
     """All edges that a rank sums, of a graph of one type."""
     local, own = comm.local, slice(0, comm.num_owned * comm.grid.slices, comm.grid.slices)
     block = block_of(
@@ -290,7 +293,7 @@ class RankGraph:
             fields = [(function.lhs, function.lhs_field), (function.rhs, function.rhs_field)]
         elif isinstance(function, CopyMessageFunction):
             fields = [(function.target, function.in_field)]
-        with block.local_scope():
+        with dgl.DGLGraph.local_scope(block):  # a block's own is for layers that are given one
             for side, name in fields:
                 match _SIDES.get(side, side):
                     case "u":

@@ -8,7 +8,6 @@ softmaxes are those of the whole graph; but it holds only some of a source's out
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +16,8 @@ import dgl
 import torch
 from dgl.heterograph import DGLBlock
 from torch import Tensor
+
+from dgcl.errors import CommError
 
 if TYPE_CHECKING:
     from dgcl.relation.local_graph import LocalGraph
@@ -102,23 +103,19 @@ class LocalBlock(DGLBlock):  # type: ignore[misc]  # DGL has no type stubs
 
     @contextmanager
     def local_scope(self) -> Iterator[None]:
-        """As DGLGraph.local_scope, in which layers run; errors that a block causes in a layer are explained."""
+        """As DGLGraph.local_scope, in which layers run; errors in a layer come with a note on what a block is."""
         try:
             with super().local_scope():
                 yield
         except (AssertionError, RuntimeError, dgl.DGLError) as error:
-            owned, local, text = self.num_dst_nodes(), self.num_src_nodes(), str(error)
-            rows_differ = "must match the size" in text and f"({owned})" in text and f"({local})" in text
-            if "several hops" in text or not (
-                rows_differ or re.search("homogeneous|node type|number of features", text)
-            ):
-                raise
-            raise dgl.DGLError(
-                f"this graph is a block of one hop: its sources are {local} rows [owned | halo], which"
-                f" dgcl.graph_allgather returns, its destinations this rank's {owned} owned rows. A layer of several"
-                " hops, or one that takes no block, runs on the graph of dgcl.dispatch, which exchanges at each hop"
-                f" (got from the layer: {text})"
-            ) from error
+            if not isinstance(error, CommError) and not hasattr(error, "__notes__"):  # a scope within a scope
+                error.add_note(
+                    f"this graph is a block of one hop: its sources are {self.num_src_nodes()} rows [owned | halo],"
+                    f" which dgcl.graph_allgather returns, its destinations this rank's {self.num_dst_nodes()} owned"
+                    " rows. A layer of several hops, or one that takes no block, runs on the graph of dgcl.dispatch,"
+                    " which exchanges at each hop"
+                )
+            raise
 
     def _refuse_change(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise dgl.DGLError(

@@ -11,7 +11,6 @@ May import everything of ``dgcl`` but the command line, benchmarks and calibrati
 from dgcl.nn.attention import GATConv, GATv2Conv, TransformerConv
 from dgcl.nn.batch_norm import BatchNorm
 from dgcl.nn.convolutions import GCNConv, GINConv, SAGEConv
-from dgcl.nn.equal import check_equal
 from dgcl.nn.gradients import broadcast_parameters, sync_gradients
 from dgcl.nn.in_place import InPlaceGCN
 from dgcl.nn.losses import loss
@@ -32,7 +31,6 @@ __all__ = [
     "TransformerConv",
     "accuracy",
     "broadcast_parameters",
-    "check_equal",
     "count_once",
     "dropout",
     "global_sum",

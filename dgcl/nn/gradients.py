@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,27 +64,33 @@ def sync_gradients(
             "sync_gradients is not needed with dgcl.dispatch: backward gives the gradients of one device"
         )
     axis = _axis(comm, data_parallel)
-    buckets: dict[tuple[torch.dtype, torch.device], list[Parameter]] = {}
-    parameters = require_parameters(model)
+    parameters = [parameter for parameter in require_parameters(model) if parameter.requires_grad]
     for parameter in parameters:
-        if parameter.requires_grad:
-            if parameter.grad is not None and parameter.grad.layout != torch.strided:
+        mesh = getattr(parameter, "device_mesh", None)
+        if mesh is not None:
+            along = {*mesh.mesh.flatten().tolist()}
+            if axis is not None or len(along & {*getattr(comm.control, "global_ranks", ())}) > 1:
                 raise ValueError(
-                    f"model has a gradient of shape {tuple(parameter.shape)} that is {parameter.grad.layout};"
-                    " sums over ranks are dense, so make the layer with sparse=False"
+                    "model: FSDP averages over the ranks that it shares parameters out to, which must be ranks with"
+                    ' other samples: fully_shard(model, mesh=mesh["data"]), and leave data_parallel out here'
                 )
-            mesh = getattr(parameter, "device_mesh", None)
-            if mesh is not None:
-                along = {*mesh.mesh.flatten().tolist()}
-                if axis is not None or len(along & {*getattr(comm.control, "global_ranks", ())}) > 1:
-                    raise ValueError(
-                        "model: FSDP averages over the ranks that it shares parameters out to, which must be ranks with"
-                        ' other samples: fully_shard(model, mesh=mesh["data"]), and leave data_parallel out here'
-                    )
-            buckets.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-    for (dtype, _), bucket in buckets.items():
-        # 16-bit gradients are summed in float32: the sum is then rounded once, not once per rank.
-        _sum_bucket(bucket, torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype, comm, axis)
+
+    def total(flat: Tensor) -> Tensor:
+        summed = comm.all_reduce_sum(flat.detach(), "sync_gradients")
+        return summed if axis is None else all_reduce_sum(axis, summed, "sync_gradients") / axis.world_size
+
+    try:
+        for leaf, summed in summed_gradients(parameters, total):
+            if summed is not None:
+                if leaf.grad is None:
+                    leaf.grad = torch.zeros_like(leaf)
+                shard_of(leaf.grad.detach()).copy_(summed)
+    except TensorsDisagreeError as error:
+        numbers = sum(each.numel() for each in parameters)
+        raise ValueError(
+            "model must have the same parameters in the same order on every rank: the gradients of rank"
+            f" {comm.rank} are {numbers} numbers in {len(parameters)} tensors ({error})"
+        ) from None
 
 
 def _axis(comm: Communicator, group: ProcessGroup | DeviceMesh | None) -> GroupControl | None:
@@ -105,36 +111,44 @@ def _axis(comm: Communicator, group: ProcessGroup | DeviceMesh | None) -> GroupC
     return axis
 
 
-def _sum_bucket(
-    parameters: list[Parameter], dtype: torch.dtype, comm: Communicator, axis: GroupControl | None
-) -> None:
-    """One sum for all gradients, followed by how many ranks have each."""
-    gradients = [_local(torch.zeros_like(p) if p.grad is None else p.grad).detach() for p in parameters]
-    present = gradients[0].new_ones(len(parameters), dtype=dtype)
-    absent = [place for place, parameter in enumerate(parameters) if parameter.grad is None]
-    if absent:  # else no host waits for its device
-        present[absent] = 0
-    flat = torch.cat([*(g.reshape(-1).to(dtype) for g in gradients), present])
-    try:
-        total = comm.all_reduce_sum(flat, "sync_gradients")
-        if axis is not None:
-            total = all_reduce_sum(axis, total, "sync_gradients") / axis.world_size
-    except TensorsDisagreeError as error:
-        raise ValueError(
-            "model must have the same parameters in the same order on every rank: the gradients of rank"
-            f" {comm.rank} are {flat.numel() - len(parameters)} numbers in {len(parameters)} tensors ({error})"
-        ) from None
-    *sums, holders = total.split([*(g.numel() for g in gradients), len(parameters)])
-    held_by = holders.tolist() if absent else [1] * len(parameters)
-    for parameter, summed, held in zip(parameters, sums, held_by, strict=True):
-        if held and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if parameter.grad is not None:
-            gradient = _local(parameter.grad.detach())
-            gradient.copy_(summed.view_as(gradient))
+def summed_gradients(
+    leaves: Iterable[Tensor], total: Callable[[Tensor], Tensor]
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Each leaf with the sum over ranks of its gradients, of this rank's shard; None where no rank has one. Collective.
+
+    All of one type travel at once, followed by how many ranks have each. 16-bit gradients are summed in float32: the
+    sum is then rounded once, not once per rank.
+
+    Args:
+        leaves: The same on every rank, in the same order.
+        total: The sum over ranks of ``(n,)`` tensors.
+
+    Raises:
+        ValueError: A gradient is sparse.
+    """
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for leaf in leaves:
+        if leaf.grad is not None and leaf.grad.layout != torch.strided:
+            raise ValueError(
+                f"model has a gradient of shape {tuple(leaf.shape)} that is {leaf.grad.layout}; sums over ranks are"
+                " dense, so make the layer with sparse=False"
+            )
+        groups.setdefault((leaf.dtype, leaf.device), []).append(leaf)
+    for (dtype, _), members in groups.items():
+        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+        shares = [shard_of(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad) for leaf in members]
+        present = shares[0].new_ones(len(members), dtype=wide)
+        absent = [place for place, leaf in enumerate(members) if leaf.grad is None]
+        if absent:  # else no host waits for its device
+            present[absent] = 0
+        flat = torch.cat([*(share.reshape(-1).to(wide) for share in shares), present])
+        *sums, holders = total(flat).split([*(share.numel() for share in shares), len(members)])
+        held_by = holders.tolist() if absent else [1] * len(members)
+        for leaf, share, summed, held in zip(members, shares, sums, held_by, strict=True):
+            yield leaf, summed.view_as(share).to(dtype) if held else None
 
 
-def _local(tensor: Any) -> Tensor:
+def shard_of(tensor: Any) -> Tensor:
     """What this rank has of a tensor: its shard, where FSDP shares it out along the other axis."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 

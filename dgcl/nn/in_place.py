@@ -2,17 +2,8 @@
 
 Layers that autograd differentiates one by one each save their input, their product and their activation. Here the
 stack is one function (MG-GCN, 2021, section 4): a layer's rows are kept once, after activation and dropout, and
-become the gradients of these rows in the backward. All else is computed again or shared by all layers:
-
-- the derivative of ReLU and leaky ReLU is read off their output; elements that dropout dropped are found again from
-  its counter (:mod:`dgcl.nn.vertex_dropout`);
-- biases are added after the sum, so that a layer's gradient is ``M = A^T G``: ``dW = M^T H``, ``dH = M W``, whatever
-  came first in the forward (an aggregate of narrow inputs is not kept);
-- gradients of rows take the place of the rows a block of rows at a time.
-
-MG-GCN leaves out the first layer's sum in the backward, which is wrong unless the aggregate of the inputs is kept
-instead of them: ``aggregator.constant(x)`` says so, and then the first layer neither sums nor sends a row. A training
-step of L layers on constant inputs makes ``2 (L - 1)`` sums.
+become the gradients of these rows in the backward (:mod:`dgcl.nn.stack`). All else is computed again or shared by all
+layers. Called by users, and weighed by :mod:`dgcl.advisor`; guarded by tests/dgcl/nn/test_in_place.py.
 """
 
 from __future__ import annotations
@@ -40,6 +31,9 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
 
+# MG-GCN leaves out the first layer's sum in the backward, which is wrong unless the aggregate of the inputs is kept
+# instead of them: ``aggregator.constant(x)`` says so, and then the first layer neither sums nor sends a row. A
+# training step of L layers on constant inputs makes 2 (L - 1) sums.
 class InPlaceGCN(Module):
     """Graph convolutions with activations and dropout between them, in the memory of one tensor of rows each.
 

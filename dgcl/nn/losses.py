@@ -1,18 +1,10 @@
 """Any loss over rows of all ranks, equal to that of one device, in value and in every gradient.
 
-A mean over a rank's own training vertices is the wrong mean: parts differ in size, and one may hold no
-training vertex at all. Here every rank divides by the weight of the training vertices of *all* ranks. Two
-things come out:
-
-* the value, on every rank the same bits, is the loss of the whole graph: what one device prints;
-* the gradient is that of the rank's own share, so *summing* parameter gradients over ranks
-  (:func:`dgcl.nn.sync_gradients`) gives those of one device. ``DistributedDataParallel`` *averages* them
-  instead: pass ``ddp=True``, and the gradient (not the value) is multiplied by the number of ranks to make up
-  for it.
-
-A rank without training vertices takes part with a zero that is connected to its outputs, so that its backward
-runs the exchanges that its peers wait for. What masked rows hold, be it infinite or NaN, changes nothing. Nothing here
-reads a value back from the device.
+A mean over a rank's own training vertices is the wrong mean: parts differ in size, and one may hold no training vertex
+at all. Here every rank divides by the weight of the training vertices of *all* ranks. The value, on every rank the same
+bits, is what one device prints; the gradient is that of the rank's own share, so *summing* parameter gradients over
+ranks (:func:`dgcl.nn.sync_gradients`) gives those of one device. What masked rows hold, be it infinite or NaN, changes
+nothing, and nothing here reads a value back from the device. Guarded by tests/dgcl/nn/test_losses.py.
 """
 
 from __future__ import annotations
@@ -253,6 +245,9 @@ def _label_weight(labels: Tensor, weight: Tensor | None, ignore_index: int) -> T
     return torch.where(counts, weight.detach()[torch.where(counts, labels, 0)], 0.0).sum(dtype=torch.float64)
 
 
+# ``DistributedDataParallel`` *averages* gradients: with ``ddp`` they (not the value) are multiplied by the number of
+# ranks. A rank without training vertices takes part with a zero that is connected to its outputs, so that its
+# backward runs the exchanges that its peers wait for.
 def _reduce(
     losses: Tensor,
     weight: Tensor,

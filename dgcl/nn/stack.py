@@ -191,6 +191,7 @@ class StackFunction(torch.autograd.Function):
                     break
                 if layer == 0 and not (ctx.needs_input_grad[0] or ctx.needs_input_grad[2]):
                     break
+                # Biases were added after the sum: M = A^T G, dW = M^T H, dH = M W, whatever came first in the forward.
                 product = kept.product(x, weight.shape[0])
                 sums = kept.sum(grad, product, call.comm, transposed=True)
                 parameter_grads[layer] = sums.t() @ rows

@@ -1,18 +1,7 @@
 """A schedule compiled for each rank: in every batch, which rows go to and come from which slots.
 
-A forward takes the batches in ascending order. In each one a rank
-
-1. loads rows of its own from host memory into slots: ``load``
-2. sends and receives the rows that begin to be resident elsewhere than at their owner: ``begin``
-3. computes its chunk on the rows in ``sources``
-
-A backward takes them in descending order:
-
-1. loads the rows whose residency ends with the batch, from host memory and from owners: ``reload``, ``end``
-2. starts gradients of those, ``opened``, at zero
-3. computes its chunk again, and adds the gradients of ``sources``
-4. returns the gradients of residencies that begin with the batch, first to owners: ``begin``, backwards, then to host
-   memory: ``load``, backwards
+Made by :mod:`dgcl.offload.arranging`, carried out by :mod:`dgcl.offload.layer` and :mod:`dgcl.offload.slots`. The
+backward is the adjoint of the forward, batches in descending order. Guarded by tests/dgcl/offload.
 """
 
 from collections.abc import Sequence
@@ -70,6 +59,19 @@ class HostRows:
         return written, added
 
 
+# A forward takes the batches in ascending order. In each one a rank
+#
+# 1. loads rows of its own from host memory into slots: ``load``
+# 2. sends and receives the rows that begin to be resident elsewhere than at their owner: ``begin``
+# 3. computes its chunk on the rows in ``sources``
+#
+# A backward takes them in descending order:
+#
+# 1. loads the rows whose residency ends with the batch, from host memory and from owners: ``reload``, ``end``
+# 2. starts gradients of those, ``opened``, at zero
+# 3. computes its chunk again, and adds the gradients of ``sources``
+# 4. returns the gradients of residencies that begin with the batch, first to owners: ``begin``, backwards, then to host
+#    memory: ``load``, backwards
 @dataclass(frozen=True, eq=False)
 class Batch:
     """One batch of one rank; see the module.

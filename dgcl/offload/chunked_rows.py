@@ -2,16 +2,8 @@
 
 A chunk's own rows must be one stretch of host memory, or a disk would read and write them in pieces. Which vertices are
 in a chunk is nobody's business outside of :mod:`dgcl.offload`. So such rows are a tensor of their own kind, which
-*means* a tensor in the order of ``comm.owned_ids``: torch asks it, below autograd, for each operation. There are three
-answers:
-
-1. An elementwise operation, on such rows of the same order and on what is broadcast over rows, is done where they are
-   stored; so are views of columns.
-2. Some rows are looked up where they are stored.
-3. For any other the rows are gathered into an ordinary tensor first; if the operation changes them, they are put back.
-
-No operation can so see the order, or mix two. Gradients are tensors like any others. What reads memory past torch gets
-an error instead.
+*means* a tensor in the order of ``comm.owned_ids``. What reads memory past torch gets an error instead. Guarded by
+tests/dgcl/offload/test_rows.py.
 """
 
 from __future__ import annotations
@@ -85,6 +77,10 @@ class RowOrder:
         return _Store.apply(rows, self)
 
 
+# Torch asks it, below autograd, for each operation. An elementwise one, on such rows of the same order and on what is
+# broadcast over rows, is done where they are stored; so are views of columns. Some rows are looked up where they are
+# stored. For any other the rows are gathered into an ordinary tensor first; if the operation changes them, they are put
+# back. No operation can so see the order, or mix two. Gradients are tensors like any others.
 class ChunkedRows(Tensor):
     """Rows in the order of ``comm.owned_ids`` whose memory is chunk by chunk; see the module.
 

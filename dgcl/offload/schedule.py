@@ -14,6 +14,18 @@ from dgcl.offload.residency import Ids, Residencies, make_residencies
 Reads = Sequence[Sequence[Ids]]
 
 
+# The vertices of each of m ranks are divided into n chunks; chunk j of every rank together are *batch* j. With N_ij
+# the rows that chunk (i, j) reads, its own among them:
+#
+#     U_j  = union of N_ij over ranks i               what batch j reads
+#     T_ij = {v in U_j: rank i owns v}                what rank i gives to batch j
+#     M_ij = T_ij and N_ij                            what rank i holds while batch j is computed
+#
+# A *residency* is a run of batches in which a row stays in one slot of a rank. It begins and ends with a batch that
+# reads the row. When it begins, an owner loads the row from its host memory, and any other rank gets it from the
+# owner, who holds it in that batch. The backward takes the batches in descending order: a row's residency is loaded
+# at its end, and its gradient returned at its beginning. That is the adjoint of the forward, for any residencies.
+# HongTu's backward ascends and loses gradients, so ours descends, and what stays is chosen by Belady's rule.
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """What every rank holds, loads, sends and gives up.

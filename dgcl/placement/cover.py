@@ -2,17 +2,8 @@
 
 Between ranks i and j an edge from u (owned by i) to v (owned by j) is served if u's row travels to j, or a partial
 sum for v travels from i. The rows that serve all edges of the pair are a vertex cover of a bipartite graph, and a
-smallest one is as large as a maximum matching (Koenig's theorem). A node belongs to one ordered pair, (u, j) or
-(v, i), so all pairs with the same j are one bipartite graph, and one run of a matching algorithm covers them.
-
-The cover is Koenig's: nodes of the left side that no alternating path reaches from an unmatched left node, and
-nodes of the right side that one reaches. Every node of a minimum cover serves an edge that no other serves, so as
-many rows travel as the matching has edges. A matching that takes too long ends early: the cover is then nearly minimum.
-No more rows travel than with ``head`` or ``tail`` either way.
-
-It counts rows for each pair: a row that travels to two ranks of another machine counts twice although a plan may
-carry it there once. With ``group`` the pairs are those of groups of ranks (machines), and edges within a group are
-summed at the head.
+smallest one is as large as a maximum matching (Koenig's theorem). Called by :mod:`dgcl.placement.exchanges`, kernels
+are in ``cover_kernels``; guarded by tests/dgcl/placement.
 """
 
 from typing import Any
@@ -23,6 +14,17 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.graph.csr import index_dtype
 
+# A node belongs to one ordered pair, (u, j) or
+# (v, i), so all pairs with the same j are one bipartite graph, and one run of a matching algorithm covers them.
+#
+# The cover is Koenig's: nodes of the left side that no alternating path reaches from an unmatched left node, and
+# nodes of the right side that one reaches. Every node of a minimum cover serves an edge that no other serves, so as
+# many rows travel as the matching has edges. A matching that takes too long ends early: the cover is then nearly
+# minimum. No more rows travel than with ``head`` or ``tail`` either way.
+#
+# It counts rows for each pair: a row that travels to two ranks of another machine counts twice although a plan may
+# carry it there once. With ``group`` the pairs are those of groups of ranks (machines), and edges within a group are
+# summed at the head.
 #: Edges that a matching looks at: in any, and for each cut edge into its group. Few graphs need as many.
 MOST = 10**8, 10
 

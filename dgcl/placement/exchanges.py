@@ -1,16 +1,8 @@
 """The two exchanges of an aggregation whose edges are placed: rows expanded to the ranks that sum, partial sums folded.
 
-With ``summed_by(u, v)`` the rank that sums edge u->v::
-
-    expand = {(u, r): summed_by(u, v) = r for some v, r != owner(u)}      the ranks that want u's row
-    fold   = {(v, r): summed_by(u, v) = r for some u, r != owner(v)}        the ranks that contribute to v
-    aggregate = fold . local sum . expand          its adjoint = fold of the rows' gradients . local sum^T . expand
-    of y's
-
 Both are ordinary demands. The ranks of a fold are its *contributors*: it is planned as the expand of the same
-demand, which its rows travel backwards. Every edge is summed by one rank, which has x_u and contributes to y_v
-by definition, so y is the full sum. Rows received in one aggregation, over all ranks: those of both demands
-together; its adjoint moves as many.
+demand, which its rows travel backwards. Called by ``placement_strategy``, the advisor and local_edges.py; guarded by
+tests/dgcl/placement/test_exchanges.py, against the definition below.
 """
 
 from dataclasses import dataclass
@@ -28,6 +20,14 @@ from dgcl.relation.demand import demand_of_pairs
 EDGES = ("head", "tail", "cover")
 
 
+# With summed_by(u, v) the rank that sums edge u->v:
+#
+#     expand = {(u, r): summed_by(u, v) = r for some v, r != owner(u)}      the ranks that want u's row
+#     fold   = {(v, r): summed_by(u, v) = r for some u, r != owner(v)}      the ranks that contribute to v
+#     aggregate = fold . local sum . expand         its adjoint: fold of gradients . local sum^T . expand of those of y
+#
+# Every edge is summed by one rank, which has x_u and contributes to y_v by definition, so y is the full sum. Rows
+# received in one aggregation, over all ranks: those of both demands together; its adjoint moves as many.
 @dataclass(frozen=True, eq=False)
 class Exchanges:
     """What travels in an aggregation.

@@ -1,22 +1,10 @@
 """Partition, relation and plan of a graph, kept on disk for the next job.
 
-An entry is one npz file in a folder of the user's choice, named by a hash of everything it was made from: the
-graph, the parts (where they were given), the topology, every option, and the versions and sources of what
-partitions and plans. It holds that description in full, the part of every vertex and the plan, of which the
-relation is a part.
-
-Such a file is trusted only as far as it is checked: it is a plain file (not a
-link, not a pipe) of arrays of the stated sizes, read without pickle; its hash is right; its description is
-the one asked for; the plan's own proof holds; and the relation is found anew from graph and parts (one pass
-over the edges) and must be the stored one. An entry that fails is named in a warning and replaced, never
-used. What cannot be written (a full disk, a folder without permission) is a warning, too: training does not
-need it.
-
-Which of several plans a strategy chooses is no part of an entry: each plan is one
-(:mod:`dgcl.prepare.stored_plans`), and every job chooses anew, by its own work and memory.
-
-Entries are written beside their place and renamed into it, so that a reader sees a whole one or none however
-many jobs share the folder and whenever one is killed.
+An entry is one npz file in a folder of the user's choice, named by a hash of everything it was made from, with the part
+of every vertex and one plan. It is trusted only as far as it is checked; one that fails is named in a warning and
+replaced, never used. What cannot be written (a full disk, a folder without permission) is a warning, too: training does
+not need it. Called by :mod:`dgcl.prepare.stored_plans`; a change of what an entry holds is a new ``SCHEMA``. Guarded by
+tests/dgcl/prepare/test_cache.py.
 """
 
 import hashlib
@@ -45,6 +33,10 @@ from dgcl.topology import Topology
 
 _log = logging.getLogger("dgcl")
 
+# What is checked: it is a plain file (not a link, not a pipe) of arrays of the stated sizes, read without pickle; its
+# hash is right; its description is the one asked for; the plan's own proof holds; and the relation, found anew from
+# graph and parts, is the stored one (stored_plans.py). Entries are written beside their place and renamed into it, so
+# that a reader sees a whole one or none however many jobs share the folder and whenever one is killed.
 SCHEMA = "dgcl-cache/1"
 #: The folders that decide what an entry holds.
 SOURCES = (

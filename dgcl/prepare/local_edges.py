@@ -139,7 +139,7 @@ def share_of_edges(
         kinds, num_edges, reports, pieces = map(list, zip(*said, strict=True))
         if len(set(kinds)) > 1:
             raise ValueError(
-                "owned_ids must be given on every rank or on none, and method, strategy and calls be the same: of"
+                "owned_ids must be given on every rank or on none, and method and strategy be the same: of"
                 f" {[f'{name!r}, with owned_ids' if listed else repr(name) for listed, name in kinds]} by rank"
             )
         with leaving(control):  # where a rank has no memory, for example, the others would wait

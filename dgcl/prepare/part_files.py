@@ -2,25 +2,8 @@
 
 ``dgcl partition --out DIR/`` writes ``DIR/plan.npz`` and ``DIR/rank-00000.part``, ...; every rank of the job opens
 the plan and its own file (:func:`dgcl.load_comm_info`). The plans of exchanges after the first are in
-``DIR/plan-1.npz``, ... A part file is::
-
-    8 bytes     MAGIC
-    8 bytes     length of the header, little-endian
-    header      JSON: schema, set (the same in all files written together), exchanges (of each its name and the
-                fingerprint of its plan), rank, world_size, sizes, choice, edges, grid, and for each array its
-                name, shape, and place in the file
-    arrays      as they are, each from a multiple of 64 bytes on
-    32 bytes    BLAKE2b of all before
-
-Arrays are the rank's items in each exchange and its edges by local rows; the rank compiles its programs itself. They
-are memory-mapped: pages that are never accessed stay on disk. The mapping is private, so writes to an array never
-reach the file. A file is accepted only if its hash is right and no index leads out of its arrays; nothing in it is
-ever executed.
-
-All files are written in a folder of their own inside ``DIR`` and then renamed. A writer killed before the renames
-leaves the old parts unchanged. A writer killed between two renames leaves a mix, which is refused: ranks compare
-the set ids of their parts, and each rank compares the plan's fingerprint with its part's. They also compare what
-their parts say of the rows that they exchange: ids and degrees at the owner and where a row arrives.
+``DIR/plan-1.npz``, ... A file is accepted only if its hash is right and no index leads out of its arrays; nothing in it
+is ever executed. A change of what a file holds is a new ``SCHEMA``. Guarded by tests/dgcl/prepare/test_part_files.py.
 """
 
 import hashlib
@@ -48,6 +31,25 @@ from dgcl.ranks.whole_rows import agree
 from dgcl.relation.local_graph import LocalGraph, NumberedEdges
 from dgcl.topology.read_file import open_file
 
+# A part file is::
+#
+#     8 bytes     MAGIC
+#     8 bytes     length of the header, little-endian
+#     header      JSON: schema, set (the same in all files written together), exchanges (of each its name and the
+#                 fingerprint of its plan), rank, world_size, sizes, choice, edges, grid, and for each array its
+#                 name, shape, and place in the file
+#     arrays      as they are, each from a multiple of 64 bytes on
+#     32 bytes    BLAKE2b of all before
+#
+# Arrays are the rank's items in each exchange and its edges by local rows; the rank compiles its programs itself. They
+# are memory-mapped: pages that are never accessed stay on disk. The mapping is private, so writes to an array never
+# reach the file. A file is accepted only if its hash is right and no index leads out of its arrays; nothing in it is
+# ever executed.
+#
+# All files are written in a folder of their own inside ``DIR`` and then renamed. A writer killed before the renames
+# leaves the old parts unchanged. A writer killed between two renames leaves a mix, which is refused: ranks compare
+# the set ids of their parts, and each rank compares the plan's fingerprint with its part's. They also compare what
+# their parts say of the rows that they exchange: ids and degrees at the owner and where a row arrives.
 MAGIC = b"DGCLPART"
 SCHEMA = "dgcl-part/5"
 PLAN = "plan.npz"

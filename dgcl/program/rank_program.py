@@ -113,9 +113,3 @@ class Program:
     def num_arrivals(self) -> int:
         """Rows that arrive in a fold: one for each that an expand sends."""
         return self.expand.rows_sent
-
-    @property
-    def table_bytes(self) -> int:
-        """Memory of the tables, ids included."""
-        arrays = [*vars(self).values(), *vars(self.expand).values(), *vars(self.fold).values()]
-        return sum(value.nbytes for value in arrays if isinstance(value, np.ndarray))

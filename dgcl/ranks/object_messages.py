@@ -25,6 +25,7 @@ from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLost
 from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
 from dgcl.ranks.control import Call, different_calls
 from dgcl.ranks.tensors import untransformed
+from dgcl.ranks.torch_private import gloo_timed_out
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -248,7 +249,7 @@ class GroupMessages:
 
     def _reason(self, peer: int, text: str) -> AbortReason:
         """Whose fault it is that an operation with ``peer`` ended with this text of Gloo's."""
-        if "imed out" in text:
+        if gloo_timed_out(text):
             return self._late(peer, text)
         reason = None
         try:

@@ -1,15 +1,8 @@
 """The rendezvous of ranks in a key-value store, before they connect: rounds, each of one live attempt of every rank.
 
-Ranks may start, fail and try again at different times. So each attempt of a rank takes a new token, a number, and
-publishes its call under it. Rank 0 forms a round as soon as the last token of every rank is published, not withdrawn,
-and in no earlier round: it writes all tokens in one entry, under the round's number. An attempt whose token is in the
-round belongs to it. An attempt that fails withdraws its token, and the next has another; so a dead attempt is in one
-round at most.
-
-The ranks of a round join it and wait until all have joined. A rank that died after publishing its token is reported
-here, by its number, and not by a connection that is never made.
-
-There is one round in the store at a time. The next one needs a new token of every rank, so no rank can miss its own.
+Ranks may start, fail and try again at different times. The ranks of a round join it and wait until all have joined. A
+rank that died after publishing its token is reported here, by its number, and not by a connection that is never made.
+Called by :mod:`dgcl.ranks.gloo_groups`; guarded by tests/dgcl/ranks/test_rendezvous.py.
 """
 
 from __future__ import annotations
@@ -38,6 +31,11 @@ _SILENCE = 1.0  # seconds in which all others notice that one has waited in vain
 _JOINING = 0.5  # seconds beyond the deadline, for a round that was formed just before it
 
 
+# Each attempt of a rank takes a new token, a number, and publishes its call under it. Rank 0 forms a round as soon as
+# the last token of every rank is published, not withdrawn, and in no earlier round: it writes all tokens in one
+# entry, under the round's number. An attempt whose token is in the round belongs to it. An attempt that fails
+# withdraws its token, and the next has another; so a dead attempt is in one round at most. There is one round in the
+# store at a time. The next one needs a new token of every rank, so no rank can miss its own.
 class _Round(NamedTuple):
     """A round: its number, which is rank 0's token, token and process of each place, and what is wrong with it."""
 

@@ -60,6 +60,11 @@ def process_groups() -> list[Any]:
     return list(torch.distributed.distributed_c10d._world.pg_map)
 
 
+def gloo_timed_out(text: str) -> bool:
+    """Whether Gloo's text for an operation that ended is of a timeout: its errors have no kinds of their own."""
+    return "imed out" in text
+
+
 def set_timeout(group: Any, timeout: timedelta) -> None:
     """Of the operations of a group's backends; torch's own function knows none that TORCH_DISTRIBUTED_DEBUG wraps."""
     for device in group._device_types:

@@ -42,16 +42,7 @@ def _rule_of(func: Any) -> tuple[str, Callable[[Call], Any] | None, bool]:
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a function of torch, as on one device; runs where torch does not ask again."""
     name, rule, keeps_ends = _rule_of(func)
-    first: Any = None
-    ends = False
-    for value in (*args, *kwargs.values()):
-        if type(value) is Rows or type(value) in (list, tuple):
-            for each in tensors_in(value) if type(value) is not Rows else (value,):
-                if type(each) is Rows:
-                    first = each if first is None else first
-                    ends = ends or each._ends is not None
-                    if each.grad_fn is not None:
-                        _refuse_function(each.grad_fn.name().removesuffix("Backward"))
+    first, ends = _rows_among(args, kwargs)
     this = Call(func, name, args, kwargs, first)
     if rule is differentiate:
         return differentiate(this)
@@ -82,6 +73,25 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return write(args[0], result)
     matches = NotImplemented if this.writes or name in rule_table.OF_ALL_ROWS else tried(this)
     return gathered(this) if matches is NotImplemented else matches
+
+
+def _rows_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+    """The first rows among arguments, or None; and whether any are numbers of ends.
+
+    Raises:
+        RuntimeError: Some have a history of their own.
+    """
+    first: Any = None
+    ends = False
+    for value in (*args, *kwargs.values()):
+        if type(value) is Rows or type(value) in (list, tuple):
+            for each in tensors_in(value) if type(value) is not Rows else (value,):
+                if type(each) is Rows:
+                    first = each if first is None else first
+                    ends = ends or each._ends is not None
+                    if each.grad_fn is not None:
+                        _refuse_function(each.grad_fn.name().removesuffix("Backward"))
+    return first, ends
 
 
 def _refuse_function(name: str) -> NoReturn:

@@ -8,7 +8,7 @@ shares, which are summed over ranks when the backward ends, and added to what wa
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,10 +16,14 @@ from torch.nn.parameter import is_lazy
 
 from dgcl.communicator import given_or_current
 from dgcl.errors import DisagreementError
+from dgcl.nn.gradients import shard_of, summed_gradients
 from dgcl.ranks.torch_private import hooks_of, run_backward, torch_function_on
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import State, fitting, state_of, total
-from dgcl.rows.tensor import Rows, plain, replicated, rows
+from dgcl.rows.tensor import Rows, plain, replicated, rows, stored
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
 
 _NAMES = {
     "grad": "outputs inputs grad_outputs retain_graph create_graph only_inputs allow_unused",
@@ -45,7 +49,7 @@ def differentiate(call: Call) -> Any:
     state = state_of(comm)
     state.depth += 1
     try:
-        roots = tuple(map(_local, outputs))
+        roots = tuple(map(stored, outputs))
         over = comm.world_size if state.depth == 1 else 1
         shares = tuple(_seed(*each, over) for each in zip(outputs, seeds, strict=True))
         create = bool(arguments["create_graph"])
@@ -72,11 +76,7 @@ def _listed(value: Any) -> list[Any]:
     return [value] if isinstance(value, Tensor) else list(value)
 
 
-def _local(value: Any) -> Any:
-    return value._local if type(value) is Rows else plain(value)
-
-
-def _whole(value: Any, grad: Tensor | None, comm: Any) -> Any:
+def _whole(value: Any, grad: Tensor | None, comm: Communicator) -> Any:
     """A gradient as it is on one device: of rows rows, of others the sum of the shares."""
     if grad is None or type(value) is Rows:
         return None if grad is None else rows(grad, value._space, value._axis)
@@ -87,7 +87,7 @@ def _seed(output: Any, seed: Any, over: int) -> Tensor:
     """The gradient with which a backward begins on this rank."""
     if seed is None and output.numel() != 1:
         raise RuntimeError("grad can be implicitly created only for scalar outputs")
-    local = _local(output)
+    local = stored(output)
     if type(output) is Rows:
         seed = (
             torch.ones_like(local)
@@ -129,11 +129,11 @@ def _accumulate(
     inputs: Any,
     keep: bool,
     create: bool,
-    comm: Any,
+    comm: Communicator,
     state: State,
 ) -> None:
     """``backward``: shares of leaves are summed over ranks once, and added to what their gradients held."""
-    chosen = None if inputs is None else [_local(each) for each in _listed(inputs)]
+    chosen = None if inputs is None else [stored(each) for each in _listed(inputs)]
     reached = _leaves_of(roots) if chosen is None else chosen
     ids = {id(each) for each in reached}
     leaves = [*(_of_models(ids, state) if chosen is None else ()), *reached, *state.shards]
@@ -174,7 +174,7 @@ def _accumulate(
         _sum_shares(leaves_met, create, comm)
 
 
-def _compare(leaves: list[Tensor], state: State, comm: Any) -> None:
+def _compare(leaves: list[Tensor], state: State, comm: Communicator) -> None:
     """Refuse leaves that ranks have made each for itself, at backwards 1, 2, 4, ... Collective.
 
     Raises:
@@ -197,35 +197,19 @@ def _compare(leaves: list[Tensor], state: State, comm: Any) -> None:
             )
 
 
-def _shard(tensor: Any) -> Any:
-    """What this rank has of a tensor: its part, where FSDP shares it out along another axis."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-def _sum_shares(leaves: list[tuple[Tensor, Tensor | None]], create: bool, comm: Any) -> None:
-    """Gradients of one dtype in one sum over ranks; 16-bit ones in float32."""
-    groups: dict[Any, list[tuple[Tensor, Tensor | None]]] = {}
-    for leaf, before in leaves:
-        if leaf.grad is not None and leaf.grad.layout != torch.strided:
-            raise ValueError(
-                "a sparse gradient cannot be summed over ranks: make the layer with sparse=False (dgcl)"
-            )
-        groups.setdefault((leaf.dtype, leaf.device), []).append((leaf, before))
-    for (dtype, _), members in groups.items():
-        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-        shares = [_shard(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad) for leaf, _ in members]
-        present = shares[0].new_tensor([leaf.grad is not None for leaf, _ in members], dtype=wide)
-        flat = torch.cat([*(each.reshape(-1).to(wide) for each in shares), present])
-        *sums, held = total(flat, comm, "gradients").split([*(each.numel() for each in shares), len(members)])
-        for (leaf, before), summed, some in zip(members, sums, held.tolist(), strict=True):
-            value: Any = summed.view_as(_shard(leaf)).to(dtype)
-            if some and hasattr(leaf, "device_mesh"):
-                leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-                _shard(leaf.grad).copy_(value)
-                value = leaf.grad
-            if not some:
-                leaf.grad = before
-            elif before is None:
-                leaf.grad = value if create else value.clone()
-            else:
-                leaf.grad = before + value if create else before.add_(value)
+def _sum_shares(leaves: list[tuple[Tensor, Tensor | None]], create: bool, comm: Communicator) -> None:
+    """Put the sums over ranks of gradients in their place, beside what was there before."""
+    of_before = {id(leaf): before for leaf, before in leaves}
+    sums = summed_gradients((leaf for leaf, _ in leaves), lambda flat: total(flat, comm, "gradients"))
+    for leaf, value in sums:
+        before = of_before[id(leaf)]
+        if value is not None and hasattr(leaf, "device_mesh"):
+            leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            shard_of(leaf.grad).copy_(value)
+            value = leaf.grad
+        if value is None:
+            leaf.grad = before
+        elif before is None:
+            leaf.grad = value if create else value.clone()
+        else:
+            leaf.grad = before + value if create else before.add_(value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import fitting, state_of
 from dgcl.rows.tensor import Rows, replicated, rows
 
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
+
 _log = logging.getLogger("dgcl")
 
 #: Numbers that a rank draws for one call of dropout; above that a hash of the row decides.
@@ -27,7 +30,7 @@ MOST_DRAWN = 10**8
 _turn = threading.Lock()
 
 
-def _drawn_together(comm: Any, draw: Callable[[], Any]) -> Any:
+def _drawn_together(comm: Communicator, draw: Callable[[], Any]) -> Any:
     """What every rank draws, from a generator in the same state. Collective for ranks that are threads."""
     if comm.control.threads_of_ranks == 1:
         return draw()
@@ -81,7 +84,7 @@ def dropout(call: Call) -> Any:
     return rows(out, space, axis)
 
 
-def _say_hash(comm: Any) -> None:
+def _say_hash(comm: Communicator) -> None:
     state = state_of(comm)
     if comm.rank == 0 and not state.sites.setdefault("dropout", 0):
         state.sites["dropout"] = 1

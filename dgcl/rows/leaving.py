@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from dgcl.ranks.torch_private import torch_function_on
 from dgcl.rows.gathering import all_rows
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import as_ids, whole
-from dgcl.rows.tensor import Rows, follow, mapped, plain, replicated, rows
+from dgcl.rows.tensor import Rows, follow, mapped, replicated, rows, stored
 
 #: Shapes, types and places: the wrapper has them as one device.
 SEEN = set(
@@ -77,7 +75,7 @@ def data(call: Call) -> Any:
 def converted(call: Call) -> Any:
     """``x.to(...)`` of a type, a device, or those of another tensor, whose values do not matter."""
     own = call.args[0]
-    out = call.func(*mapped(_local, call.args), **mapped(_local, call.kwargs))
+    out = call.func(*mapped(stored, call.args), **mapped(stored, call.kwargs))
     if type(own) is not Rows:
         return replicated(out, [own])
     if own._ends and out.is_floating_point():
@@ -85,13 +83,9 @@ def converted(call: Call) -> Any:
     return own if out is own._local else rows(out, own._space, own._axis, own._ends)
 
 
-def _local(value: Tensor) -> Any:
-    return value._local if type(value) is Rows else plain(value)
-
-
 def new(call: Call) -> Any:
     """``new_zeros`` and its kind: of all rows, until rows are written into them."""
-    args = (_local(call.args[0]), *[whole(each) for each in call.args[1:]])
+    args = (stored(call.args[0]), *[whole(each) for each in call.args[1:]])
     return replicated(call.func(*args, **call.kwargs))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dgcl.aggregation.edge_sets import edge_set_of
 from dgcl.rows.row_sums import whole
-from dgcl.rows.tensor import OneDevice, Rows, plain, rows, unseen
+from dgcl.rows.tensor import OneDevice, Rows, plain, rows, stored, unseen
 from dgcl.rows.view import view_of
 
 
@@ -26,7 +26,7 @@ def local(x: Any) -> Any:
         x: Rows, or a replicated value, which is the same on every rank.
     """
     with unseen():
-        return x._local if type(x) is Rows else plain(x)
+        return stored(x)
 
 
 def as_rows(tensor: Tensor, like: Any) -> Tensor:

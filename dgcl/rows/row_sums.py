@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from dgcl.rows.space import Space
 from dgcl.rows.tensor import PAIRS, Replicated, Rows, follow, plain, rows
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
 
 
 class State:
@@ -39,7 +42,7 @@ class State:
         self.shards: list[Tensor] = []
 
 
-def state_of(comm: Any) -> State:
+def state_of(comm: Communicator) -> State:
     """What the tensors of this rank share."""
     return comm.control.__dict__.setdefault("one_device", State())  # type: ignore[no-any-return]
 
@@ -48,7 +51,7 @@ class _Sum(torch.autograd.Function):
     """The sum over ranks of shares; its transpose is the sum over ranks."""
 
     @staticmethod
-    def forward(ctx: Any, share: Tensor, comm: Any, name: str) -> Tensor:
+    def forward(ctx: Any, share: Tensor, comm: Communicator, name: str) -> Tensor:
         ctx.comm, ctx.name = comm, name
         return _no_view(comm.all_reduce_sum(share.detach(), name))
 
@@ -58,7 +61,7 @@ class _Sum(torch.autograd.Function):
         return _Sum.apply(grad, ctx.comm, f"{ctx.name} (backward)"), None, None
 
 
-def _require_backward(comm: Any) -> None:
+def _require_backward(comm: Communicator) -> None:
     if not state_of(comm).depth:
         raise RuntimeError(
             "a gradient of dgcl's rows must begin at loss.backward(), torch.autograd.backward([loss]) of what was"
@@ -74,7 +77,7 @@ def _no_view(tensor: Tensor) -> Tensor:
     return out.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def total(share: Tensor, comm: Any, name: str) -> Tensor:
+def total(share: Tensor, comm: Communicator, name: str) -> Tensor:
     """The sum over ranks, plain; bools are counted. Collective."""
     share = plain(share)
     if share.dtype == torch.bool:

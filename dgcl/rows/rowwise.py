@@ -20,7 +20,7 @@ from dgcl.ranks.torch_private import torch_function_on
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import fitting, state_of
 from dgcl.rows.space import Space
-from dgcl.rows.tensor import Rows, mapped, plain, rows, tensors_in
+from dgcl.rows.tensor import Rows, mapped, plain, rows, stored, tensors_in
 
 _ROWS = 7
 _PARTS = torch.tensor([5, 0, 3]), torch.tensor([2]), torch.tensor([6, 1, 4, 2, 2])
@@ -53,11 +53,7 @@ def tried(call: Call, *, gradients: bool = False) -> Any:
         learnt.popitem(last=False)
     if axes is None:
         return NotImplemented
-    return _marked(call.func(*mapped(_local, call.args), **mapped(_local, call.kwargs)), axes, space)
-
-
-def _local(value: Tensor) -> Tensor:
-    return value._local if type(value) is Rows else plain(value)
+    return _marked(call.func(*mapped(stored, call.args), **mapped(stored, call.kwargs)), axes, space)
 
 
 def _marked(out: Any, axes: Any, space: Space) -> Any:

@@ -80,7 +80,7 @@ def _into_vertices(call: Call, own: Any, dim: int, index: Rows, src: Any, space:
     if index._ends == "target":
         out = call.func(local, dim, index._local, src, *more[0], **more[1])
     else:
-        exchange = index._space.ends.exchange  # type: ignore[union-attr]
+        exchange: Any = index._space.ends.exchange  # type: ignore[union-attr]
         shape = [*local.shape]
         shape[dim] = space.comm.layouts[exchange].num_local
         part = getattr(local.new_zeros(shape), call.name.rstrip("_"))(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.autograd.fetch import fetch_rows
+
+if TYPE_CHECKING:
+    from dgcl.communicator import Communicator
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +43,7 @@ class Space:
     """
 
     def __init__(
-        self, comm: Any, root: Any, keys: Tensor, size: int | None = None, ends: Ends | None = None
+        self, comm: Communicator, root: Any, keys: Tensor, size: int | None = None, ends: Ends | None = None
     ) -> None:
         self.comm, self.root, self.keys, self.ends = comm, root, keys, ends
         self._positions = keys if size is not None else None

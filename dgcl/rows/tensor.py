@@ -110,6 +110,11 @@ def plain(value: Any) -> Any:
     return value.as_subclass(Tensor) if type(value) is Replicated else value
 
 
+def stored(value: Any) -> Any:
+    """What this rank has of a tensor, plain: its rows, or a replicated value."""
+    return value._local if type(value) is Rows else plain(value)
+
+
 def follow(own: Rows) -> Rows:
     """Let rows that were changed in place show whether they require a gradient."""
     local, base = own._local, Tensor.requires_grad.__get__  # type: ignore[attr-defined]

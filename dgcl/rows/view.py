@@ -18,6 +18,8 @@ from dgcl.rows.tensor import Rows, rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dgcl.communicator import Communicator
+
 
 class View:
     """Spaces of the vertices and edges of one communicator.
@@ -35,7 +37,7 @@ class View:
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         nodes: Mapping[Any, tuple[int, int]] | None = None,
         edges: Mapping[Any, tuple[int, int]] | None = None,
         edge_ids: Any = None,
@@ -64,7 +66,7 @@ class View:
             exchange = "__".join(kind) if several else HALO
             numbers = {"source": torch.cat([comm.owned_ids, comm.halo_ids]), "target": comm.owned_ids}
             if several:
-                comm.end_ids |= {exchange: self._numbers(exchange, target)}
+                comm.end_ids = {**comm.end_ids, exchange: self._numbers(exchange, target)}
                 numbers = dict(zip(numbers, comm.end_ids[exchange], strict=True))
             ends = Ends(
                 None if comm.edges != "head" else exchange,
@@ -92,7 +94,7 @@ class View:
             ends: Any = space.ends
             if ends.exchange == HALO:
                 local = comm.local
-                own = np.stack([local.indices, local.heads])
+                own = np.stack([local.indices, local.heads]).astype(np.int64)
             else:
                 own = self._whole_ends(kind)
             if ends.exchange not in (None, HALO):
@@ -100,7 +102,7 @@ class View:
                 order = np.argsort(sources)
                 own[0] = order[np.searchsorted(sources, own[0], sorter=order)]
                 own[1] = np.searchsorted(targets, own[1])
-            index = torch.from_numpy(own.astype(np.int64)).to(comm.device)
+            index = torch.from_numpy(own).to(comm.device)
             self._ends[kind] = rows(remember(index, edges_of(comm, ends.exchange or HALO)), space, 1, "both")
         return self._ends[kind]
 
@@ -118,14 +120,14 @@ def _types_of(kind: Any) -> tuple[str, str]:
     return (kind[0], kind[2]) if kind else ("", "")
 
 
-def view_of(comm: Any) -> View:
+def view_of(comm: Communicator) -> View:
     """The view of a communicator, made once. Collective then."""
     if "view" not in vars(comm):
         comm.view = View(comm)
     return comm.view  # type: ignore[no-any-return]
 
 
-def share_generators(comm: Any) -> None:
+def share_generators(comm: Communicator) -> None:
     """Give every rank the states of rank 0's generators: torch's, NumPy's and Python's. Collective.
 
     Ranks that are threads share them anyway.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,6 @@ from torch.nn import Module
 
 import dgcl
 from dgcl.graph import as_graph
-from dgcl.ranks.torch_private import tree_map_only
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -25,6 +23,18 @@ if TYPE_CHECKING:
 _LONGEST = 12  # lines of a report
 
 
+class Computed(NamedTuple):
+    """A tensor of a run: whether it has a row for each vertex, or is a gradient."""
+
+    value: Tensor | None
+    of_rows: bool = False
+    is_gradient: bool = False
+
+
+#: What a run computed, by name, in its order.
+Run = dict[str, Computed]
+
+
 def assert_equivalent(
     model_fn: Callable[[Communicator], Module],
     graph: Any,
@@ -33,7 +43,6 @@ def assert_equivalent(
     *,
     alone: Callable[[], Module] | None = None,
     steps: int = 3,
-    learning_rate: float = 0.1,
     dtype: torch.dtype = torch.float64,
     tolerance: float | None = None,
     **options: Any,
@@ -57,7 +66,6 @@ def assert_equivalent(
         alone: Makes the model for one device, without dgcl, which takes and returns rows of all vertices and has
             parameters of the same names; None: ``model_fn`` on a single rank.
         steps: How many.
-        learning_rate: Of each step.
         dtype: Of parameters and features. What is wrong shows best in float64.
         tolerance: Of differences, relative to the largest value of a tensor, or of all gradients; None: 1e-9 in
             float64, else 1e-3.
@@ -79,117 +87,85 @@ def assert_equivalent(
         )
     models: list[Module] = []  # all are kept, so that no two have the same id
 
-    def one_device() -> Run:
-        comm = dgcl.build_comm_info(
-            graph, **{name: value for name, value in options.items() if name == "plan"}
-        )
+    def one_device() -> tuple[dict[str, Tensor], Run]:
+        comm = dgcl.build_comm_info(graph)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # the ranks take these parameters
-            built = alone() if alone is not None else model_fn(comm)
-        model = _new(built, models, "alone" if alone is not None else "model_fn")
-        state = {name: value.detach().clone() for name, value in model.to(dtype).state_dict().items()}
-        return _train(comm, model, x, state, steps, learning_rate)
+            model = _new(model_fn(comm) if alone is None else alone(), models).to(dtype)
+        state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        return state, _train(comm, model, x, steps)
 
-    def many(state: dict[str, Tensor]) -> Run:
+    def many(state: dict[str, Tensor]) -> tuple[Run, Tensor]:
         comm = dgcl.build_comm_info(graph, **options)
-        model = _new(model_fn(comm), models, "model_fn").to(dtype)
-        return _train(comm, model, x, state, steps, learning_rate)
+        model = _new(model_fn(comm), models).to(dtype)
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the models of ranks and of one device must have the same parameters: {error}"
+            ) from None
+        return _train(comm, model, x, steps), comm.part
 
-    (expected,) = dgcl.launch(one_device, 1)
-    measured: Run = dgcl.launch(many, ranks, expected.state)[0]
+    ((state, expected),) = dgcl.launch(one_device, 1)
+    measured, part = dgcl.launch(many, ranks, state)[0]
     limit = tolerance if tolerance is not None else (1e-9 if dtype == torch.float64 else 1e-3)
-    lines = differences(expected, measured, limit)
+    lines = differences(expected, measured, part, limit)
     if lines:
-        more = [f"... and {len(lines) - _LONGEST} more"] if len(lines) > _LONGEST else []
-        known = [f"known of this model: {each}" for each in measured.findings]
+        more = [f"... and {len(lines) - _LONGEST} more"] * (len(lines) > _LONGEST)
         raise AssertionError(
             f"the model gives other numbers on {ranks} ranks than on one device (tolerance {limit:g} of the largest"
-            " value); what is computed first comes first:\n  "
-            + "\n  ".join([*lines[:_LONGEST], *more, *known])
+            " value); what is computed first comes first (dgcl.check_model names modules that are known for it):\n  "
+            + "\n  ".join([*lines[:_LONGEST], *more])
         )
 
 
-@dataclass
-class Run:
-    """What was computed, in its order: by name, and whether it has a row for each vertex."""
-
-    state: dict[str, Tensor] = field(default_factory=dict)
-    tensors: dict[str, tuple[Tensor | None, bool]] = field(default_factory=dict)
-    owner: Tensor | None = None
-    findings: list[Any] = field(default_factory=list)
-
-
-def _new(model: Any, models: list[Module], what: str) -> Module:
+def _new(model: Any, models: list[Module]) -> Module:
     if not isinstance(model, Module):
-        raise TypeError(f"{what} must return a torch.nn.Module (got {type(model).__name__})")
+        raise TypeError(f"model_fn must return a torch.nn.Module (got {type(model).__name__})")
     if any(model is other for other in models):
         raise ValueError(
-            f"{what} must make a new model in each call: ranks that share one train it at the same time"
+            "model_fn must make a new model in each call: ranks that share one train it at the same time"
         )
     models.append(model)
     return model
 
 
-def _train(
-    comm: Communicator,
-    model: Module,
-    x_all: Tensor,
-    state: dict[str, Tensor],
-    steps: int,
-    learning_rate: float,
-) -> Run:
+def _train(comm: Communicator, model: Module, x_all: Tensor, steps: int) -> Run:
     """Several steps; rows are collected on rank 0. Collective."""
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise ValueError(
-            f"the models of ranks and of one device must have the same parameters: {error}"
-        ) from None
-    run = Run(state, findings=dgcl.check_model(model, comm))
-    run.owner = comm.collect(torch.full((comm.num_owned,), comm.rank))
+    run: Run = {}
     x = x_all[comm.owned_ids]
-    optimizer, kept = torch.optim.SGD(model.parameters(), lr=learning_rate), kept_outputs(model)
+    optimizer, kept = torch.optim.SGD(model.parameters(), lr=0.1), kept_outputs(model)
     for step in range(1, steps + 1):
         optimizer.zero_grad()
         kept.clear()
         out = model(x)
-        _check_output(out, comm)
         for name, rows in _owned_rows(kept, comm):
-            run.tensors[f"step {step}: {name}"] = comm.collect(rows), True
-        run.tensors[f"step {step}: the output"] = comm.collect(out.detach()), True
+            run[f"step {step}: {name}"] = Computed(comm.collect(rows), of_rows=True)
+        run[f"step {step}: the output"] = Computed(comm.collect(out.detach()), of_rows=True)
         shape = (comm.num_nodes, *out.shape[1:])
         targets = torch.randn(shape, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
         loss = dgcl.nn.loss(F.mse_loss, comm=comm)(out, targets.to(out.dtype)[comm.owned_ids])
-        run.tensors[f"step {step}: the loss"] = loss.detach(), False
+        run[f"step {step}: the loss"] = Computed(loss.detach())
         loss.backward()
         dgcl.nn.sync_gradients(model, comm=comm)
         for name, parameter in model.named_parameters():
             gradient = None if parameter.grad is None else parameter.grad.clone()
-            run.tensors[f"step {step}: the gradient of {name}"] = gradient, False
+            run[f"step {step}: the gradient of {name}"] = Computed(gradient, is_gradient=True)
         optimizer.step()
     return run
 
 
-def _check_output(out: Any, comm: Communicator) -> None:
-    if not isinstance(out, Tensor) or not out.is_floating_point():
-        raise TypeError(f"the model must return a floating point tensor (got {type(out).__name__})")
-    if out.dim() == 0 or len(out) != comm.num_owned:
-        raise ValueError(
-            f"the model must return the {comm.num_owned} owned rows of rank {comm.rank} (got shape"
-            f" {tuple(out.shape)})"
-        )
-
-
-def kept_outputs(model: Module) -> dict[str, Any]:
-    """What modules within a model return from now on, by name and call, in the order in which calls end."""
-    kept: dict[str, Any] = {}
+def kept_outputs(model: Module) -> dict[str, Tensor]:
+    """Tensors that modules within a model return from now on, by name and call, in the order in which calls end."""
+    kept: dict[str, Tensor] = {}
 
     def keep(name: str, module: Module, inputs: Any, output: Any) -> None:
         calls, key = 1, name
         while key in kept:
             calls += 1
             key = f"{name}, call {calls}"
-        kept[key] = tree_map_only(Tensor, lambda each: each.detach().clone(), output)
+        if isinstance(output, Tensor):
+            kept[key] = output.detach().clone()
 
     for name, module in model.named_modules():
         if name:
@@ -197,34 +173,25 @@ def kept_outputs(model: Module) -> dict[str, Any]:
     return kept
 
 
-def _owned_rows(kept: dict[str, Any], comm: Communicator) -> Iterator[tuple[str, Tensor]]:
+def _owned_rows(kept: dict[str, Tensor], comm: Communicator) -> Iterator[tuple[str, Tensor]]:
     """Outputs that have rows of vertices on every rank. Collective."""
     sizes = comm.num_owned, comm.num_local
-    rows = {
-        name: each
-        for name, each in kept.items()
-        if isinstance(each, Tensor) and each.dim() and len(each) in sizes
-    }
+    rows = {name: each for name, each in kept.items() if each.dim() and len(each) in sizes}
     reports = comm.control.exchange({name: each.shape[1:] for name, each in rows.items()})
     for name, each in rows.items():
         if all(shapes.get(name) == each.shape[1:] for shapes in reports):
             yield name, each[: comm.num_owned]
 
 
-def differences(expected: Run, measured: Run, tolerance: float) -> list[str]:
-    """A line for each tensor that differs, in the order of computation on one device."""
+def differences(expected: Run, measured: Run, part: Tensor, tolerance: float) -> list[str]:
+    """A line for each tensor that differs, in the order of computation on one device; ``part`` has owners of rows."""
     lines = []
     # A gradient that is zero but for rounding, as of a bias before a normalisation, is as exact as the others are.
-    gradients = [
-        value
-        for name, (value, _) in expected.tensors.items()
-        if "the gradient of" in name and value is not None
-    ]
-    largest = max((value.abs().max().item() for value in gradients if value.numel()), default=0.0)
-    for name, (reference, of_rows) in expected.tensors.items():
-        if name not in measured.tensors:
+    least = max((_largest(each.value) for each in expected.values() if each.is_gradient), default=0.0)
+    for name, (reference, of_rows, is_gradient) in expected.items():
+        if name not in measured:
             continue  # rows of edges on some rank, or a module that has another name there
-        got, _ = measured.tensors[name]
+        got = measured[name].value
         if reference is None or got is None:
             if (reference is None) != (got is None):
                 lines.append(f"{name} is there only {'on ranks' if reference is None else 'on one device'}")
@@ -234,19 +201,20 @@ def differences(expected: Run, measured: Run, tolerance: float) -> list[str]:
                 f"{name} has shape {tuple(got.shape)} on ranks, {tuple(reference.shape)} on one device"
             )
             continue
-        error = (got - reference).abs().double()
-        scale = reference.abs().max().item() if reference.numel() else 0.0
-        scale = max(scale, largest) if "the gradient of" in name else scale
+        error, scale = (got - reference).abs().double(), max(_largest(reference), least * is_gradient)
         bad = ~(error <= tolerance * scale) & ~(got == reference) & ~(got.isnan() & reference.isnan())
         if not bad.any():
             continue
-        most = error.nan_to_num(nan=float("inf")).max().item()
-        line = f"{name} differs by up to {most:.2g} (largest value {scale:.2g})"
+        line = (
+            f"{name} differs by up to {_largest(error.nan_to_num(torch.inf)):.2g} (largest value {scale:.2g})"
+        )
         if of_rows:
             rows = bad.flatten(1).any(1) if bad.dim() > 1 else bad
             first = int(rows.nonzero()[0])
-            assert measured.owner is not None
-            owner = int(measured.owner[first])
-            line += f" in {int(rows.sum())} of {len(rows)} rows, first in vertex {first}, of rank {owner}"
+            line += f" in {int(rows.sum())} of {len(rows)} rows, first in vertex {first}, of rank {int(part[first])}"
         lines.append(line)
     return lines
+
+
+def _largest(value: Tensor | None) -> float:
+    return value.abs().max().item() if value is not None and value.numel() else 0.0

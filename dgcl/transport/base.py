@@ -1,21 +1,23 @@
-"""What moves rows: the base of all transports, and the way of a call, told once.
+"""What moves rows: the base of all transports, and the way of a call, told once, in the comment below.
 
-From ``dgcl.graph_allgather(rows)`` to the copy and back, with the files in order:
-
-1. ``api.py`` takes the current communicator; ``communicator.py`` (``expand``) finds the exchange's number and checks
-   the rows; ``autograd/operators.py`` records the fold as the backward and calls ``comm.transport.expand``.
-2. ``shared_memory/transport.py`` finds the prepared list of steps for this verb, exchange, shape and type, or prepares
-   it (``step_table.py`` from ``transport/steps.py``; ``tasks.py`` has the schedule of ``program/rank_program.py`` for
-   the engine).
-3. ``shared_memory/step_list.py`` takes call lock and memory (``common/life_cycle.py``, ``common/pool.py``), and hands
-   the list to compiled code: ``interpreter.py`` goes through the steps, ``engine.py`` sends and waits,
-   ``kernels/rows.py`` copies and adds. The result is a tensor over the memory that peers have written to.
-4. What takes long comes back to Python, to ``shared_memory/executor.py``: segments to map, deadlines, failures
-   (``common/failure_detector.py``, which reads ``common/control_page.py`` of ``common/peers.py``).
-
-``collective/`` does 2 and 3 by torch operations, ``cuda/`` by kernels; ``connect.py`` chooses.
-Tests are in tests/dgcl/transport/.
+Called by autograd's operators and aggregations; made by ``connect.py``, which chooses. A new transport inherits from
+:class:`Transport`, and is held against ``collective/``, the floor, bit by bit. Tests are in tests/dgcl/transport.
 """
+
+# From ``dgcl.graph_allgather(rows)`` to the copy and back, with the files in order:
+#
+# 1. ``api.py`` takes the current communicator; ``communicator.py`` (``expand``) finds the exchange's number and checks
+#    the rows; ``autograd/operators.py`` records the fold as the backward and calls ``comm.transport.expand``.
+# 2. ``shared_memory/transport.py`` finds the list of steps for this verb, exchange, shape and type, or prepares it
+#    (``step_table.py`` from ``transport/steps.py``; ``tasks.py`` has the schedule of ``program/rank_program.py`` for
+#    the engine).
+# 3. ``shared_memory/step_list.py`` takes call lock and memory (``common/life_cycle.py``, ``common/pool.py``), and hands
+#    the list to compiled code: ``interpreter.py`` goes through the steps, ``engine.py`` sends and waits,
+#    ``kernels/rows.py`` copies and adds. The result is a tensor over the memory that peers have written to.
+# 4. What takes long comes back to Python, to ``shared_memory/executor.py``: segments to map, deadlines, failures
+#    (``common/failure_detector.py``, which reads ``common/control_page.py`` of ``common/peers.py``).
+#
+# ``collective/`` does 2 and 3 by torch operations, ``cuda/`` by kernels; ``connect.py`` chooses.
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -27,7 +29,6 @@ from torch import Tensor
 from dgcl.errors import CommError
 from dgcl.program.rank_program import Program
 from dgcl.ranks.control import Listener
-from dgcl.transport.buffer_memory import MemoryReport
 from dgcl.transport.common.life_cycle import LifeCycle
 from dgcl.transport.steps import Step
 
@@ -153,12 +154,6 @@ class Transport:
         """For each rank how rows travel to and from it, and why."""
         raise NotImplementedError
 
-    def memory(
-        self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
-    ) -> MemoryReport:
-        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.buffer_memory.predict_memory`."""
-        raise NotImplementedError
-
     def synchronize(self) -> None:
         """Wait until the device has finished all calls, and raise their errors; on the CPU calls return when done."""
 
@@ -195,7 +190,7 @@ class Around(Transport):
         super().__init__(transport._life)
         self.transport = transport
         for name in (
-            "bytes_sent", "fixed", "empty", "describe", "memory", "synchronize", "record_stream", "fail", "close",
+            "bytes_sent", "fixed", "empty", "describe", "synchronize", "record_stream", "fail", "close",
         ):  # fmt: skip
             setattr(self, name, getattr(transport, name))
 

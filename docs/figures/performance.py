@@ -145,7 +145,7 @@ def overlap(run: Run) -> Figure:
 
 
 def training(path: Path, steps: int) -> list[list[Any]]:
-    """What a two-layer GCN holds on each rank: tables, peak, buffers, predicted; and growth in half of the steps."""
+    """What a two-layer GCN holds on each rank: peak, buffers; and growth in half of the steps."""
     graph, part = on_first_rank(path)
     comm = dgcl.build_comm_info(graph, "uniform", part=part)
     num_nodes, before = comm.num_nodes, resident("VmRSS")
@@ -164,18 +164,14 @@ def training(path: Path, steps: int) -> list[list[Any]]:
         dgcl.nn.sync_gradients(layers)
         optimizer.step()
         held[step] = np.array([pool_bytes(comm), resident("VmRSS")])
-    predicted = comm.memory([WIDTH] * 2)
     grown = held[steps] - held[steps // 2]
-    sizes = (
-        np.array([predicted.tables, resident("VmHWM") - before, pool_bytes(comm), predicted.pool, *grown])
-        / 1e6
-    )
+    sizes = np.array([resident("VmHWM") - before, pool_bytes(comm), *grown]) / 1e6
     return comm.control.exchange([comm.rank, *sizes])
 
 
 def memory(run: Run) -> Figure:
     """What training holds, and whether it grows."""
-    names = ("tables", "peak", "buffers", "predicted", "buffers grow", "process grows")
+    names = ("peak", "buffers", "buffers grow", "process grows")
     rows = (
         [graph, *row]
         for graph in run.some(GRAPHS)

@@ -482,8 +482,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         r"model must be a torch.nn.Module, or a list of its parameters \(got Parameter\)",
         TypeError,
     ),
-    "numbers that differ": (
-        lambda: (build(), dgcl.nn.check_equal([1.0])),  # type: ignore[list-item]
+    "gradients of numbers": (
+        lambda: (build(), dgcl.nn.sync_gradients([1.0])),  # type: ignore[list-item]
         r"model must be a torch.nn.Module, or a list of its parameters \(got float\)",
         TypeError,
     ),

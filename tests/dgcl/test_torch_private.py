@@ -1,11 +1,15 @@
 """Private names of torch stand in one module, and exist in the torch that is installed."""
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from dgcl.ranks.torch_private import gloo_timed_out
 from tests.support_architecture import sources
 
 #: Methods of objects that torch makes; the module's docstring says where they are called.
@@ -32,6 +36,28 @@ def test_private_names_stand_in_one_module():
 def test_methods_exist(owner: type, name: str):
     target = torch.ops.aten.add.Tensor if name == "_schema" else owner
     assert hasattr(target, name)
+
+
+def test_a_wait_of_gloo_that_times_out_is_told_from_one_that_breaks():
+    store = dist.HashStore()
+    late = timedelta(milliseconds=20)
+
+    def rank(place: int) -> str:
+        group = dist.ProcessGroupGloo(dist.PrefixStore("pair", store), place, 2, timedelta(seconds=20))
+        met.wait()
+        if place == 0:
+            with pytest.raises(RuntimeError) as timed_out:
+                group.recv([torch.empty(1)], 1, 0).wait(late)
+            del group  # which breaks the connection of the other
+            return str(timed_out.value)
+        with pytest.raises(RuntimeError) as broken:
+            group.recv([torch.empty(1)], 0, 0).wait(timedelta(seconds=20))
+        return str(broken.value)
+
+    met = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as ranks:
+        texts = list(ranks.map(rank, range(2)))
+    assert [gloo_timed_out(text) for text in texts] == [True, False]
 
 
 def test_forward_mode_has_no_level_outside():

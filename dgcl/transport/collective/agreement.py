@@ -1,4 +1,8 @@
-"""Which call each rank is in, and why one cannot go on: on control pages, and between machines by messages."""
+"""Which call each rank is in, and why one cannot go on: on control pages, and between machines by messages.
+
+Made by :mod:`dgcl.transport.connect`, used by :mod:`dgcl.transport.collective.transport`. Tests are in
+tests/dgcl/transport/collective and tests/dgcl/faults.
+"""
 
 import os
 import time
@@ -24,6 +28,11 @@ _GRACE = 0.2  # seconds in which a rank that broke a connection can say why
 _PAUSE = 20e-6  # seconds between two looks at a page
 
 
+# What must hold: each rank publishes which call it begins and then reads what the others have published, before it
+# sends anything. So of two ranks that make different calls at least one sends nothing. A call ends when all ranks
+# that it concerns have begun it, so what a rank has published is never overwritten unread. All ranks make the calls
+# of all communicators, begin and wait, in one order: a group of our own carries them on the CPU, but on a device,
+# where collectives wait in one queue, the user's are in that order, too.
 @compiled(void(int64, int64, int64))
 def announce_call(page: int, number: int, tag: int) -> None:
     """Publish a call at the address of the call on this rank's control page."""

@@ -79,11 +79,10 @@ class Tables:
         expand, fold: The stages.
         own_layers: What is added to the owned rows at the end of a fold.
         staged: Rows of staging memory that an expand and a fold need, for the largest of their stages.
-        nbytes: Of the indices.
     """
 
     def __init__(self, program: Program, device: torch.device) -> None:
-        self.program, self._device, self.nbytes = program, device, 0
+        self.program, self._device = program, device
         stages = range(program.num_stages)
         self.expand = [self._expand(stage) for stage in stages]
         self.fold = [self._fold(stage) for stage in stages]
@@ -94,9 +93,7 @@ class Tables:
         )
 
     def _index(self, values: np.ndarray) -> Tensor:
-        index = torch.from_numpy(np.ascontiguousarray(values, np.int64)).to(self._device)
-        self.nbytes += index.nbytes
-        return index
+        return torch.from_numpy(np.ascontiguousarray(values, np.int64)).to(self._device)
 
     def _expand(self, stage: int) -> Stage:
         p, schedule = self.program, self.program.expand

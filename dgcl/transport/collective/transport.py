@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +14,6 @@ from torch import Tensor
 from dgcl.errors import CommError
 from dgcl.program.rank_program import Program
 from dgcl.transport.base import StartedExpand, StartedFold, Transport
-from dgcl.transport.buffer_memory import MemoryReport, predict_memory
 from dgcl.transport.collective.agreement import Agreement
 from dgcl.transport.collective.call import Call, add_layers, widened
 from dgcl.transport.collective.stage_table import Tables
@@ -163,15 +160,6 @@ class CollectiveTransport(Transport):
     def describe(self) -> list[str]:
         """For each rank how rows travel to and from it, and why."""
         return [f"collective, {self.wire.name}: {self._why}"] * self.agreement.control.world_size
-
-    def memory(
-        self, widths: Sequence[int | tuple[int, int]], dtype: torch.dtype, **kinds: Any
-    ) -> MemoryReport:
-        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.buffer_memory.predict_memory`."""
-        tables = [each for each, _ in self._tables]
-        staged = [each.staged for each in tables]
-        report = predict_memory([each.program for each in tables], widths, dtype, staged_rows=staged, **kinds)
-        return replace(report, tables=report.tables + sum(each.nbytes for each in tables))
 
     def synchronize(self) -> None:
         """Wait until the device has finished all calls, and raise what went wrong."""

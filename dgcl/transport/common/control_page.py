@@ -1,61 +1,11 @@
 """The control page: the page of shared memory on which a rank publishes its state to its peers.
 
 A rank writes only its own control page and its peers' wake-up words, and reads its peers' pages. Words are int64,
-aligned, written once per event with release order and read with acquire order (:mod:`dgcl.kernels.memory`). ::
+aligned, written once per event with release order and read with acquire order (:mod:`dgcl.kernels.memory`). Compiled
+code reads and writes ready, done and wake lines by their addresses (:mod:`dgcl.transport.shared_memory.engine`).
 
-    byte 0     token      random; proves to a peer that it opened the right file
-         8     state      ALIVE, FAILED, CLOSED
-        16     code       of the error, when FAILED (place in errors.ERROR_CODES)
-        24     length     of the reason's text
-        32     call       that this rank is in, or was in last
-        40     tags[2]    what it is, of the last call with an even, and with an odd number
-        56     stuck      the last call in which this rank was seen to wait with no thread left to make another
-        64     control    calls that this rank had begun on the control plane when it left
-        72     reason     UTF-8
-       968     collective of the control plane that this rank waits in; 0: none
-       976     name       its length in bytes, doubled; plus 1 where no other thread of the rank could make a call
-       984     text       the name, UTF-8
-      1016     waits      for whom: milliseconds of the clock when last published << 16 | the peer + 1; 0: never
-      1024     ready[P]   one line per peer that may write here: call, tag, and where
-       ...     done[P]    one line per peer that this rank writes to: a sequence number
-       ...     wake       the one line that others write to: it wakes this rank (:mod:`dgcl.kernels.futex`)
-
-A *ready* line says "call n may be written": the call number is written last, so a rank that sees it sees the rest. A
-*done* line counts up: ``call * K + stage + 1`` means that this rank has finished all its transfers to that peer up
-to that stage of that call. Calls are numbered from 1 and nothing is ever reset, so a stale flag cannot be
-mistaken for a fresh one. A rank publishes ready for call n + 1 only after it has seen every done of call n,
-by which time its senders have read the line of call n.
-
-A communicator may execute several programs, whose numbers of stages differ. K is the largest number of stages of any
-of them, the same on every rank. Nothing else of the protocol depends on which program a call executes: a program
-with fewer stages leaves out the last values of its call, so every done line still grows with every call that uses it,
-and no value of call n reaches ``(n + 1) * K + 1``, the first one of call n + 1. With the number of stages of the
-call's own program instead, a short call could end below the value that a longer earlier call left, which would be
-taken for its done. All ranks make the calls in one order, and the tag names the exchange, so the ranks of a call
-execute one program (model: docs/protocol/exchange.pml).
-
-*call* and *tags* serve a rank that waits in vain: a peer that makes another call may have no ready line for it. The
-tag of call n stays until call n + 2 begins, so a reader that reads n both before and after a tag has the tag of n.
-
-Memory order, on x86 and on Arm. Four pairs of events must not be reordered:
-
-1. Rows are written, then *done* is raised; *done* is seen, then rows are read. The flag is stored with release
-   and loaded with acquire order (x86: plain ``mov``, for it keeps stores in order, and loads in order; Arm:
-   ``stlr`` and ``ldar``). Large results are written by streaming stores, which x86 keeps in no order: a full fence
-   (:func:`dgcl.kernels.memory.write_fence`, a locked instruction, which no store passes; Arm: ``dmb ish``)
-   stands between the last of them and the flag.
-2. The words of a *ready* line are written, then its call; the call is seen, then the words are read: the same.
-3. A buffer is read by the program, then offered again by *ready* of a later call; that is seen, then the buffer
-   is written. Release also keeps earlier *loads* before the store, and acquire keeps later *stores* behind the
-   load: the old contents have been read before anybody may write new ones.
-4. A sender reads a *ready* line, then raises *done*; *done* is seen, then the line is written for the next call.
-   The same as 3, with the line in place of the buffer.
-
-Nothing here requires all ranks to see two different flags in one order, so sequential consistency is not needed.
-Wake-ups, which only shorten waits, have fences of their own. Flags are aligned 8-byte words, which both
-architectures read and write in one piece.
-
-A ready, done or wake line takes the space of two cache lines, because processors fetch cache lines in pairs.
+A change of order or meaning is one of the protocol: model it first (docs/protocol/exchange.pml, run by
+tests/dgcl/transport/test_protocol_model.py).
 """
 
 from __future__ import annotations
@@ -69,6 +19,59 @@ from dgcl.errors import ERROR_CODES, CommError, code_of
 from dgcl.transport.common.segments import Segment, SegmentFile
 from dgcl.transport.common.words import read_word, write_word
 
+# byte 0     token      random; proves to a peer that it opened the right file
+#          8     state      ALIVE, FAILED, CLOSED
+#         16     code       of the error, when FAILED (place in errors.ERROR_CODES)
+#         24     length     of the reason's text
+#         32     call       that this rank is in, or was in last
+#         40     tags[2]    what it is, of the last call with an even, and with an odd number
+#         56     stuck      the last call in which this rank was seen to wait with no thread left to make another
+#         64     control    calls that this rank had begun on the control plane when it left
+#         72     reason     UTF-8
+#        968     collective of the control plane that this rank waits in; 0: none
+#        976     name       its length in bytes, doubled; plus 1 where no other thread of the rank could make a call
+#        984     text       the name, UTF-8
+#       1016     waits      for whom: milliseconds of the clock when last published << 16 | the peer + 1; 0: never
+#       1024     ready[P]   one line per peer that may write here: call, tag, and where
+#        ...     done[P]    one line per peer that this rank writes to: a sequence number
+#        ...     wake       the one line that others write to: it wakes this rank (:mod:`dgcl.kernels.futex`)
+#
+# A *ready* line says "call n may be written": the call number is written last, so a rank that sees it sees the rest. A
+# *done* line counts up: ``call * K + stage + 1`` means that this rank has finished all its transfers to that peer up
+# to that stage of that call. Calls are numbered from 1 and nothing is ever reset, so a stale flag cannot be
+# mistaken for a fresh one. A rank publishes ready for call n + 1 only after it has seen every done of call n,
+# by which time its senders have read the line of call n.
+#
+# A communicator may execute several programs, whose numbers of stages differ. K is the largest number of stages of any
+# of them, the same on every rank. Nothing else of the protocol depends on which program a call executes: a program
+# with fewer stages leaves out the last values of its call, so every done line still grows with every call that uses it,
+# and no value of call n reaches ``(n + 1) * K + 1``, the first one of call n + 1. With the number of stages of the
+# call's own program instead, a short call could end below the value that a longer earlier call left, which would be
+# taken for its done. All ranks make the calls in one order, and the tag names the exchange, so the ranks of a call
+# execute one program (model: docs/protocol/exchange.pml).
+#
+# *call* and *tags* serve a rank that waits in vain: a peer that makes another call may have no ready line for it. The
+# tag of call n stays until call n + 2 begins, so a reader that reads n both before and after a tag has the tag of n.
+#
+# Memory order, on x86 and on Arm. Four pairs of events must not be reordered:
+#
+# 1. Rows are written, then *done* is raised; *done* is seen, then rows are read. The flag is stored with release
+#    and loaded with acquire order (x86: plain ``mov``, for it keeps stores in order, and loads in order; Arm:
+#    ``stlr`` and ``ldar``). Large results are written by streaming stores, which x86 keeps in no order: a full fence
+#    (:func:`dgcl.kernels.memory.write_fence`, a locked instruction, which no store passes; Arm: ``dmb ish``)
+#    stands between the last of them and the flag.
+# 2. The words of a *ready* line are written, then its call; the call is seen, then the words are read: the same.
+# 3. A buffer is read by the program, then offered again by *ready* of a later call; that is seen, then the buffer
+#    is written. Release also keeps earlier *loads* before the store, and acquire keeps later *stores* behind the
+#    load: the old contents have been read before anybody may write new ones.
+# 4. A sender reads a *ready* line, then raises *done*; *done* is seen, then the line is written for the next call.
+#    The same as 3, with the line in place of the buffer.
+#
+# Nothing here requires all ranks to see two different flags in one order, so sequential consistency is not needed.
+# Wake-ups, which only shorten waits, have fences of their own. Flags are aligned 8-byte words, which both
+# architectures read and write in one piece.
+#
+# A ready, done or wake line takes the space of two cache lines, because processors fetch cache lines in pairs.
 ALIVE, FAILED, CLOSED = 0, 1, 2
 
 LINE = 128

@@ -1,15 +1,9 @@
 """Shared memory between the ranks of one host, in anonymous files that need no clean-up.
 
 Each rank owns one :class:`SegmentFile`, an anonymous memory file (``memfd``) that grows by *segments*. Peers open it
-through the owner's process entry (``/proc/PID/fd/N``) and map segments when they first need them. It is ordinary
-POSIX shared memory with three differences:
-
-- it has no name, so killing every rank at any moment leaves nothing behind, and nobody can guess it;
-- it does not count against ``/dev/shm``, which many containers limit to 64 MB;
-- only processes of the same user may open it, and it is sealed against shrinking, so a mapping never raises SIGBUS.
-
-The memory of a segment is allocated when the segment is created. Lack of memory is therefore an error at that point,
-with the sizes, and not a crash later. File offsets are never reused, so a mapping of a segment stays valid.
+through the owner's process entry (``/proc/PID/fd/N``) and map segments when they first need them. The memory of a
+segment is allocated when it is created: lack of memory is an error at that point, with the sizes, and not a crash
+later. File offsets are never reused, so a mapping stays valid. Guarded by tests/dgcl/transport/common.
 """
 
 import fcntl
@@ -23,6 +17,9 @@ import numpy as np
 
 from dgcl.topology.free_memory import available_memory
 
+# Why not POSIX shared memory: a memfd has no name, so killing every rank at any moment leaves nothing behind, and
+# nobody can guess it; it does not count against /dev/shm, which many containers limit to 64 MB; only processes of the
+# same user may open it, and it is sealed against shrinking, so a mapping never raises SIGBUS.
 _PAGE = mmap.PAGESIZE
 
 

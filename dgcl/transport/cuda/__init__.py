@@ -1,25 +1,11 @@
 """The transport between CUDA devices of one machine: programs of :mod:`dgcl.program`, enqueued on the caller's stream.
 
-Experimental: it has run between processes that share one GPU, and between no two GPUs (docs/gpu.md). Imports
-:mod:`dgcl.program`, :mod:`dgcl.ranks`, :mod:`dgcl.kernels`, and the shared-memory transport.
-
-==============================================  =======================================================================
-module                                          what
-==============================================  =======================================================================
-:mod:`dgcl.transport.cuda.device_exchange`      expand and fold of tensors
-:mod:`dgcl.transport.cuda.host_agreement`       the hosts agree on each call before it is enqueued
-:mod:`dgcl.transport.cuda.program`              a program as a list of launches
-:mod:`dgcl.transport.cuda.operations`           the operations of one kind of call, prepared once
-:mod:`dgcl.transport.cuda.gpu`                  one device: driver, kernels, streams, the tensors of torch
-:mod:`dgcl.transport.cuda.device_pool`          buffers that peers can write to, reused in stream order
-:mod:`dgcl.transport.cuda.device_tables`        tables in device memory
-:mod:`dgcl.transport.cuda.control_block`        a rank's flags and state on the device, and its host's page
-:mod:`dgcl.transport.cuda.peer_memory`          how peers open each other's device memory, and give it back
-:mod:`dgcl.transport.cuda.connect_devices`      sets all of it up
-:mod:`dgcl.transport.cuda.probe`                asks and tests whether devices can exchange rows by themselves
-:mod:`dgcl.transport.cuda.trial`                tries the devices in processes of their own
-:mod:`dgcl.transport.cuda.watchdog`             deadlines, lost peers, stopping the device
-==============================================  =======================================================================
+Experimental: it has run between processes that share one GPU, and between no two GPUs (docs/gpu.md). A call of
+``device_exchange`` takes buffers of ``device_pool``; hosts agree on it (``host_agreement``), and each enqueues its
+``operations``, which ``program`` has laid out in ``device_tables``. ``gpu`` is one device, ``control_block`` its
+flags, and ``peer_memory`` what it sees of others. ``connect_devices`` sets all up, once ``probe`` and ``trial`` have
+found that the machine can; ``watchdog`` keeps deadlines. Tests are in tests/dgcl/transport/cuda, without a GPU, and
+tests/gpu.
 """
 
 from __future__ import annotations
@@ -27,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dgcl.errors import CommError, DisagreementError
 from dgcl.ranks.thread_control import ThreadControl
@@ -70,36 +56,44 @@ def connect_device(
     return exchange, ""
 
 
+def _as_device(device: Any) -> torch.device:
+    """The device that is named.
+
+    Raises:
+        ValueError: There is no such kind of device.
+    """
+    import torch
+
+    if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
+        raise ValueError(f"device must be 'cpu', 'cuda', 'cuda:1' or a torch.device (got {shown(device)})")
+    try:
+        requested = torch.device(device)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"device: {device!r}: {error}") from None
+    if requested.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected 'cpu' or a CUDA device, got {requested}")
+    return requested
+
+
 def open_devices(control: Control, device: str | torch.device) -> Device | None:
     """This rank's device, opened; None where ranks compute on the CPU. Collective.
 
     Raises:
         ValueError: There is no such device, on some rank, or some ranks compute on the CPU; on every rank.
     """
-    import torch
-
-    opened, problem = None, ""
-    kind = ""
+    opened, kind, problem = None, "", ""
     try:
-        if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
-            raise ValueError(
-                f"device must be 'cpu', 'cuda', 'cuda:1' or a torch.device (got {shown(device)})"
-            )
-        requested = torch.device(device)
+        requested = _as_device(device)
         kind = requested.type
-        if kind not in ("cpu", "cuda"):
-            problem = f"device: expected 'cpu' or a CUDA device, got {requested}"
-        elif kind == "cuda":
+        if kind == "cuda":
             # Here, as it takes half a second, which ranks on the CPU need not wait.
             from dgcl.transport.cuda.gpu import open_device
 
             opened = open_device(requested)
-    except (ValueError, RuntimeError) as error:
-        problem = str(error) if str(error).startswith("device") else f"device: {device!r}: {error}"
-        if "busy or unavailable" in problem:
-            problem += (
-                "; is its compute mode exclusive, and another process on it (nvidia-smi -q -d COMPUTE)?"
-            )
+    except ValueError as error:
+        problem = str(error)
+    except RuntimeError as error:  # torch's; busy is also one whose compute mode lets one process in
+        problem = f"device: {device!r}: {error} (its compute mode: nvidia-smi -q -d COMPUTE)"
     reports = control.exchange((kind, "" if opened is None else opened.name, problem))
     for rank, (_, _, theirs) in enumerate(reports):
         if theirs:

@@ -1,19 +1,7 @@
 """A rank's control block on the device, and the page of host memory that the device and its host share.
 
-The control block is one device allocation that peers can write to::
-
-    byte 0       state       this rank's state (dgcl.kernels.cuda_tables)
-      1024       ready[P]    a line per peer: the last call that it has begun
-       ...       done[P]     a line per peer: the stages it has written here
-
-A peer writes only its own lines, so every flag is waited for in memory of the device that waits. The host page is
-locked memory of this process, allocated by the driver::
-
-    byte 0       abort       not 0: stop
-       128       begun       the last call that the device has begun
-       256       finished    the last call that the device has finished
-       384       ring        addresses of the buffers of the last RING calls
-       ...       snapshot    a copy of the control block, when one was requested
+Kernels read and write both by the addresses given here (:mod:`dgcl.kernels.cuda_tables`), so a change of one is one of
+the kernels, too. Tests are in tests/dgcl/transport/cuda.
 """
 
 import ctypes
@@ -27,6 +15,20 @@ from dgcl.kernels.cuda_tables import ABORT, CALL, STATE_BYTES
 from dgcl.transport.common.words import read_word, write_word
 from dgcl.transport.cuda.gpu import CudaError, Device
 
+# The control block is one device allocation that peers can write to::
+#
+#     byte 0       state       this rank's state (dgcl.kernels.cuda_tables)
+#       1024       ready[P]    a line per peer: the last call that it has begun
+#        ...       done[P]     a line per peer: the stages it has written here
+#
+# A peer writes only its own lines, so every flag is waited for in memory of the device that waits. The host page is
+# locked memory of this process, allocated by the driver::
+#
+#     byte 0       abort       not 0: stop
+#        128       begun       the last call that the device has begun
+#        256       finished    the last call that the device has finished
+#        384       ring        addresses of the buffers of the last RING calls
+#        ...       snapshot    a copy of the control block, when one was requested
 LINE = 128
 #: Calls whose addresses the ring holds; fewer than that are under way at a time.
 RING = 64

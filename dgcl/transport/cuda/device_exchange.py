@@ -2,22 +2,15 @@
 
 A call takes blocks from the pool; the hosts agree on it, and learn where each wants its rows
 (:mod:`dgcl.transport.cuda.host_agreement`); then each writes the addresses into its ring and enqueues its prepared
-operations (:mod:`dgcl.transport.cuda.operations`). Hosts go on in step with each other, up to 32 calls ahead of their
-devices: the driver has room for about a thousand operations, and then blocks. Errors on the device occur later: the
-watchdog (:mod:`dgcl.transport.cuda.watchdog`) ends the call there, and the next call raises, or `synchronize`.
-
-**Streams.** The calls of a communicator are in one order, whatever streams they are made on: one on another stream
-than its predecessor waits, on the device, for that stream.
-
-**Graphs.** A call cannot be captured into a CUDA graph: a replay would take place without the hosts' agreement.
+operations (:mod:`dgcl.transport.cuda.operations`). Errors on the device occur later: the watchdog ends the call there,
+and the next call raises, or ``synchronize``. Tests are in tests/dgcl/transport/cuda.
 """
 
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +21,6 @@ from dgcl.kernels.cuda_shapes import unit_of
 from dgcl.program.rank_program import Program
 from dgcl.ranks.control import Control
 from dgcl.transport.base import Transport
-from dgcl.transport.buffer_memory import MemoryReport, predict_memory
 from dgcl.transport.common.calls import pack_tag
 from dgcl.transport.common.dtypes import row_type
 from dgcl.transport.common.pool import Block
@@ -56,6 +48,10 @@ _PROVING = 15.0
 assert MOST_CALLS < RING
 
 
+# Hosts go on in step with each other, up to 32 calls ahead of their devices: the driver has room for about a thousand
+# operations, and then blocks. The calls of a communicator are in one order, whatever streams they are made on: one on
+# another stream than its predecessor waits, on the device, for that stream. No call can be captured into a CUDA
+# graph: a replay would take place without the hosts' agreement.
 class DeviceExchange(Transport):
     """The transport of a rank whose rows are on a device. Construction is collective.
 
@@ -188,10 +184,6 @@ class DeviceExchange(Transport):
         """For each rank how rows travel to and from it, and why."""
         direct = "device memory: each writes into the other's by CUDA IPC"
         return ["this rank" if rank == self._rank else direct for rank in range(len(self._connections.peers))]
-
-    def memory(self, widths: Sequence[Any], dtype: torch.dtype, **kinds: Any) -> MemoryReport:
-        """Predict what buffers and tables take; see :func:`dgcl.transport.buffer_memory.predict_memory`."""
-        return predict_memory(self._programs, widths, dtype, **kinds)
 
     def record_stream(self, rows: Tensor, stream: int) -> None:
         """Keep a result's memory until another stream than that of the calls has read it.

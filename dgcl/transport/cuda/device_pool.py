@@ -2,19 +2,8 @@
 
 A block becomes free when the *storage* behind its tensor dies, as on the CPU
 (:mod:`dgcl.transport.common.pool` cuts the blocks). The host runs ahead of the device, so work that reads the
-storage may still be queued then. Three rules keep that work safe without making the host wait:
-
-1. Calls of a communicator are totally ordered. A call on a different stream than the previous call waits, on the
-   device, for everything queued on the earlier stream (:class:`dgcl.transport.cuda.device_exchange.DeviceExchange`). So
-   work on those streams that reads a result has finished before a later call, of this rank or of a peer that was
-   notified, overwrites its block.
-2. Other streams are marked with events: one on the stream that is current when the storage dies, and one on each
-   stream named to :meth:`DevicePool.use_on`, except the stream of the last call. A block is not handed out while
-   one of its events is pending. If memory is short, the next call waits for these events on the device instead.
-3. A block whose storage dies while a CUDA graph is captured on one of these streams is never handed out again: the
-   graph may read it whenever it is replayed.
-
-Allocations are freed only after the communicator is closed and every peer has unmapped them.
+storage may still be queued then. Allocations are freed only after the communicator is closed and every peer has
+unmapped them. Guarded by tests/dgcl/transport/cuda.
 """
 
 from __future__ import annotations
@@ -102,6 +91,17 @@ class _Returned:
     marks: list[int] | None
 
 
+# Three rules keep that work safe without making the host wait:
+#
+# 1. Calls of a communicator are totally ordered. A call on a different stream than the previous call waits, on the
+#    device, for everything queued on the earlier stream (device_exchange.py). So
+#    work on those streams that reads a result has finished before a later call, of this rank or of a peer that was
+#    notified, overwrites its block.
+# 2. Other streams are marked with events: one on the stream that is current when the storage dies, and one on each
+#    stream named to :meth:`DevicePool.use_on`, except the stream of the last call. A block is not handed out while
+#    one of its events is pending. If memory is short, the next call waits for these events on the device instead.
+# 3. A block whose storage dies while a CUDA graph is captured on one of these streams is never handed out again: the
+#    graph may read it whenever it is replayed.
 class DevicePool:
     """Hands out blocks of one rank's device memory. One thread at a time uses it; storages may die in any thread.
 

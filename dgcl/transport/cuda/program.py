@@ -1,25 +1,8 @@
 """Lays a program out for CUDA kernels: what each stage waits for, moves and signals.
 
-A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` has the tables they read)::
-
-    begin                          this call may be written
-    for every stage:
-        signal_wait: awaited       the receivers have announced; what is sent here in earlier stages has arrived
-        gather (expand), sum (fold)    one task per receiver and kind of rows
-        signal_wait: raised        the receivers' done flags
-    signal_wait: awaited           everything that is sent here has arrived
-    sum (fold)                     the sums of owned rows
-    signal_wait: raised            the host: the call is over
-
-:func:`fuse` makes one launch of flag kernels that follow each other.
-
-The order is that of :mod:`dgcl.transport.shared_memory.engine`, but by stage instead of by transfer: what a stage sends
-starts when all of the stage's receivers are ready, and when all that earlier stages bring has arrived, not only what it
-passes on: a rank that went on sooner would take bandwidth from rows of earlier stages which others still wait for.
-Within a stage every receiver has thread blocks of its own, so a slow one delays no other.
-
-Nothing here touches a GPU: it makes numpy tables, passes them to ``upload``, and returns launches by name. The same
-launches run on a device and in numba's simulator.
+Nothing here touches a GPU: it makes numpy tables (:mod:`dgcl.kernels.cuda_tables`), passes them to ``upload``, and
+returns launches by name. The same launches run on a device, in numba's simulator, and in numpy
+(tests/dgcl/transport/cuda). Called when devices are connected, by :mod:`dgcl.transport.cuda.operations`.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,6 +47,23 @@ def num_slots(world_size: int) -> int:
     return _PEERS + 2 * world_size
 
 
+# A call on a device is a fixed list of launches (:mod:`dgcl.kernels.cuda_tables` has the tables they read)::
+#
+#     begin                          this call may be written
+#     for every stage:
+#         signal_wait: awaited       the receivers have announced; what is sent here in earlier stages has arrived
+#         gather (expand), sum (fold)    one task per receiver and kind of rows
+#         signal_wait: raised        the receivers' done flags
+#     signal_wait: awaited           everything that is sent here has arrived
+#     sum (fold)                     the sums of owned rows
+#     signal_wait: raised            the host: the call is over
+#
+# :func:`fuse` makes one launch of flag kernels that follow each other.
+#
+# The order is that of :mod:`dgcl.transport.shared_memory.engine`, but by stage instead of by transfer: what a stage
+# sends starts when all of the stage's receivers are ready, and when all that earlier stages bring has arrived, not
+# only what it passes on: a rank that went on sooner would take bandwidth from rows of earlier stages which others
+# still wait for. Within a stage every receiver has thread blocks of its own, so a slow one delays no other.
 @dataclass(frozen=True)
 class RankAddresses:
     """Device addresses of one rank, for all its calls.

@@ -2,16 +2,9 @@
 
 The host does not wait for its device, so a thread must check whether that makes progress. The device writes two words
 in host memory: the call it has begun last, and the call it has finished. If neither changes for ``timeout`` seconds
-inside a call, or a peer has died and the call does not end, the watchdog
-
-1. sets the abort word, which is host memory: no driver is called that may wait for the kernels which are to end. They
-   and all later kernels of this communicator do nothing;
-2. copies the rank's flags, to see what is missing, and from whom;
-3. keeps the error for the next call, or ``synchronize``, and posts it for the peers
-   (:meth:`dgcl.transport.shared_memory.executor.Runtime.fail`), whose devices stop, too.
-
-What a peer has exported is unmapped when that peer leaves, or this rank fails or leaves, and the device has done all
-that was enqueued. A rank that leaves waits until its peers have done so, also at the end of its process.
+inside a call, or a peer has died and the call does not end, the watchdog ends it. What a peer has exported is unmapped
+when that peer leaves, or this rank fails or leaves, and the device has done all that was enqueued. A rank that leaves
+waits until its peers have done so, also at the end of its process. Tests: tests/dgcl/transport/cuda/test_faults.py.
 """
 
 from __future__ import annotations
@@ -45,6 +38,10 @@ _MOST_WAITS = 5  # in a message
 _started: set[Watchdog] = set()
 
 
+# To end a call it first sets the abort word, which is host memory: no driver is called that may wait for the kernels
+# which are to end; they and all later kernels of this communicator do nothing. Then it copies the rank's flags, to see
+# what is missing, and from whom; keeps the error for the next call, or ``synchronize``; and posts it for the peers
+# (:meth:`dgcl.transport.shared_memory.executor.Runtime.fail`), whose devices stop, too.
 class Watchdog:
     """Watches one rank; holds no reference to the communicator.
 

@@ -1,18 +1,10 @@
 """The progress engine: carries out one rank's part of one call, as far as possible without a long wait.
 
 It is compiled and works on one array of words per task, which says where the task's tables are and holds the state of
-its call. It repeatedly scans the open receives and sends. A send runs as soon as the rows it reads have arrived and its
-receiver is ready, in any order, so one slow peer does not delay the others. Sends to one peer keep their order, because
-the peer reads them off one counter (:mod:`dgcl.transport.common.control_page`). When nothing can be done it
-spins for a moment, yields its core, then sleeps until a peer that has raised a flag wakes it
-(:mod:`dgcl.kernels.futex`); there may be more ranks than cores. It returns when all is done, or to let Python handle
-signals, deadlines and peers.
-
-No deadlock: a send of stage k waits only for receives of earlier stages and for its peer to enter the call,
-so the waiting graph of a call has no cycle.
-
-Every function has one signature, so that all of it is compiled before a communicator is used
-(:mod:`dgcl.transport.precompile`).
+its call (:mod:`dgcl.transport.shared_memory.tasks` fills it). It scans the open receives and sends; a send runs as soon
+as the rows it reads have arrived and its receiver is ready, in any order, so one slow peer does not delay the others.
+It returns when all is done, or to let Python handle signals, deadlines and peers. Every function has one signature, so
+that all is compiled before a communicator is used. Guarded by tests/dgcl/transport/shared_memory and tests/dgcl/faults.
 """
 
 from typing import Any
@@ -33,6 +25,10 @@ from dgcl.kernels.memory import (
 from dgcl.kernels.rows import gather_rows, sum_rows
 from dgcl.transport.steps import EXPAND
 
+# Sends to one peer keep their order, because the peer reads them off one counter (control_page.py). When nothing can be
+# done the engine spins for a moment, yields its core, then sleeps until a peer that has raised a flag wakes it
+# (kernels/futex.py); there may be more ranks than cores. No deadlock: a send of stage k waits only for receives of
+# earlier stages and for its peer to enter the call, so the waiting graph of a call has no cycle.
 #: What :func:`advance` returns: all done; nothing to do for a while; a peer's segment must be mapped; a peer
 #: made another call.
 DONE, WAITING, UNMAPPED, DISAGREES = 0, 1, 2, 3

@@ -1,17 +1,9 @@
 """The runtime of a rank: its calls, with deadlines and with peers that may fail.
 
 A list of steps begins and ends calls (:mod:`dgcl.transport.shared_memory.step_list`); here is what it needs for that,
-and all of a call that takes long. No rank waits for a peer to *finish*: a call is over for a rank when its own part is
-done. Its buffers are safe from then on, because every write into them has been made.
-
-Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names ranks, stage, direction and rows.
-During a wait the engine returns to Python about every 20 milliseconds. Python then handles Ctrl-C, reads errors from
-the peers' control pages, detects dead processes and enforces the deadline. The first rank to give up posts the
-reason; the others raise it, too. After that the communicator is unusable. Its buffers are never reused, because a
-stopped process may resume and write.
-
-A rank that waits in one call also advances calls that it has started on other communicators, because a peer may need
-those rows before it begins this call. So exchanges may be started and waited for in any order.
+and all of a call that takes long. Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names
+ranks, stage, direction and rows. After that the communicator is unusable, and its buffers are never reused, because a
+stopped process may resume and write. Guarded by tests/dgcl/faults and tests/dgcl/transport/shared_memory.
 """
 
 import time
@@ -44,6 +36,12 @@ from dgcl.transport.steps import EXPAND, FOLD
 _SHORT_SLEEPS = (1, 1_000_000)
 
 
+# No rank waits for a peer to *finish*: a call is over for a rank when its own part is done. Its buffers are safe from
+# then on, because every write into them has been made. During a wait the engine returns to Python about every 20
+# milliseconds, which then handles Ctrl-C, reads errors from the peers' control pages, detects dead processes and
+# enforces the deadline. A rank that waits in one call also advances calls that it has started on other communicators,
+# because a peer may need those rows before it begins this call. So exchanges may be started and waited for in any
+# order.
 class Runtime(LifeCycle):
     """The programs of one rank, and its calls, each of which waits for its data only.
 
@@ -100,9 +98,9 @@ class Runtime(LifeCycle):
         # Flags only grow, with this number too: all ranks are between the same two calls.
         self._num_stages = max(self._num_stages, *(program.num_stages for program in programs.values()))
         added = [self._task(number, verb, counted) for number in range(first, end) for verb in (EXPAND, FOLD)]
-        rooms = [max(task.room for task in added[verb::2]) for verb in (EXPAND, FOLD)]
+        capacities = [max(task.capacity for task in added[verb::2]) for verb in (EXPAND, FOLD)]
         for task in added:
-            task.room = rooms[task.verb]
+            task.capacity = capacities[task.verb]
         self.tasks = (*self.tasks[: 2 * first], *added, *self.tasks[2 * end :])
         for task in self.tasks:
             task.words[NUM_STAGES] = self._num_stages

@@ -1,25 +1,10 @@
 """The interpreter: carries out a list of steps, calls and sums between them, without coming back to Python.
 
 A step is a row of a table of words, which does not change from one run of the list to the next: addresses of tables,
-and numbers of *buffers*, whose places are given anew each time (:mod:`dgcl.transport.shared_memory.step_list`):
-
-========  =====================================================================================================
-step      what it does
-========  =====================================================================================================
-BEGIN     begins a call: its senders hear where to write
-SEND      sends what can be sent at once
-WAIT      sends the rest, and waits until all has arrived
-COPY      copies rows, past the caches where they are many
-SUM       sums rows over edges
-ZERO      sets rows to zero
-REDUCE    sums rows and what has arrived for them, into another buffer
-ADD, PUT  add what has arrived to rows, or write it there
-OUTSIDE   is Python's
-========  =====================================================================================================
-
-The interpreter returns the number of a step that cannot go on (a segment must be mapped, a peer makes another call, a
+and numbers of *buffers*, whose places are given anew each time (:mod:`dgcl.transport.shared_memory.step_list`, which
+calls it). It returns the number of a step that cannot go on (a segment must be mapped, a peer makes another call, a
 wait takes long): Python sees to it, and has the steps after it carried out. ``attended``, it leaves all steps of calls
-to Python. It also returns after a while of sums, for Ctrl-C.
+to Python. It also returns after a while of sums, for Ctrl-C. Guarded by tests/dgcl/transport/shared_memory.
 """
 
 import numpy as np
@@ -35,6 +20,10 @@ from dgcl.transport.shared_memory import engine
 from dgcl.transport.shared_memory.engine import array_at
 from dgcl.transport.steps import NUM_BUFFERS
 
+# What a step does. BEGIN: begins a call, its senders hear where to write; SEND: sends what can be sent at once; WAIT:
+# sends the rest, and waits until all has arrived; COPY: copies rows, past the caches where they are many; SUM: sums
+# rows over edges; ZERO: sets rows to zero; REDUCE: sums rows and what has arrived for them, into another buffer; ADD,
+# PUT: adds what has arrived to rows, or writes it there; OUTSIDE: is Python's.
 BEGIN, SEND, WAIT, COPY, SUM, ZERO, REDUCE, ADD, PUT, OUTSIDE = range(10)
 
 #: Columns of the table: the kind; the buffers that a step writes and reads; then, by kind, numbers and arrays, which

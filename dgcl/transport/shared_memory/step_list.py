@@ -4,24 +4,8 @@ An expand, the multicast of rows to the ranks that need them, is begin, send, co
 reduction: begin, wait, reduce. An aggregation is a longer list; a started exchange is a list that stops before its
 wait. What does not change from one run to the next with the same row shape and dtype is prepared once
 (:mod:`dgcl.transport.shared_memory.step_table`), compiled code carries it out
-(:mod:`dgcl.transport.shared_memory.interpreter`), and buffers come from the pool each time.
-So nothing is looked up or converted between rows and result.
-
-A run is *attended* where Python must see its calls: a profiler, a start without a wait,
-errors. The interpreter then leaves the steps of calls to :class:`~dgcl.transport.shared_memory.executor.Runtime`, as it
-does with a call that cannot go on.
-
-What must hold:
-
-- Expand, fold and halo rows of any dtype, shape and number of ranks, with relays and empty parts: rows are copied bit
-  by bit and summed in a fixed order, whether a run is attended or not.
-- Aggregations, with windows and several threads: the bits of steps carried out one by one, also where some ranks
-  attend and others do not.
-- Any list: after Ctrl-C between any two steps, and where a rank is late, lost, out of memory or makes another call,
-  every rank gets the reason.
-
-The tests of this are ``tests/dgcl/transport/shared_memory`` (expand, fold, Ctrl-C), ``tests/dgcl/aggregation``
-and ``tests/dgcl/test_faults.py``.
+(:mod:`dgcl.transport.shared_memory.interpreter`), and buffers come from the pool each time. So nothing is looked up or
+converted between rows and result. Tests: tests/dgcl/transport/shared_memory, tests/dgcl/aggregation, tests/dgcl/faults.
 """
 
 import functools
@@ -74,6 +58,11 @@ class Run(NamedTuple):
     scratch: Block | None
 
 
+# A run is *attended* where Python must see its calls: a profiler, a start without a wait, errors. The interpreter
+# then leaves the steps of calls to Runtime, as it does with a call that cannot go on. What must hold, whether a run
+# is attended or not, also where some ranks attend and others do not: rows are copied bit by bit and summed in a fixed
+# order, with relays, empty parts, windows and several threads; and after Ctrl-C between any two steps, or where a
+# rank is late, lost, out of memory or makes another call, every rank gets the reason.
 class StepList(base.StepList):
     """Calls of one communicator, and sums between them, for rows of one shape and type.
 
@@ -275,7 +264,7 @@ class StepList(base.StepList):
             buffer, num_rows = result
             element, self._view = in_memory(self._dtype)
             self._like = _array_like((num_rows, *shape), element)
-            self._result_size = size_of_block(self._table.rooms.pop(buffer) * self._kind.row_bytes)
+            self._result_size = size_of_block(self._table.capacities.pop(buffer) * self._kind.row_bytes)
             self._enter_buffer(buffer, _RESULT, True)
 
     def _prepare(self, block: Block) -> tuple[object, np.ndarray]:

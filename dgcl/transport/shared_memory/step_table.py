@@ -43,7 +43,7 @@ class StepTable:
         steps: ``(n, NUM_COLUMNS)``, the table.
         tasks, tags: Of the calls, in their order.
         in_threads: Makes the sums of a step that several threads carry out, by the step's number.
-        rooms: Rows that buffers must have place for.
+        capacities: Rows that buffers must have place for.
         num_partial: Rows of PARTIAL, which the caller gives where sums are written there; else None.
     """
 
@@ -52,7 +52,7 @@ class StepTable:
         self.tasks: list[Task] = []
         self.tags: list[int] = []
         self.in_threads: dict[int, Callable[[int, int], None]] = {}
-        self.rooms: dict[int, int] = {}
+        self.capacities: dict[int, int] = {}
         self.num_partial: int | None = None
         self._parts: list[EdgePart] = []  # kept alive
         self._calls: dict[Begin, list[int]] = {}
@@ -104,7 +104,7 @@ class StepTable:
                 (arrivals, 0),
                 relay,
             )
-            self._need(arrivals, task.room)
+            self._need(arrivals, task.capacity)
         elif begin.whole:
             self._need(arrivals, program.num_local)
             rows, second, place = (source, 0, program.num_owned), (arrivals, own), (arrivals, 0)
@@ -114,7 +114,7 @@ class StepTable:
                 rows, second = (arrivals, 0, program.num_local), relay
             after = [[interpreter.COPY, arrivals, source, own]]
         else:  # halo rows, then relay rows: the engine counts both from the first row that is not owned
-            self._need(arrivals, task.room)
+            self._need(arrivals, task.capacity)
             rows, second = (source, 0, program.num_owned), (arrivals, 0)
             place, relay = (arrivals, -own), (arrivals, program.num_halo * row_bytes)
         words = [*_address(task.words), len(self.tasks), self.tags[-1], task.streamed_from(row_bytes)]
@@ -145,23 +145,25 @@ class StepTable:
         return [over, [kind, RESULT, begin.arrivals, program.num_owned, *arrived, begin.source]]
 
     def _need(self, buffer: int, num_rows: int) -> None:
-        self.rooms[buffer] = max(self.rooms.get(buffer, 0), num_rows)
+        self.capacities[buffer] = max(self.capacities.get(buffer, 0), num_rows)
 
     def divide(self, windows: tuple[int, int] | None) -> list[tuple[int, list[tuple[int, int]]]]:
         """For each block of the pool its bytes, and the buffers in it, each with its place there."""
-        rooms = dict(self.rooms)
+        capacities = dict(self.capacities)
         blocks: list[tuple[int, list[tuple[int, int]]]] = []
         if windows is not None:
-            first, second = (size_of_block(room * self._kind.row_bytes) for room in windows)
-            assert rooms.pop(FIRST, 0) <= windows[0]
-            assert rooms.pop(SECOND, 0) <= windows[1]
+            first, second = (size_of_block(rows * self._kind.row_bytes) for rows in windows)
+            assert capacities.pop(FIRST, 0) <= windows[0]
+            assert capacities.pop(SECOND, 0) <= windows[1]
             inside = [(FIRST, 0), (SECOND, first)]
-            if rooms.get(FOLDED, windows[1] + 1) <= windows[1]:  # by then nothing is in SECOND any more
-                del rooms[FOLDED]
+            if capacities.get(FOLDED, windows[1] + 1) <= windows[1]:  # by then nothing is in SECOND any more
+                del capacities[FOLDED]
                 inside.append((FOLDED, first))
             blocks.append((first + second, inside))
         row_bytes = self._kind.row_bytes
-        return blocks + [(size_of_block(room * row_bytes), [(buffer, 0)]) for buffer, room in rooms.items()]
+        return blocks + [
+            (size_of_block(rows * row_bytes), [(buffer, 0)]) for buffer, rows in capacities.items()
+        ]
 
 
 def _address(array: np.ndarray) -> tuple[int, int]:

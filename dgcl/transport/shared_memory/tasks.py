@@ -40,8 +40,8 @@ class Task:
     Attributes:
         verb, schedule, label: What is carried out, and its name in messages.
         counted: The exchange whose bytes these are: for a window the one that it is a window of.
-        room: Rows that the buffer of a call on halo rows alone has place for: all windows of an exchange use buffers of
-            one size, that of the largest.
+        capacity: Rows that the buffer of a call on halo rows alone has place for: all windows of an exchange use
+            buffers of one size, that of the largest.
         words: The engine's (:mod:`dgcl.transport.shared_memory.engine`), with parts of them:
         sent, received: Which sends and which receives are done.
         peers: A row for each peer.
@@ -62,7 +62,7 @@ class Task:
         schedule: Schedule = (program.expand, program.fold)[verb]
         self.verb, self.schedule = verb, schedule
         self.label = label
-        self.room = program.num_arrivals if verb == FOLD else program.num_halo + program.num_relay
+        self.capacity = program.num_arrivals if verb == FOLD else program.num_halo + program.num_relay
         sends = np.zeros((len(schedule.send_peer), engine.SEND_COLUMNS), np.int64)
         sends[:, engine.PEER], sends[:, engine.STAGE] = schedule.send_peer, schedule.send_stage
         for column, values in (

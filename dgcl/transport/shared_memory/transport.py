@@ -3,14 +3,12 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dgcl.program.rank_program import Program
 from dgcl.transport.base import Expanded, Transport
-from dgcl.transport.buffer_memory import MemoryReport, predict_memory
 from dgcl.transport.common.calls import VERBS
 from dgcl.transport.common.dtypes import as_tensor
 from dgcl.transport.describe import label_exchange
@@ -124,10 +122,6 @@ class SharedMemoryTransport(Transport):
         return [
             "this rank" if p == self.runtime.rank else "shared memory: each maps the other's" for p in peers
         ]
-
-    def memory(self, widths: Sequence[Any], dtype: torch.dtype, **kinds: Any) -> MemoryReport:
-        """Predict the bytes of buffers and tables; see :func:`dgcl.transport.buffer_memory.predict_memory`."""
-        return predict_memory(self.runtime.programs, widths, dtype, **kinds)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor from the pool; its memory returns to the pool when its storage dies."""

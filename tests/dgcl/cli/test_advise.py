@@ -11,9 +11,7 @@ ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
         ("", 0, "is chosen"),
         ("--memory 1GB --rates 100,1000", 0, "rates: as given"),
         ("--memory 400", 1, "nothing fits in 400 B of a rank"),
-        ("--explain halo", 0, "exchange buffers"),
         ("--json", 0, "dgcl.nn.InPlaceGCN([8, 4, 2])"),
-        ("--explain halo,grid:1,1,3,cover:machine", 0, "cover:machine: all ranks are on one machine"),
         ("--inference -d float16 --optimizer sgd", 0, "inference, float16"),
     ],
 )
@@ -37,8 +35,6 @@ def test_sizes_alone_and_several_ranks(run, folder):
         ("--model gcn:8", "model must be written like"),
         ("--ranks 9", "has 3 devices"),
         ("--memory 10", "--memory must be above the model's parameters"),
-        ("--explain windows:9", "(got 'windows:9'); did you mean 'windows'?"),
-        ("--explain halo --ranks 1,2", "--explain is of one number of ranks"),
         ("--scale 2", "--scale goes with --synthetic"),
     ],
 )

@@ -92,7 +92,7 @@ def collectives_beside_the_graph() -> dict[str, Callable[[Tensor, Tensor], Tenso
         "collect": lambda x, labels: x * dgcl.collect(x.detach(), None).sum(0),
         "dispatch": lambda x, labels: x * dgcl.dispatch_features(torch.arange(CASES[0].num_nodes))[:, None],
         "shared": lambda x, labels: dgcl.nn.sum_shared(x, labels).square(),
-        "check": lambda x, labels: (dgcl.nn.check_equal(layer), layer(x))[1],
+        "check": lambda x, labels: (dgcl.nn.broadcast_parameters(layer), layer(x))[1],
     }
 
 

@@ -110,7 +110,7 @@ def test_other_models_are_refused():
 
     def other_calls(comm):
         net = nn.Linear(3, 2)
-        (dgcl.nn.check_equal if comm.rank else dgcl.nn.sync_gradients)(net)
+        (dgcl.nn.broadcast_parameters if comm.rank else dgcl.nn.sync_gradients)(net)
 
     with pytest.raises(dgcl.DisagreementError, match="different calls"):
         on_ranks(2, other_calls)

@@ -154,11 +154,9 @@ def test_host_memory_is_what_lives(tmp_path, widths: tuple[int, ...], kept: bool
         assert told.host_peak == off.store.peak
         assert told.host_now == {"inputs": off.num_owned * 4 * widths[0]}
         assert told.slots_peak == told.num_slots * 4 * max(slots_of_layers(widths, kept))
-        assert comm.memory([]).offload == (told,)
         if widths == (8, 8, 8, 8):
             assert off.host_peak == off.num_owned * 4 * (8 * 3 + 16 + 8 * kept)
         off.close()
-        assert comm.memory([]).offload == ()
 
     connected(run)
 

@@ -212,20 +212,6 @@ def test_a_world_without_exchange_has_empty_programs():
         assert program.expand.rows_sent == program.fold.rows_sent == program.expand.recv_count.size == 0
 
 
-def test_table_bytes_counts_every_array():
-    program = random_world(0, 3).programs[0]
-    schedules = [*vars(program.expand).values(), *vars(program.fold).values()]
-    own = (
-        program.owned_ids,
-        program.halo_ids,
-        program.send_rows,
-        program.arrival_rows,
-        program.arrival_slots,
-        program.places,
-    )
-    assert program.table_bytes == sum(array.nbytes for array in [*own, *schedules])
-
-
 def test_more_rows_than_an_index_can_name_is_an_error(monkeypatch):
     monkeypatch.setattr("dgcl.program.compile._MAX_ROWS", 20)
     with pytest.raises(ValueError, match="part: a rank would hold more than 20 rows; use more ranks"):

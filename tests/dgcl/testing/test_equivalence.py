@@ -58,26 +58,21 @@ def test_a_right_model_passes(options):
 
 
 @pytest.mark.parametrize(
-    "wrong, first, known",
+    "wrong, first",
     [
-        ("no-exchange", r"step 1: second differs by up to .* rows, first in vertex \d+, of rank \d", ""),
-        (
-            "batch-norm",
-            r"step 1: norm differs by up to .* of 26 rows",
-            "norm .torch.nn.BatchNorm1d.*distribute",
-        ),
-        ("dropout", "step 1: drop differs", "drop .torch.nn.Dropout. draws other random numbers"),
-        ("gradient", "step 1: the gradient of first.weight differs", ""),
+        ("no-exchange", r"step 1: second differs by up to .* rows, first in vertex \d+, of rank \d"),
+        ("batch-norm", r"step 1: norm differs by up to .* of 26 rows"),
+        ("dropout", "step 1: drop differs"),
+        ("gradient", "step 1: the gradient of first.weight differs"),
     ],
 )
-def test_what_is_wrong_is_told(wrong, first, known):
+def test_what_is_wrong_is_told(wrong, first):
     with pytest.raises(AssertionError, match=first) as caught:
         check(wrong)
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("the model gives other numbers on 3 ranks than on one device (tolerance 1e-09")
     assert re.search(first, lines[1])
-    assert len(lines) <= 16
-    assert re.search(known, str(caught.value))
+    assert len(lines) <= 14
 
 
 def test_against_a_model_without_dgcl():
@@ -122,7 +117,7 @@ def test_what_cannot_be_compared_is_refused():
     for make, error, words in (
         (lambda comm: shared, ValueError, "model_fn must make a new model in each call"),
         (lambda comm: 5, TypeError, r"must return a torch.nn.Module \(got int\)"),
-        (lambda comm: Model(comm, "rows"), ValueError, "must return the 26 owned rows of rank 0"),
+        (lambda comm: Model(comm, "rows"), ValueError, "rows must have num_owned = 26 rows on rank 0"),
         (lambda comm: nn.Linear(3, comm.world_size), ValueError, "must have the same parameters"),
     ):
         with pytest.raises(error, match=words):

@@ -91,14 +91,11 @@ def test_an_exchange_that_is_not_there():
     dgcl.launch(run, RANKS)
 
 
-def test_memory_and_description_of_all():
+def test_all_are_described():
     shares = shares_of(worlds("direct", "line"))
 
     def run():
         comm = join(shares)
-        one, both = comm.memory([4]), comm.memory([4, (2, "partials")])
-        assert one.tables == sum(each.program.table_bytes for each in comm.exchanges.values())
-        assert both.results == one.results + comm.layouts["partials"].num_local * 2 * 4
         assert "exchange 'partials': sends" in comm.describe()
 
     dgcl.launch(run, RANKS)

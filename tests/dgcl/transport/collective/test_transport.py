@@ -113,28 +113,6 @@ def test_bytes_sent_are_those_planned(name: str):
     assert [fold for _, fold in sent] == planned.T.tolist()
 
 
-def kept(widths: list[int], epochs: int) -> tuple[int, int]:
-    """What the pool holds after training, and what was predicted."""
-    comm = join(LARGE.shares(), channel="collective")
-    graph = comm.local_graph("csr")
-    layers = [torch.nn.Linear(a, b) for a, b in zip(widths, [*widths[1:], 3], strict=True)]
-    x = torch.randn(comm.num_owned, widths[0], requires_grad=True)
-    for _ in range(epochs):
-        h, x.grad = x, None
-        for layer in layers:
-            h = graph.sum(layer(dgcl.graph_allgather(h)))
-        h.sum().backward()
-        del h
-    return comm.transport.agreement.pool.bytes_allocated, comm.memory(widths, input_grad=True).pool
-
-
-def test_memory_is_kept_and_predicted():
-    few, many = (dgcl.launch(kept, 3, [200, 120, 300], epochs) for epochs in (2, 5))
-    assert [held for held, _ in few] == [held for held, _ in many]
-    for held, predicted in many:
-        assert abs(predicted - held) <= 0.02 * held
-
-
 def test_a_started_call_without_stages_may_be_dropped():
     def run(comm: dgcl.Communicator):
         rows = torch.ones(comm.num_owned, 2)
