@@ -13,7 +13,7 @@ Names load on first use (PEP 562): ``dgcl.planner`` and ``dgcl.topology`` work w
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
 
 _NAMES = {
     "init": "dgcl.api",

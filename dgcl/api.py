@@ -135,7 +135,7 @@ def dispatch_features(
 def fetch(
     rows: Tensor, ids: Tensor, comm: Communicator | None = None, *, node_type: str | None = None
 ) -> Tensor:
-    """Rows of vertices anywhere in the graph, from their owners, without a plan: other ids in each call.
+    """Fetch rows of any vertices of the graph from their owners, without a plan; ids may change in each call.
 
         >>> u, v = dgcl.fetch(h, pairs.flatten()).chunk(2)     # pairs (2, k) of global ids: links to be scored
 
@@ -182,7 +182,7 @@ def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
 
 
 def graph_allgather_async(rows: Tensor, comm: Communicator | None = None) -> PendingRows:
-    """Start the exchange, compute meanwhile, and wait for the halo rows alone.
+    """Start an exchange of halo rows; compute, then wait for them.
 
         >>> pending = dgcl.graph_allgather_async(h)          # (num_owned, F)
         >>> out = linear(h)                                  # what needs owned rows alone

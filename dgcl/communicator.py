@@ -274,7 +274,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         return {"dropout_calls": self._dropout_calls}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from a :meth:`state_dict`, of a run on any number of ranks. Every rank calls it."""
+        """Continue from a :meth:`state_dict` of a run on any number of ranks. Every rank calls it."""
         if not isinstance(state, Mapping) or not isinstance(state.get("dropout_calls"), SupportsIndex):
             raise ValueError(f"state must be what comm.state_dict() gave (got {str(state)[:80]})")
         self._dropout_calls = int(state["dropout_calls"])
@@ -288,7 +288,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         windows: int | None = None,
         by: Literal["mixed", "owner"] = "mixed",
     ) -> Aggregator:
-        """Sums over in-edges wherever they are summed, with the exchanges inside; differentiable. Collective.
+        """Make an aggregator: sums over in-edges, exchanges included; differentiable. Collective.
 
             >>> agg = comm.aggregator("mean")
             >>> y = agg(x)                              # (num_owned, *F) -> (num_owned, *F); collective
@@ -332,7 +332,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         return local_graph(kind, self.slice_neighbourhoods(), **options)
 
     def describe(self) -> str:
-        """The plan (stages, relays, time, bound), and how rows travel to and from each other rank, and why."""
+        """Describe the plan (stages, relays, time, bound), how rows travel to and from each other rank, and why."""
         reasons = self.transport.describe()
         text = describe_channels(self.exchanges, reasons, self.rank, self.choice)
         return "\n  ".join([text, *self.rounding.errors()])
@@ -343,7 +343,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         return dict(zip(("expand", "fold"), torch.from_numpy(self.transport.bytes_sent.sum(0)), strict=True))
 
     def bytes_sent_by(self, exchange: str) -> dict[str, Tensor]:
-        """As :attr:`bytes_sent`, by one exchange alone."""
+        """As :attr:`bytes_sent`, of one exchange."""
         self.number_of(exchange)
         counts = self.transport.bytes_sent[list(self.exchanges).index(exchange)].copy()
         return dict(zip(("expand", "fold"), torch.from_numpy(counts), strict=True))
@@ -576,7 +576,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         return all(wired() in (None, self) for wired in (self._wirings or {}).values())
 
     def rewire(self, edges: Any, *, owned_ids: Any = None, method: str = "direct") -> Self:
-        """New in-edges of the vertices, and new owners, if they move, by a communicator in the place of this one.
+        """Replace this communicator by one with new in-edges, and new owners if vertices move.
 
             >>> comm = comm.rewire((sources, heads))                        # the same owners
             >>> x = dgcl.fetch(x, ids)                                      # or rows follow their vertices
@@ -742,7 +742,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         return self.expand(items, places.expand).index_select(0, places.taken)
 
     def rows(self, h: Tensor) -> Tensor:
-        """Slices back to whole rows: what a layer made of :meth:`slices`. Differentiable. Collective.
+        """Turn slices, as a layer made them of :meth:`slices`, back into whole rows. Differentiable. Collective.
 
         Args:
             h: ``(num_rows, w, *F)``, this rank's slice of all vertices of its part; further rows are left out.
@@ -839,7 +839,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         return next((failure for each in every if (failure := each.failure) is not None), None)
 
     def fail(self, reason: str) -> None:
-        """Tell the peers that this rank will not go on, so that they stop waiting for it at once."""
+        """Report to the peers that this rank has failed, so that they stop waiting for it at once."""
         for transport in (self.transport, *self.side_transports):
             transport.fail(CommError(f"rank {self.rank}: {reason}"))
 
@@ -858,7 +858,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         self.transport.record_stream(rows, stream.cuda_stream)
 
     def close(self) -> None:
-        """Give the communicator up. Idempotent, not collective; results of earlier calls stay valid."""
+        """Close the communicator. Idempotent, not collective; results of earlier calls stay valid."""
         self.end(self.failure)
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:

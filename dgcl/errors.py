@@ -15,7 +15,7 @@ class PeerLostError(CommError):
 
 
 class CommTimeoutError(CommError):
-    """A wait outlived its deadline."""
+    """A wait exceeded its deadline."""
 
 
 class DisagreementError(CommError):

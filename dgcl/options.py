@@ -19,7 +19,7 @@ from dgcl.topology.sizes import as_bytes
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """How vertices come to their owners.
+    """How vertices are divided over ranks.
 
     Attributes:
         method: ``"metis"``, ``"kaminpar"`` or ``"streaming"`` (few edges between parts), ``"random"``, ``"range"``, or

@@ -142,9 +142,9 @@ for result in dgcl.launch(work, 2):
 
 
 def test_planning_without_torch(wheel: Path, tmp_path: Path):
-    """The packages of the line in docs/planner.md, and theirs, are enough; linked out of this environment."""
+    """The packages of the line in docs/install.md, and theirs, are enough; linked out of this environment."""
     line = re.search(
-        r"^pip install (.*) && pip install --no-deps dgcl$", (ROOT / "docs/planner.md").read_text(), re.M
+        r"^pip install (.*) && pip install --no-deps dgcl$", (ROOT / "docs/install.md").read_text(), re.M
     )
     assert line is not None
     run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)
@@ -197,7 +197,7 @@ def test_every_import_is_of_a_declared_package():
     extras = project["optional-dependencies"]
     wanted = [
         *project["dependencies"],
-        *(line for name in ("dgl", "pyg", "viz", "kaminpar") for line in extras[name]),
+        *(line for name in ("dgl", "pyg", "viz", "kaminpar", "nvidia") for line in extras[name]),
     ]
     packages = {re.match(r"[\w-]+", line)[0] for line in wanted}  # type: ignore[index]
     known = {"dgcl", *sys.stdlib_module_names}

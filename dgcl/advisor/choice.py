@@ -32,7 +32,7 @@ def advise(
     rates: str | Rates | None = None,
     seed: int = 0,
 ) -> Advice:
-    """Predict what each way to train a model takes, and say which to take. Local: nothing runs, and nothing is timed.
+    """Predict time and memory of each strategy for a model, and choose one. Local: nothing runs, and nothing is timed.
 
         >>> advice = dgcl.advise(graph, model="gcn:602,256,41", topology="dgx1")
         >>> print(advice.table())

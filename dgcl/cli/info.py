@@ -21,12 +21,13 @@ from dgcl.cli.arguments import option
 from dgcl.cli.output import print_fields, print_json, print_table, say, size, step
 from dgcl.topology.copy_rates import available_cores
 
-REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis", "nvidia-ml-py")
+REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis")
 OPTIONAL = {
     "dgl": "comm.local_graph('dgl')",
     "torch_geometric": "comm.local_graph('pyg')",
     "kaminpar": "partition='kaminpar'",
     "matplotlib": "plots",
+    "nvidia-ml-py": "topology='auto' on GPUs",
 }
 
 #: Beginnings of the names of environment variables that decide how ranks run; others are nobody's business.
@@ -127,7 +128,6 @@ def describe_machine() -> dict[str, Any]:
         "cpu": _first_match("/proc/cpuinfo", r"model name\s*:\s*(.+)"),
         "cores": available_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "shared_memory_bytes": shm.total if shm else 0,
         "shared_memory_free_bytes": shm.free if shm else 0,
         "gpu_driver": _first_match("/proc/driver/nvidia/version", r"Kernel Module\D*([\d.]+)"),
         "gpus": [
@@ -142,7 +142,7 @@ def _first_match(path: str | Path, pattern: str) -> str | None:
         match = re.search(pattern, Path(path).read_text(errors="replace"))
     except OSError:
         return None
-    return match.group(1).strip() if match else None
+    return match[1].strip() if match else None
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -159,10 +159,7 @@ def _print(report: dict[str, Any]) -> None:
             ("system", machine["system"]),
             ("cpu", f"{machine['cpu'] or 'unknown'}, {machine['cores']} cores for this process"),
             ("memory", size(machine["memory_bytes"])),
-            (
-                "/dev/shm",
-                f"{size(machine['shared_memory_bytes'])}, {size(machine['shared_memory_free_bytes'])} free",
-            ),
+            ("/dev/shm", f"{size(machine['shared_memory_free_bytes'])} free"),
             (
                 "gpus",
                 f"{len(gpus)}: {', '.join(gpus)}; driver {machine['gpu_driver']}" if gpus else "none",

@@ -56,7 +56,7 @@ def dispatch(
     gather_limit: int = 10**7,
     **options: Any,
 ) -> Any:
-    """Partition a graph with its data, plan, connect, and give all of it in one device's view. Collective.
+    """Partition a graph with its data, plan, connect, and return the data in one device's view. Collective.
 
         >>> dgcl.init()
         >>> data = dgcl.dispatch(data)                # and on with the program of one device

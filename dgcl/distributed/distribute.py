@@ -24,7 +24,7 @@ _Model = TypeVar("_Model", bound=Module)
 
 
 def distribute(model: _Model, comm: Communicator | None = None, *, check: bool | None = None) -> _Model:
-    """Let a model that was written for one device run on rows that ranks share; in place. Collective.
+    """Let a model that was written for one device run on rows of all ranks; in place. Collective.
 
         >>> data = dgcl.dispatch(data)
         >>> model = dgcl.distribute(model)

@@ -40,7 +40,7 @@ def loss(
     ddp: bool = False,
     comm: Communicator | None = None,
 ) -> Callable[..., Tensor]:
-    """A loss function or module of one device as one of the whole graph.
+    """Make the loss of the whole graph from a loss function or module of one device.
 
         >>> value = dgcl.nn.loss(F.l1_loss)(model(x), y, train_mask)
         >>> criterion = dgcl.nn.loss(torch.nn.CrossEntropyLoss(weight=weight))

@@ -147,7 +147,7 @@ def choose_method(graph: Graph | EdgeStream, weights: Ids | None = None) -> tupl
     """What "auto" takes for a graph and vertices of these weights, and why.
 
     KaMinPar, where it is installed and METIS would not fit into memory, or where vertices are balanced and a graph of a
-    million neighbours has hubs: there it needs less time and mostly fewer halo rows (docs/partition.md). Where METIS
+    million neighbours has hubs: there it needs less time and mostly fewer halo rows (docs/data.md). Where METIS
     would not fit and KaMinPar is not there: streaming, if vertices have no weights.
     """
     if isinstance(graph, EdgeStream):

@@ -107,7 +107,7 @@ def _refuse_function(name: str) -> NoReturn:
     if name == "CheckpointFunction":
         raise RuntimeError("torch.utils.checkpoint of rows takes use_reentrant=False (dgcl)")
     raise RuntimeError(
-        f"{name}, a torch.autograd.Function, was given rows that are shared out over ranks: if it works row by row"
+        f"{name}, a torch.autograd.Function, was given rows that are divided over ranks: if it works row by row"
         f" say so once, dgcl.rowwise({name}); else write it with torch's own functions (dgcl)"
     )
 

@@ -192,7 +192,7 @@ def _compare(leaves: list[Tensor], state: State, comm: Communicator) -> None:
         if any(theirs[place : place + 1] != sums[place : place + 1] for theirs in reports):
             what = names.get(id(leaf)) or f"a leaf of shape {tuple(leaf.shape)}"
             raise DisagreementError(
-                f"{what} is not the same on all ranks, so they train models of their own: make it with the same random"
+                f"{what} is not the same on all ranks, so each would train another model: make it with the same random"
                 " numbers on each (after dgcl.dispatch), or before dgcl.distribute(model)"
             )
 

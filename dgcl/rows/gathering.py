@@ -55,7 +55,7 @@ def of_library(call: Call) -> Any:
     out = replicated(call.func(*args, **kwargs), inputs)
     if before != [each._version for each in inputs]:
         raise RuntimeError(
-            f"{call.name} writes into rows that are shared out over ranks: give it dgcl.local(x), or say that it works"
+            f"{call.name} writes into rows that are divided over ranks: give it dgcl.local(x), or say that it works"
             " row by row, dgcl.rowwise(f)"
         )
     return out

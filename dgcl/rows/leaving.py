@@ -137,7 +137,7 @@ def hooked(call: Call) -> Any:
 def refused(call: Call) -> Any:
     """What would see memory or storage."""
     raise RuntimeError(
-        f"{call.name} of rows that are shared out over ranks: they have no memory of one device; take this rank's by"
+        f"{call.name} of rows that are divided over ranks: no device has all of them; take this rank's by"
         " dgcl.local(x)"
     )
 

@@ -14,7 +14,7 @@ from dgcl.rows.view import view_of
 
 
 def local(x: Any) -> Any:
-    """This rank's rows, a plain tensor; autograd goes on through it.
+    """This rank's rows as a plain tensor, with their gradient.
 
         >>> mine = dgcl.local(data.x)               # (rows of this rank, F)
         >>> h = dgcl.as_rows(kernel(mine), like=data.x)

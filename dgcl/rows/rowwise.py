@@ -184,7 +184,7 @@ def _drawn(value: Tensor, part: Tensor | None, place: Any, plain_ones: list[Tens
 
 
 def rowwise(function: Any) -> Any:
-    """Say that a function works row by row, so that dgcl runs it on this rank's rows.
+    """Declare that a function works row by row, so that dgcl runs it on this rank's rows.
 
         >>> scale = dgcl.rowwise(scripted_scale)         # a function of torch.jit, of C++, a kernel of a library
         >>> dgcl.rowwise(Cube)                           # a torch.autograd.Function: its apply, in place

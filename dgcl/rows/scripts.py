@@ -57,8 +57,8 @@ def _seen(call: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[.
             return written(*args, **kwargs)  # the function of Python that torch.jit.script was given
         if out is NotImplemented:
             raise RuntimeError(
-                f"{this.name} was given rows that are shared out over ranks, and torch does not show what it does: its"
-                " results are not row by row. Write it with torch's own functions, call it with dgcl.local(x), or say"
+                f"{this.name} was given rows that are divided over ranks: dgcl cannot see what it does, and its results"
+                " are not row by row. Write it with torch's own functions, call it with dgcl.local(x), or say"
                 " that it works row by row: dgcl.rowwise(f)"
             )
         return out

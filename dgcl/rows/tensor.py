@@ -71,7 +71,7 @@ class Rows(OneDevice):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> NoReturn:
         raise RuntimeError(  # a TypeError in an operator of Python's would become another one
-            f"{func} would read rows that are shared out over ranks past what dgcl sees, as torch.tensor, torch.jit,"
+            f"{func} would read the memory of rows, which are divided over ranks, as torch.tensor, torch.jit,"
             " torch.func, torch.compile and functions of C++ do: write it with torch's own functions, mark a function"
             " that works row by row with dgcl.rowwise(f), or take this rank's rows by dgcl.local(x)"
         )

@@ -1,7 +1,7 @@
 """GPUs and their NVLinks by NVIDIA's management library (NVML), through its own binding, ``nvidia-ml-py``.
 
-The driver brings the library. :class:`NvmlUnavailable` says if it is missing, does not fit the driver, or may not be
-used.
+The driver brings the library, the extra ``dgcl[nvidia]`` the binding. :class:`NvmlUnavailable` says if either is
+missing, does not fit the driver, or may not be used.
 """
 
 from __future__ import annotations
@@ -69,13 +69,15 @@ class Nvml:
     """The real library. Use as a context manager."""
 
     def __enter__(self) -> Nvml:
-        import pynvml
-
+        try:
+            import pynvml
+        except ImportError:
+            raise NvmlUnavailable("nvidia-ml-py is missing: pip install 'dgcl[nvidia]'") from None
         self._library: Any = pynvml
         try:
             pynvml.nvmlInit()
-            count = pynvml.nvmlDeviceGetCount()
-            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+            numbers = range(pynvml.nvmlDeviceGetCount())
+            self._handles = [*map(pynvml.nvmlDeviceGetHandleByIndex, numbers)]
         except pynvml.NVMLError as error:
             raise NvmlUnavailable(
                 f"libnvidia-ml.so.1: {error} (is there an NVIDIA driver, and was this container given it?)"

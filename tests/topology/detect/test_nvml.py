@@ -1,5 +1,6 @@
 """Reading NVML, whose C functions are Python ones here that fill what they are handed as the driver would."""
 
+import sys
 from typing import Any
 
 import pynvml
@@ -135,4 +136,10 @@ def test_no_library(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(pynvml, "CDLL", missing)
     with pytest.raises(NvmlUnavailable, match=r"so.1: NVML Shared Library Not Found \(is there"):
+        Nvml().__enter__()
+
+
+def test_no_binding(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NvmlUnavailable, match=r"nvidia-ml-py is missing: pip install 'dgcl\[nvidia\]'"):
         Nvml().__enter__()
