@@ -1,4 +1,4 @@
-"""Memory and time of one attention layer, for docs/frameworks.md.
+"""Memory and time of one attention layer, for docs/performance.md.
 
 ``python docs/attention_figures.py GRAPH LAYER WHO...``: one layer of 4 heads x 32 of rows of 128, forward and backward,
 on one thread. GRAPH: "mesh" (400 x 400 vertices), or an .npz file of this library's, taken both ways with self loops.

@@ -25,8 +25,8 @@ def draw_performance(path: Path) -> None:
     methods = {"halo": "dgcl", "gloo-halo": "Gloo, packed by our kernels"}
     rows = {(row["graph"], row["method"]): row for row in figures["tables"][0]}
     graphs = list(dict.fromkeys(graph for graph, _ in rows))
-    figure = new_figure(path, (10.0, 3.2))
-    for axes, graph in zip(figure.subplots(1, len(graphs)), graphs, strict=True):
+    figure = new_figure(path, (5.4, 6.6))
+    for axes, graph in zip(figure.subplots(len(graphs), 1), graphs, strict=True):
         for side, verb, colour in ((-0.2, "forward", "#3465a4"), (0.2, "backward", "#e08214")):
             times = [rows[graph, method][f"{verb} us"] / 1e3 for method in methods]
             places = [place + side for place in range(len(methods))]

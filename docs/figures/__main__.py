@@ -51,7 +51,7 @@ def main() -> int:
             texts = [
                 text
                 for figure, table in zip(figures, tables, strict=True)
-                for text in (figure.before, table.markdown(), figure.after)
+                for text in (figure.before, figure.markdown(table), figure.after)
                 if text
             ]
             print(f"\n{file}/{mark}", *texts, sep="\n\n", flush=True)

@@ -124,7 +124,9 @@ def memory(run: Run) -> Figure:
             pool = sum(row.device_bytes["exchange buffers"]) / pools
             yield [name, kind, spec, row.device / 1e6, peak / 1e6, row.device / peak, pool]
 
-    return Figure(columns, rows(), after=machine())
+    text = "{measured MB:.1f} MB, {predicted / measured:.2f}"
+    small = ("{model}, {strategy}".format_map, "{graph}".format_map, text.format_map)
+    return Figure(columns, rows(), after=machine(), small=small)
 
 
 def accuracy(run: Run) -> Figure:
@@ -152,7 +154,11 @@ def accuracy(run: Run) -> Figure:
                     1e3 * expected["halo"], 1e3 * measured["halo"],
                 ]  # fmt: skip
 
-    return Figure(columns, rows(), after=machine())
+    text = (
+        "{chosen}, {chosen / best:.2f}, {pairs in order:.2f}; {halo predicted ms:.1f}, {measured ms:.1f} ms"
+    )
+    small = ("{graph}".format_map, "{model}".format_map, text.format_map)
+    return Figure(columns, rows(), after=machine(), small=small)
 
 
 FIGURES = {"accuracy": accuracy, "memory": memory}

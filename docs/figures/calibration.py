@@ -9,7 +9,7 @@ from dgcl.calibration import Effort, run_on_host
 from dgcl.calibration.run import outcome_json
 from docs.figures.framework import Figure, Run, machine
 
-PAGE = "calibration.md"
+PAGE = "bench.md"
 
 
 def summary(outcome: dict[str, Any]) -> list[Any]:
@@ -22,20 +22,15 @@ def summary(outcome: dict[str, Any]) -> list[Any]:
     ]  # fmt: skip
 
 
-def measured(run: Run) -> list[Figure]:
-    """The summary, then for each number of ranks what senders get at once."""
+def measured(run: Run) -> Figure:
+    """A row for each number of ranks."""
     effort = Effort(seconds=0.01 if run.quick else 0.1)
-    outcomes = [outcome_json(run_on_host(None, ranks, 512, effort)) for ranks in run.some((2, 4, 8))]
+    outcomes = (outcome_json(run_on_host(None, ranks, 512, effort)) for ranks in run.some((2, 4, 8)))
     columns = {
         "ranks": "", "one rank, GB/s": ".1f", "all together, GB/s": ".1f", "latency, us": ".0f",
         "residual of the fit": ".1%",
     }  # fmt: skip
-    shared = {"shared": "", "senders": "", "GB/s each": ".2f", "fitted": ".2f"}
-    figures = [Figure(columns, map(summary, outcomes), machine() + " Rows of 512 bytes.")]
-    for outcome in outcomes:
-        before = f"### {outcome['ranks']} ranks on {outcome['cores']} cores\n\nSenders at once, to a receiver each:"
-        figures.append(Figure(shared, [[*row.values()] for row in outcome["contention"]], before))
-    return figures
+    return Figure(columns, map(summary, outcomes), machine() + " Rows of 512 bytes.")
 
 
 FIGURES = {"measured": measured}

@@ -30,12 +30,27 @@ class Figure:
         columns: The format of each column's values, by its heading; with braces a template.
         rows: Values; they may come one by one.
         before, after: Paragraphs around the table.
+        small: Of a smaller table for the page, from a row's values: the name of its line, that of its column, and
+            its text there. The JSON twin has all values.
     """
 
     columns: dict[str, str]
     rows: Iterable[Sequence[Any]]
     before: str = ""
     after: str = ""
+    small: tuple[Callable[[dict[str, Any]], str], ...] | None = None
+
+    def markdown(self, table: Table) -> str:
+        """The table as the page has it."""
+        if self.small is None:
+            return table.markdown()
+        line, column, text = self.small
+        cells = {(line(row), column(row)): text(row) for row in table.json()}
+        lines, columns = (list(dict.fromkeys(ends)) for ends in zip(*cells, strict=True))
+        small = Table("", *columns)
+        for name in lines:
+            small.add(name, *(cells.get((name, each), "-") for each in columns))
+        return small.markdown()
 
     def table(self) -> Table:
         """The table; rows are printed on stderr as they come.

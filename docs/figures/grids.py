@@ -21,7 +21,6 @@ PAGE = "grids.md"
 WIDTH = 128
 GRAPHS = ("ogbn_arxiv", "coauthor_physics", "amazon_computers", "web_google_scc", "uk_2007_05_100k")
 GRIDS_OF_8 = ((8, 1, 1), (4, 2, 1), (2, 4, 1), (2, 1, 4), (2, 2, 2), (1, 1, 8))
-GRIDS_OF_4 = ((4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 1, 4))
 MACHINES = ("dgx1x8", "hgx_h100x8", "dgx1x32", "hgx_h100x32")
 
 
@@ -45,31 +44,19 @@ def whole_rows(needs: Needs, graph: Graph) -> float:
 
 
 def dense(run: Run) -> Figure:
-    """The dense graph: what each grid moves and holds."""
-    graph = dense_graph(run)
-    columns = {
-        "ranks": "", "grid": "", "rows/vertex": ".2f", "1D / this": ".2f",
-        "copies of an edge": ".0f", "edges max/mean": ".3f", "predicted us": ".0f", "bound us": ".0f",
-    }  # fmt: skip
+    """The dense graph on 8 ranks: what each grid moves and holds."""
+    graph, topology = dense_graph(run), without_latencies(resolve_topology("dgx1"))
+    part = partition_graph(graph, 8, method="random")
+    columns = {"grid": "", "rows/vertex": ".2f", "1D / this": ".2f", "copies of an edge": ".0f", "us": ".0f"}
 
     def rows() -> Iterator[list[Any]]:
-        for grids, name in ((GRIDS_OF_4, "uniform4"), (GRIDS_OF_8, "dgx1")):
-            size, halo, topology = Grid(*grids[0]).size, 0.0, without_latencies(resolve_topology(name))
-            part = partition_graph(graph, size, method="random")
-            for sizes in grids:
-                grid = Grid(*sizes)
-                needs = find_needs(graph, part, grid)
-                edges, moved, plan = (
-                    needs.edges_of_ranks,
-                    whole_rows(needs, graph),
-                    plan_grid(needs, topology),
-                )
-                halo = halo or moved
-                yield [
-                    f"{size}, {name}", f"({grid})", moved, halo / moved,
-                    edges.sum() / graph.num_edges, edges.max() / edges.mean(), 1e6 * plan.exchange_seconds,
-                    1e6 * plan.bound_seconds,
-                ]  # fmt: skip
+        halo = 0.0
+        for sizes in GRIDS_OF_8:
+            needs = find_needs(graph, part, Grid(*sizes))
+            moved, plan = whole_rows(needs, graph), plan_grid(needs, topology)
+            halo = halo or moved
+            copies = needs.edges_of_ranks.sum() / graph.num_edges
+            yield [f"({Grid(*sizes)})", moved, halo / moved, copies, 1e6 * plan.exchange_seconds]
 
     return Figure(columns, rows())
 

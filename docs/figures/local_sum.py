@@ -192,7 +192,9 @@ def sums(run: Run) -> Figure:
             for weights in WEIGHTS:
                 yield from ([name, weights, *row] for row in measure(edges, weights, run.rounds))
 
-    return Figure(columns, rows(), machine())
+    text = "{there ms:.0f} + {back ms:.0f} ms, {as fast:.2f}, {kept:.0f} MB"
+    small = ("{graph}, {weights}".format_map, "{method}".format_map, text.format_map)
+    return Figure(columns, rows(), machine(), small=small)
 
 
 FIGURES = {"sums": sums}

@@ -40,7 +40,9 @@ def plans(run: Run) -> Figure:
                 less += [1 - bound / direct, *(1 - played[method] / played["direct"] for method in OURS)]
                 yield [machine, ranks, shape, *less]
 
-    return Figure(columns, rows())
+    text = "{SPST:.1%}, {`auto`:.1%}, {any plan, at most:.1%}; {`auto`, played:.1%}"
+    small = ("{machine}, {ranks}".format_map, "{graph}".format_map, text.format_map)
+    return Figure(columns, rows(), small=small)
 
 
 FIGURES = systems.FIGURES | {"plans": plans}

@@ -362,6 +362,21 @@ def medians(time: Timing | None, our: Timing) -> list[float | None]:
     return [None, None] if time is None else [1e3 * time.median, time.ratio(our)]
 
 
+def outcome(row: dict[str, Any]) -> str:
+    """Whether an exchange is right, for a cell of the page."""
+    if row["refused"]:
+        return "refused" if row["refused"].startswith("ValueError") else "ends in an error"
+    if row["sums wrong"]:
+        return f"sums wrong, {row['sums wrong']:.1%}"
+    return f"{row['second derivative off by']:.1%}"
+
+
+def ratios(row: dict[str, Any]) -> str:
+    """The times over ours, forward, there and back and of an epoch."""
+    times = (row[f"{what}, it / dgcl"] for what in ("forward", "and back", "epoch"))
+    return ", ".join("-" if time is None else f"{time:.2f}" for time in times)
+
+
 def compared(run: Run) -> list[Figure]:
     """Who is compared; what is right; what it costs."""
     names = [name for name in ADAPTERS if name in run.peers or name.startswith(("dgcl", "plain"))]
@@ -406,10 +421,11 @@ def compared(run: Run) -> list[Figure]:
     costs = {"set-up, s": ".2f", "again": ".2f", "peak, MB": ".0f"}
     for what in ("forward", "and back", "epoch"):
         costs |= {f"{what}, ms": ".1f", f"{what}, it / dgcl": ".2f"}
+    ends = ("{exchange}".format_map, "{input}".format_map)
     return [
         Figure({"exchange": "", "commit": "", "lines": ""}, about, machine()),
-        Figure({**columns, **wrong, "refused": ""}, right, "### Right or not"),
-        Figure({**columns, **costs}, cost, "### What it costs"),
+        Figure({**columns, **wrong, "refused": ""}, right, "### Right or not", small=(*ends, outcome)),
+        Figure({**columns, **costs}, cost, "### What it costs", small=(*ends, ratios)),
     ]
 
 

@@ -39,6 +39,7 @@ COLUMNS = {
     "method": "", **{f"{verb} {what}": form for verb in VERBS for what, form in
     {"us": ",.0f", "GB/s": ".2f", "of copies": ".0%", "Gloo's / it": ".1f"}.items()}, "#wrong": "",
 }  # fmt: skip
+THERE_AND_BACK = "{forward us:,.0f} / {backward us:,.0f}".format_map
 
 
 def bench(run: Run, *options: str) -> dict[str, Any]:
@@ -76,7 +77,8 @@ def exchanges(run: Run) -> Figure:
             lines = bench(run, str(run.path(graph)), "--method", "halo,gloo-halo,auto,gloo")["lines"]
             yield from ([graph, lines[0]["halo_rows"], *row] for row in beside_gloo(lines))
 
-    return Figure({"graph": "", "halo rows": ",", **COLUMNS}, rows(), machine())
+    small = ("`{method}`".format_map, "{graph}".format_map, THERE_AND_BACK)
+    return Figure({"graph": "", "halo rows": ",", **COLUMNS}, rows(), machine(), small=small)
 
 
 def sizes(run: Run) -> Figure:
@@ -87,7 +89,8 @@ def sizes(run: Run) -> Figure:
             lines = bench(run, "-b", f"{megabytes}M", "--method", "auto,gloo")["lines"]
             yield from ([megabytes, *row] for row in beside_gloo(lines))
 
-    return Figure({"MB per rank": "", **COLUMNS}, rows(), machine())
+    small = ("`{method}`".format_map, "{MB per rank} MB".format_map, THERE_AND_BACK)
+    return Figure({"MB per rank": "", **COLUMNS}, rows(), machine(), small=small)
 
 
 def on_first_rank(path: Path) -> tuple[Graph | None, Any]:
@@ -141,7 +144,8 @@ def overlap(run: Run) -> Figure:
     columns = {"graph": "", "way": "", "sum and backward, ms": ".1f", "speed": ".2f", "error": ".0e"}
     names = run.some(GRAPHS)
     rows = ([name, *row] for name in names for row in on_ranks(overlaps, RANKS, run.path(name), run.rounds))
-    return Figure(columns, rows, machine())
+    text = "{sum and backward, ms:.1f}, {speed:.2f}"
+    return Figure(columns, rows, machine(), small=("{way}".format_map, "{graph}".format_map, text.format_map))
 
 
 def training(path: Path, steps: int) -> list[list[Any]]:
@@ -235,7 +239,10 @@ def epoch(run: Run) -> Figure:
     """Epochs of one rank beside what the machine's own rates would give."""
     columns = dict.fromkeys(("graph, both ways", "model", "memory"), "") | {"at the machine's rates": ".0f"}
     columns |= {"epoch": ".0f", "sums": ".0f", "products": ".0f", "ratio": ".2f", "DGL's / it": ".2f"}
-    return Figure(columns, epochs(run), f"{machine()} Milliseconds of processor time, one thread.")
+    text = "{at the machine's rates:.0f} → {epoch:.0f}, {ratio:.2f}"
+    small = ("{graph, both ways}, {model}".format_map, "{memory} memory".format_map, text.format_map)
+    about = f"{machine()} Milliseconds of processor time, one thread."
+    return Figure(columns, epochs(run), about, small=small)
 
 
 FIGURES = {

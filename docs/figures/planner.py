@@ -142,7 +142,9 @@ def met(value: float, limit: float) -> str:
 
 def figures(run: Run) -> list[Figure]:
     """Every target against what this machine measures, and every cell."""
-    table = Figure(CELLS, list(cells(run)))
+    text = "{pays:.2f}, {over bound:.2%}, {ms:.0f} ms, {SPST:.2f}"
+    small = ("{machine}, {ranks}".format_map, "{graph}".format_map, text.format_map)
+    table = Figure(CELLS, list(cells(run)), small=small)
     names = list(CELLS)
 
     def targets() -> Iterator[list[Any]]:
@@ -177,7 +179,9 @@ def widths(run: Run) -> Figure:
                 direct = plan.direct_seconds and plan.direct_seconds / seconds
                 yield [name, graph, width, plan.num_stages, 1e6 * seconds, plan.gap, other / seconds, direct]
 
-    return Figure(columns, rows())
+    text = f"{{stages}}, {{us:.1f}} us, {{plan for {COMMON} B:.3f}}"
+    small = ("{row bytes}".format_map, "{machine}, {graph}".format_map, text.format_map)
+    return Figure(columns, rows(), small=small)
 
 
 def drawn_plan(graph: str, ranks: int, options: PlanOptions) -> tuple[Plan, float]:

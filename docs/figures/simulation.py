@@ -20,7 +20,7 @@ from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
 from docs.figures.framework import Figure, Run
 
-PAGE = "simulation.md"
+PAGE = "plan-format.md"
 MACHINES = ("dgx1", "pcie8", "summit", "dgx_a100")
 SHAPES = ("reddit", "web-google", "wiki-talk")
 GRAPHS = ("amazon_computers",)
@@ -69,7 +69,8 @@ def executed(run: Run) -> Figure:
                     1e6 * late, late / real.lower_bound_seconds, real.num_stages,
                 ]  # fmt: skip
 
-    return Figure(columns, rows())
+    text = "{executed:.3f}, {equal shares:.3f}, {order eager:.3f}; {/ bound:.3f}"
+    return Figure(columns, rows(), small=("{machine}".format_map, "{graph}".format_map, text.format_map))
 
 
 FIGURES = {"executed": executed}

@@ -212,6 +212,17 @@ def by_owner(relation: Relation) -> list[Step]:
     ]
 
 
+def beside(row: dict[str, Any]) -> str:
+    """What is sent and how long that takes, as published and as built, and the epoch."""
+
+    def both(name: str, form: str, *values: float | None) -> str:
+        return f"{' → '.join('-' if value is None else format(value, form) for value in values)} {name}"
+
+    sent = both("rows", ".2f", row["published: rows"], row["built: rows"])
+    epoch = row["epoch / DGCL's"]
+    return f"{sent}, {both('us', '.0f', row['us'], row['us '])}, {epoch:.2f}"
+
+
 def systems(run: Run) -> Figure:
     """What each sends for one aggregation as published and as built, and what an epoch takes."""
     columns = {
@@ -252,7 +263,10 @@ def systems(run: Run) -> Figure:
                 ratios[system], error,
             ]  # fmt: skip
 
-    return Figure(columns, (row for name in run.some(GRAPHS) for row in of_graph(name)), machine())
+    rows = (row for name in run.some(GRAPHS) for row in of_graph(name))
+    return Figure(
+        columns, rows, machine(), small=("{system}: {built as}".format_map, "{graph}".format_map, beside)
+    )
 
 
 FIGURES = {"systems": systems}

@@ -1,4 +1,4 @@
-"""The programs of README, the quickstart and the pages on data and on your model run as they are written there.
+"""The programs of README, the quickstart, the tutorial and the pages on data and on your model run as they stand.
 
 Data sets are small ones of the same classes as those that a network would bring.
 """
@@ -8,6 +8,7 @@ import io
 import re
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,77 @@ def test_the_lightning_module_trains_as_on_one_device(rank_pool: Any):
     for losses in rank_pool(3).run(lightning_steps, code, data, True):
         assert losses == pytest.approx(alone, rel=1e-5)
     assert alone[2] < alone[0]
+
+
+def test_the_function_for_a_notebook():
+    scope = {"dgcl": dgcl, "graph": pyg_data(), "features": torch.ones(NUM_NODES, 3)}
+    exec(blocks("quickstart.md", "## In a notebook or a test")[0], scope)  # it calls dgcl.launch
+
+
+def tutorial(folder: Path, several: bool) -> list[str]:
+    """What the script of the page prints on this rank: as it is for one device, or with the changes for ranks."""
+    code, *more = blocks("tutorial.md", "")
+    for hunk in blocks("tutorial.md", "", "diff")[0].split("@@\n") if several else ():
+        before, after = ("".join(f"{line[1:]}\n" for line in hunk.splitlines() if line[0] != s) for s in "+-")
+        assert code.count(before) == 1
+        code = code.replace(before, after)
+    scope: dict[str, Any] = {}
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec("\n".join([code, *more[:2], more[-1]] if several else [code]), scope)
+    return printed.getvalue().splitlines()
+
+
+def without_numbers(line: str) -> str:
+    return re.sub(r"\d[\d.]*( [mun]s)?", "#", line)
+
+
+def test_the_tutorial_prints_what_its_page_says(rank_pool: Any, tmp_path):
+    pytest.importorskip("torch_geometric")
+    page = (DOCS / "tutorial.md").read_text().splitlines()
+    first, *others = rank_pool(3).run(tutorial, tmp_path, True)
+    assert first[:5] == tutorial(tmp_path, False)
+    assert {*map(without_numbers, first)} <= {*map(without_numbers, page)}
+    assert others == [[], []]
+
+
+def your_model(folder: Path) -> float:
+    """Each block of the page on this rank, but for Lightning's, after the names that its reader has."""
+    import dgl.nn
+    from torch_geometric.nn import SAGEConv
+
+    edges, linear, current = pyg_data().edge_index, torch.nn.Linear, dgcl.current_communicator
+    square = type("Square", (torch.autograd.Function,), {"forward": lambda ctx, x: x * x})
+    scope = {"torch": torch, "dgcl": dgcl, "F": torch.nn.functional, "fused": torch.sin, "kernel": torch.cos}
+    scope |= {"MyFunction": square, "linear": linear(16, 16), "train_mask": None}
+    scope |= {name: pyg_data() for name in ("batch", "data", "graph")}
+
+    def rows(width: int) -> torch.Tensor:
+        return torch.ones(current().num_owned, width)
+
+    given: dict[str, Callable[[], dict[str, Any]]] = {
+        "ends=": lambda: {"batch": {"pos": torch.ones(NUM_NODES), "_idx_j": edges[0], "_idx_i": edges[1]}},
+        "my_x": lambda: {
+            "owned_ids": current().owned_ids, "my_x": rows(16), "model": linear(16, 4),
+            "edges": edges[:, torch.as_tensor(current().part)[edges[1]] == dgcl.rank()],
+        },
+        '"dgl"': lambda: {
+            "comm": dgcl.build_comm_info(pyg_data()), "conv": dgl.nn.SAGEConv(16, 16, "mean"), "x": rows(16),
+        },
+        "g.pair": lambda: {"conv": SAGEConv(16, 16)},
+        "edge_mlp": lambda: {"edge_features": torch.ones(300, 3), "layers": [(linear(35, 3), linear(19, 16))]},
+        "nn.loss": lambda: {
+            "logits": rows(4).requires_grad_(), "labels": rows(1)[:, 0].long(), "model": linear(4, 4),
+            "optimizer": torch.optim.Adam(scope["linear"].parameters()),
+        },
+    }  # fmt: skip
+    with contextlib.chdir(folder):
+        for code in (code for code in blocks("one_device.md", "") if "lightning" not in code):
+            scope |= next((names() for word, names in given.items() if word in code), {})
+            exec(code, scope)
+    return float(scope["loss"])
+
+
+def test_the_blocks_of_your_model_run(rank_pool: Any, tmp_path):
+    pytest.importorskip("dgl")
+    pytest.importorskip("torch_geometric")
+    assert rank_pool(3).run(your_model, tmp_path) == pytest.approx([np.log(4)] * 3)  # of four equal logits

@@ -24,10 +24,9 @@ def test_every_preset_has_a_row():
 
 @pytest.mark.parametrize("name", NODES)
 def test_figures_are_those_of_the_preset(name: str):
-    _, _, devices, inside, outside, sources, _ = (cell.strip() for cell in ROWS[name].split("|"))
+    _, _, devices, inside, outside, _ = (cell.strip() for cell in ROWS[name].split("|"))
     node = preset(name)
     assert int(devices.split()[0].rstrip(",")) == node.num_devices
-    assert sources
     told = {
         (kind, float(rate))
         for kind, rate in re.findall(r"([A-Za-z][\w-]*) (\d+(?:\.\d+)?)", re.sub(r"\(.*?\)", "", inside))

@@ -1,4 +1,4 @@
-"""Code of docs/frameworks.md, run as it stands there."""
+"""Code of docs/one_device.md, run as it stands there."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ def meshgraphnet(case: Case, x: Tensor, e: Tensor, layers: list[Any]) -> Tensor:
 @pytest.mark.parametrize("case", CASES[:4], ids=str)
 def test_edges_with_rows(case: Case):
     layers = [(mlp(k, 11, 3), mlp(k + 9, 7, 4)) for k in range(2)]
-    code = block("frameworks.md", "edge_mlp")
+    code = block("one_device.md", "edge_mlp")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(case.num_nodes, 4, dtype=torch.float64, generator=generator)
     e = torch.randn(case.edges.shape[1], 3, dtype=torch.float64, generator=generator)

@@ -40,7 +40,7 @@ def check(folder: Path, model: str = "exchange.pml", **parameters: int) -> tuple
 
 @pytest.mark.parametrize("ranks, stages, states", [(2, 1, 6195), (3, 2, 498383)])
 def test_the_protocol_holds(ranks: int, stages: int, states: int, tmp_path):
-    """The numbers of states are those of docs/runtime.md: all of them were visited."""
+    """The numbers of states are those of docs/concepts.md: all of them were visited."""
     errors, visited, said = check(tmp_path, N=ranks, K=stages, CALLS=3, B=2)
     assert errors == 0, said
     assert visited == states
