@@ -110,3 +110,11 @@ def flipped(call: Call) -> Any:
         return gathered(call)
     ends = {"both": "swapped", "swapped": "both"}.get(own._ends, own._ends) if 0 in dims else own._ends
     return rows(own._local.flip([*dims]), own._space, own._axis, ends)
+
+
+def one_hot(call: Call) -> Any:
+    """``one_hot`` of so many classes; without their number all rows decide on it."""
+    numbers, (_, num_classes) = call.first, call.bound("tensor num_classes", num_classes=-1)
+    if num_classes < 0:
+        return gathered(call)
+    return rows(call.func(numbers._local, num_classes), numbers._space, numbers._axis)

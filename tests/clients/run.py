@@ -1,16 +1,25 @@
 """Libraries that people train with, unchanged, on ranks against one device: ``make test-clients``."""
 
-import functools
+import contextlib
+import importlib.metadata
 import warnings
 
 import pytest
 import torch
 
 import dgcl
-from tests.clients.cases import CLIENTS, MESHES, atoms, mesh
+from tests.clients.cases import CLIENTS, CUTOFF, MESHES, atoms, atoms_of_ranks, mesh
 from tests.dgcl.rows.harness import differences, plain, seeded
 
-WORLD_SIZES = 1, 2, 4
+
+@contextlib.contextmanager
+def settings(dtype=torch.float64):
+    """What a library finds, in the test and in ranks that are processes."""
+    warnings.filterwarnings("ignore")
+    torch.serialization.add_safe_globals([slice])  # which the oldest e3nn reads
+    torch.set_default_dtype(dtype)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 def fit(client, model, data, results):
@@ -28,15 +37,6 @@ def fit(client, model, data, results):
         results[f"{name}: gradients"] = [each.grad for each in model.parameters() if each.grad is not None]
 
 
-@pytest.fixture(autouse=True)
-def _settings(request):
-    warnings.filterwarnings("ignore")
-    torch.serialization.add_safe_globals([slice])  # which the oldest e3nn reads
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def given(client, atoms):
     """The client's data, in its own numbers."""
     return {
@@ -45,9 +45,9 @@ def given(client, atoms):
     }
 
 
-def trained(client, dispatch=lambda data: data, distribute=lambda model: model):
+def trained(client, dispatch, distribute, cells=(3,)):
     """Energy, forces and stress, and two steps of training; the arguments are the lines that change."""
-    data = dispatch(given(client, atoms()))
+    data = dispatch(given(client, atoms(cells=cells)))
     model = distribute(seeded(client.make))
     results = dict(
         zip(("energy", "forces", "stress", "energies"), client.evaluate(model, data), strict=False)
@@ -56,7 +56,12 @@ def trained(client, dispatch=lambda data: data, distribute=lambda model: model):
     return plain(results)
 
 
-def moved(client, dispatch=lambda data: data, distribute=lambda model: model):
+def batch(client, dispatch, distribute):
+    """The same of a batch of two structures."""
+    return trained(client, dispatch, distribute, (3, 2))
+
+
+def moved(client, dispatch, distribute):
     """Five steps of Verlet without periods, with neighbours anew in each."""
     crystal, model = atoms(periodic=False), None
     force, speed, results = 0, torch.zeros_like(crystal.pos), {}
@@ -70,43 +75,87 @@ def moved(client, dispatch=lambda data: data, distribute=lambda model: model):
     return results
 
 
-def epoch(make, call, dispatch=lambda data: data, distribute=lambda model: model):
+def spread(client, dispatch, distribute):
+    """Five steps with periods; each rank has its own atoms, and finds their neighbours among those of others."""
+    whole, model, comm, results = atoms(), None, None, {}
+    x, speed, alone = whole.pos, torch.zeros_like(whole.pos), dispatch is unchanged
+    for step in range(5):
+        data = atoms(positions=x.numpy()) if alone else None
+        if not alone:
+            if comm is None:
+                comm = dgcl.build_comm_info(
+                    dgcl.graph.as_graph([[], []], num_nodes=len(x)), partition="range"
+                )
+                x, speed = x[comm.owned_ids], speed[comm.owned_ids]
+            near = dgcl.neighbors(x, CUTOFF, whole.cell[0], partition="space")
+            x, speed = dgcl.fetch(x, near.owned_ids), dgcl.fetch(speed, near.owned_ids)
+            comm = comm.rewire(near.edge_index, owned_ids=near.owned_ids)
+            data = atoms_of_ranks(near, comm, whole, x)
+        model = model or distribute(seeded(client.make))
+        energy, force, *_ = client.evaluate(model, given(client, data))
+        speed = speed + 0.2 * dgcl.local(force).detach().to(x)
+        x = x + 0.2 * speed
+        results |= plain({f"step {step}: energy": energy, f"step {step}: forces": force})
+    return results
+
+
+def epoch(client, dispatch, distribute):
     """Three steps of a model on a mesh."""
     data = dispatch(mesh())
-    model = distribute(seeded(lambda: make().double()))
+    model = distribute(seeded(lambda: client.make().double()))
     optimizer, losses = torch.optim.Adam(model.parameters(), 1e-2), []
     for _ in range(3):
         optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(call(model, data), data["y"])
+        loss = torch.nn.functional.mse_loss(client.evaluate(model, data), data["y"])
         loss.backward()
         optimizer.step()
         losses.append(loss)
-    return plain({"losses": losses, "output": call(model, data), "parameters": [*model.parameters()]})
+    return plain(
+        {"losses": losses, "output": client.evaluate(model, data), "parameters": [*model.parameters()]}
+    )
 
 
-def compare(script, world_size, tolerance=1e-9, **options):
-    """Numbers of one device, and those of ranks where two lines change, each time that data is made."""
-
-    def on_rank():
-        return script(lambda data: dgcl.dispatch(data, **options), dgcl.distribute)
-
-    expected = script()
-    assert differences(dgcl.launch(on_rank, world_size), expected, tolerance) == []
+def unchanged(each):
+    """What one device has in the place of a changed line."""
+    return each
 
 
-@pytest.mark.parametrize("script", [trained, moved], ids=["trained", "moved"])
-@pytest.mark.parametrize("name", CLIENTS)
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_potential(world_size, name, script):
-    client = CLIENTS[name]
+def on_rank(name, script):
+    """The numbers of a rank, where two lines are changed, each time that data is made."""
+    client = (CLIENTS | MESHES)[name]
+    with settings(client.dtype):
+        return script(client, lambda data: dgcl.dispatch(data, **client.options), dgcl.distribute)
+
+
+def largest_error(measured, expected):
+    """Of all numbers, relative to the largest of each tensor."""
+    if isinstance(expected, dict):
+        return max(largest_error(measured[name], each) for name, each in expected.items())
+    if isinstance(expected, list):
+        return max(map(largest_error, measured, expected), default=0.0)
+    return ((measured - expected).abs().max() / expected.abs().max().clamp(min=1)).item()
+
+
+CASES = {
+    f"{name}-{script.__name__}-{world_size}-{ranks}": (name, script, world_size, ranks)
+    for name, client in (CLIENTS | MESHES).items()
+    for script in ((epoch,) if name in MESHES else (trained, batch, moved, spread))
+    for world_size, ranks in ((1, "threads"), (2, "threads"), (4, "threads"), (3, "processes"))
+    if ranks == "threads" or (name in ("mace", "schnetpack SchNet") and script in (trained, spread))
+    if script is not spread or client.is_spread
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_are_those_of_one_device(case, record_property):
+    name, script, world_size, ranks = CASES[case]
+    client = (CLIENTS | MESHES)[name]
     pytest.importorskip(client.modules)
-    torch.set_default_dtype(client.dtype)
-    compare(functools.partial(script, client), world_size, client.tolerance, **client.options)
-
-
-@pytest.mark.parametrize("name", MESHES)
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_mesh(world_size, name):
-    module, make, call = MESHES[name]
-    pytest.importorskip(module)
-    compare(functools.partial(epoch, make, call), world_size)
+    record_property("client", name)
+    record_property("script", script.__name__)
+    record_property("version", importlib.metadata.version(client.package))
+    with settings(client.dtype):
+        expected = script(client, unchanged, unchanged)
+    results = dgcl.launch(on_rank, world_size, name, script, ranks=ranks)
+    assert differences(results, expected, client.tolerance) == []
+    record_property("error", largest_error(results[0], expected))
