@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ def shaped(call: Call) -> Any:
             return rows(reshape([*size[:at], local.shape[axis], *size[at + 1 :]]), space, at, ends)
     if axis == 0 and inner and size[:1] == [space.size * inner] and not ends:  # rows and columns become one
         return rows(local.reshape([len(local) * inner, *size[1:]]), space.product(inner))
-    return gathered(call)
+    return gathered(replace(call, func=torch.Tensor.reshape, args=(own, size), kwargs={}))  # a view of a copy
 
 
 def unbound(call: Call) -> Any:

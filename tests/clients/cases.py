@@ -155,6 +155,20 @@ def nequip(**options):
     )  # fmt: skip
 
 
+def allegro():
+    from allegro.model import AllegroModel
+    from nequip.utils.global_state import set_global_state
+
+    set_global_state()
+    embed = {"_target_": "allegro.nn.TwoBodyBesselScalarEmbed", "num_bessels": 4}
+    return AllegroModel(
+        seed=0, model_dtype="float64", r_max=CUTOFF, type_names=["H", "C", "O"], l_max=1, num_layers=2,
+        radial_chemical_embed=embed, num_scalar_features=4, num_tensor_features=4, avg_num_neighbors=12.0,
+        compile_mode="eager", allegro_mlp_hidden_layers_width=8, readout_mlp_hidden_layers_width=8,
+        radial_chemical_embed_dim=4, scalar_embed_mlp_hidden_layers_width=8,
+    )  # fmt: skip
+
+
 def nequip_data(a):
     return {
         "pos": a.pos, "atom_types": a.kind, "edge_index": torch.stack([a.centres, a.others]),
@@ -278,6 +292,9 @@ CLIENTS = {
     "schnetpack SchNet": Client("schnetpack", "schnetpack", schnetpack, *SCHNETPACK),
     "schnetpack PaiNN": Client("schnetpack", "schnetpack", lambda: schnetpack("PaiNN"), *SCHNETPACK),
     "nequip": Client("nequip", "nequip", nequip, nequip_data, nequip_evaluate, CENTRE_FIRST),
+    "nequip-allegro": Client(
+        "allegro", "nequip-allegro", allegro, nequip_data, nequip_evaluate, CENTRE_FIRST
+    ),
     "sevenn": Client(
         "sevenn", "sevenn", sevenn, sevenn_data, sevenn_evaluate, CENTRE_FIRST, torch.float32, 1e-4
     ),

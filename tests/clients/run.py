@@ -10,6 +10,7 @@ import torch
 import dgcl
 from tests.clients.cases import CLIENTS, CUTOFF, MESHES, atoms, atoms_of_ranks, mesh
 from tests.dgcl.rows.harness import differences, plain, seeded
+from tests.dgcl.test_recipes import blocks
 
 
 @contextlib.contextmanager
@@ -151,11 +152,62 @@ def test_numbers_are_those_of_one_device(case, record_property):
     name, script, world_size, ranks = CASES[case]
     client = (CLIENTS | MESHES)[name]
     pytest.importorskip(client.modules)
-    record_property("client", name)
-    record_property("script", script.__name__)
-    record_property("version", importlib.metadata.version(client.package))
+    call = ", ".join(f"{option}={value!r}" for option, value in client.options.items())
+    about = {"script": script.__name__, "call": f"`{call}`" if call else "", "lines": client.lines}
+    about |= {"ranks": f"{world_size} {ranks}", "version": importlib.metadata.version(client.package)}
+    for each in {"client": name, **about}.items():
+        record_property(*each)
     with settings(client.dtype):
         expected = script(client, unchanged, unchanged)
     results = dgcl.launch(on_rank, world_size, name, script, ranks=ranks)
     assert differences(results, expected, client.tolerance) == []
     record_property("error", largest_error(results[0], expected))
+
+
+def test_a_script_of_ase():
+    """A relaxation by the page's lines, and without them."""
+    pytest.importorskip("mace")
+    from ase.build import bulk
+    from ase.optimize import BFGS
+
+    define, run = blocks("potentials.md", "## ASE scripts")
+
+    def relaxed(*definitions):
+        names = {"BFGS": BFGS, "dgcl": dgcl, "model": seeded(CLIENTS["mace"].make), "on_ranks": unchanged}
+        atoms = names["atoms"] = bulk("H", "fcc", a=4.0, cubic=True).repeat(3)
+        atoms.rattle(0.1, seed=1)
+        for each in (*definitions, run):
+            exec(each, names)
+        assert atoms.calc.results["energy"]
+        return {
+            name: torch.tensor(each)
+            for name, each in (("x", atoms.positions), ("forces", atoms.get_forces()))
+        }
+
+    with settings():
+        assert differences(dgcl.launch(relaxed, 3, define), *dgcl.launch(relaxed, 1), 1e-9) == []
+
+
+def test_ghosts_of_lammps():
+    """Energies and forces of MACE by the page's object, on its own atoms and ghosts."""
+    pytest.importorskip("mace")
+    names, whole, client = {"torch": torch}, atoms(), CLIENTS["mace"]
+    exec(*blocks("potentials.md", "## Hooks for LAMMPS"), names)
+
+    def rank():
+        comm = dgcl.build_comm_info(
+            dgcl.graph.as_graph([[], []], num_nodes=len(whole.pos)), partition="range"
+        )
+        near = dgcl.neighbors(whole.pos[comm.owned_ids], CUTOFF, whole.cell[0], partition="space")
+        comm = comm.rewire(near.edge_index, owned_ids=near.owned_ids)
+        x = whole.pos[near.owned_ids].requires_grad_()
+        kinds = given(client, whole)["node_attrs"][near.owned_ids]
+        model, shifts = seeded(client.make), comm.dispatch_edges(near.shifts)
+        energies = names["energies"](model, comm, x, kinds, shifts, whole.cell[0])
+        (gradient,) = torch.autograd.grad(energies.sum(), x)
+        return {"energies": dgcl.collect(energies.detach(), None), "forces": dgcl.collect(-gradient, None)}
+
+    with settings():
+        _, forces, _, energies = client.evaluate(seeded(client.make), given(client, whole))
+        expected = {"energies": energies.detach(), "forces": forces.detach()}
+        assert differences(dgcl.launch(rank, 3), expected, 1e-9) == []
