@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dgcl.graph.id_arrays import as_ids
-from dgcl.partition.space import MARGIN, Cell, Floats, Ids, bisect
+from dgcl.partition.space import MARGIN, Cell, Floats, Ids, Images, bisect
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.ranks.set_up import leaving, set_up_call
@@ -28,7 +27,7 @@ _BLOCK = 2**12  # vertices whose pairs are found at once
 
 
 class Neighbors(NamedTuple):
-    """What :func:`dgcl.neighbors` returns, on the device of the positions.
+    """What :func:`dgcl.neighbors` returns; ids on the CPU, shifts with the positions.
 
     Attributes:
         edge_index: (2, E) ids; each of the pairs, towards each of this rank's vertices: row 0 has the neighbours, row 1
@@ -69,8 +68,7 @@ def neighbors(
         cell: ``(3, 3)``, its vectors in rows, or ``(3,)``, their lengths; None: nothing repeats. A direction that does
             not repeat may have zeros.
         pbc: Whether the cell repeats, for all directions or each; None: where it has a vector.
-        ids: ``(n,)`` of the vertices, 0 to N - 1 over all ranks; None: those that the current communicator owns, or,
-            where there is none, rank after rank.
+        ids: ``(n,)`` of the vertices, 0 to N - 1 over all ranks; None: those that the current communicator owns.
         partition: "space": vertices get owners anew, each rank a box and about as many. None: owners stay.
 
     Returns:
@@ -81,21 +79,21 @@ def neighbors(
         CommError: A rank is gone.
     """
     control = context.require_control()
-    problem, x, own, space, settings = None, np.zeros((0, 3)), None, None, ()
+    problem, x, own, space, settings = None, np.zeros((0, 3)), np.zeros(0, np.int64), None, ()
     try:
         require_tensors(positions=positions)
         x = positions.detach().to("cpu", torch.float64).numpy()
-        if x.ndim != 2 or x.shape[1] != 3 or not positions.is_floating_point():
-            raise ValueError(f"positions must be (n, 3) floats (got {tuple(x.shape)}, {positions.dtype})")
-        if not np.isfinite(x).all():
-            raise ValueError(f"positions must be finite (got row {np.argmin(np.isfinite(x).all(axis=1))})")
+        if x.shape[1:] != (3,) or not positions.is_floating_point() or not np.isfinite(x).all():
+            raise ValueError(
+                f"positions must be (n, 3) finite floats (got {tuple(x.shape)}, {positions.dtype})"
+            )
         cutoff = check_number(cutoff, "cutoff", positive=True)
         if partition is not None:
             check_choice(partition, "partition", ("space",))
         space = Cell.of(cell.detach().cpu() if isinstance(cell, Tensor) else cell, pbc)
-        if ids is None and context.communicator is not None:
-            ids = context.communicator.owned_ids
-        if ids is not None and len(own := as_ids(ids, "ids").astype(np.int64)) != len(x):
+        if ids is None:
+            ids = context.require_communicator().owned_ids
+        if len(own := as_ids(ids, "ids").astype(np.int64)) != len(x):
             raise ValueError(
                 f"ids must be as many as positions (got {len(own)} and {len(x)}); without ids, positions are of the"
                 " vertices that the current communicator owns"
@@ -108,68 +106,57 @@ def neighbors(
         settings, numbers = zip(*said, strict=True)
         require_same(**{"cutoff, cell, pbc and partition": settings})
         assert space is not None
-        if own is None:
-            own = np.arange(numbers[control.rank]) + sum(numbers[: control.rank])
         if partition is not None:
             own, x = _shared_out(control, space, own, x, _SAMPLE / max(sum(numbers), 1))
-        pairs, shifts = _pairs(space, cutoff, len(x), *_with_near(control, space, cutoff, own, x))
-    return Neighbors(
-        torch.from_numpy(pairs).to(positions.device),
-        torch.from_numpy(shifts).to(positions),
-        torch.from_numpy(own).to(positions.device),
-    )
+        edges, shifts = _pairs(space, cutoff, len(x), *_with_near(control, space, cutoff, own, x))
+    return Neighbors(torch.from_numpy(edges), torch.from_numpy(shifts).to(positions), torch.from_numpy(own))
 
 
 def _shared_out(control: Control, space: Cell, own: Ids, x: Floats, fraction: float) -> tuple[Ids, Floats]:
     """Vertices of this rank's box from now on, by id. Collective."""
     places = x @ space.inverse
-    places = np.where(space.periodic, places % 1, places) * space.heights
+    places = np.where(space.periodic, places % 1, places) / np.linalg.norm(space.inverse, axis=0)
     taken = np.random.default_rng(control.rank).random(len(x)) < fraction
-    sample = np.concatenate(control.exchange(places[taken]))
-    owner = bisect(places, sample, control.world_size)
-    rows = [np.flatnonzero(owner == peer) for peer in range(control.world_size)]
-    own, x = map(np.concatenate, zip(*control.all_to_all([(own[to], x[to]) for to in rows]), strict=True))
+    owner = bisect(places, np.concatenate(control.exchange(places[taken])), 0, control.world_size)
+    pieces = [(own[to], x[to]) for to in (owner == peer for peer in range(control.world_size))]
+    own, x = map(np.concatenate, zip(*control.all_to_all(pieces), strict=True))
     order = np.argsort(own)
     return own[order], x[order]
 
 
-def _with_near(
-    control: Control, space: Cell, cutoff: float, own: Ids, x: Floats
-) -> tuple[Ids, Floats, NDArray[np.int32]]:
+def _with_near(control: Control, space: Cell, cutoff: float, own: Ids, x: Floats) -> Any:
     """Ids, positions and images of this rank's vertices, and then of all that are near its box. Collective."""
     places, images = space.gathered(x)
-    mine = np.stack([places.min(axis=0), places.max(axis=0)]) if len(x) else None
+    box = (
+        np.stack([places.min(axis=0), places.max(axis=0)]) if len(x) else np.full((2, 3), np.nan)
+    )  # near nothing
     pieces = []
-    for peer, box in enumerate(control.exchange(mine)):
-        rows, moved = space.near(places, box, cutoff)
+    for peer, theirs in enumerate(control.exchange(box)):
+        rows, moved = space.near(places, theirs, cutoff)
         if peer == control.rank:
             rows, moved = rows[others := moved.any(axis=1)], moved[others]
         pieces.append((own[rows], x[rows], images[rows] + moved))
-    pieces = [(own, x, images), *control.all_to_all(pieces)]
-    everyone, positions, cells = map(np.concatenate, zip(*pieces, strict=True))
-    return everyone, positions, cells
+    return map(np.concatenate, zip((own, x, images), *control.all_to_all(pieces), strict=True))
 
 
 def _pairs(
-    space: Cell, cutoff: float, num_own: int, ids: Ids, x: Floats, images: NDArray[np.int32]
-) -> tuple[Ids, NDArray[np.int32]]:
+    space: Cell, cutoff: float, num_own: int, ids: Ids, x: Floats, images: Images
+) -> tuple[Ids, Images]:
     """``(2, E)`` ids and ``(E, 3)`` shifts of neighbours of the first vertices among all."""
     from scipy.spatial import cKDTree
 
-    found = [(np.zeros((2, 0), np.int64), np.zeros((0, 3), np.int32))]
-    at = space.displaced(x, images)
+    at, found = x + images @ space.vectors, [(np.zeros((2, 0), np.int64), images[:0])]
     tree = cKDTree(at)
     near_each_other = tree.indices[tree.indices < num_own]
     for start in range(0, num_own, _BLOCK):
         block = near_each_other[start : start + _BLOCK]
         pairs = cKDTree(at[block]).sparse_distance_matrix(tree, cutoff * (1 + MARGIN), output_type="ndarray")
         heads, sources = block[pairs["i"]], pairs["j"]
-        shifts = images[sources] - images[heads]
-        kept = heads != sources
+        kept, shifts = heads != sources, images[sources] - images[heads]
         # At the cutoff by the same sum on whatever rank: those pairs alone are there whose opposite is, too.
-        at_cutoff = np.flatnonzero(pairs["v"] > cutoff * (1 - MARGIN))
-        vectors = space.displaced((x[sources[at_cutoff]] - x[heads[at_cutoff]]), shifts[at_cutoff])
-        kept[at_cutoff] &= (vectors**2).sum(axis=1) < cutoff**2
+        close = np.flatnonzero(pairs["v"] > cutoff * (1 - MARGIN))
+        vectors = x[sources[close]] - x[heads[close]] + (shifts[close, :, None] * space.vectors).sum(axis=1)
+        kept[close] &= (vectors**2).sum(axis=1) < cutoff**2
         found.append((ids[np.stack([sources[kept], heads[kept]])], shifts[kept]))
     edges, shifts = zip(*found, strict=True)
     return np.concatenate(edges, axis=1), np.concatenate(shifts)
