@@ -27,8 +27,8 @@ class Cell(NamedTuple):
     """
 
     vectors: Floats
-    inverse: Floats
-    periodic: NDArray[np.bool_]
+    inverse: NDArray[Any]
+    periodic: Any
 
     @classmethod
     def of(cls, cell: Any, pbc: Any) -> "Cell":
@@ -37,8 +37,8 @@ class Cell(NamedTuple):
         Raises:
             ValueError: They are no cell, or not one that repeats in these directions.
         """
-        given = np.zeros(3) if cell is None else np.array(cell, np.float64)
-        vectors = np.diagflat(given) if given.shape == (3,) else given
+        numbers = np.zeros(3) if cell is None else np.array(cell, np.float64)
+        vectors = np.diagflat(numbers) if numbers.shape == (3,) else numbers
         if vectors.shape != (3, 3) or not np.isfinite(vectors).all():
             raise ValueError(f"cell must be three finite vectors, (3, 3), or lengths, (3,) (got {cell})")
         has = vectors.any(axis=1)

@@ -23,7 +23,7 @@ from dgcl.ranks.whole_rows import agree, require_same
 from dgcl.topology.checks import check_choice, check_number
 
 _SAMPLE = 2**16  # points of all ranks that decide on borders: parts then differ by less than 2 %
-_BLOCK = 2**12  # vertices whose pairs are found at once
+_BLOCK = 2**12  # vertices whose pairs are blocks at once
 
 
 class Neighbors(NamedTuple):
@@ -79,7 +79,8 @@ def neighbors(
         CommError: A rank is gone.
     """
     control = context.require_control()
-    problem, x, own, space, settings = None, np.zeros((0, 3)), np.zeros(0, np.int64), None, ()
+    problem, x, own, space = None, np.zeros((0, 3)), np.zeros(0, np.int64), None
+    settings: Any = None
     try:
         require_tensors(positions=positions)
         x = positions.detach().to("cpu", torch.float64).numpy()
@@ -145,7 +146,7 @@ def _pairs(
     """``(2, E)`` ids and ``(E, 3)`` shifts of neighbours of the first vertices among all."""
     from scipy.spatial import cKDTree
 
-    at, found = x + images @ space.vectors, [(np.zeros((2, 0), np.int64), images[:0])]
+    at, blocks = x + images @ space.vectors, [(np.zeros((2, 0), np.int64), images[:0])]
     tree = cKDTree(at)
     near_each_other = tree.indices[tree.indices < num_own]
     for start in range(0, num_own, _BLOCK):
@@ -157,6 +158,6 @@ def _pairs(
         close = np.flatnonzero(pairs["v"] > cutoff * (1 - MARGIN))
         vectors = x[sources[close]] - x[heads[close]] + (shifts[close, :, None] * space.vectors).sum(axis=1)
         kept[close] &= (vectors**2).sum(axis=1) < cutoff**2
-        found.append((ids[np.stack([sources[kept], heads[kept]])], shifts[kept]))
-    edges, shifts = zip(*found, strict=True)
+        blocks.append((ids[np.stack([sources[kept], heads[kept]])], shifts[kept]))
+    edges, shifts = zip(*blocks, strict=True)
     return np.concatenate(edges, axis=1), np.concatenate(shifts)

@@ -2,7 +2,9 @@
 
 import contextlib
 import importlib.metadata
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,6 @@ import torch
 import dgcl
 from tests.clients.cases import CLIENTS, CUTOFF, MESHES, atoms, atoms_of_ranks, mesh
 from tests.dgcl.rows.harness import differences, plain, seeded
-from tests.dgcl.test_recipes import blocks
 
 
 @contextlib.contextmanager
@@ -62,42 +63,34 @@ def batch(client, dispatch, distribute):
     return trained(client, dispatch, distribute, (3, 2))
 
 
-def moved(client, dispatch, distribute):
-    """Five steps of Verlet without periods, with neighbours anew in each."""
-    crystal, model = atoms(periodic=False), None
-    force, speed, results = 0, torch.zeros_like(crystal.pos), {}
+def moved(client, dispatch, distribute, periodic=False, comm=None):
+    """Five steps of Verlet without periods, with neighbours anew in each; all ranks have all positions."""
+    whole, model, results = atoms(periodic), None, {}
+    x = whole.pos if comm is None else whole.pos[comm.owned_ids]
+    speed = torch.zeros_like(x)
     for step in range(5):
-        crystal = atoms(periodic=False, positions=(crystal.pos + 0.2 * speed).numpy())
-        data = dispatch(given(client, crystal))
+        if comm is not None:
+            near = dgcl.neighbors(x, CUTOFF, whole.cell[0], partition="space")
+            x, speed = dgcl.fetch(x, near.owned_ids), dgcl.fetch(speed, near.owned_ids)
+            comm = comm.rewire(near.edge_index, owned_ids=near.owned_ids)
+            data = given(client, atoms_of_ranks(near, comm, whole, x))
+        else:
+            data = dispatch(given(client, atoms(periodic, positions=x.numpy())))
         model = model or distribute(seeded(client.make))
-        energy, force, *_ = plain(client.evaluate(model, data))
-        speed = speed + 0.2 * force
-        results[f"step {step}: energy"], results[f"step {step}: forces"] = energy, force
+        energy, force, *_ = client.evaluate(model, data)
+        results |= plain({f"step {step}: energy": energy, f"step {step}: forces": force})
+        force = results[f"step {step}: forces"] if comm is None else dgcl.local(force).detach()
+        speed = speed + 0.2 * force.to(x)
+        x = x + 0.2 * speed
     return results
 
 
 def spread(client, dispatch, distribute):
-    """Five steps with periods; each rank has its own atoms, and finds their neighbours among those of others."""
-    whole, model, comm, results = atoms(), None, None, {}
-    x, speed, alone = whole.pos, torch.zeros_like(whole.pos), dispatch is unchanged
-    for step in range(5):
-        data = atoms(positions=x.numpy()) if alone else None
-        if not alone:
-            if comm is None:
-                comm = dgcl.build_comm_info(
-                    dgcl.graph.as_graph([[], []], num_nodes=len(x)), partition="range"
-                )
-                x, speed = x[comm.owned_ids], speed[comm.owned_ids]
-            near = dgcl.neighbors(x, CUTOFF, whole.cell[0], partition="space")
-            x, speed = dgcl.fetch(x, near.owned_ids), dgcl.fetch(speed, near.owned_ids)
-            comm = comm.rewire(near.edge_index, owned_ids=near.owned_ids)
-            data = atoms_of_ranks(near, comm, whole, x)
-        model = model or distribute(seeded(client.make))
-        energy, force, *_ = client.evaluate(model, given(client, data))
-        speed = speed + 0.2 * dgcl.local(force).detach().to(x)
-        x = x + 0.2 * speed
-        results |= plain({f"step {step}: energy": energy, f"step {step}: forces": force})
-    return results
+    """The same with periods; each rank has its own atoms, and finds their neighbours among those of others."""
+    comm = None
+    if dispatch is not unchanged:
+        comm = dgcl.build_comm_info(dgcl.graph.as_graph([[], []], num_nodes=108), partition="range")
+    return moved(client, dispatch, distribute, True, comm)
 
 
 def epoch(client, dispatch, distribute):
@@ -167,13 +160,19 @@ def test_numbers_are_those_of_one_device(case, record_property):
     record_property("error", largest_error(results[0], expected))
 
 
+def programs(heading):
+    """Below a heading of the page."""
+    below = Path("docs/potentials.md").read_text().split(f"\n{heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", below, re.DOTALL)
+
+
 def test_a_script_of_ase():
     """A relaxation by the page's lines, and without them."""
     pytest.importorskip("mace")
     from ase.build import bulk
     from ase.optimize import BFGS
 
-    define, run = blocks("potentials.md", "## ASE scripts")
+    define, run = programs("## ASE scripts")
 
     def relaxed(*definitions):
         names = {"BFGS": BFGS, "dgcl": dgcl, "model": seeded(CLIENTS["mace"].make), "on_ranks": unchanged}
@@ -195,7 +194,7 @@ def test_ghosts_of_lammps():
     """Energies and forces of MACE by the page's object, on its own atoms and ghosts."""
     pytest.importorskip("mace")
     names, whole, client = {"torch": torch}, atoms(), CLIENTS["mace"]
-    exec(*blocks("potentials.md", "## Hooks for LAMMPS"), names)
+    exec(*programs("## Hooks for LAMMPS"), names)
 
     def rank():
         comm = dgcl.build_comm_info(
