@@ -4,6 +4,7 @@ Each library's numbers on ranks are compared with those of one device; a cell is
 and numbers of ranks, over the largest element of its tensor. What a library lacks is "-".
 """
 
+import os
 import xml.etree.ElementTree as ET
 from typing import Any
 
@@ -23,13 +24,12 @@ SCRIPTS = {
 def clients(run: Run) -> Figure:
     """Every library, what changes in a script, and how far its numbers are from one device."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
-    ranks, seconds, skipped = set(), 0.0, 0
+    ranks, seconds = set(), 0.0
     for path in sorted(RESULTS.glob("*.xml")):
         for case in ET.parse(path).iter("testcase"):
             seconds += float(case.get("time", 0))
             said = {each.get("name"): each.get("value") for each in case.iter("property")}
             if case.find("skipped") is not None or "script" not in said:
-                skipped += 1
                 continue
             key = said["client"], said["version"], said["call"], said["lines"]
             ranks.add(said["ranks"])
@@ -45,7 +45,8 @@ def clients(run: Run) -> Figure:
     columns = dict.fromkeys(
         ("client", "version", "`dgcl.dispatch`", "lines that change", *SCRIPTS.values()), ""
     )
-    after = f"Ranks: {', '.join(sorted(ranks))}. All of it took {seconds / 60:.0f} minutes on 2 cores."
+    where = ", ".join(sorted(ranks)).replace("1 threads", "1 thread")
+    after = f"Ranks: {where}. Running all of it took {seconds / 60:.0f} minutes on {os.cpu_count()} cores."
     return Figure(columns, rows, after=after)
 
 
