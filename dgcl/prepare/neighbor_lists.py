@@ -68,7 +68,8 @@ def neighbors(
         cell: ``(3, 3)``, its vectors in rows, or ``(3,)``, their lengths; None: nothing repeats. A direction that does
             not repeat may have zeros.
         pbc: Whether the cell repeats, for all directions or each; None: where it has a vector.
-        ids: ``(n,)`` of the vertices, 0 to N - 1 over all ranks; None: those that the current communicator owns.
+        ids: ``(n,)`` of the vertices, 0 to N - 1 over all ranks; None: those that the current communicator owns, or,
+            where there is none, rank after rank.
         partition: "space": vertices get owners anew, each rank a box and about as many. None: owners stay.
 
     Returns:
@@ -79,7 +80,7 @@ def neighbors(
         CommError: A rank is gone.
     """
     control = context.require_control()
-    problem, x, own, space = None, np.zeros((0, 3)), np.zeros(0, np.int64), None
+    problem, x, own, space = None, np.zeros((0, 3)), None, None
     settings: Any = None
     try:
         require_tensors(positions=positions)
@@ -92,9 +93,9 @@ def neighbors(
         if partition is not None:
             check_choice(partition, "partition", ("space",))
         space = Cell.of(cell.detach().cpu() if isinstance(cell, Tensor) else cell, pbc)
-        if ids is None:
-            ids = context.require_communicator().owned_ids
-        if len(own := as_ids(ids, "ids").astype(np.int64)) != len(x):
+        if ids is None and context.communicator is not None:
+            ids = context.communicator.owned_ids
+        if ids is not None and len(own := as_ids(ids, "ids").astype(np.int64)) != len(x):
             raise ValueError(
                 f"ids must be as many as positions (got {len(own)} and {len(x)}); without ids, positions are of the"
                 " vertices that the current communicator owns"
@@ -107,6 +108,8 @@ def neighbors(
         settings, numbers = zip(*said, strict=True)
         require_same(**{"cutoff, cell, pbc and partition": settings})
         assert space is not None
+        if own is None:
+            own = np.arange(len(x)) + sum(numbers[: control.rank])
         if partition is not None:
             own, x = _shared_out(control, space, own, x, _SAMPLE / max(sum(numbers), 1))
         edges, shifts = _pairs(space, cutoff, len(x), *_with_near(control, space, cutoff, own, x))

@@ -121,3 +121,18 @@ def test_what_does_not_fit(change, message):
             dgcl.neighbors(**given | (change if dgcl.rank() == 1 else {}))
 
     dgcl.launch(on_rank, 2)
+
+
+def test_without_ids_they_follow_from_rank_to_rank():
+    x = torch.arange(5.0)[:, None] * torch.ones(3)
+    lists = dgcl.launch(lambda: dgcl.neighbors(x.tensor_split(2)[dgcl.rank()], 2.0).edge_index, 2)
+    assert sorted(torch.cat(lists, 1).T.tolist()) == [
+        [0, 1],
+        [1, 0],
+        [1, 2],
+        [2, 1],
+        [2, 3],
+        [3, 2],
+        [3, 4],
+        [4, 3],
+    ]
