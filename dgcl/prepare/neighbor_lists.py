@@ -80,7 +80,8 @@ def neighbors(
         CommError: A rank is gone.
     """
     control = context.require_control()
-    problem, x, own, space = None, np.zeros((0, 3)), None, None
+    problem, x, space = None, np.zeros((0, 3)), None
+    own: Any = None
     settings: Any = None
     try:
         require_tensors(positions=positions)
