@@ -79,7 +79,7 @@ clients: $(CLIENTS)
 
 test-clients: $(CLIENTS)
 	@for group in $(CLIENTS); do \
-	  PYTHONPATH=$$group OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/clients/run.py $(PYTEST_FLAGS) || failed=1; \
+	  PYTHONPATH=$$group OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/clients/run.py --junitxml=build/clients/$$(basename $$group).xml $(PYTEST_FLAGS) || failed=1; \
 	done; exit $${failed:-0}
 
 lint: $(READY)

@@ -28,6 +28,7 @@ _NAMES = {
     "build_comm_info": "dgcl.build",
     "load_comm_info": "dgcl.build",
     "build_from_local": "dgcl.local_build",
+    "neighbors": "dgcl.prepare.neighbor_lists",
     "PlanOptions": "dgcl.planner",
     "PartitionOptions": "dgcl.options",
     "EdgePlacement": "dgcl.placement.placement_strategy",

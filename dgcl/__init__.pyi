@@ -30,6 +30,7 @@ from dgcl.offload.offload import Offload as Offload
 from dgcl.options import PartitionOptions as PartitionOptions
 from dgcl.placement.placement_strategy import EdgePlacement as EdgePlacement
 from dgcl.planner import PlanOptions as PlanOptions
+from dgcl.prepare.neighbor_lists import neighbors as neighbors
 from dgcl.ranks.launcher import launch as launch
 from dgcl.rows.own_tensors import as_rows as as_rows
 from dgcl.rows.own_tensors import local as local

@@ -55,6 +55,7 @@ _KINDS: list[tuple[Rule, str]] = [
     (shapes.unbound, "unbind chunk split tensor_split split_with_sizes __iter__"),
     (shapes.moved, "unsqueeze squeeze transpose t T"),
     (shapes.flipped, "flip"),
+    (shapes.one_hot, "one_hot"),
     (differentiate, "backward"),
     (drawing.dropout, "dropout dropout_"),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ def shaped(call: Call) -> Any:
             return rows(reshape([*size[:at], local.shape[axis], *size[at + 1 :]]), space, at, ends)
     if axis == 0 and inner and size[:1] == [space.size * inner] and not ends:  # rows and columns become one
         return rows(local.reshape([len(local) * inner, *size[1:]]), space.product(inner))
-    return gathered(call)
+    return gathered(replace(call, func=torch.Tensor.reshape, args=(own, size), kwargs={}))  # a view of a copy
 
 
 def unbound(call: Call) -> Any:
@@ -110,3 +111,11 @@ def flipped(call: Call) -> Any:
         return gathered(call)
     ends = {"both": "swapped", "swapped": "both"}.get(own._ends, own._ends) if 0 in dims else own._ends
     return rows(own._local.flip([*dims]), own._space, own._axis, ends)
+
+
+def one_hot(call: Call) -> Any:
+    """``one_hot`` of so many classes; without their number all rows decide on it."""
+    numbers, (_, num_classes) = call.first, call.bound("tensor num_classes", num_classes=-1)
+    if num_classes < 0:
+        return gathered(call)
+    return rows(call.func(numbers._local, num_classes), numbers._space, numbers._axis)

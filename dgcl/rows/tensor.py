@@ -131,7 +131,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
         elif isinstance(value, (tuple, list)):
             yield from tensors_in(value)
         elif isinstance(value, dict):
-            yield from tensors_in(value.values())
+            yield from tensors_in([value[key] for key in sorted(value, key=str)])
 
 
 def mapped(function: Callable[[Tensor], Any], value: Any) -> Any:
@@ -144,5 +144,6 @@ def mapped(function: Callable[[Tensor], Any], value: Any) -> Any:
         items = [mapped(function, each) for each in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)  # type: ignore[arg-type]
     if type(value) is dict:
-        return {key: mapped(function, each) for key, each in value.items()}
+        # In one order on all ranks; a library may make a dict of a set, whose order each process draws.
+        return {key: mapped(function, value[key]) for key in sorted(value, key=str)}
     return value

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+import dgcl
+
 CUTOFF = 3.5
 CENTRE_FIRST = {"flow": "target_to_source"}
 torch.utils.data.dataloader.T_co = TypeVar(
@@ -16,50 +18,71 @@ torch.utils.data.dataloader.T_co = TypeVar(
 )  # which schnetpack imports, and newer versions of torch lack
 
 
-def atoms(periodic=True, cells=3, positions=None):
-    """A shaken crystal of three kinds of atoms, and its neighbours."""
+def atoms(periodic=True, cells=(3,), positions=None):
+    """Shaken crystals of three kinds of atoms, a structure for each number of cells, and their neighbours."""
     from ase.build import bulk
     from ase.neighborlist import neighbor_list
 
-    crystal = bulk("Cu", "fcc", a=4.0, cubic=True).repeat(cells)
-    crystal.rattle(0.1, seed=1)
-    crystal.pbc = periodic
-    if positions is not None:
-        crystal.positions = positions
-    i, j, shifts = neighbor_list("ijS", crystal, CUTOFF)
+    parts, first = [], 0
+    for number in cells:
+        crystal = bulk("Cu", "fcc", a=4.0, cubic=True).repeat(number)
+        crystal.rattle(0.1, seed=1)
+        crystal.pbc = periodic
+        if positions is not None:
+            crystal.positions = positions
+        i, j, shifts = neighbor_list("ijS", crystal, CUTOFF)
+        parts.append({
+            "pos": crystal.positions, "kind": np.arange(len(crystal)) % 3, "cell": crystal.cell.array[None],
+            "volume": [crystal.get_volume()], "centres": i + first, "others": j + first, "shifts": shifts + 0.0,
+            "offsets": shifts @ crystal.cell.array, "batch": np.full(len(crystal), len(parts)), "ptr": [first],
+        })  # fmt: skip
+        first += len(crystal)
+    parts.append({"ptr": [first]})
+    joined = {
+        name: torch.tensor(np.concatenate([each[name] for each in parts if name in each]))
+        for name in parts[0]
+    }
+    return SimpleNamespace(**joined)
+
+
+def atoms_of_ranks(near, comm, whole, x):
+    """The same of a rank's own atoms and edges, which no rank has all of; ``whole`` has their kinds and the cell."""
+    own, edge_index = near.owned_ids, dgcl.as_rows(comm.local_graph("pyg").edge_index, comm)
+    shifts = dgcl.as_rows(comm.dispatch_edges(near.shifts), edge_index)
     return SimpleNamespace(
-        pos=torch.tensor(crystal.positions),
-        kind=torch.arange(len(crystal)) % 3,
-        cell=torch.tensor(crystal.cell.array),
-        volume=torch.tensor([crystal.get_volume()]),
-        centres=torch.tensor(i),
-        others=torch.tensor(j),
-        shifts=torch.tensor(shifts, dtype=torch.float64),
-        batch=torch.zeros(len(crystal), dtype=torch.long),
-        periodic=periodic,
-    )
+        pos=dgcl.as_rows(x, comm), kind=dgcl.as_rows(whole.kind[own], comm), cell=whole.cell, volume=whole.volume,
+        centres=edge_index[1], others=edge_index[0], shifts=shifts, offsets=shifts @ whole.cell[0],
+        batch=dgcl.as_rows(whole.batch[own], comm), ptr=whole.ptr,
+    )  # fmt: skip
 
 
 class Client(NamedTuple):
-    """A library of potentials.
+    """A library of potentials, or of models on meshes.
 
     Attributes:
         modules: What has to be importable.
+        package: Its name on PyPI.
         make: The model.
         data: Of ``atoms`` what the model is given.
-        evaluate: Of the model and its data energy, forces, stress, and energies of atoms, as far as it gives them.
+        evaluate: Of the model and its data energy, forces, stress, and energies of atoms, as far as it gives them; or
+            the output.
         options: Of ``dgcl.dispatch``.
         dtype: What the library computes in.
         tolerance: How far from one device.
+        lines: How many change.
+        is_spread: Whether it can be given rows of :func:`atoms_of_ranks`.
     """
 
     modules: str
+    package: str
     make: object
     data: object
     evaluate: object
     options: dict = {}  # noqa: RUF012
     dtype: torch.dtype = torch.float64
     tolerance: float = 1e-9
+    lines: int = 3
+    is_spread: bool = True
 
 
 def mace(kind="ScaleShiftMACE", first="RealAgnosticResidualInteractionBlock", **options):
@@ -77,9 +100,9 @@ def mace(kind="ScaleShiftMACE", first="RealAgnosticResidualInteractionBlock", **
 
 def mace_data(a):
     return {
-        "positions": a.pos, "node_attrs": nn.functional.one_hot(a.kind, 3).double(), "cell": a.cell,
-        "edge_index": torch.stack([a.centres, a.others]), "unit_shifts": a.shifts, "shifts": a.shifts @ a.cell,
-        "batch": a.batch, "ptr": torch.tensor([0, len(a.pos)]),
+        "positions": a.pos, "node_attrs": nn.functional.one_hot(a.kind, 3).double(), "cell": a.cell.reshape(-1, 3),
+        "edge_index": torch.stack([a.others, a.centres]), "unit_shifts": -a.shifts, "shifts": -a.offsets,
+        "batch": a.batch, "ptr": a.ptr,
     }  # fmt: skip
 
 
@@ -111,7 +134,7 @@ def schnetpack(kind="SchNet"):
 def schnetpack_data(a):
     return {
         "_positions": a.pos, "_atomic_numbers": a.kind + 1, "_idx_i": a.centres, "_idx_j": a.others,
-        "_offsets": a.shifts @ a.cell, "_cell": a.cell[None], "_idx_m": a.batch, "_n_atoms": torch.tensor([len(a.pos)]),
+        "_offsets": a.offsets, "_cell": a.cell, "_idx_m": a.batch, "_n_atoms": a.ptr.diff(),
     }  # fmt: skip
 
 
@@ -132,10 +155,24 @@ def nequip(**options):
     )  # fmt: skip
 
 
+def allegro():
+    from allegro.model import AllegroModel
+    from nequip.utils.global_state import set_global_state
+
+    set_global_state()
+    embed = {"_target_": "allegro.nn.TwoBodyBesselScalarEmbed", "num_bessels": 4}
+    return AllegroModel(
+        seed=0, model_dtype="float64", r_max=CUTOFF, type_names=["H", "C", "O"], l_max=1, num_layers=2,
+        radial_chemical_embed=embed, num_scalar_features=4, num_tensor_features=4, avg_num_neighbors=12.0,
+        compile_mode="eager", allegro_mlp_hidden_layers_width=8, readout_mlp_hidden_layers_width=8,
+        radial_chemical_embed_dim=4, scalar_embed_mlp_hidden_layers_width=8,
+    )  # fmt: skip
+
+
 def nequip_data(a):
     return {
         "pos": a.pos, "atom_types": a.kind, "edge_index": torch.stack([a.centres, a.others]),
-        "edge_cell_shift": a.shifts, "cell": a.cell[None], "batch": a.batch, "num_atoms": torch.tensor([len(a.pos)]),
+        "edge_cell_shift": a.shifts, "cell": a.cell, "batch": a.batch, "num_atoms": a.ptr.diff(),
     }  # fmt: skip
 
 
@@ -165,9 +202,9 @@ def sevenn(**options):
 def sevenn_data(a):
     return {
         "x": torch.tensor([1, 6, 8])[a.kind], "atomic_numbers": torch.tensor([1, 6, 8])[a.kind], "pos": a.pos,
-        "edge_index": torch.stack([a.centres, a.others]), "cell_lattice_vectors": a.cell,
-        "pbc_shift": a.shifts, "cell_volume": a.volume, "batch": a.batch, "num_atoms": torch.tensor([len(a.pos)]),
-        "edge_vec": a.pos[a.others] - a.pos[a.centres] + a.shifts @ a.cell,
+        "edge_index": torch.stack([a.centres, a.others]), "cell_lattice_vectors": a.cell.reshape(-1, 3),
+        "pbc_shift": a.shifts, "cell_volume": a.volume, "batch": a.batch, "num_atoms": a.ptr.diff(),
+        "edge_vec": a.pos[a.others] - a.pos[a.centres] + a.offsets,
     }  # fmt: skip
 
 
@@ -242,31 +279,48 @@ def visnet():
 
 
 PAIRS = {"ends": {"_idx_j": "source", "_idx_i": "target"}}
+MACE = "mace", "mace-torch"
+PYG = "torch_geometric", "torch_geometric"
+SCHNETPACK = schnetpack_data, schnetpack_evaluate, PAIRS
 CLIENTS = {
     "mace": Client(
-        "mace", lambda: mace(atomic_inter_scale=1.5, atomic_inter_shift=0.1), mace_data, mace_evaluate
+        *MACE, lambda: mace(atomic_inter_scale=1.5, atomic_inter_shift=0.1), mace_data, mace_evaluate
     ),
     "mace density": Client(
-        "mace", lambda: mace("MACE", "RealAgnosticDensityInteractionBlock"), mace_data, mace_evaluate
+        *MACE, lambda: mace("MACE", "RealAgnosticDensityInteractionBlock"), mace_data, mace_evaluate
     ),
-    "schnetpack SchNet": Client("schnetpack", schnetpack, schnetpack_data, schnetpack_evaluate, PAIRS),
-    "schnetpack PaiNN": Client(
-        "schnetpack", lambda: schnetpack("PaiNN"), schnetpack_data, schnetpack_evaluate, PAIRS
+    "schnetpack SchNet": Client("schnetpack", "schnetpack", schnetpack, *SCHNETPACK),
+    "schnetpack PaiNN": Client("schnetpack", "schnetpack", lambda: schnetpack("PaiNN"), *SCHNETPACK),
+    "nequip": Client("nequip", "nequip", nequip, nequip_data, nequip_evaluate, CENTRE_FIRST),
+    "nequip-allegro": Client(
+        "allegro", "nequip-allegro", allegro, nequip_data, nequip_evaluate, CENTRE_FIRST
     ),
-    "nequip": Client("nequip", nequip, nequip_data, nequip_evaluate, CENTRE_FIRST),
-    "sevenn": Client("sevenn", sevenn, sevenn_data, sevenn_evaluate, CENTRE_FIRST, torch.float32, 1e-4),
+    "sevenn": Client(
+        "sevenn", "sevenn", sevenn, sevenn_data, sevenn_evaluate, CENTRE_FIRST, torch.float32, 1e-4
+    ),
     "pyg SchNet": Client(
-        "torch_geometric", pyg_schnet, lambda a: molecule_data(a, loops=False), pyg_schnet_evaluate
+        *PYG,
+        pyg_schnet,
+        lambda a: molecule_data(a, loops=False),
+        pyg_schnet_evaluate,
+        lines=4,
+        is_spread=False,
     ),
-    "pyg ViSNet": Client("torch_geometric", visnet, molecule_data, given_evaluate),
+    "pyg ViSNet": Client(*PYG, visnet, molecule_data, given_evaluate, lines=5, is_spread=False),
     **{
         f"torchmd-net {kind}{suffix}": Client(
-            "torchmdnet", lambda kind=kind, change=change: change(torchmd(kind)), molecule_data, evaluate
+            "torchmdnet",
+            "torchmd-net",
+            lambda kind=kind, change=change: change(torchmd(kind)),
+            molecule_data,
+            evaluate,
+            lines=lines,
+            is_spread=False,
         )
         for kind in ("graph-network", "equivariant-transformer", "tensornet")
-        for suffix, change, evaluate in (
-            ("", lambda model: model, torchmd_evaluate),
-            (", given edges", given_edges, given_evaluate),
+        for suffix, change, evaluate, lines in (
+            ("", lambda model: model, torchmd_evaluate, 3),
+            (", given edges", given_edges, given_evaluate, 5),
         )
     },
 }
@@ -317,18 +371,20 @@ def physicsnemo_call(model, data):
     return model(data["x"], data["edge_attr"], graph)
 
 
-#: By name the module that must be importable, the model, and how it is called.
+ANEMOI = "anemoi.models", "anemoi-models"
+PHYSICSNEMO = "physicsnemo", "nvidia-physicsnemo"
 MESHES = {
-    "anemoi GraphTransformerProcessor": (
-        "anemoi.models",
+    "anemoi GraphTransformerProcessor": Client(
+        *ANEMOI,
         lambda: anemoi("GraphTransformerProcessor", num_heads=2, graph_attention_backend="pyg"),
+        None,
         anemoi_call,
     ),
-    "anemoi GNNProcessor": ("anemoi.models", lambda: anemoi("GNNProcessor", mlp_extra_layers=0), anemoi_call),
-    "physicsnemo MeshGraphNet": ("physicsnemo", physicsnemo, physicsnemo_call),
-    "physicsnemo MeshGraphNet, concat trick": (
-        "physicsnemo",
-        lambda: physicsnemo(do_concat_trick=True),
-        physicsnemo_call,
+    "anemoi GNNProcessor": Client(
+        *ANEMOI, lambda: anemoi("GNNProcessor", mlp_extra_layers=0), None, anemoi_call
+    ),
+    "physicsnemo MeshGraphNet": Client(*PHYSICSNEMO, physicsnemo, None, physicsnemo_call),
+    "physicsnemo MeshGraphNet, concat trick": Client(
+        *PHYSICSNEMO, lambda: physicsnemo(do_concat_trick=True), None, physicsnemo_call
     ),
 }

@@ -189,13 +189,19 @@ def test_notebook(tmp_path, monkeypatch):
 
 def test_moving_atoms(programs):
     """The same on one rank and three, atoms that change their rank included; wrong forces would not keep the energy."""
-    run = programs["moving_atoms"].simulate
-    ((totals, places),) = dgcl.launch(run, 1, 4, 12)
-    (several, found), *_ = dgcl.launch(run, 3, 4, 12)
+    module = programs["moving_atoms"]
+
+    def run():
+        totals, x, seconds = module.simulate(4, 12)
+        assert [*seconds] == ["neighbours", "rewire", "forces"]
+        return totals, dgcl.collect(x)
+
+    ((totals, places),) = dgcl.launch(run, 1)
+    (several, found), *_ = dgcl.launch(run, 3)
     assert several == pytest.approx(totals, rel=1e-10)
     torch.testing.assert_close(found, places, rtol=1e-10, atol=1e-10)
     assert totals == pytest.approx(totals[:1] * 12, rel=1e-4)
-    assert (places - programs["moving_atoms"].box(4)).abs().max() > 1e-4
+    assert (places - torch.cat([module.plane(4, number) for number in range(4)])).abs().max() > 1e-4
 
 
 def test_mesh_from_files(programs, tmp_path):

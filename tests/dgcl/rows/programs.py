@@ -183,12 +183,22 @@ def forces(data, model):
     wanted = torch.randn(data.num_nodes, 3, generator=torch.Generator().manual_seed(5))
     pos = data.pos.clone().requires_grad_()
 
-    def loss():
+    def loss(of_energy=1):
         energy = model(data.y, pos, data.edge_index).sum()
         force = -torch.autograd.grad(energy, pos, create_graph=True)[0]
-        return F.mse_loss(force, wanted) + (energy / data.num_nodes - 1.5) ** 2
+        loss = F.mse_loss(force, wanted)
+        return loss + (energy / data.num_nodes - 1.5) ** 2 if of_energy else loss
 
-    return {"losses": adam(model, loss), "gradient": pos.grad, "weights": list(model.parameters())}
+    losses, gradient = adam(model, loss), pos.grad
+    model.zero_grad()
+    loss(of_energy=0).backward()
+    alone = [each.grad for each in model.parameters()]
+    return {
+        "losses": losses,
+        "gradient": gradient,
+        "forces alone": alone,
+        "weights": list(model.parameters()),
+    }
 
 
 @program(gcn)

@@ -26,6 +26,19 @@ def run(data, call, options):
         torch.testing.assert_close(result, expected)
 
 
+class Passed(torch.autograd.Function):
+    """It returns the edges that it was given."""
+
+    @staticmethod
+    def forward(ctx, x, edges):
+        return x * 2, edges
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        return grad * 2, None
+
+
+LOOPS, SOME = torch.arange(20).repeat(2, 1), torch.arange(0, 100, 3)
 FIRST, PAIR = {"flow": "target_to_source"}, {"ends": {"_j": "source", "_i": "target"}}
 DATA = Data(x=X, edge_index=EDGES)
 BATCH = {"_positions": X, "_j": EDGES[0], "_i": EDGES[1], "w": torch.randn(80, 1)}
@@ -39,10 +52,24 @@ BATCH = {"_positions": X, "_j": EDGES[0], "_i": EDGES[1], "w": torch.randn(80, 1
         (DATA, FIRST, lambda data: (data.edge_index[1], data.edge_index[0])),
         (DATA, FIRST, lambda data: torch.stack([data.edge_index[1], data.edge_index[0]])),
         (DATA, FIRST, lambda data: data.edge_index.detach().int().long().unbind(0)[::-1]),
+        (DATA, FIRST, lambda data: torch.cat([data.edge_index, LOOPS], 1).index_select(1, SOME).flip(0)),
+        (DATA, FIRST, lambda data: data.edge_index[:, data.edge_index[1].argsort(stable=True)].flip(0)),
+        (DATA, {}, lambda data: Passed.apply(data.x.clone().requires_grad_(), data.edge_index)[1]),
         ({"x": X, "edge_index": EDGES}, {}, lambda data: data["edge_index"]),
         (BATCH, PAIR, lambda data: (data["_j"], data["_i"])),
     ],
-    ids=["flip", "index", "unpacked", "stacked", "converted", "dict", "pair"],
+    ids=[
+        "flip",
+        "index",
+        "unpacked",
+        "stacked",
+        "converted",
+        "selected",
+        "sorted",
+        "function",
+        "dict",
+        "pair",
+    ],
 )
 def test_sums_at_targets(data, options, ends):
     run(

@@ -78,6 +78,23 @@ def test_the_first_call_is_compared_with_one_device():
     dgcl.launch(rank, 2, False)
 
 
+class OfASet(torch.nn.Module):
+    """Its results are in an order that each process draws, as are the words of a set."""
+
+    def forward(self, x):
+        names = ["a", "bc"][:: 1 - 2 * dgcl.rank()]
+        return {name: x[:, : len(name)] for name in names}
+
+
+def test_results_in_another_order_on_each_rank_are_compared_by_name():
+    def rank():
+        x = dgcl.dispatch(graph()).x
+        return plain(dgcl.distribute(OfASet().eval())(x)["bc"])
+
+    for result in dgcl.launch(rank, 2):
+        torch.testing.assert_close(result, graph().x[:, :2])
+
+
 def test_parameters_that_ranks_made_for_themselves_are_named():
     def rank():
         data = dgcl.dispatch(graph())
