@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dgcl.offload.allocations import Allocations
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from dgcl.offload.offload_prediction import DeviceBytes
 
@@ -35,29 +33,24 @@ class Account:
 
     Attributes:
         rows, bytes: By kind, one of :data:`KINDS`.
-        slots_peak: Bytes of the slots of one layer, the most so far.
         allocations: Counts all that layers take, where widths are known.
     """
 
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
-        self.slots_peak = 0
         self.allocations: Allocations | None = None
 
     def hold(self, limit: int | None, predicted: DeviceBytes, device: torch.device) -> None:
-        """Count all that layers take, up to a limit, as :class:`Allocations` does."""
-        self.allocations = Allocations(limit, predicted, device)
+        """Count all that layers take, up to what a limit leaves beside what is not counted."""
+        not_counted = predicted.arrivals + predicted.edges + predicted.small
+        self.allocations = Allocations(None if limit is None else limit - not_counted, device)
 
     def add(self, kind: str, rows: int, row_bytes: int) -> None:
         """Count rows that moved."""
         assert kind in KINDS
         self.rows[kind] += rows
         self.bytes[kind] += rows * row_bytes
-
-    def see_slots(self, slots: Iterable[Tensor]) -> None:
-        """Note the slots of a layer."""
-        self.slots_peak = max(self.slots_peak, sum(held.nbytes for held in slots))
 
     def __str__(self) -> str:
         return ", ".join(f"{kind.replace('_', ' ')} {self.rows[kind]}" for kind in KINDS if self.rows[kind])

@@ -6,7 +6,6 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from dgcl.offload.offload_prediction import DeviceBytes
 from dgcl.ranks.torch_private import TorchDispatchMode, tree_iter
 
 
@@ -14,8 +13,7 @@ class Allocations(TorchDispatchMode):
     """Counts bytes of the tensors that operations make, for as long as they live.
 
     Args:
-        limit: Bytes that they may take with what travels and edges, which are not counted; None: any.
-        predicted: Bytes of these, by name.
+        limit: Bytes that they may take; None: any.
         device: Where; what is elsewhere does not count.
 
     Attributes:
@@ -23,11 +21,11 @@ class Allocations(TorchDispatchMode):
         now, peak: Bytes that live, and the most so far.
     """
 
-    def __init__(self, limit: int | None, predicted: DeviceBytes, device: torch.device) -> None:
+    def __init__(self, limit: int | None, device: torch.device) -> None:
         super().__init__()
         self.layer: object = "a layer"
-        self.limit = limit and limit - predicted.arrivals - predicted.edges
-        self.device, self.now, self.peak = device.type, 0, 0
+        self.limit, self.device = limit, device.type
+        self.now = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation; its results have memory of their own where no argument has the same."""
@@ -40,8 +38,9 @@ class Allocations(TorchDispatchMode):
         if self.limit is not None and self.now > self.limit:
             raise ValueError(
                 f"{self.layer} takes more than the {self.limit} bytes that memory_limit leaves for slots, a chunk's"
-                " rows and what is made of them. Ways out: (1) chunks= a larger number, instead of memory_limit, (2) a"
-                " larger memory_limit, (3) aggregate=, so that edges have no rows of their own"
+                " rows and what is made of them. Ways out: (1) layers=, so that as many chunks are"
+                " taken as the layers need, (2) chunks= a larger number, instead of memory_limit, (3) a larger"
+                " memory_limit, (4) aggregate=, so that edges have no rows of their own"
             )
         return result
 

@@ -1,7 +1,7 @@
 """Arranges the chunks of all ranks: rank 0 collects what they read and compiles all tables."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from dgcl.offload.schedule import Schedule, reorganise, volumes
 from dgcl.planner.planning_options import PlanOptions
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
-from dgcl.ranks.whole_rows import require_same
+from dgcl.ranks.whole_rows import agree, require_same
 from dgcl.relation.local_graph import LocalGraph, build_local_graph, edges_into
 from dgcl.topology import Topology
 
@@ -59,6 +59,7 @@ class Arrangement:
         delivered: Rows (loaded from the host, between ranks) in one forward, over all ranks.
         exchange_seconds: Predicted, of the exchanges of one forward.
         device: Rows of this rank's device memory, from which widths make bytes.
+        inside: Bytes that each layer was measured to make inside itself; 0: not measured.
     """
 
     num_ranks: int
@@ -68,33 +69,73 @@ class Arrangement:
     delivered: tuple[int, int]
     exchange_seconds: float
     device: DeviceRows
+    inside: Sequence[int] = ()
+
+
+#: Of the limit: what is left free, and what a prediction may be below that before fewer chunks are tried.
+SPARE, PRECISION = 1 / 32, 0.1
 
 
 def arrange(
-    control: Control, local: LocalGraph, topology: Topology, request: Request, options: PlanOptions
+    control: Control,
+    local: LocalGraph,
+    topology: Topology,
+    request: Request,
+    options: PlanOptions,
+    measure: Callable[[list[Ids]], list[int]],
 ) -> Arrangement:
     """Arrange the chunks of all ranks. Collective.
+
+    Args:
+        control, local, topology, options: The rank's.
+        request: The same on every rank.
+        measure: Bytes that each layer makes inside itself, of chunks.
 
     Raises:
         ValueError: Bad arguments, the ranks ask for different things, or nothing fits; on every rank.
     """
+    scheduled: dict[int, Any] = {}  # of the last number of chunks; what it is knows rank 0
+
+    @cache
+    def counted(chunks: int) -> tuple[DeviceRows, list[int]]:
+        problem: Exception | None = None
+        inside: list[int] = []
+        rows = chunk_rows(local, chunks, request.chunk_by, request.seed)
+        try:
+            inside = measure(rows)
+        except Exception as error:
+            problem = error
+        agree(control, problem)
+        reports = control.gather((local.owned_ids, rows, _reads(local, rows)))
+
+        def devices() -> list[DeviceRows]:
+            arranged = _scheduled(reports or [], request.slots)
+            scheduled[chunks] = reports, *arranged, device_rows(*arranged[1:])
+            return scheduled[chunks][-1]
+
+        scheduled.clear()
+        scheduled[chunks] = ()
+        return from_rank_0(control, devices), inside
+
+    def peak(chunks: int) -> int:
+        device, inside = counted(chunks)
+        return max(control.exchange(device.bytes(request.widths, request.itemsize, inside=inside).total))
+
     with control.collective("Offload"):
         requests = control.exchange(request)
         require_same(**{name: [vars(each)[name] for each in requests] for name in vars(request)})
-        rows = cache(lambda chunks: chunk_rows(local, chunks, request.chunk_by, request.seed))
-        if request.chunks is not None:
-            chunks = request.chunks
-        else:
-            assert request.memory_limit is not None
+        chunks, limit = request.chunks, request.memory_limit
+        if limit is not None:
             most = min(MOST_CHUNKS, max(1, *control.exchange(local.num_owned)))
-            chunks, peak = smallest_fitting(
-                lambda n: _peak(control, local, request, rows(n)), request.memory_limit, most
-            )
-            if peak > request.memory_limit:
-                raise _nothing_fits(control, local, request, peak)
-        mine = rows(chunks)
-        reports = control.gather((local.owned_ids, mine, _reads(local, mine)))
-        return from_rank_0(control, lambda: _compiled(reports or [], topology, request, options))
+            chunks, least = smallest_fitting(peak, int(limit * (1 - SPARE)), most, PRECISION)
+            if least > limit:
+                raise _nothing_fits(control, local, request, least)
+        assert chunks is not None
+        if chunks not in scheduled:
+            counted.cache_clear()
+        _, inside = counted(chunks)
+        arrangement = from_rank_0(control, lambda: _compiled(scheduled[chunks], topology, request, options))
+        return replace(arrangement, inside=inside)
 
 
 def _reads(local: LocalGraph, rows: list[Ids]) -> list[tuple[Ids, tuple[int, int]]]:
@@ -136,18 +177,6 @@ def _scheduled(reports: list[Any], slots: int | None) -> tuple[list[list[int]], 
     )
 
 
-def _peak(control: Control, local: LocalGraph, request: Request, rows: list[Ids]) -> int:
-    """Predicted bytes of the fullest rank. Collective."""
-    reports = control.gather((local.owned_ids, _reads(local, rows)))
-
-    def peaks() -> list[int]:
-        _, schedule, sizes = _scheduled(reports or [], request.slots)
-        each = device_rows(schedule, sizes)
-        return [max(rows.bytes(request.widths, request.itemsize).total for rows in each)] * len(each)
-
-    return from_rank_0(control, peaks)
-
-
 def _nothing_fits(control: Control, local: LocalGraph, request: Request, peak: int) -> ValueError:
     """The error where not even chunks of one vertex fit. Collective."""
     degrees = np.diff(local.indptr)
@@ -164,15 +193,14 @@ def _nothing_fits(control: Control, local: LocalGraph, request: Request, peak: i
 
 
 def _compiled(
-    reports: list[Any], topology: Topology, request: Request, options: PlanOptions
+    scheduled: tuple[Any, ...], topology: Topology, request: Request, options: PlanOptions
 ) -> list[Arrangement]:
-    """The arrangement of every rank."""
-    ordered, schedule, sizes = _scheduled(reports, request.slots)
+    """The arrangement of every rank, but for what layers make."""
+    reports, ordered, schedule, sizes, devices = scheduled
     rows = [[theirs[k] for k in perm] for perm, (_, theirs, _) in zip(ordered, reports, strict=True)]
     stored = [ids[np.concatenate(theirs)] for theirs, (ids, _, _) in zip(rows, reports, strict=True)]
     tables, plans = compile_tables(schedule, stored, sizes, topology, request.method, options)
     begin = [plan for name, plan in zip(tables[0].programs, plans, strict=True) if name.endswith("begin")]
-    device = device_rows(schedule, sizes)
     return [
         Arrangement(
             len(reports),
@@ -181,7 +209,7 @@ def _compiled(
             volumes(schedule.reads),
             (int(schedule.host_rows.sum()), int(schedule.device_rows.sum())),
             sum(plan.predicted_seconds for plan in begin),
-            device[rank],
+            devices[rank],
         )
         for rank in range(len(reports))
     ]

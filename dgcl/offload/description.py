@@ -1,10 +1,9 @@
 """The report of an :class:`~dgcl.offload.offload.Offload`: predicted figures, and those counted so far."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from dgcl.offload.account import Account
-from dgcl.offload.allocations import Allocations
 from dgcl.offload.arranging import Arrangement
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.keeping import KeptOrAgain
@@ -23,7 +22,6 @@ class OffloadMemory:
         device: Predicted by name for the layer that takes most; None: widths are not known.
         host, host_kept: Predicted by name at the fullest moment, with layers computed again and with their aggregates
             kept; None: widths are not known.
-        slots_peak: Counted, of the layer that took most so far: its slots for rows, and those for gradients.
         host_peak: Counted by name, at the fullest moment so far.
         host_now: Counted by name, of rows that live; of those "aggregates" are kept ones.
     """
@@ -34,7 +32,6 @@ class OffloadMemory:
     device: DeviceBytes | None
     host: HostBytes | None
     host_kept: HostBytes | None
-    slots_peak: int
     host_peak: dict[str, int]
     host_now: dict[str, int]
 
@@ -54,8 +51,6 @@ class OffloadMemory:
             taken, now = sum(self.host_peak.values()), sum(self.host_now.values())
             text += f"; host memory {size(taken)} at most: {_named(self.host_peak)}"
             text += f"; {size(now)} now: {_named(self.host_now)}" if now else ""
-        if self.slots_peak:
-            text += f"; slots {size(self.slots_peak)} at most"
         return text
 
 
@@ -67,7 +62,6 @@ def offload_memory(
     itemsize: int,
     graphs: int,
     training: bool,
-    counted: Allocations | None,
 ) -> OffloadMemory:
     """What one rank's rows take.
 
@@ -77,15 +71,14 @@ def offload_memory(
         itemsize: Bytes of an element.
         graphs: Bytes of the chunks' graphs that are kept.
         training: With a backward.
-        counted: What layers took so far, slots with it; None: not with these widths.
     """
     device = host = kept = None
     if widths:
         num_rows = sum(map(len, arrangement.rows))
-        device = arrangement.device.bytes(widths, itemsize, training=training)
-        if counted and counted.peak:
+        device = arrangement.device.bytes(widths, itemsize, training=training, inside=arrangement.inside)
+        if (counted := account.allocations) and counted.peak:
             slots = min(device.slots, counted.peak)
-            device = DeviceBytes(0, slots, 0, 0, device.arrivals, device.edges, inside=counted.peak - slots)
+            device = replace(device, loads=0, slots=slots, sources=0, outputs=0, inside=counted.peak - slots)
         host, kept = (
             host_bytes(num_rows, widths, itemsize, kept=each, training=training) for each in (False, True)
         )
@@ -96,7 +89,6 @@ def offload_memory(
         device,
         host,
         kept,
-        account.slots_peak,
         store.peak,
         store.held,
     )

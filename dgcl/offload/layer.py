@@ -106,7 +106,6 @@ class LayerCall:
         """
         work, is_made = self.machinery, self.aggregate is not None
         slots = [] if is_made else self._new_slots(inputs)
-        work.account.see_slots(slots)
         outs: list[Tensor] = []
         kept: Tensor | None = None
         for number, batch in enumerate(work.tables.batches):
@@ -189,7 +188,6 @@ class LayerCall:
             self._new_slots([x])[0] if needs_grad else None
             for x, needs_grad in zip(inputs, needed, strict=True)
         ]
-        work.account.see_slots([*slots, *(held for held in opened if held is not None)])
         input_grads = [
             work.store.empty(tuple(x.shape), x.dtype, "gradients") if needs_grad else None
             for x, needs_grad in zip(inputs, needed, strict=True)

@@ -31,10 +31,10 @@ from dgcl.offload.refusals import (
     check_module,
     check_offload,
     check_rows_of_layer,
-    check_widths,
     learned_by,
     no_room,
 )
+from dgcl.offload.rehearsal import Rehearsal
 from dgcl.offload.slots import Mover
 from dgcl.planner.planning_options import PlanOptions
 from dgcl.ranks.freed_memory import return_freed_memory
@@ -75,6 +75,8 @@ class Offload(Handle):
         memory_limit: Bytes of device memory of a rank, or "8GB"; with ``widths``. A layer that takes more raises.
         widths: Elements of a row of the input and of each layer's result; for ``memory_limit`` and for what
             :meth:`describe` predicts.
+        layers: With ``widths``: the modules that :meth:`layer` will be given. Each is run on a chunk of zeros,
+            so that what it makes inside itself counts; None in place of one that takes an aggregate.
         dtype: Of the rows, for the same.
         store: None: rows are in the process's memory; or a folder, in which each tensor is an unlinked file.
         store_cached: False: pages of files are given up once they were read or written.
@@ -105,6 +107,7 @@ class Offload(Handle):
         chunks: int | None = None,
         memory_limit: int | str | None = None,
         widths: Sequence[int] | None = None,
+        layers: Sequence[Callable[..., Any] | None] | None = None,
         dtype: torch.dtype = torch.float32,
         store: str | os.PathLike[str] | None = None,
         store_cached: bool = True,
@@ -122,7 +125,7 @@ class Offload(Handle):
         problem: Exception | None = None
         try:
             check_offload(
-                comm, chunks, memory_limit, widths, kind, chunk_by, method, dtype, store, slots, plan, seed,
+                comm, chunks, memory_limit, widths, layers, kind, chunk_by, method, dtype, store, slots, plan, seed,
                 keep_graphs, store_cached, prefetch,
             )  # fmt: skip
             limit = None if memory_limit is None else as_bytes(memory_limit, "memory_limit")
@@ -141,9 +144,17 @@ class Offload(Handle):
             room = available_memory() // (4 * comm.world_size) if comm.device.type == "cpu" else 0
             keep_graphs = memory_limit is None and graphs <= room
         options = plan or PlanOptions(row_bytes=comm.plan.row_bytes)
+        memory_counts = memory_limit is not None or not store_cached
+        if memory_counts:  # before chunks and a rehearsal make holes that blocks of layers would fill in part
+            return_freed_memory()
+        threads = comm.world_size > 1 and not comm.control.has_group
+        rehearsal = Rehearsal(layers or (), request.widths, dtype, kind, comm.device, comm.rank, threads)
         with comm.collective("Offload"):
-            arrangement = arrange(comm.control, comm.local, comm.plan.topology, request, options)
-        if memory_limit is not None or not store_cached:  # memory counts
+            arrangement = arrange(
+                comm.control, comm.local, comm.plan.topology, request, options,
+                lambda chunks: rehearsal.measured(comm.local, chunks, limit),
+            )  # fmt: skip
+        if memory_counts:
             return_freed_memory()
         self.num_chunks = len(arrangement.rows)
         self.account = Account()
@@ -155,7 +166,7 @@ class Offload(Handle):
             connect_rows(programs, comm.control, comm.timeout, comm.device) if programs else None
         )
         if widths is not None:
-            predicted = arrangement.device.bytes(widths, dtype.itemsize)
+            predicted = arrangement.device.bytes(widths, dtype.itemsize, inside=arrangement.inside)
             self.account.hold(request.memory_limit, predicted, comm.device)
         if self._transport is not None:
             comm.side_transports.add(self._transport)
@@ -168,7 +179,7 @@ class Offload(Handle):
             self.store,
             Mover(self.store, self._transport, self.account, prefetch),
             self.account,
-            comm.world_size > 1 and not comm.control.has_group,
+            threads,
             comm.next_dropout_call,
             self.leave,
         )
@@ -342,21 +353,14 @@ class Offload(Handle):
             self._arrangement, self.memory(), self.account, self.comm.rank, self._keeping.decisions
         )
 
-    def memory(
-        self, widths: Sequence[int] | None = None, dtype: torch.dtype | None = None, *, training: bool = True
-    ) -> OffloadMemory:
+    def memory(self, *, training: bool = True) -> OffloadMemory:
         """Bytes of this rank's slots and of its rows in host memory, by name: predicted, and counted so far.
 
         Args:
-            widths, dtype: As for the whole; default: what was given there.
             training: With a backward.
         """
-        counted = None if widths or dtype else self.account.allocations
-        if widths is not None:
-            check_widths(widths)
-        widths, itemsize = widths or self._widths, dtype.itemsize if dtype else self._itemsize
         return offload_memory(
-            self._arrangement, self.store, self.account, widths, itemsize, self._graphs, training, counted
+            self._arrangement, self.store, self.account, self._widths, self._itemsize, self._graphs, training
         )
 
     @property

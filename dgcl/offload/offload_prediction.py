@@ -9,9 +9,11 @@ in chunks, with rows of w = d_l and of w' = d_{l+1} elements::
     outputs     rows of the largest chunk, w' each, twice in the backward
     arrivals    rows that come from, or go to, other ranks in one batch, w each, twice: as they leave and as they arrive
     edges       of the chunk that has most
+    small       blocks of Python and of the allocator
 
-What a layer makes inside itself (a row for each edge, say) depends on the layer. It is counted when it is computed
-(:mod:`dgcl.offload.allocations`).
+What a layer makes inside itself (a row for each edge, say) depends on the layer. It is measured on a chunk
+(:mod:`dgcl.offload.rehearsal`) or counted when the layer is computed (:mod:`dgcl.offload.allocations`), in place of
+sources and outputs.
 """
 
 import math
@@ -31,6 +33,9 @@ GRAPH_BYTES = 72
 #: Bytes in tables of a residency of a row of its own, as it is loaded and returned, and of a row that travels.
 OWN_BYTES, MOVED_BYTES = 50, 30
 
+#: Bytes that a process takes in small blocks while layers run, in all and for each chunk; 0 to 3 MB were seen.
+SMALL_BYTES, SMALL_OF_CHUNK = 1_000_000, 50_000
+
 
 class _Sizes:
     @property
@@ -44,7 +49,8 @@ class DeviceBytes(_Sizes):
     """Bytes of a rank's device memory, by name, while one layer is computed or differentiated.
 
     Attributes:
-        inside: In place of loads, sources and outputs, once layers were computed: all that they took beside slots.
+        inside: In place of loads, sources and outputs, once layers were measured: all that they took beside slots.
+        small: Of Python and of the allocator.
     """
 
     loads: int
@@ -54,6 +60,7 @@ class DeviceBytes(_Sizes):
     arrivals: int
     edges: int
     inside: int = field(default=0, kw_only=True)
+    small: int = field(default=SMALL_BYTES, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -68,26 +75,26 @@ class DeviceRows(DeviceBytes):
     travelling: int = 0
     tables: int = 0
 
-    def bytes(self, widths: Sequence[int], itemsize: int = 4, *, training: bool = True) -> DeviceBytes:
+    def bytes(
+        self, widths: Sequence[int], itemsize: int = 4, *, training: bool = True, inside: Sequence[int] = ()
+    ) -> DeviceBytes:
         """Bytes of device memory in the layer that takes most.
 
         Args:
             widths: d_0 to d_L.
             itemsize: Bytes of an element.
             training: With a backward.
+            inside: Bytes that each layer makes inside itself in training; 0: not measured.
         """
-        times = itemsize * (1 + training)
-        per_layer = [
-            DeviceBytes(
-                self.loads * width * itemsize,
-                self.slots * width * times,
-                self.sources * width * times,
-                self.outputs * out * times,
-                self.arrivals * width * itemsize * 2,
-                self.edges * EDGE_BYTES,
-            )
-            for width, out in pairwise(widths)
-        ]
+        per_layer = []
+        for number, (width, out) in enumerate(pairwise(widths)):
+            row, both = width * itemsize, 1 + (training and number > 0)  # inputs need no gradients
+            counts = self.loads, self.sources * both, self.outputs * (1 + training)
+            measured = inside[number] if inside and training else 0
+            loads, sources, outputs = (0, 0, 0) if measured else counts
+            layer = (loads * row, self.slots * row * both, sources * row, outputs * out * itemsize)
+            other = self.arrivals * row * 2, self.edges * EDGE_BYTES
+            per_layer.append(DeviceBytes(*layer, *other, inside=measured, small=self.small))
         return max(per_layer, key=lambda each: each.total)
 
 
@@ -124,7 +131,10 @@ def device_rows(schedule: Schedule, sizes: Sequence[Sequence[tuple[int, int]]]) 
         loads = max(int(np.bincount(ends[own], minlength=1).max()) for ends in (mine.begin, mine.end))
         tables = 8 * (sum(reads) + len(own)) + OWN_BYTES * own.sum() + MOVED_BYTES * calls.sum()
         of_all = loads, schedule.num_slots[rank], max(reads, default=0), vertices
-        result.append(DeviceRows(*of_all, *map(int, (calls.sum(1).max(), edges, calls.max(), tables))))
+        counts = map(int, (calls.sum(1).max(), edges, calls.max(), tables))
+        result.append(
+            DeviceRows(*of_all, *counts, small=SMALL_BYTES + SMALL_OF_CHUNK * min(len(of_rank), 64))
+        )
     return result
 
 
@@ -162,7 +172,9 @@ def host_bytes(
     return HostBytes(*(num_rows * itemsize * elements for elements in (widths[0], *most)))
 
 
-def smallest_fitting(peak: Callable[[int], int], limit: int, most: int) -> tuple[int, int]:
+def smallest_fitting(
+    peak: Callable[[int], int], limit: int, most: int, precision: float = 0.0
+) -> tuple[int, int]:
     """The smallest number of chunks whose peak is at most ``limit`` bytes, found by few tries.
 
     Args:
@@ -170,20 +182,25 @@ def smallest_fitting(peak: Callable[[int], int], limit: int, most: int) -> tuple
             vertex reads most rows. So each try has twice as many, until one fits or takes more than one before.
         limit: Bytes that may be taken.
         most: Chunks that are tried.
+        precision: A peak that is by at most this part below the limit is near enough.
 
     Returns:
         Chunks and their peak; where none fit, those of the least peak that was seen.
     """
     peaks: dict[int, int] = {}
-    low, high, chunks = 0, most + 1, 1
+    low, high, chunks, slope = 0, most + 1, 1, 1.3
     while high - low > 1:
         peaks[chunks] = peak(chunks)
         low, high = (low, chunks) if peaks[chunks] <= limit else (chunks, high)
-        room = 1 + (high - low) // 4 if high <= most else 1  # from either end, so that what is left shrinks
-        if high > most and peaks[chunks] > min(peaks.values()):
+        grows = high > most and peaks[chunks] > min(peaks.values())
+        near = (1 - precision) * limit < peaks[chunks] <= limit
+        if low == 0 or grows or (precision and near):
             break
-        times = (peaks[chunks] / max(1, limit)) ** 1.1
-        chunks = math.ceil(chunks * (max(times, 2) if high > most else times))
-        chunks = min(max(chunks, low + room), high - room)
+        before = high if high <= most else max([each for each in peaks if each < low], default=0)
+        if before and peaks[before] != peaks[low]:  # on a line of logarithms
+            slope = math.log(low / before) / math.log(peaks[before] / peaks[low])
+        room = 1 + (high - low) // 8 if high <= most else 1  # from either end, so that what is left shrinks
+        times = (peaks[low] / max(1, limit)) ** min(slope, 2.0)
+        chunks = min(max(math.ceil(low * times), low + room), high - room)
     best = high if high <= most else min(peaks, key=peaks.__getitem__)
     return best, peaks[best]

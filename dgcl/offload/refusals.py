@@ -153,6 +153,7 @@ def check_offload(
     chunks: Any,
     memory_limit: Any,
     widths: Any,
+    layers: Any,
     kind: str,
     chunk_by: str,
     method: str,
@@ -203,6 +204,16 @@ def check_offload(
         check_index(chunks, "chunks", 1, MOST_CHUNKS)
     if memory_limit is not None or widths is not None:
         check_widths(widths, " with memory_limit")
+    if layers is not None:
+        check_widths(widths, " with layers")
+        if not isinstance(layers, Iterable) or len(list(layers)) != len(widths) - 1:
+            raise ValueError(
+                f"layers must be {len(widths) - 1} modules, as widths says (got {shown(layers)})"
+            )
+        for number, each in enumerate(layers):
+            if each is not None:
+                check_module(each, f"layers[{number}]", None)
+                learned_by(each, None)
     check_choice(kind, "kind", ("csr", "pyg", "dgl"))
 
 

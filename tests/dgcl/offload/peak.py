@@ -41,10 +41,12 @@ def anonymous() -> int:
 def peak_of_step(comm: dgcl.Communicator, chunks: int, folder: str) -> tuple[int, int]:
     """(predicted, measured) bytes."""
     options = {"store": folder, "store_cached": False, "keep_graphs": False, "prefetch": False}
-    off = dgcl.Offload(comm, chunks=chunks, widths=(WIDTH,) * 3, chunk_by="range", **options)
+    layers = [Mean(), Mean()]
+    off = dgcl.Offload(comm, chunks=chunks, widths=(WIDTH,) * 3, layers=layers, chunk_by="range", **options)
+    device = off.memory().device
+    assert device is not None
     ones = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (comm.num_nodes, WIDTH), (0, 0))
     h, labels = off.dispatch_features(ones), torch.zeros(comm.num_nodes, dtype=torch.int64)
-    layers = [Mean(), Mean()]
     before, peak, is_over = anonymous(), 0, threading.Event()
 
     def watch():
@@ -65,8 +67,6 @@ def peak_of_step(comm: dgcl.Communicator, chunks: int, folder: str) -> tuple[int
         del loss
     is_over.set()
     watcher.join()
-    device = off.memory().device
-    assert device is not None
     off.close()
     return device.total, peak - before
 

@@ -90,7 +90,7 @@ def test_example_of_the_page_runs(tmp_path):
 
 def test_as_few_chunks_as_fit():
     def run(comm: dgcl.Communicator):
-        widths = (64, 32)
+        widths = (50_000, 32)
         one = dgcl.Offload(comm, chunks=1, widths=widths)
         peak = one.memory().device.total
         assert dgcl.Offload(comm, memory_limit="1GB", widths=widths).num_chunks == 1
@@ -106,9 +106,43 @@ def test_as_few_chunks_as_fit():
     connected(run)
 
 
+class Wasteful(torch.nn.Module):
+    """Makes many times as much as it gives."""
+
+    def __init__(self, times: int):
+        super().__init__()
+        self.times, self.product = times, torch.nn.Linear(8, 8)
+
+    def forward(self, g: Any, src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+        return self.product(dst.repeat(1, self.times)[:, :8]) + torch.rand(()) * 0
+
+
+@pytest.mark.parametrize("times, ranks", [(1, 1), (2000, 1), (8000, 2)])
+def test_chunks_are_as_many_as_layers_need(times, ranks):
+    """By what they make inside themselves, which a rehearsal measures, and which draws no random numbers."""
+
+    def run(comm: dgcl.Communicator):
+        layers = torch.nn.ModuleList([Wasteful(times), Wasteful(1)])
+        drawn = torch.random.get_rng_state()
+        off = dgcl.Offload(comm, memory_limit="3MB", widths=(8, 8, 8), layers=layers)
+        # threads share a generator, and the other may make its layers meanwhile
+        assert ranks > 1 or torch.equal(torch.random.get_rng_state(), drawn)
+        predicted = off.memory().device
+        h = off.dispatch_features(torch.ones(comm.num_nodes, 8))
+        for layer in layers:
+            h = off.layer(layer, h)
+        h.sum().backward()
+        assert off.memory().device.total <= 3_000_000
+        assert off.memory().device.total == pytest.approx(predicted.total, rel=0.1)
+        return off.num_chunks
+
+    numbers = connected(run, ranks)
+    assert (numbers[0] > 1) == (times > 1)
+
+
 def test_a_limit_counts_what_layers_make():
     def run(comm: dgcl.Communicator):
-        off = dgcl.Offload(comm, memory_limit="1MB", widths=(8, 8))
+        off = dgcl.Offload(comm, memory_limit="3MB", widths=(8, 8))
         x = off.dispatch_features(torch.ones(comm.num_nodes, 8)).requires_grad_()
         off.layer(lambda g, src, dst: dst.repeat(1, 50)[:, :8], x, parameters=()).sum().backward()
         assert off.memory().device.inside >= max(map(len, off._arrangement.rows)) * 50 * 8 * 4 * 2
@@ -153,18 +187,11 @@ def test_host_memory_is_what_lives(tmp_path, widths: tuple[int, ...], kept: bool
         assert (told.host_kept if kept else told.host) == expected
         assert told.host_peak == off.store.peak
         assert told.host_now == {"inputs": off.num_owned * 4 * widths[0]}
-        assert told.slots_peak == told.num_slots * 4 * max(slots_of_layers(widths, kept))
         if widths == (8, 8, 8, 8):
             assert off.host_peak == off.num_owned * 4 * (8 * 3 + 16 + 8 * kept)
         off.close()
 
     connected(run)
-
-
-def slots_of_layers(widths: tuple[int, ...], kept: bool) -> list[int]:
-    """Elements of a slot: in forwards; in backwards rows where they are loaded again, gradients but for the inputs."""
-    backward = [(0 if kept else width) + (width if layer else 0) for layer, width in enumerate(widths[:-1])]
-    return [*widths[:-1], *backward]
 
 
 def test_what_does_not_fit_is_not_begun(monkeypatch):
@@ -241,6 +268,11 @@ class Sums(torch.nn.Module):
         ),
         ({"chunks": 2, "store": 5}, r"store must be a path, .* \(got 5\)"),
         ({"memory_limit": "1GB"}, "widths must be given with memory_limit"),
+        (
+            {"chunks": 2, "widths": (8, 8), "layers": []},
+            r"layers must be 1 modules, as widths says \(got \[\]\)",
+        ),
+        ({"chunks": 2, "layers": [None]}, "widths must be given with layers"),
         ({"chunks": 2, "kind": "networkx"}, "kind must be one of csr, pyg, dgl"),
         ({"chunks": 2, "store": "/nowhere/at/all"}, "store must be a folder"),
         ({"chunks": 2, "chunk_by": "louvain"}, "chunk_by must be one of"),

@@ -1,0 +1,84 @@
+"""Measures what layers make inside themselves, by running each on one chunk of zeros before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dgcl.frameworks import local_graph
+from dgcl.nn.vertex_dropout import rows_of_call
+from dgcl.offload.allocations import Allocations
+from dgcl.offload.chunk_graphs import ChunkRows
+from dgcl.offload.chunks import cut_chunk
+from dgcl.offload.recompute import RandomNumbers, without_hooks
+from dgcl.offload.refusals import learned_by
+from dgcl.offload.residency import Ids
+from dgcl.relation.local_graph import LocalGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """Runs layers forward and backward on a chunk, and counts their bytes.
+
+    Attributes:
+        layers: A module for each pair of widths; None where a layer is not measured.
+        widths: Of the input and of each layer's result.
+        dtype, kind, device: Of rows; of graphs; where layers run.
+        rank: This rank.
+        ranks_are_threads: They share a generator.
+    """
+
+    layers: Sequence[Callable[..., Any] | None]
+    widths: Sequence[int]
+    dtype: torch.dtype
+    kind: str
+    device: torch.device
+    rank: int
+    ranks_are_threads: bool
+
+    def measured(self, local: LocalGraph, chunks: Sequence[Ids], limit: int | None) -> list[int]:
+        """Bytes of each layer, the most of the fullest chunks; 0: not measured.
+
+        Where a part of the fullest chunk shows that it would take more than twice the limit, it is not run.
+
+        Args:
+            local: The rank's edges.
+            chunks: Rows of each chunk.
+            limit: Bytes.
+        """
+        cut = [cut_chunk(local, rows) for rows in chunks if len(rows)]
+        if not cut:
+            return []
+        # by edges, by what they read, by vertices: what a layer makes may depend on any of these
+        ways = (lambda each: each.size[1], lambda each: len(each.reads), lambda each: each.size[0])
+        fullest, *others = (max(cut, key=way) for way in ways)
+        part = cut_chunk(local, fullest.rows[: 1 + len(fullest.rows) // max(10, 256 // len(cut))])
+        times = fullest.size[1] / max(1, part.size[1])
+        result = []
+        for number, layer in enumerate(self.layers):
+            most = 0
+            if layer is not None and limit is not None:
+                most = int(self._bytes(number, layer, part.local) * times)
+            if layer is not None and (limit is None or most <= 2 * limit):
+                tried = {id(chunk): chunk.local for chunk in (fullest, *others)}
+                most = max(self._bytes(number, layer, chunk) for chunk in tried.values())
+            result.append(most)
+        return result
+
+    def _bytes(self, number: int, layer: Callable[..., Any], chunk: LocalGraph) -> int:
+        learned = learned_by(layer, None)
+        counted = Allocations(None, self.device)
+        rows = ChunkRows(self.rank, chunk, [], lambda: 0)
+        numbers = RandomNumbers(self.ranks_are_threads, self.device)
+        with counted, torch.enable_grad(), numbers.again(0), rows_of_call(rows), without_hooks(learned):
+            graph = local_graph(self.kind, chunk).to(self.device)
+            shape = chunk.num_local, self.widths[number]
+            src = torch.zeros(shape, dtype=self.dtype, device=self.device).requires_grad_(number > 0)
+            out = layer(graph, src, src[: chunk.num_owned])
+            leaves = [each for each in (src, *learned) if each.requires_grad]
+            if leaves and out.requires_grad:
+                torch.autograd.grad(out, leaves, torch.zeros_like(out), allow_unused=True)
+        return counted.peak
