@@ -4,7 +4,7 @@
 on one thread. GRAPH: "mesh" (400 x 400 vertices), or an .npz file of this library's, taken both ways with self loops.
 LAYER: GATConv, GATv2Conv or TransformerConv. WHO: dgcl (its layer), pyg, dgl; pyg+dgcl, dgl+dgcl: their layers, and
 rows of ``dispatch``. Of one the peak of memory above what there was before (VmHWM): with MALLOC_MMAP_THRESHOLD_=65536
-in the environment that of tensors, without what malloc keeps of tensors that died. Of several processor times, in turns.
+in the environment that of tensors, without what malloc keeps of dead ones. Of several processor times, in turns.
 """
 
 import ctypes

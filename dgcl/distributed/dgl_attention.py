@@ -1,4 +1,4 @@
-"""Attention layers of DGL in a distributed model whose messages have rows of edges x heads x width: here they have none.
+"""Attention layers of DGL in a distributed model whose messages have rows of edges x heads x width: none here.
 
 DGL's ``GATConv`` and ``DotGatConv`` have no such rows by themselves, and stay as they are.
 """
@@ -17,7 +17,9 @@ class GATv2Conv(dnn.GATv2Conv):  # type: ignore[misc]  # DGL has no type stubs
     def forward(self, graph: Any, feat: Any, get_attention: bool = False) -> Any:
         """As DGL's. Collective on a rank's graph."""
         layer: Any = self
-        empty = type(graph) is RankGraph and not layer._allow_zero_in_degree and (graph.in_degrees() == 0).any()
+        empty = (
+            type(graph) is RankGraph and not layer._allow_zero_in_degree and (graph.in_degrees() == 0).any()
+        )
         if type(graph) is not RankGraph or empty or lacks(layer):
             return super().forward(graph, feat, get_attention)
         x, own = map(layer.feat_drop, feat) if isinstance(feat, tuple) else [layer.feat_drop(feat)] * 2

@@ -290,7 +290,7 @@ class RankGraph:
     def scored(
         self, x: Tensor, own: Tensor, vector: Tensor, slope: float
     ) -> tuple[Rows, Callable[[Tensor], Rows]]:
-        """Scores of edges by heads of attention as GATv2 has them, and what sums rows of sources by weights. Collective.
+        """Scores of edges by heads, as GATv2 has them, and what sums rows of sources times weights. Collective.
 
         Args:
             x, own: (N, H, D) rows of sources, and of targets.
@@ -315,9 +315,7 @@ class RankGraph:
         if key not in self._adjacencies:
             indptr, indices, _ = block.adj_tensors("csc")
             kind = torch.int32 if len(indices) < 2**31 else torch.int64
-            self._adjacencies[key] = build_adjacency(
-                indptr.to(kind), indices.to(kind), block.num_src_nodes()
-            )
+            self._adjacencies[key] = build_adjacency(indptr.to(kind), indices.to(kind), block.num_src_nodes())
         return self._adjacencies[key]
 
     @contextmanager
