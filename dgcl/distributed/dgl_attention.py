@@ -8,6 +8,7 @@ from typing import Any
 import dgl.nn as dnn
 from dgl.nn.functional import edge_softmax
 
+from dgcl.distributed.attention import hooked
 from dgcl.distributed.rank_graph import RankGraph
 
 
@@ -17,31 +18,21 @@ class GATv2Conv(dnn.GATv2Conv):  # type: ignore[misc]  # DGL has no type stubs
     def forward(self, graph: Any, feat: Any, get_attention: bool = False) -> Any:
         """As DGL's. Collective on a rank's graph."""
         layer: Any = self
-        empty = (
-            type(graph) is RankGraph and not layer._allow_zero_in_degree and (graph.in_degrees() == 0).any()
-        )
-        if type(graph) is not RankGraph or empty or lacks(layer):
+        known = type(graph) is RankGraph and not get_attention and not hooked(layer)
+        if not known or not (layer._allow_zero_in_degree or (graph.in_degrees() > 0).all()):
             return super().forward(graph, feat, get_attention)
         x, own = map(layer.feat_drop, feat) if isinstance(feat, tuple) else [layer.feat_drop(feat)] * 2
         shape = layer._num_heads, layer._out_feats
         ends = layer.fc_src(x).unflatten(-1, shape), layer.fc_dst(own).unflatten(-1, shape)
         scores, sums = graph.scored(*ends, layer.attn[0], layer.leaky_relu.negative_slope)
-        weights = layer.attn_drop(edge_softmax(graph, scores.unsqueeze(2)))
-        out = sums(weights.squeeze(2))
+        out = sums(layer.attn_drop(edge_softmax(graph, scores.unsqueeze(2))).squeeze(2))
         if layer.res_fc is not None:
             out = out + layer.res_fc(own).unflatten(-1, (-1, layer._out_feats))
-        out = layer.activation(out) if layer.activation else out
-        return (out, weights) if get_attention else out
+        return layer.activation(out) if layer.activation else out
 
     def __repr__(self) -> str:
-        why = lacks(self)
-        return f"{super().__repr__()}: {f'messages, for it has {why}' if why else 'no row for each edge'}"
-
-
-def lacks(layer: Any) -> str:
-    """Why a layer makes messages all the same; "" if it does not."""
-    hooked = layer.leaky_relu._forward_hooks or layer.leaky_relu._forward_pre_hooks
-    return "hooks of its parts" if hooked else ""
+        how = "messages, for it has hooks of its parts" if hooked(self) else "no row for each edge"
+        return f"{super().__repr__()}: {how}"
 
 
 #: By DGL's classes those that take their places.

@@ -310,12 +310,11 @@ class RankGraph:
         return rows(scores.contiguous(), at_edges), sums
 
     def _adjacency(self) -> Adjacency:
-        block = self.block
-        key = self._key(None), block.device
+        key, block = self._key(None), self.block
         if key not in self._adjacencies:
-            indptr, indices, _ = block.adj_tensors("csc")
-            kind = torch.int32 if len(indices) < 2**31 else torch.int64
-            self._adjacencies[key] = build_adjacency(indptr.to(kind), indices.to(kind), block.num_src_nodes())
+            with torch.inference_mode(False):  # kept, for a backward, too
+                indptr, indices, _ = block.adj_tensors("csc")
+                self._adjacencies[key] = build_adjacency(indptr, indices, block.num_src_nodes())
         return self._adjacencies[key]
 
     @contextmanager

@@ -57,7 +57,7 @@ def _with_loops(graph: CSRLocalGraph) -> tuple[CSRLocalGraph, Tensor]:
     kept = (graph.sources != graph.heads).nonzero().squeeze(1)
     heads, order = torch.cat([graph.heads[kept], loops]).sort(stable=True)
     taken = torch.cat([kept, loops + graph.num_edges])[order]
-    indptr = torch.searchsorted(heads, torch.arange(len(loops) + 1).to(heads)).to(heads.dtype)
+    indptr = torch.searchsorted(heads, torch.arange(len(loops) + 1).to(heads))
     edges = build_adjacency(indptr, torch.cat([graph.sources, loops])[taken], graph.num_local)
     ids = torch.cat([graph.edge_ids, -1 - graph.owned_ids])[taken]  # by which dropout knows them
     return replace(graph, edges=edges, edge_ids=ids), taken
