@@ -38,8 +38,8 @@ def lacks(layer: Any) -> str:
         and name.endswith("hooks")
     ):
         return "hooks of messages"
-    if layer.explain or layer.decomposed_layers > 1:
-        return "an explainer, or decomposed layers"
+    if layer.explain:
+        return "an explainer"
     if layer.aggr not in ("add", "sum") or not isinstance(layer.in_channels, int):
         return "another aggr, or vertices of two kinds"
     lin_edge, of_loops = layer.lin_edge, getattr(layer, "fill_value", "mean")

@@ -25,6 +25,7 @@ from dgcl.frameworks.csr import CSRLocalGraph
 from dgcl.frameworks.csr_ops import Adjacency, EndPoints, build_adjacency, edge_scores
 from dgcl.nn.layer_arguments import current
 from dgcl.nn.vertex_dropout import check_probability, dropout
+from dgcl.ranks.tensors import require_tensors
 from dgcl.topology.checks import check_choice, check_index
 
 if TYPE_CHECKING:
@@ -254,9 +255,16 @@ class _Attention(Module):
             raise ValueError(
                 f"edge_attr must be given to {name} with edge_dim, and not without ({edge_dim=})"
             )
+        require_tensors(x=x)
         if graph is None:
             comm = current(comm)
             comm.require_neighbourhoods(name)
+        num_edges = (graph or comm.local).num_edges  # type: ignore[union-attr]
+        if edge_attr is not None and len(edge_attr) != num_edges:
+            raise ValueError(
+                f"edge_attr must have {num_edges} rows, one for each local edge as comm.dispatch_edges gives them (got"
+                f" {len(edge_attr)})"
+            )
         return attend(type(self).scores, self, graph or comm, x, edge_attr)  # type: ignore[arg-type]
 
 
