@@ -5,8 +5,8 @@
 [(602, 256, 8), (256, 41, 1)]
 
 Layers are those of :mod:`dgcl.nn` with ReLU between them (gcn, sage, gin), attention of there or of PyG without a row
-for each edge (gat, gatv2, transformer), and edge networks of two layers over both ends and the edge's own row (mgn), the
-last two distributed (:func:`dgcl.distribute`).
+for each edge (gat, gatv2, transformer), and edge networks of two layers over both ends and the edge's own row (mgn),
+the last two distributed (:func:`dgcl.distribute`).
 """
 
 import re

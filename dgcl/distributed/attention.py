@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import is_lazy
 
 from dgcl.aggregation.edge_sets import edge_set_of
 from dgcl.nn.attention import attend, gat, gatv2, transformer
@@ -27,10 +26,8 @@ def function_of(kind: type) -> Any:
 
 def lacks(layer: Any) -> str:
     """What of a layer its function does not cover; "" if nothing."""
-    if hooked(layer):
+    if hooked(layer):  # also where parameters are not made yet
         return "hooks of its parts"
-    if any(map(is_lazy, layer.parameters())):
-        return "parameters that are not made yet"
     if any(
         value
         for name, value in vars(layer).items()

@@ -25,7 +25,6 @@ from dgcl.frameworks.csr import CSRLocalGraph
 from dgcl.frameworks.csr_ops import Adjacency, EndPoints, build_adjacency, edge_scores
 from dgcl.nn.layer_arguments import current
 from dgcl.nn.vertex_dropout import check_probability, dropout
-from dgcl.ranks.tensors import require_tensors
 from dgcl.topology.checks import check_choice, check_index
 
 if TYPE_CHECKING:
@@ -255,7 +254,6 @@ class _Attention(Module):
             raise ValueError(
                 f"edge_attr must be given to {name} with edge_dim, and not without ({edge_dim=})"
             )
-        require_tensors(x=x)
         if graph is None:
             comm = current(comm)
             comm.require_neighbourhoods(name)
