@@ -2,8 +2,9 @@
 
 ``python docs/attention_figures.py GRAPH LAYER WHO...``: one layer of 4 heads x 32 of rows of 128, forward and backward,
 on one thread. GRAPH: "mesh" (400 x 400 vertices), or an .npz file of this library's, taken both ways with self loops.
-LAYER: GATConv, GATv2Conv or TransformerConv. WHO: dgcl, pyg, dgl. Of one the peak of memory above what there was
-before (VmHWM); of several processor times, in turns.
+LAYER: GATConv, GATv2Conv or TransformerConv. WHO: dgcl (its layer), pyg, dgl; pyg+dgcl, dgl+dgcl: their layers, and
+rows of ``dispatch``. Of one the peak of memory above what there was before (VmHWM): with MALLOC_MMAP_THRESHOLD_=65536
+in the environment that of tensors, without what malloc keeps of dead ones. Of several processor times, in turns.
 """
 
 import ctypes
@@ -40,34 +41,45 @@ def edges_of(name: str) -> tuple[int, np.ndarray]:
     return n, np.stack([ids % n, ids // n])
 
 
-def layer_of(who: str, kind: str, n: int, edges: np.ndarray) -> Callable[[Tensor], Tensor]:
-    """A function of rows."""
+def layer_of(
+    who: str, kind: str, n: int, edges: np.ndarray, x: Tensor
+) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """A function of rows, and the rows."""
     torch.manual_seed(1)
     options: dict[str, Any] = {"heads": HEADS, "add_self_loops": False, "bias": False}
     if kind == "TransformerConv":
         options = {"heads": HEADS, "root_weight": False}
     ends = torch.from_numpy(edges)
-    if who == "pyg":
-        import torch_geometric.nn as pyg
-
-        layer = getattr(pyg, kind)(HEADS * WIDTH, WIDTH, **options)
-        return lambda x: layer(x, ends)
-    if who == "dgl":
-        import dgl
-
-        graph = dgl.graph(tuple(ends), num_nodes=n)
-        graph.create_formats_()
-        layer = getattr(dgl.nn, kind)(HEADS * WIDTH, WIDTH, HEADS, bias=False)
-        return lambda x: layer(graph, x).flatten(1)
     import dgcl
     import dgcl.nn
 
     dgcl.init()
+    if who.startswith("pyg"):
+        import torch_geometric.nn as pyg
+        from torch_geometric.data import Data
+
+        layer, data = getattr(pyg, kind)(HEADS * WIDTH, WIDTH, **options), Data(x=x, edge_index=ends)
+        if who != "pyg":
+            data = dgcl.dispatch(data, topology="uniform")
+            dgcl.distribute(layer, check=False)
+        return lambda x: layer(x, data.edge_index), data.x
+    if who.startswith("dgl"):
+        import dgl
+
+        graph = dgl.graph(tuple(ends), num_nodes=n)
+        graph.ndata["x"] = x
+        layer = getattr(dgl.nn, kind)(HEADS * WIDTH, WIDTH, HEADS, bias=False)
+        if who == "dgl":
+            graph.create_formats_()
+        else:
+            graph = dgcl.dispatch(graph, topology="uniform")
+            dgcl.distribute(layer, check=False)
+        return lambda x: layer(graph, x).flatten(1), graph.ndata["x"]
     small = dgcl.build_comm_info(np.array([[0, 1], [1, 0]]), "uniform")
     getattr(dgcl.nn, kind)(4, 4)(torch.ones(2, 4), comm=small).sum().backward()  # which compiles
     comm = dgcl.build_comm_info(edges, "uniform")
     ours = getattr(dgcl.nn, kind)(HEADS * WIDTH, WIDTH, **options)
-    return lambda x: ours(x, comm=comm)
+    return lambda x: ours(x, comm=comm), x
 
 
 def status(name: str) -> float:
@@ -80,13 +92,13 @@ def main(name: str, kind: str, *candidates: str) -> None:
     """Measure and print."""
     torch.set_num_threads(1)
     n, edges = edges_of(name)
-    layers = {who: layer_of(who, kind, n, edges) for who in candidates}
     torch.manual_seed(0)
     x, wanted = torch.randn(n, HEADS * WIDTH), torch.randn(n, HEADS * WIDTH)
+    layers = {who: layer_of(who, kind, n, edges, x) for who in candidates}
     times: dict[str, float] = {}
     for _ in range(1 if len(layers) == 1 else ROUNDS):
-        for who, layer in layers.items():
-            rows = x.clone().requires_grad_()
+        for who, (layer, x) in layers.items():
+            rows = x.detach().clone().requires_grad_()
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew

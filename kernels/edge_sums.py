@@ -23,7 +23,7 @@ from dgcl.kernels.edge_blocks import AHEAD, FLOATS, Floats, block_sum, row_produ
 from dgcl.kernels.memory import address_of, pointer_to
 
 #: Bytes of sums that are held in registers: half of those that a processor with AVX2 has. Then narrower blocks.
-_LARGE, _MIDDLE, _SMALL, _ONE = 256, 64, 16, 1
+_LARGE, _HALF, _MIDDLE, _SMALL, _ONE = 256, 128, 64, 16, 1
 
 #: Prefetch distance of results that lie apart, in heads.
 _HEADS_AHEAD = 8
@@ -40,10 +40,10 @@ _DOTS = void(
 
 def _sums(name: str, floats: Floats) -> Callable[..., None]:
     """A function of one type of x, which is called ``name`` here."""
-    sizes = _LARGE, _MIDDLE, _SMALL, _ONE
-    add_large, add_middle, add_small, add_one = (block_sum(floats, size) for size in sizes)
+    sizes = _LARGE, _HALF, _MIDDLE, _SMALL, _ONE
+    add_large, add_half, add_middle, add_small, add_one = (block_sum(floats, size) for size in sizes)
     added_bytes, stored_bytes = floats.added_bytes, floats.stored_bytes
-    large, middle, small = _LARGE // added_bytes, _MIDDLE // added_bytes, _SMALL // added_bytes
+    large, half, middle, small = (size // added_bytes for size in sizes[:4])
 
     def sums(
         out: int, out_stride: int, x: int, x_stride: int, indptr: np.ndarray, tails: np.ndarray,
@@ -61,31 +61,31 @@ def _sums(name: str, floats: Floats) -> Callable[..., None]:
                 claim_row(
                     out + int64(heads[min(i + _HEADS_AHEAD, end - 1)]) * out_stride, width * added_bytes
                 )
-            target = out + (int64(heads[i]) if len(heads) > 0 else i) * out_stride
+            row = out + (int64(heads[i]) if len(heads) > 0 else i) * out_stride
             edges = x_stride, first_tail, weights, weight_bytes, indptr[i], indptr[i + 1], last, adding
             column = int64(0)
             while column < width:
-                left = width - column
                 # What is left at the end of a row is summed as part of a whole block where there is one, of which the
                 # columns that were summed before are not written again.
-                if left >= large or (left > middle and width >= large):
+                left = width - column
+                if width >= large and left > half:
                     start = min(column, width - large)
-                    place, source = target + start * added_bytes, x + start * stored_bytes
-                    add_large(place, column - start, source, *edges)
+                    add_large(row + start * added_bytes, column - start, x + start * stored_bytes, *edges)
                     column = start + large
-                elif left >= middle or (left > small and width >= middle):
+                elif width >= half and left > middle:
+                    start = min(column, width - half)
+                    add_half(row + start * added_bytes, column - start, x + start * stored_bytes, *edges)
+                    column = start + half
+                elif width >= middle and left > small:
                     start = min(column, width - middle)
-                    place, source = target + start * added_bytes, x + start * stored_bytes
-                    add_middle(place, column - start, source, *edges)
+                    add_middle(row + start * added_bytes, column - start, x + start * stored_bytes, *edges)
                     column = start + middle
-                elif left >= small or (left > 1 and width >= small):
+                elif width >= small and left > 1:
                     start = min(column, width - small)
-                    place, source = target + start * added_bytes, x + start * stored_bytes
-                    add_small(place, column - start, source, *edges)
+                    add_small(row + start * added_bytes, column - start, x + start * stored_bytes, *edges)
                     column = start + small
                 else:
-                    place, source = target + column * added_bytes, x + column * stored_bytes
-                    add_one(place, int64(0), source, *edges)
+                    add_one(row + column * added_bytes, int64(0), x + column * stored_bytes, *edges)
                     column += 1
 
     sums.__qualname__ = name

@@ -40,10 +40,11 @@ def advise(
 
     Args:
         graph: As for :func:`dgcl.build_comm_info`; or sizes alone, a :class:`~dgcl.planner.synthetic.GraphShape`.
-        model: As ``gcn:602,256,41``: gcn, sage or gin, and widths; ``gat:602,8x32,41`` with heads; ``mgn:64,64/16``
-            with the width of edges' rows. Or your module, of layers of :mod:`dgcl.nn`, PyG or DGL: it runs once without
-            memory and without a graph, with rows for the arguments that are neither ``edge_index``, ``g``, ``graph``,
-            ``data``, ``batch`` nor ``comm``. Or what :func:`~dgcl.advisor.model_costs.read_model` made of it.
+        model: As ``gcn:602,256,41``: gcn, sage or gin, and widths; ``gat:602,8x32,41`` with heads, as gatv2 and
+            transformer; ``mgn:64,64/16`` with the width of edges' rows. Or your module, of layers of :mod:`dgcl.nn`,
+            PyG or DGL: it runs once without memory and without a graph, with rows for the arguments that are neither
+            ``edge_index``, ``g``, ``graph``, ``data``, ``batch`` nor ``comm``. Or what
+            :func:`~dgcl.advisor.model_costs.read_model` made of it.
         topology: A preset, a file or a :class:`~dgcl.topology.Topology`; "auto": this host, of ``ranks`` ranks.
         ranks: How many; None: one for each device.
         part: (N,) the owner of each vertex; None: METIS decides.

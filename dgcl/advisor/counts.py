@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dgcl.advisor.layers import WHOLE
 from dgcl.advisor.model_costs import Model
 from dgcl.advisor.spelling import Description
 from dgcl.graph import Graph
@@ -127,7 +128,7 @@ class Candidates:
 
     def _check_model(self, strategy: Description) -> None:
         kinds, name = self.model.kinds, strategy.name
-        whole = min({"gat", "mgn"} & kinds, default="")
+        whole = min(WHOLE & kinds, default="")
         if whole and name in ("tail", "cover", "grid", "windows"):
             raise Refused(f"{whole} needs whole rows of whole neighbourhoods, which {strategy} divides")
         if name == "in-place" and kinds != {"gcn"}:

@@ -8,8 +8,14 @@ KINDS = {
     "sage": "sage:602,256,41",
     "gin": "gin:602,256,41",
     "gat": "gat:602,8x32,41",
+    "gatv2": "gatv2:602,8x32,41",
+    "transformer": "transformer:602,8x32,41",
     "mgn": "mgn:64,64/16",
 }
+
+#: Those with heads of attention; and all that need whole rows of whole neighbourhoods.
+ATTENTION = {"gat", "gatv2", "transformer"}
+WHOLE = ATTENTION | {"mgn"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Layer:
         """Whether rows are multiplied before they are aggregated."""
         if self.first is not None:
             return self.first
-        return self.kind == "gat" or (self.kind in ("gcn", "sage") and self.out < self.width)
+        return self.kind in ATTENTION or (self.kind in ("gcn", "sage") and self.out < self.width)
 
     @property
     def exchanged(self) -> int:
@@ -48,20 +54,20 @@ class Layer:
     @property
     def attention(self) -> int:
         """Of those, what travels by itself, before the rows."""
-        return self.heads if self.kind == "gat" else 0
+        return {"gat": self.heads, "transformer": self.out}.get(self.kind, 0)
 
     @property
     def parameters(self) -> int:
         """Of matrices and biases."""
-        biases = {"gin": 2, "gat": 3, "mgn": 3, "sum": 0}.get(self.kind, 1)
+        biases = {"gin": 2, "gat": 3, "gatv2": 4, "transformer": 4, "mgn": 3, "sum": 0}.get(self.kind, 1)
         return self.products + self.edge_products + self.out * biases + self.edge_width
 
     @property
     def products(self) -> int:
         """Multiplications for a row, forward."""
         w, o = self.width, self.out
-        each = {"sage": 2 * w, "gin": w + o, "mgn": w + self.edge_width + o, "sum": 0}
-        return o * each.get(self.kind, w)
+        inner = {"gin": o, "mgn": self.edge_width + o}.get(self.kind, 0)
+        return o * ({"sage": 2, "gatv2": 2, "transformer": 4, "sum": 0}.get(self.kind, 1) * w + inner)
 
     @property
     def edge_products(self) -> int:
@@ -72,15 +78,15 @@ class Layer:
     def passes(self) -> int:
         """How often an edge's row is read or written in the forward: once where it is summed as it is read.
 
-        Of attention half of both ways: its backward multiplies the rows of both ends, too.
+        Of attention half of both ways: its backward multiplies the rows of both ends, too, and scores may read them.
         """
-        return {"gat": 2, "mgn": 5, "linear": 0}.get(self.kind, 1)
+        return {"gat": 2, "gatv2": 3, "transformer": 3, "mgn": 5, "linear": 0}.get(self.kind, 1)
 
     @property
     def kept(self) -> int:
         """Of a row, for the backward; the input belongs to the layer before."""
         aggregate = 0 if self.multiply_first or not self.exchanged else self.width
-        results = {"gin": 2, "gat": 2, "sum": 0}.get(self.kind, 1)
+        results = {"gin": 2, "gat": 2, "gatv2": 3, "transformer": 2, "sum": 0}.get(self.kind, 1)
         return aggregate + self.out * results + (self.kind in ("gcn", "sage"))
 
     @property
@@ -91,6 +97,6 @@ class Layer:
     @property
     def kept_of_edge(self) -> int:
         """Of an edge, for the backward: of attention scores and weights, and no row."""
-        return {"mgn": 2 * self.width + 3 * self.edge_width + self.out, "gat": 4 * self.heads}.get(
-            self.kind, 0
-        )
+        if self.kind == "mgn":
+            return 2 * self.width + 3 * self.edge_width + self.out
+        return self.heads * (3 + (self.kind == "gat")) * (self.kind in ATTENTION)

@@ -4,9 +4,9 @@
 >>> [(layer.width, layer.out, layer.heads) for layer in model.layers]
 [(602, 256, 8), (256, 41, 1)]
 
-Layers are those of :mod:`dgcl.nn` with ReLU between them (gcn, sage, gin), ``GATConv`` of there or of PyG without a row
-for each edge (gat), and edge networks of two layers over both ends and the edge's own row (mgn), the last two
-distributed (:func:`dgcl.distribute`).
+Layers are those of :mod:`dgcl.nn` with ReLU between them (gcn, sage, gin), attention of there or of PyG without a row
+for each edge (gat, gatv2, transformer), and edge networks of two layers over both ends and the edge's own row (mgn),
+the last two distributed (:func:`dgcl.distribute`).
 """
 
 import re
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from dgcl.advisor.layers import KINDS, Layer
+from dgcl.advisor.layers import ATTENTION, KINDS, Layer
 from dgcl.topology.checks import check_choice, nearest, shown
 
 #: Numbers that are kept for each parameter.
@@ -102,9 +102,11 @@ def read_model(text: Any, *, optimizer: str = "adam", dtype: str = "float32", tr
     sizes = [
         (int(heads or 1), int(size)) for heads, _, size in (w.rpartition("x") for w in widths.split(","))
     ]
-    if (kind != "gat" and any(heads > 1 for heads, _ in sizes)) or bool(edge_width) != (kind == "mgn"):
+    if (kind not in ATTENTION and any(heads > 1 for heads, _ in sizes)) or bool(edge_width) != (
+        kind == "mgn"
+    ):
         raise ValueError(
-            f"model {shown(text)}: heads, as in 8x32, are gat's; rows of edges, as in 64/16, are mgn's; like"
+            f"model {shown(text)}: heads, as in 8x32, are attention's; rows of edges, as in 64/16, are mgn's; like"
             f" {KINDS[kind]}"
         )
     layers = tuple(

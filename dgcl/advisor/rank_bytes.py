@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.advisor.counts import Counted
+from dgcl.advisor.layers import ATTENTION, WHOLE
 from dgcl.advisor.model_costs import OPTIMIZERS, Model
 from dgcl.aggregation.results import ResultMemory
 from dgcl.offload.offload_prediction import DeviceRows, host_bytes
 from dgcl.relation.local_graph import local_graph_bytes
 from dgcl.transport.buffer_memory import pool_bytes
 
-_WHOLE = {"gat", "mgn"}  # layers of frameworks, of whole neighbourhoods
 _WEIGHTED = {"gcn", "sage"}
 #: Of an edge beyond the local graph: its head, both ends and its place in a block, and sorted the other way round; of
 #: layers of frameworks both ends, and as the adjoint has them. Weights are kept as they are, and sorted both ways.
@@ -54,7 +54,7 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
     else:
         windows = strategy.argument if strategy.name == "windows" else 0  # each has tables of its own
         graph += _HEAD_BYTES * np.minimum(counted.edges, (2 + max(windows, 1)) * heads)
-        more = _LOOPED_BYTES * ("gat" in model.kinds) + _WEIGHT_BYTES * bool(model.kinds & _WEIGHTED)
+        more = _LOOPED_BYTES * bool(model.kinds & ATTENTION) + _WEIGHT_BYTES * bool(model.kinds & _WEIGHTED)
         graph += (_EDGE_BYTES + more) * counted.edges
         tables = _TABLE_BYTES * (received + sent + partial) * (1 + (windows > 0))
         sizes = {"graph": graph, "exchange tables": tables}
@@ -69,9 +69,9 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
 def _chunk_bytes(rows: DeviceRows, model: Model, number: int) -> int:
     """Bytes of a chunk of a layer: sums are made of rows in slots, whole neighbourhoods are copied from there."""
     layer, item = model.layers[number], model.itemsize
-    whole, both = layer.kind in _WHOLE, 1 + (model.training and number > 0)  # inputs need no gradients
+    whole, both = layer.kind in WHOLE, 1 + (model.training and number > 0)  # inputs need no gradients
     read = layer.width * (rows.sources if whole else rows.outputs * (2 - (layer.kind == "gcn")))
-    kept = layer.kept_of_edge + (layer.kind == "gat") * (
+    kept = layer.kept_of_edge + (layer.kind in ATTENTION) * (
         layer.out + 4
     )  # PyG's layer: messages, ends in int64
     of_edge = item * kept + _CUT_BYTES
@@ -96,20 +96,27 @@ def _buffers(counted: Counted, model: Model) -> tuple[NDArray[np.int64], NDArray
         back = [model.itemsize * layer.out * model.training for layer in model.layers]
     results, for_others = owned * (name != "in-place"), received
     forward, backward = [received, arriving], [partial, sent]
-    if model.kinds & _WHOLE:
+    if model.kinds & WHOLE:
         forward, backward, results, for_others = [owned + received], [owned, sent], 0 * sent, 0 * sent
     elif name == "windows":  # one that was expanded, and another one or what arrives
         room = -(-received // windows) + -(-np.maximum(received, sent) // windows)
         forward, backward, for_others = [room], [room], 0 * sent
     apart = [model.itemsize * layer.attention for layer in model.layers]
     halves = (widths, apart, forward), (back[::-1], apart[::-1], backward)
-    calls = [
-        each * np.array(moved)
+    calls, back_calls = (
+        [
+            each * np.array(moved)
+            for width, alone in zip(wide, first, strict=True)
+            for each in (alone, width - alone)
+            if width
+        ]
         for wide, first, moved in halves
-        for width, alone in zip(wide, first, strict=True)
-        for each in (alone, width - alone)
-        if width
-    ]
+    )
+    if (
+        model.kinds & ATTENTION and model.training
+    ):  # rows that scores and weights are made of stay for the backward
+        calls = [np.concatenate(calls)]
+    calls += back_calls
     if "gcn" in model.kinds:  # degrees
         calls.insert(0, 8 * np.array([owned + received, (owned + partial) * (counted.fold is not None)]))
     pools = [pool_bytes(call[:, rank].tolist() for call in calls) for rank in range(len(owned))]
@@ -146,8 +153,8 @@ def _at_work(counted: Counted, model: Model, sums: NDArray[np.int64]) -> NDArray
         most = np.maximum(most, kept + own + item * (layer.out + least) * owned + sums[number])
         if model.training:  # gradients of what it took, before and after the activation; of edges' rows
             work = 2 * (layer.width if number else layer.out) * owned
-            of_edge = {"gat": 2 * layer.heads, "mgn": 3 * layer.out}.get(layer.kind)
-            of_edges = own + item * of_edge * edges if of_edge else 0
+            of_edge = 2 * layer.heads if layer.kind in ATTENTION else 3 * layer.out
+            of_edges = own + item * of_edge * edges if layer.kind in WHOLE else 0
             most = np.maximum(most, kept + item * work + of_edges + sums[~number])
         kept = own + kept * model.training
     return most

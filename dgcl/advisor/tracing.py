@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from dgcl.advisor.layers import KINDS, Layer
+from dgcl.advisor.layers import ATTENTION, KINDS, Layer
 
 #: What layers are in the grammar; a sum is followed by a network of its own.
 _CLASSES = {
     "GCNConv": "gcn", "SAGEConv": "sage", "GraphConv": "sage", "GINConv": "sum", "GATConv": "gat",
-    "GATv2Conv": "gat",
+    "GATv2Conv": "gatv2", "TransformerConv": "transformer",
 }  # fmt: skip
 #: How messages may be reduced: partial results of ranks are joined.
 _JOINED = {"sum", "add", "mean", "gcn", "max", "min", "pool"}
@@ -117,6 +117,6 @@ def _called(layer: Any, kind: str, layers: list[Layer], *arguments: Any, **named
         kind = "gcn"  # DGL's GraphConv has one product
     first = getattr(layer, "multiply_first", None if of_dgl else kind != "sage")
     layers.append(Layer(kind, width, heads * out, heads, first=first))
-    many = () if kind != "gat" else (heads,) * getattr(layer, "concat", True)
+    many = () if kind not in ATTENTION else (heads,) * getattr(layer, "concat", True)
     rows = x.new_empty(len(x), *many, out)
     return rows if of_dgl else rows.flatten(1)

@@ -30,8 +30,8 @@ def add_parser(verbs: Any, name: str) -> None:
     option(
         parser,
         "--model M",
-        "gcn:602,256,41, sage:.. or gin:..: widths of the input and of each layer's result; gat:602,8x32,41 with"
-        " heads; mgn:64,64/16 with the width of edges' rows",
+        "gcn:602,256,41, sage:.. or gin:..: widths of the input and of each layer's result; gat:602,8x32,41"
+        " with heads, as gatv2:.. and transformer:..; mgn:64,64/16 with the width of edges' rows",
         required=True,
     )
     option(parser, "--topology T,..", f"{TOPOLOGY_HELP}; several: one line each", required=True)

@@ -1,7 +1,7 @@
 """Attention layers of PyG in a distributed model: what they give, without a row for each edge.
 
 :data:`ATTENTION` has a function for each class of layer. A layer takes it where it is exactly of that class and uses
-what the function covers; :func:`lacks` and :func:`_covered` say what it does not. Else it makes messages, as all other
+what the function covers; :func:`lacks` says what it does not. Else it makes messages, as all other
 layers do.
 """
 
@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import is_lazy
 
 from dgcl.aggregation.edge_sets import edge_set_of
 from dgcl.nn.attention import attend, gat, gatv2, transformer
 from dgcl.nn.vertex_dropout import message_ids
-from dgcl.program.exchange import HALO
 
 #: By name of PyG's class what its kind computes first.
 ATTENTION = {"GATConv": gat, "GATv2Conv": gatv2, "TransformerConv": transformer}
@@ -28,10 +26,8 @@ def function_of(kind: type) -> Any:
 
 def lacks(layer: Any) -> str:
     """What of a layer its function does not cover; "" if nothing."""
-    if any(part._forward_hooks or part._forward_pre_hooks for part in layer.children()):
+    if hooked(layer):  # also where parameters are not made yet
         return "hooks of its parts"
-    if any(map(is_lazy, layer.parameters())):
-        return "parameters that are not made yet"
     if any(
         value
         for name, value in vars(layer).items()
@@ -39,8 +35,8 @@ def lacks(layer: Any) -> str:
         and name.endswith("hooks")
     ):
         return "hooks of messages"
-    if layer.explain or layer.decomposed_layers > 1:
-        return "an explainer, or decomposed layers"
+    if layer.explain:
+        return "an explainer"
     if layer.aggr not in ("add", "sum") or not isinstance(layer.in_channels, int):
         return "another aggr, or vertices of two kinds"
     lin_edge, of_loops = layer.lin_edge, getattr(layer, "fill_value", "mean")
@@ -49,6 +45,11 @@ def lacks(layer: Any) -> str:
     if isinstance(of_loops, str) and of_loops not in ("mean", "add"):
         return f"fill_value={of_loops!r}"
     return ""
+
+
+def hooked(layer: Any) -> bool:
+    """Whether parts of a layer have hooks."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in layer.children())
 
 
 def drops(layer: Any) -> Any:
@@ -63,15 +64,17 @@ class Closed(Exception):
 class Attention:
     """Comes before the class of such a layer, behind ``Messages``."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, *more: Any, **named: Any) -> Any:
         """What the layer gives: by its function, where that covers this call."""
         layer: Any = self
-        covered = None if lacks(layer) else _covered(layer, *args, **kwargs)
-        if covered is None:
-            if drops(layer):
-                raise Closed
-            return super().forward(*args, **kwargs)  # type: ignore[misc]
-        return attend(function_of(layer.dgcl_base), layer, *covered, partial(_ids, covered[0]))  # type: ignore[call-arg]
+        edges: Any = edge_set_of(edge_index)
+        known = edges.whole and not edges.comm.node_types and isinstance(x, Tensor)
+        if known and (layer.lin_edge is None) == (edge_attr is None) and not lacks(layer):
+            ids = partial(_ids, edges.comm)
+            return attend(function_of(layer.dgcl_base), layer, edges.comm, x, edge_attr, ids)  # type: ignore[call-arg]
+        if drops(layer):
+            raise Closed
+        return super().forward(x, edge_index, edge_attr, *more, **named)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         why = lacks(self)
@@ -81,17 +84,3 @@ class Attention:
 def _ids(comm: Any, graph: Any) -> Tensor:
     """Edges by both ends, as messages have them."""
     return message_ids(torch.stack([graph.sources, graph.heads]).long(), comm)
-
-
-def _covered(layer: Any, x: Any, edge_index: Any, edge_attr: Any = None, *more: Any, **named: Any) -> Any:
-    """Communicator, rows and rows of edges of a call that the layer's function covers; else None."""
-    edges = edge_set_of(edge_index)
-    if any(each is not None and each is not False for each in (*more, *named.values())):
-        return None
-    if edges is None or not edges.whole or edges.sums is not None or edges.exchange != HALO:
-        return None
-    comm = edges.comm
-    if (layer.lin_edge is None) != (edge_attr is None) or comm.edges != "head" or comm.node_types:
-        return None
-    known = isinstance(x, Tensor) and x.dim() == 2 and len(x) == comm.num_owned
-    return (comm, x, edge_attr) if known else None

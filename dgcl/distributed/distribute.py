@@ -71,6 +71,10 @@ def distribute(model: _Model, comm: Communicator | None = None, *, check: bool |
             if adaptable(each):
                 adapt(each)
                 layers += 1
+        elif type(each).__module__ == "dgl.nn.pytorch.conv.gatv2conv":
+            from dgcl.distributed.dgl_attention import GATv2Conv
+
+            each.__class__ = GATv2Conv
     for each in root.modules():
         if any(map(is_lazy, each.parameters(recurse=False))):
             each.register_forward_pre_hook(_OnceMade())  # comes after the hook that makes them

@@ -24,6 +24,7 @@ from dgl.view import EdgeSpace
 from torch import Tensor
 
 from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of, edges_of
+from dgcl.frameworks.csr_ops import Adjacency, build_adjacency, edge_scores, weighted_sum
 from dgcl.frameworks.dgl_block import LocalBlock, block_of
 from dgcl.graph.typed import EdgeType
 from dgcl.ranks.tensors import beside_the_graph
@@ -98,6 +99,7 @@ class RankGraph:
         no_edges: dict[EdgeType, Any] = {key: ([], []) for key in view.edges}
         numbers = {name: space.size for name, space in view.vertices.items()}
         self._vertices = dgl.heterograph(no_edges, numbers, idtype=torch.int64, device=comm.device)
+        self._adjacencies: dict[Any, Adjacency] = {}
         # Edges have frames as the vertices of a graph of their own.
         self._frames = {
             key: dgl.graph(([], []), num_nodes=space.size, device=comm.device)
@@ -284,6 +286,36 @@ class RankGraph:
             weight = _local(self.edata[message.rhs_field], self._space("edges")).flatten()
         own = _local(self.srcdata[field], self._space("source"))
         return {reduce.out_field: self._relation()[0].aggregate(own, kind, weight)}
+
+    def scored(
+        self, x: Tensor, own: Tensor, vector: Tensor, slope: float
+    ) -> tuple[Rows, Callable[[Tensor], Rows]]:
+        """Scores of edges by heads, as GATv2 has them, and what sums rows of sources times weights. Collective.
+
+        Args:
+            x, own: (N, H, D) rows of sources, and of targets.
+            vector: (H, D).
+            slope: Of the leaky rectifier.
+        """
+        edges, at_edges, targets = self._relation()[0], self._space("edges"), self._space("target")
+        with unseen():
+            adjacency = self._adjacency()
+            read = edges.expand(_local(x, self._space("source")))
+            scores = edge_scores(_local(own, targets), read, vector, slope, adjacency)
+
+        def sums(weights: Tensor) -> Rows:
+            with unseen():
+                return rows(weighted_sum(read, _local(weights, at_edges), adjacency), targets)
+
+        return rows(scores.contiguous(), at_edges), sums
+
+    def _adjacency(self) -> Adjacency:
+        key, block = self._key(None), self.block
+        if key not in self._adjacencies:
+            with torch.inference_mode(False):  # kept, for a backward, too
+                indptr, indices, _ = block.adj_tensors("csc")
+                self._adjacencies[key] = build_adjacency(indptr, indices, block.num_src_nodes())
+        return self._adjacencies[key]
 
     @contextmanager
     def _lent(self, function: Any) -> Iterator[LocalBlock]:

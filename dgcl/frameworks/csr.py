@@ -191,12 +191,9 @@ def build(local: LocalGraph, *, device: torch.device | str | None) -> CSRLocalGr
         device: where the tensors live; None means the CPU.
     """
     import_compiler()
-    # One integer type for offsets and columns, as MKL and cuSPARSE want it; int32 where it can count edges.
-    id_type = torch.int32 if local.num_edges < 2**31 else torch.int64
     with torch.device("cpu"):
-        indptr, indices = torch.tensor(local.indptr).to(id_type), torch.tensor(local.indices).to(id_type)
         graph = CSRLocalGraph(
-            edges=build_adjacency(indptr, indices, local.num_local),
+            edges=build_adjacency(torch.tensor(local.indptr), torch.tensor(local.indices), local.num_local),
             edge_ids=torch.tensor(local.edge_ids),
             in_degrees=torch.tensor(local.in_degrees[: local.num_owned]),
             out_degrees=torch.tensor(local.out_degrees),

@@ -85,6 +85,9 @@ class Adjacency:
 
 def build_adjacency(indptr: Tensor, indices: Tensor, num_tails: int) -> Adjacency:
     """From CSR of in-edges: the edges of head t come from tails ``indices[indptr[t]:indptr[t + 1]]``."""
+    # One integer type for offsets and columns, as MKL and cuSPARSE want it; int32 where it can count edges.
+    id_type = torch.int32 if len(indices) < 2**31 else torch.int64
+    indptr, indices = indptr.to(id_type), indices.to(id_type)
     heads = torch.repeat_interleave(
         torch.arange(len(indptr) - 1, dtype=indices.dtype, device=indices.device), indptr.diff()
     )

@@ -57,7 +57,7 @@ def _with_loops(graph: CSRLocalGraph) -> tuple[CSRLocalGraph, Tensor]:
     kept = (graph.sources != graph.heads).nonzero().squeeze(1)
     heads, order = torch.cat([graph.heads[kept], loops]).sort(stable=True)
     taken = torch.cat([kept, loops + graph.num_edges])[order]
-    indptr = torch.searchsorted(heads, torch.arange(len(loops) + 1).to(heads)).to(heads.dtype)
+    indptr = torch.searchsorted(heads, torch.arange(len(loops) + 1).to(heads))
     edges = build_adjacency(indptr, torch.cat([graph.sources, loops])[taken], graph.num_local)
     ids = torch.cat([graph.edge_ids, -1 - graph.owned_ids])[taken]  # by which dropout knows them
     return replace(graph, edges=edges, edge_ids=ids), taken
@@ -257,6 +257,12 @@ class _Attention(Module):
         if graph is None:
             comm = current(comm)
             comm.require_neighbourhoods(name)
+        num_edges = (graph or comm.local).num_edges  # type: ignore[union-attr]
+        if edge_attr is not None and len(edge_attr) != num_edges:
+            raise ValueError(
+                f"edge_attr must have {num_edges} rows, one for each local edge as comm.dispatch_edges gives them (got"
+                f" {len(edge_attr)})"
+            )
         return attend(type(self).scores, self, graph or comm, x, edge_attr)  # type: ignore[arg-type]
 
 

@@ -33,9 +33,10 @@ LAYERS: dict[str, Any] = {
         nn.Sequential(nn.Linear(width, out), nn.ReLU(), nn.Linear(out, out))
     ),
 }
+ATTENTION = {"gat": dgcl.nn.GATConv, "gatv2": dgcl.nn.GATv2Conv, "transformer": dgcl.nn.TransformerConv}
 HELD = [
     *product(["gcn"], ["halo", "cover", "windows:4", "in-place"]),
-    ("gat", "halo"),
+    *product(ATTENTION, ["halo"]),
 ]
 
 
@@ -49,7 +50,7 @@ def agreement(first: dict[str, float], second: dict[str, float]) -> float | None
 def epoch(comm: dgcl.Communicator, layers: Any, x: Any) -> None:
     """Train once, without an optimiser."""
     for number, layer in enumerate(layers):
-        x = layer(x.relu() if number else x, comm)
+        x = layer(x.relu() if number else x, comm=comm)
     nn.functional.cross_entropy(x, comm.owned_ids % x.shape[1]).backward()
 
 
@@ -72,14 +73,6 @@ def measured_epochs(advice: Advice, rounds: int) -> dict[str, float]:
     return dgcl.launch(on_rank, RANKS)[0]
 
 
-class Attention(dgcl.nn.GATConv):
-    """Called as the other layers are."""
-
-    def forward(self, x: Any, comm: Any) -> Any:  # type: ignore[override]
-        """Rows to rows."""
-        return super().forward(x, comm=comm)
-
-
 def held(paths: list[Path], kind: str, spec: str) -> tuple[int, int]:
     """Bytes that a rank takes at most in training on the last graph, and its pool's; the first has code compiled."""
     torch.set_num_threads(1)
@@ -89,7 +82,7 @@ def held(paths: list[Path], kind: str, spec: str) -> tuple[int, int]:
         ctypes.CDLL(None).malloc_trim(0)  # what was freed is not there to be used again
         before = resident("RssAnon")
         comm = dgcl.build_comm_info(graph, "uniform", strategy=spec, part=part, method="direct")
-        layers = [LAYERS.get(kind, Attention)(*pair) for pair in pairwise(HIDDEN)]
+        layers = [(LAYERS | ATTENTION)[kind](*pair) for pair in pairwise(HIDDEN)]
         if spec == "in-place":
             layers = [dgcl.nn.InPlaceGCN(HIDDEN)]
         optimizer = torch.optim.Adam(each for layer in layers for each in layer.parameters())

@@ -7,6 +7,7 @@ from torch import nn
 
 import dgcl
 import dgcl.nn
+from dgcl.advisor.layers import ATTENTION
 from dgcl.advisor.model_costs import read_model
 
 EDGES = np.random.default_rng(0).integers(0, 40, (2, 200))
@@ -14,8 +15,9 @@ EDGES = np.random.default_rng(0).integers(0, 40, (2, 200))
 
 def layers_of(model):
     """The layers that a line means."""
-    from torch_geometric.nn import GATConv
+    from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
+    attention = {"gat": GATConv, "gatv2": GATv2Conv, "transformer": TransformerConv}
     made: list[nn.Module] = []
     for layer in model.layers:
         if layer.kind == "gin":
@@ -23,15 +25,17 @@ def layers_of(model):
                 nn.Linear(layer.width, layer.out), nn.ReLU(), nn.Linear(layer.out, layer.out)
             )
             made.append(dgcl.nn.GINConv(inner))
-        elif layer.kind == "gat":
-            made.append(GATConv(layer.width, layer.out // layer.heads, layer.heads))
+        elif layer.kind in attention:
+            made.append(attention[layer.kind](layer.width, layer.out // layer.heads, layer.heads))
         else:
             kind = {"gcn": dgcl.nn.GCNConv, "sage": dgcl.nn.SAGEConv}[layer.kind]
             made.append(kind(layer.width, layer.out))
     return nn.ModuleList(made)
 
 
-@pytest.mark.parametrize("text", ["gcn:7,5,5,3", "sage:7,5,5,3", "gin:7,5,5,3", "gat:7,2x3,4"])
+@pytest.mark.parametrize(
+    "text", ["gcn:7,5,5,3", "sage:7,5,5,3", "gin:7,5,5,3", *(f"{each}:7,2x3,4" for each in ATTENTION)]
+)
 def test_parameters_are_those_of_the_layers(text):
     model = read_model(text)
     assert model.parameters == sum(each.numel() for each in layers_of(model).parameters())
@@ -71,7 +75,7 @@ def test_rows_that_autograd_keeps(text):
     [
         ("gcnn:4,2", r"model must be written like gcn:602,256,41, .*got 'gcnn:4,2'\); did you mean 'gcn'"),
         ("gcn:4,0", "model must be written like"),
-        ("gcn:4,2x2", "heads, as in 8x32, are gat's"),
+        ("gcn:4,2x2", "heads, as in 8x32, are attention's"),
         ("mgn:4,4", "rows of edges, as in 64/16, are mgn's"),
     ],
 )
@@ -109,10 +113,11 @@ def of_data():
 
 
 def of_pyg():
-    from torch_geometric.nn import GATConv, GCNConv, GINConv, Linear, SAGEConv
+    from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, Linear, SAGEConv, TransformerConv
 
     inner = nn.Sequential(Linear(8, 5), nn.ReLU(), Linear(5, 4))
     layers = GCNConv(6, 9), SAGEConv(9, 4), GATConv(4, 2, heads=4), GINConv(inner)
+    layers += GATv2Conv(4, 3, 2, share_weights=False), TransformerConv(6, 2, 2, concat=True)
     return Net(lambda layer, x, edges: layer(x, edges), *layers)
 
 
@@ -130,7 +135,7 @@ def ours():
 @pytest.mark.parametrize(
     "make, kinds, exchanged",
     [
-        (of_pyg, "linear gcn sage gat sum linear linear", [0, 9, 9, 12, 8, 0, 0]),
+        (of_pyg, "linear gcn sage gat sum linear linear gatv2 transformer", [0, 9, 9, 12, 8, 0, 0, 6, 8]),
         (of_dgl, "linear gcn sage gat", [0, 5, 4, 9]),
         (ours, "linear gcn sage", [0, 6, 4]),
         (of_data, "linear gcn", [0, 9]),
@@ -148,7 +153,7 @@ def test_a_users_own_module_is_traced(make, kinds, exchanged):
 
 def test_what_cannot_be_traced_is_named():
     from dgl.nn import TAGConv
-    from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv, TransformerConv
+    from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv, SuperGATConv
 
     with pytest.raises(ValueError, match=r"model must be a module, not its class: give GCNConv\(...\)"):
         read_model(GCNConv)
@@ -158,7 +163,7 @@ def test_what_cannot_be_traced_is_named():
         (TAGConv(6, 4), "it is a TAGConv, which is none of GCNConv"),
         (nn.Linear(3, 2), "Linear cannot be traced: it calls none of GCNConv"),
         (Net(lambda layer, x, edges: layer(x, edges), GCNConv(8, 4)), r"GCNConv takes rows of 8 \(got 6,"),
-        (Net(None, TransformerConv(6, 4)), "layers.0 is a TransformerConv, which is none of GCNConv"),
+        (Net(None, SuperGATConv(6, 4)), "layers.0 is a SuperGATConv, which is none of GCNConv"),
         (HeteroConv({("a", "to", "a"): GCNConv(6, 4)}), "it is a HeteroConv, which is .* of one type"),
         (SAGEConv(6, 4, "median"), "it is a SAGEConv, which is none of .* that sum"),
     ):
