@@ -47,7 +47,7 @@ _NAMES = {
     "DisagreementError": "dgcl.errors",
     "InexactWarning": "dgcl.errors",
 }
-_MODULES = ("bench", "frameworks", "graph", "nn", "planner", "testing", "topology")
+_MODULES = ("bench", "frameworks", "graph", "nn", "planner", "topology")
 
 __all__ = [*_NAMES, *_MODULES, "__version__"]
 

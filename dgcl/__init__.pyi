@@ -3,7 +3,6 @@ from dgcl import frameworks as frameworks
 from dgcl import graph as graph
 from dgcl import nn as nn
 from dgcl import planner as planner
-from dgcl import testing as testing
 from dgcl import topology as topology
 from dgcl.advisor.choice import advise as advise
 from dgcl.api import collect as collect

@@ -1,7 +1,7 @@
 """Finds the modules of a model that give other numbers on several ranks than on one device.
 
 Modules are known by the package and name of their class, so neither PyG nor DGL is imported; subclasses count.
-A layer of one's own is not known here: :func:`dgcl.testing.assert_equivalent` tries it out.
+A layer of one's own is not known here: ``dgcl.distribute`` compares its first call with one device.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def check_model(model: Module, comm: Communicator | None = None) -> list[Finding
         ...     print(finding)
 
     Runs by itself in :func:`dgcl.nn.broadcast_parameters`. Knows classes of PyG, DGL and torch by name and
-    arguments; what a forward of your own does with them, :func:`dgcl.testing.assert_equivalent` finds out.
+    arguments; what a forward of your own does with them is compared by :func:`dgcl.distribute` alone.
 
     Args:
         model: In the mode (``train()`` or ``eval()``) in which it will run.

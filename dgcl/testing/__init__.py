@@ -1,8 +1,4 @@
-"""Try out whether a model of your own gives the numbers of one device on several ranks.
+"""Trials of a machine that run in a process of their own, as they may end it.
 
 May import everything of ``dgcl`` but the command line, benchmarks and calibration.
 """
-
-from dgcl.testing.equivalence import assert_equivalent
-
-__all__ = ["assert_equivalent"]
