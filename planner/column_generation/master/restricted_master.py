@@ -13,12 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from highspy import Highs, HighsBasis, HighsBasisStatus, HighsModelStatus, HighsStatus, kHighsInf
+from highspy import HighsBasis, HighsBasisStatus, HighsModelStatus, HighsStatus, kHighsInf
+from highspy import _Highs as Highs  # what it wraps prints a line when it is made
 
 from dgcl.planner.array_types import FloatArray, Int64Array
 
 # Unscaled programs in our unit take half of the pivots. A plan is made on one core.
-OPTIONS = {"presolve": "off", "simplex_strategy": 4, "simplex_scale_strategy": 0, "threads": 1}
+OPTIONS: dict[str, str | int] = {
+    "presolve": "off",
+    "simplex_strategy": 4,
+    "simplex_scale_strategy": 0,
+    "threads": 1,
+}
 
 
 @dataclass(frozen=True, eq=False)
