@@ -13,6 +13,27 @@ from dgcl.planner.planner_compiled import compiled
 WINDOW = 8  # directions among which the next one to fill is sought at first
 
 
+class Machine(NamedTuple):
+    """The directions, D of them.
+
+    Attributes:
+        capacity: as of :func:`run`.
+        total: the weights of all that flows over each.
+        order, place: int64, in which directions are filled, and the place of each in that.
+        level, clock: what a unit of weight gets, bytes per second, and the sum of that so far.
+        left, weights: scratch.
+    """
+
+    capacity: Any
+    total: Any
+    order: Any
+    place: Any
+    level: Any
+    clock: Any
+    left: Any
+    weights: Any
+
+
 class Flows(NamedTuple):
     """The messages that flow, by the direction that holds each.
 
@@ -95,7 +116,18 @@ def run(
     waiting = np.bincount(next_message, minlength=next_ptr.shape[0] - 1)
     ahead = np.ones(num, np.int64)  # what must end before the bytes flow: the latency, and the message ahead
     ahead[behind[behind >= 0]] = 2
-    clock, total, busy, rate = np.zeros((4, num_directions))
+    total, busy, rate, clock = np.zeros((4, num_directions))
+    order = np.arange(num_directions)
+    machine = Machine(
+        capacity,
+        total,
+        order,
+        order.copy(),
+        np.ones(num_directions),
+        clock,
+        np.empty(num_directions),
+        np.empty(num_directions),
+    )
     sizes = np.bincount(part_of)
     parts = np.append(0, np.cumsum(sizes))
     flows = Flows(
@@ -104,13 +136,13 @@ def run(
         np.zeros((num_directions, int(sizes.max(initial=0)))),
     )  # fmt: skip
     play(
-        flows, times, latency, release, capacity, part_of, parts, next_ptr, next_message, behind, waiting, ahead,
-        sender, room, send_ptr, sends, clock, total, busy, rate, carried, width,
+        flows, machine, times, latency, release, part_of, parts, next_ptr, next_message, behind, waiting, ahead,
+        sender, room, send_ptr, sends, busy, rate, carried, width,
     )  # fmt: skip
     return issued, flowing, arrived, busy
 
 
-@compiled(inline=False, allocates=False, entry=False)
+@compiled(allocates=False, entry=False)
 def _hold(flows: Flows, m: int, c: int) -> None:
     """Let direction c hold message m."""
     for i in range(flows.ptr[m], flows.ptr[m + 1]):
@@ -119,7 +151,7 @@ def _hold(flows: Flows, m: int, c: int) -> None:
     flows.after[m], flows.head[c] = flows.head[c], m
 
 
-@compiled(inline=False, allocates=False, entry=False)
+@compiled(allocates=False, entry=False)
 def _release_all(flows: Flows, c: int) -> int:
     """Let direction c hold nothing; return the first message that it held, -1 for none."""
     m, flows.head[c], flows.due[c] = flows.head[c], -1, np.inf
@@ -128,18 +160,63 @@ def _release_all(flows: Flows, c: int) -> int:
     return m
 
 
+@compiled(inline=False, allocates=False, entry=False)
+def _share_out(flows: Flows, machine: Machine, low: int, high: int) -> None:
+    """Fill directions ``low:high``, a part, one after the other; messages go to the one that was filled first."""
+    capacity, total, order, place, level, clock, left, weights = machine
+    ptr, hops, tag, after, crossing = flows.ptr, flows.hops, flows.tag, flows.after, flows.crossing
+    mine, its_weights = left[low:high], weights[low:high]
+    step, last, window, begins = low, 0.0, WINDOW, True
+    while step < high:
+        if begins:
+            step, last, begins = low, 0.0, False
+            for c in range(low, high):
+                left[c], weights[c] = capacity[c], total[c]
+        nearest, share = step, np.inf
+        for i in range(step, min(high, step + window)):
+            d = order[i]
+            if weights[d] == 0:
+                nearest, share = i, last if left[d] > -1e-12 * capacity[d] else -1.0
+                break
+            if left[d] < share * weights[d]:
+                nearest, share = i, left[d] / weights[d]
+        if share < last * (1 - 1e-12) and window < high - low:
+            window, begins = 2 * window, True
+            continue
+        last, tightest = share, order[nearest]
+        for passed in range(nearest, step, -1):
+            c = order[passed - 1]
+            order[passed] = c
+            following = _release_all(flows, c) if crossing[c, tightest - low] > 0 else -1
+            while following >= 0:
+                m, following = following, after[following]
+                holder = c
+                for i in range(ptr[m], ptr[m + 1]):
+                    if hops[i] == tightest:
+                        holder = tightest
+                tag[m] += clock[holder] - clock[c]
+                _hold(flows, m, holder)
+        order[step], place[tightest], level[tightest] = tightest, step, max(share, 0.0)
+        taken = crossing[tightest]
+        for i in range(high - low):
+            mine[i] -= share * taken[i]
+            its_weights[i] -= taken[i]
+        step += 1
+
+
 @compiled
 def play(
-    flows: Flows, times: Any, latency: Any, release: Any, capacity: Any, part_of: Any, parts: Any, next_ptr: Any,
+    flows: Flows, machine: Machine, times: Any, latency: Any, release: Any, part_of: Any, parts: Any, next_ptr: Any,
     next_message: Any, behind: Any, waiting: Any, ahead: Any, sender: Any, room: Any, send_ptr: Any, sends: Any,
-    clock: Any, total: Any, busy: Any, rate: Any, carried: Any, width: float,
+    busy: Any, rate: Any, carried: Any, width: float,
 ) -> None:  # fmt: skip
     """Play all messages, in plain loops: numba compiles each expression of whole arrays for a fifth of a second.
 
     The arguments not described by :func:`run` are its first state, and scratch.
     """
     ptr, hops, weight, tag, after = flows.ptr, flows.hops, flows.weight, flows.tag, flows.after
-    due, crossing = flows.due, flows.crossing  # taken out once: each use of a field counts references
+    capacity, total, _, place, level, clock, left, _ = machine
+    due = flows.due  # taken out once: each use of a field counts references
     issued, flowing, arrived = times[0], times[1], times[2]
     num, num_directions = issued.shape[0], capacity.shape[0]
     latencies = [(0.0, -1)]  # a heap of (end of its latency, message), typed by its first entry
@@ -155,13 +232,8 @@ def play(
     for gate in range(num, waiting.shape[0]):
         if waiting[gate] == 0:
             done.append(gate)
-    order, place = np.empty(num_directions, np.int64), np.empty(num_directions, np.int64)
-    level, through = np.empty(num_directions), np.empty(num_directions)
-    left, weights = np.empty(num_directions), np.empty(num_directions)
+    through = np.empty(num_directions)
     touched = np.empty(parts.shape[0], np.bool_)
-    for c in range(num_directions):
-        order[c] = place[c] = c
-        level[c] = 1.0
     for part in range(touched.shape[0]):
         touched[part] = False
     now = 0.0
@@ -212,41 +284,7 @@ def play(
             if not touched[part]:
                 continue
             low, high, touched[part] = parts[part], parts[part + 1], False
-            step, last, window, begins = low, 0.0, WINDOW, True
-            while step < high:
-                if begins:
-                    step, last, begins = low, 0.0, False
-                    for c in range(low, high):
-                        left[c], weights[c] = capacity[c], total[c]
-                nearest, share = step, np.inf
-                for i in range(step, min(high, step + window)):
-                    d = order[i]
-                    if weights[d] == 0:
-                        nearest, share = i, last if left[d] > -1e-12 * capacity[d] else -1.0
-                        break
-                    if left[d] < share * weights[d]:
-                        nearest, share = i, left[d] / weights[d]
-                if share < last * (1 - 1e-12) and window < high - low:
-                    window, begins = 2 * window, True
-                    continue
-                last, tightest = share, order[nearest]
-                for passed in range(nearest, step, -1):
-                    c = order[passed - 1]
-                    order[passed] = c
-                    following = _release_all(flows, c) if crossing[c, tightest - low] > 0 else -1
-                    while following >= 0:
-                        m, following = following, after[following]
-                        holder = c
-                        for i in range(ptr[m], ptr[m + 1]):
-                            if hops[i] == tightest:
-                                holder = tightest
-                        tag[m] += clock[holder] - clock[c]
-                        _hold(flows, m, holder)
-                order[step], place[tightest], level[tightest] = tightest, step, max(share, 0.0)
-                for c in range(low, high):
-                    left[c] -= share * crossing[tightest, c - low]
-                    weights[c] -= crossing[tightest, c - low]
-                step += 1
+            _share_out(flows, machine, low, high)
             for c in range(low, high):
                 rate[c] = capacity[c] - left[c]
         # 3. Go to the next moment at which anything changes.

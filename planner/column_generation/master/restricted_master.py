@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from highspy import HighsBasis, HighsBasisStatus, HighsModelStatus, HighsStatus, kHighsInf
-from highspy import _Highs as Highs  # what it wraps prints a line when it is made
+from highspy._core import _Highs as Highs  # what wraps it prints a line when it is made
 
 from dgcl.planner.array_types import FloatArray, Int64Array
 
