@@ -103,7 +103,8 @@ def stage_use(plan: Plan) -> FloatArray:
 def stage_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
     """Return the seconds of each stage, (num_stages,) float64."""
     seconds = link_seconds(link_rows(trees, arrays), arrays, row_bytes)
-    return seconds.max(axis=1, initial=0.0)
+    slowest: FloatArray = seconds.max(axis=1, initial=0.0)
+    return slowest
 
 
 def predicted_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> float:

@@ -6,7 +6,7 @@ functions anew for every use.
 
 import numpy as np
 
-from dgcl.kernels.compiled import compiled
+from dgcl.kernels.compiled import compiled as compiled
 from dgcl.planner.array_types import BoolArray, FloatArray, Int32Array
 
 

@@ -74,7 +74,8 @@ def reachable(topology: Topology) -> npt.NDArray[np.bool_]:
     """Return (P, P) booleans: a chain of links leads from row to column. Every rank reaches itself."""
     from scipy.sparse.csgraph import shortest_path
 
-    return np.isfinite(shortest_path(topology.arrays().link_of >= 0, unweighted=True))
+    steps: npt.NDArray[np.float64] = shortest_path(topology.arrays().link_of >= 0, unweighted=True)
+    return np.isfinite(steps)
 
 
 def _pair(topology: Topology, s: int, d: int) -> str:

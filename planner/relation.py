@@ -184,7 +184,8 @@ class Relation:
 
     def num_dests(self) -> Int64Array:
         """Return the number of destinations of each class, (C,) int64."""
-        return np.bitwise_count(self.dests).sum(axis=1, dtype=np.int64)
+        num: Int64Array = np.bitwise_count(self.dests).sum(axis=1, dtype=np.int64)
+        return num
 
     def dest_ranks(self, c: int) -> list[int]:
         """Return the destination ranks of class ``c``, ascending."""
@@ -210,7 +211,7 @@ class Relation:
         if self.num_classes > _MANY_CLASSES:
             from dgcl.planner.bits import pair_rows
 
-            need = pair_rows(self.source, self.dests, self.count, world)
+            need: Int64Array = pair_rows(self.source, self.dests, self.count, world)
             need.flags.writeable = False
             return need
         need = np.zeros(world * world, np.int64)

@@ -30,6 +30,7 @@ HEAVY = (
     "torch",
     "numba",
     "scipy",
+    "highspy",
     "torch._dynamo",
     "dgl",
     "torch_geometric",

@@ -1,11 +1,8 @@
-"""Places of ends and wires in a picture of a topology, in inches.
+"""Places of ends and wires in a picture of a topology, in inches; :mod:`dgcl.topology.plot` draws them.
 
-Devices are in one row, in the order of their ranks, machine beside machine. Endpoints of the host (PCIe switches,
-processors, NICs, networks) are in rows above, by distance from the nearest device; switches among GPUs alone below.
-Where a device is wired to several others, these wires would hide each other beside a row: they are between second boxes
-of the same devices, on a ring below.
-Of more than :data:`MOST` devices equal ones are folded: one machine, or in a single machine one device, stands for all
-that have the same wires.
+networkx puts ends the farther apart the more wires are between them (Kamada and Kawai). Of more than :data:`MOST`
+devices equal ones are folded: one machine, or in a single machine one device, stands for all that have the same wires.
+``tests/topology/test_layout.py`` holds that everything is there and no two boxes overlap.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, pairwise
 
 import networkx as nx
 
@@ -23,9 +21,7 @@ from dgcl.topology.parts import Connection
 
 MOST = 8  # devices that are all drawn
 SHARED = -1  # instead of a machine: of what several share
-ROW = 0.75  # from row to row
-_GAP = 0.25  # between machines
-_GPU_WIRE = re.compile(r"(NV|XGMI)\d*")
+_HIGH, _LETTER = 0.6, 0.075  # of boxes, and of what is in them
 
 
 @dataclass(frozen=True)
@@ -34,45 +30,25 @@ class Layout:
 
     Attributes:
         places: By end: the middle of its box.
-        ring: By device that has a second box, the middle of that.
         labels: By end.
-        ranks: By device.
-        frames: For each machine of several: title, left, right, bottom and top.
+        ranks: By device that is drawn.
         wires: By connection that is drawn: the positions of all for which it stands.
         size: Width and height; the lower left corner is (0, 0).
     """
 
     places: dict[str, tuple[float, float]]
-    ring: dict[str, tuple[float, float]]
     labels: dict[str, str]
     ranks: dict[str, int]
-    frames: list[tuple[str, float, float, float, float]]
     wires: dict[Connection, list[int]]
     size: tuple[float, float]
-
-    def boxes(self) -> Iterator[tuple[str, str, tuple[float, float]]]:
-        """Each box: what it is, its text and its middle."""
-        # Ranks go through all machines, names begin anew in each: where they differ, both are written.
-        differ = any(
-            re.findall(r"\d+$", self.labels.get(name, f"{rank}")) != [f"{rank}"]
-            for name, rank in self.ranks.items()
-        )
-        for places in (self.places, self.ring):
-            for name, place in places.items():
-                rank = f"\nrank {self.ranks[name]}" if differ and name in self.ranks else ""
-                yield name, self.labels[name] + rank, place
 
     def lines(self) -> Iterator[tuple[tuple[float, float], tuple[float, float], float]]:
         """Each wire: its ends from left to right, and how far it is bent."""
         before: Counter[frozenset[str]] = Counter()  # wires between the same ends
         for wire in self.wires:
-            places = self.ring if wire.a in self.ring and wire.b in self.ring else self.places
-            start, end = sorted((places[wire.a], places[wire.b]))
-            bend = 0.1 * before[frozenset((wire.a, wire.b))]
+            start, end = sorted((self.places[wire.a], self.places[wire.b]))
+            yield start, end, -0.1 * before[frozenset((wire.a, wire.b))]
             before[frozenset((wire.a, wire.b))] += 1
-            if start[1] == end[1] and places is self.places:
-                bend = 0.3 + bend if wire.a in self.ranks else -0.2 - bend
-            yield start, end, -bend
 
 
 def layout_topology(topology: Topology) -> Layout:
@@ -80,14 +56,11 @@ def layout_topology(topology: Topology) -> Layout:
     machine = {device.name: device.machine for device in topology.devices}
     graph: nx.Graph[str] = nx.Graph((wire.a, wire.b) for wire in topology.connections)
     graph.add_nodes_from(machine)
-    others = {
-        end for wire in topology.connections if not _GPU_WIRE.fullmatch(wire.kind) for end in (wire.a, wire.b)
-    }
     several = len(set(machine.values())) > 1
-    # How far ends are from the nearest devices, and of which machines, or which devices of one, these are.
-    far = dict.fromkeys(machine, 0)
+    # Of which machines, or which devices of one, the devices nearest to each end are.
     near = {name: {machine[name] if several else rank} for rank, name in enumerate(machine)}
     order = [*machine]
+    far = dict.fromkeys(machine, 0)
     for end in order:  # grows while it is read
         for other in graph[end]:
             if other not in far:
@@ -97,74 +70,39 @@ def layout_topology(topology: Topology) -> Layout:
                 near[other] |= near[end]
     unit = {end: min(units) if len(units) == 1 else SHARED for end, units in near.items()}
     folded, wires = _fold(topology.connections, unit, len(machine) > MOST)
-    column = unit if several else dict.fromkeys(unit, 0)
+    drawn = [end for end in order if unit[end] in folded]
+    ranks = {name: rank for rank, name in enumerate(machine) if name in drawn}
+    labels = {}
+    for end in drawn:
+        label = "net" if end.endswith(PORT) else re.sub(r"^(m\d+\.)?(pci-)?(0000:)?", r"\1", end)
+        many = len(folded[unit[end]])
+        # Ranks go through all machines, names begin anew in each: where they differ, both are written.
+        rank = (
+            f"\nrank {ranks[end]}" if end in ranks and re.findall(r"\d+$", end) != [f"{ranks[end]}"] else ""
+        )
+        labels[end] = f"{many} x {label}" * (many > 1) or label + rank
+    places, size = _places(drawn, wires, labels)
+    return Layout(places, labels, ranks, wires, size)
 
-    labels: dict[str, str] = {}
-    rows: dict[int, dict[int, list[str]]] = {}  # by column
-    for end in order:
-        if unit[end] not in folded:
-            continue
-        shared = column[end] == SHARED
-        below = far[end] and end not in others and machine.keys() >= {*graph[end]}
-        row = -1 - shared if below else far[end] + shared * len(order)
-        rows.setdefault(row, {}).setdefault(column[end], []).append(end)
-        labels[end] = end if shared else re.sub(r"^(m\d+\.)?(pci-)?(0000:)?", "", end)
-        if end.endswith(PORT):
-            labels[end] = "net"
-        if not (several or far[end]) and len(folded[unit[end]]) > 1:
-            labels[end] = f"{len(folded[unit[end]])} x {end}"
 
-    def width(ends: list[str]) -> float:
-        return len(ends) * (0.2 + 0.075 * max(len(labels.get(end, "")) for end in ends))
-
-    direct = [(wire.a, wire.b) for wire in wires if {wire.a, wire.b} <= machine.keys()]
-    mesh = nx.Graph((a, b) for a, b in direct if column[a] == column[b])
-    ringed: dict[int, list[str]] = {}
-    for end in filter(mesh.has_node, machine):
-        if len(nx.node_connected_component(mesh, end)) > 2:
-            ringed.setdefault(column[end], []).append(end)
-
-    spans: dict[int, tuple[float, float]] = {}
-    right = 0.0
-    for group in rows[0]:
-        left = right + _GAP
-        right = left + max(width(row[group]) for row in rows.values() if group in row)
-        spans[group] = left, right
-    spans[SHARED] = _GAP, max(right, *(_GAP + width(row.get(SHARED, [""])) for row in rows.values()))
-    # Arcs among devices go down by a part of the way between them.
-    ring_ends = {end for ends in ringed.values() for end in ends}
-    arcs = 0.15 * spans[SHARED][1] * any(not ring_ends.issuperset(pair) for pair in direct)
-    reach = {group: 0.2 + 0.13 * len(ends) for group, ends in ringed.items()}
-    depth = max(arcs, *(2 * high + ROW for high in reach.values()), 0.0)
-    places: dict[str, tuple[float, float]] = {}
-
-    def middle(end: str) -> float:
-        nearer = [places[other][0] for other in graph[end] if other in places]
-        return sum(nearer) / len(nearer)
-
-    for row in sorted(rows, key=abs):
-        y = ROW * (sorted(rows).index(row) + 0.5) + depth * (row >= 0)
-        for group, ends in rows[row].items():
-            left, right = spans[group]
-            for position, end in enumerate(sorted(ends, key=middle) if row else ends):
-                places[end] = left + (right - left) * (position + 0.5) / len(ends), y
-    ring: dict[str, tuple[float, float]] = {}
-    for group, ends in ringed.items():
-        high, (left, right) = reach[group], spans[group]
-        wide = min(1.5 * high, (right - left) / 2 - 0.4)
-        centre = (left + right) / 2, places[ends[0]][1] - ROW - high
-        for end, (x, y) in nx.circular_layout(nx.empty_graph(ends)).items():
-            ring[end] = centre[0] + wide * float(x), centre[1] + high * float(y)
-    frames = []
-    for owner, equal in folded.items() if several else ():
-        if owner != SHARED:
-            here = [*places.items(), *ring.items()]
-            heights = [place[1] for end, place in here if unit[end] == owner]
-            title = f"{len(equal)} x machine" if len(equal) > 1 else f"machine {owner}"
-            frames.append((title, *spans[owner], min(heights) - ROW / 2, max(heights) + ROW / 2))
-    size = spans[SHARED][1] + _GAP, ROW * len(rows) + depth
-    ranks = {name: rank for rank, name in enumerate(machine)}
-    return Layout(places, ring, labels, ranks, frames, wires, size)
+def _places(
+    ends: list[str], wires: Mapping[Connection, list[int]], labels: Mapping[str, str]
+) -> tuple[dict[str, tuple[float, float]], tuple[float, float]]:
+    """Where networkx puts the ends, as near to each other as their labels allow; and the size of all."""
+    graph: nx.Graph[str] = nx.Graph((wire.a, wire.b) for wire in wires)
+    graph.add_nodes_from(ends)
+    graph.add_edges_from(pairwise([min(part, key=ends.index) for part in nx.connected_components(graph)]))
+    wide = {end: 0.3 + _LETTER * max(map(len, labels[end].split("\n"))) for end in ends}
+    rough = nx.kamada_kawai_layout(graph.subgraph(ends) if len(ends) > 1 else graph)
+    scale = 1.0
+    for a, b in combinations(ends, 2):
+        across, up = abs(rough[a] - rough[b]).tolist()
+        scale = max(scale, min((wide[a] + wide[b]) / 2 / (across or 1e-9), _HIGH / (up or 1e-9)))
+    left = min(rough[end][0] * scale - wide[end] / 2 for end in ends)
+    low = min(rough[end][1] for end in ends) * scale - _HIGH
+    places = {end: (float(rough[end][0] * scale - left), float(rough[end][1] * scale - low)) for end in ends}
+    right = max(x + wide[end] / 2 for end, (x, _) in places.items())
+    return places, (right, max(y for _, y in places.values()) + _HIGH)
 
 
 def _fold(

@@ -72,17 +72,12 @@ def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None) -
         seconds: As in :func:`plot_topology`; a wire that stands for several shows the busiest of them.
     """
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Rectangle
 
     layout = layout_topology(topology)
     busy = None if seconds is None else per_connection(topology, seconds)
     loads = None if busy is None else {wire: busy[group].max() for wire, group in layout.wires.items()}
     colour = {wire: family_of(wire.kind)[1] for wire in layout.wires} if loads is None else _heat(axes, loads)
     width, height = layout.size
-    for text, left, right, bottom, top in layout.frames:
-        shape = (left, bottom), right - left, top - bottom
-        axes.add_patch(Rectangle(*shape, facecolor="#f4f4f1", edgecolor=_PALE, zorder=0))
-        axes.text(left + 0.05, top - 0.02, text, fontsize=8, color=_DARK, va="top", zorder=2)
     points = {
         wire: 1 + 3 * (wire.bandwidth / max(w.bandwidth for w in layout.wires)) ** 0.5
         for wire in layout.wires
@@ -106,10 +101,10 @@ def draw_topology(axes: Any, topology: Topology, *, seconds: ArrayLike | None) -
                 "shrinkB": 0,
             },
         )
-    for name, label, place in layout.boxes():
+    for name, place in layout.places.items():
         face, edge = ("#d8e8d2", "#3b6b2e") if name in layout.ranks else ("white", _DARK)
         box = {"boxstyle": "round,pad=0.3", "facecolor": face, "edgecolor": edge}
-        axes.text(*place, label, fontsize=8, ha="center", va="center", zorder=2, bbox=box)
+        axes.text(*place, layout.labels[name], fontsize=8, ha="center", va="center", zorder=2, bbox=box)
     handles = []
     for kind, wires in legend.items():
         rates = " to ".join(dict.fromkeys(f"{wire.bandwidth:.4g}" for wire in (wires[-1], wires[0])))

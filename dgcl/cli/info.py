@@ -21,7 +21,7 @@ from dgcl.cli.arguments import option
 from dgcl.cli.output import print_fields, print_json, print_table, say, size, step
 from dgcl.topology.copy_rates import available_cores
 
-REQUIRED = ("torch", "numpy", "scipy", "networkx", "numba", "pymetis")
+REQUIRED = ("torch", "numpy", "scipy", "highspy", "networkx", "numba", "pymetis")
 OPTIONAL = {
     "dgl": "comm.local_graph('dgl')",
     "torch_geometric": "comm.local_graph('pyg')",

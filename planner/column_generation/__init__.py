@@ -8,7 +8,7 @@ import the planner's plain data and :mod:`dgcl.planner.bounds`. A reader's tour:
 3. ``pricing/tree_program.py``: for given prices, the cheapest tree of every class at once, by dynamic programming.
 4. ``pricing/flows.py``: all rows follow these choices; how busy that keeps each connection is a column.
 5. ``master/fractional.py``: raises the prices of busy connections, again and again, and keeps columns.
-6. ``master/restricted_master.py``, ``simplex.py``: the best combination of the columns; its duals price the next ones.
+6. ``master/restricted_master.py``: the best combination of the columns; its duals price the next ones.
 7. ``master/price_bound.py``: why no plan is faster than what the cheapest trees pay.
 8. ``rounding/bundles.py``: each answer's trees for a whole number of rows, and the vertices that take them.
 9. ``improvement/tree_exchange.py``: exchanges whole trees while the exact time falls; ``reparent.py`` replaces single

@@ -80,8 +80,7 @@ def page_data(
             if table.rows
         ],
         "size": layout.size,
-        "frames": layout.frames,
-        "boxes": [(text, *place, name in layout.ranks) for name, text, place in layout.boxes()],
+        "boxes": [(layout.labels[end], *place, end in layout.ranks) for end, place in layout.places.items()],
         "wires": [
             (f"{wire.name} ({wire.kind})" + f" x {len(group)}" * (len(group) > 1), wire.bandwidth, line)
             for wire, group, line in zip(layout.wires, groups, layout.lines(), strict=True)

@@ -4,7 +4,7 @@ It knows nothing of plans, stages or costs: only messages with a size, a latency
 """
 
 import heapq
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,50 @@ from dgcl.planner.planner_compiled import compiled
 WINDOW = 8  # directions among which the next one to fill is sought at first
 
 
-@compiled
+class Machine(NamedTuple):
+    """The directions, D of them.
+
+    Attributes:
+        capacity: as of :func:`run`.
+        total: the weights of all that flows over each.
+        order, place: int64, in which directions are filled, and the place of each in that.
+        level, clock: what a unit of weight gets, bytes per second, and the sum of that so far.
+        left, weights: scratch.
+    """
+
+    capacity: Any
+    total: Any
+    order: Any
+    place: Any
+    level: Any
+    clock: Any
+    left: Any
+    weights: Any
+
+
+class Flows(NamedTuple):
+    """The messages that flow, by the direction that holds each.
+
+    Attributes:
+        ptr, hops, weight: as of :func:`run`.
+        tag: (N,) at which its direction's clock is when a message is through.
+        head, after: (D,) and (N,) int64, messages held by a direction are a list: the first, and what is after each.
+        due: (D,) the first tag that each direction holds.
+        number: (D,) int64, of each direction in its part.
+        crossing: (D, D), what direction c holds over the direction that is number i of the same part: crossing[c, i].
+    """
+
+    ptr: Any
+    hops: Any
+    weight: Any
+    tag: Any
+    head: Any
+    after: Any
+    due: Any
+    number: Any
+    crossing: Any
+
+
 def run(
     size: Any,
     latency: Any,
@@ -69,44 +112,133 @@ def run(
         during which anything flowed over each direction.
     """
     num, num_directions = size.shape[0], capacity.shape[0]
-    issued, flowing, arrived = np.full((3, num), np.nan)
+    issued, flowing, arrived = times = np.full((3, num), np.nan)
     waiting = np.bincount(next_message, minlength=next_ptr.shape[0] - 1)
     ahead = np.ones(num, np.int64)  # what must end before the bytes flow: the latency, and the message ahead
     ahead[behind[behind >= 0]] = 2
+    total, busy, rate, clock = np.zeros((4, num_directions))
+    order = np.arange(num_directions)
+    machine = Machine(
+        capacity,
+        total,
+        order,
+        order.copy(),
+        np.ones(num_directions),
+        clock,
+        np.empty(num_directions),
+        np.empty(num_directions),
+    )
+    sizes = np.bincount(part_of)
+    parts = np.append(0, np.cumsum(sizes))
+    flows = Flows(
+        ptr, hops, weight, size / weight, np.full(num_directions, -1), np.empty(num, np.int64),
+        np.full(num_directions, np.inf), np.arange(num_directions) - parts[part_of],
+        np.zeros((num_directions, int(sizes.max(initial=0)))),
+    )  # fmt: skip
+    play(
+        flows, machine, times, latency, release, part_of, parts, next_ptr, next_message, behind, waiting, ahead,
+        sender, room, send_ptr, sends, busy, rate, carried, width,
+    )  # fmt: skip
+    return issued, flowing, arrived, busy
+
+
+@compiled(allocates=False, entry=False)
+def _hold(flows: Flows, m: int, c: int) -> None:
+    """Let direction c hold message m."""
+    for i in range(flows.ptr[m], flows.ptr[m + 1]):
+        flows.crossing[c, flows.number[flows.hops[i]]] += flows.weight[m]
+    flows.due[c] = min(flows.due[c], flows.tag[m])
+    flows.after[m], flows.head[c] = flows.head[c], m
+
+
+@compiled(allocates=False, entry=False)
+def _release_all(flows: Flows, c: int) -> int:
+    """Let direction c hold nothing; return the first message that it held, -1 for none."""
+    m, flows.head[c], flows.due[c] = flows.head[c], -1, np.inf
+    for i in range(flows.crossing.shape[1]):
+        flows.crossing[c, i] = 0.0
+    return m
+
+
+@compiled(inline=False, allocates=False, entry=False)
+def _share_out(flows: Flows, machine: Machine, low: int, high: int) -> None:
+    """Fill directions ``low:high``, a part, one after the other; messages go to the one that was filled first."""
+    capacity, total, order, place, level, clock, left, weights = machine
+    ptr, hops, tag, after, crossing = flows.ptr, flows.hops, flows.tag, flows.after, flows.crossing
+    mine, its_weights = left[low:high], weights[low:high]
+    step, last, window, begins = low, 0.0, WINDOW, True
+    while step < high:
+        if begins:
+            step, last, begins = low, 0.0, False
+            for c in range(low, high):
+                left[c], weights[c] = capacity[c], total[c]
+        nearest, share = step, np.inf
+        for i in range(step, min(high, step + window)):
+            d = order[i]
+            if weights[d] == 0:
+                nearest, share = i, last if left[d] > -1e-12 * capacity[d] else -1.0
+                break
+            if left[d] < share * weights[d]:
+                nearest, share = i, left[d] / weights[d]
+        if share < last * (1 - 1e-12) and window < high - low:
+            window, begins = 2 * window, True
+            continue
+        last, tightest = share, order[nearest]
+        for passed in range(nearest, step, -1):
+            c = order[passed - 1]
+            order[passed] = c
+            following = _release_all(flows, c) if crossing[c, tightest - low] > 0 else -1
+            while following >= 0:
+                m, following = following, after[following]
+                holder = c
+                for i in range(ptr[m], ptr[m + 1]):
+                    if hops[i] == tightest:
+                        holder = tightest
+                tag[m] += clock[holder] - clock[c]
+                _hold(flows, m, holder)
+        order[step], place[tightest], level[tightest] = tightest, step, max(share, 0.0)
+        taken = crossing[tightest]
+        for i in range(high - low):
+            mine[i] -= share * taken[i]
+            its_weights[i] -= taken[i]
+        step += 1
+
+
+@compiled
+def play(
+    flows: Flows, machine: Machine, times: Any, latency: Any, release: Any, part_of: Any, parts: Any, next_ptr: Any,
+    next_message: Any, behind: Any, waiting: Any, ahead: Any, sender: Any, room: Any, send_ptr: Any, sends: Any,
+    busy: Any, rate: Any, carried: Any, width: float,
+) -> None:  # fmt: skip
+    """Play all messages, in plain loops: numba compiles each expression of whole arrays for a fifth of a second.
+
+    The arguments not described by :func:`run` are its first state, and scratch.
+    """
+    ptr, hops, weight, tag, after = flows.ptr, flows.hops, flows.weight, flows.tag, flows.after
+    capacity, total, _, place, level, clock, left, _ = machine
+    due = flows.due  # taken out once: each use of a field counts references
+    issued, flowing, arrived = times[0], times[1], times[2]
+    num, num_directions = issued.shape[0], capacity.shape[0]
     latencies = [(0.0, -1)]  # a heap of (end of its latency, message), typed by its first entry
     heapq.heappop(latencies)
+    free = [0]  # senders that may send more
+    free.pop()
+    done = [0]
+    done.pop()
     for m in range(num):
         if waiting[m] == 0:
             issued[m] = release[m]
             heapq.heappush(latencies, (release[m] + latency[m], m))
-    # Messages held by a direction are a list: head, and what is after each.
-    tag, after, head = size / weight, np.empty(num, np.int64), np.full(num_directions, -1, np.int64)
-    clock, total, busy, rate = np.zeros((4, num_directions))
-    level = np.ones(num_directions)
-    due = np.full(num_directions, np.inf)  # the first tag that each direction holds
-    order, place = np.arange(num_directions), np.arange(num_directions)
-    sizes = np.bincount(part_of)
-    parts, touched = np.append(0, np.cumsum(sizes)), sizes < 0
-    # What direction c holds over the direction that is number i of the same part: crossing[c, i].
-    number = order - parts[part_of]
-    crossing = np.zeros((num_directions, num_directions and sizes.max()))
-
-    def hold(m: Any, c: Any) -> None:
-        for i in range(ptr[m], ptr[m + 1]):
-            crossing[c, number[hops[i]]] += weight[m]
-        due[c] = min(due[c], tag[m])
-        after[m], head[c] = head[c], m
-
-    def release_all(c: Any) -> Any:
-        m, head[c], due[c] = head[c], -1, np.inf
-        crossing[c] = 0
-        return m
-
-    now, done = 0.0, [gate for gate in range(num, waiting.shape[0]) if waiting[gate] == 0]
+    for gate in range(num, waiting.shape[0]):
+        if waiting[gate] == 0:
+            done.append(gate)
+    through = np.empty(num_directions)
+    touched = np.empty(parts.shape[0], np.bool_)
+    for part in range(touched.shape[0]):
+        touched[part] = False
+    now = 0.0
     while True:
         # 1. Release what waited for arrived messages, and start it.
-        free = [0]  # senders that may send more
-        free.pop()
         while len(done):
             m = done.pop()
             if m < num:
@@ -129,7 +261,8 @@ def run(
             ahead[m] -= 1
             free.append(sender[m])
         for s in free:
-            for m in sends[send_ptr[s] : send_ptr[s + 1]]:
+            for n in range(send_ptr[s], send_ptr[s + 1]):
+                m = sends[n]
                 if ahead[m] == 0 and room[s]:
                     room[s] -= 1
                     ahead[m] = -1
@@ -143,65 +276,43 @@ def run(
                             busy[h] -= now
                         total[h] += weight[m]
                     tag[m] += clock[c]
-                    hold(m, c)
+                    _hold(flows, m, c)
                     touched[part_of[c]] = True
+        free.clear()
         # 2. New rates in the parts where messages began or ended.
-        for part in np.flatnonzero(touched):
+        for part in range(parts.shape[0] - 1):
+            if not touched[part]:
+                continue
             low, high, touched[part] = parts[part], parts[part + 1], False
-            left, weights = capacity[low:high].copy(), total[low:high].copy()
-            step, last, window = low, 0.0, WINDOW
-            while step < high:
-                nearest, share = step, np.inf
-                for i in range(step, min(high, step + window)):
-                    d = order[i] - low
-                    if weights[d] == 0:
-                        nearest, share = i, last if left[d] > -1e-12 * capacity[d + low] else -1.0
-                        break
-                    if left[d] < share * weights[d]:
-                        nearest, share = i, left[d] / weights[d]
-                if share < last * (1 - 1e-12) and window < high - low:
-                    left[:], weights[:] = capacity[low:high], total[low:high]
-                    step, last, window = low, 0.0, 2 * window
-                    continue
-                last, tightest = share, order[nearest]
-                for passed in range(nearest, step, -1):
-                    c = order[passed - 1]
-                    order[passed] = c
-                    following = release_all(c) if crossing[c, tightest - low] > 0 else -1
-                    while following >= 0:
-                        m, following = following, after[following]
-                        holder = c
-                        for i in range(ptr[m], ptr[m + 1]):
-                            if hops[i] == tightest:
-                                holder = tightest
-                        tag[m] += clock[holder] - clock[c]
-                        hold(m, holder)
-                order[step], place[tightest], level[tightest] = tightest, step, max(share, 0.0)
-                taken = crossing[tightest]
-                for i in range(left.shape[0]):
-                    left[i] -= share * taken[i]
-                    weights[i] -= taken[i]
-                step += 1
-            rate[low:high] = capacity[low:high] - left
+            _share_out(flows, machine, low, high)
+            for c in range(low, high):
+                rate[c] = capacity[c] - left[c]
         # 3. Go to the next moment at which anything changes.
-        through, then = now + (due - clock) / level, now
-        now = through.min() if num_directions else np.inf
+        then, now = now, np.inf
+        for c in range(num_directions):
+            through[c] = then + (due[c] - clock[c]) / level[c] if level[c] > 0.0 else np.inf
+            now = min(now, through[c])
         if len(latencies):
             now = min(now, latencies[0][0])
         if now == np.inf:
-            return issued, flowing, arrived, busy
-        clock += level * (now - then)
+            return
         for k in range(int(then / width), min(int(now / width) + 1, carried.shape[0])):
-            carried[k] += rate * max(0.0, min(now, (k + 1) * width) - max(then, k * width))
+            during = max(0.0, min(now, (k + 1) * width) - max(then, k * width))
+            for c in range(num_directions):
+                carried[k, c] += rate[c] * during
         # Through within a rounding error is through now: equal messages finish together.
         soon = now * (1 + 1e-12)
-        for c in np.flatnonzero(through <= soon):
+        for c in range(num_directions):
+            clock[c] += level[c] * (now - then)
+        for c in range(num_directions):
+            if through[c] > soon:
+                continue
             reached, touched[part_of[c]] = max(due[c], clock[c] + level[c] * (soon - now)), True
-            following = release_all(c)
+            following = _release_all(flows, c)
             while following >= 0:
                 m, following = following, after[following]
                 if tag[m] > reached:
-                    hold(m, c)
+                    _hold(flows, m, c)
                     continue
                 done.append(m)
                 for i in range(ptr[m], ptr[m + 1]):

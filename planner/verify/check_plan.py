@@ -136,7 +136,7 @@ def _check_cost(plan: Plan) -> float:
     if needed is not plan.trees:
         predicted = predicted_seconds(needed, plan.topology.arrays(), plan.row_bytes)
         _require_not_beaten(bound, "the plan without idle relays", predicted)
-    return predicted
+    return float(predicted)
 
 
 def _require_not_beaten(bound: float, what: str, seconds: float) -> None:

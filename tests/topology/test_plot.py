@@ -84,7 +84,7 @@ def test_a_folded_wire_shows_the_busiest_of_those_for_which_it_stands(tmp_path):
     first, last, idle = ((tmp_path / f"{name}.svg").read_text() for name in ("first", "last", "idle"))
     dark = "stroke: #800026"
     assert (first.count(dark), last.count(dark), idle.count(dark)) == (1, 1, 0)
-    assert "18 x machine" in texts(tmp_path / "last.svg")
+    assert "18 x gpu0" in texts(tmp_path / "last.svg")
 
 
 def test_rates_of_a_kind_are_drawn_together_in_the_legend(tmp_path):
@@ -123,6 +123,6 @@ def test_without_matplotlib(tmp_path, monkeypatch):
 
 def test_ranks_are_numbered_across_machines_where_names_are_not(tmp_path):
     plot_topology(cluster(preset("pcie4_a40"), 2, nics=[Nic("cpu0", 25.0)]), tmp_path / "two.svg")
-    assert {"gpu0", "rank 0", "gpu3", "rank 7", "machine 1"} <= texts(tmp_path / "two.svg")
+    assert {"m0.gpu0", "m0.gpu3", "m1.gpu3", "rank 7"} <= texts(tmp_path / "two.svg")
     plot_topology(preset("dgx1"), tmp_path / "one.svg")
     assert not [text for text in texts(tmp_path / "one.svg") if text.startswith("rank")]

@@ -263,7 +263,8 @@ class StageProgram:
             mean += weight
             if kept and time.process_time() > deadline:
                 break
-        return mean / mean.sum(axis=1, keepdims=True)
+        mean /= mean.sum(axis=1, keepdims=True)
+        return mean
 
     def _try_center(self, weight: FloatArray) -> None:
         """Take `weight` as the best prices if its bound is the best so far."""

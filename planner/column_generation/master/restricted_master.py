@@ -1,9 +1,11 @@
-"""The restricted master problem: the best combination of kept columns, a small linear program (simplex.py).
+"""The restricted master problem: the best combination of kept columns, a small linear program, solved by HiGHS.
 
 Each column says how long one block of owners would keep each (stage, connection-direction) busy if all its
 rows were sent as in one answer. A solution takes of each block's columns shares that add up to 1; its time
 is the sum over stages of the busiest direction. The dual values of the busy times are the prices of the next
-pricing problem (Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
+pricing problem (Dantzig and Wolfe, "Decomposition principle for linear programs", 1960). Columns are added a few at a
+time, dozens of times for a plan: each program starts from the last one's basis. ``test_restricted_master.py`` compares
+with programs solved from nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from highspy import HighsBasis, HighsBasisStatus, HighsModelStatus, HighsStatus, kHighsInf
+from highspy._core import _Highs as Highs  # what wraps it prints a line when it is made
 
 from dgcl.planner.array_types import FloatArray, Int64Array
-from dgcl.planner.column_generation.master.simplex import Basis, solve
 
-MAX_SCALE_RATIO = 1e3  # of the time at hand to the unit of the last program; beyond, a new unit and basis
+# Unscaled programs in our unit take half of the pivots. A plan is made on one core.
+OPTIONS: dict[str, str | int] = {
+    "presolve": "off",
+    "simplex_strategy": 4,
+    "simplex_scale_strategy": 0,
+    "threads": 1,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,32 +65,38 @@ class MasterSolution:
         share: (n,) of each column, >= 0; those of a block add up to 1.
         weight: (K, C) >= 0, each stage's adding up to 1: the dual prices.
         reduced_cost: (n,), what a column costs at these prices above the cheapest combination of its block.
-        unit: the time that is 1 in the linear program.
-        directions: those that the linear program knows.
-        basis: from which a program with more columns starts.
+        column_status, row_status: the basis: of the stages' times, then of the columns; and of the equations.
+        pivots: how many it took.
     """
 
     time: float
     share: FloatArray
     weight: FloatArray
     reduced_cost: FloatArray
-    unit: float
-    directions: Int64Array
-    basis: Basis
+    column_status: list[HighsBasisStatus]
+    row_status: list[HighsBasisStatus]
+    pivots: int
+
+    @property
+    def basic(self) -> Int64Array:
+        """The basic columns."""
+        status = self.column_status[self.weight.shape[0] :]
+        return np.flatnonzero([each == HighsBasisStatus.kBasic for each in status])
 
     def cheapest(self, num: int) -> Int64Array:
         """Return the `num` cheapest columns, or all basic ones if these are more, in their order."""
         rank = self.reduced_cost.copy()
-        rank[self.basis.columns()] = -np.inf
-        return np.sort(np.argsort(rank, kind="stable")[: max(num, self.basis.columns().shape[0])])
+        rank[self.basic] = -np.inf
+        return np.sort(np.argsort(rank, kind="stable")[: max(num, self.basic.shape[0])])
 
     def with_columns(self, kept: Int64Array) -> MasterSolution:
         """Return the same solution over the columns `kept` only, all basic ones among them."""
+        stages, columns = np.split(np.array(self.column_status, object), [self.weight.shape[0]])
         return replace(
             self,
             share=self.share[kept],
             reduced_cost=self.reduced_cost[kept],
-            basis=self.basis.with_columns(kept),
+            column_status=[*stages, *columns[kept]],
         )
 
 
@@ -97,33 +112,54 @@ def solve_master(
         last: the solution for the first of these columns, which saves most of the pivots.
     """
     num, num_stages, num_directions = columns.times.shape
-    simple = _best_single_columns(columns, num_blocks)
-    assert np.isfinite(simple)
-    used = np.flatnonzero(columns.times.any(axis=(0, 1)))
-    if last is not None and not (
-        last.unit / MAX_SCALE_RATIO <= simple <= last.unit * MAX_SCALE_RATIO
-        and np.isin(used, last.directions).all()
-    ):
-        last = None
-    unit = simple if last is None else last.unit
-    directions = used if last is None else last.directions
-    if directions.shape[0] == 0:
-        directions = np.zeros(1, np.int64)
-    flat = columns.times[:, :, directions].reshape(num, -1)
-    solution = solve(
-        flat.T / unit, columns.hops * (hop_cost / unit), columns.block, num_stages, num_blocks,
-        None if last is None else last.basis,
+    num_rows, stages = num_stages * num_directions, np.arange(num_stages)
+    unit = _best_single_columns(columns, num_blocks)
+    assert np.isfinite(unit)
+    # Of each stage the time T(k), then of each column its share: the columns of a sparse matrix. Entries are at most 1:
+    # else columns with large ones would drown the others in rounding.
+    size = np.maximum(columns.times.max(axis=(1, 2)) / unit, 1.0)
+    matrix = np.zeros((num_stages + num, num_rows + num_blocks))
+    matrix[stages[:, None], np.arange(num_rows).reshape(num_stages, -1)] = -1.0
+    matrix[num_stages:, :num_rows] = columns.times.reshape(num, -1) / (unit * size[:, None])
+    matrix[num_stages + np.arange(num), num_rows + columns.block] = 1.0 / size
+    variable, equation = np.nonzero(matrix)
+    highs = Highs()
+    highs.setOptionValue("output_flag", False)
+    highs.addRows(
+        num_rows + num_blocks, np.repeat([-kHighsInf, 1.0], [num_rows, num_blocks]),
+        np.repeat([0.0, 1.0], [num_rows, num_blocks]), 0, np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0),
     )  # fmt: skip
-    total = np.bincount(columns.block, weights=solution.share, minlength=num_blocks)
-    share = solution.share / total[columns.block]
-    paid = np.maximum(-solution.price[: flat.shape[1]], 0.0).reshape(num_stages, -1)
-    paid /= paid.sum(axis=1, keepdims=True)
-    weight = np.zeros((num_stages, num_directions))
-    weight[:, directions] = paid
-    block_dual = solution.price[flat.shape[1] :] * unit  # the dual of a block: what its rows pay in all
-    reduced = columns.hops * hop_cost + flat @ paid.reshape(-1) - block_dual[columns.block]
-    time = float(np.tensordot(share, columns.times, 1).max(axis=1).sum())
-    return MasterSolution(time, share, weight, reduced, unit, directions, solution.basis)
+    highs.addCols(
+        num_stages + num, np.concatenate([np.ones(num_stages), columns.hops * hop_cost / (unit * size)]),
+        np.repeat([-kHighsInf, 0.0], [num_stages, num]), np.full(num_stages + num, kHighsInf), variable.shape[0],
+        np.searchsorted(variable, np.arange(num_stages + num)).astype(np.int32), equation.astype(np.int32),
+        matrix[variable, equation],
+    )  # fmt: skip
+    for name, value in OPTIONS.items():
+        highs.setOptionValue(name, value)
+    if last is not None:
+        basis = HighsBasis()
+        basis.col_status = last.column_status + [HighsBasisStatus.kLower] * (num - last.share.shape[0])
+        basis.row_status = last.row_status
+        highs.setBasis(basis)
+    if highs.run() != HighsStatus.kOk or highs.getModelStatus() != HighsModelStatus.kOptimal:
+        highs.clearSolver()
+        highs.resetOptions()
+        highs.setOptionValue("output_flag", False)
+        highs.run()
+    solution, basis = highs.getSolution(), highs.getBasis()
+    share = np.maximum(np.array(solution.col_value)[num_stages:] / size, 0.0)
+    share /= np.bincount(columns.block, weights=share, minlength=num_blocks)[columns.block]
+    paid = np.maximum(-np.array(solution.row_dual)[:num_rows], 0.0).reshape(num_stages, -1)
+    return MasterSolution(
+        float(np.tensordot(share, columns.times, 1).max(axis=1).sum()),
+        share,
+        paid / paid.sum(axis=1, keepdims=True),
+        np.array(solution.col_dual)[num_stages:] * (unit * size),
+        list(basis.col_status),
+        list(basis.row_status),
+        int(highs.getInfo().simplex_iteration_count),
+    )
 
 
 def _best_single_columns(columns: Columns, num_blocks: int) -> float:

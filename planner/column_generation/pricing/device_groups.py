@@ -71,7 +71,8 @@ def _distances(arrays: TopologyArrays) -> np.ndarray[tuple[int, int], np.dtype[n
     cost = np.add.reduceat(1.0 / arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
     distance = np.full((arrays.num_devices, arrays.num_devices), np.inf)
     distance[arrays.link_src, arrays.link_dst] = cost
-    return np.maximum(distance, distance.T)
+    np.maximum(distance, distance.T, out=distance)
+    return distance
 
 
 def _clusters(ranks: IntArray, distance: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[IntArray]:

@@ -29,7 +29,7 @@ def test_verb_loads_only_what_it_needs(argv: list[str]):
     code = (
         "import sys\nfrom dgcl.cli import main\n"
         f"try: main({argv!r})\nexcept SystemExit: pass\n"
-        "heavy = ('torch', 'numba', 'scipy', 'matplotlib', 'pymetis', 'kaminpar')\n"
+        "heavy = ('torch', 'numba', 'scipy', 'highspy', 'matplotlib', 'pymetis', 'kaminpar')\n"
         "print(*[m for m in heavy if m in sys.modules], file=sys.stderr)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from dgcl.cli.warmup import _warm_planner_end
 from dgcl.planner.column_generation.improvement.tree_exchange import exchange
 from dgcl.planner.methods import make_plan
 from dgcl.planner.methods.spst_kernel import grow_trees
-from dgcl.planner.simulator.kernel import run
+from dgcl.planner.simulator.kernel import play
 from dgcl.planner.simulator.event_simulator import simulate
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.planner.verify.delivery_kernels import first_fault
@@ -22,7 +22,7 @@ _warm_planner_end()
 relation = synthetic_relation("web-google", 8, scale=0.01)
 for method in ("auto", "spst"):
     simulate(make_plan(relation, resolve_topology("dgx1", 8), method))
-print(*(len(kernel.signatures) for kernel in (exchange, grow_trees, first_fault, run)))
+print(*(len(kernel.signatures) for kernel in (exchange, grow_trees, first_fault, play)))
 """
 
 
