@@ -178,7 +178,9 @@ def cache_key(
         "versions": {
             "dgcl": __version__,
             "numpy": np.__version__,
-            **{name: metadata.version(name) for name in ("highspy", "pymetis", "kaminpar") if find_spec(name)},
+            **{
+                name: metadata.version(name) for name in ("highspy", "pymetis", "kaminpar") if find_spec(name)
+            },
             "sources": _hash_sources(),
         },
     }

@@ -6,7 +6,6 @@ and numbers of ranks, over the largest element of its tensor. What a library lac
 
 import os
 import xml.etree.ElementTree as ET
-from typing import Any
 
 from docs.figures.framework import HERE, Figure, Run
 
@@ -23,7 +22,7 @@ SCRIPTS = {
 
 def clients(run: Run) -> Figure:
     """Every library, what changes in a script, and how far its numbers are from one device."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    found: dict[tuple[str, ...], dict[str, float]] = {}
     ranks, seconds = set(), 0.0
     for path in sorted(RESULTS.glob("*.xml")):
         for case in ET.parse(path).iter("testcase"):
@@ -34,12 +33,11 @@ def clients(run: Run) -> Figure:
             key = said["client"], said["version"], said["call"], said["lines"]
             ranks.add(said["ranks"])
             errors = found.setdefault(key, {})
-            error = "wrong" if case.find("failure") is not None else float(said["error"])
-            before = errors.get(said["script"], 0.0)
-            errors[said["script"]] = "wrong" if "wrong" in (error, before) else max(error, before)
+            error = float("inf" if case.find("failure") is not None else said["error"])
+            errors[said["script"]] = max(error, errors.get(said["script"], 0.0))
 
-    def cell(error: Any) -> str:
-        return "-" if error is None else error if isinstance(error, str) else f"{error:.0e}"
+    def cell(error: float | None) -> str:
+        return "-" if error is None else f"{error:.0e}".replace("inf", "wrong")
 
     rows = [[*key, *(cell(errors.get(script)) for script in SCRIPTS)] for key, errors in found.items()]
     columns = dict.fromkeys(
