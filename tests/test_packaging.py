@@ -151,7 +151,7 @@ def test_planning_without_torch(wheel: Path, tmp_path: Path):
     site = next(tmp_path.glob("venv/lib/python*/site-packages"))
     names, seen, total = line[1].split(), set[str](), 0
     while names:
-        if (name := names.pop().lower()) not in seen:
+        if (name := re.sub(r"[-_.]+", "-", names.pop().lower())) not in seen:
             seen.add(name)
             package = distribution(name)
             names += [re.split(r"[^\w.-]", need)[0] for need in package.requires or () if "extra" not in need]

@@ -34,7 +34,7 @@ def layers_of(model):
 
 
 @pytest.mark.parametrize(
-    "text", ["gcn:7,5,5,3", "sage:7,5,5,3", "gin:7,5,5,3", *(f"{each}:7,2x3,4" for each in ATTENTION)]
+    "text", ["gcn:7,5,5,3", "sage:7,5,5,3", "gin:7,5,5,3", *(f"{each}:7,2x3,4" for each in sorted(ATTENTION))]
 )
 def test_parameters_are_those_of_the_layers(text):
     model = read_model(text)
