@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dgcl.frameworks import local_graph
 from dgcl.nn.vertex_dropout import rows_of_call
@@ -16,6 +18,7 @@ from dgcl.offload.chunks import cut_chunk
 from dgcl.offload.recompute import RandomNumbers, without_hooks
 from dgcl.offload.refusals import learned_by
 from dgcl.offload.residency import Ids
+from dgcl.ranks.torch_private import tree_iter
 from dgcl.relation.local_graph import LocalGraph
 
 
@@ -69,16 +72,32 @@ class Rehearsal:
         return result
 
     def _bytes(self, number: int, layer: Callable[..., Any], chunk: LocalGraph) -> int:
-        learned = learned_by(layer, None)
+        learned, parts = (
+            learned_by(layer, None),
+            [*layer.modules()] if isinstance(layer, torch.nn.Module) else [],
+        )
+        buffers = [dict(part._buffers) for part in parts]
         counted = Allocations(None, self.device)
         rows = ChunkRows(self.rank, chunk, [], lambda: 0)
         numbers = RandomNumbers(self.ranks_are_threads, self.device)
-        with counted, torch.enable_grad(), numbers.again(0), rows_of_call(rows), without_hooks(learned):
-            graph = local_graph(self.kind, chunk).to(self.device)
-            shape = chunk.num_local, self.widths[number]
-            src = torch.zeros(shape, dtype=self.dtype, device=self.device).requires_grad_(number > 0)
-            out = layer(graph, src, src[: chunk.num_owned])
-            leaves = [each for each in (src, *learned) if each.requires_grad]
-            if leaves and out.requires_grad:
-                torch.autograd.grad(out, leaves, torch.zeros_like(out), allow_unused=True)
+        try:
+            for part in parts:
+                part._buffers.update(copy.deepcopy(part._buffers))
+            with counted, torch.enable_grad(), numbers.again(0), rows_of_call(rows), without_hooks(learned):
+                graph = local_graph(self.kind, chunk).to(self.device)
+                shape = chunk.num_local, self.widths[number]
+                src = torch.zeros(shape, dtype=self.dtype, device=self.device).requires_grad_(number > 0)
+                out = tree_iter(layer(graph, src, src[: chunk.num_owned]))
+                leaves = [each for each in (src, *learned) if each.requires_grad]
+                outs = [each for each in out if isinstance(each, Tensor) and each.requires_grad]
+                if leaves and outs:
+                    torch.autograd.grad(outs, leaves, [*map(torch.zeros_like, outs)], allow_unused=True)
+        except Exception as error:
+            raise ValueError(
+                f"layers[{number}] fails on rows of zeros of {self.dtype}, {self.widths[number]} wide: {error}. Ways"
+                " out: (1) other widths, or dtype, (2) None in its place, then it is not measured"
+            ) from error
+        finally:
+            for part, before in zip(parts, buffers, strict=True):
+                part._buffers.update(before)
         return counted.peak
