@@ -72,10 +72,8 @@ class Rehearsal:
         return result
 
     def _bytes(self, number: int, layer: Callable[..., Any], chunk: LocalGraph) -> int:
-        learned, parts = (
-            learned_by(layer, None),
-            [*layer.modules()] if isinstance(layer, torch.nn.Module) else [],
-        )
+        learned = learned_by(layer, None)
+        parts = [*layer.modules()] if isinstance(layer, torch.nn.Module) else []
         buffers = [dict(part._buffers) for part in parts]
         counted = Allocations(None, self.device)
         rows = ChunkRows(self.rank, chunk, [], lambda: 0)
