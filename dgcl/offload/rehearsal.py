@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,14 +72,17 @@ class Rehearsal:
 
     def _bytes(self, number: int, layer: Callable[..., Any], chunk: LocalGraph) -> int:
         learned = learned_by(layer, None)
-        parts = [*layer.modules()] if isinstance(layer, torch.nn.Module) else []
-        buffers = [dict(part._buffers) for part in parts]
+        buffers = [
+            (part, name, buffer)
+            for part in (layer.modules() if isinstance(layer, torch.nn.Module) else ())
+            for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False)
+        ]
         counted = Allocations(None, self.device)
         rows = ChunkRows(self.rank, chunk, [], lambda: 0)
         numbers = RandomNumbers(self.ranks_are_threads, self.device)
         try:
-            for part in parts:
-                part._buffers.update(copy.deepcopy(part._buffers))
+            for part, name, buffer in buffers:
+                setattr(part, name, buffer.clone())
             with counted, torch.enable_grad(), numbers.again(0), rows_of_call(rows), without_hooks(learned):
                 graph = local_graph(self.kind, chunk).to(self.device)
                 shape = chunk.num_local, self.widths[number]
@@ -96,6 +98,6 @@ class Rehearsal:
                 " out: (1) other widths, or dtype, (2) None in its place, then it is not measured"
             ) from error
         finally:
-            for part, before in zip(parts, buffers, strict=True):
-                part._buffers.update(before)
+            for each in buffers:
+                setattr(*each)
         return counted.peak
