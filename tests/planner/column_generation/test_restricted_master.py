@@ -10,7 +10,7 @@ columns ten orders of magnitude apart     the same, from nothing, and with the s
 an unchanged program                      no pivot; one with more columns: fewer than from nothing
 few kept columns                          all basic ones stay, also where equal ones are as cheap
 prices                                    each stage's add up to 1; with the blocks' duals they prove the time
-other programs with any number of workers  work, and change nothing
+programs with other numbers of workers    work, and change nothing
 a price on hops                           of equal solutions the one that moves less
 """
 
@@ -168,7 +168,7 @@ def test_basic_columns_are_kept(num: int):
 
 
 @pytest.mark.parametrize("threads", [0, 8])
-def test_other_programs_of_the_thread_may_have_any_number_of_workers(threads: int):
+def test_programs_with_other_numbers_of_workers(threads: int):
     columns, shares = drawn(150, 4, 30, 8, seed=9), []
     for _ in range(2):
         shares.append(solve_master(columns, 8, 0.0).share)
