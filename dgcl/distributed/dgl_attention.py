@@ -7,6 +7,7 @@ from typing import Any
 
 import dgl.nn as dnn
 from dgl.nn.functional import edge_softmax
+from torch.nn import LeakyReLU
 
 from dgcl.distributed.attention import hooked
 from dgcl.distributed.rank_graph import RankGraph
@@ -18,6 +19,7 @@ class GATv2Conv(dnn.GATv2Conv):  # type: ignore[misc]  # DGL has no type stubs
     def forward(self, graph: Any, feat: Any, get_attention: bool = False) -> Any:
         """As DGL's. Collective on a rank's graph."""
         known = type(graph) is RankGraph and not get_attention and not hooked(self)
+        known = known and type(self.leaky_relu) is LeakyReLU  # whose slope the scores know
         # DGL's refuses vertices without in-edges.
         if not known or not (self._allow_zero_in_degree or (graph.in_degrees() > 0).all()):
             return super().forward(graph, feat, get_attention)

@@ -206,7 +206,7 @@ def check_offload(
         check_widths(widths, " with memory_limit")
     if layers is not None:
         check_widths(widths, " with layers")
-        if not isinstance(layers, Iterable) or len(list(layers)) != len(widths) - 1:
+        if not hasattr(layers, "__len__") or len(layers) != len(widths) - 1:
             raise ValueError(
                 f"layers must be {len(widths) - 1} modules, as widths says (got {shown(layers)})"
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dgcl.frameworks import local_graph
 from dgcl.nn.vertex_dropout import rows_of_call
@@ -16,6 +17,7 @@ from dgcl.offload.chunks import cut_chunk
 from dgcl.offload.recompute import RandomNumbers, without_hooks
 from dgcl.offload.refusals import learned_by
 from dgcl.offload.residency import Ids
+from dgcl.ranks.torch_private import tree_iter
 from dgcl.relation.local_graph import LocalGraph
 
 
@@ -63,22 +65,38 @@ class Rehearsal:
             if layer is not None and limit is not None:
                 most = int(self._bytes(number, layer, part.local) * times)
             if layer is not None and (limit is None or most <= 2 * limit):
-                tried = {id(chunk): chunk.local for chunk in (fullest, *others)}
-                most = max(self._bytes(number, layer, chunk) for chunk in tried.values())
+                tried = dict.fromkeys((fullest, *others))
+                most = max(self._bytes(number, layer, chunk.local) for chunk in tried)
             result.append(most)
         return result
 
-    def _bytes(self, number: int, layer: Callable[..., Any], chunk: LocalGraph) -> int:
+    def _bytes(self, number: int, layer: Any, chunk: LocalGraph) -> int:
         learned = learned_by(layer, None)
-        counted = Allocations(None, self.device)
-        rows = ChunkRows(self.rank, chunk, [], lambda: 0)
-        numbers = RandomNumbers(self.ranks_are_threads, self.device)
-        with counted, torch.enable_grad(), numbers.again(0), rows_of_call(rows), without_hooks(learned):
-            graph = local_graph(self.kind, chunk).to(self.device)
-            shape = chunk.num_local, self.widths[number]
-            src = torch.zeros(shape, dtype=self.dtype, device=self.device).requires_grad_(number > 0)
-            out = layer(graph, src, src[: chunk.num_owned])
-            leaves = [each for each in (src, *learned) if each.requires_grad]
-            if leaves and out.requires_grad:
-                torch.autograd.grad(out, leaves, torch.zeros_like(out), allow_unused=True)
+        buffers = [
+            (part, *each)
+            for part in layer.modules()
+            for each in part.named_buffers(recurse=False, remove_duplicate=False)
+        ]
+        width, counted = self.widths[number], Allocations(None, self.device)
+        rows = rows_of_call(ChunkRows(self.rank, chunk, [], lambda: 0))
+        numbers = RandomNumbers(self.ranks_are_threads, self.device).again(0)
+        try:
+            for part, name, buffer in buffers:
+                setattr(part, name, buffer.clone())
+            with counted, torch.enable_grad(), numbers, rows, without_hooks(learned):
+                graph = local_graph(self.kind, chunk).to(self.device)
+                src = torch.zeros(chunk.num_local, width, dtype=self.dtype, device=self.device)
+                out = tree_iter(layer(graph, src.requires_grad_(number > 0), src[: chunk.num_owned]))
+                leaves = [each for each in (src, *learned) if each.requires_grad]
+                outs = [each for each in out if isinstance(each, Tensor) and each.requires_grad]
+                if leaves and outs:
+                    torch.autograd.grad(outs, leaves, [*map(torch.zeros_like, outs)], allow_unused=True)
+        except Exception as error:
+            raise ValueError(
+                f"layers[{number}] fails on rows of zeros of {self.dtype}, {width} wide: {error}. Ways"
+                " out: (1) other widths, or dtype, (2) None in its place, then it is not measured"
+            ) from error
+        finally:
+            for each in buffers:
+                setattr(*each)
         return counted.peak

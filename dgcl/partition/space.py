@@ -37,7 +37,10 @@ class Cell(NamedTuple):
         Raises:
             ValueError: They are no cell, or not one that repeats in these directions.
         """
-        numbers = np.zeros(3) if cell is None else np.array(cell, np.float64)
+        try:
+            numbers = np.zeros(3) if cell is None else np.array(cell, np.float64)
+        except (TypeError, ValueError):
+            numbers = np.zeros(0)  # refused below
         vectors = np.diagflat(numbers) if numbers.shape == (3,) else numbers
         if vectors.shape != (3, 3) or not np.isfinite(vectors).all():
             raise ValueError(f"cell must be three finite vectors, (3, 3), or lengths, (3,) (got {cell})")

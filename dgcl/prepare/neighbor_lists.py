@@ -93,7 +93,7 @@ def neighbors(
         cutoff = check_number(cutoff, "cutoff", positive=True)
         if partition is not None:
             check_choice(partition, "partition", ("space",))
-        space = Cell.of(cell.detach().cpu() if isinstance(cell, Tensor) else cell, pbc)
+        space = Cell.of(*(each.detach().cpu() if isinstance(each, Tensor) else each for each in (cell, pbc)))
         if ids is None and context.communicator is not None:
             ids = context.communicator.owned_ids
         if ids is not None and len(own := as_ids(ids, "ids").astype(np.int64)) != len(x):
@@ -105,8 +105,7 @@ def neighbors(
     except Exception as error:  # every rank must hear of it, whatever it is
         problem = error
     with control.collective("neighbors"), leaving(control):
-        said = agree(control, problem, (settings, len(x)))
-        settings, numbers = zip(*said, strict=True)
+        settings, numbers = zip(*agree(control, problem, (settings, len(x))), strict=True)
         require_same(**{"cutoff, cell, pbc and partition": settings})
         assert space is not None
         if own is None:

@@ -142,11 +142,14 @@ def solve_master(
         basis.col_status = last.column_status + [HighsBasisStatus.kLower] * (num - last.share.shape[0])
         basis.row_status = last.row_status
         highs.setBasis(basis)
+    # HiGHS keeps workers, as many as its first program of a thread asked for, and refuses other numbers.
+    Highs.resetGlobalScheduler(True)
     if highs.run() != HighsStatus.kOk or highs.getModelStatus() != HighsModelStatus.kOptimal:
         highs.clearSolver()
         highs.resetOptions()
         highs.setOptionValue("output_flag", False)
         highs.run()
+    Highs.resetGlobalScheduler(True)
     solution, basis = highs.getSolution(), highs.getBasis()
     share = np.maximum(np.array(solution.col_value)[num_stages:] / size, 0.0)
     share /= np.bincount(columns.block, weights=share, minlength=num_blocks)[columns.block]

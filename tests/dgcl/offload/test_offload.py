@@ -140,6 +140,37 @@ def test_chunks_are_as_many_as_layers_need(times, ranks):
     assert (numbers[0] > 1) == (times > 1)
 
 
+class Counting(torch.nn.Module):
+    """Gives a tuple, counts its calls in two buffers, and may refuse zeros."""
+
+    def __init__(self, refuses: bool = False):
+        super().__init__()
+        self.refuses, self.product = refuses, torch.nn.Linear(8, 8)
+        for name in "ab":
+            self.register_buffer(name, torch.zeros(()))
+
+    def forward(self, g: Any, src: torch.Tensor, dst: torch.Tensor) -> Any:
+        self.a += 1
+        self.b = self.b + 1
+        if self.refuses and not src.any():
+            raise RuntimeError("no zeros")
+        return self.product(dst), self.product(dst.repeat(1, 100)[:, :8])
+
+
+def test_layers_that_are_measured_stay_as_they_are():
+    def run(comm: dgcl.Communicator):
+        layer = Counting()
+        off = dgcl.Offload(comm, chunks=3, widths=(8, 8), layers=[layer])
+        assert off._arrangement.inside[0] > 100 * 8 * 4
+        assert layer.a == layer.b == 0
+        with pytest.raises(
+            ValueError, match=r"layers\[0\] fails on .*float32, 8 wide: no zeros.*None in its place"
+        ):
+            dgcl.Offload(comm, chunks=3, widths=(8, 8), layers=[Counting(comm.rank == 1)])
+
+    connected(run)
+
+
 def test_a_limit_counts_what_layers_make():
     def run(comm: dgcl.Communicator):
         off = dgcl.Offload(comm, memory_limit="3MB", widths=(8, 8))
@@ -271,6 +302,10 @@ class Sums(torch.nn.Module):
         (
             {"chunks": 2, "widths": (8, 8), "layers": []},
             r"layers must be 1 modules, as widths says \(got \[\]\)",
+        ),
+        (
+            {"chunks": 2, "widths": (8, 8), "layers": iter([None])},
+            r"layers must be 1 modules, .*got <list_iter",
         ),
         ({"chunks": 2, "layers": [None]}, "widths must be given with layers"),
         ({"chunks": 2, "kind": "networkx"}, "kind must be one of csr, pyg, dgl"),

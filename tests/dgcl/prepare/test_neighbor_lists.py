@@ -107,6 +107,7 @@ def test_rows_go_to_ranks_near_alone(monkeypatch):
         ({"positions": torch.full((5, 3), torch.nan)}, r"positions must be"),
         ({"cutoff": 0.0}, "cutoff must be a positive number"),
         ({"cell": [1.0, 1.0]}, "cell must be three finite vectors"),
+        ({"cell": [[1.0], [2.0, 0]]}, "cell must be three finite vectors"),
         ({"cell": [[1.0, 0, 0], [2.0, 0, 0], [0, 0, 1.0]]}, "cell must have a volume"),
         ({"pbc": True, "cell": None}, "pbc must be True or False"),
         ({"ids": [1]}, r"ids must be as many as positions \(got 1 and 5\)"),

@@ -10,6 +10,7 @@ columns ten orders of magnitude apart     the same, from nothing, and with the s
 an unchanged program                      no pivot; one with more columns: fewer than from nothing
 few kept columns                          all basic ones stay, also where equal ones are as cheap
 prices                                    each stage's add up to 1; with the blocks' duals they prove the time
+programs with other numbers of workers    work, and change nothing
 a price on hops                           of equal solutions the one that moves less
 """
 
@@ -17,6 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from highspy import HighsStatus
+from highspy._core import _Highs as Highs
 from scipy.optimize import linprog
 
 from dgcl.planner.column_generation.master.restricted_master import Columns, MasterSolution, solve_master
@@ -162,6 +165,19 @@ def test_basic_columns_are_kept(num: int):
     assert set(basic) <= set(kept)
     assert kept.shape[0] == max(num, basic.shape[0])
     check(solve_master(columns.select(kept), 4, 0.0, solution.with_columns(kept)), columns.select(kept), 4)
+
+
+@pytest.mark.parametrize("threads", [0, 8])
+def test_programs_with_other_numbers_of_workers(threads: int):
+    columns, shares = drawn(150, 4, 30, 8, seed=9), []
+    for _ in range(2):
+        shares.append(solve_master(columns, 8, 0.0).share)
+        other = Highs()
+        other.setOptionValue("output_flag", False)
+        other.setOptionValue("threads", threads)
+        other.addVar(0.0, 1.0)
+        assert other.run() == HighsStatus.kOk
+    np.testing.assert_array_equal(*shares)
 
 
 def test_among_equals_the_one_that_moves_less():
