@@ -1,12 +1,11 @@
-"""Aggregations on ranks give those of a dense matrix: values, gradients and their gradients, for every placement.
+"""What aggregations take, keep and refuse, for every placement; their sums and gradients: ``test_windows.py``.
 
 ========================  =====================================================================================
 what                      judged by
 ========================  =====================================================================================
-sum, mean, weighted       ``A @ x`` in float64, A dense, made from the list of edges
-gradients, learned ones   autograd through the dense product
-a toy graph               loss and norms that an independent program found (specification of the strategies)
-rows moved                the demands of both exchanges, counted by the runtime
+any shape, 16 bits        ``A @ x`` in float64, A dense, made from the list of edges
+weights of past steps     objects that live
+what is refused           the message, on every rank
 ========================  =====================================================================================
 """
 
@@ -23,84 +22,17 @@ import dgcl
 import dgcl.nn
 from dgcl.aggregation.operation import Operation
 from dgcl.errors import CommError
-from dgcl.program.exchange import HALO, PARTIAL
 from tests.dgcl.aggregation.support_aggregator import (
     CASE_BY_NAME,
     EXACT,
     PLACEMENTS,
-    SUMS,
-    TOY,
     WIDTH,
-    Results,
-    aggregated,
-    assert_close,
     connect,
     dense,
-    expected,
     features,
-    train_the_toy,
     weights_of,
 )
 from tests.dgcl.awkward import CASES
-
-
-def on_rank(name: str, world_size: int, edges: str) -> list[Results]:
-    """Of all kinds of sums, one after the other on one communicator."""
-    case = CASE_BY_NAME[name]
-    comm = connect(case, world_size, edges)
-    return [aggregated(comm, case, reduce, weighted) for reduce, weighted in SUMS]
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("edges", PLACEMENTS)
-@pytest.mark.parametrize("name", CASE_BY_NAME)
-def test_equals_the_dense_product(name, edges, world_size):
-    for found in dgcl.launch(on_rank, world_size, name, world_size, edges):
-        for each, (reduce, weighted) in zip(found, SUMS, strict=True):
-            assert_close(each, expected(name, reduce, weighted))
-
-
-@pytest.mark.parametrize("edges", PLACEMENTS)
-def test_between_processes(edges, rank_pool):
-    for found in rank_pool(3).run(on_rank, "multi-edges", 3, edges):
-        for each, (reduce, weighted) in zip(found, SUMS, strict=True):
-            assert_close(each, expected("multi-edges", reduce, weighted))
-
-
-def twice(edges: str) -> list[bytes]:
-    case = CASE_BY_NAME["hub"]
-    comm = connect(case, 4, edges)
-    x = comm.dispatch_features(features(case.num_nodes, 33, dtype=torch.float32))
-    aggregate = comm.aggregator("mean")
-    return [aggregate(x).numpy().tobytes() for _ in range(3)]
-
-
-@pytest.mark.parametrize("edges", PLACEMENTS)
-def test_the_same_input_gives_the_same_bits(edges):
-    for first, *others in dgcl.launch(twice, 4, edges):
-        assert all(other == first for other in others)
-
-
-def differentiate_twice(edges: str) -> Results:
-    case = CASE_BY_NAME["self-loops"]
-    comm = connect(case, 3, edges)
-    x = comm.dispatch_features(features(case.num_nodes, WIDTH)).requires_grad_()
-    first = comm.aggregator()(x)
-    (gradient,) = torch.autograd.grad((first**3).sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad((gradient**2).sum(), x)
-    return {"second": comm.collect(second, None)}
-
-
-@pytest.mark.parametrize("edges", PLACEMENTS)
-def test_second_derivatives(edges):
-    case = CASE_BY_NAME["self-loops"]
-    matrix = dense(case, "sum", None)
-    x = features(case.num_nodes, WIDTH).requires_grad_()
-    (gradient,) = torch.autograd.grad(((matrix @ x) ** 3).sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad((gradient**2).sum(), x)
-    for found in dgcl.launch(differentiate_twice, 3, edges):
-        assert_close(found, {"second": second})
 
 
 def of_any_shape(edges: str, name: str, world_size: int) -> list[Tensor]:
@@ -188,38 +120,6 @@ def test_weights_of_past_steps_are_not_kept():
         assert dgcl.launch(forget_learned_weights, 1) == [0]
     finally:
         gc.enable()
-
-
-def count_rows(edges: str) -> tuple[dict[str, int], dict[str, int]]:
-    case = CASE_BY_NAME["multi-edges"]
-    comm = connect(case, 4, edges)
-    x = comm.dispatch_features(features(case.num_nodes, 3)).requires_grad_()
-    comm.aggregator()(x).sum().backward()
-    counted = {
-        f"{name} {verb}": int(sent.sum()) // (3 * 8)
-        for name in comm.exchanges
-        for verb, sent in comm.bytes_sent_by(name).items()
-    }
-    planned = {name: exchange.relation.deliveries for name, exchange in comm.exchanges.items()}
-    return counted, planned
-
-
-@pytest.mark.parametrize("edges", PLACEMENTS)
-def test_rows_that_travel_are_those_of_both_demands_there_and_back(edges):
-    """On uniform links no row is relayed, so rows written are rows wanted."""
-    found = dgcl.launch(count_rows, 4, edges)
-    planned = found[0][1]
-    total = {key: sum(counted[key] for counted, _ in found) for key in found[0][0]}
-    assert total[f"{HALO} expand"] == total[f"{HALO} fold"] == planned[HALO]
-    if edges != "halo":
-        assert total[f"{PARTIAL} expand"] == total[f"{PARTIAL} fold"] == planned[PARTIAL]
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
-@pytest.mark.parametrize("edges", PLACEMENTS)
-def test_the_toy_graph(edges, world_size):
-    for found in dgcl.launch(train_the_toy, world_size, edges, world_size):
-        assert found == pytest.approx(TOY, rel=1e-12)
 
 
 def refusals(edges: str) -> list[str]:

@@ -33,12 +33,10 @@ from dgcl.errors import CommError
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.step_list import StepList
 from tests.dgcl.aggregation.support_aggregator import CASE_BY_NAME, PLACEMENTS, connect, features
-from tests.dgcl.aggregation.support_windows import WINDOWS, most_windows
+from tests.dgcl.aggregation.support_windows import WAYS, most_windows
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import join
 from tests.samples import slow
-
-WAYS: dict[str, dict[str, Any]] = {"whole": {}, **WINDOWS}
 
 
 def runtime_of(comm: dgcl.Communicator) -> Runtime:

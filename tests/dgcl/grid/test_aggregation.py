@@ -206,26 +206,6 @@ def test_training_with_dropout_and_norms(grid: str):
             torch.testing.assert_close(one, other, rtol=EXACT, atol=EXACT)
 
 
-def in_windows(grid: str, windows: int | None) -> tuple[dict[str, Tensor], int]:
-    case = CASE_BY_NAME["multi-edges"]
-    comm = connect(case, grid)
-    x = comm.dispatch_features(features(case.num_nodes, 5)).requires_grad_()
-    aggregate = comm.aggregator("mean", windows=windows)
-    y = aggregate(torch.tanh(aggregate(x)))
-    (y * comm.dispatch_features(features(case.num_nodes, 5, seed=3))).sum().backward()
-    sent = sum(int(each.sum()) for each in comm.bytes_sent.values())
-    return {"y": comm.collect(y.detach(), None), "x": comm.collect(x.grad, None)}, sent
-
-
-@pytest.mark.parametrize("grid", ["1,1,3", "2,2,2"])
-def test_windows_of_slices(grid: str):
-    whole = dgcl.launch(in_windows, size_of(grid), grid, None)
-    divided = dgcl.launch(in_windows, size_of(grid), grid, 3)
-    assert sum(sent for _, sent in whole) == sum(sent for _, sent in divided)
-    for found, _ in divided:
-        assert_close(found, expected("multi-edges", "mean", ""))
-
-
 def in_memory_of_nan(name: str, grid: str, windows: int | None) -> tuple[list[bool], dict[str, Tensor]]:
     """Whether rows are moved, forward and backward; and both, where memory that nobody wrote holds NaN."""
     case = CASE_BY_NAME[name]
