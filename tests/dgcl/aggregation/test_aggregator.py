@@ -32,39 +32,47 @@ from tests.dgcl.aggregation.support_aggregator import (
     features,
     weights_of,
 )
-from tests.dgcl.awkward import CASES
+from tests.dgcl.awkward import CASES, Case
 
 
-def of_any_shape(edges: str, name: str, world_size: int) -> list[Tensor]:
+def of_any_shape(case: Case) -> list[Tensor]:
+    shapes: list[tuple[int, ...]] = [(), (0,), (1,), (7,), (41,), (602,), (2, 3), (0, 3)]
+    parts = [[features(case.num_nodes, width, seed=seed) for seed in (0, 1)] for width in (1, 2, 3)]
+    return [
+        *(features(case.num_nodes, *shape) for shape in shapes),
+        *(torch.complex(*each) for each in parts),
+    ]
+
+
+def aggregates_of_any_shape(edges: str, name: str, world_size: int) -> list[Tensor]:
     case = CASE_BY_NAME[name]
     comm = connect(case, world_size, edges)
     aggregate = comm.aggregator()
-    found = []
-    for shape in ((), (0,), (1,), (2, 3), (0, 3)):
-        rows = comm.dispatch_features(features(case.num_nodes, *shape))
-        found.append(comm.collect(aggregate(rows), None))
-    columns = comm.dispatch_features(features(case.num_nodes, 6))[:, ::2]
-    found.append(comm.collect(aggregate(columns), None))
-    turned = comm.dispatch_features(
-        torch.complex(features(case.num_nodes, 2), features(case.num_nodes, 2, seed=1))
-    )
-    found.append(comm.collect(aggregate(turned), None))
-    negated = turned[:, :1].conj().imag  # in memory it is not what it says
+    inputs = [comm.dispatch_features(x) for x in of_any_shape(case)]
+    negated = inputs[-1].conj().imag  # in memory it is not what it says
     assert negated.is_neg()
-    found.append(comm.collect(aggregate(negated), None))
-    return found
+    inputs += [inputs[6].flatten(1)[:, ::2], negated]
+    found = [aggregate(x) for x in inputs]
+    assert all(aggregate(x).equal(y) for x, y in zip(inputs, found, strict=True))
+    return [comm.collect(y, None) for y in found]
 
 
-@pytest.mark.parametrize("name, world_size", [("directed", 2), ("fewer-vertices-than-ranks", 5)])
-@pytest.mark.parametrize("edges", PLACEMENTS)
+@pytest.mark.parametrize(
+    "edges, name, world_size",
+    [
+        *((edges, "directed", 2) for edges in PLACEMENTS),
+        *((edges, "fewer-vertices-than-ranks", 5) for edges in PLACEMENTS),
+        ("grid:1,1,3", "directed", 3),
+        ("grid:1,1,4", "directed", 4),
+        ("grid:2,2,2", "directed", 8),
+    ],
+)
 def test_any_shape_and_strides(edges, name, world_size):
     case = CASE_BY_NAME[name]
     matrix = dense(case, "sum", None)
-    inputs = [features(case.num_nodes, *shape) for shape in ((), (0,), (1,), (2, 3), (0, 3))]
-    inputs.append(features(case.num_nodes, 6)[:, ::2])
-    inputs.append(torch.complex(features(case.num_nodes, 2), features(case.num_nodes, 2, seed=1)))
-    inputs.append(-features(case.num_nodes, 2, seed=1)[:, :1])
-    for rank in dgcl.launch(of_any_shape, world_size, edges, name, world_size):
+    inputs = of_any_shape(case)
+    inputs += [inputs[6].flatten(1)[:, ::2], -inputs[-1].imag]
+    for rank in dgcl.launch(aggregates_of_any_shape, world_size, edges, name, world_size):
         for x, found in zip(inputs, rank, strict=True):
             flat = x.flatten(1) if x.dim() > 1 else x[:, None]
             wanted = (matrix.to(flat.dtype) @ flat).reshape(x.shape)
@@ -79,7 +87,7 @@ def in_16_bits(edges: str, dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("edges", PLACEMENTS)
+@pytest.mark.parametrize("edges", [*PLACEMENTS, "grid:1,1,4", "grid:2,2,1", "grid:1,4,1"])
 def test_means_in_16_bits_are_rounded_a_few_times_only(edges, dtype):
     """The hub's sum would be beyond float16: partial sums are divided before they travel."""
     case = CASE_BY_NAME["hub"]

@@ -26,14 +26,8 @@ from tests.dgcl.aggregation.support_aggregator import (
     connect,
     features,
 )
-from tests.dgcl.aggregation.support_extremes import assert_expected, reduced
+from tests.dgcl.aggregation.support_extremes import assert_expected, on_rank, reduced
 from tests.planner.machines import line
-
-
-def on_rank(name: str, world_size: int, edges: str, channel: str = "auto") -> list[Results]:
-    case = CASE_BY_NAME[name]
-    comm = connect(case, world_size, edges, channel=channel)
-    return [reduced(comm, case, reduce) for reduce in ("max", "min")]
 
 
 @pytest.mark.sample(4)
