@@ -104,7 +104,8 @@ def main(name: str, kind: str, *candidates: str) -> None:
             times[who] = min(times.get(who, np.inf), time.process_time() - start)
     if len(layers) == 1:
         print(f"{kind} of {candidates[0]}: {status('VmHWM') - before:.0f} MB")
-    for who, seconds in times.items() if len(layers) > 1 else ():
+        return
+    for who, seconds in times.items():
         print(f"{kind} of {who}: {1e3 * seconds:.0f} ms, {seconds / times[candidates[0]]:.2f}")
 
 

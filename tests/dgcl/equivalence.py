@@ -100,14 +100,15 @@ def build_layers(make: Callable[[int, int], nn.Module], dtype: torch.dtype) -> n
 
 def steps(
     layers: nn.ModuleList,
-    given: Any,
+    given: tuple[Tensor, Tensor, Tensor],
     forward: Callable[[Tensor], Tensor],
     loss_of: Callable[..., Tensor],
-    collect: Callable[[Tensor], Tensor] = torch.detach,
     precision: str = "float64",
+    ranks: Any = None,
 ) -> Run:
-    """The training of every run; ``given`` are the features, labels and mask of whoever runs it."""
-    x, *judged = given
+    """The training of every run, on one device or, given a communicator or Offload, on ranks."""
+    x, *judged = given if ranks is None else map(ranks.dispatch_features, given)
+    collect = torch.detach if ranks is None else functools.partial(ranks.collect, dst=None)
     x.requires_grad_()
     optimizer = PRECISIONS[precision].optimizer(layers.parameters())
     taken = []
@@ -117,7 +118,7 @@ def steps(
         logits = forward(x)
         loss = loss_of(logits, *judged)
         loss.backward()
-        if collect is not torch.detach:
+        if ranks is not None:
             dgcl.nn.sync_gradients(layers)
         gradients = [None if p.grad is None else p.grad.clone() for p in layers.parameters()]
         taken.append(Step(loss.detach(), collect(logits), gradients))
@@ -135,7 +136,7 @@ def reference(architecture: str, case_name: str, precision: str = "float64") -> 
         inputs(case, dtype),
         lambda x: kind.whole(layers, case, x),
         lambda logits, labels, train: F.cross_entropy(logits[train], labels[train]),
-        precision=precision,
+        precision,
     )
 
 
@@ -155,11 +156,11 @@ def on_rank(
     layers = build_layers(kind.layer, dtype)
     run = steps(
         layers,
-        map(comm.dispatch_features, inputs(case, dtype)),
+        inputs(case, dtype),
         lambda x: kind.local(layers, comm, x),
         dgcl.nn.loss(F.cross_entropy),
-        functools.partial(comm.collect, dst=None),
         precision,
+        comm,
     )
     comm.close()
     return run
@@ -178,6 +179,23 @@ def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-10):
     close(found.x_gradient, expected.x_gradient, msg=lambda text: f"gradient of the input: {text}")
     for index, pair in enumerate(zip(found.parameters, expected.parameters, strict=True)):
         close(*pair, msg=lambda text, i=index: f"parameter {i}: {text}")
+
+
+def assert_equal_ranks(runs: list[Run], expected: Run, tolerance: float = 1e-10):
+    """Every rank's run is the expected one, and all ranks have the same bits of parameters."""
+    for run in runs:
+        assert_equal_runs(run, expected, tolerance)
+        assert all(map(torch.equal, run.parameters, runs[0].parameters))
+
+
+def assert_same_bits(first: list[Run], second: list[Run]):
+    """Two runs on ranks, step by step."""
+    for one, other in zip(first, second, strict=True):
+        for step, again in zip(one.steps, other.steps, strict=True):
+            assert step.loss.equal(again.loss)
+            assert step.logits.equal(again.logits)
+        assert one.x_gradient.equal(other.x_gradient)
+        assert all(map(torch.equal, one.parameters, other.parameters))
 
 
 TOPOLOGIES: dict[str, Callable[[int], Any]] = {"uniform": lambda world_size: "uniform", "chain": line}

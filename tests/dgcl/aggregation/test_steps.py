@@ -23,14 +23,13 @@ import torch
 
 import dgcl
 from dgcl.aggregation import grouped_edges as edge_sums
-from dgcl.errors import CommError
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.step_list import StepList
 from tests.dgcl.aggregation.support_aggregator import CASE_BY_NAME, PLACEMENTS, connect, features
 from tests.dgcl.aggregation.support_failures import Fault, fail_at
 from tests.dgcl.aggregation.support_windows import WAYS, most_windows
 from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import join
+from tests.dgcl.support_ranks import join, said
 from tests.samples import slow
 
 
@@ -183,20 +182,17 @@ def test_ctrl_c_while_compiled_code_waits_is_told(monkeypatch):
 
     def on_rank() -> str:
         try:
-            fail_at(fault, "sum", {"windows": 3}, 1, backward=False, calls_before=3)
+            return said(lambda: fail_at(fault, "sum", {"windows": 3}, 1, backward=False, calls_before=3))
         except KeyboardInterrupt:
             return "interrupted"
-        except CommError as error:
-            return str(error)
-        return "nothing"
 
     fault, real = Fault(wait_for_the_interrupt, monkeypatch), Runtime._check_failures
     monkeypatch.setattr(Runtime, "_check_failures", interrupt)
     first, *others = dgcl.launch(on_rank, 3)
     assert first == "interrupted"
     assert from_steps == [True]
-    for said in others:
-        assert re.search("rank 0 left (expand|fold) of exchange .* at stage 0: KeyboardInterrupt", said)
+    for text in others:
+        assert re.search("rank 0 left (expand|fold) of exchange .* at stage 0: KeyboardInterrupt", text)
 
 
 def test_a_rank_that_makes_another_call_is_named():
@@ -206,12 +202,8 @@ def test_a_rank_that_makes_another_call_is_named():
         aggregate = comm.aggregator(windows=3)
         for _ in range(3):
             aggregate(x)
-        try:
-            comm.expand(x) if comm.rank == 1 else aggregate(x)
-        except CommError as error:
-            return str(error)
-        return "nothing"
+        return said(lambda: comm.expand(x) if comm.rank == 1 else aggregate(x))
 
-    for said in dgcl.launch(on_rank, 2):
-        assert "window 1 of 3" in said
-        assert "expand" in said
+    for text in dgcl.launch(on_rank, 2):
+        assert "window 1 of 3" in text
+        assert "expand" in text

@@ -40,7 +40,7 @@ from tests.dgcl.aggregation.support_aggregator import (
 from tests.dgcl.aggregation.support_windows import WAYS, most_windows
 from tests.dgcl.awkward import CASES
 from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import join
+from tests.dgcl.support_ranks import join, said
 
 
 def on_rank(
@@ -219,28 +219,23 @@ def leave_early(options: dict[str, Any]) -> str:
     if comm.rank == 2:
         comm.close()
         return "left"
-    try:
-        aggregate(x)
-    except CommError as error:
-        return str(error)
-    return "nothing"
+    return said(lambda: aggregate(x))
 
 
 @pytest.mark.parametrize("options", [{"windows": 3}, {"by": "owner"}], ids=str)
 def test_a_rank_that_leaves_between_calls_is_named(options):
     *others, left = dgcl.launch(leave_early, 3, options)
     assert left == "left"
-    for said in others:
-        assert "rank 2" in said
-        assert "window" in said
+    for text in others:
+        assert "rank 2" in text
+        assert "window" in text
 
 
 def refusals() -> list[str]:
     case = CASE_BY_NAME["directed"]
     comm = connect(case, 3, "halo")
     rank = comm.rank
-    said = []
-    for reduce, options in (
+    asked: list[tuple[str, dict[str, Any]]] = [
         ("sum", {"windows": 0}),
         ("sum", {"windows": 2.0}),
         ("sum", {"windows": True}),
@@ -250,21 +245,16 @@ def refusals() -> list[str]:
         ("sum", {"windows": 2 + (rank == 1)}),
         ("sum", {"windows": 3, "by": "owner" if rank == 2 else "mixed"}),
         ("sum", {"windows": 2 - 2 * (rank == 1)}),
-    ):
-        try:
-            comm.aggregator(reduce, **options)  # type: ignore[arg-type]
-        except (TypeError, ValueError) as error:
-            said.append(str(error))
-        else:
-            said.append("nothing")
+    ]
+    texts = [said(lambda each=each: comm.aggregator(each[0], **each[1])) for each in asked]
     comm.aggregator(windows=26)  # and the communicator is as good as before
-    return said
+    return texts
 
 
 def test_what_cannot_be_is_refused_on_every_rank():
-    for rank, said in enumerate(dgcl.launch(refusals, 3)):
+    for rank, texts in enumerate(dgcl.launch(refusals, 3)):
         for text, wanted in zip(
-            said,
+            texts,
             (
                 "windows must be from 1 to 26",
                 "windows must be an integer",
@@ -285,10 +275,7 @@ def in_the_way() -> tuple[str, str]:
     """Rank 1 has an exchange under way when windows are asked for, and then is stopped by Ctrl-C."""
     comm = connect(CASE_BY_NAME["directed"], 3, "halo", timeout=30.0)
     pending = comm.expand_async(torch.ones(comm.num_owned, 2)) if comm.rank == 1 else None
-    try:
-        comm.aggregator(windows=3)
-    except ValueError as error:
-        said = str(error)
+    told = said(lambda: comm.aggregator(windows=3))
     if pending is None:
         pending = comm.expand_async(torch.ones(comm.num_owned, 2))
     assert pending.wait().tolist() == [[1.0, 1.0]] * comm.num_halo
@@ -307,13 +294,13 @@ def in_the_way() -> tuple[str, str]:
             stopped = str(error)
     comm.close()
     dgcl.init()
-    return said, stopped
+    return told, stopped
 
 
 def test_what_is_in_the_way_of_windows_on_one_rank_is_told_to_all(rank_pool: Any):
-    for rank, (said, stopped) in enumerate(rank_pool(3).run(in_the_way)):
-        assert "rank 1: expand 1 was started and is not finished" in said
-        assert said.endswith(", on rank 1") == (rank != 1)
+    for rank, (told, stopped) in enumerate(rank_pool(3).run(in_the_way)):
+        assert "rank 1: expand 1 was started and is not finished" in told
+        assert told.endswith(", on rank 1") == (rank != 1)
         assert "rank 1 was stopped by KeyboardInterrupt in aggregator" in stopped or (
             rank == 1 and stopped == "stopped"
         )

@@ -1,6 +1,5 @@
 """The two-layer models of tests/dgcl/equivalence.py as chunked layers, and their training on ranks."""
 
-import functools
 from typing import Any
 
 import torch
@@ -122,8 +121,7 @@ def train(comm: dgcl.Communicator, off: dgcl.Offload, architecture: str, case: C
             h = off.layer(module, (h, scale) if architecture == "pyg-gcn" else h, **options)
         return h
 
-    given = map(off.dispatch_features, inputs(case, dtype))
-    return steps(layers, given, forward, off.cross_entropy, functools.partial(off.collect, dst=None))
+    return steps(layers, inputs(case, dtype), forward, off.cross_entropy, ranks=off)
 
 
 def gcn_weights(case: Case) -> Tensor:
