@@ -27,17 +27,14 @@ def edges_of(name: str) -> tuple[int, np.ndarray]:
     if name == "mesh":
         at = np.arange(160_000).reshape(400, 400)
         pairs = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:]), (at[:-1, :-1], at[1:, 1:])]
-        one_way, n = np.concatenate([np.stack([a.ravel(), b.ravel()]) for a, b in pairs], 1), at.size
+        tails, heads = np.concatenate([np.stack([a.ravel(), b.ravel()]) for a, b in pairs], 1)
+        n = at.size
     else:
         graph = np.load(name)
         n = len(graph["indptr"]) - 1
-        one_way = np.stack([graph["indices"], np.repeat(np.arange(n), np.diff(graph["indptr"]))]).astype(
-            np.int64
-        )
-    loops = np.arange(n)
-    ids = np.unique(
-        np.concatenate([one_way[1] * n + one_way[0], one_way[0] * n + one_way[1], loops * n + loops])
-    )
+        tails, heads = np.stack([graph["indices"], np.repeat(np.arange(n), np.diff(graph["indptr"]))])
+    loops = np.arange(n) * (n + 1)
+    ids = np.unique(np.concatenate([heads * n + tails, tails * n + heads, loops]))
     return n, np.stack([ids % n, ids // n])
 
 
@@ -107,7 +104,8 @@ def main(name: str, kind: str, *candidates: str) -> None:
             times[who] = min(times.get(who, np.inf), time.process_time() - start)
     if len(layers) == 1:
         print(f"{kind} of {candidates[0]}: {status('VmHWM') - before:.0f} MB")
-    for who, seconds in times.items() if len(layers) > 1 else ():
+        return
+    for who, seconds in times.items():
         print(f"{kind} of {who}: {1e3 * seconds:.0f} ms, {seconds / times[candidates[0]]:.2f}")
 
 

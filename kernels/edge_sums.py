@@ -2,8 +2,7 @@
 
 At each head the rows of its edges' tails are added in the order of the edges, a block of columns at a time. The sums of
 a block stay in registers over all edges of the head: each result is read and written once, and nothing holds a row per
-edge. The rows of the edges to come are prefetched, those of later heads too; and results that lie apart. The bits of a
-result depend neither on the block that a column falls into nor on how heads are divided among threads.
+edge. The bits of a result depend neither on the block of a column nor on how heads are divided among threads.
 
 Edges are grouped by their heads: those of the i-th are ``indptr[i]:indptr[i + 1]`` of ``tails``, and its row is ``i``,
 or ``heads[i]`` where that array is not empty. All rows are given by the address of row 0 and the bytes from one to the

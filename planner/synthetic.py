@@ -1,9 +1,8 @@
 """Synthetic relations of given sizes, drawn without building a graph.
 
-Vertices are split evenly over ranks. A vertex has a power-law number of readers. A reader is in the vertex's own part
-with the probability that a good partition leaves (``inside``), else in another part. Nearer parts (by rank) are
-likelier: under recursive partitioning, communities that are cut several times lie in neighbouring parts. The parts of
-the readers are the destinations of the vertex.
+Vertices are split evenly over ranks. A vertex has a power-law number of readers, whose parts are its destinations. A
+reader is in the vertex's own part with the probability that a good partition leaves (``inside``), else in another
+part, likelier in a nearer one (by rank), as communities lie under recursive partitioning.
 
 >>> relation = synthetic_relation("web-google", 8, scale=0.01)
 >>> relation.world_size, relation.num_vertices < 8757

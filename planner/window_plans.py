@@ -1,11 +1,9 @@
 """Windows of a plan: its items divided, those of a window along the same trees as before, as a plan by itself.
 
-Each item travels a tree of its own, so a plan of some of its items has their trees, with fewer rows on each, and needs
-no planning. A window's stages take at most as long as the plan's, and each item is in one window: over all windows
-exactly the plan's rows travel.
+Each item travels a tree of its own and is in one window, so a window has the plan's trees with fewer rows on each, and
+needs no planning; over all windows exactly the plan's rows travel.
 
-The items that some rank wants have *places*: their numbers in the order (class, id), in which trees take them too. So
-the plan alone says how many rows of each tree are in each window:
+Items that some rank wants have *places*: their numbers in the order (class, id), in which trees take them too:
 
 - "mixed": window ``place % W``. Items of each class are in all windows, and so is each rank's halo, evenly;
 - "owner": window q are the items of rank q: one rank after the other sends (CAGNET's and MG-GCN's staged broadcast).

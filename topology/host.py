@@ -1,8 +1,7 @@
 """CPU ranks of one host as a topology, from the measured copy rates of its cores.
 
-Ranks exchange rows through shared memory: the sender reads them from its own memory and writes them into the
-receiver's. Two rates bound that. A rank copies with one thread, so at the rate of one core. All ranks share the memory
-and the cores, and together reach a rate that is often not much above that of one.
+Ranks exchange rows through shared memory. A rank copies with one thread, so at the rate of one core. All ranks share
+the memory and the cores, and together reach a rate that is often not much above that of one.
 
 So a link runs over ``core<src>`` (bandwidth: one thread's rate), then over ``memory``, a half-duplex connection that
 every link shares (bandwidth: the rate of all together), then over ``store<dst>``, which only the memory limits. Links

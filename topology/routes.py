@@ -1,18 +1,12 @@
 """Derives the routes of links where a topology lists connections only.
 
-The route from ``src`` to ``dst`` runs through switches only, never through another device. Of all such routes
-it is
+:class:`dgcl.topology.Topology` calls it; guarded by tests/topology/test_routes.py. A route through switches is
 
 1. one whose slowest connection is fastest (this bottleneck is W),
 2. of those, one of the fewest connections, all of bandwidth >= W,
 3. of those, the one whose list of connection names, in order from ``src`` to ``dst``, is smallest.
 
-Latency and duplex do not matter. The rule defines exactly one route, so every reader of the same file derives the same
-links.
-
-Two searches from each device find it. *Bottlenecks*: Dijkstra's search, by the widest route instead of the shortest.
-*Routes*: a breadth-first search over the connections of bandwidth >= W that visits neighbours in the order of
-connection names.
+Latency and duplex do not matter. The rule must not change: every reader of the same file derives the same links.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,7 +47,7 @@ def derive_routes(
 def _bottlenecks(src: int, adjacency: _Adjacency, num_devices: int) -> dict[int, float]:
     """The widest bottleneck over all routes from ``src`` to each node that one leads to, in GB/s."""
     width = {src: float("inf")}
-    queue = [(-width[src], src)]
+    queue = [(-width[src], src)]  # Dijkstra's search, by the widest route instead of the shortest
     while queue:
         negative, node = heappop(queue)
         if -negative == width[node] and (node >= num_devices or node == src):

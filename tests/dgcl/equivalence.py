@@ -98,24 +98,46 @@ def build_layers(make: Callable[[int, int], nn.Module], dtype: torch.dtype) -> n
     return layers
 
 
-@functools.cache
-def reference(architecture: str, case_name: str, precision: str = "float64") -> Run:
-    """The run on one device."""
-    kind, case, exact = ARCHITECTURES[architecture], CASE_BY_NAME[case_name], PRECISIONS[precision]
-    layers = build_layers(kind.whole_layer or kind.layer, exact.dtype)
-    x, labels, train = inputs(case, exact.dtype)
+def steps(
+    layers: nn.ModuleList,
+    given: tuple[Tensor, Tensor, Tensor],
+    forward: Callable[[Tensor], Tensor],
+    loss_of: Callable[..., Tensor],
+    precision: str = "float64",
+    ranks: Any = None,
+) -> Run:
+    """The training of every run, on one device or, given a communicator or Offload, on ranks."""
+    x, *judged = given if ranks is None else map(ranks.dispatch_features, given)
+    collect = torch.detach if ranks is None else functools.partial(ranks.collect, dst=None)
     x.requires_grad_()
-    optimizer = exact.optimizer(layers.parameters())
-    steps = []
+    optimizer = PRECISIONS[precision].optimizer(layers.parameters())
+    taken = []
     for _ in range(STEPS):
         optimizer.zero_grad()
         x.grad = None
-        logits = kind.whole(layers, case, x)
-        loss = F.cross_entropy(logits[train], labels[train])
+        logits = forward(x)
+        loss = loss_of(logits, *judged)
         loss.backward()
-        steps.append(Step(loss.detach(), logits.detach(), _gradients(layers)))
+        if ranks is not None:
+            dgcl.nn.sync_gradients(layers)
+        gradients = [None if p.grad is None else p.grad.clone() for p in layers.parameters()]
+        taken.append(Step(loss.detach(), collect(logits), gradients))
         optimizer.step()
-    return Run(steps, [p.detach() for p in layers.parameters()], x.grad)
+    return Run(taken, [p.detach() for p in layers.parameters()], collect(x.grad))
+
+
+@functools.cache
+def reference(architecture: str, case_name: str, precision: str = "float64") -> Run:
+    """The run on one device."""
+    kind, case, dtype = ARCHITECTURES[architecture], CASE_BY_NAME[case_name], PRECISIONS[precision].dtype
+    layers = build_layers(kind.whole_layer or kind.layer, dtype)
+    return steps(
+        layers,
+        inputs(case, dtype),
+        lambda x: kind.whole(layers, case, x),
+        lambda logits, labels, train: F.cross_entropy(logits[train], labels[train]),
+        precision,
+    )
 
 
 def on_rank(
@@ -130,41 +152,18 @@ def on_rank(
     case = CASE_BY_NAME[case_name]
     topology = TOPOLOGIES[shape](world_size) if isinstance(shape, str) else shape
     comm = dgcl.build_comm_info(case.graph, topology, part=case.part(world_size), channel=channel)
-    run = train(
-        comm,
-        architecture,
-        case,
-        build_layers(ARCHITECTURES[architecture].layer, PRECISIONS[precision].dtype),
+    kind, dtype = ARCHITECTURES[architecture], PRECISIONS[precision].dtype
+    layers = build_layers(kind.layer, dtype)
+    run = steps(
+        layers,
+        inputs(case, dtype),
+        lambda x: kind.local(layers, comm, x),
+        dgcl.nn.loss(F.cross_entropy),
         precision,
+        comm,
     )
     comm.close()
     return run
-
-
-def train(
-    comm: dgcl.Communicator, architecture: str, case: Case, layers: nn.ModuleList, precision: str = "float64"
-) -> Run:
-    """What one rank does in its run, with a communicator of any kind."""
-    kind, exact = ARCHITECTURES[architecture], PRECISIONS[precision]
-    x, labels, mask = (dgcl.dispatch_features(each) for each in inputs(case, exact.dtype))
-    x.requires_grad_()
-    optimizer = exact.optimizer(layers.parameters())
-    steps = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        x.grad = None
-        logits = kind.local(layers, comm, x)
-        loss = dgcl.nn.loss(F.cross_entropy)(logits, labels, mask)
-        loss.backward()
-        dgcl.nn.sync_gradients(layers)
-        steps.append(Step(loss.detach(), dgcl.collect(logits, None), _gradients(layers)))
-        optimizer.step()
-    x_gradient = dgcl.collect(x.grad, None)
-    return Run(steps, [p.detach() for p in layers.parameters()], x_gradient)
-
-
-def _gradients(layers: nn.ModuleList) -> list[Tensor | None]:
-    return [None if p.grad is None else p.grad.clone() for p in layers.parameters()]
 
 
 def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-10):
@@ -180,6 +179,23 @@ def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-10):
     close(found.x_gradient, expected.x_gradient, msg=lambda text: f"gradient of the input: {text}")
     for index, pair in enumerate(zip(found.parameters, expected.parameters, strict=True)):
         close(*pair, msg=lambda text, i=index: f"parameter {i}: {text}")
+
+
+def assert_equal_ranks(runs: list[Run], expected: Run, tolerance: float = 1e-10):
+    """Every rank's run is the expected one, and all ranks have the same bits of parameters."""
+    for run in runs:
+        assert_equal_runs(run, expected, tolerance)
+        assert all(map(torch.equal, run.parameters, runs[0].parameters))
+
+
+def assert_same_bits(first: list[Run], second: list[Run]):
+    """Two runs on ranks, step by step."""
+    for one, other in zip(first, second, strict=True):
+        for step, again in zip(one.steps, other.steps, strict=True):
+            assert step.loss.equal(again.loss)
+            assert step.logits.equal(again.logits)
+        assert one.x_gradient.equal(other.x_gradient)
+        assert all(map(torch.equal, one.parameters, other.parameters))
 
 
 TOPOLOGIES: dict[str, Callable[[int], Any]] = {"uniform": lambda world_size: "uniform", "chain": line}

@@ -13,6 +13,12 @@ from dgcl.prepare.share import Share
 from dgcl.ranks.context import context
 from tests.dgcl.support_plans import World
 
+SUMMABLE = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
+DTYPES = (*SUMMABLE, torch.float8_e4m3fn, torch.bool, torch.uint16, torch.uint32, torch.uint64)
+
 
 def join(
     shares: list[Share], timeout: float = 60.0, channel: str = "auto", device: Any = None
@@ -33,6 +39,15 @@ def on_threads(
 def hurry(runtime: Any, seconds: float):
     """Let this rank wait no longer than that from now on; set-up and first calls had all the time they need."""
     runtime._timeout = seconds
+
+
+def said(call: Callable[[], Any]) -> str:
+    """What a call says when it fails, or "nothing"."""
+    try:
+        call()
+    except (RuntimeError, TypeError, ValueError) as error:  # of which CommError is one
+        return str(error)
+    return "nothing"
 
 
 def local_ids(comm: Communicator) -> Tensor:

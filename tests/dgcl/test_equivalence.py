@@ -9,7 +9,14 @@ import pytest
 
 import dgcl
 from tests.dgcl.awkward import CASES
-from tests.dgcl.equivalence import ARCHITECTURES, PRECISIONS, assert_equal_runs, on_rank, reference
+from tests.dgcl.equivalence import (
+    ARCHITECTURES,
+    PRECISIONS,
+    assert_equal_ranks,
+    assert_same_bits,
+    on_rank,
+    reference,
+)
 from tests.samples import sampled
 
 WORLD_SIZES = [1, 2, 3, 4, 8]
@@ -30,32 +37,22 @@ def _framework_is_installed(request: pytest.FixtureRequest):
     ),
 )
 def test_threads(architecture, case, world_size):
-    expected = reference(architecture, case)
     runs = dgcl.launch(on_rank, world_size, architecture, case, world_size, SHAPES[world_size])
-    for run in runs:
-        assert_equal_runs(run, expected)
-    for run in runs[1:]:
-        assert all(mine.equal(first) for mine, first in zip(run.parameters, runs[0].parameters, strict=True))
+    assert_equal_ranks(runs, reference(architecture, case))
 
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("case", ["directed", "multi-edges"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_float32_with_sgd(architecture, case):
-    expected = reference(architecture, case, "float32")
-    for run in dgcl.launch(on_rank, 4, architecture, case, 4, "uniform", "float32"):
-        assert_equal_runs(run, expected, PRECISIONS["float32"].tolerance)
+    runs = dgcl.launch(on_rank, 4, architecture, case, 4, "uniform", "float32")
+    assert_equal_ranks(runs, reference(architecture, case, "float32"), PRECISIONS["float32"].tolerance)
 
 
 @pytest.mark.parametrize("architecture", sampled(ARCHITECTURES, keep=lambda row: row % 5 == 0))
 def test_the_same_run_twice_is_bitwise_the_same(architecture):
     first, second = (dgcl.launch(on_rank, 3, architecture, "multi-edges", 3, "chain") for _ in range(2))
-    for one, other in zip(first, second, strict=True):
-        for step, again in zip(one.steps, other.steps, strict=True):
-            assert step.loss.equal(again.loss)
-            assert step.logits.equal(again.logits)
-        assert one.x_gradient.equal(other.x_gradient)
-        assert all(mine.equal(theirs) for mine, theirs in zip(one.parameters, other.parameters, strict=True))
+    assert_same_bits(first, second)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +68,4 @@ def test_processes(architecture, case, rank_pool):
     """Every world size for every model and for every graph."""
     world_size = [2, 3, 4, 8][(list(ARCHITECTURES).index(architecture) + NAMES.index(case)) % 4]
     runs = rank_pool(world_size).run(on_rank, architecture, case, world_size, SHAPES[world_size])
-    expected = reference(architecture, case)
-    for run in runs:
-        assert_equal_runs(run, expected)
-    for run in runs[1:]:
-        assert all(mine.equal(first) for mine, first in zip(run.parameters, runs[0].parameters, strict=True))
+    assert_equal_ranks(runs, reference(architecture, case))

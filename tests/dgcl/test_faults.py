@@ -4,6 +4,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -278,19 +279,24 @@ def test_a_rank_whose_layer_raises_stops_the_others():
         assert re.search(rf"rank {rank}: CommError: rank {rank} stops because .* rank 2: stopped by Z", notes)
 
 
-@channels
-def test_a_rank_that_is_late_is_named_with_stage_and_rows(channel: str):
-    late = threading.Event()
+def late(rank: int) -> Callable[[Communicator], None]:
+    """A call to which a rank comes when another one has ended it."""
+    ended = threading.Event()
 
     def run(comm: Communicator):
-        if comm.rank == 1:
-            late.wait(60)
+        if comm.rank == rank:
+            ended.wait(60)
         try:
             comm.expand(comm.owned_ids)
         finally:
-            late.set()
+            ended.set()
 
-    errors = caught(PAIR, run, 0.3, channel)
+    return run
+
+
+@channels
+def test_a_rank_that_is_late_is_named_with_stage_and_rows(channel: str):
+    errors = caught(PAIR, late(1), 0.3, channel)
     assert isinstance(errors[0], CommTimeoutError)
     not_taken = {"auto": "rank 1 is not ready to receive 2 rows", "collective": "2 rows not taken by rank 1"}[
         channel
@@ -306,19 +312,9 @@ def test_a_rank_that_is_late_is_named_with_stage_and_rows(channel: str):
 
 def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_as_well():
     """On the line 0-1-2-3, rank 0 gets the rows of the late rank 3 from rank 1, which waits for rank 2, and so on."""
-    late = threading.Event()
-
-    def run(comm: Communicator):
-        if comm.rank == 3:
-            late.wait(60)
-        try:
-            comm.expand(comm.owned_ids)
-        finally:
-            late.set()
-
     world = make_world([(3, 0), (3, 2), (0, 3)], range(4), 4, "line")
     # Once one has given up, rank 3 comes, and a rank that waits for nobody else may yet finish.
-    said = [str(error) for error in caught(world, run, timeout=2.0) if error is not None]
+    said = [str(error) for error in caught(world, late(3), timeout=2.0) if error is not None]
     assert said
     for text in said:
         first = text.split("waited 2 s in vain: ")[1].split(";")[0]

@@ -5,9 +5,8 @@
     GPU1     NV2      X      NODE    0-23            0
     mlx5_0   PIX     NODE     X
 
-Tabs and blanks of any width separate the columns; GPUs and NICs may come in any order; the affinity columns,
-the rows of the NICs, legends, the terminal's underlining and the command itself may be there or not. What is
-there must be complete and consistent: every word known, the diagonal ``X``, both directions of a pair equal.
+GPUs and NICs may come in any order; affinity columns, rows of NICs, legends and underlining may be there or not. What
+is there must be complete and consistent: every word known, the diagonal ``X``, both directions of a pair equal.
 """
 
 import re

@@ -11,6 +11,7 @@ from tests.dgcl.aggregation.support_aggregator import (
     CASE_BY_NAME,
     WIDTH,
     Results,
+    connect,
     features,
 )
 from tests.dgcl.awkward import Case
@@ -52,6 +53,12 @@ def reduced(comm: dgcl.Communicator, case: Case, reduce: str) -> Results:
     y = comm.aggregator(reduce)(x)  # type: ignore[arg-type]
     y.backward(comm.dispatch_features(features(case.num_nodes, WIDTH, seed=3)))
     return {"y": comm.collect(y.detach(), None), "x": comm.collect(x.grad, None)}
+
+
+def on_rank(name: str, world_size: int, edges: str, channel: str = "auto") -> list[Results]:
+    case = CASE_BY_NAME[name]
+    comm = connect(case, world_size, edges, channel=channel)
+    return [reduced(comm, case, reduce) for reduce in ("max", "min")]
 
 
 def assert_expected(ranks: list[list[Results]], name: str):

@@ -6,7 +6,8 @@ from tests.dgcl.aggregation.support_aggregator import (
     CASE_BY_NAME,
 )
 
-WINDOWS: dict[str, dict[str, Any]] = {
+WAYS: dict[str, dict[str, Any]] = {
+    "whole": {},
     "1": {"windows": 1},
     "2": {"windows": 2},
     "5": {"windows": 5},

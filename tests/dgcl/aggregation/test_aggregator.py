@@ -1,12 +1,11 @@
-"""Aggregations on ranks give those of a dense matrix: values, gradients and their gradients, for every placement.
+"""What aggregations take, keep and refuse, for every placement; their sums and gradients: ``test_windows.py``.
 
 ========================  =====================================================================================
 what                      judged by
 ========================  =====================================================================================
-sum, mean, weighted       ``A @ x`` in float64, A dense, made from the list of edges
-gradients, learned ones   autograd through the dense product
-a toy graph               loss and norms that an independent program found (specification of the strategies)
-rows moved                the demands of both exchanges, counted by the runtime
+any shape, 16 bits        ``A @ x`` in float64, A dense, made from the list of edges
+weights of past steps     objects that live
+what is refused           the message, on every rank
 ========================  =====================================================================================
 """
 
@@ -22,117 +21,58 @@ from torch import Tensor
 import dgcl
 import dgcl.nn
 from dgcl.aggregation.operation import Operation
-from dgcl.errors import CommError
-from dgcl.program.exchange import HALO, PARTIAL
 from tests.dgcl.aggregation.support_aggregator import (
     CASE_BY_NAME,
     EXACT,
     PLACEMENTS,
-    SUMS,
-    TOY,
     WIDTH,
-    Results,
-    aggregated,
-    assert_close,
     connect,
     dense,
-    expected,
     features,
-    train_the_toy,
     weights_of,
 )
-from tests.dgcl.awkward import CASES
+from tests.dgcl.awkward import CASES, Case
+from tests.dgcl.support_ranks import said
 
 
-def on_rank(name: str, world_size: int, edges: str) -> list[Results]:
-    """Of all kinds of sums, one after the other on one communicator."""
-    case = CASE_BY_NAME[name]
-    comm = connect(case, world_size, edges)
-    return [aggregated(comm, case, reduce, weighted) for reduce, weighted in SUMS]
+def of_any_shape(case: Case) -> list[Tensor]:
+    shapes: list[tuple[int, ...]] = [(), (0,), (1,), (7,), (41,), (602,), (2, 3), (0, 3)]
+    parts = [[features(case.num_nodes, width, seed=seed) for seed in (0, 1)] for width in (1, 2, 3)]
+    return [
+        *(features(case.num_nodes, *shape) for shape in shapes),
+        *(torch.complex(*each) for each in parts),
+    ]
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("edges", PLACEMENTS)
-@pytest.mark.parametrize("name", CASE_BY_NAME)
-def test_equals_the_dense_product(name, edges, world_size):
-    for found in dgcl.launch(on_rank, world_size, name, world_size, edges):
-        for each, (reduce, weighted) in zip(found, SUMS, strict=True):
-            assert_close(each, expected(name, reduce, weighted))
-
-
-@pytest.mark.parametrize("edges", PLACEMENTS)
-def test_between_processes(edges, rank_pool):
-    for found in rank_pool(3).run(on_rank, "multi-edges", 3, edges):
-        for each, (reduce, weighted) in zip(found, SUMS, strict=True):
-            assert_close(each, expected("multi-edges", reduce, weighted))
-
-
-def twice(edges: str) -> list[bytes]:
-    case = CASE_BY_NAME["hub"]
-    comm = connect(case, 4, edges)
-    x = comm.dispatch_features(features(case.num_nodes, 33, dtype=torch.float32))
-    aggregate = comm.aggregator("mean")
-    return [aggregate(x).numpy().tobytes() for _ in range(3)]
-
-
-@pytest.mark.parametrize("edges", PLACEMENTS)
-def test_the_same_input_gives_the_same_bits(edges):
-    for first, *others in dgcl.launch(twice, 4, edges):
-        assert all(other == first for other in others)
-
-
-def differentiate_twice(edges: str) -> Results:
-    case = CASE_BY_NAME["self-loops"]
-    comm = connect(case, 3, edges)
-    x = comm.dispatch_features(features(case.num_nodes, WIDTH)).requires_grad_()
-    first = comm.aggregator()(x)
-    (gradient,) = torch.autograd.grad((first**3).sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad((gradient**2).sum(), x)
-    return {"second": comm.collect(second, None)}
-
-
-@pytest.mark.parametrize("edges", PLACEMENTS)
-def test_second_derivatives(edges):
-    case = CASE_BY_NAME["self-loops"]
-    matrix = dense(case, "sum", None)
-    x = features(case.num_nodes, WIDTH).requires_grad_()
-    (gradient,) = torch.autograd.grad(((matrix @ x) ** 3).sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad((gradient**2).sum(), x)
-    for found in dgcl.launch(differentiate_twice, 3, edges):
-        assert_close(found, {"second": second})
-
-
-def of_any_shape(edges: str, name: str, world_size: int) -> list[Tensor]:
+def aggregates_of_any_shape(edges: str, name: str, world_size: int) -> list[Tensor]:
     case = CASE_BY_NAME[name]
     comm = connect(case, world_size, edges)
     aggregate = comm.aggregator()
-    found = []
-    for shape in ((), (0,), (1,), (2, 3), (0, 3)):
-        rows = comm.dispatch_features(features(case.num_nodes, *shape))
-        found.append(comm.collect(aggregate(rows), None))
-    columns = comm.dispatch_features(features(case.num_nodes, 6))[:, ::2]
-    found.append(comm.collect(aggregate(columns), None))
-    turned = comm.dispatch_features(
-        torch.complex(features(case.num_nodes, 2), features(case.num_nodes, 2, seed=1))
-    )
-    found.append(comm.collect(aggregate(turned), None))
-    negated = turned[:, :1].conj().imag  # in memory it is not what it says
+    inputs = [comm.dispatch_features(x) for x in of_any_shape(case)]
+    negated = inputs[-1].conj().imag  # in memory it is not what it says
     assert negated.is_neg()
-    found.append(comm.collect(aggregate(negated), None))
-    return found
+    inputs += [inputs[6].flatten(1)[:, ::2], negated]
+    found = [aggregate(x) for x in inputs]
+    assert all(aggregate(x).equal(y) for x, y in zip(inputs, found, strict=True))
+    return [comm.collect(y, None) for y in found]
 
 
-@pytest.mark.parametrize("name, world_size", [("directed", 2), ("fewer-vertices-than-ranks", 5)])
-@pytest.mark.parametrize("edges", PLACEMENTS)
+@pytest.mark.parametrize(
+    "edges, name, world_size",
+    [
+        *((edges, "directed", 2) for edges in PLACEMENTS),
+        *((edges, "fewer-vertices-than-ranks", 5) for edges in PLACEMENTS),
+        ("grid:1,1,3", "directed", 3),
+        ("grid:1,1,4", "directed", 4),
+        ("grid:2,2,2", "directed", 8),
+    ],
+)
 def test_any_shape_and_strides(edges, name, world_size):
     case = CASE_BY_NAME[name]
     matrix = dense(case, "sum", None)
-    inputs = [features(case.num_nodes, *shape) for shape in ((), (0,), (1,), (2, 3), (0, 3))]
-    inputs.append(features(case.num_nodes, 6)[:, ::2])
-    inputs.append(torch.complex(features(case.num_nodes, 2), features(case.num_nodes, 2, seed=1)))
-    inputs.append(-features(case.num_nodes, 2, seed=1)[:, :1])
-    for rank in dgcl.launch(of_any_shape, world_size, edges, name, world_size):
+    inputs = of_any_shape(case)
+    inputs += [inputs[6].flatten(1)[:, ::2], -inputs[-1].imag]
+    for rank in dgcl.launch(aggregates_of_any_shape, world_size, edges, name, world_size):
         for x, found in zip(inputs, rank, strict=True):
             flat = x.flatten(1) if x.dim() > 1 else x[:, None]
             wanted = (matrix.to(flat.dtype) @ flat).reshape(x.shape)
@@ -147,7 +87,7 @@ def in_16_bits(edges: str, dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("edges", PLACEMENTS)
+@pytest.mark.parametrize("edges", [*PLACEMENTS, "grid:1,1,4", "grid:2,2,1", "grid:1,4,1"])
 def test_means_in_16_bits_are_rounded_a_few_times_only(edges, dtype):
     """The hub's sum would be beyond float16: partial sums are divided before they travel."""
     case = CASE_BY_NAME["hub"]
@@ -190,44 +130,11 @@ def test_weights_of_past_steps_are_not_kept():
         gc.enable()
 
 
-def count_rows(edges: str) -> tuple[dict[str, int], dict[str, int]]:
-    case = CASE_BY_NAME["multi-edges"]
-    comm = connect(case, 4, edges)
-    x = comm.dispatch_features(features(case.num_nodes, 3)).requires_grad_()
-    comm.aggregator()(x).sum().backward()
-    counted = {
-        f"{name} {verb}": int(sent.sum()) // (3 * 8)
-        for name in comm.exchanges
-        for verb, sent in comm.bytes_sent_by(name).items()
-    }
-    planned = {name: exchange.relation.deliveries for name, exchange in comm.exchanges.items()}
-    return counted, planned
-
-
-@pytest.mark.parametrize("edges", PLACEMENTS)
-def test_rows_that_travel_are_those_of_both_demands_there_and_back(edges):
-    """On uniform links no row is relayed, so rows written are rows wanted."""
-    found = dgcl.launch(count_rows, 4, edges)
-    planned = found[0][1]
-    total = {key: sum(counted[key] for counted, _ in found) for key in found[0][0]}
-    assert total[f"{HALO} expand"] == total[f"{HALO} fold"] == planned[HALO]
-    if edges != "halo":
-        assert total[f"{PARTIAL} expand"] == total[f"{PARTIAL} fold"] == planned[PARTIAL]
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
-@pytest.mark.parametrize("edges", PLACEMENTS)
-def test_the_toy_graph(edges, world_size):
-    for found in dgcl.launch(train_the_toy, world_size, edges, world_size):
-        assert found == pytest.approx(TOY, rel=1e-12)
-
-
 def refusals(edges: str) -> list[str]:
     case = CASE_BY_NAME["directed"]
     comm = connect(case, 2, edges)
     x = comm.dispatch_features(features(case.num_nodes, 2))
-    said = []
-    for call in (
+    calls = [
         lambda: dgcl.graph_allgather(x),
         lambda: dgcl.graph_allgather_async(x),
         lambda: comm.local_graph("csr"),
@@ -243,47 +150,37 @@ def refusals(edges: str) -> list[str]:
         lambda: comm.aggregator()(x.to(torch.float8_e5m2)),
         lambda: dgcl.nn.GCNConv(2, 2)(x, torch.zeros(2, 3, dtype=torch.int64)),  # type: ignore[arg-type]
         lambda: comm.dispatch_features(features(case.num_nodes, 2), halo=True),
-    ):
-        try:
-            call()
-        except (TypeError, ValueError) as error:
-            said.append(str(error))
-        else:
-            said.append("nothing")
-    return said
+    ]
+    return [said(call) for call in calls]
 
 
 def test_what_cannot_be_is_refused():
-    for said in dgcl.launch(refusals, 2, "cover"):
+    for texts in dgcl.launch(refusals, 2, "cover"):
         for text, name in zip(
-            said, ("graph_allgather", "graph_allgather_async", "local_graph"), strict=False
+            texts, ("graph_allgather", "graph_allgather_async", "local_graph"), strict=False
         ):
             assert text.startswith(f"{name} needs all in-edges")
             assert "comm.aggregator()" in text
             assert "strategy='halo'" in text
-        assert said[3].startswith("reduce must be one of sum, mean, max, min")
-        assert said[4].startswith("edge_weight must have shape")
-        assert "num_owned" in said[5]
-        assert said[6].startswith("x must be floating point")
-        assert said[7].startswith("x must not require a gradient")
-        assert said[8].startswith("edge_weight goes with sums and means")
-        assert said[9].startswith("edge_weight must not require a gradient with constant rows")
-        assert "num_owned" in said[10]
-        assert said[11].startswith("edge_weight must be a torch tensor")
-        assert said[12].startswith("x must be floating point of 16, 32 or 64 bits")
-        assert said[13].startswith("comm must be a dgcl.Communicator")
-        assert said[14].startswith("dispatch_features(halo=True) needs all in-edges")
+        assert texts[3].startswith("reduce must be one of sum, mean, max, min")
+        assert texts[4].startswith("edge_weight must have shape")
+        assert "num_owned" in texts[5]
+        assert texts[6].startswith("x must be floating point")
+        assert texts[7].startswith("x must not require a gradient")
+        assert texts[8].startswith("edge_weight goes with sums and means")
+        assert texts[9].startswith("edge_weight must not require a gradient with constant rows")
+        assert "num_owned" in texts[10]
+        assert texts[11].startswith("edge_weight must be a torch tensor")
+        assert texts[12].startswith("x must be floating point of 16, 32 or 64 bits")
+        assert texts[13].startswith("comm must be a dgcl.Communicator")
+        assert texts[14].startswith("dispatch_features(halo=True) needs all in-edges")
 
 
 def reduce_differently(reductions: list[str], weights: tuple[str, ...] = ("", "", "")) -> str:
     comm = connect(CASES[0], 3, "halo")
     kind = weights[comm.rank]
     weight = torch.ones(comm.local.num_edges, requires_grad=kind == "learned") if kind else None
-    try:
-        comm.aggregator(reductions[comm.rank], edge_weight=weight)  # type: ignore[arg-type]
-    except ValueError as error:
-        return str(error)
-    return "nothing"
+    return said(lambda: comm.aggregator(reductions[comm.rank], edge_weight=weight))  # type: ignore[arg-type]
 
 
 def aggregate_differently(edges: str, windows: bool, calls_before: int, one: str, others: str) -> str:
@@ -299,12 +196,7 @@ def aggregate_differently(edges: str, windows: bool, calls_before: int, one: str
     for _ in range(calls_before):
         for way in ways.values():
             way(x)
-    try:
-        for _ in range(3):
-            ways[one if comm.rank == 1 else others](x)
-    except CommError as error:
-        return str(error)
-    return "nothing"
+    return said(lambda: [ways[one if comm.rank == 1 else others](x) for _ in range(3)])
 
 
 @pytest.mark.parametrize("calls_before", [0, 2])
@@ -313,18 +205,16 @@ def aggregate_differently(edges: str, windows: bool, calls_before: int, one: str
 def test_ranks_that_make_different_reductions_are_named(edges, windows, calls_before):
     pairs = [("sum", "mean")] if windows else [("sum", "mean"), ("max", "min")]
     for one, others in pairs:
-        for said in dgcl.launch(aggregate_differently, 3, edges, windows, calls_before, one, others):
-            assert "ranks make different calls" in said
-            assert f"for a {one}" in said
-            assert f"for a {others}" in said
-            assert "rank 1 is in" in said
+        for text in dgcl.launch(aggregate_differently, 3, edges, windows, calls_before, one, others):
+            for part in ("ranks make different calls", f"for a {one}", f"for a {others}", "rank 1 is in"):
+                assert part in text
 
 
 def test_ranks_that_ask_for_different_reductions_are_named():
-    for said in dgcl.launch(reduce_differently, 3, ["mean", "mean", "sum"]):
-        assert said == "reduce must be the same on every rank (got 'mean' on rank 0 and 'sum' on rank 2)"
-    for said in dgcl.launch(reduce_differently, 3, ["sum"] * 3, ("constant", "learned", "constant")):
-        assert said.startswith(
+    for text in dgcl.launch(reduce_differently, 3, ["mean", "mean", "sum"]):
+        assert text == "reduce must be the same on every rank (got 'mean' on rank 0 and 'sum' on rank 2)"
+    for text in dgcl.launch(reduce_differently, 3, ["sum"] * 3, ("constant", "learned", "constant")):
+        assert text.startswith(
             "edge_weight must be the same on every rank (got 'constant' on rank 0 and 'learned'"
         )
 
@@ -337,14 +227,10 @@ def test_constant_rows_that_change_are_noticed(change):
         conv, constant = dgcl.nn.GCNConv(2, 2), comm.aggregator().constant(x)
         conv(constant)
         x.add_(1) if change == "in place" else x.requires_grad_()
-        try:
-            conv(constant)
-        except RuntimeError as error:
-            return str(error)
-        return "nothing"
+        return said(lambda: conv(constant))
 
-    for said in dgcl.launch(on_rank, 2):
-        assert said.startswith(
+    for text in dgcl.launch(on_rank, 2):
+        assert text.startswith(
             "x was said to be constant, and was changed in place, or made to require a gradient"
         )
 

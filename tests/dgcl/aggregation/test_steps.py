@@ -6,20 +6,16 @@ what                            judged by
 results, there and back         the same bits as one by one, for placements, windows, types, weights, relays,
                                 ranks without rows, threads; some ranks one way and some the other
 Python calls                    as many for 12 windows as for 3
-a rank that fails, dies, is     every other rank names it, in a call of the compiled code
-interrupted, leaves, disagrees
+a rank that is interrupted, or  every other rank names it, in a call of the compiled code; of ranks that fail
+disagrees                       or die there tells ``test_failures.py``
 ==============================  ===============================================================================
 """
 
-import os
 import re
-import signal
-import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,18 +23,14 @@ import torch
 
 import dgcl
 from dgcl.aggregation import grouped_edges as edge_sums
-from dgcl.aggregation import step_execution
-from dgcl.aggregation.block import Block
-from dgcl.errors import CommError
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.step_list import StepList
 from tests.dgcl.aggregation.support_aggregator import CASE_BY_NAME, PLACEMENTS, connect, features
-from tests.dgcl.aggregation.support_windows import WINDOWS, most_windows
+from tests.dgcl.aggregation.support_failures import Fault, fail_at
+from tests.dgcl.aggregation.support_windows import WAYS, most_windows
 from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import join
+from tests.dgcl.support_ranks import join, said
 from tests.samples import slow
-
-WAYS: dict[str, dict[str, Any]] = {"whole": {}, **WINDOWS}
 
 
 def runtime_of(comm: dgcl.Communicator) -> Runtime:
@@ -173,67 +165,6 @@ def test_windows_cost_no_call_of_python():
         assert max(many) < 60
 
 
-class Fault:
-    """What a rank does in one of its sums, which it makes one by one."""
-
-    def __init__(self, happens: Callable[[], None]):
-        self._happens, self._here, self._real = happens, threading.local(), Block.sum
-
-    def arm(self, place: int):
-        """In sum number ``place`` of this rank."""
-        self._here.left = place
-
-    def patch(self, patch: pytest.MonkeyPatch):
-        def count(block: Block, *given: Any, **kinds: Any):
-            left = getattr(self._here, "left", -1)
-            if left == 0:
-                self._happens()
-            self._here.left = left - 1
-            self._real(block, *given, **kinds)
-
-        repeated = step_execution._repeated
-        patch.setattr(Block, "sum", count)
-        patch.setattr(
-            step_execution,
-            "_repeated",
-            lambda *given: None if hasattr(self._here, "left") else repeated(*given),
-        )
-
-
-def fail_later(fault: Fault, options: dict[str, Any], place: int, backward: bool, timeout: float = 60.0):
-    """Rank 1 fails; the others have compiled code carry out their steps."""
-    comm = connect(CASE_BY_NAME["hub"], 3, "cover", timeout=timeout)
-    x = comm.dispatch_features(features(26, 2)).requires_grad_()
-    aggregate = comm.aggregator(**options)
-    for _ in range(3):
-        aggregate(x).sum().backward()
-    y = aggregate(x) if backward else x.sum()
-    if comm.rank == 1:
-        fault.arm(place)
-    for _ in range(3):  # ranks that need no row of rank 1's are stopped by a later call
-        if backward:
-            y.sum().backward(retain_graph=True)
-        else:
-            aggregate(x)
-
-
-def raise_an_error():
-    raise ZeroDivisionError("in a window")
-
-
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("options, place", [({"windows": 3}, 0), ({"windows": 3}, 4), ({}, 2)], ids=str)
-def test_an_exception_of_another_rank_is_named(options, place, backward, monkeypatch):
-    fault = Fault(raise_an_error)
-    fault.patch(monkeypatch)
-    with pytest.raises(ZeroDivisionError, match="in a window") as raised:
-        dgcl.launch(fail_later, 3, fault, options, place, backward)
-    notes = "\n".join(raised.value.__notes__)
-    for rank in (0, 2):
-        told = rf"rank {rank}: CommError: rank {rank} stops because .*rank 1: stopped by ZeroDivisionError"
-        assert re.search(told, notes)
-
-
 def test_ctrl_c_while_compiled_code_waits_is_told(monkeypatch):
     """Rank 0 is interrupted where it waits for rank 1, which is in a sum."""
     waiting, interrupted, from_steps = threading.Event(), threading.Event(), []
@@ -251,21 +182,17 @@ def test_ctrl_c_while_compiled_code_waits_is_told(monkeypatch):
 
     def on_rank() -> str:
         try:
-            fail_later(fault, {"windows": 3}, 1, False)
+            return said(lambda: fail_at(fault, "sum", {"windows": 3}, 1, backward=False, calls_before=3))
         except KeyboardInterrupt:
             return "interrupted"
-        except CommError as error:
-            return str(error)
-        return "nothing"
 
-    fault, real = Fault(wait_for_the_interrupt), Runtime._check_failures
-    fault.patch(monkeypatch)
+    fault, real = Fault(wait_for_the_interrupt, monkeypatch), Runtime._check_failures
     monkeypatch.setattr(Runtime, "_check_failures", interrupt)
     first, *others = dgcl.launch(on_rank, 3)
     assert first == "interrupted"
     assert from_steps == [True]
-    for said in others:
-        assert re.search("rank 0 left (expand|fold) of exchange .* at stage 0: KeyboardInterrupt", said)
+    for text in others:
+        assert re.search("rank 0 left (expand|fold) of exchange .* at stage 0: KeyboardInterrupt", text)
 
 
 def test_a_rank_that_makes_another_call_is_named():
@@ -275,41 +202,8 @@ def test_a_rank_that_makes_another_call_is_named():
         aggregate = comm.aggregator(windows=3)
         for _ in range(3):
             aggregate(x)
-        try:
-            comm.expand(x) if comm.rank == 1 else aggregate(x)
-        except CommError as error:
-            return str(error)
-        return "nothing"
+        return said(lambda: comm.expand(x) if comm.rank == 1 else aggregate(x))
 
-    for said in dgcl.launch(on_rank, 2):
-        assert "window 1 of 3" in said
-        assert "expand" in said
-
-
-def end_in_a_window(folder: str, how: str, backward: bool):
-    """Rank 1 is killed, or stopped for longer than the timeout; the others write down what they are told."""
-
-    def end():
-        if how == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        subprocess.Popen(["sh", "-c", f"sleep 8; kill -CONT {os.getpid()}"])
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    fault = Fault(end)
-    with pytest.MonkeyPatch.context() as patch:
-        fault.patch(patch)
-        try:
-            fail_later(fault, {"windows": 3}, 4, backward, 60.0 if how == "killed" else 3.0)
-        except CommError as error:
-            rank = dgcl.current_communicator().rank
-            Path(folder, f"rank-{rank}").write_text(str(error))
-            raise
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how, backward", [("killed", False), ("killed", True), ("stopped", False)])
-def test_a_rank_that_ends_in_a_window_is_named(tmp_path, how, backward, forked_ranks):
-    with pytest.raises((CommError, RuntimeError)):
-        dgcl.launch(end_in_a_window, 3, str(tmp_path), how, backward, ranks="processes")
-    for rank in (0, 2):
-        assert "rank 1" in Path(tmp_path, f"rank-{rank}").read_text()
+    for text in dgcl.launch(on_rank, 2):
+        assert "window 1 of 3" in text
+        assert "expand" in text

@@ -93,16 +93,6 @@ def test_second_gradients_are_those_of_finite_differences(world: Any):
     on_threads(world, run)
 
 
-def test_gradcheck_on_one_rank():
-    def run(comm: Communicator):
-        x = torch.randn(comm.num_owned, 2, dtype=torch.float64, requires_grad=True)
-        for verb in (comm.expand, comm.fold):
-            assert torch.autograd.gradcheck(verb, x)
-            assert torch.autograd.gradgradcheck(verb, x)
-
-    on_threads(ONE, run)
-
-
 @worlds
 def test_expand_and_fold_are_adjoint(world: Any):
     """<expand x, y> = <x, fold y>, summed over ranks; exact, because all numbers are small integers."""

@@ -57,12 +57,16 @@ def test_they_may_be_waited_for_in_any_order(worlds: tuple[World, World], crosse
     assert all(dgcl.launch(run, 3))
 
 
-def test_one_that_was_started_is_carried_on_while_its_rank_is_in_another_call():
+@named("another_plane", {"one control plane": False, "a process group each": True})
+def test_one_that_was_started_is_carried_on_while_its_rank_is_in_another_call(another_plane: bool):
     """Rank 1 wants the rows of the exchange that rank 0 has started before it comes to the call that rank 0 is in."""
     waits = threading.Event()
 
     def run() -> bool:
-        one, two = both(60.0)
+        one = join(PAIR.shares(), 60.0)
+        if another_plane:
+            context.control = copy.copy(context.require_control())
+        two = join(PAIR.shares(), 60.0)
         if one.rank == 0:
             count_looks(two, 3, waits)
             finish = start(one)
@@ -171,24 +175,6 @@ def test_a_thread_may_take_up_what_another_one_carries_on():
             results.append(expand(two))
             helper.join()
         return results == [True] * 40 and bool((expand(one), local_ids(two).numel()))
-
-    assert all(dgcl.launch(run, 2))
-
-
-def test_one_of_another_control_plane_is_carried_on_too():
-    """As where each communicator has a process group of its own."""
-    waits = threading.Event()
-
-    def run() -> bool:
-        one = join(PAIR.shares(), 60.0)
-        context.control = copy.copy(context.require_control())
-        two = join(PAIR.shares(), 60.0)
-        if one.rank == 0:
-            count_looks(two, 3, waits)
-            finish = start(one)
-            return expand(two) and finish()
-        waits.wait(50)
-        return expand(one) and expand(two)
 
     assert all(dgcl.launch(run, 2))
 

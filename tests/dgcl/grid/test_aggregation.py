@@ -37,7 +37,8 @@ from tests.dgcl.aggregation.support_aggregator import (
     expected,
     features,
 )
-from tests.dgcl.aggregation.support_extremes import assert_expected, reduced
+from tests.dgcl.aggregation.support_extremes import assert_expected
+from tests.dgcl.aggregation.support_extremes import on_rank as extremes_on_rank
 from tests.dgcl.awkward import Case
 from tests.dgcl.grid.support_aggregation import GRIDS, connect, on_rank, size_of, some, train_the_toy
 from tests.dgcl.grid.support_items import received as items_received
@@ -95,60 +96,11 @@ def test_bytes_are_those_of_the_relation(grid: str):
         assert not folded.any()
 
 
-def of_widths(grid: str) -> list[Tensor]:
-    case = CASE_BY_NAME["directed"]
-    comm = connect(case, grid)
-    aggregate, found = comm.aggregator(), []
-    for x in map(comm.dispatch_features, of_all_widths(case)):
-        found.append(aggregate(x))
-        assert aggregate(x).equal(found[-1])
-    return [comm.collect(each, None) for each in found]
-
-
-def of_all_widths(case: Case) -> list[Tensor]:
-    shapes: list[tuple[int, ...]] = [(), (0,), (1,), (7,), (41,), (602,), (2, 3), (0, 3)]
-    inputs = [features(case.num_nodes, *shape) for shape in shapes]
-    parts = [(features(case.num_nodes, width), features(case.num_nodes, width, seed=1)) for width in (1, 3)]
-    return [*inputs, *(torch.complex(*each) for each in parts)]
-
-
-@pytest.mark.parametrize("grid", ["1,1,3", "1,1,4", "2,2,2"])
-def test_any_width(grid: str):
-    case = CASE_BY_NAME["directed"]
-    matrix = dense(case, "sum", None)
-    for rank in dgcl.launch(of_widths, size_of(grid), grid):
-        for x, found in zip(of_all_widths(case), rank, strict=True):
-            flat = x.flatten(1) if x.dim() > 1 else x[:, None]
-            wanted = (matrix.to(flat.dtype) @ flat).reshape(x.shape)
-            torch.testing.assert_close(found, wanted, rtol=EXACT, atol=EXACT)
-
-
-def in_16_bits(grid: str, dtype: torch.dtype) -> Tensor:
-    case = CASE_BY_NAME["hub"]
-    comm = connect(case, grid)
-    x = comm.dispatch_features(features(case.num_nodes, 5).to(dtype) + 8000)
-    return comm.collect(comm.aggregator("mean")(x), None)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("grid", ["1,1,4", "2,2,1", "1,4,1"])
-def test_means_in_16_bits_are_rounded_a_few_times_only(grid: str, dtype: torch.dtype):
-    case = CASE_BY_NAME["hub"]
-    x = (features(case.num_nodes, 5).to(dtype) + 8000).double()
-    wanted = dense(case, "mean", None) @ x
-    for found in dgcl.launch(in_16_bits, 4, grid, dtype):
-        torch.testing.assert_close(found.double(), wanted, rtol=4 * torch.finfo(dtype).eps, atol=0)
-
-
-def extremes_on_rank(name: str, grid: str) -> list[dict[str, Tensor]]:
-    case = CASE_BY_NAME[name]
-    comm = connect(case, grid)
-    return [reduced(comm, case, reduce) for reduce in ("max", "min")]
-
-
 @pytest.mark.parametrize("grid, name", some(GRIDS, 5, CASE_BY_NAME))
 def test_extremes_go_to_the_smallest_id_among_equals(grid: str, name: str):
-    assert_expected(dgcl.launch(extremes_on_rank, size_of(grid), name, grid), name)
+    world_size = size_of(grid)
+    found = dgcl.launch(extremes_on_rank, world_size, name, world_size, f"grid:{grid}")
+    assert_expected(found, name)
 
 
 STEPS, DROPPED = 3, 0.4
@@ -204,26 +156,6 @@ def test_training_with_dropout_and_norms(grid: str):
         assert found == pytest.approx(losses, rel=EXACT)
         for one, other in zip(theirs, parameters, strict=True):
             torch.testing.assert_close(one, other, rtol=EXACT, atol=EXACT)
-
-
-def in_windows(grid: str, windows: int | None) -> tuple[dict[str, Tensor], int]:
-    case = CASE_BY_NAME["multi-edges"]
-    comm = connect(case, grid)
-    x = comm.dispatch_features(features(case.num_nodes, 5)).requires_grad_()
-    aggregate = comm.aggregator("mean", windows=windows)
-    y = aggregate(torch.tanh(aggregate(x)))
-    (y * comm.dispatch_features(features(case.num_nodes, 5, seed=3))).sum().backward()
-    sent = sum(int(each.sum()) for each in comm.bytes_sent.values())
-    return {"y": comm.collect(y.detach(), None), "x": comm.collect(x.grad, None)}, sent
-
-
-@pytest.mark.parametrize("grid", ["1,1,3", "2,2,2"])
-def test_windows_of_slices(grid: str):
-    whole = dgcl.launch(in_windows, size_of(grid), grid, None)
-    divided = dgcl.launch(in_windows, size_of(grid), grid, 3)
-    assert sum(sent for _, sent in whole) == sum(sent for _, sent in divided)
-    for found, _ in divided:
-        assert_close(found, expected("multi-edges", "mean", ""))
 
 
 def in_memory_of_nan(name: str, grid: str, windows: int | None) -> tuple[list[bool], dict[str, Tensor]]:

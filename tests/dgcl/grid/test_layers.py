@@ -1,68 +1,39 @@
 """The convolutions of dgcl.nn on grids equal PyG's layers on one device, whose checkpoint loads on any grid."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.nn.functional as F
-from torch import nn
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.grid.support_aggregation import GRIDS, connect, size_of, some
+from tests.dgcl.grid.support_aggregation import GRIDS, size_of, some
 
 pytest.importorskip("torch_geometric.nn")
 from tests.dgcl.nn.support_convolutions import (
     CASE_BY_NAME,
     GRAPHS,
     OURS,
-    STEPS,
-    WIDTHS,
-    Run,
     assert_equal_runs,
     features,
-    initial,
     reference,
+    train,
 )
 
 SUMS = [layer for layer in OURS if layer != "sage-max"]
 
 
-def train(layer: str, name: str, grid: str, constant: bool) -> Run:
-    case = CASE_BY_NAME[name]
-    comm = connect(case, grid)
-    model = nn.ModuleList(OURS[layer](*pair) for pair in itertools.pairwise(WIDTHS)).double()
-    model.load_state_dict(initial(layer))
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    x = comm.dispatch_features(features(case.num_nodes))
-    labels, mask = comm.owned_ids % WIDTHS[-1], torch.from_numpy(case.train)[comm.owned_ids]
-    given = comm.aggregator().constant(x) if constant else x
-    losses = []
-    for _ in range(STEPS):
-        logits = model[1](torch.relu(model[0](given)))
-        loss = dgcl.nn.loss(F.cross_entropy)(logits, labels, mask)
-        optimizer.zero_grad()
-        loss.backward()
-        dgcl.nn.sync_gradients(model)
-        optimizer.step()
-        losses.append(loss.item())
-    whole = comm.collect(logits.detach(), None)
-    return losses, whole, {key: value.detach() for key, value in model.state_dict().items()}
-
-
-@pytest.mark.parametrize("grid, layer, name, constant", some(GRIDS, 14, SUMS, GRAPHS, [False, True]))
+@pytest.mark.parametrize(
+    "grid, layer, name, constant",
+    [
+        *some(GRIDS, 14, SUMS, GRAPHS, [False, True]),
+        *((grid, "sage-max", "directed", False) for grid in ("1,1,3", "2,1,2")),
+    ],
+)
 def test_training_is_that_of_one_device(grid: str, layer: str, name: str, constant: bool):
     wanted = reference(layer, name)  # first: its parameters are drawn once, and not by ranks side by side
-    for found in dgcl.launch(train, size_of(grid), layer, name, grid, constant):
-        assert_equal_runs(found, wanted)
-
-
-@pytest.mark.parametrize("grid", ["1,1,3", "2,1,2"])
-def test_maxima_of_neighbours(grid: str):
-    wanted = reference("sage-max", "directed")
-    for found in dgcl.launch(train, size_of(grid), "sage-max", "directed", grid, False):
+    on_ranks = layer, name, size_of(grid), f"grid:{grid}", "auto", constant
+    for found, _ in dgcl.launch(train, size_of(grid), *on_ranks):
         assert_equal_runs(found, wanted)
 
 

@@ -18,6 +18,7 @@ from dgcl.grid.grid import Grid
 from dgcl.grid.grid_strategy import GridPlacement
 from tests.dgcl.aggregation.support_aggregator import CASE_BY_NAME, EXACT, features
 from tests.dgcl.grid.support_aggregation import connect, size_of
+from tests.dgcl.support_ranks import said
 
 GRAPHS = ["directed", "self-loops", "isolated-vertices", "fewer-vertices-than-ranks", "no-edges"]
 GRIDS = ["1,1,4", "2,1,2", "2,1,4", "3,1,2", "4,1,1"]
@@ -225,8 +226,7 @@ def refusals(grid: str) -> list[str]:
     case = CASE_BY_NAME["directed"]
     comm = connect(case, grid)
     x = comm.dispatch_features(features(case.num_nodes, 8))
-    said = []
-    for call in (
+    calls = [
         lambda: dgcl.graph_allgather(x),
         lambda: comm.local_graph("csr"),
         lambda: comm.dispatch_features(features(case.num_nodes, 8), halo=True),
@@ -239,36 +239,30 @@ def refusals(grid: str) -> list[str]:
         lambda: dgcl.nn.dropout(torch.ones(26, 2), comm=comm),
         lambda: dgcl.nn.BatchNorm(2, comm=comm).double()(torch.ones(26, 2)),
         lambda: dgcl.nn.loss(F.cross_entropy, comm=comm)(comm.slices(x), torch.zeros(26, dtype=torch.long)),
-    ):
-        try:
-            call()
-        except ValueError as error:
-            said.append(str(error))
-        else:
-            said.append("nothing")
-    return said
+    ]
+    return [said(call) for call in calls]
 
 
 def test_what_cannot_be_is_refused_with_a_way_out():
-    for said in dgcl.launch(refusals, 4, "1,1,4"):
-        for text, name in zip(said, ("graph_allgather", "local_graph", "dispatch"), strict=False):
+    for texts in dgcl.launch(refusals, 4, "1,1,4"):
+        for text, name in zip(texts, ("graph_allgather", "local_graph", "dispatch"), strict=False):
             assert text.startswith(f"{name}")
             assert "grid (1,1,4)" in text
             assert "comm.slice_graph()" in text
             assert text.endswith("or build the communicator without a grid")
-        assert said[3] == "nothing"
-        assert said[4].startswith("h must hold the 26 rows of this rank's part")
-        assert said[5:7] == ["nothing", "nothing"]
-        assert said[7].startswith("x has 1 heads, which 4 slices do not divide")
-        assert said[8].startswith("x must have shape (num_owned, C, ...)")
-        assert "drop before comm.slices" in said[9]
-        assert "owned rows" in said[10]
-        assert said[11].startswith("outputs must be whole rows")
-        assert said[11].endswith("bring them back with comm.rows first")
-    for said in dgcl.launch(refusals, 4, "1,2,2"):
-        for text in said[3:6]:
+        assert texts[3] == "nothing"
+        assert texts[4].startswith("h must hold the 26 rows of this rank's part")
+        assert texts[5:7] == ["nothing", "nothing"]
+        assert texts[7].startswith("x has 1 heads, which 4 slices do not divide")
+        assert texts[8].startswith("x must have shape (num_owned, C, ...)")
+        assert "drop before comm.slices" in texts[9]
+        assert "owned rows" in texts[10]
+        assert texts[11].startswith("outputs must be whole rows")
+        assert texts[11].endswith("bring them back with comm.rows first")
+    for texts in dgcl.launch(refusals, 4, "1,2,2"):
+        for text in texts[3:6]:
             assert "needs complete neighbourhoods of a slice, and on grid (1,2,2)" in text
-        assert said[6] == "nothing"
+        assert texts[6] == "nothing"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ import pytest
 
 from dgcl.topology import Topology
 from tests.dgcl.awkward import CASES
-from tests.dgcl.equivalence import ARCHITECTURES, PRECISIONS, assert_equal_runs, on_rank, reference
+from tests.dgcl.equivalence import (
+    ARCHITECTURES,
+    PRECISIONS,
+    assert_equal_ranks,
+    assert_same_bits,
+    on_rank,
+    reference,
+)
 from tests.dgcl.multihost import verb_checks
 from tests.dgcl.multihost.conftest import PoolMaker
 from tests.dgcl.multihost.rank_main import limited_topology
@@ -47,10 +54,7 @@ def train_and_compare(
     shape = topology(architecture, case, ranks)
     runs = pools(ranks).run(on_rank, architecture, case, sum(ranks), shape, precision)
     expected = reference(architecture, case, precision)
-    for run in runs:
-        assert_equal_runs(run, expected, PRECISIONS[precision].tolerance)
-    for run in runs[1:]:
-        assert all(mine.equal(first) for mine, first in zip(run.parameters, runs[0].parameters, strict=True))
+    assert_equal_ranks(runs, expected, PRECISIONS[precision].tolerance)
 
 
 @pytest.mark.parametrize("architecture, case", COVER)
@@ -78,12 +82,7 @@ def test_the_same_run_twice_is_bitwise_the_same(architecture: str, host_pool: Po
     first, second = (
         host_pool(ranks).run(on_rank, architecture, "directed", sum(ranks), shape) for _ in range(2)
     )
-    for one, other in zip(first, second, strict=True):
-        for step, again in zip(one.steps, other.steps, strict=True):
-            assert step.loss.equal(again.loss)
-            assert step.logits.equal(again.logits)
-        assert one.x_gradient.equal(other.x_gradient)
-        assert all(mine.equal(theirs) for mine, theirs in zip(one.parameters, other.parameters, strict=True))
+    assert_same_bits(first, second)
 
 
 @world

@@ -25,24 +25,20 @@ def perceptron(width: int, out: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, out), nn.Tanh(), nn.Linear(out, out))
 
 
-OURS: dict[str, Any] = {
-    "gcn": dgcl.nn.GCNConv,
-    "gcn-without-loops": functools.partial(dgcl.nn.GCNConv, add_self_loops=False),
-    "gcn-plain": functools.partial(dgcl.nn.GCNConv, normalize=False, bias=False),
-    "sage": dgcl.nn.SAGEConv,
-    "sage-max": functools.partial(dgcl.nn.SAGEConv, aggr="max"),
-    "sage-sum": functools.partial(dgcl.nn.SAGEConv, aggr="sum", root_weight=False),
-    "gin": lambda width, out, **_: dgcl.nn.GINConv(perceptron(width, out), eps=0.3, train_eps=True),
-}
-THEIRS: dict[str, Any] = {
-    "gcn": pyg.GCNConv,
-    "gcn-without-loops": functools.partial(pyg.GCNConv, add_self_loops=False),
-    "gcn-plain": functools.partial(pyg.GCNConv, normalize=False, bias=False),
-    "sage": pyg.SAGEConv,
-    "sage-max": functools.partial(pyg.SAGEConv, aggr="max"),
-    "sage-sum": functools.partial(pyg.SAGEConv, aggr="sum", root_weight=False),
-    "gin": lambda width, out: pyg.GINConv(perceptron(width, out), eps=0.3, train_eps=True),
-}
+def kinds(library: Any) -> dict[str, Any]:
+    """The layers of a library, which have the same parameters in both."""
+    return {
+        "gcn": library.GCNConv,
+        "gcn-without-loops": functools.partial(library.GCNConv, add_self_loops=False),
+        "gcn-plain": functools.partial(library.GCNConv, normalize=False, bias=False),
+        "sage": library.SAGEConv,
+        "sage-max": functools.partial(library.SAGEConv, aggr="max"),
+        "sage-sum": functools.partial(library.SAGEConv, aggr="sum", root_weight=False),
+        "gin": lambda width, out, **_: library.GINConv(perceptron(width, out), eps=0.3, train_eps=True),
+    }
+
+
+OURS, THEIRS = kinds(dgcl.nn), kinds(pyg)
 
 
 def features(num_rows: int, width: int = WIDTHS[0]) -> Tensor:

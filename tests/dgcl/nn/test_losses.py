@@ -50,6 +50,15 @@ class Loss:
             return module(*tensors)
         return self.function(*tensors, reduction=reduction, **self.options)
 
+    def on_rank(self, comm: Any, outputs: Tensor, others: Any = None, mask: Any = None, **kinds: Any) -> Any:
+        """The value and the gradient of a rank's rows."""
+        own, *others = (each[comm.owned_ids] for each in (outputs, *(others or self.others)))
+        own.requires_grad_()
+        own_mask = None if mask is None else mask[comm.owned_ids]
+        value = dgcl.nn.loss(self.function, **kinds)(own, *others, own_mask, **self.options)
+        value.backward()
+        return value, own.grad
+
 
 def focal(logits: Tensor, labels: Tensor) -> Tensor:
     """A user's: a loss for each row, and no reduction."""
@@ -109,15 +118,10 @@ def test_value_and_gradient_of_one_device(name, mask_name, reduction, world_size
     expected.backward()
 
     def rank(comm):
-        own = outputs[comm.owned_ids].requires_grad_()
-        own_mask = None if mask is None else mask[comm.owned_ids]
-        others = [each[comm.owned_ids] for each in loss.others]
-        value = dgcl.nn.loss(loss.function, reduction=reduction)(own, *others, own_mask, **loss.options)
-        value.backward()
-        return value, comm.owned_ids, own.grad
+        return *loss.on_rank(comm, outputs, mask=mask, reduction=reduction), comm.owned_ids
 
     results = on_ranks(world_size, rank)
-    for value, owned, gradient in results:
+    for value, gradient, owned in results:
         assert value.item() == results[0][0].item()  # the same bits
         torch.testing.assert_close(value, expected, rtol=1e-13, atol=1e-13)
         torch.testing.assert_close(gradient, alone.grad[owned], rtol=1e-13, atol=1e-13)
@@ -129,14 +133,7 @@ def test_averaging_gradients_is_made_up_for(name):
     loss = LOSSES[name]
 
     def rank(comm):
-        pairs = []
-        for ddp in (False, True):
-            own = rows(*loss.shape)[comm.owned_ids].requires_grad_()
-            others = [each[comm.owned_ids] for each in loss.others]
-            value = dgcl.nn.loss(loss.function, ddp=ddp)(own, *others, **loss.options)
-            value.backward()
-            pairs.append((value, own.grad))
-        return pairs
+        return [loss.on_rank(comm, rows(*loss.shape), ddp=ddp) for ddp in (False, True)]
 
     for (summed, gradient), (averaged, larger) in on_ranks(3, rank):
         assert averaged.equal(summed)
@@ -153,11 +150,7 @@ def test_masked_rows_may_hold_anything(name):
         each[~mask] = torch.nan if each.is_floating_point() else -1
 
     def rank(comm):
-        own = outputs[comm.owned_ids].requires_grad_()
-        others = [each[comm.owned_ids] for each in targets]
-        value = dgcl.nn.loss(loss.function)(own, *others, mask[comm.owned_ids], **loss.options)
-        value.backward()
-        return value, own.grad, mask[comm.owned_ids]
+        return *loss.on_rank(comm, outputs, targets, mask), mask[comm.owned_ids]
 
     for value, gradient, counts in on_ranks(2, rank):
         assert value.isfinite()
@@ -168,10 +161,7 @@ def test_masked_rows_may_hold_anything(name):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_dtype_is_that_of_the_outputs(dtype):
     def rank(comm):
-        own = rows(4).to(dtype)[comm.owned_ids].requires_grad_()
-        value = dgcl.nn.loss(F.cross_entropy)(own, LABELS[comm.owned_ids])
-        value.backward()
-        return value, own.grad
+        return LOSSES["ce"].on_rank(comm, rows(4).to(dtype))
 
     expected = F.cross_entropy(rows(4).to(dtype).float(), LABELS)
     for value, gradient in on_ranks(2, rank):

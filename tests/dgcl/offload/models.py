@@ -7,18 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
-import dgcl.nn
 from tests.dgcl.awkward import Case
 from tests.dgcl.equivalence import (
     ARCHITECTURES,
     CASE_BY_NAME,
-    PRECISIONS,
-    STEPS,
     Run,
-    Step,
-    _gradients,
     build_layers,
     inputs,
+    steps,
 )
 
 #: Architectures whose aggregation can be kept, and how.
@@ -111,30 +107,21 @@ def on_rank(architecture: str, case_name: str, world_size: int, kept: bool = Fal
 
 
 def train(comm: dgcl.Communicator, off: dgcl.Offload, architecture: str, case: Case, kept: bool) -> Run:
-    exact = PRECISIONS["float64"]
-    layers = build_layers(ARCHITECTURES[architecture].layer, exact.dtype)
-    chunked = (OfAggregate if kept else Chunked, KEPT.get(architecture, {}) if kept else {})
-    modules = [chunked[0](architecture, layer, is_last=k == 1) for k, layer in enumerate(layers)]
-    options: dict[str, Any] = dict(chunked[1])
+    dtype = torch.float64
+    layers = build_layers(ARCHITECTURES[architecture].layer, dtype)
+    wrapper: Any = OfAggregate if kept else Chunked
+    modules = [wrapper(architecture, layer, is_last=k == 1) for k, layer in enumerate(layers)]
+    options: dict[str, Any] = dict(KEPT[architecture]) if kept else {}
     if kept and architecture == "torch-gcn":
         options["edge_weight"] = comm.dispatch_edges(gcn_weights(case))
-    x, labels, mask = (off.dispatch_features(each) for each in inputs(case, exact.dtype))
     scale = off.dispatch_features(gcn_scale(case)[:, None])
-    x.requires_grad_()
-    optimizer = exact.optimizer(layers.parameters())
-    steps = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        x.grad = None
-        h = x
+
+    def forward(h: Tensor) -> Tensor:
         for module in modules:
             h = off.layer(module, (h, scale) if architecture == "pyg-gcn" else h, **options)
-        loss = off.cross_entropy(h, labels, mask)
-        loss.backward()
-        dgcl.nn.sync_gradients(layers)
-        steps.append(Step(loss.detach(), off.collect(h, None), _gradients(layers)))
-        optimizer.step()
-    return Run(steps, [p.detach() for p in layers.parameters()], off.collect(x.grad, None))
+        return h
+
+    return steps(layers, inputs(case, dtype), forward, off.cross_entropy, ranks=off)
 
 
 def gcn_weights(case: Case) -> Tensor:

@@ -69,6 +69,18 @@ def on_stream(stream: int) -> Iterator[None]:
         _contexts.stream = before
 
 
+@contextmanager
+def fake_devices(count: int, seed: int = 0, memory: Memory | None = None) -> Iterator[list[FakeCuda]]:
+    """Devices that reach each other's memory, and stop at the end."""
+    memory = memory or Memory()
+    fakes = [FakeCuda(memory, seed + number) for number in range(count)]
+    try:
+        yield fakes
+    finally:
+        for fake in fakes:
+            fake.stop()
+
+
 class Rank:
     """A rank in a test: its device, its exchange, and what it knows of the world."""
 
@@ -136,31 +148,26 @@ def on_devices(
         timeout: Of the communicators.
         prepare: Does something to the devices first.
     """
-    memory = Memory()
     count = 1 if shared else world.world_size
-    fakes = [FakeCuda(memory, seed + number) for number in range(count)]
-    prepare(fakes)
+    with fake_devices(count, seed) as fakes:
+        prepare(fakes)
 
-    def run() -> Any:
-        rank = Rank(world, fakes[context.require_control().rank % count], timeout)
-        try:
-            result = function(rank)
-            rank.fake.drain()
-            return result
-        except BaseException as error:
-            rank.exchange.fail(dgcl.CommError(f"rank {rank.rank}: stopped by {error!r}"))
-            for trouble in rank.fake.errors[:3]:
-                error.add_note("on the device: " + "".join(traceback.format_exception(trouble)))
-            raise
-        finally:
-            rank.exchange.close()
-            _contexts.current = 0
+        def run() -> Any:
+            rank = Rank(world, fakes[context.require_control().rank % count], timeout)
+            try:
+                result = function(rank)
+                rank.fake.drain()
+                return result
+            except BaseException as error:
+                rank.exchange.fail(dgcl.CommError(f"rank {rank.rank}: stopped by {error!r}"))
+                for trouble in rank.fake.errors[:3]:
+                    error.add_note("on the device: " + "".join(traceback.format_exception(trouble)))
+                raise
+            finally:
+                rank.exchange.close()
+                _contexts.current = 0
 
-    try:
         results = dgcl.launch(run, world.world_size)
-    finally:
-        for fake in fakes:
-            fake.stop()
     for fake in fakes:
         if fake.errors:
             raise fake.errors[0]

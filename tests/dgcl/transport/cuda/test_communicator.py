@@ -26,7 +26,7 @@ from tests.dgcl.support_plans import World, make_world, random_world
 from tests.dgcl.support_ranks import join, on_threads
 from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
 from tests.dgcl.transport.cuda.fake_kernels import KERNELS, always, nothing
-from tests.dgcl.transport.cuda.fake_ranks import open_fake
+from tests.dgcl.transport.cuda.fake_ranks import fake_devices, open_fake
 from tests.samples import named
 
 WORLD = random_world(3, 3, "random-1")
@@ -50,23 +50,18 @@ class InStep(Around):
 def on_device(world: World, function: Any, memory: Memory | None = None) -> list[Any]:
     """``function(comm)`` on ranks that are threads, each with a device of its own."""
     shares = world.shares()
-    memory = memory or Memory()
-    fakes = [FakeCuda(memory, seed) for seed in range(world.world_size)]
+    with fake_devices(world.world_size, memory=memory) as fakes:
 
-    def run() -> Any:
-        control = context.require_control()
-        comm = join(shares, device=open_fake(fakes[control.rank]))
-        assert isinstance(comm.transport, DeviceExchange)
-        comm.use_transport(InStep(comm.transport))
-        result = function(comm)
-        fakes[control.rank].drain()
-        return result
+        def run() -> Any:
+            control = context.require_control()
+            comm = join(shares, device=open_fake(fakes[control.rank]))
+            assert isinstance(comm.transport, DeviceExchange)
+            comm.use_transport(InStep(comm.transport))
+            result = function(comm)
+            fakes[control.rank].drain()
+            return result
 
-    try:
         return dgcl.launch(run, world.world_size)
-    finally:
-        for fake in fakes:
-            fake.stop()
 
 
 def train(comm: Communicator) -> list[Tensor]:
@@ -126,27 +121,24 @@ def test_parts_from_files_are_joined_on_devices(tmp_path, monkeypatch):
     monkeypatch.setattr("dgcl.transport.cuda.ThreadControl", NoneType)  # threads stand for processes
     inputs = prepare_inputs(WORLD.graph, 3, "uniform", part=WORLD.part)
     save_parts(tmp_path / "parts", inputs)
-    memory = Memory()
-    fakes = [FakeCuda(memory, seed) for seed in range(3)]
-    opened = threading.local()
-    monkeypatch.setattr("dgcl.transport.cuda.gpu.open_device", lambda device: open_fake(fakes[opened.rank]))
+    with fake_devices(3) as fakes:
+        opened = threading.local()
+        monkeypatch.setattr(
+            "dgcl.transport.cuda.gpu.open_device", lambda device: open_fake(fakes[opened.rank])
+        )
 
-    def run() -> bool:
-        opened.rank = context.require_control().rank
-        comm = dgcl.load_comm_info(tmp_path / "parts", device="cuda")
-        assert isinstance(comm.transport, DeviceExchange)
-        rows = (comm.owned_ids[:, None] * 10 + torch.arange(3)).float()
-        out = comm.expand(rows)
-        comm.synchronize()
-        ids = torch.cat([comm.owned_ids, comm.halo_ids])
-        comm.close()
-        return torch.equal(out, (ids[:, None] * 10 + torch.arange(3)).float())
+        def run() -> bool:
+            opened.rank = context.require_control().rank
+            comm = dgcl.load_comm_info(tmp_path / "parts", device="cuda")
+            assert isinstance(comm.transport, DeviceExchange)
+            rows = (comm.owned_ids[:, None] * 10 + torch.arange(3)).float()
+            out = comm.expand(rows)
+            comm.synchronize()
+            ids = torch.cat([comm.owned_ids, comm.halo_ids])
+            comm.close()
+            return torch.equal(out, (ids[:, None] * 10 + torch.arange(3)).float())
 
-    try:
         assert dgcl.launch(run, 3) == [True] * 3
-    finally:
-        for fake in fakes:
-            fake.stop()
 
 
 def test_parts_ask_for_a_device_that_is_there(tmp_path):
@@ -175,52 +167,44 @@ def test_rows_elsewhere_are_refused():
 
 
 def test_a_driver_that_cannot_lock_memory_is_an_error_of_all():
-    memory = Memory()
-    fakes = [FakeCuda(memory, seed) for seed in range(2)]
-    fakes[1].refused["cuMemHostAlloc"] = 801
+    with fake_devices(2) as fakes:
+        fakes[1].refused["cuMemHostAlloc"] = 801
 
-    def run():
-        control = context.require_control()
-        device = open_fake(fakes[control.rank])
-        with pytest.raises(dgcl.CommError, match=r"rank 1: the driver cannot lock memory.*801"):
-            DeviceExchange({"halo": PAIR.programs[control.rank]}, control, 20.0, device)
+        def run():
+            control = context.require_control()
+            device = open_fake(fakes[control.rank])
+            with pytest.raises(dgcl.CommError, match=r"rank 1: the driver cannot lock memory.*801"):
+                DeviceExchange({"halo": PAIR.programs[control.rank]}, control, 20.0, device)
 
-    dgcl.launch(run, 2)
-    for fake in fakes:
-        fake.stop()
+        dgcl.launch(run, 2)
 
 
 @pytest.mark.parametrize("trouble", ["compute-mode", "no-driver", "shared", "wrong-sums"])
 def test_what_does_not_prove_itself_gives_way_to_collectives(trouble: str, monkeypatch, caplog):
     """One warning with the reason; the rows are right."""
     reason = "rank 1: the compute mode of its GPU is exclusive to a process"
-    memory = Memory()
-    fakes = [FakeCuda(memory, seed) for seed in range(3)]
-    if trouble == "compute-mode":
-        fakes[1].mode = 3
-    elif trouble == "shared":
-        reason = "ranks share a GPU, where a kernel that waits"
-    elif trouble == "no-driver":
-        reason = "rank 1: the driver cannot be used: cuInit"
-    else:
-        reason = "rank 0: exchange 'halo' adds other rows than a vertex's on rank 0"
-        monkeypatch.setitem(KERNELS, "sum_float32", (7, nothing, always, nothing))
+    with fake_devices(3) as fakes:
+        if trouble == "compute-mode":
+            fakes[1].mode = 3
+        elif trouble == "shared":
+            reason = "ranks share a GPU, where a kernel that waits"
+        elif trouble == "no-driver":
+            reason = "rank 1: the driver cannot be used: cuInit"
+        else:
+            reason = "rank 0: exchange 'halo' adds other rows than a vertex's on rank 0"
+            monkeypatch.setitem(KERNELS, "sum_float32", (7, nothing, always, nothing))
 
-    def run() -> tuple[list[Tensor], str]:
-        control = context.require_control()
-        device = open_fake(fakes[control.rank])
-        if trouble == "no-driver" and control.rank == 1:
-            device.problem = "the driver cannot be used: cuInit"
-        device.is_shared = trouble == "shared"
-        comm = join(WORLD.shares(), device=device)
-        assert isinstance(comm.transport, CollectiveTransport)
-        return train(comm), comm.describe()
+        def run() -> tuple[list[Tensor], str]:
+            control = context.require_control()
+            device = open_fake(fakes[control.rank])
+            if trouble == "no-driver" and control.rank == 1:
+                device.problem = "the driver cannot be used: cuInit"
+            device.is_shared = trouble == "shared"
+            comm = join(WORLD.shares(), device=device)
+            assert isinstance(comm.transport, CollectiveTransport)
+            return train(comm), comm.describe()
 
-    try:
         results = dgcl.launch(run, 3)
-    finally:
-        for fake in fakes:
-            fake.stop()
     for (mine, text), theirs in zip(results, on_threads(WORLD, train), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
         assert reason in text
@@ -260,22 +244,19 @@ def test_a_channel_that_cannot_be_had_is_an_error():
     ],
 )
 def test_devices_that_cannot_reach_each_other_are_named_and_keep_nothing(what: str, why: str):
-    memory = Memory()
-    fakes = [FakeCuda(memory, seed) for seed in range(2)]
-    for fake in fakes:
-        fake.access, fake.atomics, fake.hidden = what != "access", what != "atomics", what == "sight"
-        if what == "exports":
-            fake.refused["cuIpcGetMemHandle"] = 801
+    with fake_devices(2) as fakes:
+        for fake in fakes:
+            fake.access, fake.atomics, fake.hidden = what != "access", what != "atomics", what == "sight"
+            if what == "exports":
+                fake.refused["cuIpcGetMemHandle"] = 801
 
-    def run() -> tuple[Any, str]:
-        control = context.require_control()
-        programs = {"halo": PAIR.programs[control.rank]}
-        return connect_device(programs, control, 20.0, open_fake(fakes[control.rank]))
+        def run() -> tuple[Any, str]:
+            control = context.require_control()
+            programs = {"halo": PAIR.programs[control.rank]}
+            return connect_device(programs, control, 20.0, open_fake(fakes[control.rank]))
 
-    results = dgcl.launch(run, 2)
+        results = dgcl.launch(run, 2)
     assert all(exchange is None and why in problem for exchange, problem in results), results
-    for fake in fakes:
-        fake.stop()
 
 
 def test_a_device_whose_driver_cannot_be_used_is_torchs(monkeypatch):

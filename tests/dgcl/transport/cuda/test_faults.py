@@ -87,6 +87,16 @@ def test_a_device_that_does_not_get_on_is_named_with_what_is_missing():
         assert "rank 1" in text
 
 
+def told_of_the_last(world: World, act: Callable[[Rank], object], shared: bool = True) -> list[Any]:
+    """How all ranks hear of what the last one does."""
+
+    def body(rank: Rank) -> Any:
+        warm(rank)
+        return failing(rank) if rank.rank < world.world_size - 1 else act(rank)
+
+    return on_devices(world, body, shared=shared)[0][:-1]
+
+
 @pytest.mark.slow
 def test_a_slow_rank_is_no_failure():
     """Every stage takes less than the timeout, the whole more."""
@@ -122,16 +132,9 @@ def test_different_calls_are_told_from_each_other(different: str):
 
 
 def test_a_rank_that_leaves_is_named():
-    def body(rank: Rank) -> Any:
-        warm(rank)
-        if rank.rank == 1:
-            rank.exchange.close()
-            return None
-        return failing(rank)
-
-    results, _ = on_devices(PAIR, body)
-    assert results[0][0] is PeerLostError
-    assert "rank 1 has closed its communicator, and " in results[0][1]
+    ((kind, text),) = told_of_the_last(PAIR, lambda rank: rank.exchange.close())
+    assert kind is PeerLostError
+    assert "rank 1 has closed its communicator, and " in text
 
 
 def test_a_rank_may_leave_when_its_part_is_enqueued():
@@ -153,49 +156,34 @@ def test_a_rank_may_leave_when_its_part_is_enqueued():
 
 
 def test_an_error_of_one_rank_stops_the_others():
-    def body(rank: Rank) -> Any:
-        warm(rank)
-        if rank.rank == 2:
-            rank.exchange.fail(CommError("rank 2: the loss is not finite"))
-            return None
-        return failing(rank)
-
-    results, _ = on_devices(LINE, body)
-    for rank, (kind, text) in enumerate(results[:2]):
+    error = CommError("rank 2: the loss is not finite")
+    for rank, (kind, text) in enumerate(told_of_the_last(LINE, lambda rank: rank.exchange.fail(error))):
         assert kind is CommError
         assert text.startswith(f"rank {rank}")
         assert "the loss is not finite" in text
 
 
 def test_a_driver_that_refuses_a_launch_is_an_error_of_all():
-    def body(rank: Rank) -> Any:
-        warm(rank)
-        if rank.rank == 1:
-            rank.fake.refused["cuLaunchKernel"] = 719
-            with pytest.raises(CudaError, match=r"operation 1 \(begin\).*\(719\)"):
-                rank.exchange.expand(rank.owned(3))
-            return None
-        return failing(rank)
+    def refuse(rank: Rank):
+        rank.fake.refused["cuLaunchKernel"] = 719
+        with pytest.raises(CudaError, match=r"operation 1 \(begin\).*\(719\)"):
+            rank.exchange.expand(rank.owned(3))
 
-    results, _ = on_devices(PAIR, body, shared=False)
-    assert "rank 1: a call could not be enqueued: operation 1 (begin)" in results[0][1]
+    ((_, text),) = told_of_the_last(PAIR, refuse, shared=False)
+    assert "rank 1: a call could not be enqueued: operation 1 (begin)" in text
 
 
 def test_a_call_that_is_interrupted_after_all_agreed_is_an_error_of_all():
-    def body(rank: Rank) -> Any:
-        warm(rank)
-        if rank.rank == 1:
-            rank.exchange._follow = interrupted  # type: ignore[method-assign]
-            with pytest.raises(KeyboardInterrupt):
-                rank.exchange.expand(rank.owned(3))
-            return None
-        return failing(rank)
-
     def interrupted(stream: int):
         raise KeyboardInterrupt
 
-    results, _ = on_devices(PAIR, body, shared=False)
-    assert "rank 1: a call could not be enqueued: KeyboardInterrupt" in results[0][1]
+    def interrupt(rank: Rank):
+        rank.exchange._follow = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            rank.exchange.expand(rank.owned(3))
+
+    ((_, text),) = told_of_the_last(PAIR, interrupt, shared=False)
+    assert "rank 1: a call could not be enqueued: KeyboardInterrupt" in text
 
 
 def test_a_closed_communicator_says_so():

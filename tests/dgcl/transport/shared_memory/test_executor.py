@@ -13,40 +13,18 @@ from dgcl.errors import CommError
 from dgcl.transport.shared_memory.step_list import StepList
 from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.support_plans import World, make_world, random_world
-from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, random_bits, same_bits
+from tests.dgcl.support_ranks import (
+    DTYPES,
+    SUMMABLE,
+    folded,
+    join,
+    local_ids,
+    on_threads,
+    random_bits,
+    same_bits,
+)
 from tests.samples import named, sampled, slow
 
-DTYPES = (
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.float8_e4m3fn,
-    torch.complex64,
-    torch.complex128,
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-)
-SUMMABLE = (
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-)
 SHAPES = ((), (1,), (7,), (3, 5), (128,), (602,), (0,), (2, 0, 3))
 
 WORLDS = {
