@@ -36,11 +36,10 @@ def chunked_cross_entropy(
     labels, mask = _checked(logits, labels, mask)
     wrong = (mask & ((labels < 0) | (labels >= logits.shape[1]))).nonzero().squeeze(1)
     if len(wrong):
-        label, row = int(labels[wrong[0]]), int(logits.order.rows[wrong[0]])
+        row = int(wrong[0])
         raise ValueError(
-            f"labels must be classes 0..{logits.shape[1] - 1}, the columns of the logits (got {label} in row {row};"
-            f" {len(wrong)} such labels on this rank); give the model more"
-            f" columns, or leave rows out with mask= or labels of {IGNORED}"
+            f"labels must be classes 0..{logits.shape[1] - 1}, the columns of the logits (got {int(labels[row])} in row"
+            f" {row}; {len(wrong)} such labels on this rank); give the model more columns, or leave rows out with mask= or labels of {IGNORED}"
         )
     return _CrossEntropy.apply(logits, labels, mask, comm)
 
@@ -55,16 +54,16 @@ class _CrossEntropy(torch.autograd.Function):
         comm: Communicator,
     ) -> Tensor:
         wide = sum_dtype(logits.dtype)
-        total, host = torch.zeros(2, dtype=torch.float64, device="cpu"), logits.order.host
-        for rows in logits.order.stretches:
-            counts = mask[rows]
+        total, order = torch.zeros(2, dtype=torch.float64, device="cpu"), logits.order
+        for rows in order.stretches:
+            counts = mask[order.rows[rows]]
             which = slice(None) if counts.all() else counts
-            some = host.look_at(logits.checked(), rows)[which].to(wide)
-            total[0] += F.cross_entropy(some, labels[rows][which], reduction="sum").double()
+            some = order.host.look_at(logits.checked(), rows)[which].to(wide)
+            total[0] += F.cross_entropy(some, labels[order.rows[rows]][which], reduction="sum").double()
             total[1] += counts.sum()
         value, count = comm.all_reduce_sum(total, "cross_entropy").unbind()
         ctx.save_for_backward(logits, labels, mask)
-        ctx.count, ctx.order = float(count), logits.order
+        ctx.count, ctx.order = float(count), order
         # As torch's: of 16 bits where the logits are, but not in mixed precision.
         return (value / count).to(wide if torch.is_autocast_enabled("cpu") else logits.dtype)
 
@@ -78,8 +77,8 @@ class _CrossEntropy(torch.autograd.Function):
         scale = grad.to(sum_dtype(logits.dtype)) / ctx.count
         for rows in order.stretches:
             some = host.look_at(memory, rows).to(scale.dtype).softmax(1)
-            counts = mask[rows]
-            some[counts, labels[rows][counts]] -= 1
+            counts = mask[order.rows[rows]]
+            some[counts, labels[order.rows[rows]][counts]] -= 1
             some[~counts] = 0
             host.write(out, rows, some.mul_(scale).to(out.dtype))
         return ChunkedRows(out, order), None, None, None
@@ -93,18 +92,19 @@ def chunked_accuracy(
 ) -> Tensor:
     """The fraction of vertices whose largest logit is that of their label; NaN if none counts. Collective."""
     labels, mask = _checked(logits, labels, mask)
-    memory, host = logits.checked(), logits.order.host
+    memory, order = logits.checked(), logits.order
     total = torch.zeros(2, dtype=torch.int64, device="cpu")
-    for rows in logits.order.stretches:
-        right = host.look_at(memory, rows).argmax(1) == labels[rows]
-        total += torch.stack([(right & mask[rows]).sum(), mask[rows].sum()])
+    for rows in order.stretches:
+        counts = mask[order.rows[rows]]
+        right = order.host.look_at(memory, rows).argmax(1) == labels[order.rows[rows]]
+        total += torch.stack([(right & counts).sum(), counts.sum()])
     right, count = comm.all_reduce_sum(total, "accuracy").unbind()
     return right.double() / count.double()
 
 
 def _checked(logits: ChunkedRows, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Labels, and which rows count, in the order of host memory."""
-    mask, order = rows_that_count(logits, labels, mask), logits.order
+    """Labels, and which rows count, as they came: a copy in the order of host memory would not be in any limit."""
+    mask = rows_that_count(logits, labels, mask)
     if labels.dtype != torch.int64:
         raise TypeError(f"labels must be int64 classes (got {labels.dtype}); call .long()")
-    return order.stored(labels.cpu()), order.stored((mask & (labels != IGNORED)).cpu())
+    return labels.cpu(), (mask & (labels != IGNORED)).cpu()

@@ -31,12 +31,12 @@ def share_heap() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return what is free to the system, and from now on blocks of 128 KiB as they are freed.
+    """Return what is free to the system, and from now on blocks of 32 KiB as they are freed.
 
-    glibc otherwise keeps blocks of up to 32 MiB for later, and those of the size of a chunk's rows make holes of one
-    another: three times the memory that is in use was seen.
+    glibc otherwise keeps blocks of up to 32 MiB for later, and those of the size of a chunk's rows, or of its edges,
+    make holes of one another: three times the memory that is in use was seen.
     """
-    _call("mallopt", _MMAP_THRESHOLD, 1 << 17)
+    _call("mallopt", _MMAP_THRESHOLD, 1 << 15)
     _call("malloc_trim", 0)
 
 

@@ -1,52 +1,69 @@
-"""Prints (predicted bytes of device memory, anonymous resident bytes above those after set-up) of training steps.
+"""Prints what training steps take: chunks, predicted bytes of device memory, and anonymous resident bytes.
 
-python -m tests.dgcl.offload.peak FOLDER CHUNKS...
+python -m tests.dgcl.offload.peak FOLDER CHUNKS_OR_LIMIT,... [GRAPH.npz [LAYER [metis|random]]]
+
+Bytes are those above what was resident after set-up. Without a graph one rank has a band graph; with one, two processes
+have a part each and the line is that of the rank that holds most. Rows are files in FOLDER, so that they do not count.
 """
 
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import dgcl
 from dgcl.graph import as_graph
 from tests.dgcl.offload.limited import band
 
-NUM_NODES, WIDTH = 30_000, 256
+NUM_NODES = 30_000
 
 
-class Mean(nn.Module):
-    """A product of means."""
-
-    def __init__(self):
+class Layer(nn.Module):
+    def __init__(self, name: str, width: int, out: int):
         super().__init__()
-        self.product = nn.Linear(WIDTH, WIDTH)
+        self.name = name
+        if name == "mean":
+            self.conv: nn.Module = nn.Linear(width, out)
+        elif name.startswith("GAT"):
+            self.conv = getattr(pyg, name)((width, width), out // 4, heads=4, add_self_loops=False)
+        else:
+            self.conv = getattr(pyg, name)(width, out)
 
     def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
-        return self.product(g.mean(src))
+        return self.conv(g.mean(src)) if self.name == "mean" else self.conv((src, dst), g.edge_index).relu()
 
 
 def anonymous() -> int:
-    line = next(
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
+
+
+def peak_of_step(
+    comm: dgcl.Communicator, how: str, folder: str, name: str, widths: tuple[int, ...]
+) -> tuple[int, int, int]:
+    """(chunks, predicted, measured), the bytes of the rank that holds most."""
+    layers = [Layer(name, *pair) for pair in pairwise(widths)]
+    off = dgcl.Offload(
+        comm,
+        **({"chunks": int(how)} if how.isdigit() else {"memory_limit": how}),
+        widths=widths,
+        layers=layers,
+        kind="csr" if name == "mean" else "pyg",
+        store=folder,
+        store_cached=False,
+        keep_graphs=False,
+        prefetch=False,
     )
-    return int(line.split()[1]) * 1024
-
-
-def peak_of_step(comm: dgcl.Communicator, chunks: int, folder: str) -> tuple[int, int]:
-    """(predicted, measured) bytes."""
-    options = {"store": folder, "store_cached": False, "keep_graphs": False, "prefetch": False}
-    layers = [Mean(), Mean()]
-    off = dgcl.Offload(comm, chunks=chunks, widths=(WIDTH,) * 3, layers=layers, chunk_by="range", **options)
     device = off.memory().device
     assert device is not None
-    ones = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (comm.num_nodes, WIDTH), (0, 0))
-    h, labels = off.dispatch_features(ones), torch.zeros(comm.num_nodes, dtype=torch.int64)
+    ones = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (comm.num_nodes, widths[0]), (0, 0))
+    h, labels = off.dispatch_features(ones), torch.zeros(off.num_owned, dtype=torch.int64)
     before, peak, is_over = anonymous(), 0, threading.Event()
 
     def watch():
@@ -68,17 +85,21 @@ def peak_of_step(comm: dgcl.Communicator, chunks: int, folder: str) -> tuple[int
     is_over.set()
     watcher.join()
     off.close()
-    return device.total, peak - before
+    held, predicted = max(comm.control.exchange((peak - before, device.total)))
+    return off.num_chunks, predicted, held
 
 
-def main(folder: str, *chunks: str):
+def on_rank(folder: str, how: str, graph: str = "", name: str = "mean", parts: str = "metis") -> list[Any]:
+    """Of each number of chunks, or limit."""
     torch.set_num_threads(1)
-    dgcl.init()
-    peak_of_step(dgcl.build_comm_info(as_graph(band(1000))), 2, folder)  # loads what a first step loads
-    comm = dgcl.build_comm_info(as_graph(band(NUM_NODES)))
-    for number in chunks:
-        print(*peak_of_step(comm, int(number), folder))
+    widths = (128, 128, 40) if graph else (256, 256, 256)
+    peak_of_step(
+        dgcl.build_comm_info(as_graph(band(1000))), "2", folder, name, widths
+    )  # loads what a first step loads
+    comm = dgcl.build_comm_info(graph or as_graph(band(NUM_NODES)), partition=parts)
+    return [peak_of_step(comm, each, folder, name, widths) for each in how.split(",")]
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for line in dgcl.launch(on_rank, 1 + (len(sys.argv) > 3), *sys.argv[1:], ranks="processes")[0]:
+        print(*line)
