@@ -39,7 +39,8 @@ def chunked_cross_entropy(
         row = int(wrong[0])
         raise ValueError(
             f"labels must be classes 0..{logits.shape[1] - 1}, the columns of the logits (got {int(labels[row])} in row"
-            f" {row}; {len(wrong)} such labels on this rank); give the model more columns, or leave rows out with mask= or labels of {IGNORED}"
+            f" {row}; {len(wrong)} such labels on this rank); give the model more columns, or"
+            f" leave rows out with mask= or labels of {IGNORED}"
         )
     return _CrossEntropy.apply(logits, labels, mask, comm)
 
