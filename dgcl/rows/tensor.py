@@ -144,6 +144,7 @@ def mapped(function: Callable[[Tensor], Any], value: Any) -> Any:
         items = [mapped(function, each) for each in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)  # type: ignore[arg-type]
     if type(value) is dict:
-        # In one order on all ranks; a library may make a dict of a set, whose order each process draws.
-        return {key: mapped(function, value[key]) for key in sorted(value, key=str)}
+        # Called in one order on all ranks: a library may make a dict of a set, whose order each process draws.
+        made = {key: mapped(function, value[key]) for key in sorted(value, key=str)}
+        return {key: made[key] for key in value}  # in its own order, which a layer may read
     return value
