@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
+from dgcl.ranks.context import context
 from tests.dgcl.awkward import CASES
 from tests.samples import named, slow
 
@@ -100,6 +101,13 @@ def test_layers_train_as_on_one_device(world_size: int, case_name: str):
         theirs(name).load_state_dict(states[name])
     for results in dgcl.launch(on_rank, world_size, states, case_name):
         torch.testing.assert_close(dict(zip(LAYERS, results, strict=True)), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.fixture(autouse=True)
+def no_ranks(monkeypatch):
+    """What a test begins on this rank ends with it."""
+    monkeypatch.setattr(context, "control", None)
+    monkeypatch.setattr(context, "communicator", None)
 
 
 def on_one_rank(edges: Any = ((0, 1), (1, 0))) -> dgcl.Communicator:
