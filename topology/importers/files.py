@@ -10,7 +10,7 @@ from dgcl.topology.gpu_models import GpuModel, gpu_model
 from dgcl.topology.importers.foreign import refuse_binary, refuse_foreign
 from dgcl.topology.importers.nccl_xml import parse_nccl_xml
 from dgcl.topology.importers.p2p_refine import refine_with_p2p
-from dgcl.topology.importers.p2p_tables import parse_p2p_tables
+from dgcl.topology.importers.p2p_tables import parse_p2p_rates
 from dgcl.topology.importers.several import join_imported, with_card_speed
 from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from dgcl.topology.importers.topo_matrix_model import topo_matrix_topology
@@ -68,7 +68,7 @@ def import_topology(
     p2p = os.fspath(p2p)
     measured = read_file(p2p, _LARGEST, "", _KIND)
     try:
-        return refine_with_p2p(imported, parse_p2p_tables(_text(measured)))
+        return refine_with_p2p(imported, parse_p2p_rates(_text(measured)))
     except ValueError as error:
         raise ValueError(f"{p2p}: {error}") from None
 

@@ -4,8 +4,9 @@ import gzip
 
 import pytest
 
-from dgcl.topology.importers import import_topology, parse_topo_matrix
+from dgcl.topology.importers import import_topology
 from dgcl.topology.importers.foreign import refuse_foreign
+from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from tests.samples import named
 from tests.topology.importers.cases import MATRIX, XML
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from dgcl.topology import Topology
-from dgcl.topology.importers import import_topology, parse_p2p_tables, parse_topo_matrix
+from dgcl.topology.importers import import_topology
+from dgcl.topology.importers.p2p_tables import parse_p2p_rates
+from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from tests.topology.importers import oracle
 from tests.topology.importers.cases import SHARED, needs_data
 
@@ -117,7 +119,7 @@ MEASURED = [
 def test_measured_rates_refine_a_matrix(matrix: str, table: str, rate: float):
     table_path = SHARED / "p2p" / f"{table}.txt"
     topology = import_topology(SHARED / "topo_m" / f"{matrix}.txt", p2p=table_path).topology
-    measured = parse_p2p_tables(table_path.read_text()).bandwidth
+    measured = parse_p2p_rates(table_path.read_text())
     assert slowest(topology) == pytest.approx(rate, rel=0.005)
     arrays = topology.arrays()
     model = np.minimum.reduceat(arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
