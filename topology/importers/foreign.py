@@ -54,36 +54,19 @@ _KNOWN = tuple(
         (r"\|GPU \d/\d\|", "is the output of xpu-smi, of Intel GPUs, which are not modelled"),
     )
 )
-_PREFIX = re.compile(r"(>|\S+[:|>])\s|(\[\d+,\d+\]<\w+>:)")
 _SPELLED = 4096  # characters that are looked at
-_MAGIC = (
-    (b"\x1f\x8b", "is compressed with gzip: unpack it first"),
-    (b"PK\x03\x04", "is a zip archive: unpack it first"),
-    (b"BZh", "is compressed with bzip2: unpack it first"),
-    (b"\xfd7zXZ", "is compressed with xz: unpack it first"),
-    (b"\x28\xb5\x2f\xfd", "is compressed with zstd: unpack it first"),
-    (b"\x89PNG", "is a picture, not text"),
-    (b"%PDF", "is a PDF file, not text"),
-)
+_COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # how such files begin
 
 
-def refuse_binary(data: bytes) -> None:
-    """Raise ValueError for files of well-known kinds that hold no text."""
-    for magic, reason in _MAGIC:
-        if data.startswith(magic):
-            raise ValueError(reason)
+def refuse_compressed(data: bytes) -> None:
+    """Raise ValueError for what gzip, zip, bzip2, xz and zstd write."""
+    if data.startswith(_COMPRESSED):
+        raise ValueError("is compressed: unpack it first")
 
 
 def refuse_foreign(text: str) -> None:
-    """Raise ValueError for the output of other tools, and for text in which each line has a prefix."""
+    """Raise ValueError for the output of other tools."""
     start = text[:_SPELLED]
     for pattern, reason in _KNOWN:
         if pattern.search(start):
             raise ValueError(reason)
-    words = [line for line in start.splitlines() if line.strip()][:3]
-    prefixes = {match[0].strip() for line in words if (match := _PREFIX.match(line.strip() + " "))}
-    if len(words) > 2 and len(prefixes) == 1 and all(_PREFIX.match(line.strip()) for line in words):
-        raise ValueError(
-            f"every line begins with {prefixes.pop()!r}, as mail, pdsh or mpirun put it: the text of one "
-            f"machine is needed, without that"
-        )

@@ -200,26 +200,6 @@ def test_switches_hang_on_their_host_bridge():
     assert {("gpu0", "pcie0", "PCIe"), ("gpu1", "pcie0", "PCIe")} <= found
 
 
-@pytest.mark.parametrize(
-    "word, affinity, odd",
-    [
-        ("NODE", ["0", "0", "1", "1"], "gpu0 (0), gpu1 (0), gpu2 (1), gpu3 (1)"),
-        ("SYS", ["0-1", "0-1", "2-3", "2-3"], "gpu0 (0-1), gpu1 (0-1), gpu2 (2-3), gpu3 (2-3)"),
-        ("SYS", ["0", "0", "1", "2"], "gpu0 (0), gpu1 (0)"),
-        ("SYS", ["0", "1", "2", "3"], None),
-        ("NODE", ["0", "0", "0", "0"], None),
-        ("SYS", ["N/A", "N/A", "N/A", "N/A"], None),
-    ],
-)
-def test_affinities_that_contradict_the_words_are_told(word: str, affinity: list[str], odd: str | None):
-    notes = [note for note in imported(matrix(pairs(4, word), affinity)).notes if "affinities" in note]
-    assert notes == (
-        [f"affinities of {odd} do not go with the words between them, which decided their NUMA nodes"]
-        if odd
-        else []
-    )
-
-
 def test_hidden_switches_are_told():
     text = "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tNV4\tNODE\nGPU1\tNV4\tX\tNODE\nNIC0\tNODE\tNODE\tX\n"
     found = imported(text)
