@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dgcl.topology.checks import check_index, check_num_devices, check_number
-from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device, Link
 
@@ -96,7 +95,6 @@ def cluster(
     return join_machines([whole] * num_machines, order, name=name, rails=rails, spines=spines)
 
 
-@no_garbage_search()
 def join_machines(
     machines: Sequence[Topology],
     order: Sequence[tuple[int, int]],

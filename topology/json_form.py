@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from dgcl.topology.checks import check_num_devices, nearest, shown
-from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.parts import Connection, Device, Link
 
 SCHEMA = "dgcl-topology/1"
@@ -33,7 +32,6 @@ class Description(NamedTuple):
     links: tuple[Link, ...] | None
 
 
-@no_garbage_search()
 def description_from_json(obj: dict[str, Any]) -> Description:
     """Return what a parsed JSON object describes; names and links are not yet checked against each other.
 
@@ -51,7 +49,6 @@ def description_from_json(obj: dict[str, Any]) -> Description:
     return Description(obj["name"], devices, connections, links)
 
 
-@no_garbage_search()
 def description_to_json(
     name: str, devices: Sequence[Device], connections: Sequence[Connection], links: Sequence[Link]
 ) -> dict[str, Any]:
@@ -65,7 +62,6 @@ def description_to_json(
     }
 
 
-@no_garbage_search()
 def parse_json(text: str, **options: Any) -> Any:
     """Return the value of a JSON text; options are those of :func:`json.loads`.
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from dgcl.topology.arrays import TopologyArrays, topology_arrays
 from dgcl.topology.checks import check_index, check_name, check_num_devices, nearest, shown
-from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.json_form import description_from_json, description_to_json
 from dgcl.topology.parts import Connection, Device, Link
 from dgcl.topology.routes import derive_routes
@@ -45,7 +44,6 @@ class Topology:
     connections: tuple[Connection, ...]
     links: tuple[Link, ...] = None  # type: ignore[assignment]  # None asks for derivation and does not stay
 
-    @no_garbage_search()
     def __post_init__(self) -> None:
         check_name(self.name, "name")
         for field, kind in (("devices", Device), ("connections", Connection), ("links", Link)):
