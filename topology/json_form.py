@@ -8,7 +8,7 @@ Infinity too) are errors that name the path of the item: ``connections[3].bandwi
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from dgcl.topology.checks import check_num_devices, nearest, shown
 from dgcl.topology.parts import Connection, Device, Link
@@ -23,13 +23,8 @@ _LINK_KEYS = ("src", "dst", "route"), ()
 _Item = TypeVar("_Item")
 
 
-class Description(NamedTuple):
-    """What a JSON object says of a topology; ``links`` None: they are to be derived."""
-
-    name: Any
-    devices: tuple[Device, ...]
-    connections: tuple[Connection, ...]
-    links: tuple[Link, ...] | None
+#: Name, devices, connections, and links, None where they are to be derived.
+Description: TypeAlias = tuple[Any, tuple[Device, ...], tuple[Connection, ...], tuple[Link, ...] | None]
 
 
 def description_from_json(obj: dict[str, Any]) -> Description:
@@ -46,7 +41,7 @@ def description_from_json(obj: dict[str, Any]) -> Description:
     devices = _items(obj, "devices", _DEVICE_KEYS, lambda item: Device(**item))
     connections = _items(obj, "connections", _CONNECTION_KEYS, lambda item: Connection(**item))
     links = _items(obj, "links", _LINK_KEYS, _link) if "links" in obj else None
-    return Description(obj["name"], devices, connections, links)
+    return obj["name"], devices, connections, links
 
 
 def description_to_json(

@@ -39,7 +39,7 @@ _PROMPT = re.compile(
 _GLUED = re.compile(
     r"((?:NV|GPU|NIC|mlx\d+_)\d+(?=[A-Z]|mlx)|Affinity(?=[A-Z])|\b(?:SYS|SOC|NODE|PHB|PXB|PIX|PSB)(?=[A-Z0-9]))"
 )
-_AFFINITIES = (("CPU", "Affinity"), ("NUMA", "Affinity"), ("GPU", "NUMA", "ID"))
+_AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _MOST_BYTES = 1 << 20
 _MOST_GPUS = 128  # of one machine
 
@@ -126,27 +126,19 @@ def _header(line: str, number: int) -> tuple[list[str], tuple[str, ...]]:
         raise ValueError(
             f"line {number}: expected the header of a matrix, GPU0 GPU1 ... (got {shown(line.strip())})"
         )
-    columns: list[str] = []
-    affinities: list[str] = []
-    while words:
-        known = next((a for a in _AFFINITIES if tuple(words[: len(a)]) == a), None)
-        if known is not None:
-            name = " ".join(known)
-            if name in affinities:
-                raise ValueError(f"line {number}: column {name!r} twice")
-            affinities.append(name)
-            words = words[len(known) :]
-            continue
-        name = words.pop(0)
-        if affinities:
-            raise ValueError(
-                f"line {number}: {shown(name)} after the affinity columns, where nothing belongs"
-            )
+    words = re.findall(rf"{'|'.join(_AFFINITIES)}|\S+", " ".join(words))
+    for index, name in enumerate(words):
+        if name in words[:index]:
+            raise ValueError(f"line {number}: column {name!r} twice")
+    columns = [name for name in words if name not in _AFFINITIES]
+    affinities = [name for name in words if name in _AFFINITIES]
+    if words != [*columns, *affinities]:
+        raise ValueError(
+            f"line {number}: after the affinity columns nothing belongs (got {shown(words[-1])})"
+        )
+    for name in columns:
         if not _NAME.fullmatch(name):
             raise ValueError(f"line {number}: {shown(name)} is no name of a GPU or NIC")
-        if name in columns:
-            raise ValueError(f"line {number}: column {name!r} twice")
-        columns.append(name)
     if (
         len(columns) > 2 * _MOST_GPUS
         or sum(_GPU.fullmatch(name) is not None for name in columns) > _MOST_GPUS

@@ -197,7 +197,10 @@ def swapped(line: int, a: int, b: int) -> str:
         "affinity missing": (MATRIX.replace("\t0\t\tN/A", "\tN/A", 1), r"line 2: .*affinity cells"),
         "a column twice": (MATRIX.replace("\tGPU0\tGPU1", "\tGPU0\tGPU0"), r"line 1: column 'GPU0' twice"),
         "affinity twice": (MATRIX.replace("GPU NUMA ID", "NUMA Affinity"), r"line 1: .*twice"),
-        "late column": (MATRIX.replace("ID\n", "ID\tmlx5_1\n", 1), r"line 1: 'mlx5_1' after"),
+        "late column": (
+            MATRIX.replace("ID\n", "ID\tmlx5_1\n", 1),
+            r"line 1: after the affinity columns .*'mlx5_1'",
+        ),
         "strange line": (MATRIX.replace("Legend", "Lagend"), r"line 7: .*'Lagend:'"),
         "row after the legend": (MATRIX + "GPU3\tSYS\n", r"line 13"),
         "no GPU": ("\tNIC0\nNIC0\t X \n", r"line 1: .*GPU0"),
