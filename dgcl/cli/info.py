@@ -18,9 +18,10 @@ from typing import Any
 
 from dgcl import __version__
 from dgcl.cli.arguments import option
-from dgcl.cli.output import print_fields, print_json, print_table, say, size, step
+from dgcl.cli.output import print_fields, print_json, say, size, step
 from dgcl.topology.copy_rates import available_cores
 from dgcl.topology.detect.sysfs import Sysfs
+from dgcl.topology.table import aligned
 
 REQUIRED = ("torch", "numpy", "scipy", "highspy", "networkx", "numba", "pymetis")
 OPTIONAL = {
@@ -173,10 +174,10 @@ def _print(report: dict[str, Any]) -> None:
         (package, present or "missing", OPTIONAL.get(package, "required"))
         for package, present in report["packages"].items()
     ]
-    print_table(("package", "version", "for"), rows, left=3)
+    say(aligned(("package", "version", "for"), rows, range(3)))
     say()
     if report["environment"]:
-        print_table(("setting", "value"), list(report["environment"].items()), left=2)
+        say(aligned(("setting", "value"), list(report["environment"].items()), range(2)))
     else:
         say("no setting in the environment")
     if "check" in report:

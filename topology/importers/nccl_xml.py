@@ -1,15 +1,12 @@
-"""Reads NCCL and RCCL topology files (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``): XML to a machine.
+"""The reader of NCCL's and RCCL's topology files (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``): XML to a machine.
 
-    <system version="1">
-      <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
-        <pci busid="0000:03:00.0" class="0x060400" link_speed="8 GT/s" link_width="16">
-          <pci busid="0000:06:00.0" class="0x030200" link_speed="8 GT/s" link_width="16">
-            <gpu dev="0" sm="70" rank="0" gdr="1">
-              <nvlink target="0000:07:00.0" count="1" tclass="0x030200"/>
+    <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
+      <pci busid="0000:06:00.0" class="0x030200" link_speed="8 GT/s" link_width="16">
+        <gpu dev="0" sm="70" rank="0" gdr="1">
+          <nvlink target="0000:07:00.0" count="1" tclass="0x030200"/>
 
-Meanings are those of NCCL's own reader (NVIDIA/nccl, src/graph/xml.cc and topo.cc; ROCm/rccl for ``xgmi`` and
-``gcn``), but where that falls back on a guess this refuses, or says what is missing. A full dump has ``gpu``
-elements; the files that cloud providers ship leave GPUs' links, and often more, to detection.
+Meanings are those of NCCL's own reader (NVIDIA/nccl, src/graph/xml.cc, topo.cc; ROCm/rccl for ``xgmi`` and ``gcn``);
+where that guesses, this refuses or notes what is missing. Cloud providers' files leave GPUs' links to detection.
 """
 
 import re

@@ -2,9 +2,9 @@
 
 The word between two devices says what their path passes: PIX one PCIe switch, PXB several, PHB a host
 bridge, NODE several of them in a NUMA node, SYS the bus between NUMA nodes. Such distances nest, so they give
-the tree: devices that are PIX apart hang on one switch, switches that are PXB apart on an upper one, what is PHB
-apart on one host bridge where a NUMA node has several, and all of a NUMA node on its processor. ``NV#`` hides
-what lies below it; the words of a NIC may still show it.
+the tree: devices that are PIX apart hang on one switch, switches that are PXB apart on an upper one, and all of a NUMA
+node on its processor, whose host bridges are taken never to block. ``NV#`` hides what lies below it; the words of a NIC
+may still show it.
 """
 
 from collections import Counter
@@ -130,7 +130,6 @@ class _Model:
         if lost := [self._names[device] for node in nodes if node not in kept for device in node]:
             self._draft.note(f"{', '.join(lost)}: SYS from every GPU, and without a row: left out")
         cpus = self._cpu_names(kept)
-        root_of = self._host_bridges(kept, cpus, groups)
         switches = 0
 
         def switch(above: str) -> str:
@@ -142,7 +141,7 @@ class _Model:
         for node, cpu in zip(kept, cpus, strict=True):
             for upper in _split(node, groups[2]):
                 lower = _split(upper, groups[1])
-                parent = switch(cpu) if len(lower) > 1 else root_of.get(groups[3][upper[0]], cpu)
+                parent = switch(cpu) if len(lower) > 1 else cpu
                 for devices in lower:
                     port = switch(parent) if len(devices) > 1 else parent
                     for device in devices:
@@ -151,28 +150,6 @@ class _Model:
                             self._draft.card(self._names[device])
         self._draft.star(cpus, "smp", UNKNOWN_BUS.kind, UNKNOWN_BUS.bandwidth)
         self._note_hidden(nodes)
-
-    def _host_bridges(
-        self, nodes: list[list[int]], cpus: list[str], groups: list[dict[int, int]]
-    ) -> dict[int, str]:
-        """Host bridges of NUMA nodes that have several, by their groups: those with more than one wire below.
-
-        How they meet in the processor is not told; each gets a wire as fast as all below it, which never blocks.
-        """
-        names: dict[int, str] = {}
-        for node, cpu in zip(nodes, cpus, strict=True):
-            bridges = _split(node, groups[3])
-            for bridge in bridges if len(bridges) > 1 else []:
-                wires = len(_split(bridge, groups[2]))
-                if wires > 1:
-                    name = names[groups[3][bridge[0]]] = f"bridge{len(names)}"
-                    self._draft.wire(name, cpu, "root", wires * self._pcie)
-        if names:
-            self._draft.note(
-                f"{', '.join(names.values())}: PCIe host bridges of a NUMA node that has several; that their way "
-                f"into the processor never blocks was assumed"
-            )
-        return names
 
     def _cpu_names(self, nodes: list[list[int]]) -> list[str]:
         numas = [{self._matrix.numas[d] for d in node if d in self._gpus} for node in nodes]

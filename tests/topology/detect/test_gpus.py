@@ -124,7 +124,7 @@ def test_pairs_without_peer_access_are_told(kernel: FakeKernel):
     )
     notes = found(kernel, driver, "0,1,2").notes
     assert notes == (
-        "2 pairs of GPUs have no peer access over PCIe (topology not supported): rows between them are "
+        "2 pairs of GPUs have no peer access over PCIe: rows between them are "
         "staged in host memory, on the same wires",
     )
 

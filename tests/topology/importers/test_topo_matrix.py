@@ -193,7 +193,6 @@ def swapped(line: int, a: int, b: int) -> str:
         "columns of a row swapped": (swapped(1, 1, 2), r"line 2.*X is for a device and itself"),
         "NVLink to a NIC": (MATRIX.replace("PIX\t0-15", "NV2\t0-15"), r"NICs have no NVLinks|says"),
         "affinity cut": (MATRIX.replace("0-15,32-47", "0-15,", 1), r"line 2: an affinity.*'0-15,'"),
-        "a range descends": (MATRIX.replace("32-47", "32-4", 1), r"line 2: an affinity of GPU0 .*ascending"),
         "affinity missing": (MATRIX.replace("\t0\t\tN/A", "\tN/A", 1), r"line 2: .*affinity cells"),
         "a column twice": (MATRIX.replace("\tGPU0\tGPU1", "\tGPU0\tGPU0"), r"line 1: column 'GPU0' twice"),
         "affinity twice": (MATRIX.replace("GPU NUMA ID", "NUMA Affinity"), r"line 1: .*twice"),
