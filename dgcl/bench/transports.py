@@ -27,6 +27,7 @@ class Baseline(Around):
         halo_only: Whether an expand returns halo rows alone, and a fold adds to the owned rows that it gets.
     """
 
+    planned: Transport
     halo_only = False
     control_calls = None
 

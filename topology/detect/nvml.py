@@ -85,7 +85,7 @@ class Nvml:
 
     def allows(self, a: int, b: int, capability: int) -> bool:
         """Whether GPU ``a`` can reach GPU ``b`` in this way; not where the driver does not know."""
-        return self._ask("nvmlDeviceGetP2PStatus", self._handles[a], self._handles[b], capability) == 0
+        return bool(self._ask("nvmlDeviceGetP2PStatus", self._handles[a], self._handles[b], capability) == 0)
 
     def _gpu(self, index: int, handle: Any) -> NvmlGpu:
         address = self._address(self._ask("nvmlDeviceGetPciInfo", handle))

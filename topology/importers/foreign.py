@@ -15,33 +15,20 @@ _KNOWN = tuple(
             r"^depth \d+:",
             f"is the output of lstopo (hwloc), which tells no links of GPUs: {_MATRIX}",
         ),
-        (
-            r"<nvidia_smi_log>|<!DOCTYPE nvidia_smi_log",
-            f"is `nvidia-smi -q -x`, which tells no links: {_MATRIX}",
-        ),
         (r"<html|<!DOCTYPE html", "is a web page: save the text of the matrix alone"),
         (
-            r"ROCm System Management Interface|ROCm SMI|^\s*GPU0\s+(0|.*\b(XGMI|PCIE)\b)",
-            f"is the output of rocm-smi, of AMD GPUs: {_RCCL}",
-        ),
-        (
+            r"ROCm System Management Interface|ROCm SMI|^\s*GPU0\s+(0|.*\b(XGMI|PCIE)\b)|"
             r"^(ACCESS|WEIGHT|HOPS|LINK TYPE|NUMA BW) TABLE:|^\s*[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\s",
-            f"is the output of amd-smi, of AMD GPUs: {_RCCL}",
+            f"is the output of rocm-smi or amd-smi, of AMD GPUs: {_RCCL}",
         ),
         (
             r"NVIDIA-SMI has failed|No devices were found|command not found",
             "is an error message of nvidia-smi, and no matrix: run it where the driver works",
         ),
         (
-            r"nvidia-smi\s+topo\s+(-mp|--matrix_pci)\b",
-            f"is `nvidia-smi topo -mp`, which shows PCIe only: {_MATRIX}",
-        ),
-        (r"NVIDIA-SMI \d+\.\d+", f"is the table of nvidia-smi, which tells no links: {_MATRIX}"),
-        (r"^\s*GPU \d+: .*\(UUID: GPU-[^\n]*\n\s*Link \d+:", f"is `nvidia-smi nvlink --status`: {_MATRIX}"),
-        (r"^\s*GPU \d+: .*\(UUID: GPU-", f"is `nvidia-smi -L`, which tells no links: {_MATRIX}"),
-        (
-            r"^\s*GPU0\s+(X\s+)?(OK|CNS|GNS|TNS|NS)\b",
-            f"is `nvidia-smi topo -p2p`, which tells no kinds: {_MATRIX}",
+            r"<nvidia_smi_log>|<!DOCTYPE nvidia_smi_log|nvidia-smi\s+topo\s+(-mp|--matrix_pci)\b|NVIDIA-SMI \d+\.\d+|"
+            r"^\s*GPU \d+: .*\(UUID: GPU-|^\s*GPU0\s+(X\s+)?(OK|CNS|GNS|TNS|NS)\b",
+            f"is what nvidia-smi writes with other options: {_MATRIX}",
         ),
         (
             r"^\s*GPU0\b.*\bMIG\b",

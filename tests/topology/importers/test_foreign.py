@@ -24,21 +24,22 @@ P2P = " \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n\nLegend:\n\n  X    = Self\n  
 LSTOPO = '<?xml version="1.0"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="2.0"/>\n'
 
 
+OTHER = "is what nvidia-smi writes with other options: import the text of `nvidia-smi topo -m`"
 CASES = {
-    "rocm-smi": (ROCM, "rocm-smi, of AMD GPUs: import RCCL's topology file"),
-    "amd-smi": (AMD, "amd-smi, of AMD GPUs: import RCCL's topology file"),
-    "rocm-smi, its table": (ROCM.split("=\n")[-1], "rocm-smi, of AMD GPUs"),
-    "rocm-smi, its types": ("       GPU0  GPU1\nGPU0   0     XGMI\n", "rocm-smi, of AMD GPUs"),
-    "amd-smi, its table": (AMD.split(":\n")[1], "amd-smi, of AMD GPUs"),
+    "rocm-smi": (ROCM, "rocm-smi or amd-smi, of AMD GPUs: import RCCL's topology file"),
+    "amd-smi": (AMD, "of AMD GPUs: import RCCL's topology file"),
+    "rocm-smi, its table": (ROCM.split("=\n")[-1], "of AMD GPUs"),
+    "rocm-smi, its types": ("       GPU0  GPU1\nGPU0   0     XGMI\n", "of AMD GPUs"),
+    "amd-smi, its table": (AMD.split(":\n")[1], "of AMD GPUs"),
     "topo -mp": (
         "root@a:~# nvidia-smi topo -mp\n" + MATRIX,
-        "`nvidia-smi topo -mp`, which shows PCIe only: import",
+        OTHER,
     ),
-    "nvidia-smi": (SMI, "is the table of nvidia-smi, which tells no links"),
-    "nvidia-smi -L": (LIST, "`nvidia-smi -L`"),
-    "nvlink status": (LIST + "\t Link 0: 25 GB/s\n", "`nvidia-smi nvlink --status`"),
-    "topo -p2p": (P2P, "`nvidia-smi topo -p2p`"),
-    "xml of nvidia-smi": ("<?xml version='1.0'?>\n<nvidia_smi_log>\n", "`nvidia-smi -q -x`"),
+    "nvidia-smi": (SMI, OTHER),
+    "nvidia-smi -L": (LIST, OTHER),
+    "nvlink status": (LIST + "\t Link 0: 25 GB/s\n", OTHER),
+    "topo -p2p": (P2P, OTHER),
+    "xml of nvidia-smi": ("<?xml version='1.0'?>\n<nvidia_smi_log>\n", OTHER),
     "lstopo": (LSTOPO, "hwloc"),
     "lstopo, its encoding": (LSTOPO.replace("?>", ' encoding="UTF-8"?>'), "lstopo"),
     "lstopo, its text": ("Machine (63GB total)\n  Package L#0\n    NUMANode L#0 (P#0 31GB)\n", "lstopo"),

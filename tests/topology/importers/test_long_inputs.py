@@ -85,7 +85,7 @@ def test_text(parse: Callable[[str], object], text: str):
 def test_notes_are_short():
     unknown = "".join(f"<cpu numaid='{i}' unknown{i}{'x' * 100}=''/>" for i in range(2, 50))
     machine = parse_nccl_xml(XML.replace("</system>", unknown + "</system>").encode())
-    assert any(note.endswith("and 28 more") for note in machine.notes)
+    assert any(note.endswith("[...]") for note in machine.notes)
     assert all(len(note) < 2000 for note in machine.notes)
 
 
