@@ -303,7 +303,7 @@ ORDER = (
     ("advisor",),
     ("options", "build", "local_build"),
     ("api", "nn.shared_nodes"),  # verbs: they build communicators
-    ("testing",),
+    ("transport.cuda.trial_process",),  # a process that builds communicators
     ("distributed",),
     ("bench",),
     ("calibration",),

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.parts import Connection, Device, Link
 
 
@@ -47,7 +46,6 @@ class TopologyArrays:
         return np.repeat(np.arange(self.num_links), np.diff(self.link_ptr))
 
 
-@no_garbage_search()
 def topology_arrays(
     devices: Sequence[Device], connections: Sequence[Connection], links: Sequence[Link]
 ) -> TopologyArrays:

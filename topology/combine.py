@@ -11,8 +11,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dgcl.topology.checks import check_index, check_num_devices, check_number
-from dgcl.topology.garbage import no_garbage_search
+from dgcl.topology.checks import check_index, check_num_devices
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device, Link
 
@@ -34,11 +33,6 @@ class Nic:
     bandwidth: float
     host_bandwidth: float | None = None
     kind: str = "IB"
-
-    def __post_init__(self) -> None:
-        check_number(self.bandwidth, "bandwidth", positive=True)
-        if self.host_bandwidth is not None:
-            check_number(self.host_bandwidth, "host_bandwidth", positive=True)
 
 
 def cluster(
@@ -71,8 +65,6 @@ def cluster(
         check_index(num_machines, "num_machines", 1) * node.num_devices,
         f"num_machines: {num_machines} times {node.name!r}",
     )
-    if spine is not None:
-        check_number(spine, "spine", positive=True)
     if num_machines == 1:
         return node if name is None else replace(node, name=name)
     inside = node.connections
@@ -96,7 +88,6 @@ def cluster(
     return join_machines([whole] * num_machines, order, name=name, rails=rails, spines=spines)
 
 
-@no_garbage_search()
 def join_machines(
     machines: Sequence[Topology],
     order: Sequence[tuple[int, int]],

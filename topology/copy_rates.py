@@ -65,18 +65,12 @@ def copy_rates(copiers: int, *, anew: bool = False) -> CopyRates:
     """
     file, key = rates_file(), f"{platform.node()}, {copiers} threads"
     stored = _read(file)
-    best, origin = stored.get(key), f"stored in {file}"
+    best = stored.get(key)
     if best is None or anew:
         rates = measure_copy_rates(copiers)
         best = rates if best is None else CopyRates(max(rates.one, best.one), max(rates.all, best.all))
-        origin = f"measured now: {rates.one:g} and {rates.all:g}; the best is {_write(file, {**stored, key: best})}"
-    _LOGGER.info(
-        "memory copies: %g GB/s by one thread, %g GB/s by %d together (%s)",
-        best.one,
-        best.all,
-        copiers,
-        origin,
-    )
+        _write(file, {**stored, key: best})
+    _LOGGER.info("memory copies: %g GB/s by one thread, %g GB/s by %d together", best.one, best.all, copiers)
     return best
 
 
@@ -117,13 +111,12 @@ def _read(file: Path) -> dict[str, CopyRates]:
         return {}
 
 
-def _write(file: Path, rates: dict[str, CopyRates]) -> str:
-    """Store rates; returns in words whether that was possible."""
+def _write(file: Path, rates: dict[str, CopyRates]) -> None:
+    """Store rates, where that is possible."""
     temporary = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary.write_text(json.dumps({key: asdict(value) for key, value in rates.items()}, indent=1))
         temporary.replace(file)
     except OSError as error:
-        return f"not stored: {error}"
-    return f"stored in {file}"
+        _LOGGER.info("copy rates are not stored: %s", error)

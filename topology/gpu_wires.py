@@ -32,7 +32,6 @@ def join_gpus(
     pairs: dict[frozenset[str], list[tuple[str, GpuLink]]] = {}
     ports: dict[str, list[GpuLink]] = {}
     hosts: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
-    loops: list[str] = []
     for me, place in gpus:
         for link in place.gpu.links:
             other = by_address.get((place.host, link.target))
@@ -41,23 +40,16 @@ def join_gpus(
             elif link.end == CPU:
                 end = (me, cpu_names[place.cpu], link.kind)
                 hosts.setdefault(end, []).append((link.count, _rate(link, place.gpu)))
-            elif other is None:
+            elif other in (None, me):
                 draft.note(
-                    f"{link.count} {_words(link.kind)} of {me} lead to {link.target}, which is no GPU here: "
+                    f"{link.count} {_words(link.kind)} of {me} lead to {link.target}, which is no other GPU here: "
                     f"left out"
                 )
-            elif other == me:
-                loops.append(me)
             else:
                 pairs.setdefault(frozenset((me, other)), []).append((me, link))
     for (me, cpu, kind), wires in hosts.items():
         count, rate = sum(count for count, _ in wires), sum(rate for _, rate in wires)
         draft.wire(me, cpu, _kind(kind, count), rate)
-    if loops:
-        draft.note(
-            f"{', '.join(loops)}: each is named as the other end of its own links; which GPUs they lead to "
-            f"is not told, and they are left out"
-        )
     gpu_of = {name: place.gpu for name, place in gpus}
     for pair, links in pairs.items():
         _join_pair(draft, sorted(pair, key=list(gpu_of).index), links, gpu_of)
@@ -70,18 +62,12 @@ def join_gpus(
 def _join_pair(
     draft: Draft, ends: list[str], links: list[tuple[str, GpuLink]], gpu_of: dict[str, Gpu]
 ) -> None:
-    """Direct links, listed by both ends; where the ends disagree, the smaller number."""
+    """Direct links, listed by both ends; where only one tells of some, they are not used."""
     me, them = ends
-    kind = links[0][1].kind
-    counts = [sum(link.count for end, link in links if end == side) for side in ends]
-    if counts[0] != counts[1]:
-        draft.note(
-            f"{me} tells of {counts[0]} {_words(kind)} to {them}, which tells of {counts[1]}: {min(counts)} were "
-            f"taken"
-        )
-    if count := min(counts):
+    count = min(sum(link.count for end, link in links if end == side) for side in ends)
+    if count:
         one = min(_rate(link, gpu_of[end]) / link.count for end, link in links)
-        draft.wire(me, them, _kind(kind, count), one * count)
+        draft.wire(me, them, _kind(links[0][1].kind, count), one * count)
 
 
 def _join_switch(

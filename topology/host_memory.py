@@ -11,7 +11,6 @@ that is stored shares, and ``cpu0.load``. A staged route passes both, at the sen
 import re
 from dataclasses import replace
 
-from dgcl.topology.checks import check_number
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Link
 
@@ -31,7 +30,6 @@ def stage_in_host_memory(topology: Topology, bandwidth: float) -> Topology:
     Raises:
         ValueError: There is no endpoint called ``cpu<number>``.
     """
-    check_number(bandwidth, "bandwidth", positive=True)
     hosts = [end for end in topology.switches if _CPU.fullmatch(end)]
     if not hosts:
         raise ValueError(f"{topology.name!r} has no endpoint called cpu<number>, as its processors must be")

@@ -8,10 +8,9 @@ Infinity too) are errors that name the path of the item: ``connections[3].bandwi
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from dgcl.topology.checks import check_num_devices, nearest, shown
-from dgcl.topology.garbage import no_garbage_search
 from dgcl.topology.parts import Connection, Device, Link
 
 SCHEMA = "dgcl-topology/1"
@@ -24,16 +23,10 @@ _LINK_KEYS = ("src", "dst", "route"), ()
 _Item = TypeVar("_Item")
 
 
-class Description(NamedTuple):
-    """What a JSON object says of a topology; ``links`` None: they are to be derived."""
-
-    name: Any
-    devices: tuple[Device, ...]
-    connections: tuple[Connection, ...]
-    links: tuple[Link, ...] | None
+#: Name, devices, connections, and links, None where they are to be derived.
+Description: TypeAlias = tuple[Any, tuple[Device, ...], tuple[Connection, ...], tuple[Link, ...] | None]
 
 
-@no_garbage_search()
 def description_from_json(obj: dict[str, Any]) -> Description:
     """Return what a parsed JSON object describes; names and links are not yet checked against each other.
 
@@ -48,10 +41,9 @@ def description_from_json(obj: dict[str, Any]) -> Description:
     devices = _items(obj, "devices", _DEVICE_KEYS, lambda item: Device(**item))
     connections = _items(obj, "connections", _CONNECTION_KEYS, lambda item: Connection(**item))
     links = _items(obj, "links", _LINK_KEYS, _link) if "links" in obj else None
-    return Description(obj["name"], devices, connections, links)
+    return obj["name"], devices, connections, links
 
 
-@no_garbage_search()
 def description_to_json(
     name: str, devices: Sequence[Device], connections: Sequence[Connection], links: Sequence[Link]
 ) -> dict[str, Any]:
@@ -65,7 +57,6 @@ def description_to_json(
     }
 
 
-@no_garbage_search()
 def parse_json(text: str, **options: Any) -> Any:
     """Return the value of a JSON text; options are those of :func:`json.loads`.
 

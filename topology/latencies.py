@@ -1,15 +1,10 @@
 """Assumed latencies of connections by their kind, and of a stage of the transport that runs on GPUs, in seconds.
 
-A message over a route takes the sum of its connections' latencies before its bytes flow, and each stage of a plan
-has one such sum at least. It has two parts:
+A message takes the sum over its route before its bytes flow; each stage of a plan has one such sum at least.
 
-- *the wires*: what a flag takes to cross them. NVLink, xGMI, PCIe and networks: the figures that NCCL's model has for
-  its protocol of smallest latency (NVIDIA/nccl, src/graph/tuning.cc, ``hwLat``, ring, LL), which are for a whole
-  route; so a wire of it has a half. EFA: the figure that the provider gives NCCL (aws/aws-ofi-nccl, platform-aws.c).
-  Buses of processors and memory: assumed, about what a load from another socket takes.
-- *the transport*: a stage on a GPU is two launches one behind the other (rows; flags), each about 2.5 us.
-  **Assumed**: no device has been asked. Half of it is on the connection of the device that sends, and half on that of
-  the one that receives, since every route has both.
+- *Wires*: NVLink, xGMI, PCIe, networks: NCCL's figures for a whole route (NVIDIA/nccl, src/graph/tuning.cc, ``hwLat``,
+  ring, LL), half to a wire. EFA: its provider's (aws/aws-ofi-nccl, platform-aws.c). Buses: assumed, a remote load.
+- *Transport*: **assumed**, two launches of 2.5 us a stage on a GPU, half at each end of a route.
 
 ``dgcl topo calibrate`` replaces both by what exchanges take.
 """

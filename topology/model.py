@@ -13,14 +13,14 @@ section 5.1 of the DGCL paper.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 from dgcl.topology.arrays import TopologyArrays, topology_arrays
-from dgcl.topology.checks import check_index, check_name, check_num_devices, nearest, shown
-from dgcl.topology.garbage import no_garbage_search
+from dgcl.topology.checks import check_index, check_name, check_num_devices, shown
 from dgcl.topology.json_form import description_from_json, description_to_json
 from dgcl.topology.parts import Connection, Device, Link
 from dgcl.topology.routes import derive_routes
@@ -45,7 +45,6 @@ class Topology:
     connections: tuple[Connection, ...]
     links: tuple[Link, ...] = None  # type: ignore[assignment]  # None asks for derivation and does not stay
 
-    @no_garbage_search()
     def __post_init__(self) -> None:
         check_name(self.name, "name")
         for field, kind in (("devices", Device), ("connections", Connection), ("links", Link)):
@@ -61,11 +60,7 @@ class Topology:
             routes = derive_routes([device.name for device in self.devices], self.connections)
             object.__setattr__(self, "links", tuple(Link(*route) for route in routes))
         else:
-            try:
-                self.arrays()
-            except KeyError:
-                self._check_links()  # finds the link
-                raise
+            self._check_links()
 
     @property
     def num_devices(self) -> int:
@@ -125,53 +120,25 @@ class Topology:
         return description_to_json(self.name, self.devices, self.connections, self.links)
 
     def _check_links(self) -> None:
-        devices = {device.name for device in self.devices}
-        connections = {connection.name: connection for connection in self.connections}
-        first: dict[tuple[str, str], int] = {}
-        for index, link in enumerate(self.links):
-            for field, end in (("src", link.src), ("dst", link.dst)):
-                if end not in devices:
-                    hint = nearest(str(end), devices)
-                    raise ValueError(f"links[{index}].{field} must be a device (got {shown(end)}){hint}")
-            if link.src == link.dst:
-                raise ValueError(
-                    f"links[{index}].dst must be another device than src (got {shown(link.src)} twice)"
-                )
-            if (link.src, link.dst) in first:
-                raise ValueError(
-                    f"links[{index}] is a second link from {shown(link.src)} to {shown(link.dst)} "
-                    f"(the first is links[{first[link.src, link.dst]}]); a pair has at most one"
-                )
-            first[link.src, link.dst] = index
-            _check_route(link, devices, connections, f"links[{index}].route")
+        """Raise ValueError for the first link that the numeric view cannot be made with."""
 
+        def wrong(count: int) -> bool:
+            try:
+                topology_arrays(self.devices, self.connections, self.links[:count])
+            except KeyError:
+                return True
+            return False
 
-def _check_route(link: Link, devices: set[str], connections: dict[str, Connection], where: str) -> None:
-    at = link.src
-    used: set[str] = set()
-    for step, name in enumerate(link.route):
-        connection = connections.get(name)
-        if connection is None:
+        try:
+            self.arrays()
+        except KeyError:
+            index = bisect_left(range(1, len(self.links)), True, key=wrong)
+            link = self.links[index]
             raise ValueError(
-                f"{where}[{step}] must be a connection (got {shown(name)}){nearest(str(name), connections)}"
-            )
-        if name in used:
-            raise ValueError(f"{where}[{step}] uses connection {shown(name)} a second time")
-        used.add(name)
-        if step > 0 and at in devices:
-            raise ValueError(
-                f"{where} from {shown(link.src)} to {shown(link.dst)} passes through device {shown(at)}"
-            )
-        if at not in (connection.a, connection.b):
-            raise ValueError(
-                f"{where}[{step}] is connection {shown(name)} between {shown(connection.a)} and {shown(connection.b)}, "
-                f"which does not start at {shown(at)}, where the route has come"
-            )
-        at = connection.b if at == connection.a else connection.a
-    if at != link.dst:
-        raise ValueError(
-            f"{where} must lead from {shown(link.src)} to {shown(link.dst)} (it ends at {shown(at)})"
-        )
+                f"links[{index}] must be the only one of its pair, and lead from a device to another by connections"
+                f" that follow each other through switches, none of them twice (got {shown(link.src)} to"
+                f" {shown(link.dst)} by {shown(link.route)})"
+            ) from None
 
 
 def _tuple_of(values: object, kind: type, field: str) -> tuple[Any, ...]:

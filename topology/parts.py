@@ -32,13 +32,10 @@ class Device:
         if self.model != "":
             check_name(self.model, "model")
         for field in ("machine", "socket"):
-            try:
-                place = check_index(getattr(self, field), field)
-                if place > _MOST_PLACES:
-                    raise ValueError(f"{field} must be at most {_MOST_PLACES} (got {shown(place)})")
-                object.__setattr__(self, field, place)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{error} in device {shown(self.name)}") from None
+            place = check_index(getattr(self, field), field)
+            if place > _MOST_PLACES:
+                raise ValueError(f"{field} must be at most {_MOST_PLACES} (got {shown(place)})")
+            object.__setattr__(self, field, place)
 
 
 @dataclass(frozen=True)
@@ -60,20 +57,16 @@ class Connection:
     duplex: str = "full"
 
     def __post_init__(self) -> None:
-        check_name(self.name, "name")
-        try:
-            for field in ("kind", "a", "b"):
-                check_name(getattr(self, field), field)
-            bandwidth = check_number(self.bandwidth, "bandwidth", positive=True)
-            object.__setattr__(self, "bandwidth", check_between(bandwidth, "bandwidth", _SLOWEST, _FASTEST))
-            latency = check_number(self.latency, "latency", positive=False)
-            object.__setattr__(self, "latency", check_between(latency, "latency", 0, _LATEST))
-            if self.duplex not in ("full", "half"):
-                raise ValueError(f"duplex must be 'full' or 'half' (got {shown(self.duplex)})")
-            if self.a == self.b:
-                raise ValueError(f"b must be another endpoint than a (got {shown(self.a)} twice)")
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{error} in connection {shown(self.name)}") from None
+        for field in ("name", "kind", "a", "b"):
+            check_name(getattr(self, field), field)
+        bandwidth = check_number(self.bandwidth, "bandwidth", positive=True)
+        object.__setattr__(self, "bandwidth", check_between(bandwidth, "bandwidth", _SLOWEST, _FASTEST))
+        latency = check_number(self.latency, "latency", positive=False)
+        object.__setattr__(self, "latency", check_between(latency, "latency", 0, _LATEST))
+        if self.duplex not in ("full", "half"):
+            raise ValueError(f"duplex must be 'full' or 'half' (got {shown(self.duplex)})")
+        if self.a == self.b:
+            raise ValueError(f"b must be another endpoint than a (got {shown(self.a)} twice)")
 
 
 @dataclass(frozen=True, slots=True)

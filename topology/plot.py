@@ -24,7 +24,7 @@ _FAMILIES = (  # pattern of a kind, name, colour
     (r"NV\d*|C2C", "NVLink", "#4c9f38"),
     (r"XGMI\d*", "xGMI", "#d1495b"),
     (r"PCIe.*|bus", "PCIe", "#3465a4"),
-    (r"QPI|UPI|X-bus|IF|SYS|SMP|root", "between processors", "#8f5902"),
+    (r"QPI|UPI|X-bus|IF|SYS|SMP", "between processors", "#8f5902"),
     (r"IB|EFA|net|Eth.*|RoCE|Slingshot", "network", "#75507b"),
     (r"memory|DRAM|core", "memory", "#e08214"),
     (r".*", "other", "#555753"),
@@ -158,14 +158,8 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
 def per_connection(topology: Topology, seconds: ArrayLike) -> np.ndarray:
     """The busier direction of each connection; ``seconds`` as in :func:`plot_topology`."""
     arrays = topology.arrays()
-    values = np.asarray(seconds, dtype=np.float64)
-    if values.shape != (arrays.num_directions,):
-        raise ValueError(
-            f"seconds must have one entry for each of the {arrays.num_directions} connection-directions of "
-            f"{topology.name!r} (got shape {values.shape})"
-        )
     busy = np.zeros(len(topology.connections))
-    np.maximum.at(busy, arrays.direction_connection, values)
+    np.maximum.at(busy, arrays.direction_connection, seconds)
     return busy
 
 

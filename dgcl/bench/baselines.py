@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,12 +21,7 @@ if TYPE_CHECKING:
     from dgcl.communicator import Communicator
 
 #: Ways to exchange rows that are no plans, by name.
-BASELINES: Mapping[str, str] = MappingProxyType(
-    {
-        "gloo": "torch.distributed all_to_all_single of packed rows",
-        "gloo-kept": "the same with buffers that are kept, and results out of the communicator's pool",
-    }
-)
+BASELINES = {"gloo": "torch.distributed all_to_all_single of packed rows"}
 
 #: All that ``method`` of :func:`build_comm_info` may be.
 METHODS = (*PLANNERS, *BASELINES)
@@ -52,7 +45,7 @@ def build_comm_info(
     if method not in BASELINES:
         return dgcl.build_comm_info(graph, topology, method=method, **options)
     comm = dgcl.build_comm_info(graph, topology, method="direct", **options)
-    comm.use_transport(AllToAll(comm, kept=method == "gloo-kept"))
+    comm.use_transport(AllToAll(comm))
     return comm
 
 
@@ -64,21 +57,20 @@ class AllToAll(Baseline):
 
     Args:
         comm: A communicator with a direct plan.
-        kept: Whether no call pays for new memory: buffers are kept, results come out of the communicator's pool, and
-            rows arrive in place. Users have none of this.
-        halo_only: Whether halo rows go alone, as by :class:`~dgcl.bench.transports.HaloCalls`.
+        halo_only: Whether halo rows go alone, as by :class:`~dgcl.bench.transports.HaloCalls`, and no call pays for
+            new memory: buffers are kept, and results come out of the communicator's pool. Users have none of this.
 
     Raises:
         ValueError: The ranks are no process group, or a halo is not numbered by owner.
     """
 
-    def __init__(self, comm: Communicator, *, kept: bool = False, halo_only: bool = False) -> None:
+    def __init__(self, comm: Communicator, *, halo_only: bool = False) -> None:
         if not dist.is_initialized() or dist.get_world_size() != comm.world_size:
             raise ValueError(
                 "method 'gloo' needs ranks that are the processes of one torch.distributed group, not threads"
             )
         super().__init__(comm)
-        self.halo_only, self._kept = halo_only, kept
+        self.halo_only = halo_only
         self._buffers: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
         self._needs = [_find_needs(comm, layout) for layout in comm.layouts.values()]
 
@@ -86,14 +78,12 @@ class AllToAll(Baseline):
         """Pack, send, receive, and put behind the owned rows."""
         index, sends, receives = self._needs[exchange]
         packed = torch.index_select(rows, 0, index, out=self._buffer(len(index), rows))
-        if not self._kept:
+        if not self.halo_only:
             halo = rows.new_empty(sum(receives), *rows.shape[1:])
             dist.all_to_all_single(halo, packed, receives, sends)
             return torch.cat([rows, halo])
-        num_owned = 0 if self.halo_only else len(rows)
-        result = self.planned.empty((num_owned + sum(receives), *rows.shape[1:]), rows.dtype)
-        result[:num_owned].copy_(rows[:num_owned])
-        dist.all_to_all_single(result[num_owned:], packed, receives, sends)
+        result = self.planned.empty((sum(receives), *rows.shape[1:]), rows.dtype)
+        dist.all_to_all_single(result, packed, receives, sends)
         return result
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
@@ -103,12 +93,12 @@ class AllToAll(Baseline):
         arrived = self._buffer(len(index), rows)
         dist.all_to_all_single(arrived, halo.contiguous(), sends, receives)
         if not self.halo_only:
-            own = self.planned.empty(own.shape, own.dtype).copy_(own) if self._kept else own.clone()
+            own = own.clone()
         return own.index_add_(0, index, arrived)
 
     def _buffer(self, count: int, like: Tensor) -> Tensor:
         shape = (count, *like.shape[1:])
-        if not self._kept:
+        if not self.halo_only:
             return like.new_empty(shape)
         if (shape, like.dtype) not in self._buffers:
             self._buffers[shape, like.dtype] = like.new_empty(shape)

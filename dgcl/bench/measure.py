@@ -40,7 +40,7 @@ _COPIES = "copies of {} rows"
 CALLS: Mapping[str, tuple[str, Callable[[Communicator], Baseline]]] = MappingProxyType(
     {
         "halo": ("auto", HaloCalls),
-        "gloo-halo": ("direct", lambda comm: AllToAll(comm, kept=True, halo_only=True)),
+        "gloo-halo": ("direct", lambda comm: AllToAll(comm, halo_only=True)),
     }
 )
 

@@ -17,12 +17,8 @@ from dgcl.planner import Relation
 from dgcl.relation.classes import ItemClasses, halo_classes
 from dgcl.topology.checks import check_choice
 
-#: Textbook patterns by name, and what they are.
-PATTERNS = {
-    "alltoall": "every rank has other rows for each other rank",
-    "allgather": "every rank has the same rows for all other ranks",
-    "ring": "every rank has rows for the next rank",
-}
+#: Other rows for each other rank; the same rows for all; rows for the next rank.
+PATTERNS = ("alltoall", "allgather", "ring")
 
 
 @dataclass(frozen=True, eq=False)

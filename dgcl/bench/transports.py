@@ -27,11 +27,13 @@ class Baseline(Around):
         halo_only: Whether an expand returns halo rows alone, and a fold adds to the owned rows that it gets.
     """
 
+    planned: Transport
     halo_only = False
     control_calls = None
 
     def __init__(self, comm: Communicator) -> None:
-        super().__init__(planned_transport(comm))
+        moves = comm.transport
+        super().__init__(moves.planned if isinstance(moves, Baseline) else moves)
         self.comm, self.planned, self.fixed = comm, self.transport, Transport.fixed
 
     def expand(self, rows: Tensor, exchange: int = 0) -> Tensor:
@@ -47,11 +49,6 @@ class Baseline(Around):
         fill_free: Callable[[int], None] | None = getattr(self.planned, "fill_free", None)
         if fill_free is not None:
             fill_free(POISON)
-
-
-def planned_transport(comm: Communicator) -> Transport:
-    """The transport that executes a communicator's plans, whatever moves its rows now."""
-    return comm.transport.planned if isinstance(comm.transport, Baseline) else comm.transport
 
 
 def calls_of(comm: Communicator) -> Baseline:

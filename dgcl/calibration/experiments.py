@@ -3,7 +3,7 @@
 - *One link*: one sender, one receiver, from a few rows to many megabytes: latency and bandwidth of each class
   of links.
 - *Shared*: one, two, three, four senders at once over one connection (the experiment of the DGCL paper's
-  Table 3), and several receivers of one sender.
+  Table 3), and several receivers of one sender, which tell its port from theirs.
 - *Patterns*: all ranks at once, to all others and round a ring, at several sizes, and in several stages.
 
 Links are of one class if their routes pass connections of the same kinds, bandwidths and latencies.
@@ -57,15 +57,20 @@ class Experiment:
         return sum(transfer.rows for transfer in self.transfers)
 
 
+def _pairs(topology: Topology) -> list[tuple[int, int]]:
+    """The ranks at the ends of each link."""
+    arrays = topology.arrays()
+    return [*zip(arrays.link_src.tolist(), arrays.link_dst.tolist(), strict=True)]
+
+
 def link_classes(topology: Topology) -> list[list[tuple[int, int]]]:
     """Pairs of ranks by the class of their link, in the order of ranks."""
-    rank = {device.name: index for index, device in enumerate(topology.devices)}
-    connection = {c.name: c for c in topology.connections}
+    arrays = topology.arrays()
+    kinds = [(c.kind, c.bandwidth, c.latency, c.duplex) for c in topology.connections]
+    passed = [kinds[connection] for connection in arrays.direction_connection[arrays.link_directions]]
     classes: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-    for link in sorted(topology.links, key=lambda link: (rank[link.src], rank[link.dst])):
-        hops = [connection[step] for step in link.route]
-        signature = tuple((c.kind, c.bandwidth, c.latency, c.duplex) for c in hops)
-        classes.setdefault(signature, []).append((rank[link.src], rank[link.dst]))
+    for link, pair in enumerate(_pairs(topology)):
+        classes.setdefault(tuple(passed[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]), []).append(pair)
     return list(classes.values())
 
 
@@ -101,10 +106,9 @@ def _shared(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
     """1, 2, 3, ... senders over each class of connections that links share, the busiest of the class."""
     arrays = topology.arrays()
     users: dict[int, list[tuple[int, int]]] = {}
-    for link in range(arrays.num_links):
-        ends = int(arrays.link_src[link]), int(arrays.link_dst[link])
-        for direction in arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]].tolist():
-            users.setdefault(direction, []).append(ends)
+    ends = _pairs(topology)
+    for link, direction in zip(arrays.link_of_hop, arrays.link_directions.tolist(), strict=True):
+        users.setdefault(direction, []).append(ends[link])
     classes: dict[tuple[object, ...], int] = {}
     for direction, pairs in users.items():
         connection = topology.connections[arrays.direction_connection[direction]]
@@ -139,11 +143,9 @@ def _apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _fans(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
     """One sender to several receivers, and several senders to one receiver."""
-    pairs = {pair for pairs in link_classes(topology) for pair in pairs}
     rows = _rows(_SHARED_SIZE, row_bytes)
-    out = [(0, dst) for dst in range(1, topology.num_devices) if (0, dst) in pairs]
-    into = [(src, 0) for src in range(1, topology.num_devices) if (src, 0) in pairs]
-    for word, fan in (("from", out), ("to", into)):
+    for word, end in (("from", 0), ("to", 1)):
+        fan = [pair for pair in _pairs(topology) if pair[end] == 0]
         for count in range(2, min(len(fan), _MOST_SHARING) + 1):
             yield Experiment(
                 f"{count} {word} rank 0",
@@ -155,7 +157,7 @@ def _fans(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
 
 
 def _patterns(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
-    pairs = sorted(pair for pairs in link_classes(topology) for pair in pairs)
+    pairs = _pairs(topology)
     count = topology.num_devices
     most = max(1, count - 1)
     for size in _PATTERN_SIZES:

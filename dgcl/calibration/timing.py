@@ -1,16 +1,12 @@
-"""Times exchanges between ranks that start together, with rows that are in no cache.
+"""The timer of calibration: exchanges between ranks that start together, with rows that are in no cache.
 
-Between two exchanges of a layer a model computes, and the rows are back in memory by then. So before each
-call the ranks walk through memory that together is larger than the caches of most hosts. A call lasts from
-when the first rank begins it to when the last rank has ended it, by the host's monotonic clock; copies of a
-rank's own rows, which the cost model leaves out, are not made.
+Before each call ranks walk through memory that together is larger than most caches, as a model's computation does. A
+call lasts from its begin on the first rank to its end on the last, by the host's clock; copies of a rank's own rows,
+which the cost model leaves out, are not made. On GPUs it lasts as on the slowest rank, by events around a few calls
+in a row; the copy of own rows is timed alone and taken off.
 
-On GPUs a call lasts as long as on the slowest rank, by events around a few calls in a row after one that brings the
-ranks into step. An expand on a device also copies the rank's own rows to their place; that copy is timed alone and
-taken off. Rows that fit into a device's cache are found there by the next call.
-
-Other work on the host only ever slows a call down. So the time of an exchange is the mean of the fastest tenth
-of its calls, and of several such rounds, with other exchanges between them, the fastest.
+Other work only ever slows a call down, so the fastest tenth of the calls counts, of the fastest of several rounds.
+Guarded by ``tests/dgcl/calibration/test_calibrate.py`` and ``test_on_device.py``.
 """
 
 from __future__ import annotations

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, byte_size, list_of, option, refuse
-from dgcl.cli.command_errors import CliError
 from dgcl.cli.option_groups import OF_GRAPHS, add_parts, add_source
 from dgcl.cli.output import print_json, say, step
 from dgcl.cli.problem import load_graph, read_part
@@ -79,16 +77,13 @@ def _advice(args: argparse.Namespace, graph: Any, model: Any, topology: Topology
     from dgcl.advisor.choice import advise
 
     part = None if args.part is None else read_part(args.part, graph.num_nodes, topology.num_devices)
-    try:
-        with step(f"counting strategies of {topology.num_devices} ranks"):
-            return advise(
-                graph,
-                model=model,
-                topology=topology,
-                part=part,
-                memory_limit=args.memory,
-                rates=args.rates,
-                seed=args.seed,
-            )
-    except ValueError as error:  # of the options' names
-        raise CliError(re.sub("^(memory|rates|topology)(_limit)?", r"--\1", str(error))) from None
+    with step(f"counting strategies of {topology.num_devices} ranks"):
+        return advise(
+            graph,
+            model=model,
+            topology=topology,
+            part=part,
+            memory_limit=args.memory,
+            rates=args.rates,
+            seed=args.seed,
+        )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dgcl import __version__
 from dgcl.cli.arguments import at_least, byte_size, list_of, number, option, refuse
 from dgcl.cli.bench_cases import make_cases, read_problem
-from dgcl.cli.command_errors import CliError, one_line, reading
+from dgcl.cli.command_errors import CliError, reading
 from dgcl.cli.info import describe_machine
 from dgcl.cli.jobs import add_job, ranks_of_job
 from dgcl.cli.option_groups import OF_GRAPHS, add_parts, add_source
@@ -116,6 +116,7 @@ def _in_job(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measure
     """Measure the ranks that torchrun started; rank 0 reads, decides and prints."""
     import dgcl
     from dgcl.bench.measure import measure
+    from dgcl.ranks.answers import from_rank_0
     from dgcl.ranks.context import context
     from dgcl.ranks.machines import find_topology, places_of_ranks, several_machines
 
@@ -125,21 +126,14 @@ def _in_job(args: argparse.Namespace, num_ranks: int) -> tuple[Settings, Measure
     topology = None
     if args.topology is None and several_machines(places):
         topology = find_topology(control, places).topology
-    settings: Settings | None = None
-    cases: list[Case] = []
-    failure: str | None = None
     with tempfile.TemporaryDirectory(prefix="dgcl-bench-") as folder:
-        if control.rank == 0:
-            kind = f"processes of a job, on {len({place.machine for place in places})} machines"
-            try:
-                settings, cases = _prepare(
-                    args, topology or _topology(args, num_ranks), num_ranks, folder, kind
-                )
-            except Exception as error:  # the others wait: they hear of whatever it is
-                failure = one_line(error)
-        failure, settings, cases = control.broadcast((failure, settings, cases))
-        if failure is not None or settings is None:
-            raise CliError(failure if control.rank == 0 and failure else "rank 0 could not begin")
+        kind = f"processes of a job, on {len({place.machine for place in places})} machines"
+
+        def prepare() -> list[tuple[Settings, list[Case]]]:
+            machine = topology or _topology(args, num_ranks)
+            return [_prepare(args, machine, num_ranks, folder, kind)] * num_ranks
+
+        settings, cases = from_rank_0(control, prepare)
         emit = partial(_print, settings, args.json)
         result = measure(cases, settings, emit)
     return None if result is None else (settings, result)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class CliError(Exception):
+class CliError(ValueError):
     """Ends a command with one line on standard error and an exit status.
 
     ``prog`` names the command the line starts with, where it is not the one that is running.

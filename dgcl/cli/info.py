@@ -18,8 +18,10 @@ from typing import Any
 
 from dgcl import __version__
 from dgcl.cli.arguments import option
-from dgcl.cli.output import print_fields, print_json, print_table, say, size, step
+from dgcl.cli.output import print_fields, print_json, say, size, step
 from dgcl.topology.copy_rates import available_cores
+from dgcl.topology.detect.sysfs import Sysfs
+from dgcl.topology.table import aligned
 
 REQUIRED = ("torch", "numpy", "scipy", "highspy", "networkx", "numba", "pymetis")
 OPTIONAL = {
@@ -122,12 +124,13 @@ def _version(package: str) -> str | None:
 
 def describe_machine() -> dict[str, Any]:
     """System, processor, memory and GPUs, as JSON values."""
+    host = Sysfs().host()
     shm = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": _first_match("/proc/cpuinfo", r"model name\s*:\s*(.+)"),
+        "cpu": host.model or None,
         "cores": available_cores(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": host.memory_bytes,
         "shared_memory_free_bytes": shm.free if shm else 0,
         "gpu_driver": _first_match("/proc/driver/nvidia/version", r"Kernel Module\D*([\d.]+)"),
         "gpus": [
@@ -171,10 +174,10 @@ def _print(report: dict[str, Any]) -> None:
         (package, present or "missing", OPTIONAL.get(package, "required"))
         for package, present in report["packages"].items()
     ]
-    print_table(("package", "version", "for"), rows, left=3)
+    say(aligned(("package", "version", "for"), rows, range(3)))
     say()
     if report["environment"]:
-        print_table(("setting", "value"), list(report["environment"].items()), left=2)
+        say(aligned(("setting", "value"), list(report["environment"].items()), range(2)))
     else:
         say("no setting in the environment")
     if "check" in report:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from dgcl.cli.arguments import at_least, option
-from dgcl.cli.topologies import TOPOLOGY_HELP
 
 _INSTEAD: dict[str, tuple[Any, ...]] = {
     "relation": ("--relation R.npz", "relation file of `dgcl plan --relation-out`"),
@@ -61,12 +60,6 @@ def add_parts(parser: Any) -> None:
     """Declare who owns which vertex, and the seed."""
     option(parser, "--part part.npy", "owner of each vertex of the graph (default: METIS decides)")
     add_seed(parser)
-
-
-def add_machine(parser: Any, topology: str = "", **settings: Any) -> None:
-    """Declare the machine and the number of its ranks, with what they are for; settings are those of the topology."""
-    option(parser, "--topology T", f"{topology}{TOPOLOGY_HELP}", **settings)
-    option(parser, "--ranks P", "how many; default: the devices of T", at_least(1))
 
 
 def add_planning(parser: Any) -> None:

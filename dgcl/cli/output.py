@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from dgcl.planner.reading.render import seconds, size
-from dgcl.topology.table import aligned
 
-__all__ = ["print_fields", "print_json", "print_table", "say", "seconds", "size", "step"]
+__all__ = ["print_fields", "print_json", "say", "seconds", "size", "step"]
 
 _SOON = 3.0  # seconds; of what takes less no time is shown
 PIPED = 60.0  # seconds between lines where nobody watches
@@ -38,11 +37,6 @@ def _plain(value: object) -> object:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} has no place in JSON")
-
-
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Print rows under a header: the first ``left`` columns flush left, the others flush right."""
-    say(aligned(header, rows, range(left)))
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:

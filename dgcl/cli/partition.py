@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dgcl.cli.arguments import option, refuse
+from dgcl.cli.arguments import at_least, option, refuse
 from dgcl.cli.command_errors import CliError, one_line, reading
-from dgcl.cli.option_groups import add_machine, add_planning, add_seed, add_source
-from dgcl.cli.output import print_fields, print_json, print_legend, print_table, print_written, say, step
+from dgcl.cli.option_groups import add_planning, add_seed, add_source
+from dgcl.cli.output import print_fields, print_json, print_legend, print_written, say, step
 from dgcl.cli.problem import load_graph, strategy_of
 from dgcl.cli.result_files import check_output, replacing
-from dgcl.cli.topologies import resolve
+from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
+from dgcl.topology.table import aligned
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +35,8 @@ def add_parser(verbs: Any, name: str) -> None:
         description="Split a graph over ranks and report balance, cut, boundary and the rows of an exchange.",
     )
     add_source(parser)
-    add_machine(parser, "split along its machines and sockets: ")
+    option(parser, "--topology T", f"split along its machines and sockets: {TOPOLOGY_HELP}")
+    option(parser, "--ranks P", "how many; default: the devices of T", at_least(1))
     option(
         parser,
         "--partition",
@@ -200,7 +202,7 @@ def _print(facts: dict[str, Any]) -> None:
     say()
     columns = (facts[name] for name in ("sizes", "edges", "cut", "boundary_sizes", "halo_sizes"))
     rows = [[str(rank), *map(str, row)] for rank, row in enumerate(zip(*columns, strict=True))]
-    print_table(["part", "vertices", "edges", "cut", "boundary", "halo"], rows)
+    say(aligned(["part", "vertices", "edges", "cut", "boundary", "halo"], rows))
     print_legend(
         {
             "cut": "edges from another part, which read a row that must arrive",

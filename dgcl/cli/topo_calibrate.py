@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dgcl.cli.arguments import at_least, number, option
 from dgcl.cli.command_errors import CliError
@@ -13,12 +13,10 @@ from dgcl.cli.output import print_written, say, seconds, step
 from dgcl.cli.result_files import check_output
 from dgcl.cli.topo_import import write_topology
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
-from dgcl.ranks.environment import launched
 from dgcl.topology.table import Column, Table
 
 if TYPE_CHECKING:
     from dgcl.calibration import Calibration
-    from dgcl.topology import Topology
 
 _WIDEST_ROW = 1 << 20  # bytes
 _CLASSES = (
@@ -55,13 +53,23 @@ def add_parser(actions: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Calibrate, write what was asked for, and print the outcome."""
-    from dgcl.calibration.run import outcome_json
+    import dgcl
+    from dgcl.calibration.run import outcome_json, run_on_host, run_rank
+    from dgcl.calibration.timing import Effort
 
     check_output("--out", args.out, {"--topology": args.topology})
     if args.row_bytes > _WIDEST_ROW:
         raise CliError(f"--row-bytes: at most {_WIDEST_ROW} (got {args.row_bytes})")
     num_ranks, in_job = ranks_of_job(args)
-    calibration = (_in_job if in_job else _started)(args, num_ranks)
+    topology = None if args.topology is None else resolve(args.topology, num_ranks)
+    effort = Effort() if args.seconds is None else Effort(seconds=args.seconds / Effort.rounds)
+    if in_job:
+        dgcl.init()
+        calibration = run_rank(topology, args.row_bytes, effort, args.device)
+    else:
+        with step(f"measuring between {num_ranks} ranks"):
+            kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
+            calibration = run_on_host(topology, num_ranks, args.row_bytes, effort, kind, args.device)
     if calibration is None:
         return 0  # another rank than 0
     outcome = outcome_json(calibration)
@@ -69,43 +77,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         _print(calibration, outcome, args.out)
     return 0
-
-
-def _effort(args: argparse.Namespace) -> Any:
-    from dgcl.calibration.timing import Effort
-
-    default = Effort()
-    return default if args.seconds is None else Effort(seconds=args.seconds / default.rounds)
-
-
-def _in_job(args: argparse.Namespace, num_ranks: int) -> Calibration | None:
-    """The ranks that torchrun started."""
-    import dgcl
-    from dgcl.calibration.run import run_rank
-
-    job = launched()
-    topology = _topology(args, num_ranks) if job is not None and job.rank == 0 else None
-    dgcl.init()
-    return run_rank(topology, args.row_bytes, _effort(args), args.device)
-
-
-def _started(args: argparse.Namespace, num_ranks: int) -> Calibration:
-    from dgcl.calibration.run import run_on_host
-
-    topology = _topology(args, num_ranks)
-    with step(f"measuring between {num_ranks} ranks"):
-        return run_on_host(
-            topology,
-            num_ranks,
-            args.row_bytes,
-            _effort(args),
-            "threads" if args.threads else "processes",
-            args.device,
-        )
-
-
-def _topology(args: argparse.Namespace, num_ranks: int) -> Topology | None:
-    return None if args.topology is None else resolve(args.topology, num_ranks)
 
 
 def _print(calibration: Calibration, outcome: dict[str, Any], out: str | None) -> None:

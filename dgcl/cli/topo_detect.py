@@ -8,7 +8,7 @@ from typing import Any
 from dgcl.cli.arguments import at_least, option
 from dgcl.cli.output import say, step
 from dgcl.cli.result_files import check_output
-from dgcl.cli.topo_import import add_latencies, report
+from dgcl.cli.topo_import import report
 
 
 def add_parser(actions: Any) -> None:
@@ -21,7 +21,6 @@ def add_parser(actions: Any) -> None:
     )
     option(parser, "--cpu", "describe the host for CPU ranks, GPUs or not")
     option(parser, "--ranks P", "CPU ranks (default: the cores, at most 16)", at_least(1))
-    add_latencies(parser)
     option(parser, "--name NAME", "name of the topology (default: that of the host)")
     option(parser, "--out T.json", "write the topology file")
     parser.runs(run)
@@ -41,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.cpu:
         try:
             imported = detect_gpus(args.name or platform.node() or "this machine")
-            if not args.no_latencies:
-                imported = replace(imported, topology=with_latencies(imported.topology))
+            imported = replace(imported, topology=with_latencies(imported.topology))
         except NvmlUnavailable as error:
             notes.append(f"{error}; ranks run on CPUs")
     if imported is None:

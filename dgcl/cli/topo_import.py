@@ -35,15 +35,9 @@ def add_parser(actions: Any) -> None:
         "speed each way of network cards whose speed the file does not tell",
         number(0, open_end=True),
     )
-    add_latencies(parser)
     option(parser, "--name NAME", "name of the topology (default: that of the file)")
     option(parser, "--out T.json", "write the topology file")
     parser.runs(run)
-
-
-def add_latencies(parser: Any) -> None:
-    """Declare that connections get the latencies of their kinds, or none."""
-    option(parser, "--no-latencies", "leave connections without latencies, which presets have by their kinds")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     for file in args.files:
         check_output("--out", args.out, {"FILE": file, "--p2p": args.p2p})
     shown = ", ".join(args.files)
-    said = {"gpu": args.gpu, "nic": args.nic, "name": args.name, "latencies": not args.no_latencies}
+    said = {"gpu": args.gpu, "nic": args.nic, "name": args.name}
     with step(f"reading {shown}"), reading(shown, "machine" if len(args.files) == 1 else "machines"):
         if len(args.files) == 1:
             imported = import_topology(args.files[0], p2p=args.p2p, **said)

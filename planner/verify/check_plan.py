@@ -16,7 +16,6 @@ from dgcl.planner.planning_errors import PlanError
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology.checks import shown
-from dgcl.topology.garbage import no_garbage_search
 
 #: What a report has from the plan as it is there.
 _STATED = (
@@ -167,7 +166,6 @@ def _fold(plan: Plan, seconds: float, bound: float) -> tuple[float, float] | tup
     return seconds, bound
 
 
-@no_garbage_search()
 def check_plan_file(path: str | os.PathLike[str]) -> Report:
     """Read a plan file and prove it, with nothing but the file.
 

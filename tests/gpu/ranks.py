@@ -20,8 +20,8 @@ from dgcl.errors import CommError
 from dgcl.kernels.cuda_driver import CudaError
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.ranks.context import context
-from dgcl.testing.device_trial import KINDS, make_edges, values, wrong_rows
 from dgcl.transport.cuda import open_devices
+from dgcl.transport.cuda.trial_process import KINDS, make_edges, values, wrong_rows
 from tests.dgcl.fold_rounding import fold_bound
 
 #: What the others are to raise when the last rank is late, or is killed.

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 import dgcl
-from dgcl.testing import device_trial
+from dgcl.transport.cuda import trial_process
 from tests.gpu import ranks as work
 
 _SECONDS = 120.0
@@ -20,7 +20,7 @@ launch = partial(dgcl.launch, ranks="processes", timeout=_SECONDS)
 def test_the_checks_find_what_is_right_on_the_cpu():
     answers = dgcl.launch(work.check_rank, 2, 1 << 7, "direct", "cpu")
     assert work.wrong_kinds(answers) == []
-    assert len(answers[0]) == len(device_trial.KINDS) + 1
+    assert len(answers[0]) == len(trial_process.KINDS) + 1
 
 
 @pytest.mark.gpu
@@ -36,7 +36,7 @@ def test_ranks(count: int, method: str, through_host: bool):
 
 @pytest.mark.gpu
 def test_the_trial_of_set_up():
-    launch(device_trial.main, 2, "cuda", 50)
+    launch(trial_process.main, 2, "cuda", 50)
 
 
 @pytest.mark.gpu

@@ -9,6 +9,7 @@ from dgcl.topology import preset
 from dgcl.topology.gpu_models import GPU_MODELS, find_model, gpu_model, model_of_pci
 from dgcl.topology.importers import import_topology
 from dgcl.topology.json_io import load_topology, save_topology
+from dgcl.topology.latencies import without_latencies
 from dgcl.topology.presets import NODES
 from tests.samples import named
 
@@ -52,6 +53,6 @@ def test_an_imported_machine_is_known_as_its_preset(gpu: str, links: str, machin
     assert load_topology(tmp_path / "t.json") == ours
     assert preset_rates(ours) == preset_rates(theirs)
     assert ours.arrays().link_latency.tolist() == pytest.approx(theirs.arrays().link_latency.tolist())
-    bare = preset_rates(import_topology(path, latencies=False).topology)
+    bare = preset_rates(without_latencies(import_topology(path).topology))
     assert "what its cards are" in bare.unknown
     assert "latencies" in bare.unknown

@@ -10,9 +10,7 @@ from itertools import combinations
 
 from dgcl.topology.detect.nvml import (
     PEER_NVLINK,
-    PEER_OK,
     PEER_READ,
-    PEER_STATUS,
     PEER_WRITE,
     REMOTE_CPU,
     REMOTE_GPU,
@@ -38,7 +36,7 @@ def gpu_machine(source: Nvml, sysfs: Sysfs, gpus: Sequence[NvmlGpu]) -> Machine:
         (a.index, b.index)
         for a in gpus
         for b in gpus
-        if a is not b and source.peer_status(a.index, b.index, PEER_NVLINK) == PEER_OK
+        if a is not b and source.allows(a.index, b.index, PEER_NVLINK)
     }
     links = _links(gpus, usable, notes)
     fabric = _fabrics(gpus, usable, links, notes)
@@ -153,21 +151,18 @@ def _note_peers(
     source: Nvml, gpus: Sequence[NvmlGpu], links: dict[int, tuple[GpuLink, ...]], notes: list[str]
 ) -> None:
     """Note how many pairs have no peer access over PCIe, and are staged in host memory."""
-    denied = Counter[int]()
+    denied = 0
     index_at = {gpu.address: gpu.index for gpu in gpus}
     for a, b in combinations(gpus, 2):
         direct = any(index_at.get(link.target) == b.index for link in links[a.index])
         switched = all(any(link.end == NVSWITCH for link in links[gpu.index]) for gpu in (a, b))
         if direct or switched:
             continue
-        status = max(source.peer_status(a.index, b.index, way) for way in (PEER_READ, PEER_WRITE))
-        if status != PEER_OK:
-            denied[status] += 1
-    for status, count in sorted(denied.items()):
-        why = PEER_STATUS[status] if status < len(PEER_STATUS) else "not supported"
+        denied += not all(source.allows(a.index, b.index, way) for way in (PEER_READ, PEER_WRITE))
+    if denied:
         notes.append(
-            f"{count} pairs of GPUs have no peer access over PCIe ({why}): rows between them are staged in "
-            f"host memory, on the same wires"
+            f"{denied} pairs of GPUs have no peer access over PCIe: rows between them are staged in host memory, on"
+            f" the same wires"
         )
 
 

@@ -12,16 +12,8 @@ from typing import Any
 
 from dgcl.topology.machine import bus_id
 
-#: Capabilities that :meth:`Nvml.peer_status` is asked for, and the status that means yes.
+#: What :meth:`Nvml.allows` is asked for.
 PEER_READ, PEER_WRITE, PEER_NVLINK = 0, 1, 2
-PEER_OK = 0
-PEER_STATUS = (
-    "ok",
-    "chipset not supported",
-    "GPU not supported",
-    "topology not supported",
-    "disabled by regkey",
-)
 
 #: What is at the other end of an NVLink.
 REMOTE_GPU, REMOTE_CPU, REMOTE_SWITCH = 0, 1, 2
@@ -91,13 +83,9 @@ class Nvml:
         """All GPUs; what the driver does not report has its default."""
         return [self._gpu(index, handle) for index, handle in enumerate(self._handles)]
 
-    def peer_status(self, a: int, b: int, capability: int) -> int:
-        """Whether GPU ``a`` can reach GPU ``b``: ``PEER_OK``, or a position in ``PEER_STATUS``.
-
-        A driver that does not know says ``len(PEER_STATUS)``.
-        """
-        status = self._ask("nvmlDeviceGetP2PStatus", self._handles[a], self._handles[b], capability)
-        return len(PEER_STATUS) if status is None else status
+    def allows(self, a: int, b: int, capability: int) -> bool:
+        """Whether GPU ``a`` can reach GPU ``b`` in this way; not where the driver does not know."""
+        return bool(self._ask("nvmlDeviceGetP2PStatus", self._handles[a], self._handles[b], capability) == 0)
 
     def _gpu(self, index: int, handle: Any) -> NvmlGpu:
         address = self._address(self._ask("nvmlDeviceGetPciInfo", handle))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from dgcl.topology.draft import Imported
 from dgcl.topology.gpu_models import GpuModel, gpu_model
-from dgcl.topology.importers.foreign import refuse_binary, refuse_foreign
+from dgcl.topology.importers.foreign import refuse_compressed, refuse_foreign
 from dgcl.topology.importers.nccl_xml import parse_nccl_xml
 from dgcl.topology.importers.p2p_refine import refine_with_p2p
-from dgcl.topology.importers.p2p_tables import parse_p2p_tables
+from dgcl.topology.importers.p2p_tables import parse_p2p_rates
 from dgcl.topology.importers.several import join_imported, with_card_speed
 from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from dgcl.topology.importers.topo_matrix_model import topo_matrix_topology
@@ -19,7 +19,7 @@ from dgcl.topology.machine_topology import machine_topology
 from dgcl.topology.model import with_model
 from dgcl.topology.read_file import read_file
 
-_START = 8192  # bytes of XML in another encoding that tell whose it is
+_START = 8192  # bytes, in whatever encoding, that tell whose it is
 _KIND, _LARGEST = "a machine's description", 16 << 20  # bytes; a description of a machine takes kilobytes
 
 
@@ -30,7 +30,6 @@ def import_topology(
     gpu: str | None = None,
     nic: float | None = None,
     name: str | None = None,
-    latencies: bool = True,
 ) -> Imported:
     """The topology that a file describes, with notes on what the file does not say.
 
@@ -42,7 +41,6 @@ def import_topology(
         nic: GB/s each way of network cards whose speed the file does not give; None: they have no wire, and
             join no machines.
         name: What to call the topology; default: the file's name.
-        latencies: Give connections the latencies that presets have by their kinds; False: none.
 
     Raises:
         ValueError: Not such a file, damaged, or contradicting itself; names the file, the line, the reason.
@@ -60,15 +58,13 @@ def import_topology(
     topology = imported.topology
     if model is not None:
         topology = with_model(topology, model.name)
-    if latencies:
-        topology = with_latencies(topology)
-    imported = replace(imported, topology=topology)
+    imported = replace(imported, topology=with_latencies(topology))
     if p2p is None:
         return imported
     p2p = os.fspath(p2p)
     measured = read_file(p2p, _LARGEST, "", _KIND)
     try:
-        return refine_with_p2p(imported, parse_p2p_tables(_text(measured)))
+        return refine_with_p2p(imported, parse_p2p_rates(_text(measured)))
     except ValueError as error:
         raise ValueError(f"{p2p}: {error}") from None
 
@@ -79,7 +75,6 @@ def import_machines(
     gpu: str | None = None,
     nic: float | None = None,
     name: str | None = None,
-    latencies: bool = True,
 ) -> Imported:
     """Several machines, a file for each, joined by their networks; arguments as of :func:`import_topology`.
 
@@ -90,7 +85,7 @@ def import_machines(
         ValueError: As :func:`import_topology`, or nothing joins the machines.
         OSError: A file cannot be read.
     """
-    machines = [import_topology(path, gpu=gpu, latencies=False) for path in paths]
+    machines = [import_topology(path, gpu=gpu) for path in paths]
     if nic is not None:
         if not any(machine.cards for machine in machines):
             raise ValueError("nic must not be given: no file names a network card without a speed")
@@ -99,16 +94,16 @@ def import_machines(
     joined = join_imported(
         machines, name or (f"{names[0]}x{len(machines)}" if len(names) == 1 else "+".join(names))
     )
-    return replace(joined, topology=with_latencies(joined.topology)) if latencies else joined
+    return replace(joined, topology=with_latencies(joined.topology))
 
 
 def _import(data: bytes, name: str, model: GpuModel | None) -> Imported:
     if not data.strip(b"\xef\xbb\xbf \t\r\n"):
         raise ValueError("is empty")
-    refuse_binary(data)
-    text = None if _declares_encoding(data) else _text(data)
-    refuse_foreign(data[:_START].replace(b"\0", b"").decode("latin-1") if text is None else text)
-    if text is None or text.lstrip().startswith("<"):
+    refuse_compressed(data)
+    start = data[:_START].lstrip(b"\xef\xbb\xbf\xff\xfe").replace(b"\0", b"").decode("latin-1")
+    refuse_foreign(start)
+    if start.lstrip().startswith("<"):
         machine = parse_nccl_xml(data)
         for pci in (pci for cpu in machine.cpus for pci in cpu.walk()):
             sm = pci.gpu.sm if pci.gpu else None
@@ -117,6 +112,7 @@ def _import(data: bytes, name: str, model: GpuModel | None) -> Imported:
                     f"GPU {pci.address} has sm {sm}, but a {model.name} has {model.sm or 'none'}: is gpu right?"
                 )
         return machine_topology(machine, name)
+    text = _text(data)
     if text.lstrip().startswith("{"):
         raise ValueError("is JSON: a topology file needs no import, and nothing else of JSON can be imported")
     if "P2P=" in text or "P2P Connectivity" in text:
@@ -127,12 +123,6 @@ def _import(data: bytes, name: str, model: GpuModel | None) -> Imported:
     if model and not model.sm:
         raise ValueError(f"is a matrix of nvidia-smi, which knows no {model.name}: is gpu right?")
     return topo_matrix_topology(parse_topo_matrix(text), name, model)
-
-
-def _declares_encoding(data: bytes) -> bool:
-    """Whether it is XML that says itself how its characters are encoded."""
-    start = data[:200].replace(b"\0", b"").lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n")
-    return start.startswith(b"<?xml") and b"encoding=" in start
 
 
 def _text(data: bytes) -> str:

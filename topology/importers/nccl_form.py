@@ -71,13 +71,6 @@ def check_form(root: Element) -> None:
         )
     for element in root.walk():
         rule, have = RULES[element.tag], element.attributes
-        missing = [name for name in (*rule.needed, *rule.known) if name not in have]
-        for name in have:
-            hint = nearest(name, missing, 0.8) if name not in (*rule.needed, *rule.known) else ""
-            if hint:
-                raise ValueError(
-                    f"line {element.line}: <{element.tag}> has an unknown attribute {shown(name)}{hint}"
-                )
         for name in rule.needed:
             if name not in have:
                 raise ValueError(f"line {element.line}: <{element.tag}> has no {name!r}")

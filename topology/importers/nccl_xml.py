@@ -1,19 +1,17 @@
-"""Reads NCCL and RCCL topology files (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``): XML to a machine.
+"""The reader of NCCL's and RCCL's topology files (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``): XML to a machine.
 
-    <system version="1">
-      <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
-        <pci busid="0000:03:00.0" class="0x060400" link_speed="8 GT/s" link_width="16">
-          <pci busid="0000:06:00.0" class="0x030200" link_speed="8 GT/s" link_width="16">
-            <gpu dev="0" sm="70" rank="0" gdr="1">
-              <nvlink target="0000:07:00.0" count="1" tclass="0x030200"/>
+    <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
+      <pci busid="0000:06:00.0" class="0x030200" link_speed="8 GT/s" link_width="16">
+        <gpu dev="0" sm="70" rank="0" gdr="1">
+          <nvlink target="0000:07:00.0" count="1" tclass="0x030200"/>
 
-Meanings are those of NCCL's own reader (NVIDIA/nccl, src/graph/xml.cc and topo.cc; ROCm/rccl for ``xgmi`` and
-``gcn``), but where that falls back on a guess this refuses, or says what is missing. A full dump has ``gpu``
-elements; the files that cloud providers ship leave GPUs' links, and often more, to detection.
+Meanings are those of NCCL's own reader (NVIDIA/nccl, src/graph/xml.cc, topo.cc; ROCm/rccl for ``xgmi`` and ``gcn``);
+where that guesses, this refuses or notes what is missing. Cloud providers' files leave GPUs' links to detection.
 """
 
 import re
 from collections import Counter
+from textwrap import shorten
 
 from dgcl.topology.checks import shown
 from dgcl.topology.gpu_models import model_of_pci
@@ -41,7 +39,7 @@ _VIRTUAL = re.compile(
     r"(docker|nerdctl|podman|lxdbr|cbr|virbr|vmnet|vnet|fwbr|fwpr|fwln|tun|tunl|gre|gretap|erspan|sit|ip6tnl|ip_vti|"
     r"wg|ppp|vxlan|macvlan|macvtap|ipvlan|ifb|dummy)\d*(?:[.ip@_-]\S{0,16})?"
 )
-_MOST_NAMES, _LONGEST_NAME = 20, 60  # names in a note; letters of a port, or of an unknown attribute
+_LONGEST_NAME, _LONGEST_NOTE = 60, 1000  # letters of a port; of names in a note
 _MOST_NODES = 4096  # NUMA nodes of a file, of all its machines
 
 
@@ -90,7 +88,9 @@ class _Reader:
         self._virtual: set[str] = set()
         extra = unknown_attributes(root)
         if extra:
-            self.notes.append(f"attributes that are not known were not looked at: {_listed(extra)}")
+            self.notes.append(
+                f"attributes that are not known were not looked at: {shorten(', '.join(extra), _LONGEST_NOTE)}"
+            )
 
     def _claim(self, element: Element, what: str, host: str) -> None:
         first = self._claims.setdefault((host, what), element)
@@ -251,12 +251,7 @@ class _Reader:
         if self._hosts > 1:
             self.notes.append(f"the file describes {self._hosts} machines, by the host_hash of its <cpu>")
         if self._virtual:
-            names = _listed(sorted(self._virtual))
+            names = shorten(", ".join(sorted(self._virtual)), _LONGEST_NOTE)
             self.notes.append(f"virtual network interfaces join no machines: {names} left out")
         if self._unclassed:
             self.notes.append(f"{len(self._unclassed)} PCI devices have no class: left out")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(name[:_LONGEST_NAME] for name in names[:_MOST_NAMES]) + more

@@ -39,7 +39,7 @@ _PROMPT = re.compile(
 _GLUED = re.compile(
     r"((?:NV|GPU|NIC|mlx\d+_)\d+(?=[A-Z]|mlx)|Affinity(?=[A-Z])|\b(?:SYS|SOC|NODE|PHB|PXB|PIX|PSB)(?=[A-Z0-9]))"
 )
-_AFFINITIES = (("CPU", "Affinity"), ("NUMA", "Affinity"), ("GPU", "NUMA", "ID"))
+_AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _MOST_BYTES = 1 << 20
 _MOST_GPUS = 128  # of one machine
 
@@ -51,42 +51,21 @@ class TopoMatrix:
     Attributes:
         gpus: Names in the order of their numbers, ``GPU0`` first.
         nics: Names in the order of their columns.
-        gpu_links: ``[i][j]`` the word between GPUs i and j; ``X`` on the diagonal.
-        gpu_nic: ``[i][k]`` the word between GPU i and NIC k.
-        nic_nic: ``[k][l]`` the word between NICs; None where the NICs have no rows.
-        affinity: For each GPU its affinity cells, in the order of ``affinity_columns``; empty where they are blank.
-        affinity_columns: ``CPU Affinity``, ``NUMA Affinity``, ``GPU NUMA ID``, as far as present.
+        words: ``[i][j]`` the word between devices i and j, GPUs before NICs; ``X`` on the diagonal. NICs that the text
+            has no rows for have none here.
+        numas: For each GPU its NUMA node, where its row names exactly one; else None.
+        cpus: For each GPU the list of its processors; empty where there is none.
         nic_names: What the legend says that a NIC is, ``{"NIC0": "mlx5_0"}``.
         lines: The line of each row, by the name of its GPU or NIC.
     """
 
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
-    gpu_links: tuple[tuple[str, ...], ...]
-    gpu_nic: tuple[tuple[str, ...], ...]
-    nic_nic: tuple[tuple[str, ...], ...] | None
-    affinity: tuple[tuple[str, ...], ...]
-    affinity_columns: tuple[str, ...]
+    words: tuple[tuple[str, ...], ...]
+    numas: tuple[int | None, ...]
+    cpus: tuple[str, ...]
     nic_names: Mapping[str, str]
     lines: Mapping[str, int]
-
-    def numa(self, gpu: int) -> int | None:
-        """The NUMA node of a GPU, where its row names exactly one."""
-        text = self._cell(gpu, "NUMA Affinity")
-        return int(text) if re.fullmatch(r"[0-9]{1,6}", text) else None
-
-    def cpus(self, gpu: int) -> str:
-        """The CPU list of a GPU's row; empty where there is none."""
-        text = self._cell(gpu, "CPU Affinity")
-        return text if _LIST.fullmatch(text) else ""
-
-    def affinity_text(self, gpu: int) -> str:
-        """The NUMA nodes of a GPU's row, else its processors; empty where there are none."""
-        text = self._cell(gpu, "NUMA Affinity")
-        return text if _LIST.fullmatch(text) else self.cpus(gpu)
-
-    def _cell(self, gpu: int, column: str) -> str:
-        return dict(zip(self.affinity_columns, self.affinity[gpu], strict=True)).get(column, "")
 
 
 def nvlinks(word: str) -> int:
@@ -147,27 +126,19 @@ def _header(line: str, number: int) -> tuple[list[str], tuple[str, ...]]:
         raise ValueError(
             f"line {number}: expected the header of a matrix, GPU0 GPU1 ... (got {shown(line.strip())})"
         )
-    columns: list[str] = []
-    affinities: list[str] = []
-    while words:
-        known = next((a for a in _AFFINITIES if tuple(words[: len(a)]) == a), None)
-        if known is not None:
-            name = " ".join(known)
-            if name in affinities:
-                raise ValueError(f"line {number}: column {name!r} twice")
-            affinities.append(name)
-            words = words[len(known) :]
-            continue
-        name = words.pop(0)
-        if affinities:
-            raise ValueError(
-                f"line {number}: {shown(name)} after the affinity columns, where nothing belongs"
-            )
+    words = re.findall(rf"{'|'.join(_AFFINITIES)}|\S+", " ".join(words))
+    for index, name in enumerate(words):
+        if name in words[:index]:
+            raise ValueError(f"line {number}: column {name!r} twice")
+    columns = [name for name in words if name not in _AFFINITIES]
+    affinities = [name for name in words if name in _AFFINITIES]
+    if words != [*columns, *affinities]:
+        raise ValueError(
+            f"line {number}: after the affinity columns nothing belongs (got {shown(words[-1])})"
+        )
+    for name in columns:
         if not _NAME.fullmatch(name):
             raise ValueError(f"line {number}: {shown(name)} is no name of a GPU or NIC")
-        if name in columns:
-            raise ValueError(f"line {number}: column {name!r} twice")
-        columns.append(name)
     if (
         len(columns) > 2 * _MOST_GPUS
         or sum(_GPU.fullmatch(name) is not None for name in columns) > _MOST_GPUS
@@ -200,11 +171,9 @@ def _row(words: list[str], columns: list[str], affinities: tuple[str, ...], numb
         )
     rest = tuple("N/A" if cell == "-1" else cell for cell in rest)  # no NUMA node
     for cell in rest:
-        ends = [int(end) for end in re.split("[,-]", cell)] if _LIST.fullmatch(cell) else []
-        if cell != "N/A" and (not ends or ends != sorted(ends)):
+        if cell != "N/A" and not _LIST.fullmatch(cell):
             raise ValueError(
-                f"line {number}: an affinity of {name} must be a list of ascending ranges such as 0-15,32-47, or N/A "
-                f"(got {shown(cell)})"
+                f"line {number}: an affinity of {name} must be a list such as 0-15,32-47, or N/A (got {shown(cell)})"
             )
     if len(rest) < len(affinities):
         # In a container that owns none of a GPU's processors, its affinities, or the first, are blank.
@@ -263,17 +232,18 @@ def _assemble(
                     f"line {row.line}: {name} to {other} is {row.words[other]}, but NICs have no NVLinks"
                 )
 
-    def block(first: list[str], second: list[str]) -> tuple[tuple[str, ...], ...]:
-        return tuple(tuple(rows[a].words[b] for b in second) for a in first)
+    def cells(column: str, pattern: str) -> list[str]:
+        """A column of affinities, for each GPU; empty where they are of another form."""
+        every = [dict(zip(affinity_columns, rows[gpu].affinity, strict=True)).get(column, "") for gpu in gpus]
+        return [cell if re.fullmatch(pattern, cell) else "" for cell in every]
 
+    columns = [*gpus, *nics]
     return TopoMatrix(
         gpus=tuple(gpus),
         nics=tuple(nics),
-        gpu_links=block(gpus, gpus),
-        gpu_nic=block(gpus, nics),
-        nic_nic=None if missing or not nics else block(nics, nics),
-        affinity=tuple(rows[name].affinity for name in gpus),
-        affinity_columns=affinity_columns,
+        words=tuple(tuple(rows[name].words[other] for other in columns) for name in columns if name in rows),
+        numas=tuple(int(cell) if cell else None for cell in cells("NUMA Affinity", "[0-9]{1,6}")),
+        cpus=tuple(cells("CPU Affinity", _LIST.pattern)),
         nic_names=nic_names,
         lines={name: row.line for name, row in rows.items()},
     )

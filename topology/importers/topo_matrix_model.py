@@ -2,9 +2,9 @@
 
 The word between two devices says what their path passes: PIX one PCIe switch, PXB several, PHB a host
 bridge, NODE several of them in a NUMA node, SYS the bus between NUMA nodes. Such distances nest, so they give
-the tree: devices that are PIX apart hang on one switch, switches that are PXB apart on an upper one, what is PHB
-apart on one host bridge where a NUMA node has several, and all of a NUMA node on its processor. ``NV#`` hides
-what lies below it; the words of a NIC may still show it.
+the tree: devices that are PIX apart hang on one switch, switches that are PXB apart on an upper one, and all of a NUMA
+node on its processor, whose host bridges are taken never to block. ``NV#`` hides what lies below it; the words of a NIC
+may still show it.
 """
 
 from collections import Counter
@@ -59,15 +59,12 @@ class _Model:
             if count > 1:
                 second = self._names.index(name, self._names.index(name) + 1)
                 raise ValueError(f"{self._line(second)}{count} devices have the name {shown(name)}")
-        self._numas = [matrix.numa(gpu) for gpu in self._gpus]
         self._pcie = pcie_rate(8.0 if gpu is None else PCIE_SPEEDS[gpu.pcie - 1])
         self._draft = Draft()
         # Pairs whose PCIe path is known, by its level.
-        rows = [a + b for a, b in zip(matrix.gpu_links, matrix.gpu_nic, strict=True)]
-        columns = zip(*matrix.gpu_nic, strict=True)
-        rows += [a + b for a, b in zip(columns, matrix.nic_nic or (), strict=False)]
-        pairs = [(a, b) for a, b in combinations(range(len(self._names)), 2) if a < len(rows)]
-        self._level = {(a, b): LEVELS[rows[a][b]] for a, b in pairs if rows[a][b] in LEVELS}
+        pairs = combinations(range(len(self._names)), 2)
+        known = ((a, b) for a, b in pairs if a < len(matrix.words) and matrix.words[a][b] in LEVELS)
+        self._level = {(a, b): LEVELS[matrix.words[a][b]] for a, b in known}
 
     def build(self, name: str) -> Imported:
         groups = [self._within(level) for level in range(_SYS)]
@@ -80,7 +77,6 @@ class _Model:
                     )
         nodes = self._numa_nodes(groups[4])
         node_of = {device: index for index, node in enumerate(nodes) for device in node}
-        self._note_affinity(node_of)
         for gpu, socket in enumerate(self._sockets(node_of)):
             self._draft.device(self._names[gpu], 0, socket, "" if self._gpu is None else self._gpu.name)
         if self._level:
@@ -108,8 +104,8 @@ class _Model:
         The matrix's words decide, and where these leave it open, the affinity columns.
         """
         for a, b in combinations(self._gpus, 2):
-            numa, cpus = (self._numas[a], self._numas[b]), self._matrix.cpus
-            same = numa[0] == numa[1] if None not in numa else cpus(a) == cpus(b) != ""
+            numa, cpus = (self._matrix.numas[a], self._matrix.numas[b]), self._matrix.cpus
+            same = numa[0] == numa[1] if None not in numa else cpus[a] == cpus[b] != ""
             if same and group[a] != group[b]:
                 left, right = ([d for d in group if group[d] == group[x]] for x in (a, b))
                 if not any(self._apart(x, y) == _SYS for x in left for y in right):
@@ -117,26 +113,23 @@ class _Model:
         return _split(sorted(group), group)
 
     def _sockets(self, node_of: dict[int, int]) -> list[int]:
-        known = {numa for numa in self._numas if numa is not None}
-        if None not in self._numas or (
-            not self._level and (known or not any(map(self._matrix.cpus, self._gpus)))
-        ):
+        known = {numa for numa in self._matrix.numas if numa is not None}
+        if None not in self._matrix.numas or (not self._level and (known or not any(self._matrix.cpus))):
             socket = next(numa for numa in range(len(known) + 1) if numa not in known)
-            unknown = [self._names[gpu] for gpu in self._gpus if self._numas[gpu] is None]
+            unknown = [self._names[gpu] for gpu in self._gpus if self._matrix.numas[gpu] is None]
             if unknown and len(self._gpus) > 1:
                 self._draft.note(
                     f"NUMA nodes of {', '.join(unknown)} are not told: they were put on socket {socket}"
                 )
-            return [socket if numa is None else numa for numa in self._numas]
+            return [socket if numa is None else numa for numa in self._matrix.numas]
         return [node_of[gpu] for gpu in self._gpus]
 
     def _hang_all(self, nodes: list[list[int]], groups: list[dict[int, int]]) -> None:
         """PCIe trees, one for each NUMA node, and the bus between the nodes."""
-        kept = [node for node in nodes if node[0] in self._gpus or self._matrix.nic_nic is not None]
+        kept = [node for node in nodes if node[0] in self._gpus or len(self._matrix.words) > len(self._gpus)]
         if lost := [self._names[device] for node in nodes if node not in kept for device in node]:
             self._draft.note(f"{', '.join(lost)}: SYS from every GPU, and without a row: left out")
         cpus = self._cpu_names(kept)
-        root_of = self._host_bridges(kept, cpus, groups)
         switches = 0
 
         def switch(above: str) -> str:
@@ -148,7 +141,7 @@ class _Model:
         for node, cpu in zip(kept, cpus, strict=True):
             for upper in _split(node, groups[2]):
                 lower = _split(upper, groups[1])
-                parent = switch(cpu) if len(lower) > 1 else root_of.get(groups[3][upper[0]], cpu)
+                parent = switch(cpu) if len(lower) > 1 else cpu
                 for devices in lower:
                     port = switch(parent) if len(devices) > 1 else parent
                     for device in devices:
@@ -158,43 +151,8 @@ class _Model:
         self._draft.star(cpus, "smp", UNKNOWN_BUS.kind, UNKNOWN_BUS.bandwidth)
         self._note_hidden(nodes)
 
-    def _host_bridges(
-        self, nodes: list[list[int]], cpus: list[str], groups: list[dict[int, int]]
-    ) -> dict[int, str]:
-        """Host bridges of NUMA nodes that have several, by their groups: those with more than one wire below.
-
-        How they meet in the processor is not told; each gets a wire as fast as all below it, which never blocks.
-        """
-        names: dict[int, str] = {}
-        for node, cpu in zip(nodes, cpus, strict=True):
-            bridges = _split(node, groups[3])
-            for bridge in bridges if len(bridges) > 1 else []:
-                wires = len(_split(bridge, groups[2]))
-                if wires > 1:
-                    name = names[groups[3][bridge[0]]] = f"bridge{len(names)}"
-                    self._draft.wire(name, cpu, "root", wires * self._pcie)
-        if names:
-            self._draft.note(
-                f"{', '.join(names.values())}: PCIe host bridges of a NUMA node that has several; that their way "
-                f"into the processor never blocks was assumed"
-            )
-        return names
-
-    def _note_affinity(self, node_of: dict[int, int]) -> None:
-        """Say which GPUs of one affinity the words put on different NUMA nodes, and the other way round."""
-        texts = [self._matrix.affinity_text(gpu) for gpu in self._gpus]
-        pairs = [(a, b) for a, b in combinations(self._gpus, 2) if texts[a] and texts[b]]
-        odd = {
-            gpu for a, b in pairs if (texts[a] == texts[b]) != (node_of[a] == node_of[b]) for gpu in (a, b)
-        }
-        if odd:
-            names = ", ".join(f"{self._names[gpu]} ({texts[gpu]})" for gpu in sorted(odd))
-            self._draft.note(
-                f"affinities of {names} do not go with the words between them, which decided their NUMA nodes"
-            )
-
     def _cpu_names(self, nodes: list[list[int]]) -> list[str]:
-        numas = [{self._numas[d] for d in node if d in self._gpus} for node in nodes]
+        numas = [{self._matrix.numas[d] for d in node if d in self._gpus} for node in nodes]
         numbers = [next(iter(ids)) if len(ids) == 1 else None for ids in numas]
         if None in numbers or len(set(numbers)) < len(numbers):
             numbers = [*range(len(nodes))]
@@ -224,7 +182,7 @@ class _Model:
 
     def _note_speeds(self) -> None:
         wires = []
-        if any(nvlinks(word) for row in self._matrix.gpu_links for word in row):
+        if any(nvlinks(word) for row in self._matrix.words for word in row):
             wires.append(f"{nvlink_rate(self._gpu.sm if self._gpu else None):g} GB/s for an NVLink")
         if self._level:
             wires.append(f"{self._pcie:g} GB/s for PCIe")

@@ -20,10 +20,10 @@ def wire_nvlinks(draft: Draft, matrix: TopoMatrix, names: list[str], gpu: GpuMod
     Raises:
         ValueError: The counts are neither those of direct wires nor those of NVSwitches, or not those of this model.
     """
-    words, rate = matrix.gpu_links, nvlink_rate(gpu.sm if gpu else None)
+    words, rate = matrix.words, nvlink_rate(gpu.sm if gpu else None)
     most, model = (gpu.nvlinks, gpu.name) if gpu else (most_nvlinks(100), "GPU")
     graph: nx.Graph[int] = nx.Graph()
-    for a, b in combinations(range(len(words)), 2):
+    for a, b in combinations(range(len(matrix.gpus)), 2):
         if links := nvlinks(words[a][b]):
             graph.add_edge(a, b, links=links)
             if gpu and links > most:

@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import replace
 
-from dgcl.topology.checks import check_index, check_num_devices, check_number
+from dgcl.topology.checks import check_index, check_num_devices
 from dgcl.topology.combine import Nic
 from dgcl.topology.gpu_models import CPU_CORE
 from dgcl.topology.model import Topology
@@ -86,8 +86,6 @@ def uniform(num_devices: int, *, bandwidth: float = 10.0, latency: float = 0.0) 
     its port receives and sends. ``bandwidth`` is in GB/s per direction of a port,
     ``latency`` in seconds per port.
     """
-    check_number(bandwidth, "bandwidth", positive=True)
-    check_number(latency, "latency", positive=False)
     check_num_devices(check_index(num_devices, "num_devices", 1), f"'uniform:{num_devices}'")
     names = [f"device{rank}" for rank in range(num_devices)]
     return Topology(

@@ -2,8 +2,8 @@
 
 What a device does to a process whose kernels go wrong (an address that is none, a wait that never ends) stays with
 that process. So each rank starts one that does on its device what the rank would do
-(:mod:`dgcl.testing.device_trial`), and looks how it ends. A trial that went well is kept: a file in the user's cache
-folder, by driver, devices and kernels.
+(:mod:`dgcl.transport.cuda.trial_process`), and looks how it ends. A trial that went well is kept: a file in the user's
+cache folder, by driver, devices and kernels.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from dgcl.transport.cuda.probe import hindrance, out_of_reach
 
 _log = logging.getLogger("dgcl")
 
-_COMMAND = (sys.executable, "-m", "dgcl.testing.device_trial")
+_COMMAND = (sys.executable, "-m", "dgcl.transport.cuda.trial_process")
 _SECONDS = 120.0  # on devices it ends itself after 15; before, modules are loaded and kernels compiled
 _DRIVER = Path("/proc/driver/nvidia/version")
 

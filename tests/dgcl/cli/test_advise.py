@@ -31,10 +31,10 @@ def test_sizes_alone_and_several_ranks(run, folder):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ("--rates 900,inf", "--rates must be 'here', or GB/s of sums"),
+        ("--rates 900,inf", "dgcl advise: rates must be 'here', or GB/s of sums"),
         ("--model gcn:8", "model must be written like"),
         ("--ranks 9", "has 3 devices"),
-        ("--memory 10", "--memory must be above the model's parameters"),
+        ("--memory 10", "memory_limit must be above the model's parameters"),
         ("--scale 2", "--scale goes with --synthetic"),
     ],
 )

@@ -113,7 +113,7 @@ def test_plans_by_collectives(run: Run):
 
 @pytest.mark.slow
 def test_ranks_that_are_processes(folder: Path):
-    methods = ["auto", "gloo", "gloo-kept", "gloo-halo"]
+    methods = ["auto", "gloo", "gloo-halo"]
     argv = f"-m dgcl bench --ranks 2 -n 3 -w 1 -b 4K --method {','.join(methods)}"
     outcome = subprocess.run([sys.executable, *argv.split()], capture_output=True, text=True, check=True)
     assert "# Out of bounds values : 0 OK" in outcome.stdout.splitlines()

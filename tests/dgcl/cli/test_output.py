@@ -13,13 +13,8 @@ import pytest
 
 from dgcl import cli
 from dgcl.cli import output
-from dgcl.cli.output import print_json, print_legend, print_table, print_written, step
+from dgcl.cli.output import print_json, print_legend, print_written, step
 from tests.dgcl.cli.support import Run
-
-
-def test_table_is_aligned(capsys):
-    print_table(("part", "vertices"), [("0", "10"), ("total", "1000")])
-    assert capsys.readouterr().out == "part   vertices\n0            10\ntotal      1000\n"
 
 
 def test_json_takes_numpy_values(capsys):

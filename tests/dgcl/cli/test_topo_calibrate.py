@@ -11,19 +11,20 @@ import pytest
 import dgcl
 from dgcl.calibration import timing
 from dgcl.calibration.timing import Effort
-from dgcl.cli import main, topo_calibrate
+from dgcl.cli import main
 from dgcl.ranks.context import context
 from dgcl.topology import load_topology
 from tests.dgcl.cli.support import Run
 from tests.dgcl.rank_pool import RankPool
 
 COMMAND = "topo calibrate --threads"
+LEAST = Effort(0.0, least=1, most=1, rounds=1)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch):
     """One call for each measurement."""
-    monkeypatch.setattr(topo_calibrate, "_effort", lambda args: Effort(0.0, least=1, most=1, rounds=1))
+    monkeypatch.setattr(timing, "Effort", lambda: LEAST)
     monkeypatch.setattr(timing, "_FLUSH", 1 << 20)
 
 
@@ -59,7 +60,7 @@ def test_a_lost_rank_is_one_line(run: Run, monkeypatch):
     def lost(*args: object):
         raise dgcl.CommError("rank 1 died (exit code -9)")
 
-    monkeypatch.setattr(topo_calibrate, "_started", lost)
+    monkeypatch.setattr("dgcl.calibration.run.run_on_host", lost)
     outcome = run(*COMMAND.split(), "--out", "t.json")
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == "dgcl topo calibrate: rank 1 died (exit code -9)\n"
@@ -81,7 +82,7 @@ def calibrated_in_a_job(out: str) -> tuple[int, str]:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setenv("RANK", str(control.rank))
         patch.setenv("WORLD_SIZE", str(control.world_size))
-        patch.setattr(topo_calibrate, "_effort", lambda args: Effort(0.0, least=1, most=1, rounds=1))
+        patch.setattr(timing, "Effort", lambda: LEAST)
         patch.setattr(timing, "_FLUSH", 1 << 20)
         status = main(["topo", "calibrate", "--out", out])
     return status, printed.getvalue()

@@ -15,7 +15,7 @@ from tests.dgcl.multihost.hosts import Hosts, missing
 
 pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 
-METHODS = ("direct", "spst", "halo", "gloo", "gloo-kept", "gloo-halo")
+METHODS = ("direct", "spst", "halo", "gloo", "gloo-halo")
 
 
 def bench(methods: tuple[str, ...]) -> Any:

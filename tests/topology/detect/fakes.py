@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dgcl.topology.detect import NvmlGpu, Sysfs
-from dgcl.topology.detect.nvml import PEER_OK, REMOTE_GPU, REMOTE_SWITCH, NvmlLink
+from dgcl.topology.detect.nvml import REMOTE_GPU, REMOTE_SWITCH, NvmlLink
 
 
 class FakeDriver:
@@ -16,8 +16,8 @@ class FakeDriver:
     def gpus(self) -> list[NvmlGpu]:
         return self._gpus
 
-    def peer_status(self, a: int, b: int, capability: int) -> int:
-        return self._peers.get((a, b, capability), PEER_OK)
+    def allows(self, a: int, b: int, capability: int) -> bool:
+        return self._peers.get((a, b, capability), 0) == 0
 
 
 def gpu(

@@ -124,7 +124,7 @@ def test_pairs_without_peer_access_are_told(kernel: FakeKernel):
     )
     notes = found(kernel, driver, "0,1,2").notes
     assert notes == (
-        "2 pairs of GPUs have no peer access over PCIe (topology not supported): rows between them are "
+        "2 pairs of GPUs have no peer access over PCIe: rows between them are "
         "staged in host memory, on the same wires",
     )
 
@@ -133,7 +133,7 @@ def test_visible_gpus_alone_and_in_their_order(kernel: FakeKernel):
     imported = found(kernel, FakeDriver(JOINED), "GPU-0003,0")
     assert [device.name for device in imported.topology.devices] == ["gpu3", "gpu0"]
     assert "NV4" not in {kind for _, _, kind in wires(imported.topology)}
-    assert any("lead to 0000:3e:00.0, which is no GPU here" in note for note in imported.notes)
+    assert any("lead to 0000:3e:00.0, which is no other GPU here" in note for note in imported.notes)
 
 
 def test_the_environment_decides_where_nothing_is_given(kernel: FakeKernel, monkeypatch):

@@ -6,7 +6,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from dgcl.topology.detect.nvml import PEER_NVLINK, PEER_STATUS, Nvml, NvmlLink, NvmlUnavailable
+from dgcl.topology.detect.nvml import PEER_NVLINK, Nvml, NvmlLink, NvmlUnavailable
 
 OK, NOT_SUPPORTED, NO_PERMISSION = 0, 3, 4
 
@@ -95,7 +95,7 @@ def test_what_is_read(library: FakeLibrary):
     with Nvml() as nvml:
         first, second = nvml.gpus()
         assert library.started == 1
-        assert [nvml.peer_status(0, 1, capability) for capability in (0, PEER_NVLINK)] == [3, 0]
+        assert [nvml.allows(0, 1, capability) for capability in (0, PEER_NVLINK)] == [False, True]
     assert library.started == 0
     assert (first.index, first.uuid, first.address, first.name) == (0, "GPU-0", "0000:0a:00.0", "")
     assert (first.sm, first.pcie_generation, first.pcie_width) == (86, 4, None)
@@ -111,7 +111,7 @@ def test_functions_that_an_old_driver_lacks(library: FakeLibrary, monkeypatch):
     with Nvml() as nvml:
         first = nvml.gpus()[0]
         assert (first.links[0].remote, first.fabric) == (None, "")
-        assert nvml.peer_status(0, 1, PEER_NVLINK) == len(PEER_STATUS)
+        assert not nvml.allows(0, 1, PEER_NVLINK)
 
 
 @pytest.mark.parametrize(

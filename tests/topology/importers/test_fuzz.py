@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from dgcl.topology.draft import Imported
-from dgcl.topology.importers import parse_p2p_tables, parse_topo_matrix
-from dgcl.topology.importers.files import import_topology
+from dgcl.topology.importers import import_topology
+from dgcl.topology.importers.p2p_tables import parse_p2p_rates
+from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from tests.samples import slow
 from tests.topology.importers import oracle
 from tests.topology.importers.cases import MATRIX, SHARED, TABLES, XML
@@ -123,21 +124,18 @@ def test_xml(text: str, each: int, tmp_path):
 def test_tables(text: str, each: int):
     for damage in damaged(text, each):
         try:
-            tables = parse_p2p_tables(damage)
+            rates = parse_p2p_rates(damage)
         except ValueError:
             continue
-        for name, table in tables.tables.items():
-            assert table.shape == (tables.num_gpus, tables.num_gpus), damage
-            for row in table:  # every row of every table stands in the text
-                if "Connect" not in name:
-                    assert any(
-                        [float(word) for word in line.split()[1:] if word.replace(".", "").isdigit()]
-                        == row.tolist()
-                        for line in damage.splitlines()
-                    ), damage
+        assert rates.shape == (len(rates), len(rates)), damage
+        for row in rates:  # every row stands in the text
+            assert any(
+                [float(word) for word in line.split()[1:] if word.replace(".", "").isdigit()] == row.tolist()
+                for line in damage.splitlines()
+            ), damage
 
 
-@pytest.mark.parametrize("parse", [parse_topo_matrix, parse_p2p_tables])
+@pytest.mark.parametrize("parse", [parse_topo_matrix, parse_p2p_rates])
 def test_noise(parse: Callable[[str], object]):
     rng = random.Random(1)
     letters = "GPU01NVXSY \t\n.D\\P2="

@@ -188,7 +188,7 @@ def test_virtual_interfaces_are_left_out():
     assert ports == list(physical)
     (note,) = [note for note in found.notes if "virtual" in note]
     assert "br-0123456789ab, br-int" in note
-    assert note.endswith("and 2 more left out")
+    assert note.endswith("vnet3 left out")
 
 
 def test_a_port_of_an_endless_name_is_refused():
@@ -232,8 +232,8 @@ def test_links_that_lead_nowhere_are_told():
     found = imported(system(cpu(0, gpu("0000:01:00.0", 0, own) + gpu("0000:02:00.0", 1, gone))))
     assert {kind for _, _, kind in wires(found.topology)} == {"PCIe"}
     notes = "\n".join(found.notes)
-    assert "gpu0: each is named as the other end of its own links" in notes
-    assert "2 NVLinks of gpu1 lead to 0000:99:00.0, which is no GPU here: left out" in notes
+    assert "12 NVLinks of gpu0 lead to 0000:01:00.0, which is no other GPU here: left out" in notes
+    assert "2 NVLinks of gpu1 lead to 0000:99:00.0, which is no other GPU here: left out" in notes
 
 
 def test_a_virtual_port_is_told():
@@ -278,11 +278,7 @@ def changed(old: str, new: str, count: int = 1) -> str:
         "version": (changed('version="1"', 'version="9"'), "line 1: version must be one of 1, 2"),
         "no version": (changed(' version="1"', ""), "line 1: <system> has no 'version'"),
         "element misspelt": (changed("<nvlink", "<nvlimk"), "line 6: <nvlimk> in <gpu>.*nvlink"),
-        "attribute garbled": (
-            changed('count="2"', 'cuont="2"'),
-            "line 6: <nvlink> has an unknown attribute 'cuont'; did you mean 'count'",
-        ),
-        "typo": (changed("link_speed", "link_sqeed"), "line 3: .*'link_sqeed'; did you mean 'link_speed'"),
+        "attribute garbled": (changed('count="2"', 'cuont="2"'), "line 6: <nvlink> has no 'count'"),
         "count of one end": (
             changed('count="2"', 'count="3"'),
             "line 6: 3 links from 0000:06:00.0 to 0000:07:00.0, which tells of 2",

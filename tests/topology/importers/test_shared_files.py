@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from dgcl.topology import Topology
-from dgcl.topology.importers import import_topology, parse_p2p_tables, parse_topo_matrix
+from dgcl.topology.importers import import_topology
+from dgcl.topology.importers.p2p_tables import parse_p2p_rates
+from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from tests.topology.importers import oracle
 from tests.topology.importers.cases import SHARED, needs_data
 
@@ -25,10 +27,11 @@ def test_a_matrix_is_what_its_parsed_twin_says(path: Path):
     expected = json.loads((SHARED / "machines.json").read_text())[path.stem]
     matrix = parse_topo_matrix(path.read_text())
     assert len(matrix.gpus) == expected["gpus"]
-    assert [list(row) for row in matrix.gpu_links] == expected["gpu_links"]
+    gpus = len(matrix.gpus)
+    assert [list(row[:gpus]) for row in matrix.words[:gpus]] == expected["gpu_links"]
     assert list(matrix.nics) == expected["nics"]
-    assert [list(row) for row in matrix.gpu_nic if row] == expected["gpu_nic"]
-    assert [[cell for cell in row if cell] for row in matrix.affinity] == expected["affinity"]
+    assert [list(row[gpus:]) for row in matrix.words[:gpus] if row[gpus:]] == expected["gpu_nic"]
+    assert all(cpus in cells for cpus, cells in zip(matrix.cpus, expected["affinity"], strict=True) if cpus)
 
 
 @pytest.mark.parametrize("path", files("topo_m"))
@@ -47,7 +50,7 @@ def test_words_say_what_is_passed(path: Path):
     topology = import_topology(path).topology
     rank = {device.name: index for index, device in enumerate(topology.devices)}
     for link in topology.links:
-        word = matrix.gpu_links[rank[link.src]][rank[link.dst]]
+        word = matrix.words[rank[link.src]][rank[link.dst]]
         if not word.startswith("NV"):
             crosses = any("smp" in step or re.fullmatch(r"cpu\d+-cpu\d+", step) for step in link.route)
             assert crosses == (word in ("SYS", "SOC"))
@@ -117,7 +120,7 @@ MEASURED = [
 def test_measured_rates_refine_a_matrix(matrix: str, table: str, rate: float):
     table_path = SHARED / "p2p" / f"{table}.txt"
     topology = import_topology(SHARED / "topo_m" / f"{matrix}.txt", p2p=table_path).topology
-    measured = parse_p2p_tables(table_path.read_text()).bandwidth
+    measured = parse_p2p_rates(table_path.read_text())
     assert slowest(topology) == pytest.approx(rate, rel=0.005)
     arrays = topology.arrays()
     model = np.minimum.reduceat(arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])

@@ -171,53 +171,10 @@ def test_more_than_two_nodes_meet_in_the_middle():
     assert {("cpu0", "smp", "SYS"), ("cpu1", "smp", "SYS"), ("cpu3", "smp", "SYS")} <= wires(topology)
 
 
-def test_host_bridges_of_a_numa_node_are_told_apart():
-    """PHB: one host bridge. NODE: two of them. A GPU that has one for itself hangs on the processor."""
-    found = imported(matrix(pairs(5, "NODE", _01="PHB", _23="PHB")))
-    assert wires(found.topology) == {
-        ("bridge0", "cpu0", "root"),
-        ("bridge1", "cpu0", "root"),
-        ("gpu0", "bridge0", "PCIe"),
-        ("gpu1", "bridge0", "PCIe"),
-        ("gpu2", "bridge1", "PCIe"),
-        ("gpu3", "bridge1", "PCIe"),
-        ("gpu4", "cpu0", "PCIe"),
-    }
-    assert {c.bandwidth for c in found.topology.connections if c.kind == "root"} == {24.0}
-    assert any(note.startswith("bridge0, bridge1: PCIe host bridges") for note in found.notes)
-
-
 @pytest.mark.parametrize("word", ["PHB", "NODE"])
-def test_one_host_bridge_or_one_for_each_gpu_is_the_processor(word: str):
+def test_host_bridges_are_the_processor(word: str):
     ends = {b for _, b, _ in wires(imported(matrix(pairs(4, word))).topology)}
     assert ends == {"cpu0"}
-
-
-def test_switches_hang_on_their_host_bridge():
-    words = pairs(6, "NODE", _01="PIX", _02="PHB", _12="PHB", _34="PXB", _35="PHB", _45="PHB")
-    found = wires(imported(matrix(words)).topology)
-    assert {("pcie0", "bridge0", "PCIe"), ("gpu2", "bridge0", "PCIe"), ("gpu5", "bridge1", "PCIe")} <= found
-    assert {("gpu0", "pcie0", "PCIe"), ("gpu1", "pcie0", "PCIe")} <= found
-
-
-@pytest.mark.parametrize(
-    "word, affinity, odd",
-    [
-        ("NODE", ["0", "0", "1", "1"], "gpu0 (0), gpu1 (0), gpu2 (1), gpu3 (1)"),
-        ("SYS", ["0-1", "0-1", "2-3", "2-3"], "gpu0 (0-1), gpu1 (0-1), gpu2 (2-3), gpu3 (2-3)"),
-        ("SYS", ["0", "0", "1", "2"], "gpu0 (0), gpu1 (0)"),
-        ("SYS", ["0", "1", "2", "3"], None),
-        ("NODE", ["0", "0", "0", "0"], None),
-        ("SYS", ["N/A", "N/A", "N/A", "N/A"], None),
-    ],
-)
-def test_affinities_that_contradict_the_words_are_told(word: str, affinity: list[str], odd: str | None):
-    notes = [note for note in imported(matrix(pairs(4, word), affinity)).notes if "affinities" in note]
-    assert notes == (
-        [f"affinities of {odd} do not go with the words between them, which decided their NUMA nodes"]
-        if odd
-        else []
-    )
 
 
 def test_hidden_switches_are_told():

@@ -11,8 +11,8 @@ import torch
 import dgcl
 from dgcl.ranks.context import context
 from dgcl.ranks.thread_control import ThreadControl
-from dgcl.testing.device_trial import KINDS, wrong_rows
 from dgcl.transport.cuda import trial
+from dgcl.transport.cuda.trial_process import KINDS, wrong_rows
 from tests.dgcl.support_plans import random_world
 from tests.dgcl.support_ranks import on_threads
 from tests.samples import slow

@@ -1,4 +1,4 @@
-"""Tries rows through the memory of devices, to the bit: ``torchrun ... -m dgcl.testing.device_trial cuda``.
+"""The process of a trial, run by ``torchrun ... -m dgcl.transport.cuda.trial_process cuda``: rows to the bit.
 
 Set-up runs it in processes of their own before it lets GPUs write into each other's memory unasked
 (:mod:`dgcl.transport.cuda.trial`). What is wrong is raised; a process that does not come to an end ends itself.
