@@ -16,7 +16,7 @@ import dgcl
 from dgcl.ranks import abort_reasons
 from dgcl.ranks.deadlines import in_time
 from tests.dgcl.support_processes import Ranks
-from tests.samples import named, slow
+from tests.samples import named
 
 kept: list[Any] = []
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,8 @@ def ends_while_the_store_is_slow(channel: Connection):
     ctypes.pythonapi.Py_Exit(0)
 
 
-@named("pairs", {"two": 1, "twenty": slow(10)})
+@pytest.mark.slow
+@named("pairs", {"two": 1, "twenty": 10})
 def test_no_thread_is_inside_torch_when_the_interpreter_ends(pairs: int):
     """Such a thread aborts the process when it comes back."""
     ended = []

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import os, torch, dgcl
 def step(switch):
@@ -48,6 +50,7 @@ os._exit(0)  # on a busy machine torch's threads of gradients may only begin whe
 """
 
 
+@pytest.mark.slow
 def test_a_step_under_each_switch():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -58,7 +58,7 @@ def assert_dense(ranks: list[list[Results]], name: str):
             assert_close(each, expected(name, reduce, weighted))
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("edges", PLACEMENTS)
 @pytest.mark.parametrize("way", WAYS)

@@ -36,6 +36,7 @@ def refusing() -> int:
     return cleared()
 
 
+@pytest.mark.slow
 def test_memory_of_threads_is_kept():
     """In a new process: the heap of a thread that has ended would be used again."""
     with multiprocessing.get_context("spawn").Pool(1) as fresh:
@@ -43,5 +44,6 @@ def test_memory_of_threads_is_kept():
     assert max(kept) < PAGES // 10 < PAGES // 2 < before
 
 
+@pytest.mark.slow
 def test_a_process_keeps_its_memory():
     assert dgcl.launch(refusing, 1, ranks="processes", keep_memory=True)[0] < PAGES // 10

@@ -32,7 +32,7 @@ def check_threads(name, world_size, **options):
     assert differences(ranks, on_one_device(script, make, graph())) == []
 
 
-@pytest.mark.sample(12, whole=True)
+@pytest.mark.sample(24, whole=True)
 @pytest.mark.parametrize("name", sorted(TASKS.keys() - DRAWS))
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 def test_on_threads(name, world_size):

@@ -9,6 +9,7 @@ from dgcl.planner.simulator.executed import executed_seconds
 from dgcl.relation.classes import halo_classes
 from dgcl.topology.importers import import_machines, import_topology
 from tests.dgcl.graphs import real_graph
+from tests.samples import slow
 from tests.topology.importers.cases import SHARED
 
 ALONE = "dgx1v_8xV100_4nic|traverse_ac922|node_8gpu_pix|node_8xRTX3090|azure_ncv4|amd_topo_8p6l|node_16xL20"
@@ -17,7 +18,7 @@ IN_PAIRS = "node_8xV100_1nic|dgx1v_8xV100_4nic|traverse_ac922|asus_esc8000a|amd_
 
 @pytest.mark.sample(13)
 @pytest.mark.parametrize("name", ["pubmed", "citeseer", "cora"])
-@pytest.mark.parametrize("machine", [*ALONE.split("|"), *f"2 {IN_PAIRS}".replace("|", "|2 ").split("|")])
+@pytest.mark.parametrize("machine", [*ALONE.split("|"), *(slow(f"2 {name}") for name in IN_PAIRS.split("|"))])
 def test_auto_is_at_most_a_percent_slower(machine: str, name: str):
     graph = read_graph(real_graph(name)).graph
     path = next(SHARED.glob(f"[nt]*/{machine.removeprefix('2 ')}*"))
