@@ -41,10 +41,6 @@ class Block:
         num_heads: Rows of results.
         num_tails: Rows of what is summed.
         device: Where rows are.
-        first_heads: (num_heads,) heads whose sums the first piece makes. None: none.
-        first_tails: (num_tails,) the same of the adjoint.
-        written_heads: (num_heads,) heads without an edge that are left to somebody else. None: none.
-        written_tails: (num_tails,) the same of the adjoint.
 
     Rows are (rows, F) tensors of floats or complex numbers on ``device``. Results have the type of sums: float32 for
     16-bit floats, else the type of the rows. At each head edges are added in the order in which they were given. All
@@ -64,11 +60,6 @@ class Block:
         num_heads: int,
         num_tails: int,
         device: torch.device | str = "cpu",
-        *,
-        first_heads: NDArray[np.bool_] | None = None,
-        first_tails: NDArray[np.bool_] | None = None,
-        written_heads: NDArray[np.bool_] | None = None,
-        written_tails: NDArray[np.bool_] | None = None,
     ) -> None:
         if len(heads) != len(tails) or len(heads) >= 2**31:
             raise ValueError(
@@ -78,7 +69,6 @@ class Block:
             if any_outside(rows, count):
                 raise ValueError(f"{name} must be in [0, {count}) (got {rows.min()} to {rows.max()})")
         self.ends, self._sizes = (heads, tails), (num_heads, num_tails)
-        self._first, self._written = (first_heads, first_tails), (written_heads, written_tails)
         self._device = torch.device(device)
         self._sides: list[Side | None] = [None, None]  # by head, by tail; both of a block and its transposed
         self._side = 0
@@ -106,23 +96,13 @@ class Block:
             self.__dict__,
             ends=self.ends[::-1],
             _sizes=self._sizes[::-1],
-            _first=self._first[::-1],
-            _written=self._written[::-1],
             _side=1 - self._side,
         )
         return other
 
-    def part(
-        self,
-        weight: Tensor | None,
-        width: int,
-        dtype: torch.dtype,
-        *,
-        add: bool,
-        piece: tuple[int, int] | None = None,
-    ) -> EdgePart:
+    def part(self, weight: Tensor | None, width: int, dtype: torch.dtype, *, add: bool) -> EdgePart:
         """What compiled code needs for :meth:`sum` of contiguous rows, on a CPU."""
-        return self._grouped.part(weight, width, dtype, add, piece)
+        return self._grouped.part(weight, width, dtype, add)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """(E,) of the type of sums: for each edge the dot product of its head's row of ``y`` (num_heads, F) with its
@@ -141,32 +121,20 @@ class Block:
     def _grouped(self) -> Side:
         side = self._sides[self._side]
         if side is None:
-            edges = group_edges(*self.ends, self.num_heads, self._first[0])
-            side = self._sides[self._side] = side_class(self._device)(
-                edges, self._sizes, self._device, self._written[0]
-            )
+            edges = group_edges(*self.ends, self.num_heads)
+            side = self._sides[self._side] = side_class(self._device)(edges, self._sizes, self._device)
         return side
 
-    def sum(
-        self,
-        x: Tensor,
-        out: Tensor,
-        weight: Tensor | None = None,
-        *,
-        add: bool = False,
-        piece: tuple[int, int] | None = None,
-    ) -> None:
+    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None = None, *, add: bool = False) -> None:
         """Write to each head's row of ``out`` the sum over its edges of their tails' rows of ``x``, or add it there.
 
         Args:
             x: (num_tails, F).
-            out: (num_heads, F) of the type of sums, with contiguous rows. Those of heads without an edge become zeros,
-                but for ``written_heads``; with ``add`` they stay as they are.
+            out: (num_heads, F) of the type of sums, with contiguous rows. Those of heads without an edge become zeros;
+                with ``add`` they stay as they are.
             weight: (E,) what each edge's row is multiplied by, in the order in which edges were given; default 1.
                 Constant weights are sorted once: the last tensor given is remembered, with its type.
             add: Add.
-            piece: (i, number): write a part; pieces 0 to ``number - 1`` together write all, ``number`` above 1. Piece 0
-                are the heads that come first, and those without an edge; the others have about as many edges each.
         """
         _check(x, "x", self.num_tails)
         _check(out, "out", self.num_heads)
@@ -185,7 +153,7 @@ class Block:
             return
         if torch.is_grad_enabled():
             with torch.no_grad():
-                self.sum(x, out, weight, add=add, piece=piece)
+                self.sum(x, out, weight, add=add)
             return
         if x.is_neg():
             x = x.resolve_neg()
@@ -193,7 +161,7 @@ class Block:
             weight = weight.resolve_neg()
         if x.is_complex():
             x, out = (torch.view_as_real(rows.resolve_conj()).flatten(1) for rows in (x, out))
-        self._grouped.sum(x, out, weight, add, piece)
+        self._grouped.sum(x, out, weight, add)
 
 
 def _check(x: Tensor, name: str, num_rows: int) -> None:
@@ -208,14 +176,8 @@ def _check(x: Tensor, name: str, num_rows: int) -> None:
 class Side:
     """The edges one way round, on one device."""
 
-    def __init__(
-        self,
-        edges: EdgeGroups,
-        sizes: tuple[int, int],
-        device: torch.device,
-        written: NDArray[np.bool_] | None = None,
-    ) -> None:
-        self.edges, self.sizes, self.device, self._written = edges, sizes, device, written
+    def __init__(self, edges: EdgeGroups, sizes: tuple[int, int], device: torch.device) -> None:
+        self.edges, self.sizes, self.device = edges, sizes, device
         self._order = torch.from_numpy(edges.order).to(device)
         self._remembered: dict[torch.dtype, tuple[weakref.ref[Tensor], int, Tensor]] = {}
 
@@ -236,28 +198,23 @@ class Side:
 
     @functools.cached_property
     def missing(self) -> Tensor | None:
-        """Rows of heads without an edge, that nobody else writes; None if there is none."""
-        has_edge = np.zeros(self.sizes[0], bool) if self._written is None else self._written.copy()
+        """Rows of heads without an edge; None if there is none."""
+        has_edge = np.zeros(self.sizes[0], bool)
         has_edge[self.edges.heads if len(self.edges.heads) else slice(self.edges.num_heads)] = True
         return None if has_edge.all() else torch.from_numpy(np.flatnonzero(~has_edge)).to(self.device)
 
-    def sum(
-        self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None = None
-    ) -> None:
+    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool) -> None:
         """As :meth:`Block.sum`."""
-        if not add and self.missing is not None and (piece is None or piece[0] == 0):
+        if not add and self.missing is not None:
             out.index_fill_(0, self.missing, 0)
         weight = None if weight is None else self.sort(weight, out.dtype)
-        sum_over_edges(self.edges, x, out, weight, add=add, piece=piece)
+        sum_over_edges(self.edges, x, out, weight, add=add)
 
-    def part(
-        self, weight: Tensor | None, width: int, dtype: torch.dtype, add: bool, piece: tuple[int, int] | None
-    ) -> EdgePart:
+    def part(self, weight: Tensor | None, width: int, dtype: torch.dtype, add: bool) -> EdgePart:
         """As :meth:`Block.part`."""
         weights = None if weight is None else self.sort(weight, dtype)
-        fills = not add and self.missing is not None and (piece is None or piece[0] == 0)
-        missing = np.zeros(0, np.int64) if not fills or self.missing is None else self.missing.numpy()
-        return part_of_edges(self.edges, weights, width, dtype, missing, add=add, piece=piece)
+        missing = np.zeros(0, np.int64) if add or self.missing is None else self.missing.numpy()
+        return part_of_edges(self.edges, weights, width, dtype, missing, add=add)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """As :meth:`Block.dots`."""
@@ -267,12 +224,8 @@ class Side:
 class _SparseSide(Side):
     """The same by torch's own operations, on any device."""
 
-    def sum(
-        self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None = None
-    ) -> None:
-        """As :meth:`Block.sum`: piece 0 is all."""
-        if piece is not None and piece[0] > 0:
-            return
+    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool) -> None:
+        """As :meth:`Block.sum`."""
         if weight is None:
             values = torch.ones(len(self._tails), dtype=out.dtype, device=self.device)
         else:
@@ -311,12 +264,3 @@ class _SparseSide(Side):
 def side_class(device: torch.device) -> type[Side]:
     """What sums on ``device``."""
     return Side if device.type == "cpu" else _SparseSide
-
-
-def as_mask(rows: Tensor | None, size: int) -> NDArray[np.bool_] | None:
-    """``(size,)`` bool, true at some rows of the CPU; None: there are none."""
-    if rows is None:
-        return None
-    mask = np.zeros(size, bool)
-    mask[rows.numpy()] = True
-    return mask

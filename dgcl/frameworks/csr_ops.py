@@ -184,7 +184,7 @@ def _run(end: EndPoints, y: Tensor, x: Tensor, vector: Tensor, slope: float, *re
     values, out = (each.numpy() for each in results)
     ends = y.numpy(), x.numpy(), groups.indptr, groups.tails, groups.order
     run = partial(scores_or_slopes, *ends, vector.numpy(), slope, values, out)
-    in_threads(run, groups, x.stride(0) * x.element_size(), 0, groups.num_heads)
+    in_threads(run, groups, x.stride(0) * x.element_size())
 
 
 def at_edges(x: Tensor, end: EndPoints) -> Tensor:

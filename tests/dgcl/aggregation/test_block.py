@@ -64,22 +64,6 @@ def close(got: Tensor, expected: Tensor):
     torch.testing.assert_close(got.to(expected.dtype), expected, **tolerance)
 
 
-@pytest.mark.usefixtures("way")
-@named("num_edges", {"edges-at-all-heads": 40, "edges-at-some": 4})
-def test_heads_that_come_first_keep_their_rows(num_edges: int):
-    """With windows, edges are grouped by heads in another order than that of rows."""
-    heads, tails = np.arange(num_edges) % 8, np.arange(num_edges) % 5
-    written = np.arange(8) >= max(6, num_edges)
-    block = Block(heads, tails, 8, 5, first_heads=np.arange(8) % 2 == 1, written_heads=written)
-    x, out = random((5, 3), torch.float64), random((8, 3), torch.float64, 1)
-    expected = out + dense(heads, tails, (8, 5), None) @ x
-    block.sum(x, out, add=True)
-    close(out, expected)
-    expected = torch.where(torch.from_numpy(written)[:, None], out, dense(heads, tails, (8, 5), None) @ x)
-    block.sum(x, out)
-    close(out, expected)
-
-
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -100,34 +84,6 @@ def test_sums_and_dots_both_ways(num_heads: int, order: str, dtype: torch.dtype,
             close(out, expected)
         if not dtype.is_complex:
             close(each.dots(y, x), (y.double()[h] * x.double()[t]).sum(1))
-
-
-@pytest.mark.parametrize("number", [2, 5, 400])
-@named("share", {"none": 0, "some": 0.3, "all": 1})
-@pytest.mark.parametrize("order", ["sorted", "given"])
-def test_pieces_write_what_the_whole_writes(order: str, share: float, number: int):
-    """Piece 0 the heads that come first, and no piece a head of another; bit for bit."""
-    heads, tails = edges_of(300, 40, 200, order)
-    first = [np.random.default_rng(side).random(size) < share for side, size in enumerate((300, 40))]
-    block = Block(heads, tails, 300, 40, first_heads=first[0], first_tails=first[1])
-    whole = Block(heads, tails, 300, 40)
-    weight = random((200,), torch.float32, 1)
-    for each, plain, early in ((block, whole, first[0]), (block.transposed, whole.transposed, first[1])):
-        x = random((each.num_tails, 33), torch.float32)
-        expected, found = (torch.full((each.num_heads, 33), torch.nan) for _ in range(2))
-        plain.sum(x, expected, weight)
-        for piece in range(number):
-            before = found.isnan()[:, 0]
-            each.sum(x, found, weight, piece=(piece, number))
-            if piece == 0:
-                assert torch.equal(found[early], expected[early])
-                has_edge = torch.from_numpy(np.bincount(each.ends[0], minlength=each.num_heads) > 0)
-                assert torch.equal(found.isnan()[:, 0], has_edge & ~torch.from_numpy(early))
-            else:
-                assert torch.equal(found[~before], expected[~before])
-        assert torch.equal(found, expected)
-        each.sum(x, found, weight)
-        assert torch.equal(found, expected)
 
 
 def test_rows_without_an_edge_stay_as_they_are(way: str):
