@@ -21,8 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import CrossEntropyLoss, Module, NLLLoss
 
-from dgcl.nn.layer_arguments import current, require_dense, require_floats
-from dgcl.nn.own_rows import require_whole_rows
+from dgcl.nn.layer_arguments import current, require_dense, require_floats, require_whole_rows
 from dgcl.nn.reduce import with_value
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import at_trace_time
