@@ -65,8 +65,7 @@ class KeptRows:
         self.ids = comm.owned_ids.to(comm.device)
         aggregate = self.aggregation(stack, comm)
         self.operation = aggregate.operation
-        self._given_loops = aggregate.loops if isinstance(aggregate, Normalised) else None
-        self._loops: Tensor | None = None
+        self._loops = aggregate.loops if isinstance(aggregate, Normalised) else None
         self.layers: list[Tensor] = []
         self._product = torch.empty(0, device="cpu")
         self.filled = 0
@@ -85,8 +84,6 @@ class KeptRows:
                 self.operation.reserve(
                     comm.grid.slice_width(widest), x.dtype, comm.transport, partial_rows(comm)
                 )
-        if self._given_loops is not None and (self._loops is None or self._loops.dtype != x.dtype):
-            self._loops = self._given_loops.to(x.dtype)
 
     def product(self, like: Tensor, width: int) -> Tensor:
         """(n, width) of the memory that products and aggregates share."""
@@ -104,12 +101,7 @@ class KeptRows:
         operation.run(comm.to_items(x), comm.transport, out=into)
         if into.data_ptr() != out.data_ptr():
             out.copy_(comm.from_items(into, out.shape[1]))
-        return out if self._loops is None else out.addcmul_(x, self._loops)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the rows that are kept."""
-        return sum(rows.nbytes for rows in (*self.layers, self._product))
+        return out if self._loops is None else out.addcmul_(x, self._loops.to(x.dtype))
 
 
 def partial_rows(comm: Communicator) -> tuple[int, int]:

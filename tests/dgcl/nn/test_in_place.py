@@ -199,7 +199,8 @@ def hold(windows: int | None, steps: int = 20) -> tuple[list[tuple[int, int, int
         stack(x).sum().backward()
         kept = in_place._stacks[stack][comm]
         pool: int = comm.transport.runtime.pool.bytes_allocated  # type: ignore[attr-defined]
-        held.append((kept.num_bytes, pool, kept.layers[0].data_ptr()))
+        num_bytes = sum(rows.nbytes for rows in (*kept.layers, kept._product))
+        held.append((num_bytes, pool, kept.layers[0].data_ptr()))
     return held[1:], comm.num_owned
 
 
