@@ -22,6 +22,7 @@ from torch import Tensor
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.kernels.compiled import compile_all
 from dgcl.kernels.edge_sums import EDGE_DOTS, EDGE_SUMS
+from dgcl.relation.local_graph import pointer
 from dgcl.transport.shared_memory import interpreter
 from dgcl.transport.steps import EdgePart
 
@@ -62,8 +63,7 @@ def group_edges(heads: NDArray[np.integer], tails: NDArray[np.integer], num_head
         order = _stable_order(heads, num_heads)
         columns = columns[order]
     present = np.flatnonzero(counts)
-    indptr = np.zeros(len(present) + 1, np.int64)
-    np.cumsum(counts[present], out=indptr[1:])
+    indptr = pointer(counts[present])
     return EdgeGroups(indptr, columns, NONE if len(present) == num_heads else present.astype(np.int32), order)
 
 

@@ -113,12 +113,7 @@ _sequences: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[Any, Any]]] = Wea
 
 def _repeated(what: Aggregation, x: Tensor, transport: Transport) -> StepList | None:
     """What carries out an aggregation like those before; None the first time, and where there is nothing."""
-    of_transport = _sequences.get(transport)
-    if of_transport is None:
-        of_transport = _sequences.setdefault(transport, WeakKeyDictionary())
-    lists = of_transport.get(what)
-    if lists is None:
-        lists = of_transport.setdefault(what, {})
+    lists = _sequences.setdefault(transport, WeakKeyDictionary()).setdefault(what, {})
     kind = (x.shape[1], x.dtype, torch.get_num_threads())
     if kind not in lists:
         lists[kind] = False

@@ -8,7 +8,6 @@ in a fixed order: edges from owned rows, then window by window, then what others
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -87,18 +86,12 @@ class WindowedOperation(Aggregation):
         blocks = tuple(block.transposed for block in self.blocks)
         return replace(self, blocks=blocks, is_adjoint=not self.is_adjoint)
 
-    def reserve(
-        self, width: int, dtype: torch.dtype, transport: Transport, partial: Sequence[int] = ()
-    ) -> None:
-        """Have both buffers in one stretch of memory: pieces of windows of other widths would be too small.
-
-        ``partial`` are numbers of rows of further buffers, of partial sums.
-        """
+    def reserve(self, width: int, dtype: torch.dtype, transport: Transport) -> None:
+        """Have both buffers in one stretch of memory: pieces of windows of other widths would be too small."""
         row_bytes, wide = width * dtype.itemsize, width * sum_dtype(dtype).itemsize
         of_rows = [room * row_bytes for room in self.windows]
         if self.is_adjoint and wide > row_bytes:
             of_rows = [self.halo.expanded * wide, self.halo.arriving * row_bytes]
-        of_rows += [rows * wide for rows in partial]
         transport.empty((sum(-(-each // _ROUNDING) * _ROUNDING for each in of_rows),), torch.uint8)
 
     @property

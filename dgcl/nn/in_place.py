@@ -21,9 +21,8 @@ from torch.nn import LeakyReLU, Module, ModuleList, ReLU
 from dgcl.aggregation.aggregator import Constant
 from dgcl.nn.convolutions import GCNConv, Order
 from dgcl.nn.layer_arguments import current, require_integers
-from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions
+from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions, aggregation
 from dgcl.nn.vertex_dropout import check_probability, next_call
-from dgcl.planner.window_plans import By, check_windows
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms
 from dgcl.transport.row_checks import as_memory, check_rows
 
@@ -49,11 +48,10 @@ class InPlaceGCN(Module):
         dropout: Probability of an element of a hidden layer to be dropped in training.
         activation: "relu", "leaky_relu", or ``torch.nn.LeakyReLU(slope)``, between layers.
         add_self_loops, normalize, bias, order: Of each :class:`GCNConv`.
-        windows, by: How halo rows are divided; as for :meth:`Communicator.aggregator`.
         seed: Of dropout; the same on every rank.
 
     Raises:
-        ValueError, TypeError: Fewer than two widths, an activation whose derivative needs its input, no such windows.
+        ValueError, TypeError: Fewer than two widths, an activation whose derivative needs its input.
     """
 
     convs: Any
@@ -68,8 +66,6 @@ class InPlaceGCN(Module):
         normalize: bool = True,
         bias: bool = True,
         order: Order = "auto",
-        windows: int | None = None,
-        by: By = "mixed",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -81,15 +77,12 @@ class InPlaceGCN(Module):
         slope = _slope_of(activation)
         check_probability(dropout)
         require_integers(seed=seed)
-        check_windows(windows, by)
         kinds: dict[str, Any] = {
             "add_self_loops": add_self_loops, "normalize": normalize, "bias": bias, "order": order
         }  # fmt: skip
         self.convs = ModuleList(GCNConv(*pair, **kinds) for pair in itertools.pairwise(channels))
         first = tuple(conv.multiply_first for conv in self.convs)
-        self.options = StackOptions(
-            tuple(channels), first, slope, dropout, seed, add_self_loops, normalize, windows, by
-        )
+        self.options = StackOptions(tuple(channels), first, slope, dropout, seed, add_self_loops, normalize)
 
     @beside_the_graph
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
@@ -116,7 +109,7 @@ class InPlaceGCN(Module):
         )
         kept = _kept_by(self, comm, rows, max(widths, default=0))
         if isinstance(x, Constant):
-            aggregate = kept.aggregation(self.options, comm)
+            aggregate = aggregation(self.options, comm)
             x = x.aggregated(aggregate.operation, aggregate.reduce, aggregate)
         x = as_memory(x)
         calls: list[int] = []
@@ -143,7 +136,7 @@ class InPlaceGCN(Module):
 
     def extra_repr(self) -> str:
         """What ``repr`` shows."""
-        return f"{list(self.options.channels)}, windows={self.options.windows}"
+        return f"{list(self.options.channels)}"
 
 
 def _slope_of(activation: str | Module) -> float:

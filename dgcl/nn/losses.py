@@ -186,8 +186,6 @@ def check_rows_of_loss(tensors: tuple[Any, ...], mask: Any) -> None:
                 f"labels must have a row for each of the {len(outputs)} outputs (got {len(each)}): dispatch"
                 " them with dgcl.dispatch_features as you dispatch features"
             )
-        if each.device != outputs.device:
-            raise ValueError(f"labels must be on {outputs.device}, as the outputs are (got {each.device})")
     check_mask(mask, len(outputs))
 
 

@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.aggregator import Aggregator
-from dgcl.aggregation.connect_aggregators import connect_aggregator
 from dgcl.aggregation.once import once_differentiable
-from dgcl.aggregation.windowed import HaloWindows, WindowedOperation
+from dgcl.aggregation.windowed import WindowedOperation
 from dgcl.nn.convolutions import Normalised
 from dgcl.nn.vertex_dropout import keep_mask, scale_of
-from dgcl.planner.window_plans import By
-from dgcl.program.exchange import PARTIAL
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -43,15 +40,17 @@ class StackOptions:
     seed: int
     add_self_loops: bool
     normalize: bool
-    windows: int | None
-    by: By
+
+
+def aggregation(stack: StackOptions, comm: Communicator) -> Aggregator | Normalised:
+    """The aggregation of all layers as a function of rows."""
+    return Normalised(comm, stack.add_self_loops) if stack.normalize else Aggregator(comm)
 
 
 class KeptRows:
     """What a stack keeps on one communicator, allocated once; nothing that refers to the communicator.
 
     Attributes:
-        windows: How halo rows are divided.
         ids: ``(num_owned,)`` of the owned rows.
         operation: The aggregation of all layers.
         layers: Rows of the hidden layers, (n, d_l) each.
@@ -59,31 +58,20 @@ class KeptRows:
     """
 
     def __init__(self, stack: StackOptions, comm: Communicator) -> None:
-        self.windows: HaloWindows | None = None
-        if stack.windows is not None or stack.by != "mixed":
-            self.windows = connect_aggregator(comm, "sum", None, stack.windows, stack.by).windows
         self.ids = comm.owned_ids.to(comm.device)
-        aggregate = self.aggregation(stack, comm)
+        aggregate = aggregation(stack, comm)
         self.operation = aggregate.operation
         self._loops = aggregate.loops if isinstance(aggregate, Normalised) else None
         self.layers: list[Tensor] = []
         self._product = torch.empty(0, device="cpu")
         self.filled = 0
 
-    def aggregation(self, stack: StackOptions, comm: Communicator) -> Aggregator | Normalised:
-        """The aggregation of all layers as a function of rows."""
-        if stack.normalize:
-            return Normalised(comm, stack.add_self_loops, self.windows)
-        return Aggregator(comm, windows=self.windows)
-
     def take(self, x: Tensor, widths: Sequence[int], widest: int, comm: Communicator) -> None:
         """Have buffers for rows like x, of hidden layers of these widths; rows that travel have up to ``widest``."""
         if len(self.layers) != len(widths) or any(rows.dtype != x.dtype for rows in self.layers):
             self.layers = [x.new_empty(len(x), width) for width in widths]
             if isinstance(self.operation, WindowedOperation):  # once, for the widest
-                self.operation.reserve(
-                    comm.grid.slice_width(widest), x.dtype, comm.transport, partial_rows(comm)
-                )
+                self.operation.reserve(widest, x.dtype, comm.transport)
 
     def product(self, like: Tensor, width: int) -> Tensor:
         """(n, width) of the memory that products and aggregates share."""
@@ -102,14 +90,6 @@ class KeptRows:
         if into.data_ptr() != out.data_ptr():
             out.copy_(comm.from_items(into, out.shape[1]))
         return out if self._loops is None else out.addcmul_(x, self._loops.to(x.dtype))
-
-
-def partial_rows(comm: Communicator) -> tuple[int, int]:
-    """How many partial sums, or their gradients, this rank sends, relayed ones too, and how many it receives."""
-    if PARTIAL not in comm.exchanges:
-        return 0, 0
-    program = comm.exchanges[PARTIAL].program
-    return program.num_halo + program.num_relay, program.num_arrivals
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,7 @@ class View:
             if several:
                 sources, targets = comm.layouts[exchange].local_ids, comm._vertices(target)[0]
                 numbers = {"source": torch.from_numpy(sources), "target": torch.from_numpy(targets)}
-                comm.end_ids = {**comm.end_ids, exchange: tuple(numbers.values())}
+                comm.end_ids = {**comm.end_ids, exchange: (numbers["source"], numbers["target"])}
             ends = Ends(
                 None if comm.edges != "head" else exchange,
                 {"source": self.vertices[source], "target": self.vertices[target]},
