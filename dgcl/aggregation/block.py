@@ -72,11 +72,6 @@ class Block:
         return self._sizes[0]
 
     @property
-    def num_tails(self) -> int:
-        """Rows of what is summed."""
-        return self._sizes[1]
-
-    @property
     def num_edges(self) -> int:
         """Edges, those that occur several times as often as they do."""
         return len(self.ends[0])

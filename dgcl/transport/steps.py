@@ -60,10 +60,6 @@ class RowSum(Protocol):
     def num_heads(self) -> int:
         """Rows of results."""
 
-    @property
-    def num_edges(self) -> int:
-        """Edges."""
-
     def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
         """Write sums of rows of ``x`` to ``out``, or add them."""
 

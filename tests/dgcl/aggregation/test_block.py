@@ -73,7 +73,7 @@ def test_sums_and_dots_both_ways(num_heads: int, order: str, dtype: torch.dtype,
     block = Block(heads, tails, num_heads, 40)
     weights = None, random((200,), torch.float32, 1)
     for each, h, t in ((block, heads, tails), (block.transposed, tails, heads)):
-        shape = (each.num_heads, each.num_tails)
+        shape = each._sizes
         x, y = random((shape[1], width), dtype), random((shape[0], width), dtype, 2)
         for weight in weights:
             expected = dense(h, t, shape, weight).to(wide(dtype)) @ x.to(wide(dtype))
@@ -189,7 +189,7 @@ def test_transposed_is_made_once():
     block = Block(*edges_of(20, 30, 90, "given"), 20, 30)
     assert block.transposed._grouped is block.transposed._grouped
     assert block.transposed.transposed._grouped is block._grouped
-    assert (block.transposed.num_heads, block.transposed.num_tails) == (30, 20)
+    assert block.transposed._sizes == (30, 20)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
