@@ -21,7 +21,7 @@ from torch.nn import LeakyReLU, Module, ModuleList, ReLU
 from dgcl.aggregation.aggregator import Constant
 from dgcl.nn.convolutions import GCNConv, Order
 from dgcl.nn.layer_arguments import current, require_integers
-from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions, aggregation
+from dgcl.nn.stack import Call, KeptRows, StackFunction, aggregation
 from dgcl.nn.vertex_dropout import check_probability, next_call
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms
 from dgcl.transport.row_checks import as_memory, check_rows
@@ -74,15 +74,13 @@ class InPlaceGCN(Module):
             raise ValueError(
                 f"channels must be two widths or more, of inputs and of each layer (got {channels!r})"
             )
-        slope = _slope_of(activation)
-        check_probability(dropout)
         require_integers(seed=seed)
+        self.channels, self.seed = tuple(channels), seed
+        self.slope, self.p = _slope_of(activation), check_probability(dropout)
         kinds: dict[str, Any] = {
             "add_self_loops": add_self_loops, "normalize": normalize, "bias": bias, "order": order
         }  # fmt: skip
         self.convs = ModuleList(GCNConv(*pair, **kinds) for pair in itertools.pairwise(channels))
-        first = tuple(conv.multiply_first for conv in self.convs)
-        self.options = StackOptions(tuple(channels), first, slope, dropout, seed, add_self_loops, normalize)
 
     @beside_the_graph
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
@@ -109,24 +107,22 @@ class InPlaceGCN(Module):
         )
         kept = _kept_by(self, comm, rows, max(widths, default=0))
         if isinstance(x, Constant):
-            aggregate = aggregation(self.options, comm)
+            aggregate = aggregation(self, comm)
             x = x.aggregated(aggregate.operation, aggregate.reduce, aggregate)
         x = as_memory(x)
         calls: list[int] = []
-        if self.training and self.options.p > 0:
+        if self.training and self.p > 0:
             calls = [next_call(comm) for _ in self.convs[1:]]
         parameters += [conv.bias for conv in self.convs if conv.bias is not None]
         with torch.autocast(x.device.type, enabled=False):
-            out: Tensor = StackFunction.apply(
-                x, Call(self.options, kept, comm, calls, is_constant), *parameters
-            )
+            out: Tensor = StackFunction.apply(x, Call(self, kept, comm, calls, is_constant), *parameters)
         return out
 
     def _check(self, x: Tensor, weight: Tensor, comm: Communicator) -> None:
         check_rows(x, comm.num_owned, "num_owned", comm.rank, comm.device)
-        if x.dim() != 2 or x.shape[1] != self.options.channels[0]:
+        if x.dim() != 2 or x.shape[1] != self.channels[0]:
             raise ValueError(
-                f"x must have shape ({comm.num_owned}, {self.options.channels[0]}) (got {tuple(x.shape)})"
+                f"x must have shape ({comm.num_owned}, {self.channels[0]}) (got {tuple(x.shape)})"
             )
         if x.dtype != weight.dtype or x.dtype not in (torch.float32, torch.float64):
             raise TypeError(
@@ -136,7 +132,7 @@ class InPlaceGCN(Module):
 
     def extra_repr(self) -> str:
         """What ``repr`` shows."""
-        return f"{list(self.options.channels)}"
+        return f"{list(self.channels)}"
 
 
 def _slope_of(activation: str | Module) -> float:
@@ -161,7 +157,7 @@ def _kept_by(stack: InPlaceGCN, comm: Communicator, x: Tensor, widest: int) -> K
     of_stack = _stacks.setdefault(stack, WeakKeyDictionary())
     with torch.inference_mode(False), torch.no_grad():
         if comm not in of_stack:
-            of_stack[comm] = KeptRows(stack.options, comm)
+            of_stack[comm] = KeptRows(stack, comm)
         kept = of_stack[comm]
-        kept.take(x, stack.options.channels[1:-1], widest, comm)
+        kept.take(x, stack.channels[1:-1], widest, comm)
     return kept

@@ -11,40 +11,22 @@ from torch import Tensor
 
 from dgcl.aggregation.aggregator import Aggregator
 from dgcl.aggregation.once import once_differentiable
-from dgcl.aggregation.windowed import WindowedOperation
 from dgcl.nn.convolutions import Normalised
 from dgcl.nn.vertex_dropout import keep_mask, scale_of
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
+    from dgcl.nn.in_place import InPlaceGCN
 
 
 _BLOCK = 1 << 18
 """Elements of the temporaries of a block of rows."""
 
 
-@dataclass(frozen=True)
-class StackOptions:
-    """What a stack does; as the arguments of :class:`dgcl.nn.InPlaceGCN`.
-
-    Attributes:
-        multiply_first: Of each layer, whether its product comes before its sum.
-        slope: What the activation multiplies negative elements with.
-        p, seed: Of dropout.
-    """
-
-    channels: tuple[int, ...]
-    multiply_first: tuple[bool, ...]
-    slope: float
-    p: float
-    seed: int
-    add_self_loops: bool
-    normalize: bool
-
-
-def aggregation(stack: StackOptions, comm: Communicator) -> Aggregator | Normalised:
+def aggregation(stack: InPlaceGCN, comm: Communicator) -> Aggregator | Normalised:
     """The aggregation of all layers as a function of rows."""
-    return Normalised(comm, stack.add_self_loops) if stack.normalize else Aggregator(comm)
+    first = stack.convs[0]
+    return Normalised(comm, first.add_self_loops) if first.normalize else Aggregator(comm)
 
 
 class KeptRows:
@@ -57,7 +39,7 @@ class KeptRows:
         filled: Grows with every forward and backward, which write over the layers.
     """
 
-    def __init__(self, stack: StackOptions, comm: Communicator) -> None:
+    def __init__(self, stack: InPlaceGCN, comm: Communicator) -> None:
         self.ids = comm.owned_ids.to(comm.device)
         aggregate = aggregation(stack, comm)
         self.operation = aggregate.operation
@@ -70,8 +52,7 @@ class KeptRows:
         """Have buffers for rows like x, of hidden layers of these widths; rows that travel have up to ``widest``."""
         if len(self.layers) != len(widths) or any(rows.dtype != x.dtype for rows in self.layers):
             self.layers = [x.new_empty(len(x), width) for width in widths]
-            if isinstance(self.operation, WindowedOperation):  # once, for the widest
-                self.operation.reserve(widest, x.dtype, comm.transport)
+            self.operation.reserve(widest, x.dtype, comm.transport)  # once, for the widest
 
     def product(self, like: Tensor, width: int) -> Tensor:
         """(n, width) of the memory that products and aggregates share."""
@@ -96,7 +77,7 @@ class KeptRows:
 class Call:
     """One call of a stack: what it keeps, numbers of the layers' dropout calls, and whether inputs are constant."""
 
-    stack: StackOptions
+    stack: InPlaceGCN
     kept: KeptRows
     comm: Communicator
     dropout_calls: list[int]
@@ -113,14 +94,14 @@ class StackFunction(torch.autograd.Function):
         kept.filled += 1
         ctx.call, ctx.filled = call, kept.filled
         ctx.save_for_backward(x, *parameters)
-        number = len(stack.channels) - 1
+        number = len(stack.convs)
         rows = x.contiguous()
         for layer, weight in enumerate(parameters[:number]):
             is_hidden = layer + 1 < number
             out = kept.layers[layer] if is_hidden else x.new_empty(len(x), weight.shape[0])
             if layer == 0 and call.is_constant:
                 torch.mm(rows, weight.t(), out=out)
-            elif stack.multiply_first[layer]:
+            elif stack.convs[layer].multiply_first:
                 product = torch.mm(rows, weight.t(), out=kept.product(x, weight.shape[0]))
                 kept.sum(product, out, call.comm)
             else:
@@ -148,7 +129,7 @@ class StackFunction(torch.autograd.Function):
             )
         kept.filled += 1
         x, *parameters = ctx.saved_tensors
-        number = len(stack.channels) - 1
+        number = len(stack.convs)
         parameter_grads: list[Tensor | None] = [None] * len(parameters)
         grad = grad.contiguous()
         of_input = None
@@ -180,7 +161,7 @@ def _blocks(rows: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(rows), step)]
 
 
-def _drop(rows: Tensor, stack: StackOptions, ids: Tensor, call: int) -> None:
+def _drop(rows: Tensor, stack: InPlaceGCN, ids: Tensor, call: int) -> None:
     """Dropout in place."""
     for block in _blocks(rows):
         kept = keep_mask(ids[block], rows.shape[1], stack.p, seed=stack.seed, call=call)
@@ -188,7 +169,7 @@ def _drop(rows: Tensor, stack: StackOptions, ids: Tensor, call: int) -> None:
 
 
 def _into_gradient(
-    rows: Tensor, sums: Tensor, weight: Tensor, stack: StackOptions, ids: Tensor, call: int | None
+    rows: Tensor, sums: Tensor, weight: Tensor, stack: InPlaceGCN, ids: Tensor, call: int | None
 ) -> None:
     """Put in place of a hidden layer's rows the gradient of what it had before its activation.
 

@@ -278,14 +278,3 @@ def _row_ids(x: Tensor, comm: Any) -> Tensor:
             f" on rank {comm.rank} (got {len(x)})"
         )
     return ids.to(x.device)
-
-
-def message_ids(edges: Tensor, comm: Any) -> Tensor:
-    """An id for each edge of a message, by both its ends: parallel edges have one."""
-
-    def ends() -> list[Tensor]:
-        heads = comm.owned_ids
-        return [each.to(edges.device) for each in (torch.cat([heads, comm.halo_ids]), heads)]
-
-    sources, heads = _once(comm, ("ends", edges.device), ends)
-    return sources[edges[0]] * MIX_1 + heads[edges[1]]

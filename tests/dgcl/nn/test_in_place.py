@@ -46,8 +46,8 @@ class OneByOne(nn.Module):
     def __init__(self, stack: dgcl.nn.InPlaceGCN):
         super().__init__()
         self.convs = copy.deepcopy(stack.convs)
-        self.slope = stack.options.slope
-        self.dropout = dgcl.nn.Dropout(stack.options.p, seed=stack.options.seed)
+        self.slope = stack.slope
+        self.dropout = dgcl.nn.Dropout(stack.p, seed=stack.seed)
 
     def forward(self, x: Any) -> Tensor:
         for conv in self.convs[:-1]:
