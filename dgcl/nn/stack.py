@@ -1,4 +1,7 @@
-"""The forward and the backward of :class:`dgcl.nn.InPlaceGCN`, and the memory that they share."""
+"""The forward and the backward of :class:`dgcl.nn.InPlaceGCN`, and the memory that they share.
+
+Each ``stack`` here is such a module: :mod:`dgcl.nn.in_place` imports this file.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,13 @@ from dgcl.nn.vertex_dropout import keep_mask, scale_of
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
-    from dgcl.nn.in_place import InPlaceGCN
 
 
 _BLOCK = 1 << 18
 """Elements of the temporaries of a block of rows."""
 
 
-def aggregation(stack: InPlaceGCN, comm: Communicator) -> Aggregator | Normalised:
+def aggregation(stack: Any, comm: Communicator) -> Aggregator | Normalised:
     """The aggregation of all layers as a function of rows."""
     first = stack.convs[0]
     return Normalised(comm, first.add_self_loops) if first.normalize else Aggregator(comm)
@@ -39,7 +41,7 @@ class KeptRows:
         filled: Grows with every forward and backward, which write over the layers.
     """
 
-    def __init__(self, stack: InPlaceGCN, comm: Communicator) -> None:
+    def __init__(self, stack: Any, comm: Communicator) -> None:
         self.ids = comm.owned_ids.to(comm.device)
         aggregate = aggregation(stack, comm)
         self.operation = aggregate.operation
@@ -77,7 +79,7 @@ class KeptRows:
 class Call:
     """One call of a stack: what it keeps, numbers of the layers' dropout calls, and whether inputs are constant."""
 
-    stack: InPlaceGCN
+    stack: Any
     kept: KeptRows
     comm: Communicator
     dropout_calls: list[int]
@@ -161,7 +163,7 @@ def _blocks(rows: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(rows), step)]
 
 
-def _drop(rows: Tensor, stack: InPlaceGCN, ids: Tensor, call: int) -> None:
+def _drop(rows: Tensor, stack: Any, ids: Tensor, call: int) -> None:
     """Dropout in place."""
     for block in _blocks(rows):
         kept = keep_mask(ids[block], rows.shape[1], stack.p, seed=stack.seed, call=call)
@@ -169,7 +171,7 @@ def _drop(rows: Tensor, stack: InPlaceGCN, ids: Tensor, call: int) -> None:
 
 
 def _into_gradient(
-    rows: Tensor, sums: Tensor, weight: Tensor, stack: InPlaceGCN, ids: Tensor, call: int | None
+    rows: Tensor, sums: Tensor, weight: Tensor, stack: Any, ids: Tensor, call: int | None
 ) -> None:
     """Put in place of a hidden layer's rows the gradient of what it had before its activation.
 
