@@ -24,7 +24,7 @@ class Attention(nn.Module):
         self.comm, self.graph, self.exchange = comm, comm.local_graph("csr"), exchange
         self.transform = nn.Linear(width_in, width_out)
         self.score_source, self.score_head = nn.Linear(width_out, 1), nn.Linear(width_out, 1)
-        self.drop = dgcl.nn.Dropout(0.2, edges=True)  # the same edges for any number of ranks
+        self.drop = dgcl.nn.Dropout(0.2)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(num_owned, width_in)`` to ``(num_owned, width_out)``."""
@@ -35,7 +35,8 @@ class Attention(nn.Module):
             rows = torch.cat([own, own.new_zeros(self.comm.num_halo, own.shape[1])])
         graph = self.graph
         scores = graph.at_sources(self.score_source(rows)) + graph.at_heads(self.score_head(own))
-        shares = self.drop(graph.softmax(nn.functional.leaky_relu(scores, 0.2)))
+        shares = graph.softmax(nn.functional.leaky_relu(scores, 0.2))
+        shares = self.drop(shares, ids=graph.edge_ids)  # the same edges for any number of ranks
         return graph.sum(rows, shares.squeeze(1))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dgcl.aggregation import extreme_kernels, grouped_edges
 from dgcl.aggregation.aggregating import Aggregating
-from dgcl.aggregation.block import Block, as_mask
+from dgcl.aggregation.block import Block
 from dgcl.aggregation.contribution_exchange import connect_contributions
 from dgcl.aggregation.extremes import reduce_extremes
 from dgcl.aggregation.once import once_differentiable
@@ -256,42 +256,13 @@ def _build_operation(comm: Aggregating) -> Operation:
     # Of owned rows, and of partial sums.
     of_heads = [split_edges(each, local.indices, n) for each in (local.indptr[: n + 1], local.indptr[n:])]
     num_partial, num_halo = len(local.partial_ids), local.num_halo
-    unwritten = _rows_moved(comm, PARTIAL, local.heads), _rows_moved(comm, HALO, local.indices)
-    written = [as_mask(rows, n) for rows in unwritten]
     blocks, places = [], []
     for partial, halo in ((False, False), (True, False), (False, True), (True, True)):
         heads, tails, ids = of_heads[partial][halo]
-        block = Block(
-            heads,
-            tails,
-            num_partial if partial else n,
-            num_halo if halo else n,
-            device=comm.device,
-            written_heads=None if partial or halo else written[0],
-            written_tails=None if partial or halo else written[1],
-        )
-        blocks.append(block)
+        sizes = num_partial if partial else n, num_halo if halo else n
+        blocks.append(Block(heads, tails, *sizes, comm.device))
         places.append(torch.from_numpy(ids).to(comm.device))
-    return Operation(tuple(blocks), tuple(places), *_numbers(comm), unwritten=unwritten)
-
-
-def _rows_moved(comm: Aggregating, exchange: str, summed: NDArray[np.integer]) -> Tensor | None:
-    """The owned rows that a fold of an exchange brings, if each is one rank's alone: nobody else sums to it.
-
-    Args:
-        comm: The communicator.
-        exchange: Its name.
-        summed: The rows that this rank itself sums to, in any order, repeated or not.
-    """
-    if number_of(comm, exchange) is None or comm.device.type != "cpu":
-        return None
-    program = comm.exchanges[exchange].program
-    arriving = program.arrival_rows[: np.searchsorted(program.arrival_rows, program.num_owned)]
-    if not len(arriving) or (np.diff(arriving) == 0).any():
-        return None
-    moved = np.zeros(program.num_local, bool)
-    moved[arriving] = True
-    return None if gather(moved, summed).any() else torch.from_numpy(arriving.astype(np.int64))
+    return Operation(tuple(blocks), tuple(places), *_numbers(comm))
 
 
 def _numbers(comm: Aggregating) -> tuple[int | None, int | None]:

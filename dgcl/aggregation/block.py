@@ -23,12 +23,10 @@ from dgcl.aggregation.grouped_edges import (
     EdgeGroups,
     dots_at_edges,
     group_edges,
-    has_contiguous_rows,
     part_of_edges,
     sum_over_edges,
 )
-from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
-from dgcl.graph.id_arrays import any_outside
+from dgcl.aggregation.sparse import gathered_dots, sparse_sums
 from dgcl.transport.steps import EdgePart
 
 
@@ -41,12 +39,8 @@ class Block:
         num_heads: Rows of results.
         num_tails: Rows of what is summed.
         device: Where rows are.
-        first_heads: (num_heads,) heads whose sums the first piece makes. None: none.
-        first_tails: (num_tails,) the same of the adjoint.
-        written_heads: (num_heads,) heads without an edge that are left to somebody else. None: none.
-        written_tails: (num_tails,) the same of the adjoint.
 
-    Rows are (rows, F) tensors of floats or complex numbers on ``device``. Results have the type of sums: float32 for
+    Rows are (rows, F) tensors of real floats on ``device``. Results have the type of sums: float32 for
     16-bit floats, else the type of the rows. At each head edges are added in the order in which they were given. All
     methods work in place or on new tensors, without autograd.
 
@@ -54,7 +48,7 @@ class Block:
         ends: ``heads`` and ``tails``.
 
     Raises:
-        ValueError: ``heads`` and ``tails`` are of two lengths, have 2**31 edges or more, or a row that is not there.
+        ValueError: There are 2**31 edges or more.
     """
 
     def __init__(
@@ -64,21 +58,10 @@ class Block:
         num_heads: int,
         num_tails: int,
         device: torch.device | str = "cpu",
-        *,
-        first_heads: NDArray[np.bool_] | None = None,
-        first_tails: NDArray[np.bool_] | None = None,
-        written_heads: NDArray[np.bool_] | None = None,
-        written_tails: NDArray[np.bool_] | None = None,
     ) -> None:
-        if len(heads) != len(tails) or len(heads) >= 2**31:
-            raise ValueError(
-                f"heads and tails must be of one length below 2**31 (got {len(heads)} and {len(tails)})"
-            )
-        for name, rows, count in (("heads", heads, num_heads), ("tails", tails, num_tails)):
-            if any_outside(rows, count):
-                raise ValueError(f"{name} must be in [0, {count}) (got {rows.min()} to {rows.max()})")
+        if len(heads) >= 2**31:
+            raise ValueError(f"a rank must sum less than 2**31 edges (got {len(heads)}); take more ranks")
         self.ends, self._sizes = (heads, tails), (num_heads, num_tails)
-        self._first, self._written = (first_heads, first_tails), (written_heads, written_tails)
         self._device = torch.device(device)
         self._sides: list[Side | None] = [None, None]  # by head, by tail; both of a block and its transposed
         self._side = 0
@@ -87,11 +70,6 @@ class Block:
     def num_heads(self) -> int:
         """Rows of results."""
         return self._sizes[0]
-
-    @property
-    def num_tails(self) -> int:
-        """Rows of what is summed."""
-        return self._sizes[1]
 
     @property
     def num_edges(self) -> int:
@@ -106,116 +84,51 @@ class Block:
             self.__dict__,
             ends=self.ends[::-1],
             _sizes=self._sizes[::-1],
-            _first=self._first[::-1],
-            _written=self._written[::-1],
             _side=1 - self._side,
         )
         return other
 
-    def part(
-        self,
-        weight: Tensor | None,
-        width: int,
-        dtype: torch.dtype,
-        *,
-        add: bool,
-        piece: tuple[int, int] | None = None,
-    ) -> EdgePart:
+    def part(self, weight: Tensor | None, width: int, dtype: torch.dtype, *, add: bool) -> EdgePart:
         """What compiled code needs for :meth:`sum` of contiguous rows, on a CPU."""
-        return self._grouped.part(weight, width, dtype, add, piece)
+        return self._grouped.part(weight, width, dtype, add)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """(E,) of the type of sums: for each edge the dot product of its head's row of ``y`` (num_heads, F) with its
         tail's row of ``x`` (num_tails, F), in the order in which edges were given."""
-        _check(y, "y", self.num_heads)
-        _check(x, "x", self.num_tails)
-        if y.dtype != x.dtype or y.shape[1] != x.shape[1] or y.is_complex():
-            raise TypeError(
-                "y and x must be rows of one real type and width"
-                f" (got {y.dtype} {tuple(y.shape)} and {x.dtype} {tuple(x.shape)})"
-            )
-        with torch.no_grad():
-            return self._grouped.dots(y.resolve_neg(), x.resolve_neg())
+        assert (len(y), len(x)) == self._sizes
+        assert y.shape[1] == x.shape[1]
+        return self._grouped.dots(y.resolve_neg(), x.resolve_neg())
 
     @property
     def _grouped(self) -> Side:
         side = self._sides[self._side]
         if side is None:
-            edges = group_edges(*self.ends, self.num_heads, self._first[0])
-            side = self._sides[self._side] = side_class(self._device)(
-                edges, self._sizes, self._device, self._written[0]
-            )
+            edges = group_edges(*self.ends, self.num_heads)
+            side = self._sides[self._side] = side_class(self._device)(edges, self._sizes, self._device)
         return side
 
-    def sum(
-        self,
-        x: Tensor,
-        out: Tensor,
-        weight: Tensor | None = None,
-        *,
-        add: bool = False,
-        piece: tuple[int, int] | None = None,
-    ) -> None:
+    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None = None, *, add: bool = False) -> None:
         """Write to each head's row of ``out`` the sum over its edges of their tails' rows of ``x``, or add it there.
 
         Args:
             x: (num_tails, F).
-            out: (num_heads, F) of the type of sums, with contiguous rows. Those of heads without an edge become zeros,
-                but for ``written_heads``; with ``add`` they stay as they are.
+            out: (num_heads, F) of the type of sums, with contiguous rows. Those of heads without an edge become zeros;
+                with ``add`` they stay as they are.
             weight: (E,) what each edge's row is multiplied by, in the order in which edges were given; default 1.
                 Constant weights are sorted once: the last tensor given is remembered, with its type.
             add: Add.
-            piece: (i, number): write a part; pieces 0 to ``number - 1`` together write all, ``number`` above 1. Piece 0
-                are the heads that come first, and those without an edge; the others have about as many edges each.
         """
-        _check(x, "x", self.num_tails)
-        _check(out, "out", self.num_heads)
-        dtype = sum_dtype(x.dtype)
-        if out.dtype != dtype or out.shape[1] != x.shape[1] or not has_contiguous_rows(out):
-            raise ValueError(
-                f"out must be {self.num_heads} contiguous rows of {x.shape[1]} {dtype}"
-                f" (got {out.dtype}, shape {tuple(out.shape)}, strides {out.stride()})"
-            )
-        if weight is not None and (weight.shape != (self.num_edges,) or not weight.is_floating_point()):
-            raise ValueError(
-                f"weight must be ({self.num_edges},) floats, one for each edge"
-                f" (got {weight.dtype}, shape {tuple(weight.shape)})"
-            )
-        if add and not self.num_edges:
-            return
-        if torch.is_grad_enabled():
-            with torch.no_grad():
-                self.sum(x, out, weight, add=add, piece=piece)
-            return
-        if x.is_neg():
-            x = x.resolve_neg()
-        if weight is not None and weight.is_neg():
-            weight = weight.resolve_neg()
-        if x.is_complex():
-            x, out = (torch.view_as_real(rows.resolve_conj()).flatten(1) for rows in (x, out))
-        self._grouped.sum(x, out, weight, add, piece)
-
-
-def _check(x: Tensor, name: str, num_rows: int) -> None:
-    if x.dim() != 2 or x.shape[0] != num_rows:
-        raise ValueError(f"{name} must have shape ({num_rows}, F) (got {tuple(x.shape)})")
-    if not x.is_floating_point() and not x.is_complex():
-        raise TypeError(
-            f"{name} must be rows of floats or complex numbers (got {x.dtype}); convert them first"
-        )
+        assert (len(out), len(x)) == self._sizes
+        assert out.shape[1] == x.shape[1]
+        if not add or self.num_edges:
+            self._grouped.sum(x, out, weight, add)
 
 
 class Side:
     """The edges one way round, on one device."""
 
-    def __init__(
-        self,
-        edges: EdgeGroups,
-        sizes: tuple[int, int],
-        device: torch.device,
-        written: NDArray[np.bool_] | None = None,
-    ) -> None:
-        self.edges, self.sizes, self.device, self._written = edges, sizes, device, written
+    def __init__(self, edges: EdgeGroups, sizes: tuple[int, int], device: torch.device) -> None:
+        self.edges, self.sizes, self.device = edges, sizes, device
         self._order = torch.from_numpy(edges.order).to(device)
         self._remembered: dict[torch.dtype, tuple[weakref.ref[Tensor], int, Tensor]] = {}
 
@@ -236,28 +149,23 @@ class Side:
 
     @functools.cached_property
     def missing(self) -> Tensor | None:
-        """Rows of heads without an edge, that nobody else writes; None if there is none."""
-        has_edge = np.zeros(self.sizes[0], bool) if self._written is None else self._written.copy()
+        """Rows of heads without an edge; None if there is none."""
+        has_edge = np.zeros(self.sizes[0], bool)
         has_edge[self.edges.heads if len(self.edges.heads) else slice(self.edges.num_heads)] = True
         return None if has_edge.all() else torch.from_numpy(np.flatnonzero(~has_edge)).to(self.device)
 
-    def sum(
-        self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None = None
-    ) -> None:
+    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool) -> None:
         """As :meth:`Block.sum`."""
-        if not add and self.missing is not None and (piece is None or piece[0] == 0):
+        if not add and self.missing is not None:
             out.index_fill_(0, self.missing, 0)
         weight = None if weight is None else self.sort(weight, out.dtype)
-        sum_over_edges(self.edges, x, out, weight, add=add, piece=piece)
+        sum_over_edges(self.edges, x, out, weight, add=add)
 
-    def part(
-        self, weight: Tensor | None, width: int, dtype: torch.dtype, add: bool, piece: tuple[int, int] | None
-    ) -> EdgePart:
+    def part(self, weight: Tensor | None, width: int, dtype: torch.dtype, add: bool) -> EdgePart:
         """As :meth:`Block.part`."""
         weights = None if weight is None else self.sort(weight, dtype)
-        fills = not add and self.missing is not None and (piece is None or piece[0] == 0)
-        missing = np.zeros(0, np.int64) if not fills or self.missing is None else self.missing.numpy()
-        return part_of_edges(self.edges, weights, width, dtype, missing, add=add, piece=piece)
+        missing = np.zeros(0, np.int64) if add or self.missing is None else self.missing.numpy()
+        return part_of_edges(self.edges, weights, width, dtype, missing, add=add)
 
     def dots(self, y: Tensor, x: Tensor) -> Tensor:
         """As :meth:`Block.dots`."""
@@ -267,19 +175,10 @@ class Side:
 class _SparseSide(Side):
     """The same by torch's own operations, on any device."""
 
-    def sum(
-        self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool, piece: tuple[int, int] | None = None
-    ) -> None:
-        """As :meth:`Block.sum`: piece 0 is all."""
-        if piece is not None and piece[0] > 0:
-            return
-        if weight is None:
-            values = torch.ones(len(self._tails), dtype=out.dtype, device=self.device)
-        else:
-            values = self.sort(weight, out.dtype)
-        shape = (self.edges.num_heads, self.sizes[1])
-        matrix = torch.sparse_csr_tensor(self._indptr, self._tails, values, shape, check_invariants=False)
-        sums = sparse_product(matrix, x.to(out.dtype))
+    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, add: bool) -> None:
+        """As :meth:`Block.sum`."""
+        values = None if weight is None else self.sort(weight, out.dtype)
+        sums = sparse_sums(self._indptr, self._tails, values, x.to(out.dtype))
         if not add and self.missing is not None:
             out.index_fill_(0, self.missing, 0)
         if len(self.edges.heads) or len(sums) < len(out):
@@ -311,12 +210,3 @@ class _SparseSide(Side):
 def side_class(device: torch.device) -> type[Side]:
     """What sums on ``device``."""
     return Side if device.type == "cpu" else _SparseSide
-
-
-def as_mask(rows: Tensor | None, size: int) -> NDArray[np.bool_] | None:
-    """``(size,)`` bool, true at some rows of the CPU; None: there are none."""
-    if rows is None:
-        return None
-    mask = np.zeros(size, bool)
-    mask[rows.numpy()] = True
-    return mask

@@ -81,12 +81,9 @@ def _connect_windows(
         agree(comm.control, problem)
         named = {f"{HALO}, window {i} of {num_windows}": each for i, each in enumerate(programs, start=1)}
         first = comm.transport.add_exchanges(named, comm.number_of(HALO))
-        read_by_others = np.zeros(halo.program.num_owned, bool)
-        read_by_others[halo.program.arrival_rows[halo.program.arrival_rows < halo.program.num_owned]] = True
         divisions[num_windows, by] = HaloWindows(
             range(first, first + num_windows),
             window,
-            read_by_others,
             expanded=max(each.num_halo + each.num_relay for each in programs),
             arriving=max(each.num_arrivals for each in programs),
         )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dgcl.aggregation.aggregating import Aggregating
 from dgcl.aggregation.extreme_kernels import Segments
+from dgcl.aggregation.grouped_edges import group_edges
 from dgcl.program.contribution_programs import contribution_program, contribution_rows
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.set_up import set_up_call
@@ -92,7 +93,6 @@ def _candidates(
     rows, place = np.unique(item_rows, return_inverse=True)
     own = np.flatnonzero(degrees[rows])
     heads = np.concatenate([own, place])
-    candidates = np.concatenate([own, len(rows) + np.arange(len(place))]).astype(np.int32)
-    indptr = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.bincount(heads, minlength=len(rows)), out=indptr[1:])
-    return rows, indptr, candidates[np.argsort(heads, kind="stable")]
+    candidates = np.concatenate([own, len(rows) + np.arange(len(place))])
+    edges = group_edges(heads, candidates, len(rows))  # each row has one
+    return rows, edges.indptr, edges.tails

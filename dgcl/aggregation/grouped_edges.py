@@ -22,6 +22,7 @@ from torch import Tensor
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.kernels.compiled import compile_all
 from dgcl.kernels.edge_sums import EDGE_DOTS, EDGE_SUMS
+from dgcl.relation.local_graph import pointer
 from dgcl.transport.shared_memory import interpreter
 from dgcl.transport.steps import EdgePart
 
@@ -37,18 +38,15 @@ class EdgeGroups:
     Attributes:
         indptr: (R + 1,) int64; the edges of the i-th head are ``indptr[i]:indptr[i + 1]``.
         tails: (E,) int32, the row that each edge reads.
-        heads: (R,) int32, each head's row; empty where the i-th head is row i. Ascending, those that come first before
-            the others.
+        heads: (R,) int32, each head's row, ascending; empty where the i-th head is row i.
         order: (E,) int32, the place of each edge in the order in which the edges were given, ascending at each head;
             empty where that is this order.
-        num_first: Heads that come first.
     """
 
     indptr: NDArray[np.int64]
     tails: NDArray[np.int32]
     heads: NDArray[np.int32]
     order: NDArray[np.int32]
-    num_first: int = 0
 
     @property
     def num_heads(self) -> int:
@@ -56,22 +54,8 @@ class EdgeGroups:
         return len(self.indptr) - 1
 
 
-def group_edges(
-    heads: NDArray[np.integer],
-    tails: NDArray[np.integer],
-    num_heads: int,
-    first: NDArray[np.bool_] | None = None,
-) -> EdgeGroups:
-    """Group (E,) edges by ``heads`` in [0, num_heads), which need not be sorted; only heads that have an edge.
-
-    ``first`` (num_heads,) are the heads that come before the others.
-    """
-    rows = None
-    if first is not None and first.any():
-        rows = np.concatenate([np.flatnonzero(first), np.flatnonzero(~first)]).astype(np.int32)
-        place = np.empty_like(rows)
-        place[rows] = np.arange(num_heads, dtype=np.int32)
-        heads = place[heads]
+def group_edges(heads: NDArray[np.integer], tails: NDArray[np.integer], num_heads: int) -> EdgeGroups:
+    """Group (E,) edges by ``heads`` in [0, num_heads), which need not be sorted; only heads that have an edge."""
     counts = np.bincount(heads, minlength=num_heads)
     columns = tails.astype(np.int32, copy=False)
     order = NONE
@@ -79,12 +63,7 @@ def group_edges(
         order = _stable_order(heads, num_heads)
         columns = columns[order]
     present = np.flatnonzero(counts)
-    indptr = np.zeros(len(present) + 1, np.int64)
-    np.cumsum(counts[present], out=indptr[1:])
-    if rows is not None:
-        assert first is not None
-        num_first = int(np.searchsorted(present, np.count_nonzero(first)))
-        return EdgeGroups(indptr, columns, rows[present], order, num_first)
+    indptr = pointer(counts[present])
     return EdgeGroups(indptr, columns, NONE if len(present) == num_heads else present.astype(np.int32), order)
 
 
@@ -96,15 +75,7 @@ def _stable_order(keys: NDArray[np.integer], num_keys: int) -> NDArray[np.int32]
     return matrix.tocsc().data
 
 
-def sum_over_edges(
-    edges: EdgeGroups,
-    x: Tensor,
-    out: Tensor,
-    weight: Tensor | None,
-    *,
-    add: bool,
-    piece: tuple[int, int] | None = None,
-) -> None:
+def sum_over_edges(edges: EdgeGroups, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
     """Write, or add, to each head's row of ``out`` the sum of its tails' rows of ``x``, in the order of the edges.
 
     Args:
@@ -114,13 +85,11 @@ def sum_over_edges(
         weight: (E,) of that type, in the order of ``edges``; default 1.
         add: Whether ``out`` is added to; else it is written, rows of heads without an edge too if they are in
             ``edges``.
-        piece: (i, number): only the i-th of so many pieces, of heads; see :func:`piece_of_heads`. Default: all.
     """
-    begin, end = (0, edges.num_heads) if piece is None else piece_of_heads(edges, *piece)
     weights = _one(out.dtype) if weight is None else weight
     step = 0 if weight is None else weights.stride(0) * weights.element_size()
     x = x if has_contiguous_rows(x) else x.contiguous()
-    _sum_at(edges, (*_rows(out), *_rows(x)), x.dtype, x.shape[1], weights, step, add, begin, end)
+    _sum_at(edges, (*_rows(out), *_rows(x)), x.dtype, x.shape[1], weights, step, add)
 
 
 def _sum_at(
@@ -131,8 +100,6 @@ def _sum_at(
     weights: Tensor,
     step: int,
     add: bool,
-    begin: int,
-    end: int,
 ) -> None:
     """Sum ``width`` elements of rows; of results and of rows the address of row 0, and bytes from one to the next."""
     kernel = EDGE_SUMS[_name(dtype)]
@@ -142,7 +109,7 @@ def _sum_at(
             *rows, edges.indptr, edges.tails, weights.data_ptr(), step, edges.heads, begin, end, width, add
         )  # fmt: skip
 
-    in_threads(run, edges, width * dtype.itemsize, begin, end)
+    in_threads(run, edges, width * dtype.itemsize)
 
 
 def part_of_edges(
@@ -153,28 +120,16 @@ def part_of_edges(
     missing: NDArray[np.int64],
     *,
     add: bool,
-    piece: tuple[int, int] | None,
 ) -> EdgePart:
     """What compiled code needs for :func:`sum_over_edges` of contiguous rows, of the type that they are summed in."""
-    begin, end = (0, edges.num_heads) if piece is None else piece_of_heads(edges, *piece)
     weights, step = (_one(dtype), 0) if weight is None else (weight, weight.element_size())
     row_bytes, in_threads = width * dtype.itemsize, None
-    if begin < end and _num_threads(edges, row_bytes, begin, end) > 1:
+    if _num_threads(edges, row_bytes) > 1:
 
         def in_threads(out: int, x: int) -> None:
-            _sum_at(edges, (out, row_bytes, x, row_bytes), dtype, width, weights, step, add, begin, end)
+            _sum_at(edges, (out, row_bytes, x, row_bytes), dtype, width, weights, step, add)
 
-    return EdgePart(edges.indptr, edges.tails, edges.heads, weights, step, begin, end, missing, in_threads)
-
-
-def piece_of_heads(edges: EdgeGroups, piece: int, number: int) -> tuple[int, int]:
-    """Which heads are in a piece: in piece 0 those that come first, in the others about as many edges each."""
-    if piece == 0:
-        return 0, edges.num_first
-    done, all_edges = int(edges.indptr[edges.num_first]), len(edges.tails)
-    ends = [done + (all_edges - done) * i // (number - 1) for i in (piece - 1, piece)]
-    begin, end = np.searchsorted(edges.indptr, ends).tolist()
-    return max(begin, edges.num_first), edges.num_heads if piece == number - 1 else max(end, edges.num_first)
+    return EdgePart(edges.indptr, edges.tails, edges.heads, weights, step, missing, in_threads)
 
 
 def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
@@ -190,7 +145,7 @@ def dots_at_edges(edges: EdgeGroups, y: Tensor, x: Tensor) -> Tensor:
             out.data_ptr(), *rows, edges.indptr, edges.tails, edges.heads, edges.order, begin, end, x.shape[1]
         )  # fmt: skip
 
-    in_threads(run, edges, x.shape[1] * x.element_size(), 0, edges.num_heads)
+    in_threads(run, edges, x.shape[1] * x.element_size())
     return out
 
 
@@ -228,25 +183,19 @@ def _rows(x: Tensor) -> tuple[int, int]:
     return x.data_ptr(), x.stride(0) * x.element_size()
 
 
-def _num_threads(edges: EdgeGroups, row_bytes: int, begin: int, end: int) -> int:
-    """How many threads sum the edges of heads ``begin:end``."""
-    read = int(edges.indptr[end] - edges.indptr[begin]) * row_bytes
-    return min(torch.get_num_threads(), 1 + read // _LEAST)
+def _num_threads(edges: EdgeGroups, row_bytes: int) -> int:
+    """How many threads sum the edges."""
+    return min(torch.get_num_threads(), 1 + len(edges.tails) * row_bytes // _LEAST)
 
 
-def in_threads(
-    run: Callable[[int, int], None], edges: EdgeGroups, row_bytes: int, begin: int, end: int
-) -> None:
-    """Call ``run`` for ranges of heads ``begin:end`` with about as many edges each, side by side."""
-    if begin >= end:
-        return
-    num_threads = _num_threads(edges, row_bytes, begin, end)
+def in_threads(run: Callable[[int, int], None], edges: EdgeGroups, row_bytes: int) -> None:
+    """Call ``run`` for ranges of heads, begin and end, with about as many edges each, side by side."""
+    num_threads = _num_threads(edges, row_bytes)
     if num_threads == 1:
-        run(begin, end)
+        run(0, edges.num_heads)
         return
-    first, last = int(edges.indptr[begin]), int(edges.indptr[end])
-    bounds = np.searchsorted(edges.indptr, np.linspace(first, last, num_threads + 1)[1:-1]).tolist()
-    bounds = [begin, *bounds, end]
+    ends = np.linspace(0, len(edges.tails), num_threads + 1)[1:-1]
+    bounds = [0, *np.searchsorted(edges.indptr, ends).tolist(), edges.num_heads]
     others = [_pool(num_threads - 1).submit(run, *bounds[i : i + 2]) for i in range(1, num_threads)]
     try:
         run(*bounds[:2])

@@ -46,22 +46,18 @@ from dgcl.transport.steps import (
 #
 # One call is under way at a time: ``outgoing`` is summed while rows are expanded, ``incoming`` while partial sums are
 # folded; ``own`` where there is less else to do. At an owned row the edges from owned rows are added first, then
-# those from halo rows, then what others fold, in a fixed order: the same input gives the same bits. Where each row
-# that others fold has one contributor, as on grids of depth 1, nothing is added: the row is moved to its place.
+# those from halo rows, then what others fold, in a fixed order: the same input gives the same bits.
 @dataclass(frozen=True, eq=False)
 class Operation(Aggregation):
     """A rank's part of an aggregation whose halo rows travel at once: four blocks.
 
     Attributes:
         expand, fold: Numbers of the exchanges; None: no rank sends a row.
-        unwritten: The rows of the result that are what others fold and nothing else, one row each, ``(m,)`` int64: they
-            are moved there, not added to zeros. The same of the adjoint. None: there are others too, or none of these.
     """
 
     expand: int | None
     fold: int | None
     weights: tuple[Tensor | None, ...] = field(default=(None,) * 4, kw_only=True)
-    unwritten: tuple[Tensor | None, Tensor | None] = (None, None)
 
     @cached_property
     def transposed(self) -> Operation:
@@ -72,15 +68,13 @@ class Operation(Aggregation):
             _turned(self.edges),
             self.fold,
             self.expand,
-            self.unwritten[::-1],
             weights=_turned(self.weights),
             memory=self.memory,
             purpose=self.purpose,
         )
 
-    def steps(self, rounds: bool) -> list[Step]:
+    def steps(self) -> list[Step]:
         """What is carried out, in this order."""
-        del rounds
         (own, outgoing, incoming, through), weights = self.blocks, self.weights
         early = self.fold is None or incoming.num_edges >= outgoing.num_edges
         own_sum = Sum(own, weights[0], GIVEN, RESULT)
@@ -99,7 +93,7 @@ class Operation(Aggregation):
             steps.append(own_sum)
         steps += [Sum(incoming, weights[2], FIRST, RESULT, add=True), Round()]
         if self.fold is not None:
-            steps.append(Wait(fold, self.unwritten[0]))
+            steps.append(Wait(fold))
         return steps
 
 

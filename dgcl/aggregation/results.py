@@ -33,7 +33,6 @@ class ResultMemory:
     def __init__(self) -> None:
         self._free: list[np.ndarray] = []  # the one that died last at the end
         self.returned: deque[np.ndarray] = deque()  # appended to by finalisers, in any thread
-        self._arrays: dict[int, weakref.ref[np.ndarray]] = {}
         self._in_use = self._most_in_use = 0
 
     @property
@@ -52,12 +51,7 @@ class ResultMemory:
         piece = np.empty(size, np.uint8) if reused is None else reused
         # From a buffer, not a slice: views of a slice would refer to the piece itself, and not to this array.
         array = np.frombuffer(piece.data, np.uint8)
-
-        def give_back(_: object, self: ResultMemory = self) -> None:
-            self._arrays.pop(piece.ctypes.data, None)
-            self.returned.append(piece)
-
-        self._arrays[piece.ctypes.data] = weakref.ref(array, give_back)
+        weakref.finalize(array, self.returned.append, piece).atexit = False
         # The type last: autograd takes a view of floats for one, and refuses to change it in place.
         return torch.from_numpy(array).view(num_rows, -1).view(dtype)
 

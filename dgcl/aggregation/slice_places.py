@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dgcl.program.exchange import HALO, PARTIAL, ROWS, SLICES
 from dgcl.program.row_layout import Layout
-from dgcl.relation.local_graph import LocalGraph
+from dgcl.relation.local_graph import LocalGraph, pointer
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +51,10 @@ class SlicePlaces:
 
         heads = rows_of(np.concatenate([items.owned_ids, items.partial_ids]))[items.heads]
         edges = np.argsort(heads, kind="stable")
-        indptr = np.zeros(len(self.part_ids) + 1, np.int64)
-        np.cumsum(np.bincount(heads, minlength=len(self.part_ids)), out=indptr[1:])
         return LocalGraph(
             owned_ids=self.part_ids,
             halo_ids=self.other_ids,
-            indptr=indptr,
+            indptr=pointer(np.bincount(heads, minlength=len(self.part_ids))),
             indices=rows_of(items.local_ids)[items.indices[edges]].astype(np.int32),
             edge_first=np.zeros(len(self.part_ids), np.int64),
             edge_order=items.edge_ids[edges],

@@ -8,9 +8,6 @@ from torch import Tensor
 _BLOCK = 1 << 24
 """Elements of the temporaries of operations on edges."""
 
-_CPU_BLOCK = 1 << 18
-"""On a CPU they stay in its cache."""
-
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch warns once in a process that its CSR support is a beta
     torch.sparse_csr_tensor(
@@ -27,22 +24,24 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def sparse_product(matrix: Tensor, x: Tensor) -> Tensor:
-    """``matrix @ x`` in the type that they have: autocast would narrow both, to types that on a CPU have no sparse
-    product.
+def sparse_sums(indptr: Tensor, tails: Tensor, values: Tensor | None, x: Tensor) -> Tensor:
+    """Row by row the sum of ``values``, default 1, times rows ``tails`` of ``x``: the product with a sparse matrix.
 
-    On a device products need not repeat their bits. Under ``torch.use_deterministic_algorithms`` rows are gathered,
-    some columns at a time, and summed by segments, in a fixed order; products of complex numbers remain.
+    In the type of ``x``: autocast would narrow both, to types that on a CPU have no sparse product. On a device
+    products need not repeat their bits. Under ``torch.use_deterministic_algorithms`` rows are gathered, some columns at
+    a time, and summed by segments, in a fixed order; products of complex numbers remain.
     """
+    values = x.new_ones(len(tails)) if values is None else values
     if x.device.type != "cpu" and torch.are_deterministic_algorithms_enabled() and not x.is_complex():
-        ends, tails, values = matrix.crow_indices().long(), matrix.col_indices(), matrix.values()[:, None]
+        ends, values = indptr.long(), values[:, None]
         parts = x.split(max(1, _BLOCK // max(1, len(tails))), 1)
         sums = [
             torch.segment_reduce(part.index_select(0, tails) * values, "sum", offsets=ends) for part in parts
         ]
         return torch.cat(sums, 1)
-    if not torch.is_autocast_enabled(x.device.type):
-        return torch.mm(matrix, x)
+    matrix = torch.sparse_csr_tensor(
+        indptr, tails, values, (len(indptr) - 1, len(x)), check_invariants=False, device=x.device
+    )
     with torch.autocast(x.device.type, enabled=False):
         return torch.mm(matrix, x)
 
@@ -51,7 +50,7 @@ def gathered_dots(y: Tensor, x: Tensor, heads: Tensor, tails: Tensor) -> Tensor:
     """(E,) of the type of sums: dot products of rows ``heads`` of ``y`` with rows ``tails`` of ``x``, in blocks."""
     dtype = sum_dtype(x.dtype)
     out = x.new_empty(len(heads), dtype=dtype)
-    step = max(1, (_CPU_BLOCK if x.device.type == "cpu" else _BLOCK) // max(1, x.size(1)))
+    step = max(1, _BLOCK // max(1, x.size(1)))
     for start in range(0, len(heads), step):
         block = slice(start, start + step)
         products = y.index_select(0, heads[block]).to(dtype) * x.index_select(0, tails[block]).to(dtype)

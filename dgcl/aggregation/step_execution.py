@@ -61,8 +61,8 @@ class Aggregation:
     def reserve(self, width: int, dtype: torch.dtype, transport: Transport) -> None:
         """Have these buffers in one stretch of memory."""
 
-    def steps(self, rounds: bool) -> list[Step]:
-        """What is carried out, in this order; with ``rounds`` sums are of another type than rows."""
+    def steps(self) -> list[Step]:
+        """What is carried out, in this order."""
         raise NotImplementedError
 
     def weighted(self, weight: Tensor) -> Self:
@@ -113,18 +113,13 @@ _sequences: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[Any, Any]]] = Wea
 
 def _repeated(what: Aggregation, x: Tensor, transport: Transport) -> StepList | None:
     """What carries out an aggregation like those before; None the first time, and where there is nothing."""
-    of_transport = _sequences.get(transport)
-    if of_transport is None:
-        of_transport = _sequences.setdefault(transport, WeakKeyDictionary())
-    lists = of_transport.get(what)
-    if lists is None:
-        lists = of_transport.setdefault(what, {})
+    lists = _sequences.setdefault(transport, WeakKeyDictionary()).setdefault(what, {})
     kind = (x.shape[1], x.dtype, torch.get_num_threads())
     if kind not in lists:
         lists[kind] = False
         return None
     if lists[kind] is False:
-        lists[kind] = transport.sequence(what.steps(rounds=False), x.shape[1], x.dtype, what.windows)
+        lists[kind] = transport.sequence(what.steps(), x.shape[1], x.dtype, what.windows)
     return lists[kind]
 
 
@@ -135,7 +130,7 @@ def _one_by_one(
     wide, width = out.dtype, x.shape[1]
     started: Any = None
     what.reserve(width, x.dtype, transport)
-    for step in what.steps(rounds=wide != x.dtype):
+    for step in what.steps():
         if isinstance(step, Sum):
             if step.target not in rows and step.target == PARTIAL:
                 rows[PARTIAL] = what.memory.empty(x, step.edges.num_heads, width, wide)
@@ -145,7 +140,7 @@ def _one_by_one(
                 rows[step.target] = buffer[: step.edges.num_heads]
                 del buffer
             source, target = rows.get(step.source, nothing), rows[step.target]
-            step.edges.sum(source, target, step.weight, add=step.add, piece=step.piece)
+            step.edges.sum(source, target, step.weight, add=step.add)
             del source, target
         elif isinstance(step, Round):
             rows[RESULT] = rows[RESULT].to(x.dtype)
@@ -162,7 +157,7 @@ def _one_by_one(
             if keep:
                 kept.append(rows[step.begun.arrivals])
         else:
-            started.wait(rows[RESULT], step.unwritten)
+            started.wait(rows[RESULT])
             started = None
             del rows[step.begun.source]
     return rows[RESULT], tuple(kept) if kept or not keep else (nothing,)

@@ -8,16 +8,14 @@ in a fixed order: edges from owned rows, then window by window, then what others
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dgcl.aggregation.block import Block, as_mask
+from dgcl.aggregation.block import Block
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.sparse import sum_dtype
 from dgcl.aggregation.step_execution import Aggregation
@@ -38,9 +36,6 @@ from dgcl.transport.steps import (
     Wait,
 )
 
-_MOST_PIECES = 64
-"""Pieces that sums of edges between owned rows are divided into at most, one for each of the first windows."""
-
 _ROUNDING = 256
 """Bytes that a buffer is rounded to."""
 
@@ -52,14 +47,12 @@ class HaloWindows:
     Attributes:
         exchanges: ``(W,)`` the number of each window's exchange.
         window: ``(num_halo,)`` the window of each halo row; in its window rows keep their order.
-        read_by_others: ``(num_owned,)`` bool: owned rows that are sent, whose gradients arrive.
         expanded: Rows of the largest window as it is expanded, relay rows too.
         arriving: The same of those that arrive when it is folded.
     """
 
     exchanges: range
     window: NDArray[np.int64]
-    read_by_others: NDArray[np.bool_]
     expanded: int
     arriving: int
 
@@ -70,8 +63,7 @@ class HaloWindows:
 # in the opposite order: those that are sent and those that arrive are two buffers, and to sum the next window
 # meanwhile would take a third.
 #
-# What a rank sums while a window travels, either way, is a piece of ``own``: heads that no window adds to can come at
-# any time. Those that some window adds to come first, as without windows.
+# ``own`` is summed while the first window travels, either way.
 #
 # Owned rows and partial sums travel whole: windows divide rows that are expanded.
 @dataclass(frozen=True, eq=False)
@@ -81,13 +73,11 @@ class WindowedOperation(Aggregation):
     Attributes:
         halo: The windows.
         fold: Number of the exchange of partial sums; None: no rank sends one.
-        unwritten: As of the whole operation, forward: in the adjoint, windows of rows are added.
         is_adjoint: Whether rows go from heads to tails, and windows are folded.
     """
 
     halo: HaloWindows
     fold: int | None
-    unwritten: Tensor | None
     is_adjoint: bool = False
 
     @cached_property
@@ -96,18 +86,12 @@ class WindowedOperation(Aggregation):
         blocks = tuple(block.transposed for block in self.blocks)
         return replace(self, blocks=blocks, is_adjoint=not self.is_adjoint)
 
-    def reserve(
-        self, width: int, dtype: torch.dtype, transport: Transport, partial: Sequence[int] = ()
-    ) -> None:
-        """Have both buffers in one stretch of memory: pieces of windows of other widths would be too small.
-
-        ``partial`` are numbers of rows of further buffers, of partial sums.
-        """
+    def reserve(self, width: int, dtype: torch.dtype, transport: Transport) -> None:
+        """Have both buffers in one stretch of memory: pieces of windows of other widths would be too small."""
         row_bytes, wide = width * dtype.itemsize, width * sum_dtype(dtype).itemsize
         of_rows = [room * row_bytes for room in self.windows]
         if self.is_adjoint and wide > row_bytes:
             of_rows = [self.halo.expanded * wide, self.halo.arriving * row_bytes]
-        of_rows += [rows * wide for rows in partial]
         transport.empty((sum(-(-each // _ROUNDING) * _ROUNDING for each in of_rows),), torch.uint8)
 
     @property
@@ -115,57 +99,48 @@ class WindowedOperation(Aggregation):
         """Rows that the two buffers of windows have place for."""
         return self.halo.expanded, max(self.halo.expanded, self.halo.arriving)
 
-    @property
-    def _num_pieces(self) -> int:
-        """Pieces of ``own``: the heads that come first, and what is summed while each of the windows travels."""
-        return 1 + min(len(self.halo.exchanges), _MOST_PIECES)
-
-    def _own(self, pieces: Iterable[int]) -> list[Step]:
-        number = self._num_pieces
-        return [
-            Sum(self.blocks[0], self.weights[0], GIVEN, RESULT, piece=(piece, number))
-            for piece in pieces
-            if piece < number
-        ]
-
-    def steps(self, rounds: bool) -> list[Step]:
+    def steps(self) -> list[Step]:
         """What is carried out, in this order."""
-        return self._fold_windows(rounds) if self.is_adjoint else self._expand_windows()
+        return self._fold_windows() if self.is_adjoint else self._expand_windows()
 
     def _expand_windows(self) -> list[Step]:
-        (_, outgoing, *divided), (_, outgoing_weight, *weights) = self.blocks, self.weights
+        (own, outgoing, *divided), (own_weight, outgoing_weight, *weights) = self.blocks, self.weights
         last = len(self.halo.exchanges) - 1
         begins = [
             Begin(EXPAND, exchange, GIVEN, SECOND if (last - q) % 2 else FIRST, self.purpose)
             for q, exchange in enumerate(self.halo.exchanges)
         ]
         folded = [] if self.fold is None else [Begin(FOLD, self.fold, PARTIAL, FOLDED, self.purpose)]
-        steps: list[Step] = [begins[0], Sum(outgoing, outgoing_weight, GIVEN, PARTIAL), *self._own([0])]
+        steps: list[Step] = [
+            begins[0],
+            Sum(outgoing, outgoing_weight, GIVEN, PARTIAL),
+            Sum(own, own_weight, GIVEN, RESULT),
+        ]
         for q, begin in enumerate(begins):
             (incoming, through), (weight, through_weight) = divided[2 * q :][:2], weights[2 * q :][:2]
-            steps += [*self._own([q + 1]), Wait(begin), *begins[q + 1 : q + 2]]
+            steps += [Wait(begin), *begins[q + 1 : q + 2]]
             steps.append(Sum(through, through_weight, begin.arrivals, PARTIAL, add=True))
             if q == last:
                 steps += folded
             steps.append(Sum(incoming, weight, begin.arrivals, RESULT, add=True))
-        return [*steps, Round(), *(Wait(begin, self.unwritten) for begin in folded)]
+        return [*steps, Round(), *(Wait(begin) for begin in folded)]
 
-    def _fold_windows(self, rounds: bool) -> list[Step]:
-        (_, outgoing, *divided), (_, outgoing_weight, *weights) = self.blocks, self.weights
-        steps: list[Step] = self._own([0])
+    def _fold_windows(self) -> list[Step]:
+        (own, outgoing, *divided), (own_weight, outgoing_weight, *weights) = self.blocks, self.weights
+        steps: list[Step] = []
         if self.fold is not None:
             begin = Begin(EXPAND, self.fold, GIVEN, PARTIAL, self.purpose)
-            steps = [begin, *steps, Wait(begin)]
-        steps.append(Sum(outgoing, outgoing_weight, PARTIAL, RESULT, add=True))
-        for done, q in enumerate(reversed(range(len(self.halo.exchanges))), start=1):
+            steps = [begin, Wait(begin)]
+        last = len(self.halo.exchanges) - 1
+        for q in reversed(range(last + 1)):
             (incoming, through), (weight, through_weight) = divided[2 * q :][:2], weights[2 * q :][:2]
             steps.append(Sum(incoming, weight, GIVEN, FIRST))
             steps.append(Sum(through, through_weight, PARTIAL, FIRST, add=True))
             steps.append(begin := Begin(FOLD, self.halo.exchanges[q], FIRST, SECOND, self.purpose))
-            if not rounds:
-                steps += self._own([done])
-            elif done == 1:  # rounded before the first arrivals are added
-                steps += [*self._own(range(1, self._num_pieces)), Round()]
+            if q == last:
+                steps.append(Sum(own, own_weight, GIVEN, RESULT))
+                steps.append(Sum(outgoing, outgoing_weight, PARTIAL, RESULT, add=True))
+                steps.append(Round())  # before the first arrivals are added
             steps.append(Wait(begin))
         return steps
 
@@ -173,24 +148,11 @@ class WindowedOperation(Aggregation):
 def divide(whole: Operation, windows: HaloWindows) -> WindowedOperation:
     """Divide an operation's edges from halo rows by the windows of these."""
     own, outgoing, *from_halo = whole.blocks
-    n, num_windows, device = own.num_heads, len(windows.exchanges), whole.edges[0].device
+    num_windows, device = len(windows.exchanges), whole.edges[0].device
     sizes = np.bincount(windows.window, minlength=num_windows)
     order = np.argsort(windows.window, kind="stable")
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-
-    first_heads, first_tails = np.zeros(n, bool), windows.read_by_others.copy()
-    first_heads[from_halo[0].ends[0]] = True
-    first_tails[outgoing.ends[1]] = True
-    own = Block(
-        *own.ends,
-        n,
-        n,
-        device,
-        first_heads=first_heads,
-        first_tails=first_tails,
-        written_heads=as_mask(whole.unwritten[0], n),
-    )
 
     divided = []
     for block, places in zip(from_halo, whole.edges[2:], strict=True):
@@ -205,6 +167,4 @@ def divide(whole: Operation, windows: HaloWindows) -> WindowedOperation:
     in_turn = [each for of_window in zip(*divided, strict=True) for each in of_window]
     blocks, edges = zip((own, whole.edges[0]), (outgoing, whole.edges[1]), *in_turn, strict=True)
     weights = (None,) * len(blocks)
-    return WindowedOperation(
-        blocks, edges, windows, whole.fold, whole.unwritten[0], weights=weights, memory=whole.memory
-    )
+    return WindowedOperation(blocks, edges, windows, whole.fold, weights=weights, memory=whole.memory)

@@ -5,15 +5,12 @@ what the function covers; :func:`lacks` says what it does not. Else it makes mes
 layers do.
 """
 
-from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dgcl.aggregation.edge_sets import edge_set_of
 from dgcl.nn.attention import attend, gat, gatv2, transformer
-from dgcl.nn.vertex_dropout import message_ids
 
 #: By name of PyG's class what its kind computes first.
 ATTENTION = {"GATConv": gat, "GATv2Conv": gatv2, "TransformerConv": transformer}
@@ -70,8 +67,7 @@ class Attention:
         edges: Any = edge_set_of(edge_index)
         known = edges.whole and not edges.comm.node_types and isinstance(x, Tensor)
         if known and (layer.lin_edge is None) == (edge_attr is None) and not lacks(layer):
-            ids = partial(_ids, edges.comm)
-            return attend(function_of(layer.dgcl_base), layer, edges.comm, x, edge_attr, ids)  # type: ignore[call-arg]
+            return attend(function_of(layer.dgcl_base), layer, edges.comm, x, edge_attr)  # type: ignore[call-arg]
         if drops(layer):
             raise Closed
         return super().forward(x, edge_index, edge_attr, *more, **named)  # type: ignore[misc]
@@ -79,8 +75,3 @@ class Attention:
     def __repr__(self) -> str:
         why = lacks(self)
         return f"{super().__repr__()}: {f'messages, for it has {why}' if why else 'no row for each edge'}"
-
-
-def _ids(comm: Any, graph: Any) -> Tensor:
-    """Edges by both ends, as messages have them."""
-    return message_ids(torch.stack([graph.sources, graph.heads]).long(), comm)

@@ -187,7 +187,7 @@ def _rows(view: View, item: _Item, value: Any) -> Any:
     if not item.rows:
         # A copy: ranks that are threads would share it, and libraries write into it.
         return item.value.to(comm.device, copy=True) if isinstance(item.value, Tensor) else item.value
-    space = view.of(item.rows, item.store)
+    space = getattr(view, item.rows)[item.store]
     own = dispatch_rows(comm.control, value, space.size, space.keys.numpy(), item.name, item.rows)
     return rows(own.to(comm.device), space)
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.grouped_edges import NONE, EdgeGroups, dots_at_edges, in_threads, sum_over_edges
-from dgcl.aggregation.sparse import gathered_dots, sparse_product, sum_dtype
+from dgcl.aggregation.sparse import gathered_dots, sparse_sums, sum_dtype
 from dgcl.kernels.edge_scores import scores_or_slopes
 from dgcl.kernels.edge_sums import EDGE_SUMS
 
@@ -184,7 +184,7 @@ def _run(end: EndPoints, y: Tensor, x: Tensor, vector: Tensor, slope: float, *re
     values, out = (each.numpy() for each in results)
     ends = y.numpy(), x.numpy(), groups.indptr, groups.tails, groups.order
     run = partial(scores_or_slopes, *ends, vector.numpy(), slope, values, out)
-    in_threads(run, groups, x.stride(0) * x.element_size(), 0, groups.num_heads)
+    in_threads(run, groups, x.stride(0) * x.element_size())
 
 
 def at_edges(x: Tensor, end: EndPoints) -> Tensor:
@@ -214,22 +214,19 @@ def _groups(indptr: Tensor, columns: Tensor, order: Tensor | None = None) -> Edg
 def _edge_weighted_sum(indptr: Tensor, columns: Tensor, weight: Tensor | None, x: Tensor) -> Tensor:
     """(rows, F) of the type of sums: rows of ``x``, row by row, times weights (E,), or (E, H) of H pieces of a row; one
     operator, because compilers see into neither."""
-    dtype, num_rows = sum_dtype(x.dtype), len(indptr) - 1
+    dtype = sum_dtype(x.dtype)
     weight = weight.unsqueeze(1) if weight is not None and weight.dim() == 1 else weight
     weights = [None] if weight is None else weight.to(dtype).unbind(1)
-    out = x.new_empty(num_rows, x.size(1), dtype=dtype)
+    out = x.new_empty(len(indptr) - 1, x.size(1), dtype=dtype)
     groups = _groups(indptr, columns) if _has_kernel(x, columns) else None
     for total, rows, values in zip(
         *(each.tensor_split(len(weights), 1) for each in (out, x)), weights, strict=True
     ):
         if groups is not None:
             sum_over_edges(groups, rows, total, values, add=False)
-            continue
-        values = x.new_ones(len(columns), dtype=dtype) if values is None else values.contiguous()
-        matrix = torch.sparse_csr_tensor(
-            indptr, columns, values, (num_rows, len(x)), check_invariants=False, device=values.device
-        )
-        total.copy_(sparse_product(matrix, rows.to(dtype)))
+        else:
+            values = None if values is None else values.contiguous()
+            total.copy_(sparse_sums(indptr, columns, values, rows.to(dtype)))
     return out
 
 

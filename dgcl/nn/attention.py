@@ -149,7 +149,6 @@ def attend(
     source: Communicator | CSRLocalGraph,
     x: Tensor,
     edge_attr: Tensor | None = None,
-    ids: Callable[[CSRLocalGraph], Tensor] | None = None,
 ) -> Tensor:
     """What PyG's layer gives of this rank's rows; collective if ``source`` is a communicator.
 
@@ -158,7 +157,6 @@ def attend(
         layer: Has the parameters and options of PyG's.
         source: The communicator, or a graph of which x has the sources' rows.
         x, edge_attr: As the layer's forward takes them.
-        ids: By which dropout knows edges; None: by their places in the whole graph.
     """
     graph, taken = attended(source, getattr(layer, "add_self_loops", False))
     comm = None if isinstance(source, CSRLocalGraph) else source
@@ -169,7 +167,7 @@ def attend(
     )
     weights = graph.softmax(scores)
     if layer.training and layer.dropout:
-        weights = dropout(weights, layer.dropout, ids=ids(graph) if ids else graph.edge_ids, comm=comm)
+        weights = dropout(weights, layer.dropout, ids=graph.edge_ids, comm=comm)
     out, x = graph.sum(rows, weights), x[: graph.num_owned]
     if scores_of is transformer and edge_attr is not None:
         weight = _weight(layer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,24 +72,46 @@ class BatchNorm(torch.nn.BatchNorm1d):
                 " counted by the rank that owns it; normalise before dgcl.graph_allgather, on a grid before"
                 " comm.slices or after comm.rows"
             )
-        rows = [dim for dim in range(x.dim()) if dim != 1]
-        channels = [1, -1, *[1] * (x.dim() - 2)]
         count = comm.num_nodes * math.prod(x.shape[2:])  # values in each channel, on all ranks
         if count == 1:
             raise ValueError("x must have more than one value in each channel over all ranks (got 1)")
 
-        wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        total = wide.sum(rows)
-        mean = named_sum(total, comm, "BatchNorm") / count
-        centred = wide - mean.view(channels)
-        squares = centred.square().sum(rows)
-        variance = named_sum(squares, comm, "BatchNorm") / count
-        if self.training and self.track_running_stats:
-            update_running(self, mean.detach(), variance.detach() * (count / (count - 1)))
-        out = centred * torch.rsqrt(variance + self.eps).view(channels)
-        if self.affine:
-            out = out * self.weight.view(channels) + self.bias.view(channels)
-        return out.to(x.dtype)
+        def sums(share: Tensor) -> Tensor:
+            return named_sum(share, comm, "BatchNorm")
+
+        def update(mean: Tensor, variance: Tensor) -> None:
+            if self.training and self.track_running_stats:
+                update_running(self, mean, variance)
+
+        return normalised(x, self.weight, self.bias, self.eps, count, sums, update)
+
+
+def normalised(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    count: int,
+    sums: Callable[[Tensor], Tensor],
+    update: Callable[[Tensor, Tensor], None],
+) -> Tensor:
+    """Rows (rows, C, *) as batch normalisation gives them in training, in two passes.
+
+    Args:
+        x, weight, bias, eps: As of ``torch.nn.functional.batch_norm``.
+        count: Values in each channel, on all ranks.
+        sums: The sum over ranks.
+        update: Gets the means and unbiased variances, (C,), for running statistics.
+    """
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    rows, channels = [dim for dim in range(x.dim()) if dim != 1], [-1, *[1] * (x.dim() - 2)]
+    mean = sums(wide.sum(rows)) / count
+    centred = wide - mean.view(channels)
+    variance = sums(centred.square().sum(rows)) / count
+    update(mean.detach(), variance.detach() * (count / (count - 1)))
+    out = centred * torch.rsqrt(variance + eps).view(channels)
+    out = out if weight is None else out * weight.view(channels)
+    return (out if bias is None else out + bias.view(channels)).to(x.dtype)
 
 
 def update_running(norm: Any, mean: Tensor, unbiased_variance: Tensor) -> None:

@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 
 from dgcl.aggregation.aggregator import Aggregator, Constant
-from dgcl.aggregation.windowed import HaloWindows
 from dgcl.nn.layer_arguments import current, require_module, require_numbers
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.tensors import require_tensors, untransformed
@@ -165,12 +164,12 @@ class Normalised:
 
     reduce = "normalised"
 
-    def __init__(self, comm: Communicator, add_self_loops: bool, windows: HaloWindows | None = None) -> None:
-        of_comm, windows = _normalisations.setdefault(comm, {}), windows or comm.windows
-        if (add_self_loops, windows) not in of_comm:
+    def __init__(self, comm: Communicator, add_self_loops: bool) -> None:
+        of_comm = _normalisations.setdefault(comm, {})
+        if add_self_loops not in of_comm:
             with torch.inference_mode(False), torch.no_grad():  # kept, and may be saved for a backward
-                of_comm[add_self_loops, windows] = _normalise(comm, add_self_loops, windows)
-        self.operation, self.loops = of_comm[add_self_loops, windows]
+                of_comm[add_self_loops] = _normalise(comm, add_self_loops)
+        self.operation, self.loops = of_comm[add_self_loops]
         self._aggregator = Aggregator(comm, operation=self.operation)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -185,9 +184,7 @@ _normalisations: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 @untransformed
-def _normalise(
-    comm: Communicator, add_self_loops: bool, windows: HaloWindows | None
-) -> tuple[Any, Tensor | None]:
+def _normalise(comm: Communicator, add_self_loops: bool) -> tuple[Any, Tensor | None]:
     """The weighted operation, and what rows themselves count, ``(num_owned, 1)``. Collective.
 
     A vertex with k self loops has one instead of them: its own row counts 1 - k times more.
@@ -216,7 +213,7 @@ def _normalise(
         at_heads = comm.expand(of_items, PARTIAL)[:, 0].cpu().numpy().view(np.float64)
     own = torch.from_numpy(more)[:, None].to(comm.device) * mine**2 if add_self_loops else None
     weight = torch.from_numpy(at_heads[local.heads] * at_tails[local.indices]).to(comm.device)
-    return Aggregator(comm, edge_weight=weight, windows=windows).operation, own
+    return Aggregator(comm, edge_weight=weight).operation, own
 
 
 def _multiply_first(order: Order, in_channels: int, out_channels: int) -> bool:

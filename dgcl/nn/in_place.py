@@ -21,9 +21,8 @@ from torch.nn import LeakyReLU, Module, ModuleList, ReLU
 from dgcl.aggregation.aggregator import Constant
 from dgcl.nn.convolutions import GCNConv, Order
 from dgcl.nn.layer_arguments import current, require_integers
-from dgcl.nn.stack import Call, KeptRows, StackFunction, StackOptions
+from dgcl.nn.stack import Call, KeptRows, StackFunction, aggregation
 from dgcl.nn.vertex_dropout import check_probability, next_call
-from dgcl.planner.window_plans import By, check_windows
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms
 from dgcl.transport.row_checks import as_memory, check_rows
 
@@ -49,11 +48,10 @@ class InPlaceGCN(Module):
         dropout: Probability of an element of a hidden layer to be dropped in training.
         activation: "relu", "leaky_relu", or ``torch.nn.LeakyReLU(slope)``, between layers.
         add_self_loops, normalize, bias, order: Of each :class:`GCNConv`.
-        windows, by: How halo rows are divided; as for :meth:`Communicator.aggregator`.
         seed: Of dropout; the same on every rank.
 
     Raises:
-        ValueError, TypeError: Fewer than two widths, an activation whose derivative needs its input, no such windows.
+        ValueError, TypeError: Fewer than two widths, an activation whose derivative needs its input.
     """
 
     convs: Any
@@ -68,8 +66,6 @@ class InPlaceGCN(Module):
         normalize: bool = True,
         bias: bool = True,
         order: Order = "auto",
-        windows: int | None = None,
-        by: By = "mixed",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -78,18 +74,13 @@ class InPlaceGCN(Module):
             raise ValueError(
                 f"channels must be two widths or more, of inputs and of each layer (got {channels!r})"
             )
-        slope = _slope_of(activation)
-        check_probability(dropout)
         require_integers(seed=seed)
-        check_windows(windows, by)
+        self.channels, self.seed = tuple(channels), seed
+        self.slope, self.p = _slope_of(activation), check_probability(dropout)
         kinds: dict[str, Any] = {
             "add_self_loops": add_self_loops, "normalize": normalize, "bias": bias, "order": order
         }  # fmt: skip
         self.convs = ModuleList(GCNConv(*pair, **kinds) for pair in itertools.pairwise(channels))
-        first = tuple(conv.multiply_first for conv in self.convs)
-        self.options = StackOptions(
-            tuple(channels), first, slope, dropout, seed, add_self_loops, normalize, windows, by
-        )
 
     @beside_the_graph
     def forward(self, x: Tensor | Constant, comm: Communicator | None = None) -> Tensor:
@@ -116,24 +107,22 @@ class InPlaceGCN(Module):
         )
         kept = _kept_by(self, comm, rows, max(widths, default=0))
         if isinstance(x, Constant):
-            aggregate = kept.aggregation(self.options, comm)
+            aggregate = aggregation(self, comm)
             x = x.aggregated(aggregate.operation, aggregate.reduce, aggregate)
         x = as_memory(x)
         calls: list[int] = []
-        if self.training and self.options.p > 0:
+        if self.training and self.p > 0:
             calls = [next_call(comm) for _ in self.convs[1:]]
         parameters += [conv.bias for conv in self.convs if conv.bias is not None]
         with torch.autocast(x.device.type, enabled=False):
-            out: Tensor = StackFunction.apply(
-                x, Call(self.options, kept, comm, calls, is_constant), *parameters
-            )
+            out: Tensor = StackFunction.apply(x, Call(self, kept, comm, calls, is_constant), *parameters)
         return out
 
     def _check(self, x: Tensor, weight: Tensor, comm: Communicator) -> None:
         check_rows(x, comm.num_owned, "num_owned", comm.rank, comm.device)
-        if x.dim() != 2 or x.shape[1] != self.options.channels[0]:
+        if x.dim() != 2 or x.shape[1] != self.channels[0]:
             raise ValueError(
-                f"x must have shape ({comm.num_owned}, {self.options.channels[0]}) (got {tuple(x.shape)})"
+                f"x must have shape ({comm.num_owned}, {self.channels[0]}) (got {tuple(x.shape)})"
             )
         if x.dtype != weight.dtype or x.dtype not in (torch.float32, torch.float64):
             raise TypeError(
@@ -143,7 +132,7 @@ class InPlaceGCN(Module):
 
     def extra_repr(self) -> str:
         """What ``repr`` shows."""
-        return f"{list(self.options.channels)}, windows={self.options.windows}"
+        return f"{list(self.channels)}"
 
 
 def _slope_of(activation: str | Module) -> float:
@@ -168,7 +157,7 @@ def _kept_by(stack: InPlaceGCN, comm: Communicator, x: Tensor, widest: int) -> K
     of_stack = _stacks.setdefault(stack, WeakKeyDictionary())
     with torch.inference_mode(False), torch.no_grad():
         if comm not in of_stack:
-            of_stack[comm] = KeptRows(stack.options, comm)
+            of_stack[comm] = KeptRows(stack, comm)
         kept = of_stack[comm]
-        kept.take(x, stack.options.channels[1:-1], widest, comm)
+        kept.take(x, stack.channels[1:-1], widest, comm)
     return kept

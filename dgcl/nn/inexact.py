@@ -31,20 +31,19 @@ class Finding:
         name: Where it is in the model; "" for the model itself.
         module: Its class, as ``torch_geometric.nn.GCNConv``.
         why: What it does.
-        instead: What to write.
         random: It draws random numbers of its own on each rank: right on average, but not the numbers of one device.
     """
 
     name: str
     module: str
     why: str
-    instead: str
     random: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name or 'the model'} ({self.module}) {self.why}; {self.instead}"
+        return f"{self.name or 'the model'} ({self.module}) {self.why}; {_INSTEAD}"
 
 
+_INSTEAD = "dgcl.dispatch(data) and dgcl.distribute(model) make it exact"
 _HOPS = "goes several hops, through rows that no rank has sent"
 _DEGREES = "normalises by the degrees that it counts, which are those of this rank's edges"
 _ROWS = "takes statistics over this rank's rows alone"
@@ -73,7 +72,6 @@ class _Rule:
     why: str
     applies: Callable[[Any], Any] = lambda module: True
     random: bool = False
-    instead: str = "dgcl.dispatch(data) and dgcl.distribute(model) make it exact"
 
 
 def _all(names: str, *rule: Any) -> dict[str, _Rule]:
@@ -144,21 +142,21 @@ def check_model(model: Module, comm: Communicator | None = None) -> list[Finding
     comm = current(comm)
     if comm.world_size == 1:
         return []
-    return _findings(model, lambda rule: True)
+    return _findings(model)
 
 
 def inexact_in_part(model: Module) -> list[Finding]:
     """The modules, of ours too, that need more than some vertices and their in-neighbours."""
-    return _findings(model, lambda rule: not rule.random, ours=True)
+    return [each for each in _findings(model, ours=True) if not each.random]
 
 
-def _findings(model: Module, which: Callable[[_Rule], bool], ours: bool = False) -> list[Finding]:
+def _findings(model: Module, ours: bool = False) -> list[Finding]:
     findings = []
     for name, module in model.named_modules():
         known = _rule_of(type(module), ours)
-        if known is not None and which(known[1]) and known[1].applies(module):
+        if known is not None and known[1].applies(module):
             kind, rule = known
-            findings.append(Finding(name, kind, rule.why, rule.instead, rule.random))
+            findings.append(Finding(name, kind, rule.why, rule.random))
     return findings
 
 

@@ -21,8 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import CrossEntropyLoss, Module, NLLLoss
 
-from dgcl.nn.layer_arguments import current, require_dense, require_floats
-from dgcl.nn.own_rows import require_whole_rows
+from dgcl.nn.layer_arguments import current, require_dense, require_floats, require_whole_rows
 from dgcl.nn.reduce import with_value
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import at_trace_time
@@ -187,8 +186,6 @@ def check_rows_of_loss(tensors: tuple[Any, ...], mask: Any) -> None:
                 f"labels must have a row for each of the {len(outputs)} outputs (got {len(each)}): dispatch"
                 " them with dgcl.dispatch_features as you dispatch features"
             )
-        if each.device != outputs.device:
-            raise ValueError(f"labels must be on {outputs.device}, as the outputs are (got {each.device})")
     check_mask(mask, len(outputs))
 
 

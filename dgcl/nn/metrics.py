@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dgcl.nn.layer_arguments import current, require_dense, require_floats
+from dgcl.nn.layer_arguments import current, require_dense, require_floats, require_whole_rows
 from dgcl.nn.losses import check_mask
-from dgcl.nn.own_rows import require_whole_rows
 from dgcl.ranks.tensors import require_tensors
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""The forward and the backward of :class:`dgcl.nn.InPlaceGCN`, and the memory that they share."""
+"""The forward and the backward of :class:`dgcl.nn.InPlaceGCN`, and the memory that they share.
+
+Each ``stack`` here is such a module: :mod:`dgcl.nn.in_place` imports this file.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,9 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.aggregator import Aggregator
-from dgcl.aggregation.connect_aggregators import connect_aggregator
 from dgcl.aggregation.once import once_differentiable
-from dgcl.aggregation.windowed import HaloWindows, WindowedOperation
 from dgcl.nn.convolutions import Normalised
 from dgcl.nn.vertex_dropout import keep_mask, scale_of
-from dgcl.planner.window_plans import By
-from dgcl.program.exchange import PARTIAL
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -26,67 +25,36 @@ _BLOCK = 1 << 18
 """Elements of the temporaries of a block of rows."""
 
 
-@dataclass(frozen=True)
-class StackOptions:
-    """What a stack does; as the arguments of :class:`dgcl.nn.InPlaceGCN`.
-
-    Attributes:
-        multiply_first: Of each layer, whether its product comes before its sum.
-        slope: What the activation multiplies negative elements with.
-        p, seed: Of dropout.
-    """
-
-    channels: tuple[int, ...]
-    multiply_first: tuple[bool, ...]
-    slope: float
-    p: float
-    seed: int
-    add_self_loops: bool
-    normalize: bool
-    windows: int | None
-    by: By
+def aggregation(stack: Any, comm: Communicator) -> Aggregator | Normalised:
+    """The aggregation of all layers as a function of rows."""
+    first = stack.convs[0]
+    return Normalised(comm, first.add_self_loops) if first.normalize else Aggregator(comm)
 
 
 class KeptRows:
     """What a stack keeps on one communicator, allocated once; nothing that refers to the communicator.
 
     Attributes:
-        windows: How halo rows are divided.
         ids: ``(num_owned,)`` of the owned rows.
         operation: The aggregation of all layers.
         layers: Rows of the hidden layers, (n, d_l) each.
         filled: Grows with every forward and backward, which write over the layers.
     """
 
-    def __init__(self, stack: StackOptions, comm: Communicator) -> None:
-        self.windows: HaloWindows | None = None
-        if stack.windows is not None or stack.by != "mixed":
-            self.windows = connect_aggregator(comm, "sum", None, stack.windows, stack.by).windows
+    def __init__(self, stack: Any, comm: Communicator) -> None:
         self.ids = comm.owned_ids.to(comm.device)
-        aggregate = self.aggregation(stack, comm)
+        aggregate = aggregation(stack, comm)
         self.operation = aggregate.operation
-        self._given_loops = aggregate.loops if isinstance(aggregate, Normalised) else None
-        self._loops: Tensor | None = None
+        self._loops = aggregate.loops if isinstance(aggregate, Normalised) else None
         self.layers: list[Tensor] = []
         self._product = torch.empty(0, device="cpu")
         self.filled = 0
-
-    def aggregation(self, stack: StackOptions, comm: Communicator) -> Aggregator | Normalised:
-        """The aggregation of all layers as a function of rows."""
-        if stack.normalize:
-            return Normalised(comm, stack.add_self_loops, self.windows)
-        return Aggregator(comm, windows=self.windows)
 
     def take(self, x: Tensor, widths: Sequence[int], widest: int, comm: Communicator) -> None:
         """Have buffers for rows like x, of hidden layers of these widths; rows that travel have up to ``widest``."""
         if len(self.layers) != len(widths) or any(rows.dtype != x.dtype for rows in self.layers):
             self.layers = [x.new_empty(len(x), width) for width in widths]
-            if isinstance(self.operation, WindowedOperation):  # once, for the widest
-                self.operation.reserve(
-                    comm.grid.slice_width(widest), x.dtype, comm.transport, partial_rows(comm)
-                )
-        if self._given_loops is not None and (self._loops is None or self._loops.dtype != x.dtype):
-            self._loops = self._given_loops.to(x.dtype)
+            self.operation.reserve(widest, x.dtype, comm.transport)  # once, for the widest
 
     def product(self, like: Tensor, width: int) -> Tensor:
         """(n, width) of the memory that products and aggregates share."""
@@ -104,27 +72,14 @@ class KeptRows:
         operation.run(comm.to_items(x), comm.transport, out=into)
         if into.data_ptr() != out.data_ptr():
             out.copy_(comm.from_items(into, out.shape[1]))
-        return out if self._loops is None else out.addcmul_(x, self._loops)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the rows that are kept."""
-        return sum(rows.nbytes for rows in (*self.layers, self._product))
-
-
-def partial_rows(comm: Communicator) -> tuple[int, int]:
-    """How many partial sums, or their gradients, this rank sends, relayed ones too, and how many it receives."""
-    if PARTIAL not in comm.exchanges:
-        return 0, 0
-    program = comm.exchanges[PARTIAL].program
-    return program.num_halo + program.num_relay, program.num_arrivals
+        return out if self._loops is None else out.addcmul_(x, self._loops.to(x.dtype))
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
     """One call of a stack: what it keeps, numbers of the layers' dropout calls, and whether inputs are constant."""
 
-    stack: StackOptions
+    stack: Any
     kept: KeptRows
     comm: Communicator
     dropout_calls: list[int]
@@ -141,14 +96,14 @@ class StackFunction(torch.autograd.Function):
         kept.filled += 1
         ctx.call, ctx.filled = call, kept.filled
         ctx.save_for_backward(x, *parameters)
-        number = len(stack.channels) - 1
+        number = len(stack.convs)
         rows = x.contiguous()
         for layer, weight in enumerate(parameters[:number]):
             is_hidden = layer + 1 < number
             out = kept.layers[layer] if is_hidden else x.new_empty(len(x), weight.shape[0])
             if layer == 0 and call.is_constant:
                 torch.mm(rows, weight.t(), out=out)
-            elif stack.multiply_first[layer]:
+            elif stack.convs[layer].multiply_first:
                 product = torch.mm(rows, weight.t(), out=kept.product(x, weight.shape[0]))
                 kept.sum(product, out, call.comm)
             else:
@@ -176,7 +131,7 @@ class StackFunction(torch.autograd.Function):
             )
         kept.filled += 1
         x, *parameters = ctx.saved_tensors
-        number = len(stack.channels) - 1
+        number = len(stack.convs)
         parameter_grads: list[Tensor | None] = [None] * len(parameters)
         grad = grad.contiguous()
         of_input = None
@@ -208,7 +163,7 @@ def _blocks(rows: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(rows), step)]
 
 
-def _drop(rows: Tensor, stack: StackOptions, ids: Tensor, call: int) -> None:
+def _drop(rows: Tensor, stack: Any, ids: Tensor, call: int) -> None:
     """Dropout in place."""
     for block in _blocks(rows):
         kept = keep_mask(ids[block], rows.shape[1], stack.p, seed=stack.seed, call=call)
@@ -216,7 +171,7 @@ def _drop(rows: Tensor, stack: StackOptions, ids: Tensor, call: int) -> None:
 
 
 def _into_gradient(
-    rows: Tensor, sums: Tensor, weight: Tensor, stack: StackOptions, ids: Tensor, call: int | None
+    rows: Tensor, sums: Tensor, weight: Tensor, stack: Any, ids: Tensor, call: int | None
 ) -> None:
     """Put in place of a hidden layer's rows the gradient of what it had before its activation.
 

@@ -29,7 +29,6 @@ from dgcl.topology.checks import check_flag, check_index
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
-    from dgcl.relation.local_graph import LocalGraph
 
 __all__ = ["Dropout", "dropout", "rows_of_call"]
 
@@ -81,29 +80,25 @@ class Dropout(torch.nn.Module):
     Args:
         p: the probability of an element to be dropped.
         seed: any integer, the same on every rank.
-        edges: takes rows of this rank's edges, such as attention, not of vertices.
         comm: the communicator; default the current one at each call.
     """
 
     dgcl_base = torch.nn.Dropout  # what it is on one device
 
-    def __init__(
-        self, p: float = 0.5, *, seed: int = 0, edges: bool = False, comm: Communicator | None = None
-    ) -> None:
+    def __init__(self, p: float = 0.5, *, seed: int = 0, comm: Communicator | None = None) -> None:
         super().__init__()
-        self.edges = edges
         self.p = check_probability(p)
         require_integers(seed=seed)
         self.seed = seed
         self._comm = None if comm is None else current(comm)
 
-    def forward(self, x: Tensor, *, call: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, call: int | None = None, ids: Tensor | None = None) -> Tensor:
         """Drop elements in training; in evaluation return ``x``."""
-        return dropout(x, self.p, self.training, seed=self.seed, call=call, edges=self.edges, comm=self._comm)
+        return dropout(x, self.p, self.training, seed=self.seed, call=call, ids=ids, comm=self._comm)
 
     def extra_repr(self) -> str:
         """What ``repr`` shows."""
-        return f"p={self.p}, seed={self.seed}" + ", edges=True" * self.edges
+        return f"p={self.p}, seed={self.seed}"
 
 
 def dropout(
@@ -113,7 +108,6 @@ def dropout(
     *,
     seed: int = 0,
     call: int | None = None,
-    edges: bool = False,
     ids: Tensor | None = None,
     comm: Communicator | None = None,
 ) -> Tensor:
@@ -130,9 +124,8 @@ def dropout(
         call: the number of this call; each gives an independent mask. Default: the next number of the
             communicator, which counts from 0, so ranks that run the same program agree. Activation checkpointing,
             which computes a forward twice, drops the same both times; where ranks are threads give the number.
-        edges: ``x`` has a row for each edge of this rank, (num_local_edges, *F), as ``comm.dispatch_edges`` returns
-            them: attention, edge weights. An edge is known by its place in the order of the given edges.
-        ids: (rows,) int64, by which the rows of ``x`` are known, whatever they are of.
+        ids: (rows,) int64, by which the rows of ``x`` are known, whatever they are of: for attention or edge weights
+            ``edge_ids`` of the rank's graph, places in the order of the given edges.
         comm: the communicator; default the current one.
 
     Raises:
@@ -144,7 +137,6 @@ def dropout(
     require_integers(seed=seed)
     if call is not None:
         check_index(call, "call", -(2**63), 2**63 - 1)
-    check_flag(edges, "edges")
     if not check_flag(training, "training") or p == 0.0:
         return x
     if x.dim() == 0 or x.layout != torch.strided:
@@ -159,8 +151,7 @@ def dropout(
                 f"ids must be ({len(x)},) int64, one for each row of x (got {tuple(ids.shape)} {ids.dtype})"
             )
     else:
-        make = _edge_ids if edges else _row_ids
-        ids = _once(rows, (make, len(x), x.device), lambda: make(x, rows))
+        ids = _once(rows, (len(x), x.device), lambda: _row_ids(x, rows))
     if call is None:
         call = rows.next_dropout_call() if comm is None else next_call(comm)
     kept = keep_mask(ids, x.shape[1:].numel(), p, seed=seed, call=call).view(x.shape)
@@ -287,27 +278,3 @@ def _row_ids(x: Tensor, comm: Any) -> Tensor:
             f" on rank {comm.rank} (got {len(x)})"
         )
     return ids.to(x.device)
-
-
-def message_ids(edges: Tensor, comm: Any) -> Tensor:
-    """An id for each edge of a message, by both its ends: parallel edges have one."""
-
-    def ends() -> list[Tensor]:
-        heads = comm.owned_ids
-        return [each.to(edges.device) for each in (torch.cat([heads, comm.halo_ids]), heads)]
-
-    sources, heads = _once(comm, ("ends", edges.device), ends)
-    return sources[edges[0]] * MIX_1 + heads[edges[1]]
-
-
-def _edge_ids(x: Tensor, comm: Any) -> Tensor:
-    """The id of the edge of each row of ``x``."""
-    local: LocalGraph | None = getattr(comm, "local", None)
-    if local is None or getattr(comm, "edges", "") == "grid":
-        raise ValueError("edges=True needs all edges of whole rows: it goes without a grid")
-    if len(x) != len(local.edge_ids):
-        raise ValueError(
-            f"x must have {len(local.edge_ids)} rows, one for each edge of rank {comm.rank} (got {len(x)}); add self"
-            " loops to the graph before dgcl.build_comm_info"
-        )
-    return torch.from_numpy(local.edge_ids).to(x.device)

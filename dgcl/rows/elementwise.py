@@ -12,7 +12,7 @@ from dgcl.rows.gathering import gathered
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import fitting
 from dgcl.rows.space import Space
-from dgcl.rows.tensor import Rows, follow, mapped, plain, rows
+from dgcl.rows.tensor import Rows, follow, mapped, rows
 
 
 def elementwise(call: Call) -> Any:
@@ -23,17 +23,15 @@ def elementwise(call: Call) -> Any:
     if call.writes and type(own) is not Rows and become(own, space, place) is None:
         return gathered(call)
 
-    def fit(value: Tensor) -> Any:
-        if type(value) is Rows and value._space is space and value._axis - value.dim() == place:
-            return value._local
-        return fitting(value, space, place) if value.dim() else plain(value)
+    def fit(value: Any) -> Any:
+        return fitting(value, space, place)
 
     if len(args) == 1 and own is first and not kwargs:
         out = call.func(first._local)
     elif kwargs or len(args) > 2:
         out = call.func(*mapped(fit, args), **mapped(fit, kwargs))
     else:
-        out = call.func(*[fit(each) if isinstance(each, Tensor) else each for each in args])
+        out = call.func(*map(fit, args))
     if type(own) is Rows and out is own._local:  # it was changed in place, or needed no change
         return follow(own) if call.writes else own
     if isinstance(out, tuple):  # where(condition): at which places

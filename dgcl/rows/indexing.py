@@ -202,7 +202,7 @@ def setitem(call: Call) -> Any:
         if after[:1] not in ([], [_ALL]) or not all(isinstance(each, (int, slice)) for each in entries):
             return gathered(call)
         kept = own._local[tuple(entries)].dim() - sum(isinstance(each, slice) for each in before)
-        call.func(own._local, tuple(entries), _given(value, space, kept))
+        call.func(own._local, tuple(entries), fitting(value, space, -kept))
         return follow(own)
     if any(isinstance(each, (Tensor, list)) for each in rest):
         return gathered(call)
@@ -219,14 +219,8 @@ def setitem(call: Call) -> Any:
         if numbers is None or numbers.dim() != 1:
             return gathered(call)
         which, part = space.taken(numbers)
-    call.func(own._local, (which, *rest), _given(value, part, kept))
+    call.func(own._local, (which, *rest), fitting(value, part, -kept))
     return follow(own)
-
-
-def _given(value: Any, space: Space, kept: int) -> Any:
-    if not isinstance(value, Tensor) or value.dim() == 0:
-        return plain(value)
-    return fitting(value, space, -kept)
 
 
 def nonzero(call: Call) -> Any:

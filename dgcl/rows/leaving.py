@@ -140,9 +140,3 @@ def refused(call: Call) -> Any:
         f"{call.name} of rows that are divided over ranks: no device has all of them; take this rank's by"
         " dgcl.local(x)"
     )
-
-
-def contains(call: Call) -> bool:
-    """``value in x``."""
-    own, value = map(whole, call.args)
-    return value in own

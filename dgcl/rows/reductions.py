@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.nn.batch_norm import normalised
 from dgcl.rows.elementwise import elementwise
 from dgcl.rows.gathering import gathered
 from dgcl.rows.row_call import Call
@@ -91,19 +92,13 @@ def _count(call: Call, local: Tensor, dims: list[int]) -> int:
     return call.first._space.size * math.prod(local.shape[each] for each in dims if each != call.first._axis)
 
 
-def moments(local: Tensor, space: Space, dims: list[int], count: int, name: str) -> tuple[Tensor, Tensor]:
-    """Mean and mean of squared deviations over rows of all ranks, in two passes; reduced dimensions stay."""
-    mean = total(local.sum(dims, True), space.comm, f"{name} of rows") / count
-    return mean, total((local - mean).square().sum(dims, True), space.comm, f"{name} of rows") / count
-
-
 def _variance(call: Call, local: Tensor, dims: list[int]) -> Tensor:
     unbiased = call.kwargs.get(
         "unbiased", next((each for each in call.args[1:] if isinstance(each, bool)), True)
     )
     correction = call.kwargs.get("correction", int(unbiased))
     count = _count(call, local, dims)
-    _, value = moments(local, call.first._space, dims, count, call.name)
+    value = _sum(call, (local - _mean(call, local, dims)).square(), dims) / count
     over = count - (1 if correction is None else correction)
     value = value * (count / over if over > 0 else math.nan)
     return value.sqrt() if call.name == "std" else value
@@ -166,15 +161,16 @@ def batch_norm(call: Call) -> Any:
     count = own.numel() // own.shape[1]
     if count == 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {own.shape}")
-    wide = local.to(torch.promote_types(local.dtype, torch.float32))
-    mean, variance = moments(wide, space, [at for at in range(own.dim()) if at != 1], count, "batch_norm")
-    for running, value in ((mean_so_far, mean), (variance_so_far, variance * (count / (count - 1)))):
-        if running is not None:
-            running.mul_(1 - momentum).add_(value.detach().flatten() * momentum)
-    out = (wide - mean) * torch.rsqrt(variance + eps)
-    shape = [1, -1, *[1] * (own.dim() - 2)]
-    out = out if weight is None else out * plain(weight).view(shape)
-    return rows((out if bias is None else out + plain(bias).view(shape)).to(local.dtype), space)
+
+    def update(mean: Tensor, variance: Tensor) -> None:
+        for running, value in ((mean_so_far, mean), (variance_so_far, variance)):
+            if running is not None:
+                running.mul_(1 - momentum).add_(value * momentum)
+
+    def sums(share: Tensor) -> Tensor:
+        return total(share, space.comm, "batch_norm of rows")
+
+    return rows(normalised(local, plain(weight), plain(bias), eps, count, sums, update), space)
 
 
 _RULES: dict[str, Callable[[Call, Tensor, list[int]], Any]] = {

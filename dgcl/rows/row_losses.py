@@ -71,15 +71,13 @@ def loss(call: Call) -> Any:
     narrow = terms.dtype if terms.dtype in (torch.float16, torch.bfloat16) else None
     terms = terms.float() if narrow else terms  # as torch sums 16-bit numbers
     value = total(terms.sum(), space.comm, call.name)
-    if how == "sum":
-        return replicated(value.to(narrow or value.dtype))
-    if call.name in ("cross_entropy", "nll_loss") and not target.is_floating_point():
+    if how == "mean" and call.name in ("cross_entropy", "nll_loss") and not target.is_floating_point():
         labels, weight = arguments[second], arguments["weight"]
         counts = labels != arguments["ignore_index"]
         each = counts.to(terms.dtype) if weight is None else torch.where(counts, weight[labels * counts], 0.0)
         value = value / total(each.sum(), space.comm, f"weights of {call.name}")
-        return replicated(value.to(narrow or value.dtype))
-    if how == "batchmean":
-        return replicated((value / inputs.shape[0]).to(narrow or value.dtype))
-    value = value / (space.size * math.prod(size for at, size in enumerate(terms.shape) if at != place))
+    elif how == "mean":
+        value = value / (space.size * math.prod(size for at, size in enumerate(terms.shape) if at != place))
+    elif how == "batchmean":
+        value = value / inputs.shape[0]
     return replicated(value.to(narrow or value.dtype))

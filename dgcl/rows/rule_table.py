@@ -74,11 +74,10 @@ _KINDS: list[tuple[Rule, str]] = [
     (leaving.pickled, "__reduce_ex__"),
     (leaving.hooked, "register_hook register_post_accumulate_grad_hook"),
     (leaving.shown, "__repr__ __str__"),
-    (leaving.contains, "__contains__"),
     (
         leaving.out_of_torch,
-        """numpy tolist item __array__ __bool__ __int__ __float__ __index__ __complex__ __format__ is_nonzero equal
-        allclose is_same_size""",
+        """numpy tolist item __array__ __bool__ __int__ __float__ __index__ __complex__ __contains__ __format__
+        is_nonzero equal allclose is_same_size""",
     ),
     (
         leaving.refused,

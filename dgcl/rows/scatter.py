@@ -63,8 +63,8 @@ def _along(call: Call, own: Any, dim: int, index: Rows, src: Any) -> Any:
     space, place = index._space, index._axis - index.dim()
     if call.writes and type(own) is not Rows and become(own, space, place) is None:
         return gathered(call)
-    values = fitting(src, space, place) if isinstance(src, Tensor) and src.dim() else plain(src)
-    out = call.func(fitting(own, space, place), dim, index._local, values, *call.args[4:], **call.kwargs)
+    own_rows, values = fitting(own, space, place), fitting(src, space, place)
+    out = call.func(own_rows, dim, index._local, values, *call.args[4:], **call.kwargs)
     return follow(own) if call.writes else rows(out, space, index._axis)
 
 

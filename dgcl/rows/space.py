@@ -47,7 +47,7 @@ class Space:
     ) -> None:
         self.comm, self.root, self.keys, self.ends = comm, root, keys, ends
         self._positions = keys if size is not None else None
-        self.size: int = self._count(len(keys)) if size is None else size
+        self.size: int = sum(self.exchange(len(keys))) if size is None else size
         self._owners: np.ndarray | None = None
         self._compared: dict[int, tuple[Space, bool]] = {}
         self._taken = WeakTensorKeyDictionary()
@@ -73,9 +73,6 @@ class Space:
         """Small objects of all ranks, by rank. Collective."""
         with self.comm.collective("rows"):
             return list(self.comm.control.exchange(value))
-
-    def _count(self, number: int) -> int:
-        return sum(self.exchange(number))
 
     def same(self, other: Space) -> bool:
         """Whether two spaces have the same rows on every rank. Collective for two that were made apart."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dgcl.aggregation.edge_sets import edges_of, remember
 from dgcl.program.exchange import HALO
@@ -66,8 +65,9 @@ class View:
             exchange = "__".join(kind) if several else HALO
             numbers = {"source": torch.cat([comm.owned_ids, comm.halo_ids]), "target": comm.owned_ids}
             if several:
-                comm.end_ids = {**comm.end_ids, exchange: self._numbers(exchange, target)}
-                numbers = dict(zip(numbers, comm.end_ids[exchange], strict=True))
+                sources, targets = comm.layouts[exchange].local_ids, comm._vertices(target)[0]
+                numbers = {"source": torch.from_numpy(sources), "target": torch.from_numpy(targets)}
+                comm.end_ids = {**comm.end_ids, exchange: (numbers["source"], numbers["target"])}
             ends = Ends(
                 None if comm.edges != "head" else exchange,
                 {"source": self.vertices[source], "target": self.vertices[target]},
@@ -75,17 +75,6 @@ class View:
             )
             mine = ids[(ids >= first) & (ids < first + number)] - first
             self.edges[kind] = Space(comm, ("edges", kind), mine, number, ends)
-
-    def _numbers(self, exchange: str, target: str) -> tuple[Tensor, Tensor]:
-        return (
-            torch.from_numpy(self.comm.layouts[exchange].local_ids),
-            torch.from_numpy(self.comm._vertices(target)[0]),
-        )
-
-    def of(self, kind: str, store: Any) -> Space:
-        """The space of what has a row for each vertex, or edge, of a store."""
-        spaces: Mapping[Any, Space] = getattr(self, kind)
-        return spaces[store]
 
     def edge_index(self, kind: Any = "") -> Rows:
         """``(2, E)``: ends of the edges of a type."""

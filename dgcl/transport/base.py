@@ -43,14 +43,8 @@ class StartedExpand(Protocol):
 class StartedFold(Protocol):
     """A fold of halo rows that is under way."""
 
-    def wait(self, into: Tensor, unwritten: Tensor | None = None) -> Tensor:
-        """Add what arrives to ``into``, ``(num_owned, *F)`` and of the rows' type, in place; called once.
-
-        Args:
-            into: The rows.
-            unwritten: ``(m,)`` int64, ascending: the rows for which something arrives, one row each, if ``into`` holds
-                nothing yet at them: they are written, and not read. None: everything is added.
-        """
+    def wait(self, into: Tensor) -> Tensor:
+        """Add what arrives to ``into``, ``(num_owned, *F)`` and of the rows' type, in place; called once."""
 
 
 class StepList(Protocol):
@@ -215,8 +209,6 @@ class _FoldToCome(StartedFold):
     def __init__(self, transport: Transport, halo_rows: Tensor, exchange: int) -> None:
         self._transport, self._halo_rows, self._exchange = transport, halo_rows, exchange
 
-    def wait(self, into: Tensor, unwritten: Tensor | None = None) -> Tensor:
-        if unwritten is not None:
-            into.index_fill_(0, unwritten, 0)
+    def wait(self, into: Tensor) -> Tensor:
         rows = torch.cat([torch.zeros_like(into), self._halo_rows])
         return into.add_(self._transport.fold(rows, self._exchange))

@@ -115,9 +115,7 @@ class Rounding(Around):
         started = self.transport.begin_fold(self._sent(halo_rows, wire), exchange % WIRED, **how)
 
         @torch.no_grad()
-        def wait(into: Tensor, unwritten: Tensor | None = None) -> Tensor:
-            if unwritten is not None:
-                into.index_fill_(0, unwritten, 0)
+        def wait(into: Tensor) -> Tensor:
             return into.add_(started.wait(torch.zeros_like(into, dtype=wire)))
 
         return started if wire is halo_rows.dtype else _Started(wait)

@@ -40,7 +40,6 @@ class EdgePart:
     Attributes:
         indptr, tails, heads: The edges (:mod:`dgcl.kernels.edge_sums`).
         weights, weight_bytes: ``(E,)`` of the type of sums, and bytes of one; or ``(1,)`` for all edges, and 0.
-        begin, end: Which heads are summed.
         missing: ``(m,)`` int64, rows that become zeros.
         in_threads: Makes the sums with several threads, from the addresses of results and rows; None: one thread does.
     """
@@ -50,8 +49,6 @@ class EdgePart:
     heads: NDArray[np.int32]
     weights: Tensor
     weight_bytes: int
-    begin: int
-    end: int
     missing: NDArray[np.int64]
     in_threads: Callable[[int, int], None] | None = None
 
@@ -63,30 +60,10 @@ class RowSum(Protocol):
     def num_heads(self) -> int:
         """Rows of results."""
 
-    @property
-    def num_edges(self) -> int:
-        """Edges."""
+    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
+        """Write sums of rows of ``x`` to ``out``, or add them."""
 
-    def sum(
-        self,
-        x: Tensor,
-        out: Tensor,
-        weight: Tensor | None,
-        *,
-        add: bool,
-        piece: tuple[int, int] | None,
-    ) -> None:
-        """Write sums of rows of ``x`` to ``out``, or a piece of them, or add them."""
-
-    def part(
-        self,
-        weight: Tensor | None,
-        width: int,
-        dtype: torch.dtype,
-        *,
-        add: bool,
-        piece: tuple[int, int] | None = None,
-    ) -> EdgePart:
+    def part(self, weight: Tensor | None, width: int, dtype: torch.dtype, *, add: bool) -> EdgePart:
         """What compiled code needs for that, with contiguous rows of a width and type."""
 
 
@@ -106,10 +83,9 @@ class Begin:
 
 @dataclass(frozen=True, eq=False)
 class Wait:
-    """Wait for the call that was begun last; what a fold brings is added to the result, or written to ``unwritten``."""
+    """Wait for the call that was begun last; what a fold brings is added to the result."""
 
     begun: Begin
-    unwritten: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +97,6 @@ class Sum:
     source: int
     target: int
     add: bool = False
-    piece: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -502,16 +502,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, type[BaseException]]] = {
         r"outputs must be floating point \(got torch.int64\)",
         TypeError,
     ),
-    "no windows of a stack": (
-        lambda: dgcl.nn.InPlaceGCN([3, 2], windows=0),
-        r"windows must be at least 1, or None \(got 0\)",
-        ValueError,
-    ),
-    "windows of a stack as text": (
-        lambda: dgcl.nn.InPlaceGCN([3, 2], windows="2"),  # type: ignore[arg-type]
-        r"windows must be an integer, or None \(got str\)",
-        TypeError,
-    ),
     "owned rows in a PyG layer": (
         lambda: graph("pyg").pair(X[:10]),
         r"x_all must hold the \d+ rows \[owned \| halo\] \(got 10\): apply dgcl.graph_allgather",

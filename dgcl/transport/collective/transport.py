@@ -105,14 +105,7 @@ class CollectiveTransport(Transport):
             arrivals = self._rows(self._tables[exchange][0].program.num_arrivals, halo_rows)
             call = self._begin(FOLD, exchange, halo_rows, arrivals, purpose)
 
-            def add(into: Tensor, unwritten: Tensor | None) -> Tensor:
-                if unwritten is None:
-                    return self._add_arrivals(into, arrivals, exchange)
-                for places, slots in self._tables[exchange][0].own_layers:  # of these rows, each once
-                    into.index_copy_(0, places, arrivals[slots])
-                return into
-
-            return Started(self, call, halo_rows, add)
+            return Started(self, call, halo_rows, lambda into: self._add_arrivals(into, arrivals, exchange))
 
     def _begin(self, verb: int, exchange: int, source: Tensor, target: Tensor, purpose: int = 0) -> Call:
         """Begin a call; its buffers are those of :class:`dgcl.transport.collective.stage_table.Tables`."""
@@ -205,13 +198,13 @@ class Started(StartedExpand, StartedFold):
         self._transport, self._call, self._rows, self._end = transport, call, rows, end
         self._version = version_of(rows)
 
-    def wait(self, into: Tensor | None = None, unwritten: Tensor | None = None) -> Tensor:
+    def wait(self, into: Tensor | None = None) -> Tensor:
         """As :class:`dgcl.transport.base.StartedExpand` and :class:`dgcl.transport.base.StartedFold`."""
         transport = self._transport
         transport.agreement.check_unchanged(self._rows, self._version)
         with transport.guard(self._call):
             transport.agreement.finish(self._call)
-            return self._end(into, unwritten)
+            return self._end(into)
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         if exiting() or "_version" not in self.__dict__:

@@ -14,7 +14,6 @@ from dgcl.kernels.compiled import compiled
 from dgcl.kernels.copies import STREAMED, write_bytes
 from dgcl.kernels.edge_sums import sum_float32, sum_float64
 from dgcl.kernels.memory import load_word, monotonic_nanoseconds, pointer_to
-from dgcl.kernels.row_moves import put_arrivals
 from dgcl.kernels.rows import add_arrivals, sum_rows
 from dgcl.transport.shared_memory import engine
 from dgcl.transport.shared_memory.engine import array_at
@@ -22,9 +21,9 @@ from dgcl.transport.steps import NUM_BUFFERS
 
 # What a step does. BEGIN: begins a call, its senders hear where to write; SEND: sends what can be sent at once; WAIT:
 # sends the rest, and waits until all has arrived; COPY: copies rows, past the caches where they are many; SUM: sums
-# rows over edges; ZERO: sets rows to zero; REDUCE: sums rows and what has arrived for them, into another buffer; ADD,
-# PUT: adds what has arrived to rows, or writes it there; OUTSIDE: is Python's.
-BEGIN, SEND, WAIT, COPY, SUM, ZERO, REDUCE, ADD, PUT, OUTSIDE = range(10)
+# rows over edges; ZERO: sets rows to zero; REDUCE: sums rows and what has arrived for them, into another buffer; ADD:
+# adds what has arrived to rows; OUTSIDE: is Python's.
+BEGIN, SEND, WAIT, COPY, SUM, ZERO, REDUCE, ADD, OUTSIDE = range(9)
 
 #: Columns of the table: the kind; the buffers that a step writes and reads; then, by kind, numbers and arrays, which
 #: are two words, address and length.
@@ -100,16 +99,14 @@ def _sum(words: np.ndarray, step: np.ndarray, out: int, x: int) -> None:
 
 @njit(nogil=True)
 def _use_arrivals(words: np.ndarray, step: np.ndarray, buffers: np.ndarray, target: int, source: int) -> None:
-    """Carry out REDUCE, ADD or PUT."""
+    """Carry out REDUCE or ADD."""
     rows, slots = array_at(step, ARRIVAL_ROWS, int32(0)), array_at(step, ARRIVAL_SLOTS, int32(0))
     count, code, row_bytes = step[COUNT], words[SUM_CODE], words[ROW_BYTES]
     if step[KIND] == REDUCE:
         own = buffers[step[OWN], ADDRESS]
         sum_rows(code, target, own, 0, count, rows, slots, 0, source, row_bytes, STREAMED)
-    elif step[KIND] == ADD:
-        add_arrivals(code, target, count, rows, slots, source, row_bytes)
     else:
-        put_arrivals(target, count, rows, slots, source, row_bytes)
+        add_arrivals(code, target, count, rows, slots, source, row_bytes)
 
 
 # Python calls it with numbers alone, which is what it can hand over fastest.

@@ -76,31 +76,24 @@ class StartedExpand(_Started, base.StartedExpand):
 
 
 class StartedFold(_Started, base.StartedFold):
-    """A fold of halo rows that is under way, or, ``at_once``, one that happens in the wait.
+    """A fold of halo rows that is under way, or, ``at_once``, one that happens in the wait."""
 
-    ``find`` returns its steps, by the rows that are unwritten.
-    """
-
-    def __init__(
-        self, runtime: Runtime, find: Callable[[Tensor | None], StepList], rows: Tensor, at_once: bool
-    ) -> None:
-        self._find, self._rows = find, rows
+    def __init__(self, runtime: Runtime, steps: StepList, rows: Tensor, at_once: bool) -> None:
+        self._steps, self._rows = steps, rows
         if not at_once:
-            super().__init__(runtime, find(None), rows)
+            super().__init__(runtime, steps, rows)
 
-    def wait(self, into: Tensor, unwritten: Tensor | None = None) -> Tensor:
+    def wait(self, into: Tensor) -> Tensor:
         """Add the arriving rows to ``into``, ``(num_owned, *F)``, in place, in a fixed order; return ``into``.
-
-        With ``unwritten`` (:class:`dgcl.transport.base.StartedFold`) they are written there instead.
 
         Raises:
             CommError, ValueError: As :meth:`StartedExpand.wait`.
         """
-        steps, sums = self._find(unwritten), into.contiguous()
+        sums = into.contiguous()
         if self._run is None:
-            steps.run(materialised(self._rows), sums)
+            self._steps.run(materialised(self._rows), sums)
         else:
-            steps.finish(self._run, sums)
+            self._steps.finish(self._run, sums)
             self._over = True
         return into if sums is into else into.copy_(sums)
 

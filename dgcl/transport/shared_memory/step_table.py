@@ -70,7 +70,7 @@ class StepTable:
 
     def _sum(self, step: Sum, place: int) -> list[list[int]]:
         """The rows of the table for a sum, of which the first has number ``place``."""
-        part = step.edges.part(step.weight, self._width, self._dtype, add=step.add, piece=step.piece)
+        part = step.edges.part(step.weight, self._width, self._dtype, add=step.add)
         self._parts.append(part)
         if not step.add and step.target == PARTIAL:
             self.num_partial = step.edges.num_heads
@@ -79,13 +79,13 @@ class StepTable:
         rows = []
         if len(part.missing):
             rows.append([interpreter.ZERO, step.target, step.source, *_address(part.missing)])
-        if part.begin < part.end:
+        if num_heads := len(part.indptr) - 1:
             kind = interpreter.SUM
             if part.in_threads is not None:
                 kind = interpreter.OUTSIDE
                 self.in_threads[place + len(rows)] = part.in_threads
             edges = [*_address(part.indptr), *_address(part.tails), *_address(part.heads)]
-            numbers = [part.weights.data_ptr(), part.weight_bytes, part.begin, part.end, int(step.add)]
+            numbers = [part.weights.data_ptr(), part.weight_bytes, 0, num_heads, int(step.add)]
             rows.append([kind, step.target, step.source, *edges, *numbers])
         return rows
 
@@ -133,13 +133,7 @@ class StepTable:
             return [over]
         program = self._runtime.programs[begin.exchange]
         arrived = [*_address(program.arrival_rows), *_address(program.arrival_slots)]
-        kind = (
-            interpreter.REDUCE
-            if begin.whole
-            else interpreter.ADD
-            if wait.unwritten is None
-            else interpreter.PUT
-        )
+        kind = interpreter.REDUCE if begin.whole else interpreter.ADD
         if begin.whole:
             self._need(RESULT, program.num_owned)
         return [over, [kind, RESULT, begin.arrivals, program.num_owned, *arrived, begin.source]]

@@ -1,6 +1,5 @@
 """The transport of ranks that compute on the CPU: takes and returns tensors, and calls the runtime."""
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -54,18 +53,16 @@ class SharedMemoryTransport(Transport):
         begin = Begin(verb, exchange, GIVEN, RESULT if verb == EXPAND else FOLDED, whole=True)
         result = RESULT, program.num_local if verb == EXPAND else program.num_owned
         label = label_exchange(program, VERBS[verb], rows)
-        return self._known(key) or self._remember(key, rows, begin, None, result, label)
+        return self._known(key) or self._remember(key, rows, begin, result, label)
 
-    def _halo(
-        self, verb: int, exchange: int, rows: Tensor, purpose: int, unwritten: Tensor | None = None
-    ) -> StepList:
+    def _halo(self, verb: int, exchange: int, rows: Tensor, purpose: int) -> StepList:
         """The steps of an expand or a fold of halo rows alone."""
-        key = verb, exchange, rows.shape, rows.dtype, purpose, unwritten is None
+        key = verb, exchange, rows.shape, rows.dtype, purpose
         known = self._known(key)
         if known is None:
             begin = Begin(verb, exchange, GIVEN, FIRST if verb == EXPAND else FOLDED, purpose)
             result = (FIRST, self.runtime.programs[exchange].num_halo) if verb == EXPAND else None
-            known = self._remember(key, rows, begin, unwritten, result)
+            known = self._remember(key, rows, begin, result)
         return known
 
     def _remember(
@@ -73,13 +70,12 @@ class SharedMemoryTransport(Transport):
         key: object,
         rows: Tensor,
         begin: Begin,
-        unwritten: Tensor | None,
         result: tuple[int, int] | None,
         label: str = "",
     ) -> StepList:
         if len(self._lists) >= MOST_LISTS:
             self._lists.clear()
-        steps: list[Step] = [begin, Wait(begin, unwritten)]
+        steps: list[Step] = [begin, Wait(begin)]
         self._lists[key] = step_list = StepList(
             self.runtime, steps, rows.shape[1:], rows.dtype, result=result, label=label
         )
@@ -99,7 +95,7 @@ class SharedMemoryTransport(Transport):
         self, halo_rows: Tensor, exchange: int = 0, *, wait: bool = False, purpose: int = 0
     ) -> StartedFold:
         """Start a fold of ``(num_halo, *F)`` halo rows only; with ``wait`` the caller waits at once."""
-        steps = functools.partial(self._halo, FOLD, exchange, halo_rows, purpose)
+        steps = self._halo(FOLD, exchange, halo_rows, purpose)
         return StartedFold(self.runtime, steps, halo_rows, wait)
 
     def sequence(

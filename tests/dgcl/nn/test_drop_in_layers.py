@@ -30,8 +30,8 @@ def test_what_is_refused():
         for call, words in (
             (lambda: dgcl.nn.BatchNorm("3"), r"num_features must be an integer >= 0 .got '3'"),
             (
-                lambda: dgcl.nn.dropout(torch.ones(7, 2), edges=True),
-                "one for each edge of rank 0 .got 7.; add self",
+                lambda: dgcl.nn.dropout(torch.ones(7, 2), ids=torch.arange(6)),
+                "ids must be .7,. int64, one for each row of x",
             ),
         ):
             with pytest.raises((TypeError, ValueError), match=words):
@@ -57,9 +57,10 @@ def test_the_same_edges_are_dropped_on_any_number_of_ranks(world_size):
 
     def rank(size):
         comm = dgcl.build_comm_info(case.graph, "uniform", part=case.part(size))
-        drop = dgcl.nn.Dropout(0.4, seed=3, edges=True)
-        scores = torch.ones(len(comm.local.edge_ids), 2)
-        return torch.from_numpy(comm.local.edge_ids), drop(scores), drop(scores)
+        drop = dgcl.nn.Dropout(0.4, seed=3)
+        ids = comm.local_graph("csr").edge_ids
+        scores = torch.ones(len(ids), 2)
+        return ids, drop(scores, ids=ids), drop(scores, ids=ids)
 
     def in_order(results):
         both = torch.zeros(2, case.edges.shape[1], 2)
@@ -81,11 +82,12 @@ class Attention(nn.Module):
         super().__init__()
         self.graph = graph
         self.linear, self.scores, self.last = nn.Linear(WIDTH, 6), nn.Linear(6, 2), nn.Linear(12, 3)
-        self.drop, self.drop_edges = dgcl.nn.Dropout(0.3), dgcl.nn.Dropout(0.3, edges=True)
+        self.drop, self.drop_edges = dgcl.nn.Dropout(0.3), dgcl.nn.Dropout(0.3)
 
     def forward(self, x):
         rows = dgcl.graph_allgather(self.drop(self.linear(x)))
-        shares = self.drop_edges(self.graph.softmax(self.graph.at_sources(self.scores(rows))))
+        shares = self.graph.softmax(self.graph.at_sources(self.scores(rows)))
+        shares = self.drop_edges(shares, ids=self.graph.edge_ids)
         messages = self.graph.at_sources(rows).unsqueeze(1) * shares.unsqueeze(2)
         return self.last(self.graph.sum_edges(messages).flatten(1))
 

@@ -35,8 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "leaky": {"activation": nn.LeakyReLU(0.2), "dropout": 0.3},
     "without norm": {"normalize": False, "bias": False},
     "without loops": {"add_self_loops": False, "activation": "leaky_relu"},
-    "windows": {"windows": 3, "dropout": 0.5},
-    "owner": {"by": "owner", "order": "multiply"},
+    "multiply first": {"order": "multiply"},
     "aggregate first": {"order": "aggregate", "dropout": 1.0},
 }
 
@@ -47,8 +46,8 @@ class OneByOne(nn.Module):
     def __init__(self, stack: dgcl.nn.InPlaceGCN):
         super().__init__()
         self.convs = copy.deepcopy(stack.convs)
-        self.slope = stack.options.slope
-        self.dropout = dgcl.nn.Dropout(stack.options.p, seed=stack.options.seed)
+        self.slope = stack.slope
+        self.dropout = dgcl.nn.Dropout(stack.p, seed=stack.seed)
 
     def forward(self, x: Any) -> Tensor:
         for conv in self.convs[:-1]:
@@ -63,6 +62,7 @@ def features(num_rows: int, width: int, seed: int = 5) -> Tensor:
 
 def connect(name: str, world_size: int, strategy: str) -> dgcl.Communicator:
     case = CASE_BY_NAME[name]
+    strategy = f"windows:{min(3, case.num_nodes)}" if strategy == "windows" else strategy
     return dgcl.build_comm_info(case.graph, "uniform", part=case.part(world_size), strategy=strategy)
 
 
@@ -71,13 +71,6 @@ def fill(model: nn.Module):
     generator = torch.Generator().manual_seed(2)
     for parameter in model.parameters():
         nn.init.normal_(parameter, 0, 0.5, generator=generator)
-
-
-def options_for(options: str, num_nodes: int) -> dict[str, Any]:
-    given = dict(OPTIONS[options])
-    if "windows" in given:
-        given["windows"] = min(given["windows"], num_nodes)
-    return given
 
 
 def gradients(
@@ -102,7 +95,7 @@ def compare(
     """Pairs that must be equal, of two steps: the second one finds the buffers used."""
     comm = connect(name, world_size, edges)
     case = CASE_BY_NAME[name]
-    stack = dgcl.nn.InPlaceGCN(widths, **options_for(options, case.num_nodes)).double()
+    stack = dgcl.nn.InPlaceGCN(widths, **OPTIONS[options]).double()
     fill(stack)
     ours = OneByOne(stack)
     with torch.inference_mode():  # buffers of a first call in this mode are those of training too
@@ -130,7 +123,7 @@ def assert_same(pairs: list[tuple[Tensor, Tensor]]):
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("inputs", ["given", "learned", "constant"])
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("edges", ["halo", "cover"])
+@pytest.mark.parametrize("edges", ["halo", "cover", "windows"])
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
 def test_gradients_are_those_of_layers_one_by_one(widths, edges, options, inputs):
     for pairs in dgcl.launch(compare, 3, "self-loops", 3, edges, widths, options, inputs):
@@ -139,14 +132,14 @@ def test_gradients_are_those_of_layers_one_by_one(widths, edges, options, inputs
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("world_size", [1, 2, 5])
-@pytest.mark.parametrize("options", ["dropout", "windows"])
+@pytest.mark.parametrize("edges", ["halo", "windows"])
 @pytest.mark.parametrize("name", CASE_BY_NAME)
-def test_awkward_graphs(name, options, world_size):
-    for pairs in dgcl.launch(compare, world_size, name, world_size, "halo", (5, 7, 3), options, "learned"):
+def test_awkward_graphs(name, edges, world_size):
+    for pairs in dgcl.launch(compare, world_size, name, world_size, edges, (5, 7, 3), "dropout", "learned"):
         assert_same(pairs)
 
 
-@pytest.mark.parametrize("options", ["leaky", "windows"])
+@pytest.mark.parametrize("options", ["leaky", "dropout"])
 @pytest.mark.parametrize("grid", ["grid:2,1,2", "grid:2,2,1", "grid:1,2,2"])
 def test_on_a_grid(grid, options):
     """Slices divide two of the widths, and not the third."""
@@ -154,9 +147,9 @@ def test_on_a_grid(grid, options):
         assert_same(pairs)
 
 
-def count_sums(counts: dict[int, int], constant: bool, options: dict[str, Any]) -> list[int]:
-    comm = connect("directed", 3, "halo")
-    stack = dgcl.nn.InPlaceGCN([6, 5, 7, 4], dropout=0.5, **options).double()
+def count_sums(counts: dict[int, int], constant: bool, edges: str) -> list[int]:
+    comm = connect("directed", 3, edges)
+    stack = dgcl.nn.InPlaceGCN([6, 5, 7, 4], dropout=0.5).double()
     rows = comm.dispatch_features(features(26, 6))
     x = comm.aggregator().constant(rows) if constant else rows
     found = []
@@ -167,9 +160,9 @@ def count_sums(counts: dict[int, int], constant: bool, options: dict[str, Any]) 
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"windows": 2}], ids=str)
+@pytest.mark.parametrize("edges", ["halo", "windows"])
 @pytest.mark.parametrize("constant, sums", [(True, [5, 4, 4]), (False, [6, 6, 6])])
-def test_sums_in_a_step(constant, sums, options, monkeypatch):
+def test_sums_in_a_step(constant, sums, edges, monkeypatch):
     """Of three layers on constant inputs 2 (L - 1), once one more; a step on others makes 2 L."""
     counts: dict[int, int] = {}
 
@@ -183,23 +176,24 @@ def test_sums_in_a_step(constant, sums, options, monkeypatch):
 
     for kind in (Operation, WindowedOperation):
         monkeypatch.setattr(kind, "run", counted(kind.run))
-    for found in dgcl.launch(count_sums, 3, counts, constant, options):
+    for found in dgcl.launch(count_sums, 3, counts, constant, edges):
         assert found == sums
 
 
-def hold(windows: int | None, steps: int = 20) -> tuple[list[tuple[int, int, int]], int]:
+def hold(windows: int, steps: int = 20) -> tuple[list[tuple[int, int, int]], int]:
     generator = torch.Generator().manual_seed(0)
     edges = torch.randint(0, 6000, (2, 80_000), generator=generator)
-    comm = dgcl.build_comm_info(edges, "uniform", partition="random")
+    comm = dgcl.build_comm_info(edges, "uniform", partition="random", strategy=f"windows:{windows}")
     channels = [96, 192, 256, 128]
-    stack = dgcl.nn.InPlaceGCN(channels, dropout=0.5, windows=windows)
+    stack = dgcl.nn.InPlaceGCN(channels, dropout=0.5)
     x = comm.aggregator().constant(torch.ones(comm.num_owned, channels[0]))
     held = []
     for _ in range(steps):
         stack(x).sum().backward()
         kept = in_place._stacks[stack][comm]
         pool: int = comm.transport.runtime.pool.bytes_allocated  # type: ignore[attr-defined]
-        held.append((kept.num_bytes, pool, kept.layers[0].data_ptr()))
+        num_bytes = sum(rows.nbytes for rows in (*kept.layers, kept._product))
+        held.append((num_bytes, pool, kept.layers[0].data_ptr()))
     return held[1:], comm.num_owned
 
 
@@ -248,7 +242,6 @@ def misuse() -> list[str]:
         lambda: dgcl.nn.InPlaceGCN(3),  # type: ignore[arg-type]
         lambda: dgcl.nn.InPlaceGCN([3, -1, 2]),
         lambda: dgcl.nn.InPlaceGCN([3, 2], dropout=1.5),
-        lambda: dgcl.nn.InPlaceGCN([3, 2], windows=27)(x.float()),
     ]
     texts = [said(call) for call in calls]
     first = stack(x)
@@ -274,7 +267,6 @@ def test_what_cannot_be_is_refused():
                 "channels must be two widths or more",
                 "channels must be two widths or more",
                 "p must be a probability",
-                "windows must be from 1 to 26",
                 "kept",
             ),
             strict=True,
@@ -288,8 +280,8 @@ def forget() -> bool:
     import gc
     import weakref
 
-    comm = connect("directed", 1, "halo")
-    stack = dgcl.nn.InPlaceGCN([3, 4, 2], windows=2).double()
+    comm = connect("directed", 1, "windows")
+    stack = dgcl.nn.InPlaceGCN([3, 4, 2]).double()
     stack(comm.dispatch_features(features(26, 3))).sum().backward()
     twin = copy.deepcopy(stack)
     assert twin.state_dict().keys() == stack.state_dict().keys()
