@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.offload.batch_tables import RankTables, compile_tables
-from dgcl.offload.chunks import MOST_CHUNKS, chunk_rows, cut_chunk
+from dgcl.offload.chunks import MOST_CHUNKS, Chunking, cut_chunk
 from dgcl.offload.offload_prediction import DeviceRows, device_rows, smallest_fitting
 from dgcl.offload.residency import Ids
 from dgcl.offload.schedule import Schedule, reorganise, volumes
@@ -94,13 +94,14 @@ def arrange(
     Raises:
         ValueError: Bad arguments, the ranks ask for different things, or nothing fits; on every rank.
     """
+    chunking = Chunking(local, request.chunk_by, request.seed)
     scheduled: dict[int, Any] = {}  # of the last number of chunks; what it is knows rank 0
 
     @cache
     def counted(chunks: int) -> tuple[DeviceRows, list[int]]:
         problem: Exception | None = None
         inside: list[int] = []
-        rows = chunk_rows(local, chunks, request.chunk_by, request.seed)
+        rows = chunking.rows(chunks, one_of_many=request.chunks is None)
         try:
             inside = measure(rows)
         except Exception as error:
@@ -160,7 +161,7 @@ def rehearsed(graph: Graph, part: NDArray[np.int32], num_ranks: int, chunks: int
         ids = mine, np.setdiff1d(edges.sources, mine), mine[:0]
         owned, halo, partial = ((each, np.stack([each] * 3)) for each in ids)
         local = build_local_graph(edges, owned, halo, partial, graph.num_nodes)
-        reports.append((mine, _reads(local, chunk_rows(local, chunks))))
+        reports.append((mine, _reads(local, Chunking(local).rows(chunks))))
     _, schedule, sizes = _scheduled(reports, None)
     return device_rows(schedule, sizes)
 
