@@ -52,12 +52,6 @@ class HostRows:
     slots: Ids
     again: NDArray[np.bool_]
 
-    @property
-    def first_and_again(self) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
-        """(rows, slots) whose gradients are written, and those whose gradients are added."""
-        written, added = ((self.rows[which], self.slots[which]) for which in (~self.again, self.again))
-        return written, added
-
 
 # A forward takes the batches in ascending order. In each one a rank
 #

@@ -61,11 +61,10 @@ class Chunking:
     Args:
         local: The rank's edges.
         chunk_by: One of :data:`CHUNK_BY`. Ids that were permuted at random have no locality left for "range".
-        seed: For "metis".
     """
 
-    def __init__(self, local: LocalGraph, chunk_by: str = "metis", seed: int = 0) -> None:
-        self._local, self._by_metis, self._seed = local, chunk_by == "metis", seed
+    def __init__(self, local: LocalGraph, chunk_by: str = "metis") -> None:
+        self._local, self._by_metis = local, chunk_by == "metis"
         self._weights = np.diff(local.indptr) + 1
         self._fine = np.zeros(local.num_owned, np.int64)
         self._num_fine = 1
@@ -92,7 +91,7 @@ class Chunking:
         if self._by_metis and 1 < num_parts < self._local.num_owned:
             try:
                 graph = _owned_graph(self._local)
-                return partition_graph(graph, num_parts, seed=self._seed, vertex_weights=self._weights)
+                return partition_graph(graph, num_parts, vertex_weights=self._weights)
             except MemoryError as error:
                 _log.warning(
                     "chunks are ranges of ids, as by chunk_by='range', which load more rows: %s", error
@@ -106,7 +105,7 @@ class Chunking:
         """The chunk of each fine part, by few edges between chunks."""
         graph = graph_of_clusters([_owned_graph(self._local)], self._fine)
         weights = np.bincount(self._fine, self._weights).astype(np.int64)
-        cut = partial(cut_by_metis, seed=self._seed)
+        cut = partial(cut_by_metis, seed=0)
         return partition_levels(replace(graph, weights=weights), [np.arange(num_chunks)], _TOLERANCE, cut)
 
 

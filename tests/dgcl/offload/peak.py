@@ -66,7 +66,6 @@ def peak_of_step(
         store=folder,
         store_cached=False,
         keep_graphs=False,
-        prefetch=False,
     )
     device = off.memory().device
     assert device is not None

@@ -164,11 +164,3 @@ def test_metis_chunks_read_less_than_random_ones():
 def test_smallest_number_of_chunks(limit, expected):
     chunks, peak = smallest_fitting(lambda n: 1000 // n, limit, 100)
     assert (chunks, peak) == (expected, 1000 // expected)
-
-
-def test_residencies_that_cannot_be():
-    held = [np.array([0, 1, 2])]
-    with pytest.raises(ValueError, match="slots must be at least 3"):
-        make_residencies(held, 2)
-    with pytest.raises(ValueError, match="vertex 7 has no slot in batch 0"):
-        make_residencies(held).slots_of(0, np.array([7]))
