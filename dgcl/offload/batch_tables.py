@@ -1,6 +1,6 @@
 """A schedule compiled for each rank: in every batch, which rows go to and come from which slots.
 
-Made by :mod:`dgcl.offload.arranging`, carried out by :mod:`dgcl.offload.layer` and :mod:`dgcl.offload.slots`. The
+Made by :mod:`dgcl.offload.arranging`, carried out by :mod:`dgcl.offload.layer`. The
 backward is the adjoint of the forward, batches in descending order. Guarded by tests/dgcl/offload.
 """
 
