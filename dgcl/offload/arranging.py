@@ -8,30 +8,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dgcl.communicator import Communicator
 from dgcl.graph import Graph
 from dgcl.offload.batch_tables import RankTables, compile_tables
-from dgcl.offload.chunks import MOST_CHUNKS, chunk_rows, cut_chunk
+from dgcl.offload.chunks import CHUNK_BY, MOST_CHUNKS, Chunking, cut_chunk
 from dgcl.offload.offload_prediction import DeviceRows, device_rows, smallest_fitting
 from dgcl.offload.residency import Ids
 from dgcl.offload.schedule import Schedule, reorganise, volumes
-from dgcl.planner.planning_options import PlanOptions
+from dgcl.planner import METHODS, PlanOptions
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
 from dgcl.ranks.whole_rows import agree, require_same
 from dgcl.relation.local_graph import LocalGraph, build_local_graph, edges_into
 from dgcl.topology import Topology
+from dgcl.topology.checks import check_choice, check_index
 
 
 @dataclass(frozen=True)
 class Request:
-    """The settings of an arrangement; the same on every rank.
+    """The settings of an arrangement; the same on every rank, and checked.
 
     Attributes:
         chunks: How many; None: as few as fit into ``memory_limit``.
         memory_limit: Bytes of device memory of a rank.
         widths: Elements of a row of the input and of each layer's result, for ``memory_limit``; else none.
         itemsize: Bytes of an element.
-        chunk_by, slots, seed: How chunks are made; the rows that fit.
+        chunk_by, slots: How chunks are made; the rows that fit.
         method: Of planning.
         kind: Of graphs that layers get.
     """
@@ -42,9 +44,22 @@ class Request:
     itemsize: int
     chunk_by: str
     slots: int | None
-    seed: int
     method: str
     kind: str
+
+    def __post_init__(self) -> None:
+        if (self.chunks is None) == (self.memory_limit is None):
+            raise ValueError(
+                "one of chunks and memory_limit must be given"
+                f" (got chunks={self.chunks!r} and memory_limit={self.memory_limit!r})"
+            )
+        if self.chunks is not None:
+            check_index(self.chunks, "chunks", 1, MOST_CHUNKS)
+        if self.slots is not None:
+            check_index(self.slots, "slots", 1)
+        check_choice(self.chunk_by, "chunk_by", CHUNK_BY)
+        check_choice(self.method, "method", METHODS)
+        check_choice(self.kind, "kind", ("csr", "pyg", "dgl"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +67,6 @@ class Arrangement:
     """One rank's share of the arrangement.
 
     Attributes:
-        num_ranks: Of all.
         tables: What it does in each batch.
         rows: Of each batch the rows of ``local.owned_ids`` in its chunk.
         volumes: (V_ori, V_p2p, V_ru) of all ranks.
@@ -62,7 +76,6 @@ class Arrangement:
         inside: Bytes that each layer was measured to make inside itself; 0: not measured.
     """
 
-    num_ranks: int
     tables: RankTables
     rows: Sequence[Ids]
     volumes: tuple[int, int, int]
@@ -77,30 +90,27 @@ SPARE, PRECISION = 1 / 32, 0.1
 
 
 def arrange(
-    control: Control,
-    local: LocalGraph,
-    topology: Topology,
-    request: Request,
-    options: PlanOptions,
-    measure: Callable[[list[Ids]], list[int]],
+    comm: Communicator, request: Request, options: PlanOptions, measure: Callable[[list[Ids]], list[int]]
 ) -> Arrangement:
     """Arrange the chunks of all ranks. Collective.
 
     Args:
-        control, local, topology, options: The rank's.
+        comm, options: The rank's.
         request: The same on every rank.
         measure: Bytes that each layer makes inside itself, of chunks.
 
     Raises:
         ValueError: Bad arguments, the ranks ask for different things, or nothing fits; on every rank.
     """
+    control, local = comm.control, comm.local
+    chunking = Chunking(local, request.chunk_by)
     scheduled: dict[int, Any] = {}  # of the last number of chunks; what it is knows rank 0
 
     @cache
     def counted(chunks: int) -> tuple[DeviceRows, list[int]]:
         problem: Exception | None = None
         inside: list[int] = []
-        rows = chunk_rows(local, chunks, request.chunk_by, request.seed)
+        rows = chunking.rows(chunks, one_of_many=request.chunks is None)
         try:
             inside = measure(rows)
         except Exception as error:
@@ -121,21 +131,22 @@ def arrange(
         device, inside = counted(chunks)
         return max(control.exchange(device.bytes(request.widths, request.itemsize, inside=inside).total))
 
-    with control.collective("Offload"):
-        requests = control.exchange(request)
-        require_same(**{name: [vars(each)[name] for each in requests] for name in vars(request)})
-        chunks, limit = request.chunks, request.memory_limit
-        if limit is not None:
-            most = min(MOST_CHUNKS, max(1, *control.exchange(local.num_owned)))
-            chunks, least = smallest_fitting(peak, int(limit * (1 - SPARE)), most, PRECISION)
-            if least > limit:
-                raise _nothing_fits(control, local, request, least)
-        assert chunks is not None
-        if chunks not in scheduled:
-            counted.cache_clear()
-        _, inside = counted(chunks)
-        arrangement = from_rank_0(control, lambda: _compiled(scheduled[chunks], topology, request, options))
-        return replace(arrangement, inside=inside)
+    requests = control.exchange(request)
+    require_same(**{name: [vars(each)[name] for each in requests] for name in vars(request)})
+    chunks, limit = request.chunks, request.memory_limit
+    if limit is not None:
+        most = min(MOST_CHUNKS, max(1, *control.exchange(local.num_owned)))
+        chunks, least = smallest_fitting(peak, int(limit * (1 - SPARE)), most, PRECISION)
+        if least > limit:
+            raise _nothing_fits(control, local, request, least)
+    assert chunks is not None
+    if chunks not in scheduled:
+        counted.cache_clear()
+    _, inside = counted(chunks)
+    arrangement = from_rank_0(
+        control, lambda: _compiled(scheduled[chunks], comm.plan.topology, request, options)
+    )
+    return replace(arrangement, inside=inside)
 
 
 def _reads(local: LocalGraph, rows: list[Ids]) -> list[tuple[Ids, tuple[int, int]]]:
@@ -160,7 +171,7 @@ def rehearsed(graph: Graph, part: NDArray[np.int32], num_ranks: int, chunks: int
         ids = mine, np.setdiff1d(edges.sources, mine), mine[:0]
         owned, halo, partial = ((each, np.stack([each] * 3)) for each in ids)
         local = build_local_graph(edges, owned, halo, partial, graph.num_nodes)
-        reports.append((mine, _reads(local, chunk_rows(local, chunks))))
+        reports.append((mine, _reads(local, Chunking(local).rows(chunks))))
     _, schedule, sizes = _scheduled(reports, None)
     return device_rows(schedule, sizes)
 
@@ -203,7 +214,6 @@ def _compiled(
     begin = [plan for name, plan in zip(tables[0].programs, plans, strict=True) if name.endswith("begin")]
     return [
         Arrangement(
-            len(reports),
             tables[rank],
             rows[rank],
             volumes(schedule.reads),

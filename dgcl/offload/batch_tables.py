@@ -1,6 +1,6 @@
 """A schedule compiled for each rank: in every batch, which rows go to and come from which slots.
 
-Made by :mod:`dgcl.offload.arranging`, carried out by :mod:`dgcl.offload.layer` and :mod:`dgcl.offload.slots`. The
+Made by :mod:`dgcl.offload.arranging`, carried out by :mod:`dgcl.offload.layer`. The
 backward is the adjoint of the forward, batches in descending order. Guarded by tests/dgcl/offload.
 """
 
@@ -51,12 +51,6 @@ class HostRows:
     rows: Ids
     slots: Ids
     again: NDArray[np.bool_]
-
-    @property
-    def first_and_again(self) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
-        """(rows, slots) whose gradients are written, and those whose gradients are added."""
-        written, added = ((self.rows[which], self.slots[which]) for which in (~self.again, self.again))
-        return written, added
 
 
 # A forward takes the batches in ascending order. In each one a rank

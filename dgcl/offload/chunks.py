@@ -1,13 +1,19 @@
 """Chunks: the vertices of a rank in groups of about as many in-edges, and the edges of each group."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
+from dgcl.offload.residency import Ids
 from dgcl.partition import partition_graph
+from dgcl.partition.levels import partition_levels
+from dgcl.partition.metis import cut_by_metis
+from dgcl.partition.streaming import graph_of_clusters
 from dgcl.relation.local_graph import LocalGraph, edge_places
 
 _log = logging.getLogger("dgcl")
@@ -18,6 +24,9 @@ CHUNK_BY = ("metis", "range")
 
 #: Of each rank: to order chunks takes time that grows with the square of their number, and each has exchanges.
 MOST_CHUNKS = 1024
+
+#: Parts of METIS's one cut for each chunk of the first number that is tried, and how uneven joined ones may be.
+_FINER, _TOLERANCE = 3, 0.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,32 +55,58 @@ class Chunk:
         return len(self.rows), len(self.edges)
 
 
-def chunk_rows(
-    local: LocalGraph, num_chunks: int, chunk_by: str = "metis", seed: int = 0
-) -> list[NDArray[np.int64]]:
-    """Divide a rank's vertices into chunks, each with about as many in-edges and vertices together.
+class Chunking:
+    """Divides a rank's vertices into chunks, each with about as many in-edges and vertices together.
 
     Args:
         local: The rank's edges.
-        num_chunks: How many chunks; those that are more than there are vertices are empty.
         chunk_by: One of :data:`CHUNK_BY`. Ids that were permuted at random have no locality left for "range".
-        seed: For "metis".
-
-    Returns:
-        Of each chunk the rows of ``local.owned_ids``, ascending.
     """
-    n = local.num_owned
-    weights = np.diff(local.indptr) + 1
-    part = None
-    if chunk_by == "metis" and 1 < num_chunks < n:
-        try:
-            part = partition_graph(_owned_graph(local), num_chunks, seed=seed, vertex_weights=weights)
-        except MemoryError as error:
-            _log.warning("chunks are ranges of ids, as by chunk_by='range', which load more rows: %s", error)
-    if part is None:
-        middles = 2 * np.cumsum(weights) - weights  # twice the middle, so that it is a whole number
-        part = middles * num_chunks // max(1, 2 * int(weights.sum()))
-    return np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=num_chunks))[:-1])
+
+    def __init__(self, local: LocalGraph, chunk_by: str = "metis") -> None:
+        self._local, self._by_metis = local, chunk_by == "metis"
+        self._weights = np.diff(local.indptr) + 1
+        self._fine = np.zeros(local.num_owned, np.int64)
+        self._num_fine = 1
+
+    def rows(self, num_chunks: int, one_of_many: bool = False) -> list[Ids]:
+        """Of each chunk the rows of ``local.owned_ids``, ascending.
+
+        Args:
+            num_chunks: How many chunks; those that are more than there are vertices are empty.
+            one_of_many: Other numbers are tried, too: METIS cuts once, into more parts than chunks, and those are
+                joined. 4 % more rows were read at most.
+        """
+        if one_of_many and self._by_metis and 1 < num_chunks < self._local.num_owned / _FINER:
+            if self._num_fine < num_chunks * _FINER / 2:
+                self._num_fine = num_chunks * _FINER
+                self._fine = self._parts(self._num_fine)
+            part = self._joined(num_chunks)[self._fine]
+        else:
+            part = self._parts(num_chunks)
+        sizes = np.bincount(part, minlength=num_chunks)
+        return np.split(np.argsort(part, kind="stable"), np.cumsum(sizes)[:-1])
+
+    def _parts(self, num_parts: int) -> NDArray[Any]:
+        if self._by_metis and 1 < num_parts < self._local.num_owned:
+            try:
+                graph = _owned_graph(self._local)
+                return partition_graph(graph, num_parts, vertex_weights=self._weights)
+            except MemoryError as error:
+                _log.warning(
+                    "chunks are ranges of ids, as by chunk_by='range', which load more rows: %s", error
+                )
+        middles = (
+            2 * np.cumsum(self._weights) - self._weights
+        )  # twice the middle, so that it is a whole number
+        return middles * num_parts // max(1, 2 * int(self._weights.sum()))
+
+    def _joined(self, num_chunks: int) -> NDArray[np.int32]:
+        """The chunk of each fine part, by few edges between chunks."""
+        graph = graph_of_clusters([_owned_graph(self._local)], self._fine)
+        weights = np.bincount(self._fine, self._weights).astype(np.int64)
+        cut = partial(cut_by_metis, seed=0)
+        return partition_levels(replace(graph, weights=weights), [np.arange(num_chunks)], _TOLERANCE, cut)
 
 
 def cut_chunk(local: LocalGraph, rows: NDArray[np.int64]) -> Chunk:

@@ -1,13 +1,9 @@
-"""The report of an :class:`~dgcl.offload.offload.Offload`: predicted figures, and those counted so far."""
+"""The memory of an :class:`~dgcl.offload.offload.Offload`: what is predicted, and what was counted so far."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
-from dgcl.offload.account import Account
-from dgcl.offload.arranging import Arrangement
-from dgcl.offload.host_store import HostStore
-from dgcl.offload.keeping import KeptOrAgain
-from dgcl.offload.offload_prediction import DeviceBytes, HostBytes, host_bytes
+from dgcl.offload.offload_prediction import DeviceBytes, HostBytes
 from dgcl.planner.reading.render import size
 
 
@@ -52,71 +48,6 @@ class OffloadMemory:
             text += f"; host memory {size(taken)} at most: {_named(self.host_peak)}"
             text += f"; {size(now)} now: {_named(self.host_now)}" if now else ""
         return text
-
-
-def offload_memory(
-    arrangement: Arrangement,
-    store: HostStore,
-    account: Account,
-    widths: Sequence[int],
-    itemsize: int,
-    graphs: int,
-    training: bool,
-) -> OffloadMemory:
-    """What one rank's rows take.
-
-    Args:
-        arrangement, store, account: The rank's.
-        widths: Of the input and of each layer's result, for what is predicted; or none.
-        itemsize: Bytes of an element.
-        graphs: Bytes of the chunks' graphs that are kept.
-        training: With a backward.
-    """
-    device = host = kept = None
-    if widths:
-        num_rows = sum(map(len, arrangement.rows))
-        device = arrangement.device.bytes(widths, itemsize, training=training, inside=arrangement.inside)
-        if (counted := account.allocations) and counted.peak:
-            slots = min(device.slots, counted.peak)
-            device = replace(device, loads=0, slots=slots, sources=0, outputs=0, inside=counted.peak - slots)
-        host, kept = (
-            host_bytes(num_rows, widths, itemsize, kept=each, training=training) for each in (False, True)
-        )
-    return OffloadMemory(
-        "memory" if store.folder is None else f"files in {store.folder}",
-        arrangement.tables.num_slots,
-        graphs,
-        device,
-        host,
-        kept,
-        store.peak,
-        store.held,
-    )
-
-
-def describe(
-    arrangement: Arrangement,
-    memory: OffloadMemory,
-    account: Account,
-    rank: int,
-    decided: Mapping[str, KeptOrAgain],
-) -> str:
-    """One line: chunks, rows, slots, seconds, and bytes by name.
-
-    Args:
-        arrangement, memory, account, rank: The rank's.
-        decided: Which aggregates are kept, and why.
-    """
-    v_ori, v_p2p, v_ru = arrangement.volumes
-    loaded, exchanged = arrangement.delivered
-    text = (
-        f"offload in {len(arrangement.rows)} chunks of each of {arrangement.num_ranks} ranks, rows in {memory.store}: a"
-        f" layer's forward loads {loaded} rows (chunks read {v_ori}, batches {v_p2p}, beyond the batch before {v_ru})"
-        f" and moves {exchanged} between ranks, predicted {arrangement.exchange_seconds:.3g} s of exchange; on rank"
-        f" {rank} {memory}"
-    )
-    text += "".join(f"; {about} are {why}" for about, why in decided.items())
-    return f"{text}; so far: {account}" if account.rows else text
 
 
 def _named(sizes: Mapping[str, int]) -> str:

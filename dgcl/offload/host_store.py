@@ -17,8 +17,6 @@ import os
 import stat
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable
-from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -28,14 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgcl.offload.placing import add_rows, bytes_of_row, move_rows, put_rows
+from dgcl.offload.placing import add_rows, bytes_of_row, move_rows
 from dgcl.planner.reading.render import size as size_in_words
 from dgcl.topology.free_memory import available_memory
 
-#: Kinds of rows in host memory: what the user dispatched; what layers gave; kept aggregates; gradients of any of them.
-ROWS_HELD = ("inputs", "results", "aggregates", "gradients")
-
-Rows = slice | Tensor
 _BRIDGED = 16 << 10  # bytes between stretches that are asked for together
 
 
@@ -48,8 +42,8 @@ class HostStore:
             each read, and written to the disk before that after each write.
 
     Attributes:
-        on_disk: Whether rows are ever read from a disk, or through a network; files in memory are not.
         bytes_read, bytes_written: So far, of rows that were named.
+        peak: Bytes of rows by kind, as they were when all together were the most so far.
 
     Raises:
         TypeError: No path.
@@ -60,13 +54,12 @@ class HostStore:
         if not isinstance(folder, str | os.PathLike | None):
             raise TypeError(f"store must be None or the path of a folder (got {folder!r})")
         self.folder, self.cached = None if folder is None else Path(folder), cached
-        self.on_disk = self.folder is not None and not _is_in_memory(self.folder)
         self.bytes_read = self.bytes_written = 0
         self._files: dict[int, _MappedFile] = {}  # of tensors that live, by address
         self._waiting: list[_MappedFile] = []  # of tensors that are gone, the oldest first
         self._gone: deque[tuple[str, int, int]] = deque()  # reports of finalizers, at any time in any thread
         self._held: Counter[str] = Counter()
-        self._peak: dict[str, int] = {}
+        self.peak: dict[str, int] = {}
         if self.folder is not None:
             if not self.folder.is_dir():
                 raise ValueError(f"store must be a folder (got {os.fspath(self.folder)!r}, which is none)")
@@ -78,7 +71,7 @@ class HostStore:
         Args:
             shape: ``(n, *F)``.
             dtype: Of the rows.
-            kind: One of :data:`ROWS_HELD`, for :attr:`peak`.
+            kind: "inputs", "results", "aggregates" or "gradients", for :attr:`peak`.
 
         Raises:
             OSError: The file system has no room, with sizes.
@@ -96,20 +89,15 @@ class HostStore:
         release = finalize(memory, self._gone.append, (kind, num_bytes, memory.ctypes.data))
         release.atexit = False
         self._held[kind] += num_bytes
-        if self._held.total() > sum(self._peak.values()):
-            self._peak = dict(self._held)
+        if self._held.total() > sum(self.peak.values()):
+            self.peak = dict(+self._held)
         return torch.from_numpy(memory).view(dtype).view(shape)
 
     @property
     def held(self) -> dict[str, int]:
         """Bytes of rows that live, by kind."""
         self._settle()
-        return {kind: self._held[kind] for kind in ROWS_HELD if self._held[kind]}
-
-    @property
-    def peak(self) -> dict[str, int]:
-        """Bytes of rows by kind, as they were when all together were the most so far."""
-        return {kind: self._peak[kind] for kind in ROWS_HELD if self._peak.get(kind)}
+        return dict(+self._held)
 
     def free_bytes(self) -> int:
         """Bytes of rows that may still be made, as far as the system reports."""
@@ -138,20 +126,20 @@ class HostStore:
             if len(file) == num_bytes:
                 return self._waiting.pop(place)
         needed = self._held.total() + num_bytes
-        most = max(sum(self._peak.values()), needed)
+        most = max(sum(self.peak.values()), needed)
         while needed + sum(map(len, self._waiting)) > most:
             del self._waiting[0]
         assert self.folder is not None
         return _MappedFile.make(self.folder, num_bytes)
 
-    def read(self, rows: Tensor, which: Rows) -> Tensor:
+    def read(self, rows: Tensor, which: slice) -> Tensor:
         """A copy of some rows in the process's memory.
 
         Args:
             rows: ``(n, *F)``; of this store, or any other CPU tensor.
-            which: A stretch, or ``(k,)`` int64 rows, ascending.
+            which: A stretch.
         """
-        copied = rows[which].clone() if isinstance(which, slice) else rows.index_select(0, which)
+        copied = rows[which].clone()
         self.bytes_read += copied.nbytes
         self._forget(rows)
         return copied
@@ -175,27 +163,22 @@ class HostStore:
         move_rows(rows, which, source, places)
         self._forget(rows, written=True)
 
-    def asking_for(self, rows: Tensor, which: Tensor) -> Callable[[], None]:
-        """What lets the kernel begin to read some rows of a file, for any thread; it does not keep the rows alive."""
+    def will_need(self, rows: Tensor, which: Tensor) -> None:
+        """Let the kernel begin to read some rows of a file."""
         file, at, row_bytes = self._file_of(rows), self._offset(rows), bytes_of_row(rows)
+        if file is not None and len(which):
+            places, gap = which.numpy(), max(1, _BRIDGED // max(1, row_bytes))
+            ends = np.flatnonzero(np.diff(places, append=np.iinfo(np.int64).max) > gap + 1)
+            begins = places[np.append(0, ends[:-1] + 1)]
+            for first, last in zip(begins.tolist(), places[ends].tolist(), strict=True):
+                length = (last + 1 - first) * row_bytes
+                os.posix_fadvise(file.descriptor, at + first * row_bytes, length, os.POSIX_FADV_WILLNEED)
 
-        def ask() -> None:
-            if file is not None and len(which):
-                places, gap = which.numpy(), max(1, _BRIDGED // max(1, row_bytes))
-                ends = np.flatnonzero(np.diff(places, append=np.iinfo(np.int64).max) > gap + 1)
-                begins = places[np.append(0, ends[:-1] + 1)]
-                for first, last in zip(begins.tolist(), places[ends].tolist(), strict=True):
-                    file.will_need(at + first * row_bytes, (last + 1 - first) * row_bytes)
-
-        return ask
-
-    def write(self, rows: Tensor, which: Rows, values: Tensor) -> None:
+    def write(self, rows: Tensor, which: slice, values: Tensor) -> None:
         """Write some rows; arguments as for :meth:`read`, ``values`` in their order."""
         self.bytes_written += values.numel() * rows.element_size()
         file = self._file_of(rows)
-        if isinstance(which, Tensor):
-            put_rows(rows, which, values)
-        elif file is None:
+        if file is None:
             rows[which] = values
         else:  # not through the mapping, which would read pages from the disk before it writes to them
             data = values.to("cpu", rows.dtype).contiguous().view(-1).view(torch.uint8).numpy()
@@ -254,10 +237,6 @@ class _MappedFile(mmap.mmap):
         mapping.descriptor = descriptor
         return mapping
 
-    def will_need(self, offset: int, num_bytes: int) -> None:
-        """Let the kernel begin to read some bytes."""
-        os.posix_fadvise(self.descriptor, offset, num_bytes, os.POSIX_FADV_WILLNEED)
-
     def forget(self, written: bool = False) -> None:
         """Give up mapped and cached pages."""
         self.madvise(mmap.MADV_DONTNEED)
@@ -269,17 +248,6 @@ class _MappedFile(mmap.mmap):
         descriptor, self.descriptor = getattr(self, "descriptor", -1), -1
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def _is_in_memory(folder: Path) -> bool:
-    """Whether files there are pages of memory, as Linux reports."""
-    with suppress(OSError):
-        device = os.stat(folder).st_dev
-        for mount in Path("/proc/self/mountinfo").read_text().splitlines():
-            fields = mount.split()
-            if fields[2] == f"{os.major(device)}:{os.minor(device)}":
-                return fields[fields.index("-") + 1] in ("tmpfs", "ramfs")
-    return False
 
 
 def _allocate(descriptor: int, num_bytes: int, folder: Path) -> None:

@@ -5,7 +5,6 @@ Both ways give the same bits: an aggregate that is made again is the same sum in
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -23,27 +22,6 @@ ROOM = 4
 _log = logging.getLogger("dgcl")
 
 
-@dataclass(frozen=True)
-class KeptOrAgain:
-    """A decision, the same on every rank.
-
-    Attributes:
-        needed, free: Bytes of host memory, of the rank that has the least room to spare.
-    """
-
-    needed: int
-    free: int
-
-    @property
-    def kept(self) -> bool:
-        """Whether the aggregate is kept."""
-        return self.needed <= self.free
-
-    def __str__(self) -> str:
-        what = "kept: that" if self.kept else "made again: to keep it"
-        return f"{what} takes {size(self.needed)} of host memory with what follows it, and {size(self.free)} are free"
-
-
 class Keeping:
     """Decides once for each width of rows.
 
@@ -52,12 +30,12 @@ class Keeping:
         rows: This rank's own.
 
     Attributes:
-        decisions: The decisions so far, by what they are about, in words.
+        decisions: (kept, why), the same on every rank, by what they are about, in words.
     """
 
     def __init__(self, control: Control, store: HostStore, rows: int) -> None:
         self._control, self._store, self._rows = control, store, rows
-        self.decisions: dict[str, KeptOrAgain] = {}
+        self.decisions: dict[str, tuple[bool, str]] = {}
 
     def keeps(self, name: str, row_bytes: int) -> bool:
         """Whether a layer's aggregate is kept; logged at INFO when it is decided. Collective.
@@ -70,12 +48,18 @@ class Keeping:
         if about not in self.decisions:
             places = places_of_ranks(self._control)
             sharing = sum(place.machine == places[self._control.rank].machine for place in places)
-            mine = KeptOrAgain(ROOM * self._rows * row_bytes, self._store.free_bytes() // sharing)
-            decision = min(self._control.exchange(mine), key=lambda each: each.free - each.needed)
-            self.decisions[about] = decision
+            mine = ROOM * self._rows * row_bytes, self._store.free_bytes() // sharing
+            # of the rank that has the least room to spare
+            needed, free = min(self._control.exchange(mine), key=lambda each: each[1] - each[0])
+            kept = needed <= free
+            why = (
+                f"{'kept: that' if kept else 'made again: to keep it'} takes {size(needed)} of host memory with what"
+                f" follows it, and {size(free)} are free"
+            )
+            self.decisions[about] = kept, why
             if self._control.rank == 0:
-                _log.info("offload: %s (%s) are %s", about, name, decision)
-        return self.decisions[about].kept
+                _log.info("offload: %s (%s) are %s", about, name, why)
+        return self.decisions[about][0]
 
 
 class ConstantAggregates:

@@ -9,46 +9,114 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dgcl.communicator import Communicator
 from dgcl.nn.vertex_dropout import rows_of_call
 from dgcl.offload.account import Account
-from dgcl.offload.batch_tables import Batch, RankTables
+from dgcl.offload.allocations import Allocations
+from dgcl.offload.batch_tables import Batch, HostRows, RankTables, Swap
 from dgcl.offload.chunk_graphs import ChunkGraphs, ChunkRows, Sums
 from dgcl.offload.chunked_rows import RowOrder
 from dgcl.offload.host_store import HostStore
-from dgcl.offload.placing import add_rows, bytes_of_row, put_zeros
+from dgcl.offload.placing import add_rows, bytes_of_row, move_rows
 from dgcl.offload.recompute import RandomNumbers, in_place_of, without_hooks
-from dgcl.offload.slots import Mover
+from dgcl.offload.residency import Ids
+from dgcl.transport.base import Transport
 
 
 @dataclass(frozen=True, eq=False)
 class Machinery:
-    """What all layers of an :class:`~dgcl.offload.offload.Offload` share.
+    """What all layers of an :class:`~dgcl.offload.offload.Offload` share, and how its rows move.
 
     Attributes:
-        rank, device: This rank, and where it computes.
+        comm: The communicator.
         tables: What it does in each batch.
         order: In which host memory has its rows.
         graphs: Its chunks.
-        store, mover, account: Host memory; what moves rows; what counts them.
+        store: Host memory.
+        transport: Between ranks; None where no rank ever sends a row.
+        account: Counts what moves.
+        allocations: Counts all that layers take; None: widths are not known.
         ranks_are_threads: Of one process, whose generator they share.
-        next_dropout_call: Numbers the calls of dropout by vertex, as the communicator does.
         fail: Tells the other ranks why this one will not go on.
     """
 
-    rank: int
-    device: torch.device
+    comm: Communicator
     tables: RankTables
     order: RowOrder
     graphs: ChunkGraphs
     store: HostStore
-    mover: Mover
+    transport: Transport | None
     account: Account
+    allocations: Allocations | None
     ranks_are_threads: bool
-    next_dropout_call: Callable[[], int]
     fail: Callable[[str], None]
+
+    def new_slots(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Zeros, so that nothing that is read before it is written is NaN; and a buffer for what travels at a time."""
+        if self.transport is not None:
+            for x in inputs:  # pieces of smaller batches would be too small
+                self.transport.empty((self.tables.travelling * bytes_of_row(x) + 512,), torch.uint8)
+        return [
+            torch.zeros((self.tables.num_slots, *x.shape[1:]), dtype=x.dtype, device=self.comm.device)
+            for x in inputs
+        ]
+
+    def load_ahead(self, inputs: Sequence[Tensor], load: HostRows) -> None:
+        """Let the kernel read from files what :meth:`bring` is to bring next, while this batch is computed."""
+        for x in inputs:
+            self.store.will_need(x, _index(load.rows))
+
+    def bring(
+        self,
+        inputs: Sequence[Tensor],
+        slots: Sequence[Tensor],
+        load: HostRows,
+        swap: Swap | None,
+        again: bool,
+    ) -> None:
+        """Load rows of this rank into slots, then get those of others. Collective where ``swap`` is."""
+        suffix = "_again" if again else ""
+        for x, held in zip(inputs, slots, strict=True):
+            self.store.load(x, _index(load.rows), held, _index(load.slots))
+            self.account.add(f"loaded{suffix}", len(load.rows), bytes_of_row(x))
+        if swap is None:
+            return
+        assert self.transport is not None
+        for held in slots:
+            came = self.transport.begin_expand(
+                held.index_select(0, _index(swap.send).to(held.device)), swap.number, wait=True
+            ).wait()
+            move_rows(held, _index(swap.receive), came)
+            self.account.add(f"exchanged{suffix}", len(swap.receive), bytes_of_row(held))
+
+    def give_back(
+        self,
+        gradients: Sequence[Tensor | None],
+        slots: Sequence[Tensor | None],
+        load: HostRows,
+        swap: Swap | None,
+    ) -> None:
+        """Return gradients to the owners of rows, then this rank's to host memory. Collective where ``swap`` is."""
+        for held in slots:
+            if swap is None or held is None:
+                continue
+            assert self.transport is not None
+            mine = held.index_select(0, _index(swap.receive).to(held.device))
+            sums = held.new_zeros((len(swap.send), *held.shape[1:]))
+            self.transport.begin_fold(mine, swap.number, wait=True).wait(sums)
+            add_rows(held, _index(swap.send), sums)
+            self.account.add("exchanged_again", len(swap.receive), bytes_of_row(held))
+        first, again = np.flatnonzero(~load.again), np.flatnonzero(load.again)
+        for grad, held in zip(gradients, slots, strict=True):
+            if grad is None or held is None:
+                continue
+            self.store.unload(grad, _index(load.rows[first]), held, _index(load.slots[first]))
+            self.store.add(grad, _index(load.rows[again]), held, _index(load.slots[again]))
+            self.account.add("gradients_out", len(load.rows), bytes_of_row(held))
 
 
 @dataclass(eq=False)
@@ -86,7 +154,7 @@ class LayerCall:
     drawn: RandomNumbers = field(init=False)
 
     def __post_init__(self) -> None:
-        self.drawn = RandomNumbers(self.machinery.ranks_are_threads, self.machinery.device)
+        self.drawn = RandomNumbers(self.machinery.ranks_are_threads, self.machinery.comm.device)
 
     @property
     def is_module(self) -> bool:
@@ -105,14 +173,14 @@ class LayerCall:
             keep: There will be a backward, which wants the aggregate.
         """
         work, is_made = self.machinery, self.aggregate is not None
-        slots = [] if is_made else self._new_slots(inputs)
+        slots = [] if is_made else work.new_slots(inputs)
         outs: list[Tensor] = []
         kept: Tensor | None = None
         for number, batch in enumerate(work.tables.batches):
             if not is_made:
-                work.mover.bring(inputs, slots, batch.load, batch.begin, again=False)
+                work.bring(inputs, slots, batch.load, batch.begin, again=False)
                 if number + 1 < len(work.tables.batches):
-                    work.mover.load_ahead(inputs, work.tables.batches[number + 1].load)
+                    work.load_ahead(inputs, work.tables.batches[number + 1].load)
             if not self._is_computed(number):
                 continue
             with self._told(number), torch.no_grad():
@@ -135,7 +203,7 @@ class LayerCall:
         if self.sums is None:
             return [held.index_select(0, _ids(batch).to(held.device)) for held in slots]
         result = [self.sums.forward(work.graphs.edges(number), slots[0])]
-        own = _ids(batch)[: _count(batch)].to(work.device)
+        own = _ids(batch)[: _count(batch)].to(work.comm.device)
         return [*result, slots[0].index_select(0, own)] if self.own_rows else result
 
     def _kept_rows(self, aggregate: Tensor, batch: Batch, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -144,7 +212,7 @@ class LayerCall:
         sources = [(aggregate, "kept_again"), (inputs[0], "loaded_again")][: 1 + self.own_rows]
         for rows, kind in sources:
             work.account.add(kind, _count(batch), bytes_of_row(rows))
-        return [work.store.read(rows, batch.rows).to(work.device) for rows, _ in sources]
+        return [work.store.read(rows, batch.rows).to(work.comm.device) for rows, _ in sources]
 
     def _stored(self, out: Tensor | None, batch: Batch, rows: Tensor, kind: str) -> Tensor:
         """Write a chunk's rows to host memory, which is made when the first ones come."""
@@ -183,9 +251,9 @@ class LayerCall:
             aggregate: The kept one; None: it is made again.
         """
         work, again = self.machinery, aggregate is None
-        slots = self._new_slots(inputs) if again else []
+        slots = work.new_slots(inputs) if again else []
         opened = [
-            self._new_slots([x])[0] if needs_grad else None
+            work.new_slots([x])[0] if needs_grad else None
             for x, needs_grad in zip(inputs, needed, strict=True)
         ]
         input_grads = [
@@ -197,12 +265,12 @@ class LayerCall:
         for number, following in zip(order, [*order[1:], None], strict=True):
             batch = work.tables.batches[number]
             if again:
-                work.mover.bring(inputs, slots, batch.reload, batch.end, again=True)
+                work.bring(inputs, slots, batch.reload, batch.end, again=True)
                 if following is not None:
-                    work.mover.load_ahead(inputs, work.tables.batches[following].reload)
+                    work.load_ahead(inputs, work.tables.batches[following].reload)
             for held in opened:
                 if held is not None:
-                    put_zeros(held, torch.from_numpy(batch.opened))
+                    held.index_fill_(0, _index(batch.opened).to(work.comm.device), 0)
             if self._is_computed(number):
                 with self._told(number):
                     if aggregate is not None:
@@ -212,7 +280,7 @@ class LayerCall:
                     new_grads = self._differentiate(number, batch, rows, parameters, grads, opened)
                 totals = [_sum(total, new) for total, new in zip(totals, new_grads, strict=True)]
             if any(needed):
-                work.mover.give_back(input_grads, opened, batch.load, batch.begin)
+                work.give_back(input_grads, opened, batch.load, batch.begin)
         return input_grads, totals
 
     def _differentiate(
@@ -235,7 +303,7 @@ class LayerCall:
         with torch.enable_grad(), self.drawn.again(number):
             results = self._compute(number, rows, replaced)
         pairs = [
-            (got, work.store.look_at(grad, batch.rows).to(work.device))
+            (got, work.store.look_at(grad, batch.rows).to(work.comm.device))
             for got, grad in zip(results, grads, strict=True)
             if grad is not None and got.requires_grad
         ]
@@ -285,10 +353,10 @@ class LayerCall:
                 *((rows[0], own[0]) if self.is_single else (tuple(rows), tuple(own))),
             )
         chunk = ChunkRows(
-            work.rank, work.graphs.chunk(number).local, self.dropout_calls, work.next_dropout_call
+            work.comm.rank, work.graphs.chunk(number).local, self.dropout_calls, work.comm.next_dropout_call
         )
         enabled, dtype = self.autocast
-        precision = torch.autocast(work.device.type, dtype, enabled, cache_enabled=False)
+        precision = torch.autocast(work.comm.device.type, dtype, enabled, cache_enabled=False)
         with rows_of_call(chunk), precision, in_place_of(self.module, parameters):
             results = self.module(*arguments)
         self.gives_tuple = isinstance(results, tuple)
@@ -307,16 +375,6 @@ class LayerCall:
         batches = self.machinery.tables.batches
         return _count(batches[number]) > 0 or (number == 0 and batches[-1].rows.stop == 0)
 
-    def _new_slots(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Zeros, so that nothing that is read before it is written is NaN."""
-        work = self.machinery
-        for x in inputs:
-            work.mover.reserve(work.tables.travelling, bytes_of_row(x))
-        return [
-            torch.zeros((work.tables.num_slots, *x.shape[1:]), dtype=x.dtype, device=work.device)
-            for x in inputs
-        ]
-
     @contextmanager
     def _told(self, number: int) -> Iterator[None]:
         """Say in errors where they happened."""
@@ -324,7 +382,7 @@ class LayerCall:
             yield
         except Exception as error:
             total = len(self.machinery.tables.batches)
-            error.add_note(f"in chunk {number} of {total} of {self} on rank {self.machinery.rank}")
+            error.add_note(f"in chunk {number} of {total} of {self} on rank {self.machinery.comm.rank}")
             if isinstance(error, (AttributeError, TypeError)):  # as of what is done to a tuple
                 error.add_note("if the layer takes no pair of rows: self.conv(src, g.edge_index)[: len(dst)]")
             raise
@@ -334,7 +392,11 @@ class LayerCall:
 
 
 def _ids(batch: Batch) -> Tensor:
-    return torch.from_numpy(batch.sources)
+    return _index(batch.sources)
+
+
+def _index(ids: Ids) -> Tensor:
+    return torch.from_numpy(ids)
 
 
 def _count(batch: Batch) -> int:

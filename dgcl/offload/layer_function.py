@@ -62,7 +62,7 @@ class _Layer(torch.autograd.Function):
 @contextmanager
 def _telling(call: LayerCall) -> Iterator[None]:
     """Tell the other ranks at once where this one fails."""
-    counted = call.machinery.account.allocations
+    counted = call.machinery.allocations
     if counted is not None:
         counted.layer = call
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,17 +15,18 @@ from torch import Tensor
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.offload.account import Account
+from dgcl.offload.allocations import Allocations
 from dgcl.offload.arranging import Request, arrange
 from dgcl.offload.chunk_graphs import ChunkGraphs, Sums
 from dgcl.offload.chunked_losses import chunked_accuracy, chunked_cross_entropy
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
-from dgcl.offload.description import OffloadMemory, describe, offload_memory
+from dgcl.offload.description import OffloadMemory
 from dgcl.offload.host_store import HostStore
 from dgcl.offload.keeping import ConstantAggregates, Keeping
 from dgcl.offload.layer import LayerCall, Machinery
 from dgcl.offload.layer_function import run_layer
 from dgcl.offload.norms import chunked_batch_norm
-from dgcl.offload.offload_prediction import GRAPH_BYTES
+from dgcl.offload.offload_prediction import GRAPH_BYTES, host_bytes
 from dgcl.offload.refusals import (
     agree_on_layer,
     check_aggregate,
@@ -34,8 +36,7 @@ from dgcl.offload.refusals import (
     learned_by,
     no_room,
 )
-from dgcl.offload.rehearsal import Rehearsal
-from dgcl.offload.slots import Mover
+from dgcl.offload.rehearsal import measured
 from dgcl.planner.planning_options import PlanOptions
 from dgcl.ranks.freed_memory import return_freed_memory
 from dgcl.ranks.handle import Handle
@@ -80,14 +81,12 @@ class Offload(Handle):
         dtype: Of the rows, for the same.
         store: None: rows are in the process's memory; or a folder, in which each tensor is an unlinked file.
         store_cached: False: pages of files are given up once they were read or written.
-        prefetch: Have the kernel read what the next batch wants from a disk while this one is computed, by a thread.
         slots: Rows a rank can hold; default: what its fullest batch needs.
         keep_graphs: Keep what was made of each chunk's edges for the next time; False: one chunk's at a time. Default:
             on CPUs, unless ``memory_limit`` is given, or they take more than a quarter of the memory that is free.
         chunk_by: "metis", or "range" (of ascending ids).
         kind: Of the graph that modules get: "csr", "pyg" or "dgl", as in ``comm.local_graph``.
         method, plan: For the plans of the exchanges between ranks.
-        seed: For chunks.
 
     Attributes:
         comm: The communicator.
@@ -111,26 +110,21 @@ class Offload(Handle):
         dtype: torch.dtype = torch.float32,
         store: str | os.PathLike[str] | None = None,
         store_cached: bool = True,
-        prefetch: bool = True,
         slots: int | None = None,
         keep_graphs: bool | None = None,
         chunk_by: str = "metis",
         kind: Literal["csr", "pyg", "dgl"] = "csr",
         method: str = "auto",
         plan: PlanOptions | None = None,
-        seed: int = 0,
     ) -> None:
         if not isinstance(comm, Communicator):
             raise TypeError(f"comm must be a dgcl.Communicator (got {type(comm).__name__})")
         problem: Exception | None = None
         try:
-            check_offload(
-                comm, chunks, memory_limit, widths, layers, kind, chunk_by, method, dtype, store, slots, plan, seed,
-                keep_graphs, store_cached, prefetch,
-            )  # fmt: skip
+            check_offload(comm, memory_limit, widths, layers, dtype, plan, keep_graphs, store_cached)
             limit = None if memory_limit is None else as_bytes(memory_limit, "memory_limit")
             request = Request(
-                chunks, limit, tuple(widths or ()), dtype.itemsize, chunk_by, slots, seed, method, kind
+                chunks, limit, tuple(widths or ()), dtype.itemsize, chunk_by, slots, method, kind
             )
             self.store = HostStore(store, store_cached)
         except (TypeError, ValueError, OSError) as error:
@@ -138,7 +132,6 @@ class Offload(Handle):
         with comm.collective("Offload"):
             agree(comm.control, problem)
         self.comm = comm
-        prefetch = prefetch and self.store.on_disk  # beside memory a thread only takes a core
         graphs = GRAPH_BYTES * comm.local.num_edges
         if keep_graphs is None:
             room = available_memory() // (4 * comm.world_size) if comm.device.type == "cpu" else 0
@@ -148,11 +141,10 @@ class Offload(Handle):
         if memory_counts:  # before chunks and a rehearsal make holes that blocks of layers would fill in part
             return_freed_memory()
         threads = comm.world_size > 1 and not comm.control.has_group
-        rehearsal = Rehearsal(layers or (), request.widths, dtype, kind, comm.device, comm.rank, threads)
         with comm.collective("Offload"):
             arrangement = arrange(
-                comm.control, comm.local, comm.plan.topology, request, options,
-                lambda chunks: rehearsal.measured(comm.local, chunks, limit),
+                comm, request, options,
+                lambda chunks: measured(comm, layers or (), request.widths, dtype, kind, threads, chunks, limit),
             )  # fmt: skip
         if memory_counts:
             return_freed_memory()
@@ -165,22 +157,23 @@ class Offload(Handle):
         self._transport = (
             connect_rows(programs, comm.control, comm.timeout, comm.device) if programs else None
         )
+        allocations = None
         if widths is not None:
             predicted = arrangement.device.bytes(widths, dtype.itemsize, inside=arrangement.inside)
-            self.account.hold(request.memory_limit, predicted, comm.device)
+            not_counted = predicted.arrivals + predicted.edges + predicted.small
+            allocations = Allocations(None if limit is None else limit - not_counted, comm.device)
         if self._transport is not None:
             comm.side_transports.add(self._transport)
         self._machinery = Machinery(
-            comm.rank,
-            comm.device,
+            comm,
             arrangement.tables,
             self._order,
             ChunkGraphs(comm.local, arrangement.rows, kind, keep_graphs, arrangement.tables, comm.device),
             self.store,
-            Mover(self.store, self._transport, self.account, prefetch),
+            self._transport,
             self.account,
+            allocations,
             threads,
-            comm.next_dropout_call,
             self.leave,
         )
         self._keeping = Keeping(comm.control, self.store, self.num_owned)
@@ -190,11 +183,6 @@ class Offload(Handle):
         comm.offloads.add(self)
         agree(comm.control, no_room(self.memory(), self.store.free_bytes()))
         _log.info("%s", self.describe())
-
-    @property
-    def owned_ids(self) -> Tensor:
-        """``(num_owned,)`` int64 global ids of this rank's rows, those of ``comm.owned_ids``; a copy."""
-        return self.comm.owned_ids
 
     @property
     def num_owned(self) -> int:
@@ -224,10 +212,6 @@ class Offload(Handle):
             self.store.write(out, stretch, piece)
         assert out is not None
         return ChunkedRows(out, self._order) if out.dim() > 1 else out[self._order.places]
-
-    def collect(self, rows: Tensor, dst: int | None = 0, **options: Any) -> Tensor | None:
-        """Rows of all ranks in global order: :meth:`dgcl.Communicator.collect`."""
-        return self.comm.collect(rows, dst, **options)
 
     def layer(
         self,
@@ -313,7 +297,7 @@ class Offload(Handle):
         """``model(off, *arguments)`` without gradients, in evaluation: exact inference on the whole graph."""
         if not callable(model):
             raise TypeError(f"model must be a torch.nn.Module or a function (got {type(model).__name__})")
-        parts = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+        parts = model.modules() if isinstance(model, torch.nn.Module) else ()
         training = [part for part in parts if part.training]
         try:
             for part in training:
@@ -349,9 +333,17 @@ class Offload(Handle):
 
     def describe(self) -> str:
         """Chunks, rows, slots, seconds and bytes by name that were predicted, and those that were counted so far."""
-        return describe(
-            self._arrangement, self.memory(), self.account, self.comm.rank, self._keeping.decisions
+        made, (loaded, exchanged) = self._arrangement, self._arrangement.delivered
+        v_ori, v_p2p, v_ru = made.volumes
+        memory = self.memory()
+        text = (
+            f"offload in {self.num_chunks} chunks of each of {self.comm.world_size} ranks, rows in {memory.store}: a"
+            f" layer's forward loads {loaded} rows (chunks read {v_ori}, batches {v_p2p}, beyond the batch before"
+            f" {v_ru}) and moves {exchanged} between ranks, predicted {made.exchange_seconds:.3g} s of exchange; on"
+            f" rank {self.comm.rank} {memory}"
         )
+        text += "".join(f"; {about} are {why}" for about, (_, why) in self._keeping.decisions.items())
+        return f"{text}; so far: {self.account}" if self.account.rows else text
 
     def memory(self, *, training: bool = True) -> OffloadMemory:
         """Bytes of this rank's slots and of its rows in host memory, by name: predicted, and counted so far.
@@ -359,8 +351,29 @@ class Offload(Handle):
         Args:
             training: With a backward.
         """
-        return offload_memory(
-            self._arrangement, self.store, self.account, self._widths, self._itemsize, self._graphs, training
+        device = host = kept = None
+        if self._widths:
+            sizes, counted = (self._widths, self._itemsize), self._machinery.allocations
+            device = self._arrangement.device.bytes(
+                *sizes, training=training, inside=self._arrangement.inside
+            )
+            if counted is not None and counted.peak:
+                slots = min(device.slots, counted.peak)
+                inside = counted.peak - slots
+                device = replace(device, loads=0, slots=slots, sources=0, outputs=0, inside=inside)
+            host, kept = (
+                host_bytes(self.num_owned, *sizes, kept=each, training=training) for each in (False, True)
+            )
+        store = self.store
+        return OffloadMemory(
+            "memory" if store.folder is None else f"files in {store.folder}",
+            self._machinery.tables.num_slots,
+            self._graphs,
+            device,
+            host,
+            kept,
+            store.peak,
+            store.held,
         )
 
     @property
@@ -371,7 +384,6 @@ class Offload(Handle):
     def close(self) -> None:
         """Give it up; rows stay valid. Idempotent, not collective; the communicator stays open."""
         self.comm.offloads.discard(self)
-        self._machinery.mover.close()
         self.store.close()
         self.leave()
 

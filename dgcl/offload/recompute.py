@@ -46,14 +46,11 @@ class RandomNumbers:
     @contextmanager
     def again(self, chunk: int) -> Iterator[None]:
         """Let it draw the same inside; afterwards the generator is where it was."""
-        with self._lock:
-            before = self._state()
-            try:
-                if chunk in self._states:
-                    self._set(self._states[chunk])
-                yield
-            finally:
-                self._set(before)
+        devices = [self._device] if self._device.type == "cuda" else []
+        with self._lock, torch.random.fork_rng(devices):
+            if chunk in self._states:
+                self._set(self._states[chunk])
+            yield
 
 
 @contextmanager

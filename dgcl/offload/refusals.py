@@ -10,14 +10,13 @@ from torch import Tensor
 
 from dgcl.nn.inexact import inexact_in_part
 from dgcl.nn.layer_arguments import require_list
-from dgcl.offload.chunks import CHUNK_BY, MOST_CHUNKS
 from dgcl.offload.description import OffloadMemory
-from dgcl.planner import METHODS, PlanOptions
+from dgcl.planner import PlanOptions
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.whole_rows import agree, require_same
-from dgcl.topology.checks import check_choice, check_flag, check_index, check_path, shown
+from dgcl.topology.checks import check_choice, check_flag, shown
 
 
 def check_module(module: Any, layer: str, aggregate: str | None) -> None:
@@ -150,62 +149,39 @@ def agree_on_layer(
 
 def check_offload(
     comm: Any,
-    chunks: Any,
     memory_limit: Any,
     widths: Any,
     layers: Any,
-    kind: str,
-    chunk_by: str,
-    method: str,
     dtype: Any,
-    store: Any,
-    slots: Any,
     plan: Any,
-    seed: Any,
     keep_graphs: Any,
     store_cached: Any,
-    prefetch: Any,
 ) -> None:
-    """Refuse what cannot be, before anything is exchanged.
+    """Refuse what cannot be, before anything is exchanged; what is the same on every rank, its record refuses.
 
     Raises:
         TypeError, ValueError: Naming the argument.
     """
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype (got {shown(dtype)})")
-    if store is not None:
-        check_path(store, "store")
-    if slots is not None:
-        check_index(slots, "slots", 1)
     if not (plan is None or isinstance(plan, PlanOptions)):
         raise TypeError(f"plan must be a dgcl.PlanOptions, or None (got {shown(plan)})")
-    check_index(seed, "seed")
     if keep_graphs is not None:
         check_flag(keep_graphs, "keep_graphs")
     check_flag(store_cached, "store_cached")
-    check_flag(prefetch, "prefetch")
-    check_choice(chunk_by, "chunk_by", CHUNK_BY)
-    check_choice(method, "method", METHODS)
     comm.require_neighbourhoods("Offload")
     if comm.rounding.wire is not None:
         raise ValueError(
             f"comm rounds rows to wire={comm.rounding.wire}, and chunks travel as they are; leave it out"
-        )
-    if (chunks is None) == (memory_limit is None):
-        raise ValueError(
-            f"one of chunks and memory_limit must be given (got chunks={chunks!r} and memory_limit={memory_limit!r})"
         )
     if context.keeps_memory and (memory_limit is not None or not store_cached):
         raise ValueError(
             "memory_limit and store_cached=False go without keep_memory=True (of dgcl.init or dgcl.launch), by which"
             " the process keeps what chunks have freed; leave one of them out"
         )
-    if chunks is not None:
-        check_index(chunks, "chunks", 1, MOST_CHUNKS)
-    if memory_limit is not None or widths is not None:
-        check_widths(widths, " with memory_limit")
+    if memory_limit is not None or widths is not None or layers is not None:
+        check_widths(widths)
     if layers is not None:
-        check_widths(widths, " with layers")
         if not hasattr(layers, "__len__") or len(layers) != len(widths) - 1:
             raise ValueError(
                 f"layers must be {len(widths) - 1} modules, as widths says (got {shown(layers)})"
@@ -214,15 +190,13 @@ def check_offload(
             if each is not None:
                 check_module(each, f"layers[{number}]", None)
                 learned_by(each, None)
-    check_choice(kind, "kind", ("csr", "pyg", "dgl"))
 
 
-def check_widths(widths: Any, where: str = "") -> None:
+def check_widths(widths: Any) -> None:
     """Refuse what are not the columns of a model's input and of each layer's result.
 
     Args:
         widths: What was given.
-        where: What they must be given with, for the message.
 
     Raises:
         ValueError: Not two or more positive integers.
@@ -233,8 +207,8 @@ def check_widths(widths: Any, where: str = "") -> None:
         and all(isinstance(each, Integral) and each is not True and int(each) > 0 for each in widths)
     ):
         raise ValueError(
-            f"widths must be given{where}, as integers: those of the input and of each layer's result"
-            f" (got {shown(widths)})"
+            "widths must be given with memory_limit or layers, as integers: those of the input and of each layer's"
+            f" result (got {shown(widths)})"
         )
 
 

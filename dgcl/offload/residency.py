@@ -41,35 +41,22 @@ class Residencies:
         return np.flatnonzero(self.end == batch)
 
     def slots_of(self, batch: int, rows: Ids) -> Ids:
-        """The slots of rows that are held in a batch.
-
-        Raises:
-            ValueError: One of them is not.
-        """
+        """The slots of rows that are held in a batch."""
         here = np.flatnonzero((self.begin <= batch) & (self.end >= batch))
         here = here[np.argsort(self.row[here])]
-        place = np.searchsorted(self.row[here], rows)
-        present = place < len(here)
-        present[present] = self.row[here[place[present]]] == rows[present]
-        if not present.all():
-            raise ValueError(f"vertex {rows[~present][0]} has no slot in batch {batch}")
-        return self.slot[here[place]]
+        here = here[np.searchsorted(self.row[here], rows)]
+        assert (self.row[here] == rows).all()
+        return self.slot[here]
 
 
-def make_residencies(held: Sequence[Ids], capacity: int | None = None) -> Residencies:
+def make_residencies(held: Sequence[Ids], slots: int | None = None) -> Residencies:
     """Decide what stays on a rank.
 
     Args:
         held: Of each batch the vertices that the rank must hold, each once.
-        capacity: How many rows fit; None: as many as the fullest batch holds.
-
-    Raises:
-        ValueError: A batch holds more than fits.
+        slots: How many rows fit; at least as many as the fullest batch holds.
     """
-    fullest = max((len(rows) for rows in held), default=0)
-    capacity = fullest if capacity is None else capacity
-    if capacity < fullest:
-        raise ValueError(f"slots must be at least {fullest}, what the fullest batch holds (got {capacity})")
+    capacity = max(slots or 0, *map(len, held))
     row, batch, follows = _uses(held)
     stays = _stay(row, batch, follows, len(held), capacity)
     last = row != np.append(row[1:], -1)

@@ -92,15 +92,10 @@ def make_schedule(reads: Reads, owner: NDArray[np.int32], slots: int | None = No
     Args:
         reads: Of each rank and batch the vertices that are read, each once.
         owner: (N,) the owner of each vertex.
-        slots: As ``capacity`` of :func:`~dgcl.offload.residency.make_residencies`, for every rank; a rank whose
-            fullest batch needs more slots gets as many as that needs.
+        slots: As of :func:`~dgcl.offload.residency.make_residencies`, for every rank.
     """
-    held = holdings(reads, owner)
-    residencies = []
-    for of_rank in held:
-        fullest = max(map(len, of_rank), default=0)
-        residencies.append(make_residencies(of_rank, None if slots is None else max(slots, fullest)))
-    return Schedule(owner, reads, tuple(residencies))
+    residencies = tuple(make_residencies(of_rank, slots) for of_rank in holdings(reads, owner))
+    return Schedule(owner, reads, residencies)
 
 
 def holdings(reads: Reads, owner: NDArray[np.int32]) -> list[list[Ids]]:

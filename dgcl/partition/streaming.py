@@ -106,7 +106,7 @@ def stream_levels(
     sizes[order] = _HALF_OF_CLUSTERS + np.where(place < 0, place, joined)
     cluster = sizes[labels]
     del labels, sizes, order, place, joined
-    clusters = _graph_of_clusters(blocks_of(graph), cluster)
+    clusters = graph_of_clusters(blocks_of(graph), cluster)
     part = partition_levels(clusters, levels, tolerance, partial(cut_by_metis, seed=seed))[cluster]
     del cluster, clusters
     sizes = np.bincount(part, minlength=num_parts)
@@ -117,7 +117,7 @@ def stream_levels(
     return part
 
 
-def _graph_of_clusters(blocks: Iterable[Graph], cluster: Ids) -> Adjacency:
+def graph_of_clusters(blocks: Iterable[Graph], cluster: Ids) -> Adjacency:
     """Clusters, weighted by their vertices, and the edges between them, by their number."""
     from scipy.sparse import coo_array, csr_array
 

@@ -108,7 +108,7 @@ def steps(
 ) -> Run:
     """The training of every run, on one device or, given a communicator or Offload, on ranks."""
     x, *judged = given if ranks is None else map(ranks.dispatch_features, given)
-    collect = torch.detach if ranks is None else functools.partial(ranks.collect, dst=None)
+    collect = torch.detach if ranks is None else functools.partial(dgcl.collect, dst=None)
     x.requires_grad_()
     optimizer = PRECISIONS[precision].optimizer(layers.parameters())
     taken = []

@@ -1,9 +1,10 @@
-"""Prints what training steps take: chunks, predicted bytes of device memory, and anonymous resident bytes.
+"""Prints what training steps take: chunks, predicted bytes of device memory, and resident bytes, anonymous and shared.
 
 python -m tests.dgcl.offload.peak FOLDER CHUNKS_OR_LIMIT,... [GRAPH.npz [LAYER [metis|random]]]
 
 Bytes are those above what was resident after set-up. Without a graph one rank has a band graph; with one, two processes
-have a part each and the line is that of the rank that holds most. Rows are files in FOLDER, so that they do not count.
+have a part each and the line is that of the rank that holds most. Rows are files in FOLDER, on a disk, so that they do
+not count; shared memory is that of exchanges.
 """
 
 import sys
@@ -31,17 +32,24 @@ class Layer(nn.Module):
         self.name = name
         if name == "mean":
             self.conv: nn.Module = nn.Linear(width, out)
+        elif name == "GCNConv":  # which takes no pair of rows
+            self.conv = pyg.GCNConv(width, out, normalize=False)
         elif name.startswith("GAT"):
             self.conv = getattr(pyg, name)((width, width), out // 4, heads=4, add_self_loops=False)
         else:
             self.conv = getattr(pyg, name)(width, out)
 
     def forward(self, g: Any, src: Tensor, dst: Tensor) -> Tensor:
-        return self.conv(g.mean(src)) if self.name == "mean" else self.conv((src, dst), g.edge_index).relu()
+        if self.name == "mean":
+            return self.conv(g.mean(src))
+        if self.name == "GCNConv":
+            return self.conv(src, g.edge_index)[: len(dst)].relu()
+        return self.conv((src, dst), g.edge_index).relu()
 
 
-def anonymous() -> int:
-    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
+def resident() -> int:
+    status = Path("/proc/self/status").read_text()
+    return sum(int(status.split(name)[1].split()[0]) * 1024 for name in ("RssAnon:", "RssShmem:"))
 
 
 def peak_of_step(
@@ -58,18 +66,17 @@ def peak_of_step(
         store=folder,
         store_cached=False,
         keep_graphs=False,
-        prefetch=False,
     )
     device = off.memory().device
     assert device is not None
     ones = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (comm.num_nodes, widths[0]), (0, 0))
     h, labels = off.dispatch_features(ones), torch.zeros(off.num_owned, dtype=torch.int64)
-    before, peak, is_over = anonymous(), 0, threading.Event()
+    before, peak, is_over = resident(), 0, threading.Event()
 
     def watch():
         nonlocal peak
         while not is_over.is_set():
-            peak = max(peak, anonymous())
+            peak = max(peak, resident())
             time.sleep(0.001)
 
     watcher = threading.Thread(target=watch)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dgcl.graph import Graph, as_graph
-from dgcl.offload.chunks import Chunk, chunk_rows, cut_chunk
+from dgcl.offload.chunks import Chunk, Chunking, cut_chunk
 from dgcl.relation.demand import halo_demand
 from dgcl.relation.local_graph import LocalGraph
 from tests.dgcl.support_local_graphs import local_graph_of
@@ -33,7 +33,7 @@ def chunks_of(
 
     def rows_of(local: LocalGraph) -> list[np.ndarray]:
         if chunk_by != "random":
-            return chunk_rows(local, num_chunks, chunk_by)
+            return Chunking(local, chunk_by).rows(num_chunks)
         pieces = np.array_split(np.random.default_rng(0).permutation(local.num_owned), num_chunks)
         return [np.sort(rows) for rows in pieces]
 

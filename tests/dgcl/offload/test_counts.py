@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dgcl.offload.chunks import CHUNK_BY, chunk_rows
+from dgcl.offload.chunks import CHUNK_BY, Chunking
 from dgcl.offload.offload_prediction import (
     smallest_fitting,
 )
@@ -131,7 +131,7 @@ def test_order_of_batches_and_of_every_rank_is_found():
 def test_chunks_hold_every_vertex_once(chunk_by, num_chunks):
     graph = random_graph(30, 120, 1)
     (local,) = local_graphs(graph, np.zeros(30, np.int32), 1)
-    rows = chunk_rows(local, num_chunks, chunk_by)
+    rows = Chunking(local, chunk_by).rows(num_chunks)
     assert len(rows) == num_chunks
     assert sorted(np.concatenate(rows).tolist()) == list(range(30))
     assert all((np.diff(each) > 0).all() for each in rows)
@@ -164,11 +164,3 @@ def test_metis_chunks_read_less_than_random_ones():
 def test_smallest_number_of_chunks(limit, expected):
     chunks, peak = smallest_fitting(lambda n: 1000 // n, limit, 100)
     assert (chunks, peak) == (expected, 1000 // expected)
-
-
-def test_residencies_that_cannot_be():
-    held = [np.array([0, 1, 2])]
-    with pytest.raises(ValueError, match="slots must be at least 3"):
-        make_residencies(held, 2)
-    with pytest.raises(ValueError, match="vertex 7 has no slot in batch 0"):
-        make_residencies(held).slots_of(0, np.array([7]))

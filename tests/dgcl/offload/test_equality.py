@@ -73,7 +73,6 @@ def test_rows_in_files(tmp_path, cached: bool, kept: bool):
         "store": tmp_path,
         "store_cached": cached,
         "keep_graphs": cached,
-        "prefetch": kept != cached,
     }
     for run in dgcl.launch(lambda: on_rank("torch-sage", "multi-edges", 2, kept, **options), 2):
         assert_equal_runs(run, reference("torch-sage", "multi-edges"))

@@ -81,7 +81,7 @@ def test_parameters_get_gradients_as_of_any_function():
         loss = 2 * off.layer(layer, x).square().sum()
         loss.backward()
         dgcl.nn.sync_gradients(layer)
-        return comm.all_reduce_sum(of_weight), off.collect(of_x, None), layer.weight.grad, len(calls)
+        return comm.all_reduce_sum(of_weight), off.comm.collect(of_x, None), layer.weight.grad, len(calls)
 
     layer, x = Layer(), features().requires_grad_()
     out = torch.tanh(dense() @ x @ layer.weight) + x[:, :1]
@@ -129,7 +129,7 @@ def test_dropout_by_vertex_drops_what_one_device_drops():
         h = off.layer(layers[0], x)
         h = off.layer(layers[1], torch.cat([h, h[:, :1]], 1))
         h.square().sum().backward()
-        return off.collect(h, None), off.collect(x.grad, None)
+        return off.comm.collect(h, None), off.comm.collect(x.grad, None)
 
     def in_memory():
         comm = dgcl.build_comm_info(GRAPH)
@@ -201,7 +201,7 @@ def test_tuples_of_rows_and_shared_parameters():
         alone = off.layer(model, (x, y, scale))[1]  # the other result gets no gradient
         (alone.square().sum()).backward()
         grad = comm.all_reduce_sum(model.first.weight.grad)
-        return [off.collect(each, None) for each in (one, two, x.grad, y.grad)] + [grad]
+        return [off.comm.collect(each, None) for each in (one, two, x.grad, y.grad)] + [grad]
 
     x, y, scale = features().requires_grad_(), features(3, 2).requires_grad_(), features(1, 4)
     weight = Layer().weight
@@ -259,7 +259,7 @@ def test_aggregates_of_16_bits_are_rounded_once(dtype, aggregate):
         out = off.layer(nn.Identity(), mine, aggregate=aggregate)
         out.backward(off.dispatch_features(weights))
         assert mine.grad is not None
-        return off.collect(out.detach(), None), off.collect(mine.grad, None)
+        return off.comm.collect(out.detach(), None), off.comm.collect(mine.grad, None)
 
     precision = 2.0**-10 if dtype == torch.float16 else 2.0**-7
     for out, grad in on_ranks(run):
@@ -297,7 +297,7 @@ def test_inference_has_no_gradients_and_keeps_nothing():
         out = off.infer(model, off.dispatch_features(features()))
         assert not out.requires_grad
         assert model.training
-        return off.collect(out, None), float(off.accuracy(out, labels, mask))
+        return off.comm.collect(out, None), float(off.accuracy(out, labels, mask))
 
     x = features()
     x = torch.tanh(dense() @ x @ Layer().weight) + x[:, :1]
@@ -317,7 +317,7 @@ def test_loss_and_accuracy_leave_out_what_does_not_count():
         mine = off.dispatch_features(labels)
         loss = off.cross_entropy(x, mine)
         (3 * loss).backward()
-        return loss.detach(), off.collect(x.grad, None), off.accuracy(x, mine)
+        return loss.detach(), off.comm.collect(x.grad, None), off.accuracy(x, mine)
 
     x = features().requires_grad_()
     loss = nn.functional.cross_entropy(x, labels)
@@ -347,8 +347,8 @@ def test_batch_norm_has_the_statistics_of_all_rows(training, affine):
         dgcl.nn.sync_gradients(mine)
         learned = [p.grad for p in mine.parameters()]
         return [
-            off.collect(out, None),
-            off.collect(x.grad, None),
+            off.comm.collect(out, None),
+            off.comm.collect(x.grad, None),
             mine.running_mean,
             mine.running_var,
             *learned,
@@ -396,7 +396,7 @@ def test_a_loss_has_the_type_of_torchs(mixed):
         with torch.autocast("cpu", narrow, enabled=mixed):
             loss = off.cross_entropy(x, off.dispatch_features(labels))
         loss.backward()
-        return loss.detach(), off.collect(x.grad, None)
+        return loss.detach(), off.comm.collect(x.grad, None)
 
     x = features().to(narrow).requires_grad_()
     with torch.autocast("cpu", narrow, enabled=mixed):
