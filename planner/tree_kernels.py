@@ -5,7 +5,7 @@ from typing import Any
 from dgcl.planner.planner_compiled import compiled
 
 
-@compiled
+@compiled(allocates=False)
 def add_link_rows(count: Any, edge_ptr: Any, src: Any, dst: Any, stage: Any, link_of: Any, rows: Any) -> int:
     """Add what each tree's edges carry to `rows` (K, L), exactly below 2**53; return the first edge without a link.
 
@@ -25,7 +25,7 @@ def add_link_rows(count: Any, edge_ptr: Any, src: Any, dst: Any, stage: Any, lin
     return -1
 
 
-@compiled
+@compiled(allocates=False)
 def spare_senders(edge_ptr: Any, src: Any, dst: Any, idle: Any, sender: Any) -> None:
     """Clear `idle` (E,) where a rank is entered that sends on in the same tree; `sender` (P,) begins with -1."""
     for t in range(edge_ptr.shape[0] - 1):

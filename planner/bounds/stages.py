@@ -188,10 +188,11 @@ def _most(rows: FloatArray, bandwidth: FloatArray) -> float:
 
 def _needs(relation: Relation, machine: Int64Array) -> Needs:
     """Count what must cross."""
-    from dgcl.planner.bounds.stage_kernels import rows_by_machine
+    from dgcl.planner.bounds.stage_kernels import add_rows_by_machine
 
     num = int(machine.max()) + 1
-    rows = rows_by_machine(relation.source, relation.dests, relation.count, machine, num)
+    rows = np.zeros((machine.shape[0], num))
+    add_rows_by_machine(relation.source, relation.dests, relation.count, machine, rows, np.full(num, -1))
     rows[np.arange(machine.shape[0]), machine] = 0.0
     copies = np.where(machine[:, None] == machine, 0, relation.pair_rows()).astype(np.float64)
 

@@ -7,7 +7,7 @@ import numpy as np
 from dgcl.planner.planner_compiled import compiled
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _added_seconds(
     link: int,
     stage: int,
@@ -30,7 +30,7 @@ def _added_seconds(
     return max(0.0, latency[link] + slowest - stage_seconds[stage]), latency[link] + alone
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _add_traffic(
     link: int,
     stage: int,

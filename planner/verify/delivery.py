@@ -45,7 +45,8 @@ def verify_trees(relation: Relation, trees: Trees, topology: Topology) -> None:
 
     fault, tree, edge = first_fault(
         relation.source, relation.dests, relation.num_dests(), trees.tree_class, trees.edge_ptr, trees.edge_src,
-        trees.edge_dst, trees.edge_stage, topology.arrays().link_of, max(1, world - 1),
+        trees.edge_dst, trees.edge_stage, topology.arrays().link_of, max(1, world - 1), np.full(world, -1),
+        np.empty(world, np.int32),
     )  # fmt: skip
     if fault != FINE:
         raise PlanError(_describe_fault(fault, tree, edge, relation, trees, topology))

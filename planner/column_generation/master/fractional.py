@@ -23,10 +23,17 @@ import numpy as np
 
 from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.column_generation.master.restricted_master import Columns, MasterSolution, solve_master
-from dgcl.planner.column_generation.pricing.flows import Routes, add_busy_times, link_prices, push
+from dgcl.planner.column_generation.pricing.flows import (
+    PushBuffer,
+    Routes,
+    add_busy_times,
+    link_prices,
+    push,
+    push_buffer,
+)
 from dgcl.planner.column_generation.pricing.states import Moves, StateSpace, SubsetFamily
 from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees, empty_choices
-from dgcl.planner.planner_compiled import compiled, new_float_table
+from dgcl.planner.planner_compiled import compiled
 
 MIN_SHARE = 1e-9  # answers with a smaller share are left out
 MAX_BLOCKS = 16
@@ -49,6 +56,7 @@ class Pricing:
     def __init__(self, space: StateSpace, routes: Routes, num_stages: int) -> None:
         self._space, self._routes, self._shape = space, routes, (num_stages, routes.cost.shape[0])
         self._choices = empty_choices(num_stages, space.world_size, space.num_sets)
+        self._buffer = push_buffer(num_stages, space.family, routes.base.shape[0])
 
     def answer(self, weight: FloatArray, routes: Routes | None = None) -> tuple[float, FloatArray]:
         """Find the cheapest trees; return their price, inf when some row cannot arrive, and the link prices (K, L).
@@ -73,13 +81,14 @@ class Pricing:
             space.start,
             block_ptr,
             self._routes,
+            self._buffer,
             columns,
             hops,
         )
         return columns, hops
 
 
-@compiled(inline=False)
+@compiled(allocates=False)
 def answer_columns(
     family: SubsetFamily,
     moves: Moves,
@@ -87,13 +96,14 @@ def answer_columns(
     start: FloatArray,
     block_ptr: Int64Array,
     routes: Routes,
+    buffer: PushBuffer,
     columns: FloatArray,
     hops: FloatArray,
 ) -> None:
     """Add to `columns` (B, K, C) the busy times that each block's rows cause; set `hops` (B,)."""
-    rows = new_float_table(choices.split.shape[0], routes.base.shape[0])
+    rows = buffer.link_rows
     for b in range(block_ptr.shape[0] - 1):
-        push(family, moves, choices, start, block_ptr[b], block_ptr[b + 1], rows)
+        push(family, moves, choices, start, block_ptr[b], block_ptr[b + 1], buffer)
         add_busy_times(rows, routes, columns[b])
         hops[b] = 0.0
         for k in range(rows.shape[0]):

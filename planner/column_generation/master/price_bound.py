@@ -182,9 +182,14 @@ def _contract(
     src, dst = node_of[arrays.link_src], node_of[arrays.link_dst]
     crossing = np.flatnonzero(src != dst)
     lengths = np.diff(arrays.link_ptr)[crossing]
+    ptr = np.concatenate([[0], np.cumsum(lengths)])
+    directions = arrays.link_directions[ranges(arrays.link_ptr[:-1][crossing], lengths)]
+    ptr.flags.writeable = directions.flags.writeable = (
+        False  # as the topology's, for which kernels are compiled
+    )
     routes = Routes(
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        arrays.link_directions[ranges(arrays.link_ptr[:-1][crossing], lengths)],
+        ptr,
+        directions,
         1.0 / arrays.bandwidth,
         factor[crossing],
         np.zeros(crossing.shape[0]),

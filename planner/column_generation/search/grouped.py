@@ -26,10 +26,10 @@ import numpy as np
 
 from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.column_generation.improvement.makespan import recompute, smooth_makespan
-from dgcl.planner.column_generation.improvement.tree_exchange import exchange
+from dgcl.planner.column_generation.improvement.tree_exchange import exchange, exchange_buffer
 from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
 from dgcl.planner.column_generation.pricing.flows import add_busy_times, link_prices
-from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices
+from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees
 from dgcl.planner.column_generation.rounding.cheapest import cheapest_of
 from dgcl.planner.column_generation.rounding.forest import Forest, compact, joined
 
@@ -77,8 +77,7 @@ class CoordinateDescent:
     ) -> None:
         num_stages = aggregated.busy.shape[0]
         self.problem, self.bundles, self.arrays, self.num_stages = problem, bundles, arrays, num_stages
-        space = problem.space
-        self._choices = empty_choices(num_stages, space.world_size, space.num_sets)
+        self._buffer = exchange_buffer(problem, num_stages)
         self._instance = bundles.instance(problem, arrays)
         self._forest = self._start(aggregated, deadline)
         self._best = compact(self._forest)  # a copy: passes change the other in place, and may gain nothing
@@ -101,7 +100,7 @@ class CoordinateDescent:
             top = self._smooth.top
             beta = sharpness / np.maximum(top, SHORT * top.sum())
             reached = exchange(
-                self._instance, self._choices, self._forest, self._smooth, beta, enough, 1, low, low + step, False
+                self._instance, self._buffer, self._forest, self._smooth, beta, enough, 1, low, low + step, False
             )  # fmt: skip
             if reached <= enough or time.process_time() > deadline:
                 break
@@ -117,6 +116,7 @@ class CoordinateDescent:
     def _start(self, aggregated: AggregatedSolution, deadline: float) -> Forest:
         """Give every bundle trees that follow the aggregated answers; after the deadline all that are left at once."""
         space, routes, bundles = self.problem.space, self.problem.routes, self.bundles
+        choices = self._buffer.choices
         amounts = _divide_rows(bundles.count, aggregated.share)
         length = np.maximum(aggregated.busy.max(axis=1), SHORT * aggregated.busy.max(axis=1).sum())
         rows = np.zeros((self.num_stages, routes.base.shape[0]))
@@ -134,9 +134,9 @@ class CoordinateDescent:
             for weight, amount in zip(aggregated.weights, amounts[:, low : low + step], strict=True):
                 which = low + np.flatnonzero(amount)
                 link_prices(weight * correction, routes, price)
-                cheapest_trees(space.family, space.moves, price, self._choices)
+                cheapest_trees(space.family, space.moves, price, choices)
                 count = amount[which - low]
-                parts.append((which, count, *cheapest_of(self._instance, self._choices, which, count, rows)))
+                parts.append((which, count, *cheapest_of(self._instance, choices, which, count, rows)))
             done += int(bundles.count[low : low + step].sum())
             low += step
         return joined(parts, self.arrays)
