@@ -1,18 +1,10 @@
 """The best fractional plan of a given number of stages: multiplicative weights first, then column generation.
 
-The problem is a game. One player chooses for each stage k a price vector w(k, .) >= 0 over
-connection-directions with sum 1; the other answers with the trees that are cheapest when a row over
-connection-direction c in stage k costs w(k, c) / bandwidth(c). The value of the game is the least time of
-any fractional plan with that many stages. Each round answers the current prices exactly (tree_program.py)
-and then raises the prices of what the answer keeps busy: w(k, c) is proportional to exp of the weighted sum
-of the times that c was busy in stage k (Arora, Hazan and Kale, "The multiplicative weights update method",
-2012).
-
 An *answer* is the set of cheapest trees at given prices. Answers of single rounds oscillate; only their averages
 converge, and slowly. Some answers are therefore kept as *columns*, one per block of owners, and a small linear
-program finds their best combination (restricted_master.py).
-
-Time is counted in rows per GB/s here: the seconds of a plan divided by row_bytes / 1e9, without latencies.
+program finds their best combination (restricted_master.py). `StageProgram` says what the rounds do; the search
+(``search/stage_search.py``) pauses and continues it. Time is counted in rows per GB/s here: the seconds of a plan
+divided by row_bytes / 1e9, without latencies. ``test_near_optimal.py`` guards it.
 """
 
 import time
@@ -133,6 +125,13 @@ def make_problem(space: StateSpace, routes: Routes) -> Problem:
 
 class StageProgram:
     """The search for the best fractional plan of `num_stages` stages; it can be paused and continued.
+
+    The problem is a game. One player chooses for each stage k a price vector w(k, .) >= 0 over connection-directions
+    with sum 1; the other answers with the trees that are cheapest when a row over connection-direction c in stage k
+    costs w(k, c) / bandwidth(c). The value of the game is the least time of any fractional plan with that many stages.
+    Each round answers the current prices exactly (tree_program.py) and then raises the prices of what the answer keeps
+    busy: w(k, c) is proportional to exp of the weighted sum of the times that c was busy in stage k (Arora, Hazan and
+    Kale, "The multiplicative weights update method", 2012).
 
     Attributes:
         bound: the best bound so far on plans of at most that many stages.

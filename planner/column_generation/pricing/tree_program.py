@@ -1,19 +1,9 @@
 """The cheapest stage-labelled tree of every class at once, by one dynamic program over states.
 
-A state is (stage k, device v that holds the row, set A of devices still to be served through v). Going
-backwards over stages, let leave(k, v, B) be the cheapest way to serve B as a whole: the least of
-
-- waiting: value(k + 1, v, B);
-- one link (v, w) now: price(k, v, w) + value(k + 1, w, B - {w}). w need not be in B: a relay costs its link
-  and nothing else.
-
-Then value(k, v, A) is the least of leave(k, v, B) + value(k, v, A - B) over the parts B of A that hold the
-lowest bit of A, so that each division into parts is tried once. Every stage-labelled tree is such a
-sequence of choices, so value(0, source, D) is at most the price of the cheapest tree; and choices that
-enter a device twice can be shortened to a tree that costs no more (drop the later entry, serve its subtree
-from the earlier one), so it is that price.
-
-Where a state's device is outside the group of its set (device_groups.py), the set is not divided.
+A state is (stage k, device v that holds the row, set A of devices still to be served through v). `cheapest_trees` fills
+tables of the best choice in every state, and `trace` reads the tree of one set from them. The master problem
+(``master/``), rounding and the exchange of trees call these with prices of their own; a round of pricing is mostly
+spent here. ``test_tree_program.py`` compares with all trees of tiny machines.
 """
 
 from typing import NamedTuple
@@ -81,7 +71,22 @@ def _find_singles(family: SubsetFamily, single: Int64Array) -> None:
 
 @compiled(inline=False, allocates=False)
 def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices) -> None:
-    """Fill `out` for the link prices `price` (K, L), all >= 0."""
+    """Fill `out` for the link prices `price` (K, L), all >= 0.
+
+    Going backwards over stages, let leave(k, v, B) be the cheapest way to serve B as a whole: the least of
+
+    - waiting: value(k + 1, v, B);
+    - one link (v, w) now: price(k, v, w) + value(k + 1, w, B - {w}). w need not be in B: a relay costs its link and
+      nothing else.
+
+    Then value(k, v, A) is the least of leave(k, v, B) + value(k, v, A - B) over the parts B of A that hold the lowest
+    bit of A, so that each division into parts is tried once. Every stage-labelled tree is such a sequence of choices,
+    so value(0, source, D) is at most the price of the cheapest tree; and choices that enter a device twice can be
+    shortened to a tree that costs no more (drop the later entry, serve its subtree from the earlier one), so it is
+    that price.
+
+    Where a state's device is outside the group of its set (device_groups.py), the set is not divided.
+    """
     num_stages, world, num_sets = out.split.shape
     num_groups = family.set_ptr.shape[0] - 1
     ahead, leave, single = out.ahead, out.leave, out.single
