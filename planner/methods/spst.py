@@ -56,8 +56,10 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     arrays = topology.arrays()
 
     def grown(latency: FloatArray) -> Trees:
-        parent = np.empty((piece_class.shape[0], relation.world_size), np.int32)
-        parent[:] = grow_trees(
+        world, stages = relation.world_size, max(1, relation.world_size - 1)
+        parent = np.full((piece_class.shape[0], world), -1, np.int32)
+        rise, own = np.empty((2, stages + 1, world))
+        grow_trees(
             relation.source[piece_class],
             relation.dest_matrix()[piece_class],
             piece_rows.astype(np.float64) * options.row_bytes,
@@ -66,6 +68,14 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
             arrays.link_ptr,
             arrays.link_directions,
             1.0 / (arrays.bandwidth * GIGA),
+            parent,
+            np.zeros((stages, arrays.num_directions)),
+            np.zeros(stages),
+            np.empty(world, np.int64),
+            np.empty(world, np.bool_),
+            rise,
+            own,
+            np.empty((stages + 1, world), np.int64),
         )
         return strict_trees(relation, piece_class, piece_rows, parent)
 

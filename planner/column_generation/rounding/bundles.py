@@ -24,7 +24,7 @@ from dgcl.planner.column_generation.rounding.forest import (
     cleaned,
     compact,
     joined,
-    same_tree,
+    trees_from_forest,
 )
 from dgcl.planner.planner_compiled import compiled
 from dgcl.planner.relation import mask_words
@@ -109,11 +109,9 @@ def assign_vertices(
         LinkEnds(arrays.link_src, arrays.link_dst), keys, np.empty((first_tree.shape[0], 4), np.int64),
         np.empty(longest, np.int64), entered, needed, tree_class, tree_count, edge_ptr, edges[0], edges[1],
     )  # fmt: skip
-    link, stage = edges[:, : edge_ptr[trees]]
-    return Trees(
-        tree_class[:trees], tree_count[:trees], edge_ptr[: trees + 1], arrays.link_src[link], arrays.link_dst[link],
-        stage.copy(),
-    )  # fmt: skip
+    num_edges = np.array([trees, edge_ptr[trees]])
+    whole = Forest(tree_class, tree_count, edge_ptr, np.diff(edge_ptr), edges[0], edges[1], num_edges)
+    return trees_from_forest(compact(whole), arrays)
 
 
 @compiled(allocates=False, entry=False)
@@ -161,7 +159,6 @@ def _assign_vertices(
     trees = edges = 0
     for c in range(source.shape[0]):
         rows = count[c]
-        first_tree = trees
         while rows > 0:
             size = rows
             for i in range(item_ptr[c], item_ptr[c + 1]):
@@ -185,10 +182,6 @@ def _assign_vertices(
                 link[e], stage[e] = sorted_[e] & 0xFFFFFFFF, sorted_[e] >> 32
             num = cleaned(link, stage, num, source[c], dests[c], ends, entered, needed)
             rows -= size
-            same = same_tree(edge_ptr, out_link, out_stage, first_tree, trees, num)
-            if same >= 0:
-                tree_count[same] += size
-                continue
             tree_class[trees], tree_count[trees] = c, size
             edges += num
             trees += 1

@@ -96,24 +96,6 @@ def cleaned(
     return kept - first
 
 
-@compiled(inline=False, allocates=False, entry=False)
-def same_tree(
-    edge_ptr: Int64Array, link: Int32Array, stage: Int32Array, first: int, last: int, num: int
-) -> int:
-    """Return which of the trees ``first:last`` has the same edges as the `num` right behind them; -1: none."""
-    at = edge_ptr[last]
-    for t in range(first, last):
-        begin = edge_ptr[t]
-        if edge_ptr[t + 1] - begin != num:
-            continue
-        e = 0
-        while e < num and link[begin + e] == link[at + e] and stage[begin + e] == stage[at + e]:
-            e += 1
-        if e == num:
-            return t
-    return -1
-
-
 class Forest(NamedTuple):
     """Trees with room for more: tree t has the edges ``first[t]:first[t] + size[t]``.
 
