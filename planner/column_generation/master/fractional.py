@@ -33,7 +33,6 @@ STEP = 3.0  # of the first round, relative to the time aimed at; found by trial 
 BLENDS = (0.3, 0.8)  # shares of the best prices so far, blended with the program's duals, that are priced
 ROUNDS_PER_BLEND, PRICING_STEP = 8, 0.3  # rounds of multiplicative weights from each blend, and their step
 MAX_STALLED = 8  # iterations without a gain after which the solution counts as the best
-MAX_COLUMNS = 640  # beyond, all but the cheapest half of it are dropped
 
 
 def soft_weights(score: FloatArray) -> FloatArray:
@@ -176,13 +175,8 @@ class StageProgram:
         self._try_center(mean)
 
     def solve_master_program(self) -> None:
-        """Solve the restricted master problem over the columns so far; drop the worst of too many."""
+        """Solve the restricted master problem over the columns so far."""
         assert self._columns is not None
-        if self._columns.block.shape[0] > MAX_COLUMNS and self.solution is not None:
-            kept = self.solution.cheapest(MAX_COLUMNS // 2)
-            fresh = np.arange(self.solution.share.shape[0], self._columns.block.shape[0])
-            self._columns = self._columns.select(np.concatenate([kept, fresh]))
-            self.solution = self.solution.with_columns(kept)
         self.solution = solve_master(
             self._columns, self.problem.num_blocks, float(self.problem.routes.base.max()), self.solution
         )
