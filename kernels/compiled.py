@@ -1,26 +1,9 @@
 """``@compiled``: numba's ``njit`` with a disk cache that several ranks share and that notices every change.
 
-The one way in which cached machine code is made, for :mod:`dgcl.kernels`, :mod:`dgcl.planner` and :mod:`dgcl` alike.
-It lives here because compiling is what this folder is about; the planner may import this one file of it.
-
-What numba's own cache lacks:
-
-- **Freshness.** Numba stamps a cached function with the hash of its own file. What was inlined into it from other
-  files would go on running after an upgrade that left the caller's file as it was. Here the stamp covers the file,
-  those of all compiled functions that it imports (and theirs), and the values of the constants that it imports.
-- **One compiler at a time.** Ranks start together and need the same kernels. The first one locks a file beside the
-  cache entry and compiles; the others wait and load. The kernel of the operating system releases the lock of a process
-  that dies, so nobody waits for the dead, and who waits hears Ctrl-C.
-- **Read-only places.** Entries are read from every folder of :func:`cache_folders` and written to the first that takes
-  them. Where none does, the code stays in memory.
-- **Large callees once.** Numba copies each callee into every caller and compiles it there again. A function declared
-  with ``inline=False`` is compiled once; callers jump to it, by a symbol that stays the same in every process.
-- **No entry for Python where nobody needs one.** It unpacks each array of each named tuple. A function
-  declared with ``entry=False`` is called by compiled code alone.
-- **One signature.** A function may say for which types it is compiled: :func:`compile_all` then makes it before
-  anybody calls it, and a call with other types is an error instead of seconds of compiling in the wrong moment.
-
-Numba offers no public way to any of this; tests hold that what is used here works.
+The one way in which cached machine code is made, for :mod:`dgcl.kernels`, :mod:`dgcl.planner` and :mod:`dgcl` alike;
+the planner may import this one file of the folder. `compiled` says what numba's own cache lacks; entries are kept by
+:mod:`dgcl.kernels.kernel_cache`. Numba offers no public way to any of this: ``tests/kernels/test_compiled.py``
+holds that what is used here works: run it first with another version of numba.
 """
 
 from __future__ import annotations
@@ -59,6 +42,24 @@ def compiled(
 ) -> Callable[[_Function[_Arguments, _Result]], _Function[_Arguments, _Result]]: ...
 def compiled(what: Any = None, /, **options: Any) -> Any:
     """Compile a function for the CPU on first use, without the GIL, and keep the machine code on disk.
+
+    What numba's own cache lacks:
+
+    - **Freshness.** Numba stamps a cached function with the hash of its own file. What was inlined into it from other
+      files would go on running after an upgrade that left the caller's file as it was. Here the stamp covers the file,
+      those of all compiled functions that it imports (and theirs), and the values of the constants that it imports.
+    - **One compiler at a time.** Ranks start together and need the same kernels. The first one locks a file beside the
+      cache entry and compiles; the others wait and load. The kernel of the operating system releases the lock of a
+      process that dies, so nobody waits for the dead, and who waits hears Ctrl-C.
+    - **Read-only places.** Entries are read from every folder of :func:`cache_folders` and written to the first that
+      takes them. Where none does, the code stays in memory.
+    - **Large callees once.** Numba copies each callee into every caller and compiles it there again. A function
+      declared with ``inline=False`` is compiled once; callers jump to it, by a symbol that stays the same in every
+      process.
+    - **No entry for Python where nobody needs one.** It unpacks each array of each named tuple. A function declared
+      with ``entry=False`` is called by compiled code alone.
+    - **One signature.** A function may say for which types it is compiled: :func:`compile_all` then makes it before
+      anybody calls it, and a call with other types is an error instead of seconds of compiling in the wrong moment.
 
     As ``@compiled`` for whatever types it is called with, or as ``@compiled(signature)`` for one numba signature only.
     With ``inline=False`` compiled callers jump to it and hold no copy: for all that is more than a few lines long and

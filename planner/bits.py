@@ -12,7 +12,7 @@ for _bit in range(64):
     _PLACE[(int(_SEQUENCE) << _bit & (1 << 64) - 1) >> 58] = _bit
 
 
-@compiled
+@compiled(allocates=False)
 def lowest_bit(word: np.uint64) -> int:
     """Return the number of the lowest set bit of a uint64 other than 0 (Leiserson, Prokop and Randall, 1998)."""
     alone = word & (~word + np.uint64(1))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology, TopologyArrays
 
 GIGA = 1e9  # bandwidths are in GB/s, 1 GB = 1e9 bytes
-_MANY_EDGES = 1 << 20  # above, loading compiled code pays
 
 
 def link_rows(trees: Trees, arrays: TopologyArrays) -> FloatArray:
@@ -34,36 +33,20 @@ def link_rows(trees: Trees, arrays: TopologyArrays) -> FloatArray:
     """
     num_links, num_stages = arrays.link_src.shape[0], trees.num_stages
     rows = np.zeros(num_stages * num_links)
-    if trees.num_edges > _MANY_EDGES:
-        from dgcl.planner.tree_kernels import add_link_rows
-
-        _require_link(
-            trees,
-            add_link_rows(
-                trees.tree_count, trees.edge_ptr, trees.edge_src, trees.edge_dst, trees.edge_stage,
-                arrays.link_of, rows.reshape(num_stages, num_links),
-            ),
-        )  # fmt: skip
-        return rows.reshape(num_stages, num_links)
     for first, last in tree_chunks(trees):
         edges = slice(int(trees.edge_ptr[first]), int(trees.edge_ptr[last]))
         link = arrays.link_of[trees.edge_src[edges], trees.edge_dst[edges]]
         if link.size and link.min() < 0:
-            _require_link(trees, edges.start + int(np.argmin(link)))
+            edge = edges.start + int(np.argmin(link))
+            raise ValueError(
+                f"edge {edge} goes from rank {trees.edge_src[edge]} to rank {trees.edge_dst[edge]},"
+                " but the topology has no such link"
+            )
         slot = trees.edge_stage[edges].astype(np.int64) * num_links + link
         count = trees.tree_count[first:last].astype(np.float64)
         count = np.repeat(count, np.diff(trees.edge_ptr[first : last + 1]))
-        rows += np.bincount(slot, weights=count, minlength=rows.shape[0])
+        np.add.at(rows, slot, count)  # bincount would go through all links for each chunk
     return rows.reshape(num_stages, num_links)
-
-
-def _require_link(trees: Trees, edge: int) -> None:
-    """Raise ValueError unless `edge`, the first one without a link, is -1."""
-    if edge >= 0:
-        raise ValueError(
-            f"edge {edge} goes from rank {trees.edge_src[edge]} to rank {trees.edge_dst[edge]},"
-            " but the topology has no such link"
-        )
 
 
 def direction_loads(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> FloatArray:

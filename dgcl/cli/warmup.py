@@ -117,7 +117,7 @@ def _warm_planner() -> None:
 
 
 def _warm_planner_end() -> None:
-    """The exchange of trees, the greedy, the proof of a plan and its simulation."""
+    """The exchange of trees, the proof of a plan and its simulation."""
     import numpy as np
 
     from dgcl.planner import PlanOptions
@@ -139,4 +139,4 @@ def _warm_planner_end() -> None:
     problem = make_problem(plan_states(relation, topology), routes)
     trees = direct.plan(relation, topology, options)
     improve(trees, problem, relation, arrays, 2, enough=0.0, latency_unit=1e6)
-    simulate(make_plan(relation, topology, "spst", options))
+    simulate(make_plan(relation, topology, "direct", options))

@@ -39,7 +39,7 @@ def crossing_rows(source: Any, dests: Any, count: Any, member: Any, masks: Any) 
     return entering, leaving
 
 
-@compiled
+@compiled(allocates=False)
 def _add_crossing(
     source: Any,
     dests: Any,
@@ -109,37 +109,43 @@ def covers(label: Any, arrays: Any) -> tuple[Any, Any]:
         links = arrays.link_of[np.ix_(outside, inside)]
         links = links[(links >= 0) & (group[outside, None] != group[inside])]
         latency[n] = arrays.link_latency[links].min(initial=np.inf)
-        _fill(hops[links], arrays.bandwidth, widest_first, cover[n])
+        through, left = np.zeros((2, arrays.num_directions))
+        left[:] = arrays.bandwidth
+        _fill(hops[links], widest_first, cover[n], through, left, np.zeros(links.shape[0], np.int64))
     return cover, latency
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _uses(hops: Any, c: int) -> bool:
     """Tell whether direction c is one of these hops."""
-    for hop in hops:
-        if hop == c:
+    for i in range(hops.shape[0]):
+        if hops[i] == c:
             return True
     return False
 
 
-@compiled
-def _fill(hops: Any, bandwidth: Any, widest_first: Any, cover: Any) -> None:
+@compiled(allocates=False)
+def _fill(hops: Any, widest_first: Any, cover: Any, through: Any, left: Any, hits: Any) -> None:
     """Set `cover` (C,) to directions of which each link, with its `hops` and -1 behind them, uses at least one.
 
     By progressive filling: the load of all links grows at the same pace; a direction that fills up joins the cover and
     stops the links through it. Directions that the others make superfluous are then dropped, the widest first
     (primal-dual with reverse delete).
+
+    Scratch: `through` (C,) zeros, the links through each direction that are still filled; `left` (C,) the bandwidths;
+    `hits` zeros, how many directions of the cover each link uses.
     """
-    through, left = np.zeros(bandwidth.shape[0], np.int64), bandwidth.copy()
-    hits = np.zeros(hops.shape[0], np.int64)  # directions of the cover that each link uses
-    for c in hops.flat:
-        if c >= 0:
-            through[c] += 1
-    while through.any():
+    for i in range(hops.shape[0]):
+        for n in range(hops.shape[1]):
+            if hops[i, n] >= 0:
+                through[hops[i, n]] += 1
+    while True:
         full, step = -1, np.inf
         for c in range(left.shape[0]):
             if through[c] > 0 and left[c] < step * through[c]:
                 full, step = c, left[c] / through[c]
+        if full < 0:
+            break
         for c in range(left.shape[0]):
             left[c] = max(0.0, left[c] - step * through[c])
         cover[full] = True
@@ -147,10 +153,11 @@ def _fill(hops: Any, bandwidth: Any, widest_first: Any, cover: Any) -> None:
             if _uses(hops[i], full):
                 hits[i] += 1
                 if hits[i] == 1:
-                    for c in hops[i]:
-                        if c >= 0:
-                            through[c] -= 1
-    for c in widest_first:
+                    for n in range(hops.shape[1]):
+                        if hops[i, n] >= 0:
+                            through[hops[i, n]] -= 1
+    for n in range(widest_first.shape[0]):
+        c = widest_first[n]
         if not cover[c]:
             continue
         least = np.int64(2)

@@ -8,16 +8,15 @@ from dgcl.planner.bits import lowest_bit
 from dgcl.planner.planner_compiled import compiled
 
 
-@compiled
-def rows_by_machine(source: Any, dests: Any, count: Any, machine: Any, num_machines: int) -> Any:
-    """Return how many rows rank s owns that some rank of machine m needs, (P, num_machines) float64.
+@compiled(allocates=False)
+def add_rows_by_machine(source: Any, dests: Any, count: Any, machine: Any, rows: Any, last: Any) -> None:
+    """Add to `rows` (P, machines) how many rows rank s owns that some rank of machine m needs.
 
     Args:
         source, dests, count: the arrays of a relation.
         machine: (P,) int64, the machine of each rank.
+        last: scratch; the last class that was counted for each machine, -1 at first.
     """
-    rows = np.zeros((machine.shape[0], num_machines))
-    last = np.full(num_machines, -1, np.int64)  # the last class that was counted
     for c in range(source.shape[0]):
         for w in range(dests.shape[1]):
             bits = dests[c, w]
@@ -27,4 +26,3 @@ def rows_by_machine(source: Any, dests: Any, count: Any, machine: Any, num_machi
                     last[m] = c
                     rows[source[c], m] += count[c]
                 bits &= bits - np.uint64(1)
-    return rows

@@ -1,31 +1,10 @@
 """A lower bound that counts the latency of every stage, for plans between machines.
 
-A stage is *far* if it uses a link between two machines, else *near*. Let A and L be the smallest latencies of a link
-between machines and inside one. A plan with c far and i near stages is one of four, if rows must cross at all:
-
-1. **c + i = 1.** Every row goes straight to each of its destinations: exactly the time of peer-to-peer.
-2. **c = 1, i = 1.** See below.
-3. **c = 1, i >= 2.** All rows leave and enter machines in one and the same stage. So a machine that has got a row from
-   another one cannot send it to a third, and machine m sends each of its rows to every machine that needs it: X(m) rows
-   in all, of which N(m) enter m. Let B be the bandwidth of a cover (:func:`dgcl.planner.bounds.best.cut_bound`) of the
-   links out of m, or into it. The far stage takes at least A + X / B, or A + N / B, and each near stage at least L.
-4. **c >= 2.** For any cut whose crossing links have latencies >= a: a stage with n crossing bytes takes at least
-   a + n / B, other far stages at least A, other near stages at least L. In sum c min(a, A) + i min(a, L) + N / B,
-   and at least c A.
-   This holds for 2 and 3, too.
-
-With c = i = 1 there are two orders.
-
-- **Near, then far.** Nothing is passed on after the far stage. So every destination on another machine is entered by a
-  far link: 3 holds with deliveries in place of rows, and for each device, too.
-- **Far, then near.** Nothing is passed on before the far stage. So owners send themselves, and 3 holds with the rows
-  that each device sends to other machines. A destination gets a row from another machine by a far link, or by a near
-  one in the near stage: for a device or machine with D such deliveries, x and y the times of the two stages without
-  latencies, and B and V the bandwidths of covers of the far and near links into it, B x + V y >= D. With x >= x0 from
-  above, x + y >= x0 + max(0, D - B x0) / V if B <= V, and else >= max(x0, D / B).
-
-The bound is the smallest of the four. Bounds by cuts and distance alone are below it where latencies count: on many
-ranks each exchanges a few rows with each other.
+A stage is *far* if it uses a link between two machines, else *near*. Bounds by cuts and distance alone (best.py,
+cuts.py) are below this one where latencies count: on many ranks each exchanges a few rows with each other. `auto` and
+the planner by machines (``methods/hierarchical.py``) ask for it. The proof is `stage_times`'; whoever changes a
+formula changes it with its case there. ``tests/planner/bounds/test_stages.py`` compares with the best plans of tiny
+clusters.
 """
 
 from __future__ import annotations
@@ -142,6 +121,32 @@ class StageTimes:
 def stage_times(relation: Relation, topology: Topology, row_bytes: int) -> StageTimes:
     """Return the bounds of the module; the relation must not be empty.
 
+    Proof. Let A and L be the smallest latencies of a link between machines and inside one. A plan with c far and i
+    near stages is one of four, if rows must cross at all:
+
+    1. **c + i = 1.** Every row goes straight to each of its destinations: exactly the time of peer-to-peer.
+    2. **c = 1, i = 1.** See below.
+    3. **c = 1, i >= 2.** All rows leave and enter machines in one and the same stage. So a machine that has got a row
+       from another one cannot send it to a third, and machine m sends each of its rows to every machine that needs it:
+       X(m) rows in all, of which N(m) enter m. Let B be the bandwidth of a cover
+       (:func:`dgcl.planner.bounds.best.cut_bound`) of the links out of m, or into it. The far stage takes at least A +
+       X / B, or A + N / B, and each near stage at least L.
+    4. **c >= 2.** For any cut whose crossing links have latencies >= a: a stage with n crossing bytes takes at least a
+       + n / B, other far stages at least A, other near stages at least L. In sum c min(a, A) + i min(a, L) + N / B,
+       and at least c A. This holds for 2 and 3, too.
+
+    With c = i = 1 there are two orders.
+
+    - **Near, then far.** Nothing is passed on after the far stage. So every destination on another machine is entered
+      by a far link: 3 holds with deliveries in place of rows, and for each device, too.
+    - **Far, then near.** Nothing is passed on before the far stage. So owners send themselves, and 3 holds with the
+      rows that each device sends to other machines. A destination gets a row from another machine by a far link, or by
+      a near one in the near stage: for a device or machine with D such deliveries, x and y the times of the two stages
+      without latencies, and B and V the bandwidths of covers of the far and near links into it, B x + V y >= D. With x
+      >= x0 from above, x + y >= x0 + max(0, D - B x0) / V if B <= V, and else >= max(x0, D / B).
+
+    The bound is the smallest of the four.
+
     Raises:
         ValueError: the relation cannot be delivered over these links at all.
     """
@@ -188,10 +193,11 @@ def _most(rows: FloatArray, bandwidth: FloatArray) -> float:
 
 def _needs(relation: Relation, machine: Int64Array) -> Needs:
     """Count what must cross."""
-    from dgcl.planner.bounds.stage_kernels import rows_by_machine
+    from dgcl.planner.bounds.stage_kernels import add_rows_by_machine
 
     num = int(machine.max()) + 1
-    rows = rows_by_machine(relation.source, relation.dests, relation.count, machine, num)
+    rows = np.zeros((machine.shape[0], num))
+    add_rows_by_machine(relation.source, relation.dests, relation.count, machine, rows, np.full(num, -1))
     rows[np.arange(machine.shape[0]), machine] = 0.0
     copies = np.where(machine[:, None] == machine, 0, relation.pair_rows()).astype(np.float64)
 

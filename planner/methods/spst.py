@@ -1,22 +1,8 @@
 """SPST, the greedy method of the DGCL paper: shortest-path spanning trees at the costs that earlier trees leave.
 
 This is Algorithms 1 and 2 of DGCL (Cai et al., EuroSys 2021) with the cost model of its section 5.1, and the baseline
-that ``auto`` is compared with. A tree starts as its root. Repeatedly, the destination that is cheapest to reach from
-the tree is joined to it by its cheapest path. An edge at depth k costs what it adds to the time of stage k, given all
-traffic planned so far. The stage of an edge is its depth in the tree (strict stages), so the edges of a path lie in
-different stages and its cost is exactly the sum of theirs. A path may run through relays, which do not need the row.
-
-Differences from the paper:
-
-- Pieces of classes are planned instead of single vertices. All classes are cut into pieces of about equal size. The
-  pieces of each class are spread evenly over the whole sequence, so that early and late costs fall on every class.
-- Costs are computed when a path needs them, not kept in a table.
-- The paper's links have no latency. Where they do, the first piece to use a stage pays for all that follow, and at that
-  cost no stage but the first would ever be used. So there are two sets of trees, grown with latencies and without,
-  and what is faster with them is the plan.
-- Ties, which the paper does not mention, are frequent: most edges cost nothing while another connection is the stage's
-  slowest. Of two paths that slow the plan down equally, the one with less time on its own links wins; then the
-  shorter one; then the lower rank of the last relay, then of the destination.
+that ``auto`` is compared with; ``auto`` asks it too where there is little to plan. `plan` says what differs from the
+paper. ``tests/planner/methods/test_spst.py`` guards it.
 """
 
 from __future__ import annotations
@@ -41,6 +27,24 @@ PIECES = 16384  # aimed at over all classes; every class has at least one
 def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     """Return SPST trees with strict stages (stage = depth), at most world_size - 1 of them.
 
+    A tree starts as its root. Repeatedly, the destination that is cheapest to reach from the tree is joined to it by
+    its cheapest path. An edge at depth k costs what it adds to the time of stage k, given all traffic planned so far.
+    The stage of an edge is its depth in the tree (strict stages), so the edges of a path lie in different stages and
+    its cost is exactly the sum of theirs. A path may run through relays, which do not need the row.
+
+    Differences from the paper:
+
+    - Pieces of classes are planned instead of single vertices. All classes are cut into pieces of about equal size.
+      The pieces of each class are spread evenly over the whole sequence, so that early and late costs fall on every
+      class.
+    - Costs are computed when a path needs them, not kept in a table.
+    - The paper's links have no latency. Where they do, the first piece to use a stage pays for all that follow, and at
+      that cost no stage but the first would ever be used. So there are two sets of trees, grown with latencies and
+      without, and what is faster with them is the plan.
+    - Ties, which the paper does not mention, are frequent: most edges cost nothing while another connection is the
+      stage's slowest. Of two paths that slow the plan down equally, the one with less time on its own links wins; then
+      the shorter one; then the lower rank of the last relay, then of the destination.
+
     Raises:
         ValueError: a pair that needs rows cannot be reached even through relays; the message names it.
     """
@@ -52,8 +56,10 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
     arrays = topology.arrays()
 
     def grown(latency: FloatArray) -> Trees:
-        parent = np.empty((piece_class.shape[0], relation.world_size), np.int32)
-        parent[:] = grow_trees(
+        world, stages = relation.world_size, max(1, relation.world_size - 1)
+        parent = np.full((piece_class.shape[0], world), -1, np.int32)
+        rise, own = np.empty((2, stages + 1, world))
+        grow_trees(
             relation.source[piece_class],
             relation.dest_matrix()[piece_class],
             piece_rows.astype(np.float64) * options.row_bytes,
@@ -62,6 +68,14 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
             arrays.link_ptr,
             arrays.link_directions,
             1.0 / (arrays.bandwidth * GIGA),
+            parent,
+            np.zeros((stages, arrays.num_directions)),
+            np.zeros(stages),
+            np.empty(world, np.int64),
+            np.empty(world, np.bool_),
+            rise,
+            own,
+            np.empty((stages + 1, world), np.int64),
         )
         return strict_trees(relation, piece_class, piece_rows, parent)
 

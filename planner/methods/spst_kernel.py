@@ -7,7 +7,7 @@ import numpy as np
 from dgcl.planner.planner_compiled import compiled
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _added_seconds(
     link: int,
     stage: int,
@@ -30,7 +30,7 @@ def _added_seconds(
     return max(0.0, latency[link] + slowest - stage_seconds[stage]), latency[link] + alone
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _add_traffic(
     link: int,
     stage: int,
@@ -51,10 +51,25 @@ def _add_traffic(
     stage_seconds[stage] = max(stage_seconds[stage], latency[link] + slowest)
 
 
-@compiled
+@compiled(allocates=False)
 def grow_trees(
-    source: Any, dests: Any, amount: Any, link_of: Any, latency: Any, ptr: Any, hops: Any, inverse: Any
-) -> Any:
+    source: Any,
+    dests: Any,
+    amount: Any,
+    link_of: Any,
+    latency: Any,
+    ptr: Any,
+    hops: Any,
+    inverse: Any,
+    parent: Any,
+    busy: Any,
+    stage_seconds: Any,
+    depth: Any,
+    open_: Any,
+    rise: Any,
+    own: Any,
+    before: Any,
+) -> None:
     """Grow one shortest-path spanning tree per piece, each at the costs that the earlier ones leave.
 
     Args:
@@ -63,21 +78,15 @@ def grow_trees(
         amount: (N,) float64, its bytes.
         link_of, latency, ptr, hops: link_of, link_latency, link_ptr and link_directions of TopologyArrays.
         inverse: (num_directions,) float64, seconds per byte.
-
-    Returns:
-        parent: (N, P) int32, the rank that each rank receives from; -1 for the root and for ranks outside
-            the tree.
+        parent: (N, P) int32, output, -1 at first: the rank that each rank receives from; it stays for the root and for
+            ranks outside the tree.
+        busy, stage_seconds: zeros at first: seconds of traffic, by stage and connection-direction, and of each stage.
+        depth, open_: (P,) int64 and bool, scratch.
+        rise, own, before: (stages + 1, P), scratch. Labels of (depth, rank): how much slower the path there makes the
+            plan, the path's own time, and the last rank on it.
     """
     num, world = dests.shape
-    limit = max(1, world - 1)
-    busy = np.zeros((limit, inverse.shape[0]))  # seconds of traffic, by stage and connection-direction
-    stage_seconds = np.zeros(limit)  # seconds of each stage
-    parent = np.full((num, world), -1, np.int32)
-    depth, open_ = np.empty(world, np.int64), np.empty(world, np.bool_)
-    # Labels of (depth, rank): how much slower the path there makes the plan, and the path's own time.
-    rise = np.empty((limit + 1, world))
-    own = np.empty((limit + 1, world))
-    before = np.empty((limit + 1, world), np.int64)
+    limit = busy.shape[0]
     for n in range(num):
         left = 0
         for v in range(world):
@@ -131,4 +140,3 @@ def grow_trees(
                     open_[node] = False
                     left -= 1
                 node, at = sender, at - 1
-    return parent

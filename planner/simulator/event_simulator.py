@@ -1,8 +1,7 @@
-"""An event simulator of the decentralised protocol, to test the cost model.
+"""An event simulator of the decentralised protocol, to test the cost model (``cost.py``), with which it shares no code.
 
-It shares no code with the cost model (``cost.py``) and assumes less: stages do not begin and end together. A message
-starts when its rows have arrived and the peer is ready, and shares every connection max-min fairly with whatever else
-flows there.
+It assumes less: stages do not begin and end together. A message starts when its rows have arrived and the peer is
+ready, and shares every connection max-min fairly with whatever else flows there.
 
 >>> from dgcl.planner import Relation, make_plan
 >>> from dgcl.topology import preset

@@ -1,15 +1,7 @@
 """The simulated time of a plan in the order in which our own transports send.
 
-===============================  ==========  ======  =============  =========================================
-machine                          order       shares  sends at once  transport
-===============================  ==========  ======  =============  =========================================
-CPU ranks (``host:N``)           eager       equal   1              shared memory: the thread in the call
-                                                                    copies, first what is there first
-GPUs without peer access         neighbours  equal   1              CUDA: one stream copies through the host
-GPUs of several machines         neighbours  equal   any            collectives: one exchange of all for a stage
-GPUs of one machine              neighbours  bytes   any            CUDA: one kernel for a stage, whose thread
-                                                                    blocks are dealt to receivers by bytes
-===============================  ==========  ======  =============  =========================================
+`auto` compares plans of several machines by it, and reports show it. `protocol` has the table of machines and orders:
+whoever changes the order in which a transport sends changes it there. ``tests/planner/methods/test_executed.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +20,19 @@ _CPU_CORE, _HOST_MEMORY = "core", "DRAM"  # kinds of connections that tell how a
 
 
 def protocol(topology: Topology) -> dict[str, Any]:
-    """Return how ranks on this machine send: arguments of :func:`~dgcl.planner.simulator.event_simulator.simulate`."""
+    """Return how ranks on this machine send: arguments of :func:`~dgcl.planner.simulator.event_simulator.simulate`.
+
+    ===============================  ==========  ======  =============  =========================================
+    machine                          order       shares  sends at once  transport
+    ===============================  ==========  ======  =============  =========================================
+    CPU ranks (``host:N``)           eager       equal   1              shared memory: the thread in the call
+                                                                        copies, first what is there first
+    GPUs without peer access         neighbours  equal   1              CUDA: one stream copies through the host
+    GPUs of several machines         neighbours  equal   any            collectives: one exchange of all for a stage
+    GPUs of one machine              neighbours  bytes   any            CUDA: one kernel for a stage, whose thread
+                                                                        blocks are dealt to receivers by bytes
+    ===============================  ==========  ======  =============  =========================================
+    """
     kinds = {connection.kind for connection in topology.connections}
     several = len({device.machine for device in topology.devices}) > 1
     cpus, one_stream = _CPU_CORE in kinds, _HOST_MEMORY in kinds

@@ -3,7 +3,6 @@
 It knows nothing of plans, stages or costs: only messages with a size, a latency, a route, and what they wait for.
 """
 
-import heapq
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,6 +137,8 @@ def run(
     play(
         flows, machine, times, latency, release, part_of, parts, next_ptr, next_message, behind, waiting, ahead,
         sender, room, send_ptr, sends, busy, rate, carried, width,
+        np.empty(num), np.empty(num, np.int64), np.empty(waiting.shape[0], np.int64), np.empty(2 * num, np.int64),
+        np.empty(num_directions), np.zeros(sizes.shape[0], np.bool_),
     )  # fmt: skip
     return issued, flowing, arrived, busy
 
@@ -204,47 +205,76 @@ def _share_out(flows: Flows, machine: Machine, low: int, high: int) -> None:
         step += 1
 
 
-@compiled
+@compiled(allocates=False, entry=False)
+def _is_before(ends: Any, m: int, other: int) -> bool:
+    """Tell whether the latency of message m ends before that of another; of equal ones the lower number is first."""
+    return bool(ends[m] < ends[other] or (ends[m] == ends[other] and m < other))
+
+
+@compiled(inline=False, allocates=False, entry=False)
+def _push(heap: Any, ends: Any, num: int, m: int) -> None:
+    """Add a message to a binary heap of `num`."""
+    at = num
+    while at > 0 and _is_before(ends, m, heap[(at - 1) // 2]):
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap[at] = m
+
+
+@compiled(inline=False, allocates=False, entry=False)
+def _pop(heap: Any, ends: Any, num: int) -> int:
+    """Remove the first message of a binary heap of `num`, and return it."""
+    first, last, at = heap[0], heap[num - 1], 0
+    while 2 * at + 2 < num:
+        below = 2 * at + 1
+        if below + 2 < num and _is_before(ends, heap[below + 1], heap[below]):
+            below += 1
+        if not _is_before(ends, heap[below], last):
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = last
+    return int(first)
+
+
+@compiled(allocates=False)
 def play(
     flows: Flows, machine: Machine, times: Any, latency: Any, release: Any, part_of: Any, parts: Any, next_ptr: Any,
     next_message: Any, behind: Any, waiting: Any, ahead: Any, sender: Any, room: Any, send_ptr: Any, sends: Any,
-    busy: Any, rate: Any, carried: Any, width: float,
+    busy: Any, rate: Any, carried: Any, width: float, ends: Any, heap: Any, done: Any, free: Any, through: Any,
+    touched: Any,
 ) -> None:  # fmt: skip
     """Play all messages, in plain loops: numba compiles each expression of whole arrays for a fifth of a second.
 
-    The arguments not described by :func:`run` are its first state, and scratch.
+    The arguments not described by :func:`run` are its first state, and scratch: `heap` are the messages whose latency
+    runs, by its end in `ends`; `done` what has arrived, and `free` senders that may send more.
     """
     ptr, hops, weight, tag, after = flows.ptr, flows.hops, flows.weight, flows.tag, flows.after
     capacity, total, _, place, level, clock, left, _ = machine
     due = flows.due  # taken out once: each use of a field counts references
     issued, flowing, arrived = times[0], times[1], times[2]
     num, num_directions = issued.shape[0], capacity.shape[0]
-    latencies = [(0.0, -1)]  # a heap of (end of its latency, message), typed by its first entry
-    heapq.heappop(latencies)
-    free = [0]  # senders that may send more
-    free.pop()
-    done = [0]
-    done.pop()
+    num_heap = num_done = num_free = 0
     for m in range(num):
         if waiting[m] == 0:
-            issued[m] = release[m]
-            heapq.heappush(latencies, (release[m] + latency[m], m))
+            issued[m], ends[m] = release[m], release[m] + latency[m]
+            _push(heap, ends, num_heap, m)
+            num_heap += 1
     for gate in range(num, waiting.shape[0]):
         if waiting[gate] == 0:
-            done.append(gate)
-    through = np.empty(num_directions)
-    touched = np.empty(parts.shape[0], np.bool_)
-    for part in range(touched.shape[0]):
-        touched[part] = False
+            done[num_done] = gate
+            num_done += 1
     now = 0.0
     while True:
         # 1. Release what waited for arrived messages, and start it.
-        while len(done):
-            m = done.pop()
+        while num_done:
+            num_done -= 1
+            m = done[num_done]
             if m < num:
                 arrived[m] = now
                 room[sender[m]] += 1
-                free.append(sender[m])
+                free[num_free] = sender[m]
+                num_free += 1
                 if behind[m] >= 0:
                     ahead[behind[m]] -= 1
             for i in range(next_ptr[m], next_ptr[m + 1]):
@@ -253,14 +283,20 @@ def play(
                 if waiting[other] == 0:
                     if other < num:
                         issued[other] = max(now, release[other])
-                        heapq.heappush(latencies, (issued[other] + latency[other], other))
+                        ends[other] = issued[other] + latency[other]
+                        _push(heap, ends, num_heap, other)
+                        num_heap += 1
                     else:
-                        done.append(other)
-        while len(latencies) and latencies[0][0] <= now:
-            _, m = heapq.heappop(latencies)
+                        done[num_done] = other
+                        num_done += 1
+        while num_heap and ends[heap[0]] <= now:
+            m = _pop(heap, ends, num_heap)
+            num_heap -= 1
             ahead[m] -= 1
-            free.append(sender[m])
-        for s in free:
+            free[num_free] = sender[m]
+            num_free += 1
+        for each in range(num_free):
+            s = free[each]
             for n in range(send_ptr[s], send_ptr[s + 1]):
                 m = sends[n]
                 if ahead[m] == 0 and room[s]:
@@ -278,7 +314,7 @@ def play(
                     tag[m] += clock[c]
                     _hold(flows, m, c)
                     touched[part_of[c]] = True
-        free.clear()
+        num_free = 0
         # 2. New rates in the parts where messages began or ended.
         for part in range(parts.shape[0] - 1):
             if not touched[part]:
@@ -292,8 +328,8 @@ def play(
         for c in range(num_directions):
             through[c] = then + (due[c] - clock[c]) / level[c] if level[c] > 0.0 else np.inf
             now = min(now, through[c])
-        if len(latencies):
-            now = min(now, latencies[0][0])
+        if num_heap:
+            now = min(now, ends[heap[0]])
         if now == np.inf:
             return
         for k in range(int(then / width), min(int(now / width) + 1, carried.shape[0])):
@@ -314,7 +350,8 @@ def play(
                 if tag[m] > reached:
                     _hold(flows, m, c)
                     continue
-                done.append(m)
+                done[num_done] = m
+                num_done += 1
                 for i in range(ptr[m], ptr[m + 1]):
                     total[hops[i]] -= weight[m]
                     if total[hops[i]] == 0:

@@ -1,16 +1,8 @@
 """Proof that trees deliver a relation. Nothing here trusts the code that made the trees.
 
-For each tree it is checked that
-
-1. every edge is a link of the topology, and its stage is below ``max(1, world_size - 1)``;
-2. no rank is entered twice, and the root (the owner of the class) never;
-3. the sender of every edge is the root, or is entered by an edge listed before it and of a smaller stage;
-4. every destination of the class is entered.
-
-By (3) and induction over the list, every sender holds the row when its stage comes. So every destination gets the
-row by (4), and exactly once by (2). Stages rise along every path, so no cycle of waits is possible. The counts of
-the trees of a class add up to the size of the class, and its vertices are assigned to them in order, so this holds
-for every vertex.
+Every plan passes it: those just made (``methods/registry.py``) and those read from files (``check_plan.py``).
+`verify_trees` says what is checked and why that is enough; a fault that is found is described here, and found in
+``delivery_kernels.py``. ``tests/planner/verify`` damages plans in every way.
 """
 
 from __future__ import annotations
@@ -28,7 +20,19 @@ if TYPE_CHECKING:
 
 
 def verify_trees(relation: Relation, trees: Trees, topology: Topology) -> None:
-    """Prove that ``trees`` deliver ``relation`` over the links of ``topology``, as the module describes.
+    """Prove that ``trees`` deliver ``relation`` over the links of ``topology``.
+
+    For each tree it is checked that
+
+    1. every edge is a link of the topology, and its stage is below ``max(1, world_size - 1)``;
+    2. no rank is entered twice, and the root (the owner of the class) never;
+    3. the sender of every edge is the root, or is entered by an edge listed before it and of a smaller stage;
+    4. every destination of the class is entered.
+
+    By (3) and induction over the list, every sender holds the row when its stage comes. So every destination gets the
+    row by (4), and exactly once by (2). Stages rise along every path, so no cycle of waits is possible. The counts of
+    the trees of a class add up to the size of the class, and its vertices are assigned to them in order, so this holds
+    for every vertex.
 
     One pass over the edges. Shapes and pointers were checked when ``relation`` and ``trees`` were made.
 
@@ -45,7 +49,8 @@ def verify_trees(relation: Relation, trees: Trees, topology: Topology) -> None:
 
     fault, tree, edge = first_fault(
         relation.source, relation.dests, relation.num_dests(), trees.tree_class, trees.edge_ptr, trees.edge_src,
-        trees.edge_dst, trees.edge_stage, topology.arrays().link_of, max(1, world - 1),
+        trees.edge_dst, trees.edge_stage, topology.arrays().link_of, max(1, world - 1), np.full(world, -1),
+        np.empty(world, np.int32),
     )  # fmt: skip
     if fault != FINE:
         raise PlanError(_describe_fault(fault, tree, edge, relation, trees, topology))

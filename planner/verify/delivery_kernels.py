@@ -12,7 +12,7 @@ FINE = 0
 NO_SENDER, NO_RECEIVER, NO_LINK, LATE, OWNER, TWICE, UNFED, TOO_SOON, LEFT_OUT = range(1, 10)
 
 
-@compiled
+@compiled(allocates=False)
 def first_fault(
     root: Int32Array,
     dests: MaskArray,
@@ -24,6 +24,8 @@ def first_fault(
     edge_stage: Int32Array,
     link_of: Int32Array,
     stage_limit: int,
+    fed_in: Int64Array,
+    fed_at: Int32Array,
 ) -> tuple[int, int, int]:
     """Return the first fault, its tree and its edge; ``(FINE, 0, 0)`` if there is none.
 
@@ -32,6 +34,7 @@ def first_fault(
         tree_class, edge_ptr, edge_src, edge_dst, edge_stage: The trees; their classes are in range.
         link_of: (P, P), negative where there is no link.
         stage_limit: Stages must be below.
+        fed_in, fed_at: (P,) scratch: the last tree that entered a rank, -1 at first, and in which stage.
 
     Faults of an edge: NO_SENDER, NO_RECEIVER: it is no rank. NO_LINK: the topology has no such link. LATE: the stage
     is not below the limit. OWNER: it enters the owner. TWICE: it enters a rank for the second time. UNFED: no edge
@@ -39,8 +42,6 @@ def first_fault(
     tree: LEFT_OUT: it misses destinations; the edge returned is the one behind its last.
     """
     world = link_of.shape[0]
-    fed_in = np.full(world, -1, np.int64)  # the last tree that entered a rank, and in which stage
-    fed_at = np.empty(world, np.int32)
     for t in range(tree_class.shape[0]):
         c = tree_class[t]
         owner = root[c]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgcl.planner import PlanOptions, Relation, cost
+from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.cost import direct_seconds, predicted_seconds, stage_loads, stage_seconds
 from dgcl.planner.methods import get_planner
 from dgcl.topology import Connection, Device, Topology
@@ -65,13 +65,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=[cost._MANY_EDGES, 0], ids=["", "compiled"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows over links are added up by numpy, and by compiled code where there are many edges."""
-    monkeypatch.setattr(cost, "_MANY_EDGES", request.param)
-
-
-@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("topology, trees, seconds", CASES)
 def test_cost_worked_out_by_hand(topology: Topology, trees: list, seconds: list[float]):
     made = trees_of(*trees)
@@ -98,7 +91,6 @@ def test_no_trees_cost_nothing():
     assert direct_seconds(Relation.from_classes(3, []), topology, 1) == 0.0
 
 
-@pytest.mark.usefixtures("either_way")
 def test_a_missing_link_is_named():
     topology = machine(("a", "b", 4, 0, "full"), ("b", "c", 4, 0, "full"))
     with pytest.raises(ValueError, match="edge 0 goes from rank 0 to rank 2"):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from dgcl.topology.arrays import TopologyArrays
 
 
+MIN_TOTAL = 1e-6  # of a stage's sum of powers: below, rounding errors would decide, and all is recomputed
+
+
 class SmoothMakespan(NamedTuple):
     """The loads of a plan and what follows from them, K stages, C directions, L links.
 
@@ -64,15 +67,13 @@ class LinkUses(NamedTuple):
     delta: FloatArray
 
 
-@compiled(inline=False, entry=False)
 def empty_uses(routes: Routes, num_stages: int, room: int) -> LinkUses:
     """Allocate a change of up to `room` link uses."""
-    longest = 0
-    for link in range(routes.base.shape[0]):
-        longest = max(longest, routes.ptr[link + 1] - routes.ptr[link])
+    longest = int(np.diff(routes.ptr).max(initial=0))
+    link, stage = np.empty((2, room), np.int32)
     return LinkUses(
-        np.empty(room, np.int32),
-        np.empty(room, np.int32),
+        link,
+        stage,
         np.empty(room, np.int64),
         np.empty(room * longest, np.int64),
         np.zeros((num_stages, routes.cost.shape[0])),
@@ -102,7 +103,7 @@ def smooth_makespan(
     return smooth
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _worst_latency(smooth: SmoothMakespan, k: int, c: int) -> float:
     """Return the largest latency of the links in use through a direction; `rows` must be up to date."""
     worst = 0.0
@@ -121,7 +122,7 @@ def load(smooth: SmoothMakespan, forest: Forest) -> None:
     np.add.at(smooth.rows, use, np.repeat(forest.count[:num], forest.size[:num]))
 
 
-@compiled(inline=False)
+@compiled(inline=False, allocates=False)
 def recompute(smooth: SmoothMakespan, routes: Routes, beta: FloatArray) -> float:
     """Recompute everything that follows from the rows; return the plan's true time."""
     num_stages, num_directions = smooth.busy.shape
@@ -149,7 +150,7 @@ def recompute(smooth: SmoothMakespan, routes: Routes, beta: FloatArray) -> float
     return time
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _add_busy_changes(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, rows: int) -> int:
     """Add to ``uses.delta`` how busy times change, list the directions in ``uses.touched``; return how many."""
     num_directions = smooth.busy.shape[1]
@@ -168,14 +169,14 @@ def _add_busy_changes(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, nu
     return many
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _clear_busy_changes(uses: LinkUses, many: int, num_directions: int) -> None:
     """Set what `_add_busy_changes` added back to zero."""
     for i in range(many):
         uses.delta[uses.touched[i] // num_directions, uses.touched[i] % num_directions] = 0.0
 
 
-@compiled(inline=False, entry=False)
+@compiled(inline=False, allocates=False, entry=False)
 def shift(
     smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, rows: int, beta: FloatArray, apply: bool
 ) -> float:
@@ -216,7 +217,19 @@ def shift(
     return gain
 
 
-@compiled(inline=False, entry=False)
+@compiled(inline=False, allocates=False, entry=False)
+def move(
+    smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, rows: int, beta: FloatArray
+) -> None:
+    """Add ``sign * rows`` to each of `num` link uses."""
+    shift(smooth, routes, uses, num, rows, beta, True)
+    for k in range(smooth.total.shape[0]):
+        if smooth.total[k] < MIN_TOTAL:
+            recompute(smooth, routes, beta)
+            break
+
+
+@compiled(inline=False, allocates=False, entry=False)
 def gradient(smooth: SmoothMakespan, weight: FloatArray) -> None:
     """Set `weight` (K, C) to the derivatives of the smoothed time by `busy`."""
     for k in range(weight.shape[0]):
@@ -224,7 +237,7 @@ def gradient(smooth: SmoothMakespan, weight: FloatArray) -> None:
             weight[k, c] = smooth.power[k, c] / smooth.total[k]
 
 
-@compiled(inline=False)
+@compiled(inline=False, allocates=False)
 def best_amount(
     smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int, most: int, hops: float, beta: FloatArray
 ) -> int:
@@ -234,11 +247,13 @@ def best_amount(
     rows that move (see `_initial_slope`), no amount gains unless the time falls at first, and once a smaller amount
     gains less, all still smaller ones do.
     """
-    least = -1e-12 * smooth.top.sum()
+    time = 0.0
+    for k in range(smooth.top.shape[0]):
+        time += smooth.top[k]
     slope, convex = _initial_slope(smooth, routes, uses, num)
     if convex and slope + hops >= 0.0:
         return 0
-    best_gain, best = least, np.int64(0)
+    best_gain, best = -1e-12 * time, np.int64(0)
     rows = np.int64(most)
     while rows > 0:
         gain = hops * rows + shift(smooth, routes, uses, num, rows, beta, False)
@@ -250,7 +265,7 @@ def best_amount(
     return int(best)
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _initial_slope(smooth: SmoothMakespan, routes: Routes, uses: LinkUses, num: int) -> tuple[float, bool]:
     """Return the derivative of the smoothed time at no rows, and whether the time is convex in the rows.
 

@@ -21,16 +21,19 @@ from dgcl.planner.column_generation.improvement.makespan import (
     LinkUses,
     SmoothMakespan,
     best_amount,
-    empty_uses,
     gradient,
     load,
+    move,
     recompute,
-    shift,
     smooth_makespan,
 )
-from dgcl.planner.column_generation.improvement.tree_exchange import EVERY_TREE, MIN_TOTAL, exchange
+from dgcl.planner.column_generation.improvement.tree_exchange import (
+    EVERY_TREE,
+    ExchangeBuffer,
+    exchange,
+    exchange_buffer,
+)
 from dgcl.planner.column_generation.pricing.flows import link_prices
-from dgcl.planner.column_generation.pricing.tree_program import empty_choices
 from dgcl.planner.column_generation.rounding.cheapest import Instance, class_instance
 from dgcl.planner.column_generation.rounding.forest import (
     Forest,
@@ -82,9 +85,8 @@ def reparent(
     instance = class_instance(problem, relation, arrays)
     forest = forest_from_trees(trees, arrays)
     smooth = smooth_makespan(arrays, num_stages, latency_unit, forest)
-    choices = empty_choices(num_stages, problem.space.world_size, problem.space.num_sets)
-    link_of = arrays.link_of.astype(np.int32)
-    price = np.empty(smooth.rows.shape)
+    buffer, link_of = exchange_buffer(problem, num_stages), arrays.link_of.astype(np.int32)
+    entered = np.full(link_of.shape[0], num_stages)
     best, best_time = forest, recompute(smooth, problem.routes, np.ones(num_stages))
     first_time = reached = best_time
     for sharpness in SHARPNESS:
@@ -97,7 +99,9 @@ def reparent(
                 if time.process_time() > deadline:
                     break
                 last = min(first + TREES, num_trees)
-                improved |= _reparent_edges(instance, link_of, forest, smooth, beta, price, first, last)
+                improved |= _reparent_edges(
+                    instance, link_of, forest, smooth, beta, buffer, entered, first, last
+                )
             reached = recompute(smooth, problem.routes, beta)
             if not improved or reached <= enough:
                 break
@@ -105,7 +109,7 @@ def reparent(
             forest = _cleaned(forest, instance)
             load(smooth, forest)
             beta = np.full(num_stages, sharpness / reached)
-            reached = exchange(instance, choices, forest, smooth, beta, enough, PASSES, 0, EVERY_TREE, False)
+            reached = exchange(instance, buffer, forest, smooth, beta, enough, PASSES, 0, EVERY_TREE, False)
         if reached < best_time * (1.0 - 1e-6):
             best, best_time = _cleaned(forest, instance), reached
     return trees_from_forest(best, arrays) if best_time < first_time else trees
@@ -126,7 +130,7 @@ class _Replacement(NamedTuple):
     earlier: int
 
 
-@compiled(inline=False, entry=False)
+@compiled(inline=False, allocates=False, entry=False)
 def _cheapest_replacement(
     instance: Instance,
     link_of: Int32Array,
@@ -174,7 +178,7 @@ def _cheapest_replacement(
     return _Replacement(new_link, new_stage, moved, earlier)
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _set_uses(uses: LinkUses, forest: Forest, e: int, new: _Replacement) -> int:
     """Describe the replacement of edge e in `uses`; return the number of link uses."""
     uses.link[0], uses.stage[0], uses.sign[0] = new.link, new.stage, 1
@@ -186,7 +190,7 @@ def _set_uses(uses: LinkUses, forest: Forest, e: int, new: _Replacement) -> int:
     return 4
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _highest_price(smooth: SmoothMakespan, price: FloatArray) -> float:
     """Return the largest finite price of a (stage, link) in use."""
     highest = 0.0
@@ -197,27 +201,27 @@ def _highest_price(smooth: SmoothMakespan, price: FloatArray) -> float:
     return highest
 
 
-@compiled
+@compiled(allocates=False)
 def _reparent_edges(
     instance: Instance,
     link_of: Int32Array,
     forest: Forest,
     smooth: SmoothMakespan,
     beta: FloatArray,
-    price: FloatArray,
+    buffer: ExchangeBuffer,
+    entered: Int64Array,
     first: int,
     last: int,
 ) -> bool:
     """Replace edges of trees ``first:last``; return whether that gained something. Before the first one it sets prices.
 
     `forest`, with which `smooth` is loaded, is changed in place as long as there is room. The edges of its trees are
-    in no order afterwards.
+    in no order afterwards. `entered` (P,) is when each device gets the row, before and after each call the number of
+    stages: never.
     """
     routes, dst, num_stages = instance.routes, instance.ends.dst, smooth.busy.shape[0]
-    entered = np.full(link_of.shape[0], num_stages, np.int64)  # when a device gets the row; num_stages: never
-    uses = empty_uses(routes, num_stages, 4)
+    _, weight, price, _, uses = buffer
     if first == 0:
-        weight = np.empty(smooth.busy.shape)
         recompute(smooth, routes, beta)
         gradient(smooth, weight)
         link_prices(weight, routes, price)
@@ -243,15 +247,13 @@ def _reparent_edges(
                 if not append_tree(forest, forest.class_[t], all_rows - rows, link, stage, high - low):
                     continue
                 forest.count[t] = rows
-            shift(smooth, routes, uses, num, rows, beta, True)
+            move(smooth, routes, uses, num, rows, beta)
             entered[dst[forest.link[e]]] = new.stage
             forest.link[e], forest.stage[e] = new.link, new.stage
             if new.moved >= 0:
                 forest.stage[new.moved] = new.earlier
                 entered[dst[forest.link[new.moved]]] = new.earlier
             improved = True
-            if smooth.total.min() < MIN_TOTAL:
-                recompute(smooth, routes, beta)
         entered[owner] = num_stages
         for e in range(low, high):
             entered[dst[forest.link[e]]] = num_stages
@@ -261,15 +263,13 @@ def _reparent_edges(
 def _cleaned(forest: Forest, instance: Instance) -> Forest:
     """Return a copy by class, with edges by stage and without relays that serve nobody."""
     copy = ordered(forest)
-    _clean_trees(instance, copy)
+    _clean_trees(instance, copy, *np.empty((2, instance.family.group_of.shape[0]), np.int32))
     return ordered(copy)
 
 
-@compiled(inline=False)
-def _clean_trees(instance: Instance, forest: Forest) -> None:
-    """Sort and clean every tree's edges in place."""
-    world = instance.family.group_of.shape[0]
-    entered, needed = np.empty(world, np.int32), np.empty(world, np.int32)
+@compiled(allocates=False)
+def _clean_trees(instance: Instance, forest: Forest, entered: Int32Array, needed: Int32Array) -> None:
+    """Sort and clean every tree's edges in place; `entered` and `needed` are scratch of `cleaned`."""
     for t in range(forest.used[0]):
         part, c = slice(forest.first[t], forest.first[t] + forest.size[t]), forest.class_[t]
         link, stage = forest.link[part], forest.stage[part]

@@ -11,7 +11,7 @@ expensive trees, as many as gain most by the exact change of the smoothed makesp
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,8 @@ from dgcl.planner.column_generation.improvement.makespan import (
     empty_uses,
     gradient,
     load,
+    move,
     recompute,
-    shift,
     smooth_makespan,
 )
 from dgcl.planner.column_generation.pricing.flows import link_prices
@@ -58,10 +58,9 @@ if TYPE_CHECKING:
 
 EVERY_TREE = 1 << 62
 MIN_SAVING = 3e-3  # share of its price that another tree must save before rows are counted
-MIN_TOTAL = 1e-6  # of a stage's sum of powers: below, rounding errors would decide, and all is recomputed
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _tree_price(price: FloatArray, link: Int32Array, stage: Int32Array, first: int, last: int) -> float:
     """Return what a row pays for the edges ``first:last``."""
     total = 0.0
@@ -70,7 +69,7 @@ def _tree_price(price: FloatArray, link: Int32Array, stage: Int32Array, first: i
     return total
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _set_uses(uses: LinkUses, new: TreeBuffer, num_new: int, forest: Forest, t: int) -> int:
     """Describe the exchange of tree t for the new one in `uses`; return the number of link uses."""
     num = 0
@@ -83,10 +82,39 @@ def _set_uses(uses: LinkUses, new: TreeBuffer, num_new: int, forest: Forest, t: 
     return num
 
 
-@compiled(inline=False)
+class ExchangeBuffer(NamedTuple):
+    """Scratch of `exchange`; K stages, C directions, L links.
+
+    Attributes:
+        choices: of the tree program.
+        weight, price: (K, C) and (K, L), prices of directions and of links.
+        new, uses: a tree, and what an exchange for it changes.
+    """
+
+    choices: Choices
+    weight: FloatArray
+    price: FloatArray
+    new: TreeBuffer
+    uses: LinkUses
+
+
+def exchange_buffer(problem: Problem, num_stages: int) -> ExchangeBuffer:
+    """Allocate the scratch of `exchange`."""
+    space, routes = problem.space, problem.routes
+    room = 4 * space.world_size**2 * num_stages
+    return ExchangeBuffer(
+        empty_choices(num_stages, space.world_size, space.num_sets),
+        np.empty((num_stages, routes.cost.shape[0])),
+        np.empty((num_stages, routes.base.shape[0])),
+        empty_tree(space.world_size, room),
+        empty_uses(routes, num_stages, room),
+    )
+
+
+@compiled(allocates=False)
 def exchange(
     instance: Instance,
-    choices: Choices,
+    buffer: ExchangeBuffer,
     forest: Forest,
     smooth: SmoothMakespan,
     beta: FloatArray,
@@ -100,7 +128,7 @@ def exchange(
 
     Args:
         instance: states, links and classes.
-        choices: scratch for the tree program.
+        buffer: scratch.
         forest: the trees, changed in place as long as there is room.
         smooth: the makespan, loaded with the forest.
         beta: (K,), how sharp the smoothed makespan is in each stage.
@@ -112,13 +140,7 @@ def exchange(
     Returns:
         The plan's true time.
     """
-    num_stages, num_directions = smooth.busy.shape
-    num_links = smooth.rows.shape[1]
-    world = choices.split.shape[1]
-    routes = instance.routes
-    weight, price = np.empty((num_stages, num_directions)), np.empty((num_stages, num_links))
-    room = 4 * world * world * num_stages
-    new, uses = empty_tree(world, room), empty_uses(routes, num_stages, room)
+    routes, (choices, weight, price, new, uses) = instance.routes, buffer
     for _ in range(passes):
         if recompute(smooth, routes, beta) <= enough:
             break
@@ -157,10 +179,8 @@ def exchange(
             if not append_tree(forest, c, rows, new.link, new.stage, num_new):
                 return recompute(smooth, routes, beta)
             forest.count[t] -= rows
-            shift(smooth, routes, uses, num, rows, beta, True)
+            move(smooth, routes, uses, num, rows, beta)
             improved = True
-            if smooth.total.min() < MIN_TOTAL:
-                recompute(smooth, routes, beta)
         if not improved:
             break
     return recompute(smooth, routes, beta)
@@ -208,7 +228,7 @@ def improve(
     instance, routes = class_instance(problem, relation, arrays), problem.routes
     forest = forest_from_trees(trees, arrays)
     smooth = smooth_makespan(arrays, num_stages, latency_unit, forest)
-    choices = empty_choices(num_stages, problem.space.world_size, problem.space.num_sets)
+    buffer = exchange_buffer(problem, num_stages)
     unit = float(np.median(routes.cost[arrays.link_directions]))  # time of a row on a usual direction
     best_time = first_time = recompute(smooth, routes, np.full(num_stages, 1.0 / unit))
     best = compact(forest)
@@ -226,7 +246,7 @@ def improve(
             beta = np.full(num_stages, sharpness / unit)
             backwards = at % 2 == 1
             reached = exchange(
-                instance, choices, forest, smooth, beta, enough, passes, 0, EVERY_TREE, backwards
+                instance, buffer, forest, smooth, beta, enough, passes, 0, EVERY_TREE, backwards
             )
             forest = compact(forest)
             if reached < best_time * (1.0 - 1e-9):

@@ -1,18 +1,10 @@
 """The best fractional plan of a given number of stages: multiplicative weights first, then column generation.
 
-The problem is a game. One player chooses for each stage k a price vector w(k, .) >= 0 over
-connection-directions with sum 1; the other answers with the trees that are cheapest when a row over
-connection-direction c in stage k costs w(k, c) / bandwidth(c). The value of the game is the least time of
-any fractional plan with that many stages. Each round answers the current prices exactly (tree_program.py)
-and then raises the prices of what the answer keeps busy: w(k, c) is proportional to exp of the weighted sum
-of the times that c was busy in stage k (Arora, Hazan and Kale, "The multiplicative weights update method",
-2012).
-
 An *answer* is the set of cheapest trees at given prices. Answers of single rounds oscillate; only their averages
 converge, and slowly. Some answers are therefore kept as *columns*, one per block of owners, and a small linear
-program finds their best combination (restricted_master.py).
-
-Time is counted in rows per GB/s here: the seconds of a plan divided by row_bytes / 1e9, without latencies.
+program finds their best combination (restricted_master.py). `StageProgram` says what the rounds do; the search
+(``search/stage_search.py``) pauses and continues it. Time is counted in rows per GB/s here: the seconds of a plan
+divided by row_bytes / 1e9, without latencies. ``test_near_optimal.py`` guards it.
 """
 
 import time
@@ -23,10 +15,17 @@ import numpy as np
 
 from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.column_generation.master.restricted_master import Columns, MasterSolution, solve_master
-from dgcl.planner.column_generation.pricing.flows import Routes, add_busy_times, link_prices, push
+from dgcl.planner.column_generation.pricing.flows import (
+    PushBuffer,
+    Routes,
+    add_busy_times,
+    link_prices,
+    push,
+    push_buffer,
+)
 from dgcl.planner.column_generation.pricing.states import Moves, StateSpace, SubsetFamily
 from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees, empty_choices
-from dgcl.planner.planner_compiled import compiled, new_float_table
+from dgcl.planner.planner_compiled import compiled
 
 MIN_SHARE = 1e-9  # answers with a smaller share are left out
 MAX_BLOCKS = 16
@@ -34,7 +33,6 @@ STEP = 3.0  # of the first round, relative to the time aimed at; found by trial 
 BLENDS = (0.3, 0.8)  # shares of the best prices so far, blended with the program's duals, that are priced
 ROUNDS_PER_BLEND, PRICING_STEP = 8, 0.3  # rounds of multiplicative weights from each blend, and their step
 MAX_STALLED = 8  # iterations without a gain after which the solution counts as the best
-MAX_COLUMNS = 640  # beyond, all but the cheapest half of it are dropped
 
 
 def soft_weights(score: FloatArray) -> FloatArray:
@@ -49,6 +47,7 @@ class Pricing:
     def __init__(self, space: StateSpace, routes: Routes, num_stages: int) -> None:
         self._space, self._routes, self._shape = space, routes, (num_stages, routes.cost.shape[0])
         self._choices = empty_choices(num_stages, space.world_size, space.num_sets)
+        self._buffer = push_buffer(num_stages, space.family, routes.base.shape[0])
 
     def answer(self, weight: FloatArray, routes: Routes | None = None) -> tuple[float, FloatArray]:
         """Find the cheapest trees; return their price, inf when some row cannot arrive, and the link prices (K, L).
@@ -73,13 +72,14 @@ class Pricing:
             space.start,
             block_ptr,
             self._routes,
+            self._buffer,
             columns,
             hops,
         )
         return columns, hops
 
 
-@compiled(inline=False)
+@compiled(allocates=False)
 def answer_columns(
     family: SubsetFamily,
     moves: Moves,
@@ -87,13 +87,14 @@ def answer_columns(
     start: FloatArray,
     block_ptr: Int64Array,
     routes: Routes,
+    buffer: PushBuffer,
     columns: FloatArray,
     hops: FloatArray,
 ) -> None:
     """Add to `columns` (B, K, C) the busy times that each block's rows cause; set `hops` (B,)."""
-    rows = new_float_table(choices.split.shape[0], routes.base.shape[0])
+    rows = buffer.link_rows
     for b in range(block_ptr.shape[0] - 1):
-        push(family, moves, choices, start, block_ptr[b], block_ptr[b + 1], rows)
+        push(family, moves, choices, start, block_ptr[b], block_ptr[b + 1], buffer)
         add_busy_times(rows, routes, columns[b])
         hops[b] = 0.0
         for k in range(rows.shape[0]):
@@ -123,6 +124,13 @@ def make_problem(space: StateSpace, routes: Routes) -> Problem:
 
 class StageProgram:
     """The search for the best fractional plan of `num_stages` stages; it can be paused and continued.
+
+    The problem is a game. One player chooses for each stage k a price vector w(k, .) >= 0 over connection-directions
+    with sum 1; the other answers with the trees that are cheapest when a row over connection-direction c in stage k
+    costs w(k, c) / bandwidth(c). The value of the game is the least time of any fractional plan with that many stages.
+    Each round answers the current prices exactly (tree_program.py) and then raises the prices of what the answer keeps
+    busy: w(k, c) is proportional to exp of the weighted sum of the times that c was busy in stage k (Arora, Hazan and
+    Kale, "The multiplicative weights update method", 2012).
 
     Attributes:
         bound: the best bound so far on plans of at most that many stages.
@@ -167,13 +175,8 @@ class StageProgram:
         self._try_center(mean)
 
     def solve_master_program(self) -> None:
-        """Solve the restricted master problem over the columns so far; drop the worst of too many."""
+        """Solve the restricted master problem over the columns so far."""
         assert self._columns is not None
-        if self._columns.block.shape[0] > MAX_COLUMNS and self.solution is not None:
-            kept = self.solution.cheapest(MAX_COLUMNS // 2)
-            fresh = np.arange(self.solution.share.shape[0], self._columns.block.shape[0])
-            self._columns = self._columns.select(np.concatenate([kept, fresh]))
-            self.solution = self.solution.with_columns(kept)
         self.solution = solve_master(
             self._columns, self.problem.num_blocks, float(self.problem.routes.base.max()), self.solution
         )

@@ -1,30 +1,11 @@
 """Bounds by prices: what the cheapest trees pay bounds every plan, whatever its number of stages.
 
-Theorem. Let y(c) >= 0 be prices on connection-directions with sum over c of bandwidth(c) * y(c) = 1, and let
-price(link) be the sum of y over the directions of its route. For each class take the price of a cheapest tree
-from its source to its destinations. Then no plan is faster than the sum over classes of count * row_bytes *
-that price.
-
-Proof. Let load(k, c) be the loads of any plan and T(k) the time of its stage k, so load(k, c) <=
-bandwidth(c) * T(k). Summed with the prices: sum over k, c of y(c) * load(k, c) <= (sum over c of y(c) *
-bandwidth(c)) * (sum over k of T(k)), which is the plan's time. The left side is what all its trees pay:
-each byte over a link pays for every direction of the route. No tree pays less than a cheapest one. QED.
-(Latencies only add to T(k), and where they matter rows count by the factor of their link:
-`flows.latency_factor` has the proof of load(k, c) <= bandwidth(c) * T(k) with rows so weighted. A
-half-duplex connection has one direction that both ways load; parallel connections have prices of their
-own.)
-
-Contraction. The theorem holds with devices merged into nodes: drop from every tree the edges inside a node
-and what remains still joins the source's node to all destinations' nodes, and costs at most as much. So a
-small graph of nodes gives a valid bound for a machine of any size: one machine's devices with all others
-merged, say, or the machines as nodes.
-
-The best prices are found by multiplicative weights, then by column generation, as for stages
-(master/fractional.py): here
-there is one price vector instead of one per stage. Every price vector on the way gives a valid bound, so
-nothing depends on how well that search converges, nor on the linear program's tolerances.
-
-`bound_over_stages` combines bounds from prices into one over all numbers of stages, with latencies.
+The best prices are found by multiplicative weights, then by column generation, as for stages (fractional.py): here
+there is one price vector instead of one per stage. Every price vector on the way gives a valid bound, so nothing
+depends on how well that search converges, nor on the linear program's tolerances. The theorem and its proof are
+`price_bound`'s; `bound_over_stages` combines such bounds into one over all numbers of stages, with latencies. The
+search (``search/incumbent.py``) asks for both, and ``tests/planner/column_generation/test_price_bound.py`` compares
+with the true optimum.
 """
 
 from __future__ import annotations
@@ -101,6 +82,23 @@ def price_bound(
     deadline: float = np.inf,
 ) -> PriceBound:
     """Search for the best prices of the contracted problem.
+
+    Theorem. Let y(c) >= 0 be prices on connection-directions with sum over c of bandwidth(c) * y(c) = 1, and let
+    price(link) be the sum of y over the directions of its route. For each class take the price of a cheapest tree from
+    its source to its destinations. Then no plan is faster than the sum over classes of count * row_bytes * that price.
+
+    Proof. Let load(k, c) be the loads of any plan and T(k) the time of its stage k, so load(k, c) <= bandwidth(c) *
+    T(k). Summed with the prices: sum over k, c of y(c) * load(k, c) <= (sum over c of y(c) * bandwidth(c)) * (sum over
+    k of T(k)), which is the plan's time. The left side is what all its trees pay: each byte over a link pays for every
+    direction of the route. No tree pays less than a cheapest one. QED. (Latencies only add to T(k), and where they
+    matter rows count by the factor of their link: `flows.latency_factor` has the proof of load(k, c) <= bandwidth(c) *
+    T(k) with rows so weighted. A half-duplex connection has one direction that both ways load; parallel connections
+    have prices of their own.)
+
+    Contraction. The theorem holds with devices merged into nodes: drop from every tree the edges inside a node and
+    what remains still joins the source's node to all destinations' nodes, and costs at most as much. So a small graph
+    of nodes gives a valid bound for a machine of any size: one machine's devices with all others merged, say, or the
+    machines as nodes.
 
     Args:
         relation: what must be delivered.
@@ -182,9 +180,14 @@ def _contract(
     src, dst = node_of[arrays.link_src], node_of[arrays.link_dst]
     crossing = np.flatnonzero(src != dst)
     lengths = np.diff(arrays.link_ptr)[crossing]
+    ptr = np.concatenate([[0], np.cumsum(lengths)])
+    directions = arrays.link_directions[ranges(arrays.link_ptr[:-1][crossing], lengths)]
+    ptr.flags.writeable = directions.flags.writeable = (
+        False  # as the topology's, for which kernels are compiled
+    )
     routes = Routes(
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        arrays.link_directions[ranges(arrays.link_ptr[:-1][crossing], lengths)],
+        ptr,
+        directions,
         1.0 / arrays.bandwidth,
         factor[crossing],
         np.zeros(crossing.shape[0]),

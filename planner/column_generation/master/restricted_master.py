@@ -10,7 +10,7 @@ with programs solved from nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from highspy import HighsBasis, HighsBasisStatus, HighsModelStatus, HighsStatus, kHighsInf
@@ -51,10 +51,6 @@ class Columns:
             np.concatenate([self.answer, other.answer]),
         )
 
-    def select(self, which: Int64Array) -> Columns:
-        """Return the columns `which`."""
-        return Columns(self.times[which], self.hops[which], self.block[which], self.answer[which])
-
 
 @dataclass(frozen=True, eq=False)
 class MasterSolution:
@@ -64,7 +60,6 @@ class MasterSolution:
         time: what the combination takes, in the unit of the columns.
         share: (n,) of each column, >= 0; those of a block add up to 1.
         weight: (K, C) >= 0, each stage's adding up to 1: the dual prices.
-        reduced_cost: (n,), what a column costs at these prices above the cheapest combination of its block.
         column_status, row_status: the basis: of the stages' times, then of the columns; and of the equations.
         pivots: how many it took.
     """
@@ -72,32 +67,9 @@ class MasterSolution:
     time: float
     share: FloatArray
     weight: FloatArray
-    reduced_cost: FloatArray
     column_status: list[HighsBasisStatus]
     row_status: list[HighsBasisStatus]
     pivots: int
-
-    @property
-    def basic(self) -> Int64Array:
-        """The basic columns."""
-        status = self.column_status[self.weight.shape[0] :]
-        return np.flatnonzero([each == HighsBasisStatus.kBasic for each in status])
-
-    def cheapest(self, num: int) -> Int64Array:
-        """Return the `num` cheapest columns, or all basic ones if these are more, in their order."""
-        rank = self.reduced_cost.copy()
-        rank[self.basic] = -np.inf
-        return np.sort(np.argsort(rank, kind="stable")[: max(num, self.basic.shape[0])])
-
-    def with_columns(self, kept: Int64Array) -> MasterSolution:
-        """Return the same solution over the columns `kept` only, all basic ones among them."""
-        stages, columns = np.split(np.array(self.column_status, object), [self.weight.shape[0]])
-        return replace(
-            self,
-            share=self.share[kept],
-            reduced_cost=self.reduced_cost[kept],
-            column_status=[*stages, *columns[kept]],
-        )
 
 
 def solve_master(
@@ -158,7 +130,6 @@ def solve_master(
         float(np.tensordot(share, columns.times, 1).max(axis=1).sum()),
         share,
         paid / paid.sum(axis=1, keepdims=True),
-        np.array(solution.col_dual)[num_stages:] * (unit * size),
         list(basis.col_status),
         list(basis.row_status),
         int(highs.getInfo().simplex_iteration_count),

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
+from dgcl.planner.array_types import BoolArray, FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
 from dgcl.planner.column_generation.pricing.tree_program import WAIT, Choices
-from dgcl.planner.planner_compiled import compiled, new_flag_table, new_float_table, new_floats
+from dgcl.planner.planner_compiled import compiled
 
 
 class Routes(NamedTuple):
@@ -33,6 +33,32 @@ class Routes(NamedTuple):
     base: FloatArray
 
 
+class PushBuffer(NamedTuple):
+    """Scratch of `push`; K stages, P devices, F sets, G groups, L links.
+
+    Attributes:
+        here, later: (P, F), the rows at each device in this stage and in the next.
+        busy, busy_later: (P, G) bool, where these are not all 0.
+        leaving: (F,), the rows that leave a device.
+        link_rows: (K, L), the rows over each link.
+    """
+
+    here: FloatArray
+    later: FloatArray
+    busy: BoolArray
+    busy_later: BoolArray
+    leaving: FloatArray
+    link_rows: FloatArray
+
+
+def push_buffer(num_stages: int, family: SubsetFamily, num_links: int) -> PushBuffer:
+    """Allocate the scratch of `push`."""
+    world, num_sets = family.group_of.shape[0], family.set_mask.shape[0]
+    here, later = np.empty((2, world, num_sets))
+    busy, busy_later = np.empty((2, world, family.set_ptr.shape[0] - 1), np.bool_)
+    return PushBuffer(here, later, busy, busy_later, np.empty(num_sets), np.empty((num_stages, num_links)))
+
+
 def latency_factor(latency: FloatArray, stage_time: float) -> FloatArray:
     """Return how much more rows count over links of this latency, in stages that take at most `stage_time`.
 
@@ -45,7 +71,7 @@ def latency_factor(latency: FloatArray, stage_time: float) -> FloatArray:
     return np.where(left > 1e-6, 1.0 / np.maximum(left, 1e-6), np.inf)
 
 
-@compiled(inline=False)
+@compiled(inline=False, allocates=False)
 def link_prices(weight: FloatArray, routes: Routes, out: FloatArray) -> None:
     """Set `out` (K, L) to the price of a row on each link, given weights of directions (K, C)."""
     for k in range(out.shape[0]):
@@ -59,7 +85,7 @@ def link_prices(weight: FloatArray, routes: Routes, out: FloatArray) -> None:
                 out[k, link] = routes.base[link] + routes.factor[link] * price
 
 
-@compiled(inline=False)
+@compiled(inline=False, allocates=False)
 def add_busy_times(link_rows: FloatArray, routes: Routes, out: FloatArray) -> None:
     """Add to `out` (K, C) how long the rows (K, L) over links keep each connection-direction busy."""
     for k in range(link_rows.shape[0]):
@@ -71,7 +97,7 @@ def add_busy_times(link_rows: FloatArray, routes: Routes, out: FloatArray) -> No
                     out[k, c] += rows * routes.cost[c]
 
 
-@compiled(inline=False)
+@compiled(inline=False, allocates=False, entry=False)
 def push(
     family: SubsetFamily,
     moves: Moves,
@@ -79,30 +105,29 @@ def push(
     start: FloatArray,
     first: int,
     last: int,
-    link_rows: FloatArray,
+    buffer: PushBuffer,
 ) -> None:
-    """Send the start rows of devices ``first:last`` through their chosen options.
+    """Send the start rows of devices ``first:last`` through their chosen options; see ``buffer.link_rows``.
 
     Args:
         family, moves, choices, start: the states (StateSpace) and what to do in each.
         first, last: the owners whose rows are sent.
-        link_rows: (K, L) output, rows over each link in each stage.
+        buffer: scratch, and the output.
     """
     num_stages, world, num_sets = choices.split.shape
     num_groups = family.set_ptr.shape[0] - 1
-    here, later = new_float_table(world, num_sets), new_float_table(world, num_sets)
-    busy, busy_later = new_flag_table(world, num_groups), new_flag_table(world, num_groups)
-    leaving = new_floats(num_sets)
+    here, later, busy, busy_later, leaving, link_rows = buffer
     for k in range(num_stages):
         for link in range(link_rows.shape[1]):
             link_rows[k, link] = 0.0
+    for f in range(num_sets):
+        leaving[f] = 0.0
     for v in range(world):
+        own = first <= v < last
         for g in range(num_groups):
-            busy[v, g] = first <= v < last
-            busy_later[v, g] = False
-    for v in range(first, last):
-        for set_ in range(num_sets):
-            here[v, set_] = start[v, set_]
+            busy[v, g], busy_later[v, g] = own, False
+        for f in range(num_sets):
+            here[v, f], later[v, f] = start[v, f] if own else 0.0, 0.0
     for k in range(num_stages):
         for v in range(world):
             for g in range(num_groups):

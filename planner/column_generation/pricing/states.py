@@ -89,7 +89,10 @@ def build_family(groups: Sequence[IntArray], needed: Sequence[IntArray]) -> Subs
         bits = 1 << np.arange(widest, dtype=np.int64)
         without = mask[:, None] & ~bits
         minus.append((index[without] + offset).astype(np.int32))
-        ptr, first, rest = _splits(mask, index)
+        population = np.bitwise_count(mask[1:]).astype(np.int64)
+        ptr = np.concatenate([[0, 0], np.cumsum(1 << population - 1)])
+        first, rest = np.empty((2, int(ptr[-1])), np.int32)
+        _list_splits(mask, index, ptr, first, rest)
         pairs_ptr.append(ptr[1:] + num_pairs)
         num_pairs += int(ptr[-1])
         firsts.append(first + np.int32(offset))
@@ -107,7 +110,7 @@ def build_family(groups: Sequence[IntArray], needed: Sequence[IntArray]) -> Subs
     )
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def remaining_set(family: SubsetFamily, f: int | np.int64, g: int, w: int | np.int64) -> np.int64:
     """Return the set that is left of set f of group g once device w has the row."""
     if family.group_of[w] == g:
@@ -137,21 +140,12 @@ def _closure(size: int, needed: IntArray) -> tuple[Int64Array, Int32Array]:
     return mask, index
 
 
-@compiled(inline=False)
-def _splits(mask: Int64Array, index: Int32Array) -> tuple[Int64Array, Int32Array, Int32Array]:
-    """List for each mask its splits into (part with the lowest bit, rest), the whole set first."""
-    num = mask.shape[0]
-    ptr = np.zeros(num + 1, np.int64)
-    for f in range(num):
-        size = 0
-        m = mask[f]
-        while m:
-            m &= m - 1
-            size += 1
-        ptr[f + 1] = ptr[f] + (1 << (size - 1) if size else 0)
-    first = np.empty(ptr[num], np.int32)
-    rest = np.empty(ptr[num], np.int32)
-    for f in range(1, num):
+@compiled(allocates=False)
+def _list_splits(
+    mask: Int64Array, index: Int32Array, ptr: Int64Array, first: Int32Array, rest: Int32Array
+) -> None:
+    """List the splits of each mask f from ``ptr[f]`` on: part with the lowest bit, rest; the whole set first."""
+    for f in range(1, mask.shape[0]):
         lowest = mask[f] & -mask[f]
         others = mask[f] ^ lowest
         at = ptr[f]
@@ -163,7 +157,6 @@ def _splits(mask: Int64Array, index: Int32Array) -> tuple[Int64Array, Int32Array
             if part == 0:
                 break
             part = (part - 1) & others
-    return ptr, first, rest
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,14 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.pricing.flows import Routes
+from dgcl.planner.column_generation.pricing.flows import Routes, link_prices
 from dgcl.planner.column_generation.pricing.states import SubsetFamily
-from dgcl.planner.planner_compiled import (
-    compiled,
-    new_float_table,
-    new_floats,
-    new_int32_table,
-)
+from dgcl.planner.planner_compiled import compiled
 
 ARRIVE = -1  # the row is at a node of its set: that node is served
 
@@ -29,7 +24,7 @@ class FreeLinks(NamedTuple):
     dst: Int64Array
 
 
-@compiled(inline=False, entry=False)
+@compiled(allocates=False)
 def _shortest_paths(
     price: FloatArray, links: FreeLinks, distance: FloatArray, first_link: Int32Array
 ) -> None:
@@ -54,13 +49,17 @@ def _shortest_paths(
                     first_link[s, d] = first_link[s, via]
 
 
-@compiled(inline=False, entry=False)
+@compiled(allocates=False)
 def _cheapest(
-    family: SubsetFamily, distance: FloatArray, value: FloatArray, split: Int32Array, target: Int32Array
+    family: SubsetFamily,
+    distance: FloatArray,
+    at_node: FloatArray,
+    value: FloatArray,
+    split: Int32Array,
+    target: Int32Array,
 ) -> None:
-    """Fill (N, F) tables: price of finishing a state, the node to go to, and what to do there."""
+    """Fill (N, F) tables: price of finishing a state, the node to go to, and what to do there; `at_node` is scratch."""
     nodes, num_sets = value.shape
-    at_node = new_floats(nodes)
     for v in range(nodes):
         value[v, 0] = 0.0
     for f in range(1, num_sets):
@@ -87,23 +86,57 @@ def _cheapest(
             target[v, f] = choice
 
 
-@compiled(inline=False, entry=False)
+@compiled(allocates=False)
 def _push(
     family: SubsetFamily,
+    value: FloatArray,
     split: Int32Array,
     target: Int32Array,
     start: FloatArray,
-    owner: int,
     links: FreeLinks,
     first_link: Int32Array,
     routes: Routes,
+    here: FloatArray,
+    carried: FloatArray,
+    columns: FloatArray,
+) -> float:
+    """Add to `columns` (N, C) the times that each node's rows cause; return what all rows pay.
+
+    `here` (N, F) and `carried` (N, N) are scratch.
+    """
+    nodes, num_sets = start.shape
+    total = 0.0
+    for owner in range(nodes):
+        mine = 0.0
+        for f in range(num_sets):
+            if start[owner, f] > 0.0:
+                mine += start[owner, f] * value[owner, f]
+        total += mine
+        if not 0.0 < mine < np.inf:
+            continue
+        for v in range(nodes):
+            for f in range(num_sets):
+                here[v, f] = start[v, f] if v == owner else 0.0
+            for d in range(nodes):
+                carried[v, d] = 0.0
+        _push_rows(family, split, target, links, first_link, routes, here, carried, columns[owner])
+    return total
+
+
+@compiled(allocates=False, entry=False)
+def _push_rows(
+    family: SubsetFamily,
+    split: Int32Array,
+    target: Int32Array,
+    links: FreeLinks,
+    first_link: Int32Array,
+    routes: Routes,
+    here: FloatArray,
+    carried: FloatArray,
     busy: FloatArray,
 ) -> None:
-    """Add to `busy` (C,) the times that the rows of `owner` cause."""
-    nodes, num_sets = start.shape
-    here, carried = new_float_table(nodes, num_sets), new_float_table(nodes, nodes)
-    for f in range(num_sets):
-        here[owner, f] = start[owner, f]
+    """Add to `busy` (C,) the times that the rows `here` cause."""
+    nodes, num_sets = here.shape
     for f in range(num_sets - 1, 0, -1):
         for v in range(nodes):
             rows = here[v, f]
@@ -131,7 +164,6 @@ def _push(
                 v = links.dst[link]
 
 
-@compiled(inline=False)
 def free_answer(
     family: SubsetFamily,
     links: FreeLinks,
@@ -153,27 +185,14 @@ def free_answer(
         Sum over rows of the price of their cheapest tree; inf when some set cannot be reached.
     """
     nodes, num_sets = start.shape
-    price = new_floats(links.src.shape[0])
-    for link in range(price.shape[0]):
-        for i in range(routes.ptr[link], routes.ptr[link + 1]):
-            c = routes.direction[i]
-            price[link] += weight[c] * routes.cost[c]
-        price[link] = price[link] * routes.factor[link] if routes.factor[link] < np.inf else np.inf
-    distance, first_link = new_float_table(nodes, nodes), new_int32_table(nodes, nodes)
-    _shortest_paths(price, links, distance, first_link)
-    value = new_float_table(nodes, num_sets)
-    split, target = new_int32_table(nodes, num_sets), new_int32_table(nodes, num_sets)
-    _cheapest(family, distance, value, split, target)
-    total = 0.0
-    for v in range(nodes):
-        for c in range(columns.shape[1]):
-            columns[v, c] = 0.0
-    for v in range(nodes):
-        mine = 0.0
-        for f in range(num_sets):
-            if start[v, f] > 0.0:
-                mine += start[v, f] * value[v, f]
-        total += mine
-        if 0.0 < mine < np.inf:
-            _push(family, split, target, start, v, links, first_link, routes, columns[v])
-    return total
+    price, (distance, carried) = np.empty((1, links.src.shape[0])), np.empty((2, nodes, nodes))
+    link_prices(weight[None], routes, price)
+    first_link = np.empty((nodes, nodes), np.int32)
+    _shortest_paths(price[0], links, distance, first_link)
+    value, here = np.empty((2, nodes, num_sets))
+    split, target = np.empty((2, nodes, num_sets), np.int32)
+    _cheapest(family, distance, np.empty(nodes), value, split, target)
+    columns[:] = 0.0
+    return float(
+        _push(family, value, split, target, start, links, first_link, routes, here, carried, columns)
+    )

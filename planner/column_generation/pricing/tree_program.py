@@ -1,19 +1,9 @@
 """The cheapest stage-labelled tree of every class at once, by one dynamic program over states.
 
-A state is (stage k, device v that holds the row, set A of devices still to be served through v). Going
-backwards over stages, let leave(k, v, B) be the cheapest way to serve B as a whole: the least of
-
-- waiting: value(k + 1, v, B);
-- one link (v, w) now: price(k, v, w) + value(k + 1, w, B - {w}). w need not be in B: a relay costs its link
-  and nothing else.
-
-Then value(k, v, A) is the least of leave(k, v, B) + value(k, v, A - B) over the parts B of A that hold the
-lowest bit of A, so that each division into parts is tried once. Every stage-labelled tree is such a
-sequence of choices, so value(0, source, D) is at most the price of the cheapest tree; and choices that
-enter a device twice can be shortened to a tree that costs no more (drop the later entry, serve its subtree
-from the earlier one), so it is that price.
-
-Where a state's device is outside the group of its set (device_groups.py), the set is not divided.
+A state is (stage k, device v that holds the row, set A of devices still to be served through v). `cheapest_trees` fills
+tables of the best choice in every state, and `trace` reads the tree of one set from them. The master problem
+(``master/``), rounding and the exchange of trees call these with prices of their own; a round of pricing is mostly
+spent here. ``test_tree_program.py`` compares with all trees of tiny machines.
 """
 
 from typing import NamedTuple
@@ -22,7 +12,7 @@ import numpy as np
 
 from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
 from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
-from dgcl.planner.planner_compiled import compiled, new_float_table, new_floats
+from dgcl.planner.planner_compiled import compiled
 
 WAIT = -1  # in place of a move: the set stays where it is until the next stage
 
@@ -35,27 +25,36 @@ class Choices(NamedTuple):
         split: (K, P, F) int32: the index of a split in the family's pairs; where devices do not divide, the
             first, which is the whole set.
         move: (K, P, F) int32: the move by which set f leaves v in stage k as a whole, or WAIT.
+        ahead, leave, single: scratch of `cheapest_trees`: (P, F) float64, the value of a set once a device has the row,
+            and so is served itself; (F,) float64; (P,) int64, the set of each device alone, -1 where there is none.
     """
 
     value: FloatArray
     split: Int32Array
     move: Int32Array
+    ahead: FloatArray
+    leave: FloatArray
+    single: Int64Array
 
 
 def empty_choices(num_stages: int, world: int, num_sets: int) -> Choices:
     """Allocate the tables that `cheapest_trees` fills."""
+    split, move = np.empty((2, num_stages, world, num_sets), np.int32)
     return Choices(
         np.empty((num_stages + 1, world, num_sets)),
-        np.empty((num_stages, world, num_sets), np.int32),
-        np.empty((num_stages, world, num_sets), np.int32),
+        split,
+        move,
+        np.empty((world, num_sets)),
+        np.empty(num_sets),
+        np.empty(world, np.int64),
     )
 
 
-@compiled(inline=False, entry=False)
-def _singles(family: SubsetFamily, world: int) -> Int64Array:
-    """Return for each device the set of it alone, (P,); -1 where there is none."""
-    single = np.full(world, -1)
-    for w in range(world):
+@compiled(inline=False, allocates=False, entry=False)
+def _find_singles(family: SubsetFamily, single: Int64Array) -> None:
+    """Set `single` (P,) to the set of each device alone; -1 where there is none."""
+    for w in range(single.shape[0]):
+        single[w] = -1
         g = family.group_of[w]
         low, high = family.set_ptr[g], family.set_ptr[g + 1]
         mask = np.int64(1) << family.bit_of[w]
@@ -68,19 +67,30 @@ def _singles(family: SubsetFamily, world: int) -> Int64Array:
                 low = at + 1
             else:
                 high = at
-    return single
 
 
-@compiled(inline=False)
+@compiled(inline=False, allocates=False)
 def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: Choices) -> None:
-    """Fill `out` for the link prices `price` (K, L), all >= 0."""
+    """Fill `out` for the link prices `price` (K, L), all >= 0.
+
+    Going backwards over stages, let leave(k, v, B) be the cheapest way to serve B as a whole: the least of
+
+    - waiting: value(k + 1, v, B);
+    - one link (v, w) now: price(k, v, w) + value(k + 1, w, B - {w}). w need not be in B: a relay costs its link and
+      nothing else.
+
+    Then value(k, v, A) is the least of leave(k, v, B) + value(k, v, A - B) over the parts B of A that hold the lowest
+    bit of A, so that each division into parts is tried once. Every stage-labelled tree is such a sequence of choices,
+    so value(0, source, D) is at most the price of the cheapest tree; and choices that enter a device twice can be
+    shortened to a tree that costs no more (drop the later entry, serve its subtree from the earlier one), so it is
+    that price.
+
+    Where a state's device is outside the group of its set (device_groups.py), the set is not divided.
+    """
     num_stages, world, num_sets = out.split.shape
     num_groups = family.set_ptr.shape[0] - 1
-    ahead = new_float_table(
-        world, num_sets
-    )  # value of a set once a device has the row, and so is served itself
-    leave = new_floats(num_sets)
-    single = _singles(family, world)
+    ahead, leave, single = out.ahead, out.leave, out.single
+    _find_singles(family, single)
     for v in range(world):
         for f in range(num_sets):
             out.value[num_stages, v, f] = np.inf
@@ -115,7 +125,7 @@ def cheapest_trees(family: SubsetFamily, moves: Moves, price: FloatArray, out: C
                 _choose_splits(family, moves, leave, last, out, k, v, g)
 
 
-@compiled(inline=False, entry=False)
+@compiled(inline=False, allocates=False, entry=False)
 def _values_on_arrival(family: SubsetFamily, after: FloatArray, ahead: FloatArray) -> None:
     """Set `ahead` (P, F) to the values `after` (P, F) a device has the row and is served."""
     for w in range(ahead.shape[0]):
@@ -130,7 +140,7 @@ def _values_on_arrival(family: SubsetFamily, after: FloatArray, ahead: FloatArra
                     ahead[w, f] = after[w, f]
 
 
-@compiled(inline=False, entry=False)
+@compiled(inline=False, allocates=False, entry=False)
 def _choose_splits(
     family: SubsetFamily, moves: Moves, leave: FloatArray, last: bool, out: Choices, k: int, v: int, g: int
 ) -> None:
@@ -164,7 +174,7 @@ def _choose_splits(
         out.split[k, v, f] = choice
 
 
-@compiled(inline=False, entry=False)
+@compiled(inline=False, allocates=False, entry=False)
 def trace(
     family: SubsetFamily,
     moves: Moves,

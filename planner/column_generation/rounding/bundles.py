@@ -24,7 +24,7 @@ from dgcl.planner.column_generation.rounding.forest import (
     cleaned,
     compact,
     joined,
-    same_tree,
+    trees_from_forest,
 )
 from dgcl.planner.planner_compiled import compiled
 from dgcl.planner.relation import mask_words
@@ -80,9 +80,9 @@ def make_bundles(space: StateSpace) -> Bundles:
         for bit, device in enumerate(group.tolist()):
             has = (space.family.set_mask[part] >> bit & 1).astype(np.uint64)
             masks[part, device >> 6] |= has << np.uint64(device & 63)
-    return Bundles(
-        source.astype(np.int32), set_.astype(np.int32), masks[set_], space.rows[source, set_], number
-    )
+    owners, dests = source.astype(np.int32), masks[set_]
+    owners.flags.writeable = dests.flags.writeable = False  # as a relation's, for which kernels are compiled
+    return Bundles(owners, set_.astype(np.int32), dests, space.rows[source, set_], number)
 
 
 def assign_vertices(
@@ -93,74 +93,83 @@ def assign_vertices(
     Second deliveries and useless relays are dropped.
     """
     num = int(forest.used[0])
-    head = np.searchsorted(forest.class_[:num], np.arange(bundles.source.shape[0])).astype(np.int64)
-    longest = int(forest.size[:num].max(initial=0)) * len(space.groups)
-    tree_class, tree_count, edge_ptr, link, stage = _assign_vertices(
-        forest, head, bundles.number, space.items.ptr, space.item_set, relation.source, relation.dests,
-        relation.count, LinkEnds(arrays.link_src, arrays.link_dst), longest, relation.world_size,
+    first_tree = np.searchsorted(forest.class_[:num], np.arange(bundles.source.shape[0]))
+    size, items, classes = forest.size[:num], space.items, relation.num_classes
+    longest = int(size.max(initial=0)) * len(space.groups)
+    bundle = bundles.number[np.repeat(relation.source, np.diff(items.ptr)), space.item_set]
+    # Each tree exhausts a class or a tree of a bundle. Pages that are not used take no memory.
+    of_class = np.add.reduceat(np.maximum.reduceat(size, first_tree)[bundle], items.ptr[:-1])
+    room_trees, room_edges = classes + num, int(of_class.sum()) + (num + 1) * longest
+    tree_class, tree_count = np.empty(room_trees, np.int32), np.empty(room_trees, np.int64)
+    edge_ptr, edges = np.zeros(room_trees + 1, np.int64), np.empty((2, room_edges), np.int32)
+    entered, needed = np.empty((2, relation.world_size), np.int32)
+    keys = forest.stage[: forest.used[1]].astype(np.int64) << 32 | forest.link[: forest.used[1]]
+    trees = _assign_vertices(
+        forest, first_tree, bundle, items.ptr, relation.source, relation.dests, relation.count,
+        LinkEnds(arrays.link_src, arrays.link_dst), keys, np.empty((first_tree.shape[0], 4), np.int64),
+        np.empty(longest, np.int64), entered, needed, tree_class, tree_count, edge_ptr, edges[0], edges[1],
     )  # fmt: skip
-    return Trees(tree_class, tree_count, edge_ptr, arrays.link_src[link], arrays.link_dst[link], stage)
+    num_edges = np.array([trees, edge_ptr[trees]])
+    whole = Forest(tree_class, tree_count, edge_ptr, np.diff(edge_ptr), edges[0], edges[1], num_edges)
+    return trees_from_forest(compact(whole), arrays)
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _next_tree(forest: Forest, t: int, out: Int64Array) -> None:
     """Set `out` to the rows of tree t, t, and where its edges begin and end."""
     out[0], out[1] = forest.count[t], t
     out[2], out[3] = forest.first[t], forest.first[t] + forest.size[t]
 
 
-@compiled
+@compiled(allocates=False)
 def _assign_vertices(
     forest: Forest,
-    head: Int64Array,
-    number: Int32Array,
+    bundle_tree: Int64Array,
+    bundle: Int32Array,
     item_ptr: Int64Array,
-    item_set: Int32Array,
     source: Int32Array,
     dests: MaskArray,
     count: Int64Array,
     ends: LinkEnds,
-    longest: int,
-    world: int,
-) -> tuple[Int32Array, Int64Array, Int64Array, Int32Array, Int32Array]:
-    """Return the arrays of `assign_vertices`; `head` (N,) is the first tree of each bundle."""
-    num_classes = source.shape[0]
-    rows_sent = rows_moved = 0.0
-    for t in range(forest.used[0]):
-        rows_sent += forest.count[t]
-        rows_moved += forest.count[t] * forest.size[t]
-    room_trees = num_classes + forest.used[0]  # each tree exhausts a class or a tree of a bundle
-    room_edges = int(1.1 * rows_moved / max(1.0, rows_sent) * item_set.shape[0]) + 2 * longest
-    tree_class, tree_count = np.empty(room_trees, np.int32), np.empty(room_trees, np.int64)
-    edge_ptr = np.zeros(room_trees + 1, np.int64)
-    out_link, out_stage = np.empty(room_edges, np.int32), np.empty(room_edges, np.int32)
-    entered, needed = np.empty(world, np.int32), np.empty(world, np.int32)
-    sorted_ = np.empty(longest, np.int64)  # the edges of one tree by (stage, link)
-    keys = np.empty(forest.used[1], np.int64)
-    for e in range(keys.shape[0]):
-        keys[e] = np.int64(forest.stage[e]) << 32 | forest.link[e]
-    now = np.empty((head.shape[0], 4), np.int64)  # of each bundle: rows left in its tree, the tree, its edges
-    for b in range(head.shape[0]):
-        _next_tree(forest, head[b], now[b])
+    keys: Int64Array,
+    now: Int64Array,
+    sorted_: Int64Array,
+    entered: Int32Array,
+    needed: Int32Array,
+    tree_class: Int32Array,
+    tree_count: Int64Array,
+    edge_ptr: Int64Array,
+    out_link: Int32Array,
+    out_stage: Int32Array,
+) -> int:
+    """Write the trees of `assign_vertices`; return how many.
+
+    Args:
+        forest, bundle_tree: the trees, and the first of each bundle.
+        bundle, item_ptr: the bundle of each item, and the items of each class.
+        source, dests, count, ends: of the classes and links.
+        keys: the edges of the forest as stage * 2**32 + link.
+        now: scratch; of each bundle the rows left in its tree, the tree, its edges.
+        sorted_: scratch; the edges of one tree by key.
+        entered, needed: scratch of `cleaned`.
+        tree_class, tree_count, edge_ptr, out_link, out_stage: outputs, with room.
+    """
+    for b in range(bundle_tree.shape[0]):
+        _next_tree(forest, bundle_tree[b], now[b])
     trees = edges = 0
-    for c in range(num_classes):
+    for c in range(source.shape[0]):
         rows = count[c]
-        first_tree = trees
         while rows > 0:
             size = rows
             for i in range(item_ptr[c], item_ptr[c + 1]):
-                b = number[source[c], item_set[i]]
+                b = bundle[i]
                 if now[b, 0] == 0:
                     _next_tree(forest, now[b, 1] + 1, now[b])
                 size = min(size, now[b, 0])
-            if edges + longest > room_edges:
-                room_edges = 2 * room_edges
-                out_link = np.concatenate((out_link, np.empty(room_edges - out_link.shape[0], np.int32)))
-                out_stage = np.concatenate((out_stage, np.empty(room_edges - out_stage.shape[0], np.int32)))
             link, stage = out_link[edges:], out_stage[edges:]
             num = 0
             for i in range(item_ptr[c], item_ptr[c + 1]):
-                b = number[source[c], item_set[i]]
+                b = bundle[i]
                 now[b, 0] -= size
                 for e in range(now[b, 2], now[b, 3]):
                     key, at = keys[e], num
@@ -173,15 +182,11 @@ def _assign_vertices(
                 link[e], stage[e] = sorted_[e] & 0xFFFFFFFF, sorted_[e] >> 32
             num = cleaned(link, stage, num, source[c], dests[c], ends, entered, needed)
             rows -= size
-            same = same_tree(edge_ptr, out_link, out_stage, first_tree, trees, num)
-            if same >= 0:
-                tree_count[same] += size
-                continue
             tree_class[trees], tree_count[trees] = c, size
             edges += num
             trees += 1
             edge_ptr[trees] = edges
-    return tree_class[:trees], tree_count[:trees], edge_ptr[: trees + 1], out_link[:edges], out_stage[:edges]
+    return trees
 
 
 def whole_forest(
@@ -208,21 +213,22 @@ def whole_forest(
         cheapest_trees(space.family, space.moves, price, choices)
         parts.append((which, amount[which], *cheapest_of(instance, choices, which, amount[which], rows)))
     forest = joined(parts, arrays)
-    _round(forest, bundles.count, rows)
+    rows[:] = 0.0
+    _round(forest, bundles.count, rows, *np.empty((2, forest.used[0])))
     return compact(forest)
 
 
-@compiled
-def _round(forest: Forest, rows: Int64Array, error: FloatArray) -> None:
+@compiled(allocates=False)
+def _round(
+    forest: Forest, rows: Int64Array, error: FloatArray, missing: FloatArray, pull: FloatArray
+) -> None:
     """Turn the counts of trees, ordered by bundle, into whole ones that add up to the `rows` of each bundle.
 
     They are rounded down; each row that remains goes to the tree with the largest shortfall, its own and that of the
-    (stage, link) pairs that it uses. So later bundles make up for the rounding of earlier ones. `error` (K, L) is
-    scratch.
+    (stage, link) pairs that it uses. So later bundles make up for the rounding of earlier ones. Scratch: `error`
+    (K, L), zeros at first; `missing` and `pull`, of each tree.
     """
-    error[:] = 0.0
     first, num = 0, forest.used[0]
-    missing, pull = np.empty(num), np.empty(num)
     while first < num:
         bundle, last, total = forest.class_[first], first, 0.0
         while last < num and forest.class_[last] == bundle:

@@ -71,7 +71,6 @@ class TreeBuffer(NamedTuple):
     needed: Int32Array
 
 
-@compiled(inline=False, entry=False)
 def empty_tree(world: int, room: int) -> TreeBuffer:
     """Allocate a tree of up to `room` edges."""
     return TreeBuffer(
@@ -83,7 +82,7 @@ def empty_tree(world: int, room: int) -> TreeBuffer:
     )
 
 
-@compiled(inline=False, entry=False)
+@compiled(inline=False, allocates=False, entry=False)
 def cheapest_tree(instance: Instance, choices: Choices, c: int, out: TreeBuffer) -> int:
     """Put the cheapest tree of class c into `out`, clean and by stages; return the number of its edges."""
     source, num = instance.source[c], 0
@@ -97,26 +96,37 @@ def cheapest_tree(instance: Instance, choices: Choices, c: int, out: TreeBuffer)
     )
 
 
-@compiled(inline=False)
 def cheapest_of(
     instance: Instance, choices: Choices, which: Int64Array, count: Int64Array, link_rows: FloatArray
 ) -> tuple[Int64Array, Int32Array, Int32Array]:
     """Return sizes and edges of the cheapest trees of the bundles `which`, and add their rows to `link_rows`."""
     num_stages, world, _ = choices.split.shape
-    longest = 4 * world * num_stages
     size = np.empty(which.shape[0], np.int64)
-    room = 8 * which.shape[0] + longest
-    link, stage = np.empty(room, np.int32), np.empty(room, np.int32)
-    tree = empty_tree(world, longest)
-    edges = np.int64(0)
+    edges = np.empty((2, which.shape[0] * world), np.int32)  # a tree enters each device once
+    tree = empty_tree(world, 4 * world * num_stages)
+    used = _write_cheapest(instance, choices, which.astype(np.int32), count, link_rows, tree, size, *edges)
+    return size, *edges[:, :used].copy()
+
+
+@compiled(allocates=False)
+def _write_cheapest(
+    instance: Instance,
+    choices: Choices,
+    which: Int32Array,
+    count: Int64Array,
+    link_rows: FloatArray,
+    tree: TreeBuffer,
+    size: Int64Array,
+    link: Int32Array,
+    stage: Int32Array,
+) -> int:
+    """Write what `cheapest_of` returns into `size`, `link` and `stage`; return the number of edges."""
+    edges = 0
     for n in range(which.shape[0]):
-        if edges + longest > link.shape[0]:
-            link = np.concatenate((link, np.empty_like(link)))
-            stage = np.concatenate((stage, np.empty_like(stage)))
         num = cheapest_tree(instance, choices, which[n], tree)
         for e in range(num):
             link[edges + e], stage[edges + e] = tree.link[e], tree.stage[e]
             link_rows[tree.stage[e], tree.link[e]] += count[n]
         size[n] = num
         edges += num
-    return size, link[:edges], stage[:edges]
+    return edges

@@ -23,7 +23,7 @@ class LinkEnds(NamedTuple):
     dst: Int32Array
 
 
-@compiled(inline=False, entry=False)
+@compiled(inline=False, allocates=False, entry=False)
 def sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
     """Sort the first `num` edges by (stage, link), in place (insertion sort: short and nearly sorted)."""
     for e in range(1, num):
@@ -35,7 +35,7 @@ def sort_by_stage(link: Int32Array, stage: Int32Array, num: int) -> None:
         stage[at], link[at] = a, b
 
 
-@compiled(entry=False)
+@compiled(allocates=False, entry=False)
 def _is_clean(link: Int32Array, num: int, source: int, dests: np.uint64, ends: LinkEnds) -> bool:
     """Tell whether nothing is left to clean, for up to 64 devices.
 
@@ -51,7 +51,7 @@ def _is_clean(link: Int32Array, num: int, source: int, dests: np.uint64, ends: L
     return again == 0 and (entered & ~(dests | sending)) == 0
 
 
-@compiled(inline=False, entry=False)
+@compiled(inline=False, allocates=False, entry=False)
 def cleaned(
     link: Int32Array,
     stage: Int32Array,
@@ -94,24 +94,6 @@ def cleaned(
     for e in range(first, kept):
         link[e - first], stage[e - first] = link[e], stage[e]
     return kept - first
-
-
-@compiled(inline=False, entry=False)
-def same_tree(
-    edge_ptr: Int64Array, link: Int32Array, stage: Int32Array, first: int, last: int, num: int
-) -> int:
-    """Return which of the trees ``first:last`` has the same edges as the `num` right behind them; -1: none."""
-    at = edge_ptr[last]
-    for t in range(first, last):
-        begin = edge_ptr[t]
-        if edge_ptr[t + 1] - begin != num:
-            continue
-        e = 0
-        while e < num and link[begin + e] == link[at + e] and stage[begin + e] == stage[at + e]:
-            e += 1
-        if e == num:
-            return t
-    return -1
 
 
 class Forest(NamedTuple):
@@ -176,7 +158,7 @@ def _with_room(
     )  # fmt: skip
 
 
-@compiled(inline=False, entry=False)
+@compiled(inline=False, allocates=False, entry=False)
 def append_tree(
     forest: Forest, class_: int, rows: int, link: Int32Array, stage: Int32Array, num: int
 ) -> bool:
@@ -195,7 +177,9 @@ def append_tree(
 def compact(forest: Forest) -> Forest:
     """Return a copy ordered by class, with equal trees of a class merged and empty ones dropped."""
     alive, total = _by_class(forest), forest.count.copy()
-    return _gathered(forest, alive[_merge_equal(forest, alive, total)], total)
+    is_first = np.ones(alive.shape[0], np.bool_)
+    _merge_equal(forest, alive, total, is_first, np.empty_like(alive))
+    return _gathered(forest, alive[is_first], total)
 
 
 def ordered(forest: Forest) -> Forest:
@@ -223,18 +207,21 @@ def _gathered(forest: Forest, trees: Int64Array, count: Int64Array) -> Forest:
     )
 
 
-@compiled
-def _merge_equal(forest: Forest, trees: Int64Array, total: Int64Array) -> BoolArray:
-    """Tell which of `trees`, ordered by class, differ from all before them; add the rows of equal ones to `total`."""
-    is_head = np.ones(trees.shape[0], np.bool_)
-    heads = np.empty(trees.shape[0], np.int64)  # of the class at hand
-    num_heads = 0
+@compiled(allocates=False)
+def _merge_equal(
+    forest: Forest, trees: Int64Array, total: Int64Array, is_first: BoolArray, firsts: Int64Array
+) -> None:
+    """Clear `is_first` of those of `trees`, ordered by class, that equal one before; add their rows to its `total`.
+
+    `firsts` is scratch: the trees of the class at hand that differ from all before them.
+    """
+    num_firsts = 0
     for i in range(trees.shape[0]):
         t = trees[i]
         if i == 0 or forest.class_[t] != forest.class_[trees[i - 1]]:
-            num_heads = 0
-        for j in range(num_heads):
-            other = heads[j]
+            num_firsts = 0
+        for j in range(num_firsts):
+            other = firsts[j]
             same = forest.size[other] == forest.size[t]
             e = 0
             while same and e < forest.size[t]:
@@ -243,12 +230,11 @@ def _merge_equal(forest: Forest, trees: Int64Array, total: Int64Array) -> BoolAr
                 e += 1
             if same:
                 total[other] += total[t]
-                is_head[i] = False
+                is_first[i] = False
                 break
-        if is_head[i]:
-            heads[num_heads] = t
-            num_heads += 1
-    return is_head
+        if is_first[i]:
+            firsts[num_firsts] = t
+            num_firsts += 1
 
 
 def trees_from_forest(forest: Forest, arrays: TopologyArrays) -> Trees:

@@ -1,20 +1,10 @@
 """The best plan for devices in groups: for each number of stages the aggregated problem, then coordinate descent.
 
-With devices in groups there are a few thousand bundles (rounding/bundles.py) for millions of classes.
-
-At the start every bundle gets the cheapest tree at the prices of one answer of the aggregated problem
-(master/aggregated.py), a batch of bundles at a time; directions that are ahead of their share cost more for the batches
-that follow. Then come *passes*: batch by batch the bundles with expensive trees are offered the cheapest trees at the
-prices of that moment (improvement/tree_exchange.py), and take them as far as that makes the smoothed makespan
-(improvement/makespan.py) shorter. Rounds of multiplicative weights turn all rows at once to what is cheap; this
-converges in a handful of passes, and always holds a whole plan.
-
-The makespan is smoothed as sharply in a short stage as in a long one. With the same beta for all a stage would cost
-log(directions) / beta before anything is sent in it, and short stages, in which NICs and switches are busy together,
-would vanish.
-
-The time of the aggregated problem says little about what coordinate descent reaches when machines are not equally busy:
-more stages leave more ways around the busiest directions. A number of stages is therefore judged by its first passes.
+With devices in groups there are a few thousand bundles (rounding/bundles.py) for millions of classes. This is wanted
+for 25 to 64 devices (stage_search.py): fewer are planned over every link, stage by stage; on more it takes minutes and
+finds nothing better than plans by machines (``methods/hierarchical.py``). Plans by machines alone would be 3.2 % longer
+in the mean up to 32 devices, and no rule tells beforehand which of the two wins, so `auto` asks both.
+`CoordinateDescent` and `best_grouped_plan` say how it works; ``test_grouped.py`` guards it.
 """
 
 from __future__ import annotations
@@ -26,10 +16,10 @@ import numpy as np
 
 from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.column_generation.improvement.makespan import recompute, smooth_makespan
-from dgcl.planner.column_generation.improvement.tree_exchange import exchange
+from dgcl.planner.column_generation.improvement.tree_exchange import exchange, exchange_buffer
 from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
 from dgcl.planner.column_generation.pricing.flows import add_busy_times, link_prices
-from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices
+from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees
 from dgcl.planner.column_generation.rounding.cheapest import cheapest_of
 from dgcl.planner.column_generation.rounding.forest import Forest, compact, joined
 
@@ -61,6 +51,17 @@ WORK = 1_200_000  # (bundle, stage) pairs: no pass begins beyond
 class CoordinateDescent:
     """A plan of `num_stages` stages for all bundles, improved pass by pass.
 
+    At the start every bundle gets the cheapest tree at the prices of one answer of the aggregated problem
+    (master/aggregated.py), a batch of bundles at a time; directions that are ahead of their share cost more for the
+    batches that follow. Then come *passes*: batch by batch the bundles with expensive trees are offered the cheapest
+    trees at the prices of that moment (improvement/tree_exchange.py), and take them as far as that makes the smoothed
+    makespan (improvement/makespan.py) shorter. Rounds of multiplicative weights turn all rows at once to what is
+    cheap; this converges in a handful of passes, and always holds a whole plan.
+
+    The makespan is smoothed as sharply in a short stage as in a long one. With the same beta for all a stage would
+    cost log(directions) / beta before anything is sent in it, and short stages, in which NICs and switches are busy
+    together, would vanish.
+
     Attributes:
         time: the true time of the best plan so far, in rows per GB/s.
         num_passes: number of passes so far.
@@ -77,8 +78,7 @@ class CoordinateDescent:
     ) -> None:
         num_stages = aggregated.busy.shape[0]
         self.problem, self.bundles, self.arrays, self.num_stages = problem, bundles, arrays, num_stages
-        space = problem.space
-        self._choices = empty_choices(num_stages, space.world_size, space.num_sets)
+        self._buffer = exchange_buffer(problem, num_stages)
         self._instance = bundles.instance(problem, arrays)
         self._forest = self._start(aggregated, deadline)
         self._best = compact(self._forest)  # a copy: passes change the other in place, and may gain nothing
@@ -101,7 +101,7 @@ class CoordinateDescent:
             top = self._smooth.top
             beta = sharpness / np.maximum(top, SHORT * top.sum())
             reached = exchange(
-                self._instance, self._choices, self._forest, self._smooth, beta, enough, 1, low, low + step, False
+                self._instance, self._buffer, self._forest, self._smooth, beta, enough, 1, low, low + step, False
             )  # fmt: skip
             if reached <= enough or time.process_time() > deadline:
                 break
@@ -117,6 +117,7 @@ class CoordinateDescent:
     def _start(self, aggregated: AggregatedSolution, deadline: float) -> Forest:
         """Give every bundle trees that follow the aggregated answers; after the deadline all that are left at once."""
         space, routes, bundles = self.problem.space, self.problem.routes, self.bundles
+        choices = self._buffer.choices
         amounts = _divide_rows(bundles.count, aggregated.share)
         length = np.maximum(aggregated.busy.max(axis=1), SHORT * aggregated.busy.max(axis=1).sum())
         rows = np.zeros((self.num_stages, routes.base.shape[0]))
@@ -134,9 +135,9 @@ class CoordinateDescent:
             for weight, amount in zip(aggregated.weights, amounts[:, low : low + step], strict=True):
                 which = low + np.flatnonzero(amount)
                 link_prices(weight * correction, routes, price)
-                cheapest_trees(space.family, space.moves, price, self._choices)
+                cheapest_trees(space.family, space.moves, price, choices)
                 count = amount[which - low]
-                parts.append((which, count, *cheapest_of(self._instance, self._choices, which, count, rows)))
+                parts.append((which, count, *cheapest_of(self._instance, choices, which, count, rows)))
             done += int(bundles.count[low : low + step].sum())
             low += step
         return joined(parts, self.arrays)
@@ -168,6 +169,10 @@ def best_grouped_plan(
     needed: bool,
 ) -> CoordinateDescent | None:
     """Return the best plan found; None if in no number of stages every row can arrive.
+
+    The time of the aggregated problem says little about what coordinate descent reaches when machines are not equally
+    busy: more stages leave more ways around the busiest directions. A number of stages is therefore judged by its
+    first passes.
 
     Links whose latency alone takes too long are not used, so some rows may be unable to arrive.
 

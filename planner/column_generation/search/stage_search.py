@@ -2,13 +2,11 @@
 
 1. Peer-to-peer, where possible, is the first plan; others are taken only if they are faster.
 2. Bounds: cuts and distances (bounds/best.py), then the best stage-free prices (incumbent.py).
-3. For K = 2, 3, 4, ... stages: the best fractional plan (master/fractional.py), rounded to whole trees
-   (rounding/bundles.py) and improved (improvement/). A number of stages is given up as soon as its own
-   bound shows that it cannot be good enough, and continued if no larger one turns out better. On more than two dozen
-   devices the best plan for devices in groups instead (grouped.py), in whole rows from the start.
+3. For K = 2, 3, 4, ... stages: the best fractional plan (master/fractional.py), in whole trees (rounding/bundles.py),
+   improved (improvement/). A number of stages is given up as soon as its own bound shows that it cannot be good enough.
+   On more than two dozen devices the best plan for devices in groups (grouped.py), in whole rows from the start.
 4. The bound over all numbers of stages together, with latencies (incumbent.py).
-
-Times are in seconds here. The modules below count rows per GB/s; `unit` is the number of seconds in one.
+Times are in seconds. The modules below count rows per GB/s; `unit` is the number of seconds in one.
 """
 
 from __future__ import annotations

@@ -5,10 +5,8 @@ Cases                                     What must hold
 random columns, many sizes                the time of scipy, to 1e-7; shares >= 0 that add up to 1 per block
 equal columns, columns of zeros, ties     the same
 columns added step by step                the same after every step as if solved from nothing
-the most expensive dropped in between     the same; the columns in use are still there
 columns ten orders of magnitude apart     the same, from nothing, and with the small ones added to the large ones
 an unchanged program                      no pivot; one with more columns: fewer than from nothing
-few kept columns                          all basic ones stay, also where equal ones are as cheap
 prices                                    each stage's add up to 1; with the blocks' duals they prove the time
 programs with other numbers of workers    work, and change nothing
 a price on hops                           of equal solutions the one that moves less
@@ -82,11 +80,6 @@ def check(solution: MasterSolution, columns: Columns, num_blocks: int, hop_cost:
     cheapest = [paid[columns.block == b].min() for b in range(num_blocks)]
     found = solution.time + hop_cost * (solution.share @ columns.hops)
     assert sum(cheapest) == pytest.approx(found, rel=1e-6, abs=1e-12)
-    np.testing.assert_allclose(
-        solution.reduced_cost,
-        paid - np.array(cheapest)[columns.block],
-        atol=1e-6 * max(1.0, columns.times.max()),
-    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -119,17 +112,12 @@ def test_degenerate_columns(kind: str):
 
 
 @pytest.mark.sample(2, whole=True)
-@pytest.mark.parametrize("dropping", [False, True])
 @pytest.mark.parametrize("size", SIZES[2:])
-def test_columns_added_step_by_step(size: tuple[int, int, int, int], dropping: bool):
+def test_columns_added_step_by_step(size: tuple[int, int, int, int]):
     blocks = size[3]
     columns, solution = drawn(*size, seed=10), None
     for iteration in range(6):
         if solution is not None:
-            if dropping:
-                kept = solution.cheapest(columns.block.shape[0] // 2)
-                assert set(np.flatnonzero(solution.share)) <= set(kept)
-                columns, solution = columns.select(kept), solution.with_columns(kept)
             columns = columns.joined(drawn(*size, seed=11 + iteration))
         solution = solve_master(columns, blocks, 1e-5, solution)
         check(solution, columns, blocks, 1e-5)
@@ -154,17 +142,6 @@ def test_the_last_basis_saves_pivots():
     more = columns.joined(drawn(16, 3, 30, 8, seed=7))
     assert solve_master(columns, 8, 0.0, solution).pivots == 0
     assert 3 * solve_master(more, 8, 0.0, solution).pivots < solve_master(more, 8, 0.0).pivots
-
-
-@pytest.mark.parametrize("num", [0, 1, 25])
-def test_basic_columns_are_kept(num: int):
-    columns = drawn(20, 3, 12, 4, seed=8)
-    columns = columns.joined(columns).joined(columns)
-    solution = solve_master(columns, 4, 0.0)
-    kept, basic = solution.cheapest(num), solution.basic
-    assert set(basic) <= set(kept)
-    assert kept.shape[0] == max(num, basic.shape[0])
-    check(solve_master(columns.select(kept), 4, 0.0, solution.with_columns(kept)), columns.select(kept), 4)
 
 
 @pytest.mark.parametrize("threads", [0, 8])

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
-from dgcl.planner.column_generation.pricing.flows import Routes, push
+from dgcl.planner.column_generation.master.fractional import answer_columns
+from dgcl.planner.column_generation.pricing.flows import Routes, push_buffer
 from dgcl.planner.column_generation.pricing.states import StateSpace, build_family, build_states, count_splits
 from dgcl.planner.column_generation.pricing.steiner_trees import FreeLinks, free_answer
 from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees, empty_choices
@@ -52,9 +53,18 @@ def test_values_are_those_of_the_cheapest_trees(
         assert choices.value[0, relation.source[c], space.item_set[c]] == pytest.approx(expected)
         total += expected * int(relation.count[c])
     if total < np.inf:
-        rows = np.empty((num_stages, arrays.num_links))
-        push(space.family, space.moves, choices, space.start, 0, relation.world_size, rows)
-        assert float((rows * price).sum()) == pytest.approx(total)  # what is sent costs what was promised
+        links = arrays.num_links
+        routes = Routes(
+            arrays.link_ptr, arrays.link_directions, 1 / arrays.bandwidth, np.ones(links), np.zeros(links)
+        )
+        buffer, everyone = push_buffer(num_stages, space.family, links), np.array([0, relation.world_size])
+        busy = np.zeros((1, num_stages, arrays.num_directions))
+        answer_columns(
+            space.family, space.moves, choices, space.start, everyone, routes, buffer, busy, np.zeros(1)
+        )
+        assert float((buffer.link_rows * price).sum()) == pytest.approx(
+            total
+        )  # what is sent costs what was promised
 
 
 def test_a_set_may_wait_while_another_part_is_sent():
