@@ -20,8 +20,15 @@ from numba import config, njit, types
 from numba.core import compiler, sigutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+from numba.np import linalg
 
 from dgcl.kernels.kernel_cache import KernelCache, symbol_of
+
+# Numba loads all of SciPy's linear algebra (20 MB, 0.1 s) only to see whether it is there; who needs it loads it again.
+_ensure_blas, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+from numba.np import arraymath  # noqa: E402
+
+linalg.ensure_blas = arraymath.ensure_blas = _ensure_blas
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

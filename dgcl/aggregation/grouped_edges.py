@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from dgcl.aggregation.sparse import sum_dtype
@@ -70,6 +69,8 @@ def group_edges(heads: NDArray[np.integer], tails: NDArray[np.integer], num_head
 def _stable_order(keys: NDArray[np.integer], num_keys: int) -> NDArray[np.int32]:
     """What sorts ``keys``, equal ones in their order: the transpose of a matrix of one row, five times as fast as
     ``argsort``."""
+    from scipy.sparse import csr_matrix  # 10 MB, which a rank that only exchanges need not hold
+
     places, whole = np.arange(len(keys), dtype=np.int32), np.array([0, len(keys)], np.int32)
     matrix = csr_matrix((places, keys.astype(np.int32, copy=False), whole), shape=(1, num_keys))
     return matrix.tocsc().data

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,9 +77,7 @@ def partition(args: argparse.Namespace) -> int:
         with step(f"reading {args.graph}"), reading(args.graph, "part files"):
             graph = edge_files(args.graph)
     else:
-        graph = load_graph(args)
-        if not (args.out or "").endswith("/"):
-            graph = replace(graph, edge_ids=None)  # two thirds of its memory
+        graph = load_graph(args, edge_ids=(args.out or "").endswith("/"))
         weights = balance_weights(graph, args.balance, method)
     if method == "auto":
         method, why = choose_method(graph, weights)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 
-def load_graph(args: argparse.Namespace) -> Graph:
+def load_graph(args: argparse.Namespace, *, edge_ids: bool = True) -> Graph:
     """Read a graph file of any kind that dgcl reads; log how an edge list was read."""
     from dgcl.graph.graph_files import read_graph
 
@@ -37,6 +37,7 @@ def load_graph(args: argparse.Namespace) -> Graph:
             compact=args.compact,
             num_nodes=args.num_nodes,
             format=args.format,
+            edge_ids=edge_ids,
         )
     for warning in warned:
         say(warning.message, file=sys.stderr)

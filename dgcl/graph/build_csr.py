@@ -16,7 +16,9 @@ MAX_GUESSED_NODES_PER_EDGE = 64
 MIN_GUESSED_NODES = 1 << 24
 
 
-def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: str = "edges") -> Graph:
+def graph_from_edges(
+    src: Any, dst: Any, num_nodes: int | None = None, *, name: str = "edges", edge_ids: bool = True
+) -> Graph:
     """Build a graph from the edges ``src[e] -> dst[e]``; edge ids are the positions e.
 
     Args:
@@ -24,6 +26,7 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
         dst: (E,) integers.
         num_nodes: number of vertices; None: the largest id plus one.
         name: what to call the edges in messages.
+        edge_ids: False: none are made, where nothing is asked by them (8 of 16 bytes for each edge).
 
     Raises:
         TypeError: not integers.
@@ -45,13 +48,19 @@ def graph_from_edges(src: Any, dst: Any, num_nodes: int | None = None, *, name: 
     np.cumsum(indptr, out=indptr)
     if ascending:
         return Graph(num_nodes, indptr, src.astype(index_dtype(num_nodes), copy=False))
-    indices, edge_ids = np.empty(len(src), index_dtype(num_nodes)), np.empty(len(src), np.int64)
-    csr_kernels.group_edges(indptr, dst, src, indices, edge_ids)
-    return Graph(num_nodes, indptr, indices, edge_ids)
+    indices, ids = np.empty(len(src), index_dtype(num_nodes)), np.empty(len(src) * edge_ids, np.int64)
+    csr_kernels.group_edges(indptr, dst, src, indices, ids)
+    return Graph(num_nodes, indptr, indices, ids if edge_ids else None)
 
 
 def graph_from_csr(
-    indptr: Any, indices: Any, num_nodes: int | None = None, *, name: str = "CSR", by_head: bool = False
+    indptr: Any,
+    indices: Any,
+    num_nodes: int | None = None,
+    *,
+    name: str = "CSR",
+    by_head: bool = False,
+    edge_ids: bool = True,
 ) -> Graph:
     """Build a graph from CSR of out-neighbours: the edges u -> ``indices[indptr[u]:indptr[u + 1]]``.
 
@@ -63,6 +72,7 @@ def graph_from_csr(
         num_nodes: N, if it is to be checked.
         name: what to call the arrays in messages.
         by_head: of in-neighbours instead (CSC): the edges ``indices[indptr[v]:indptr[v + 1]]`` -> v. Nothing is sorted.
+        edge_ids: As of :func:`graph_from_edges`.
 
     Raises:
         TypeError: not integers.
@@ -74,7 +84,7 @@ def graph_from_csr(
     own = np.repeat(np.arange(count, dtype=index_dtype(count)), np.diff(ptr))
     if by_head:
         return graph_from_edges(others.pop(), own, count, name=name)
-    return graph_from_edges(own, others.pop(), count, name=name)
+    return graph_from_edges(own, others.pop(), count, name=name, edge_ids=edge_ids)
 
 
 def _check_csr(

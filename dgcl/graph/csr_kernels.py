@@ -45,10 +45,11 @@ def group_edges(
     indices: NDArray[Any],
     edge_ids: NDArray[np.int64],
 ) -> None:
-    """Place the edges by destination, where ``indptr`` says, keeping their order within one."""
+    """Place the edges by destination, where ``indptr`` says, keeping their order within one; ids if there is room."""
     cursor = indptr[:-1].copy()
     for e in range(dst.size):
         k = cursor[dst[e]]
         cursor[dst[e]] = k + 1
         indices[k] = src[e]
-        edge_ids[k] = e
+        if edge_ids.size:
+            edge_ids[k] = e

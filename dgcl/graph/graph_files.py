@@ -47,6 +47,7 @@ def read_graph(
     compact: bool = False,
     undirected: bool | None = None,
     format: str | None = None,
+    edge_ids: bool = True,
 ) -> GraphFile:
     """Read a graph file; what it begins with says of which kind it is.
 
@@ -79,6 +80,7 @@ def read_graph(
         undirected: for a text edge list: whether each line stands for both directions; None: what the file's
             header says (SNAP's ``# Undirected graph``, KONECT's ``% sym``), else not.
         format: "edges" (each line is one), "metis", "mtx" or "npz", where you know better.
+        edge_ids: False: an npz file's graph may be without edge ids, half of the memory of reading it.
 
     Warns:
         UserWarning: A comment of a text edge list announces other numbers of vertices or edges.
@@ -98,7 +100,7 @@ def read_graph(
             f"{name}: compact and undirected are for text edge lists (this is {kind}); format='edges' reads one"
         )
     if kind == "npz":
-        result = read_npz_graph(path)
+        result = read_npz_graph(path, edge_ids=edge_ids)
     elif kind == "mtx":
         result = GraphFile(_graph_of(name, read_matrix_market(path)))
     elif kind == "metis":

@@ -24,7 +24,7 @@ MASKS = ("train", "val", "test")
 SPARSE_FEATURES = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
 
 
-def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
+def read_npz_graph(path: str | os.PathLike[str], *, edge_ids: bool = True) -> GraphFile:
     """Read the npz graph format; see :func:`dgcl.graph.graph_files.read_graph`."""
     name = os.fspath(path)
     arrays = read_npz(path, None, what="graph")
@@ -38,7 +38,9 @@ def read_npz_graph(path: str | os.PathLike[str]) -> GraphFile:
                 raise ValueError(f"array {key!r} is missing ({_what_it_is(arrays)})")
         num_nodes = as_num_nodes(_scalar(arrays.pop("num_nodes"), "num_nodes"))
         directed = bool(_scalar(arrays.pop("directed"), "directed"))
-        graph = graph_from_csr(arrays.pop("indptr"), arrays.pop("indices"), num_nodes, name="the graph")
+        graph = graph_from_csr(
+            arrays.pop("indptr"), arrays.pop("indices"), num_nodes, name="the graph", edge_ids=edge_ids
+        )
         if not directed:
             _check_both_directions(graph)
         features = _features(arrays, num_nodes)

@@ -36,7 +36,7 @@ def run_apart(
     Raises:
         MemoryError: it ended without a result.
     """
-    with open(os.memfd_create("dgcl-graph"), "wb", buffering=0) as file:
+    with open(os.memfd_create("dgcl-graph"), "r+b", buffering=0) as file:
         for array in arrays:
             array.tofile(file)
         path = f"/proc/self/fd/{file.fileno()}"
@@ -44,21 +44,17 @@ def run_apart(
             f"from {call.__module__} import {call.__name__} as call;from dgcl.partition.apart import serve;"
         )
         command += f"serve(call, {free * 9 // 10}, {path!r}, *{list(arguments)!r})"
-        process = subprocess.Popen(
+        process = subprocess.run(
             [sys.executable, "-c", command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             pass_fds=[file.fileno()],
         )
-        try:
-            labels, text = process.communicate()
-        finally:
-            process.kill()
-            process.wait()
-    if not process.returncode:
-        return np.frombuffer(labels, np.int64).copy()
-    why = re.sub(r"\x1b\[\d+m", "", text.decode(errors="replace")).strip().rpartition("\n")[2][-200:]
+        if not process.returncode:
+            return np.fromfile(path, np.int64)
+    text = process.stdout.decode(errors="replace")
+    why = re.sub(r"\x1b\[\d+m", "", text).strip().rpartition("\n")[2][-200:]
     raise MemoryError(
         f"{about} wants more memory than the {free} bytes that are free. Ways out: (1) partition='kaminpar' (a tenth of"
         " METIS's memory; pip install 'dgcl[kaminpar]'), 'streaming', 'random' or 'range' (on the command line"
@@ -67,14 +63,11 @@ def run_apart(
     )
 
 
-def serve(call: Callable[..., Ids], limit: int, *arguments: Any) -> None:
-    """Run a partitioner for another process; labels leave through standard output."""
+def serve(call: Callable[..., Ids], limit: int, path: str, *arguments: Any) -> None:
+    """Run a partitioner for another process; labels take the place of what is in the file."""
     ctypes.CDLL(None).prctl(
         1, signal.SIGKILL
     )  # PR_SET_PDEATHSIG: compiled code heeds no signal of the other's end
-    output = os.dup(1)
-    os.dup2(2, 1)  # partitioners print
     taken = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) << 10
     resource.setrlimit(resource.RLIMIT_DATA, (taken + limit, resource.RLIM_INFINITY))
-    with open(output, "wb") as answer:
-        answer.write(call(*arguments).data)
+    call(path, *arguments).tofile(path)
