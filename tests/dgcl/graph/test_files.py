@@ -236,3 +236,13 @@ def test_real_graphs(name: str, num_nodes: int, num_edges: int, features: Any, s
     assert (found.graph.num_nodes, found.graph.num_edges) == (num_nodes, num_edges)
     assert (None if found.stored_features is None else found.stored_features.shape) == features
     assert {key: int(mask.sum()) for key, mask in found.masks.items()} == split
+
+
+def test_a_graph_without_edge_ids(tmp_path):
+    graph = as_graph([[2, 0, 1, 2], [0, 1, 0, 1]])
+    save_graph(tmp_path / "g.npz", graph)
+    whole, lean = (read_graph(tmp_path / "g.npz", edge_ids=kept).graph for kept in (True, False))
+    assert whole.edge_ids is not None
+    assert lean.edge_ids is None
+    assert np.array_equal(lean.indptr, whole.indptr)
+    assert np.array_equal(lean.indices, whole.indices)
