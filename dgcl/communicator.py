@@ -43,7 +43,7 @@ from dgcl.topology.checks import check_choice, check_flag, check_path, shown
 from dgcl.transport.base import Transport
 from dgcl.transport.describe import describe_channels
 from dgcl.transport.rounding import WIRED, Rounding, number_on_wire
-from dgcl.transport.row_checks import as_memory, check_rows, check_summable
+from dgcl.transport.row_checks import as_memory, check_rows, check_summable_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -237,7 +237,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         number = self.number_of(exchange)
         self._check(halo_rows, self._programs[number].num_halo, "num_halo")
         self._check(into, self._programs[number].num_owned, "num_owned")
-        check_summable(halo_rows)
+        check_summable_dtype(halo_rows.dtype)
         return fold_halo(self, halo_rows.detach(), into, number)
 
     def rows_of(self, exchange: int) -> tuple[int, int]:

@@ -152,31 +152,25 @@ def _(rows: Tensor, comm: int, exchange: int = 0) -> Tensor:
     return rows.new_empty((_find(comm).rows_of(exchange)[0], *rows.shape[1:]))
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
-    ctx.number, ctx.exchange = inputs[1:]
-    ctx.comm = _communicators.get(inputs[1])  # keeps it alive as long as the graph, whose backward needs it
+def _remember(ctx: Any, inputs: tuple[Tensor, int, Any], output: Tensor) -> None:
+    ctx.number, ctx.which = inputs[1:]
+    ctx.comm = _communicators.get(ctx.number)  # keeps it alive as long as the graph, whose backward needs it
 
 
-def _backward_name(name: str) -> str:
-    return name.removesuffix(" (backward)") + " (backward)"
-
-
-def _remember_sum(ctx: Any, inputs: tuple[Tensor, int, str], output: Tensor) -> None:
-    _, ctx.number, name = inputs
-    ctx.name = _backward_name(name)
-    ctx.comm = _communicators.get(ctx.number)
+def _adjoint_sum(grad: Tensor, comm: Exchanging, number: int, name: str) -> Tensor:
+    return sum_over_ranks(grad, comm, number, name.removesuffix(" (backward)") + " (backward)")
 
 
 sum_operator.register_autograd(
-    lambda ctx, grad: (sum_over_ranks(grad, _find(ctx.number), ctx.number, ctx.name), None, None),
-    setup_context=_remember_sum,
+    lambda ctx, grad: (_adjoint_sum(grad, _find(ctx.number), ctx.number, ctx.which), None, None),
+    setup_context=_remember,
 )
 expand_operator.register_autograd(
-    lambda ctx, grad: (fold(grad, _find(ctx.number), ctx.number, ctx.exchange), None, None),
+    lambda ctx, grad: (fold(grad, _find(ctx.number), ctx.number, ctx.which), None, None),
     setup_context=_remember,
 )
 fold_operator.register_autograd(
-    lambda ctx, grad: (expand(grad, _find(ctx.number), ctx.number, ctx.exchange), None, None),
+    lambda ctx, grad: (expand(grad, _find(ctx.number), ctx.number, ctx.which), None, None),
     setup_context=_remember,
 )
 
@@ -212,10 +206,8 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        adjoints: dict[Verb, Verb] = {expand: fold, fold: expand, sum_over_ranks: sum_over_ranks}
-        adjoint = adjoints[ctx.verb]
-        which = _backward_name(ctx.which) if adjoint is sum_over_ranks else ctx.which
-        return adjoint(grad, ctx.comm, ctx.number, which), None, None, None, None
+        adjoints: dict[Verb, Verb] = {expand: fold, fold: expand, sum_over_ranks: _adjoint_sum}
+        return adjoints[ctx.verb](grad, ctx.comm, ctx.number, ctx.which), None, None, None, None
 
 
 # What Function.apply does besides is for functorch, of which nothing is active where this is called.
@@ -268,21 +260,17 @@ def _watched(
     verb: Verb, operator: Callable[..., Tensor], rows: Tensor, comm: Exchanging, number: int, which: Any
 ) -> Tensor:
     """The call of a verb that something besides autograd needs to see."""
-    _refuse_tangents(rows)
-    if not torch.compiler.is_compiling() and functorch_level() is not None:
-        return _Transformed.apply(rows, verb, comm, number, which)
-    return operator(rows, number, which)
-
-
-def _refuse_tangents(rows: Tensor) -> None:
-    """Refuse ``torch.func.jvp``, which would silently take the tangent of an operator without one for zero."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
-        return
-    if forward_ad.unpack_dual(rows).tangent is not None:
+    if torch.compiler.is_compiling():
+        return operator(rows, number, which)
+    # torch.func.jvp would silently take the tangent of an operator without one for zero.
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(rows).tangent is not None:
         raise NotImplementedError(
             "exchanges of rows have no derivative in forward mode (torch.func.jvp); differentiate backwards, with"
             " torch.autograd.grad"
         )
+    if functorch_level() is not None:
+        return _Transformed.apply(rows, verb, comm, number, which)
+    return operator(rows, number, which)
 
 
 def _make_effectful() -> None:

@@ -82,8 +82,7 @@ class GroupControl(Control):
 
     def anew(self, timeout: float) -> GroupControl:
         """A fresh one of the same ranks. Collective."""
-        fresh = GroupControl(self._group, timeout)
-        return fresh
+        return GroupControl(self._group, timeout)
 
     def axis(self, group: ProcessGroup) -> GroupControl:
         """The control plane of a group on another axis of the job, such as data parallelism. Collective over it.

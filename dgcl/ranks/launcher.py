@@ -59,10 +59,7 @@ def launch(
     """
     if not callable(function):
         raise TypeError(f"function must be callable (got {type(function).__name__})")
-    if isinstance(num_ranks, bool) or not isinstance(num_ranks, int):
-        raise TypeError(f"num_ranks must be an integer (got {type(num_ranks).__name__})")
-    if num_ranks < 1:
-        raise ValueError(f"num_ranks must be at least 1 (got {num_ranks})")
+    num_ranks = check_index(num_ranks, "num_ranks", 1)
     check_num_devices(num_ranks, "num_ranks: a job")
     from dgcl.ranks.threads import fair_threads, threads_restored
 

@@ -42,7 +42,7 @@ class _BrokenConnection(Exception):
 
     def __init__(self, peer: int, text: str) -> None:
         super().__init__(text)
-        self.peer, self.text = peer, text
+        self.peer = peer
 
 
 def _with_peer(peer: int, function: Callable[..., Any], *args: Any) -> Any:
@@ -106,7 +106,7 @@ class GroupMessages:
                     raise different_calls(call, self._rank, theirs, peer)
             return {peer: value for peer, (_, value) in received.items()}
         except _BrokenConnection as error:
-            reason = self._lost or self._reason(error.peer, error.text)
+            reason = self._lost or self._reason(error.peer, str(error))
             clause = reason.clause
             if reason is not self._lost and reason.culprit != error.peer:
                 clause += f", says rank {error.peer}"
@@ -209,7 +209,10 @@ class GroupMessages:
         for peer, value in outgoing.items():
             if id(value) not in packed:
                 packed[id(value)] = _packed((tuple(call), value))
-            sends += [(peer, part, self._send(part, peer)) for part in packed[id(value)]]
+            sends += [
+                (peer, part, _with_peer(peer, self._group.send, [part], peer, _TAG))
+                for part in packed[id(value)]
+            ]
         first = self._receive_all(dict.fromkeys(sources, 8 + _SMALL))
         sizes = {peer: int(part[:8].view(torch.int64)) for peer, part in first.items()}
         rest = self._receive_all({peer: size for peer, size in sizes.items() if size > _SMALL})
@@ -223,7 +226,10 @@ class GroupMessages:
 
     def _receive_all(self, sizes: dict[int, int]) -> dict[int, torch.Tensor]:
         into = {peer: torch.empty(size, dtype=torch.uint8, device="cpu") for peer, size in sizes.items()}
-        self._wait_all([(peer, self._receive(part, peer)) for peer, part in into.items()])
+        receives = [
+            (peer, _with_peer(peer, self._group.recv, [part], peer, _TAG)) for peer, part in into.items()
+        ]
+        self._wait_all(receives)
         self.bytes_received += sum(part.nbytes for part in into.values())
         return into
 
@@ -278,12 +284,6 @@ class GroupMessages:
         advice = "if late, give build_comm_info, or in set-up dgcl.init, a longer timeout"
         clause = f"rank {late} has not come ({text}{waits}; late, stopped or cut off: {advice})"
         return AbortReason(late, clause, CommTimeoutError)
-
-    def _send(self, data: torch.Tensor, peer: int) -> Any:
-        return _with_peer(peer, self._group.send, [data], peer, _TAG)
-
-    def _receive(self, data: torch.Tensor, peer: int) -> Any:
-        return _with_peer(peer, self._group.recv, [data], peer, _TAG)
 
 
 def _packed(value: Any) -> list[torch.Tensor]:

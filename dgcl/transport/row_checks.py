@@ -57,17 +57,12 @@ def version_of(rows: Tensor | None) -> int | None:
     return None if rows is None or rows.is_inference() else rows._version
 
 
-def check_summable(rows: Tensor) -> None:
-    """Raise unless rows of this type can be summed.
+@functools.cache
+def check_summable_dtype(dtype: torch.dtype) -> None:
+    """Raise unless rows of elements of this type can be summed.
 
     Raises:
         TypeError: The type is not summable.
     """
-    check_summable_dtype(rows.dtype)
-
-
-@functools.cache
-def check_summable_dtype(dtype: torch.dtype) -> None:
-    """Raise, as :func:`check_summable`, unless elements of a type can be summed."""
     if row_type(dtype.to_real(), 1).sum_code < 0:
         raise TypeError(f"rows: {dtype} rows cannot be summed; convert them to a wider type first")

@@ -546,7 +546,7 @@ def test_layers_of_several_hops_on_a_block(layer: str):
     "function, num_ranks, said",
     {
         "no-function": (3, 2, r"function must be callable \(got int\)"),
-        "ranks-as-text": (int, "2", r"num_ranks must be an integer \(got str\)"),
+        "ranks-as-text": (int, "2", r"num_ranks must be an integer >= 1 \(got '2'\)"),
     },
 )
 def test_launch_of_something_else(function: Any, num_ranks: Any, said: str):

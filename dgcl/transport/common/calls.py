@@ -105,16 +105,14 @@ def suspects(
     number: int,
     control_pages: Sequence[ControlPage],
     stopped: Sequence[int],
-    roots: Mapping[int, int] | None,
+    ends: Mapping[int, int],
 ) -> str:
     """Describe the peers that are waited for, most suspicious first.
 
     First ranks that are ``stopped``, then those that have not begun call ``number``, then those that are waiting
-    themselves, with the rank at the end of the row (``roots``, by peer).
+    themselves, with the rank at the end of the row (``ends``, by peer).
     """
-    roots = roots or {}
     begun = {peer: control_pages[peer].current_call()[0] >= number for peer, _ in waits}
-    ends = {peer: roots.get(peer, peer) for peer, _ in waits}
     waits = sorted(waits, key=lambda wait: (wait[0] not in stopped, ends[wait[0]] != wait[0], begun[wait[0]]))
     known = [
         f"{needed} (it {'is in this call' if begun[peer] else 'has not begun this call'}"
@@ -139,20 +137,10 @@ def pack_tag(verb: int, row_type: RowType, exchange: int, purpose: int = 0) -> i
     )
 
 
-def verb_of_tag(tag: int) -> int:
-    """The verb of a tag: EXPAND or FOLD."""
-    return (tag >> _VERB_BIT) & 1
-
-
-def exchange_of_tag(tag: int) -> int:
-    """The number of the exchange of a tag."""
-    return tag >> _VERB_BIT + 1
-
-
 def unpack_tag(tag: int, names: Sequence[str]) -> str:
     """Describe a tag in words; ``names`` are the names of the exchanges."""
     row_bytes, code = tag & ((1 << _ROW_BYTES_BITS) - 1), (tag >> _ROW_BYTES_BITS) & 0xFF
     width = row_bytes // dtype_bytes(code)
-    what = call_label(exchange_of_tag(tag), verb_of_tag(tag), names)
+    what = call_label(tag >> _VERB_BIT + 1, tag >> _VERB_BIT & 1, names)
     purpose = purpose_name(tag >> _PURPOSE_BIT & 7)
     return f"{what} of rows of {row_bytes} bytes, {dtype_name(code)} (width {width}){purpose and f', for a {purpose}'}"

@@ -98,10 +98,14 @@ def control_page_bytes(world_size: int) -> int:
 
 
 class ControlPage:
-    """One rank's control page, its own or a peer's, in a mapped segment."""
+    """One rank's control page, its own or a peer's.
+
+    Attributes:
+        segment: The mapped segment that it lies in.
+    """
 
     def __init__(self, segment: Segment, world_size: int) -> None:
-        self._segment = segment
+        self.segment = segment
         self._words = segment.memory[: control_page_bytes(world_size)].view(np.int64)
         self._world_size = world_size
 
@@ -121,32 +125,27 @@ class ControlPage:
         return cls(Segment(0, len(memory), memory, memory.ctypes.data), world_size)
 
     @property
-    def segment(self) -> Segment:
-        """The segment that the control page lies in."""
-        return self._segment
-
-    @property
     def token(self) -> int:
         """The control page's random number."""
         return int(self._words[0])
 
     def ready_address(self, peer: int) -> int:
         """Address of the line with which this control page's rank tells ``peer`` where to write."""
-        return self._segment.address + _LINES_START + peer * LINE
+        return self.segment.address + _LINES_START + peer * LINE
 
     def done_address(self, peer: int) -> int:
         """Address of the line with which this control page's rank tells ``peer`` what it has written."""
-        return self._segment.address + _LINES_START + (self._world_size + peer) * LINE
+        return self.segment.address + _LINES_START + (self._world_size + peer) * LINE
 
     @property
     def wake_address(self) -> int:
         """Address of the futex word on which this control page's rank sleeps; peers write it to wake the rank."""
-        return self._segment.address + _LINES_START + 2 * self._world_size * LINE
+        return self.segment.address + _LINES_START + 2 * self._world_size * LINE
 
     @property
     def call_address(self) -> int:
         """Address of the call that this control page's rank is in; the two tags follow."""
-        return self._segment.address + _CALL_START
+        return self.segment.address + _CALL_START
 
     def current_call(self) -> tuple[int, int]:
         """(number, tag) of the call that this control page's rank is in."""
@@ -159,19 +158,19 @@ class ControlPage:
     @property
     def stuck_call(self) -> int:
         """The last call in which this rank waited while no other thread of its process could make calls."""
-        return int(read_word(self._segment.address + _STUCK))
+        return int(read_word(self.segment.address + _STUCK))
 
     def post_stuck(self, call: int) -> None:
         """Publish that this rank waits in ``call`` and has no other thread that may make calls."""
-        write_word(self._segment.address + _STUCK, call)
+        write_word(self.segment.address + _STUCK, call)
 
     def post_wait(self, peer: int) -> None:
         """Publish that this rank waits for ``peer``; again and again, as long as it does."""
-        write_word(self._segment.address + _WAITS, time.monotonic_ns() // 10**6 << 16 | peer + 1)
+        write_word(self.segment.address + _WAITS, time.monotonic_ns() // 10**6 << 16 | peer + 1)
 
     def waits_for(self, seconds: float) -> int | None:
         """The peer that this control page's rank waits for; None if it has not said so in the last ``seconds``."""
-        when, peer = divmod(int(read_word(self._segment.address + _WAITS)), 1 << 16)
+        when, peer = divmod(int(read_word(self.segment.address + _WAITS)), 1 << 16)
         fresh = peer and time.monotonic_ns() // 10**6 - when < 1000 * seconds
         return peer - 1 if fresh and peer <= self._world_size else None
 
@@ -180,34 +179,34 @@ class ControlPage:
         if number:
             text = name.encode()[:_NAME_MAX]
             self._words[_NAME // 8] = 2 * len(text) + alone
-            self._segment.memory[_NAME_START : _NAME_START + len(text)] = np.frombuffer(text, np.uint8)
-        write_word(self._segment.address + _COLLECTIVE, number)
+            self.segment.memory[_NAME_START : _NAME_START + len(text)] = np.frombuffer(text, np.uint8)
+        write_word(self.segment.address + _COLLECTIVE, number)
 
     def current_collective(self) -> tuple[int, bool, str]:
         """(number, alone, name) of the collective that this control page's rank waits in; number 0: none."""
-        while number := int(read_word(self._segment.address + _COLLECTIVE)):
+        while number := int(read_word(self.segment.address + _COLLECTIVE)):
             length, alone = divmod(int(self._words[_NAME // 8]), 2)
             length = min(max(length, 0), _NAME_MAX)
-            text = self._segment.memory[_NAME_START : _NAME_START + length].tobytes()
-            if read_word(self._segment.address + _COLLECTIVE) == number:
+            text = self.segment.memory[_NAME_START : _NAME_START + length].tobytes()
+            if read_word(self.segment.address + _COLLECTIVE) == number:
                 return number, bool(alone), text.decode(errors="replace")
         return 0, False, ""
 
     @property
     def state(self) -> int:
         """ALIVE, FAILED or CLOSED."""
-        return int(read_word(self._segment.address + 8))
+        return int(read_word(self.segment.address + 8))
 
     @property
     def num_control_calls(self) -> int:
         """How many calls this page's rank had begun on the control plane when it closed or failed."""
-        return int(read_word(self._segment.address + _CONTROL))
+        return int(read_word(self.segment.address + _CONTROL))
 
     def post_closed(self, num_control_calls: int = 0) -> None:
         """Publish that this rank has left; a posted failure is kept."""
         if self.state == ALIVE:
             self._words[_CONTROL // 8] = num_control_calls
-            write_word(self._segment.address + 8, CLOSED)
+            write_word(self.segment.address + 8, CLOSED)
 
     def post_failure(self, error: CommError, num_control_calls: int = 0) -> None:
         """Publish why this rank gave up; only the first reason is kept."""
@@ -215,16 +214,16 @@ class ControlPage:
             return
         text = str(error).encode()[:_REASON_MAX]
         text = text.decode(errors="ignore").encode()  # do not cut a character in two
-        self._segment.memory[_REASON_START : _REASON_START + len(text)] = np.frombuffer(text, np.uint8)
+        self.segment.memory[_REASON_START : _REASON_START + len(text)] = np.frombuffer(text, np.uint8)
         self._words[2] = code_of(type(error))
         self._words[3] = len(text)
         self._words[_CONTROL // 8] = num_control_calls
-        write_word(self._segment.address + 8, FAILED)
+        write_word(self.segment.address + 8, FAILED)
 
     def failure(self) -> CommError:
         """The error that the rank posted."""
         code, length = int(self._words[2]), int(self._words[3])
         kind = ERROR_CODES[code] if 0 <= code < len(ERROR_CODES) else CommError
         length = min(max(length, 0), _REASON_MAX)
-        text = self._segment.memory[_REASON_START : _REASON_START + length]
+        text = self.segment.memory[_REASON_START : _REASON_START + length]
         return kind(text.tobytes().decode(errors="replace"))

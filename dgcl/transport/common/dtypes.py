@@ -35,11 +35,6 @@ def _dtypes() -> tuple[torch.dtype, ...]:
     return tuple(sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str))
 
 
-@functools.cache
-def _code(dtype: torch.dtype) -> int:
-    return _dtypes().index(dtype)
-
-
 def dtype_name(code: int) -> str:
     """The name of the element type with this number."""
     return str(_dtypes()[code]) if code < len(_dtypes()) else f"element type {code}"
@@ -66,7 +61,7 @@ def row_type(dtype: torch.dtype, elements: int) -> RowType:
     name = str(dtype).removeprefix("torch.")
     return RowType(
         row_bytes=dtype.itemsize * elements,
-        code=_code(dtype),
+        code=_dtypes().index(dtype),
         name=name,
         sum_code=SUMMABLE.index(name) if name in SUMMABLE else -1,
     )

@@ -134,8 +134,8 @@ class FailureDetector(Listener):
         if waits:
             stopped = [peer for peer in range(self.peers.world_size) if self.peers.is_stopped(peer)]
             pages = self.peers.control_pages
-            roots = {peer: self._root(peer) for peer, _ in waits}
-            culprits = suspects(waits, under_way.number, pages, stopped, roots)
+            ends = {peer: self._root(peer) for peer, _ in waits}
+            culprits = suspects(waits, under_way.number, pages, stopped, ends)
             elsewhere = self._elsewhere(under_way, crossed=False)
             culprits += elsewhere and f"; {elsewhere}"
             advice = "If ranks may be that late, give build_comm_info a longer timeout"

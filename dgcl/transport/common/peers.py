@@ -26,6 +26,7 @@ from dgcl.transport.common.control_page import (
 )
 from dgcl.transport.common.pool import BufferPool
 from dgcl.transport.common.segments import PeerFile, Segment, SegmentFile
+from dgcl.transport.common.words import read_word
 
 #: How rows may travel. "auto": through memory where all ranks share it, else by collectives of torch.
 CHANNELS = ("auto", "memory", "collective")
@@ -72,12 +73,12 @@ class Peers:
                 socket.gethostname(),
             )
         )
-        self._files: list[PeerFile | None] = []
-        self.control_pages: list[ControlPage] = []
-        self._watch: list[int] = []  # pidfds, -1 for ranks of this process
+        self._files: list[PeerFile | None] = [None] * self.world_size
+        self.control_pages = [control_page] * self.world_size
+        self._watch = [-1] * self.world_size  # pidfds, -1 for ranks of this process
         self._processes = [handle[0] for handle in handles]
         self._segments: list[list[Segment]] = [[] for _ in handles]
-        trouble = [self._connect(peer, handle, control_page) for peer, handle in enumerate(handles)]
+        trouble = [self._connect(peer, handle) for peer, handle in enumerate(handles)]
         answers = control.exchange((channel, trouble, control.has_group))
         words, texts, groups = ([*column] for column in zip(*answers, strict=True))
         try:
@@ -89,31 +90,22 @@ class Peers:
         self.maps = tuple(np.zeros((self.world_size, 4), np.int64) for _ in range(3))
         self._former_maps: list[tuple[np.ndarray, ...]] = []
 
-    def _connect(
-        self, peer: int, handle: tuple[int, int, int, int, int, str], own: ControlPage
-    ) -> str | None:
+    def _connect(self, peer: int, handle: tuple[int, int, int, int, int, str]) -> str | None:
         """Open a peer's file and map its control page; return the reason if that fails, else None."""
         process, descriptor, base, size, token, host = handle
         if peer == self.rank:
-            self._files.append(None)
-            self._watch.append(-1)
-            self.control_pages.append(own)
             return None
-        file = None
         try:
-            file = PeerFile((process, descriptor))
+            file = self._files[peer] = PeerFile((process, descriptor))
             if size < control_page_bytes(self.world_size):
                 raise ValueError("its control page is too small")
             control_page = ControlPage(file.map(base, size), self.world_size)
             if control_page.token != token:
                 raise ValueError("that process is another one")
-            watch = -1 if process == os.getpid() else os.pidfd_open(process)
+            if process != os.getpid():
+                self._watch[peer] = os.pidfd_open(process)
         except (OSError, ValueError) as error:
-            if file is not None:
-                file.close()
-            self._files.append(None)
-            self._watch.append(-1)
-            self.control_pages.append(ControlPage.stand_in(self.world_size))
+            self._disconnect(peer)
             return (
                 f"rank {self.rank} on {socket.gethostname()} and rank {peer} on {host} share no memory: "
                 f"process {process} "
@@ -121,9 +113,7 @@ class Peers:
                 f"that see each other's "
                 f"process ids (containers: share the PID namespace), or threads of one process"
             )
-        self._files.append(file)
-        self._watch.append(watch)
-        self.control_pages.append(control_page)
+        self.control_pages[peer] = control_page
         return None
 
     def _choose(self, channels: list[str], trouble: list[list[str | None]], has_group: bool) -> None:
@@ -150,16 +140,17 @@ class Peers:
         file, watch = self._files[peer], self._watch[peer]
         if file is not None:
             file.close()
-            self.control_pages[peer] = ControlPage.stand_in(self.world_size)
+        self.control_pages[peer] = ControlPage.stand_in(self.world_size)
         if watch >= 0:
             os.close(watch)
         self._files[peer], self._watch[peer] = None, -1
 
-    def map_segment(self, peer: int, line: int) -> None:
-        """Map the segment named by the buffer entry at address ``line`` of ``peer``'s control page."""
-        words = self.control_pages[peer].segment
-        place = (line - words.address) // 8
-        base, size = (int(word) for word in words.memory.view(np.int64)[place : place + 2])
+    def map_segment(self, peer: int, relay: bool) -> None:
+        """Map the segment that ``peer``'s ready line for this rank names for the buffer; ``relay``: for relay rows."""
+        line = self.control_pages[peer].ready_address(self.rank) + 8 * (
+            READY_RELAY if relay else READY_BUFFER
+        )
+        base, size = int(read_word(line)), int(read_word(line + 8))
         file = self._files[peer]
         assert file is not None
         try:
@@ -173,11 +164,6 @@ class Peers:
             self.maps = tuple(np.concatenate((table, np.zeros_like(table)), axis=1) for table in self.maps)
         for table, value in zip(self.maps, (segment.base, segment.size, segment.address), strict=True):
             table[peer, len(known) - 1] = value
-
-    def buffer_line(self, peer: int, relay: bool) -> int:
-        """Address of the buffer entry in ``peer``'s ready line for this rank; with ``relay``, of the relay entry."""
-        entry = READY_RELAY if relay else READY_BUFFER
-        return self.control_pages[peer].ready_address(self.rank) + 8 * entry
 
     def reported_failure(self) -> tuple[int, CommError] | None:
         """The first peer that has posted an error, and that error."""

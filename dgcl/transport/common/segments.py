@@ -76,11 +76,6 @@ class SegmentFile(_OpenFile):
         """(process id, file descriptor): what a peer needs to open the file."""
         return os.getpid(), self._descriptor
 
-    @property
-    def size(self) -> int:
-        """Bytes allocated so far."""
-        return self._size
-
     def grow(self, num_bytes: int) -> Segment:
         """Append a segment of at least ``num_bytes``, zero-filled and backed by real memory.
 

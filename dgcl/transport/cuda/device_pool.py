@@ -125,11 +125,6 @@ class DevicePool:
         self._events: deque[int] = deque()
 
     @property
-    def bytes_allocated(self) -> int:
-        """Bytes of device memory that the pool holds, in use or free."""
-        return self.file.size
-
-    @property
     def num_in_use(self) -> int:
         """Number of blocks that tensors still use."""
         return self._num_in_use - len(self._returned)

@@ -193,7 +193,6 @@ class Runtime(LifeCycle):
     def _map_target(self, task: Task) -> None:
         """Map the segment that the next send writes to, as requested by the engine."""
         peer = int(task.schedule.send_peer[task.where[0]])
-        relay_rows = task.verb == EXPAND and task.where[1] == 1
-        self.peers.map_segment(peer, self.peers.buffer_line(peer, relay_rows))
+        self.peers.map_segment(peer, task.verb == EXPAND and task.where[1] == 1)
         for each in self.tasks:
             each.enter_maps(self.peers)

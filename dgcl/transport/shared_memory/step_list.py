@@ -240,7 +240,7 @@ class StepList(base.StepList):
         if kind != interpreter.BEGIN and attended and not is_mine:
             return  # it is over
         if call is None or not is_mine:
-            call = Call(task, number + ordinal, self._table.tags[ordinal - 1], self._kind, task.label)
+            call = Call(task, number + ordinal, self._table.tags[ordinal - 1], task.label)
         runtime.under_way = call
         if kind == interpreter.BEGIN:
             run = functools.partial(self._run_steps, self._address, step, step + 1, False, number)

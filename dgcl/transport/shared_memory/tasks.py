@@ -21,8 +21,6 @@ from dgcl.transport.steps import FOLD
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dgcl.transport.common.dtypes import RowType
-
 _SMALL = 64 << 10
 _CACHE = 32 << 20  # where Linux does not say how large the processor's last one is
 
@@ -153,7 +151,7 @@ class Call(UnderWay):
     """A call that is under way.
 
     Attributes:
-        task, number, tag, row_type, label: The verb's task, the call's number, what the ranks must agree on, its name.
+        task, number, tag, label: The verb's task, the call's number, what the ranks must agree on, its name.
         progress: Number of transfers that were done at the last check.
         deadline: When to give up if none has been done since.
         rows: The rows of a started exchange, which a thread that waits elsewhere may advance. They are kept alive
@@ -164,7 +162,6 @@ class Call(UnderWay):
     task: Task
     number: int
     tag: int
-    row_type: RowType
     label: str
     progress: int = -1
     deadline: float = 0.0

@@ -88,7 +88,7 @@ def test_more_threads_than_cores_are_reported(threads: int, ranks: int, crowded:
 @named(
     "options, kind, text",
     {
-        "no ranks": ({"num_ranks": 0}, ValueError, r"num_ranks must be at least 1 \(got 0\)"),
+        "no ranks": ({"num_ranks": 0}, ValueError, r"num_ranks must be an integer >= 1 \(got 0\)"),
         "no threads": (
             {"num_ranks": 2, "threads_per_rank": 0},
             ValueError,

@@ -173,10 +173,10 @@ def test_steps_reuse_their_memory():
     def body(rank: Rank):
         for step in range(3):
             rank.exchange.fold(rank.exchange.expand(rank.owned(40, seed=step)))
-        before = rank.exchange.pool.bytes_allocated
+        before = rank.exchange.pool.file.size
         for step in range(8):
             rank.exchange.fold(rank.exchange.expand(rank.owned(40, seed=step)))
-        assert rank.exchange.pool.bytes_allocated == before
+        assert rank.exchange.pool.file.size == before
         rank.wait()
 
     on_devices(LINE, body)
