@@ -33,7 +33,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.samples import mark_samples, thin_matrices
+from tests.support.samples import mark_samples, thin_matrices
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch or NumPy's BLAS
 

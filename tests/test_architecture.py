@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.support_architecture import ROOT, sources
+from tests.support.source_files import ROOT, sources
 
 FOLDERS = ("topology", "planner", "kernels", "dgcl")
 # What of ours each folder may import, besides itself.
@@ -388,21 +388,23 @@ def test_no_test_file_imports_another():
         names = {name for _, name in imported(parse(path)) if name.startswith("tests.") and ".test_" in name}
         found[own] = sorted(name for name in names if not f"{name}.".startswith(f"{own}."))
     assert len(found) > 100
-    assert not {own: names for own, names in found.items() if names}, "what both need goes to a support_*.py"
+    assert not {own: names for own, names in found.items() if names}, "what both need goes to a helper"
 
 
-def test_helpers_of_several_folders_are_in_the_table():
-    table = (ROOT / "tests" / "README.md").read_text()
-    users: dict[str, set[Path]] = {}
+def test_helpers_of_several_folders_are_in_support():
+    users: dict[Path, set[Path]] = {}
     for path in (ROOT / "tests").rglob("*.py"):
         for _, name in imported(parse(path)):
-            helper = ROOT / name.replace(".", "/")
-            if name.startswith("tests.") and helper.with_suffix(".py").is_file():
-                users.setdefault(helper.relative_to(ROOT / "tests").as_posix() + ".py", set()).add(
-                    path.parent
-                )
+            helper = (ROOT / name.replace(".", "/")).with_suffix(".py")
+            if name.startswith("tests.") and helper.is_file():
+                users.setdefault(helper, set()).add(path.parent)
     assert len(users) > 20
-    shared = {name for name, folders in users.items() if len(folders - {(ROOT / "tests" / name).parent}) > 2}
-    assert not {name for name in shared if f"`{name}`" not in table}
-    listed = re.findall(r"`([\w/]+\.py)`", table.partition("| --- |")[2].rpartition("|")[0])
-    assert not [name for name in listed if name not in users], "no test imports it"
+    support = ROOT / "tests" / "support"
+    elsewhere = {helper: folders for helper, folders in users.items() if helper.parent != support}
+    assert not [helper for helper, folders in elsewhere.items() if folders != {helper.parent}], (
+        f"several folders use it: it goes to {support}"
+    )
+    table = re.findall(r"^\| `(\w+\.py)` \|", (support / "README.md").read_text(), re.MULTILINE)
+    assert sorted(table) == sorted(path.name for path in support.glob("*.py")), (
+        "its table has a line for each"
+    )

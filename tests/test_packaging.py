@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.samples import matrix
+from tests.support.samples import matrix
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("topology", "planner", "kernels")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.samples import mark_samples
+from tests.support.samples import mark_samples
 
 
 class Case:

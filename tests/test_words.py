@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support_architecture import ROOT, sources
+from tests.support.source_files import ROOT, sources
 
 #: Not in any public name or name of a file; the glossary has the field's word.
 NAMES = re.compile(

@@ -11,7 +11,7 @@ import torch
 
 import dgcl
 from tests.clients.cases import CLIENTS, CUTOFF, MESHES, atoms, atoms_of_ranks, mesh
-from tests.dgcl.rows.harness import differences, plain, seeded
+from tests.support.rows_harness import differences, plain, seeded
 
 
 @contextlib.contextmanager

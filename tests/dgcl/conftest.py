@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.dgcl.rank_pool import PRELOAD, RankPool
+from tests.support.rank_pool import PRELOAD, RankPool
 
 
 @pytest.fixture(scope="session")

@@ -15,10 +15,10 @@ from dgcl.ranks.control import SingleControl
 from dgcl.topology import Connection, Device, Topology
 from dgcl.transport.common.peers import Peers
 from dgcl.transport.connect import open_wire
-from tests.dgcl.rank_pool import RankPool
-from tests.dgcl.support_ranks import folded, local_ids
-from tests.dgcl.support_shares import prepare
-from tests.samples import named
+from tests.support.rank_pool import RankPool
+from tests.support.ranks import folded, local_ids
+from tests.support.samples import named
+from tests.support.shares import prepare
 
 EDGES = np.random.default_rng(5).integers(0, 40, (2, 160))
 PARTS = np.arange(40) % 3

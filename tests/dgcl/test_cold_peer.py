@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dgcl.support_processes import free_port
-from tests.samples import matrix
+from tests.support.processes import free_port
+from tests.support.samples import matrix
 
 ROOT = Path(__file__).resolve().parents[2]
 RANK = """

@@ -12,10 +12,10 @@ import torch
 import dgcl
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
-from tests.dgcl.rank_pool import RankPool
-from tests.dgcl.support_plans import make_world, random_world
-from tests.dgcl.support_ranks import join, local_ids, on_threads, random_bits, same_bits
-from tests.samples import named
+from tests.support.plans import make_world, random_world
+from tests.support.rank_pool import RankPool
+from tests.support.ranks import join, local_ids, on_threads, random_bits, same_bits
+from tests.support.samples import named
 
 WORLD = random_world(31, 3, "line", num_nodes=20, num_edges=70)
 EMPTY = random_world(32, 4, "random-1", num_nodes=20, num_edges=70, empty=(0, 2))

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 import dgcl
-from tests.dgcl.awkward import CASES, Case
-from tests.dgcl.support_ranks import local_ids, random_bits, same_bits
+from tests.support.awkward import CASES, Case
+from tests.support.ranks import local_ids, random_bits, same_bits
 
 
 def _bits_arrive(case: Case, dtype: torch.dtype, shape: tuple[int, ...], everywhere: bool) -> bool:

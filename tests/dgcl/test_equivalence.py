@@ -8,8 +8,8 @@ runs on every third graph of the first, and each model and each graph of the sec
 import pytest
 
 import dgcl
-from tests.dgcl.awkward import CASES
-from tests.dgcl.equivalence import (
+from tests.support.awkward import CASES
+from tests.support.equivalence import (
     ARCHITECTURES,
     PRECISIONS,
     assert_equal_ranks,
@@ -17,7 +17,7 @@ from tests.dgcl.equivalence import (
     on_rank,
     reference,
 )
-from tests.samples import sampled
+from tests.support.samples import sampled
 
 WORLD_SIZES = [1, 2, 3, 4, 8]
 SHAPES = {1: "uniform", 2: "uniform", 3: "chain", 4: "uniform", 8: "chain"}

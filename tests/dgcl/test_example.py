@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import dgcl
-from tests.samples import matrix, named, sampled
+from tests.support.samples import matrix, named, sampled
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

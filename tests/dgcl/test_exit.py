@@ -15,8 +15,8 @@ import torch
 import dgcl
 from dgcl.ranks import abort_reasons
 from dgcl.ranks.deadlines import in_time
-from tests.dgcl.support_processes import Ranks
-from tests.samples import named
+from tests.support.processes import Ranks
+from tests.support.samples import named
 
 kept: list[Any] = []
 ROOT = Path(__file__).resolve().parents[2]

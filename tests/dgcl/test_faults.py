@@ -16,11 +16,11 @@ import dgcl
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.ranks import context as contexts
-from tests.dgcl.faults.run import named_memory
-from tests.dgcl.support_plans import make_world, random_world
-from tests.dgcl.support_processes import Ranks, describe
-from tests.dgcl.support_ranks import join, local_ids, on_threads
-from tests.samples import slow
+from tests.support.fault_run import named_memory
+from tests.support.plans import make_world, random_world
+from tests.support.processes import Ranks, describe
+from tests.support.ranks import join, local_ids, on_threads
+from tests.support.samples import slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 

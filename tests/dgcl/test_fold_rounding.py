@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dgcl.communicator import Communicator
-from tests.dgcl.fold_rounding import fold_bound
-from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import folded, on_threads
+from tests.support.fold_rounding import fold_bound
+from tests.support.plans import random_world
+from tests.support.ranks import folded, on_threads
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 

@@ -13,8 +13,8 @@ from dgcl.prepare import local_edges
 from dgcl.ranks.context import context
 from dgcl.relation import halo_demand
 from tests.dgcl.support_local_build import problem
-from tests.dgcl.support_proof import prove
-from tests.samples import named
+from tests.support.proof import prove
+from tests.support.samples import named
 
 
 def own_part(seed: int, sources, heads, part, shuffled: bool):

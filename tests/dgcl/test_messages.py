@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import dgcl
 from dgcl.ranks.context import context
-from tests.samples import named
+from tests.support.samples import named
 
 EDGES = torch.from_numpy(np.stack([np.arange(20), (np.arange(20) * 7 + 3) % 20]))
 X = torch.arange(60.0).reshape(20, 3)

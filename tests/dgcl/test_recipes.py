@@ -18,7 +18,7 @@ import torch
 
 import dgcl
 from dgcl.ranks.context import context
-from tests.samples import named
+from tests.support.samples import named
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NUM_NODES = 60

@@ -17,7 +17,7 @@ from dgcl.ranks import gloo_groups
 from dgcl.ranks.rendezvous import Waiting
 from dgcl.topology import resolve_topology
 from dgcl.transport.common.segments import SegmentFile
-from tests.samples import named
+from tests.support.samples import named
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dgcl", "planner", "topology", "kernels")

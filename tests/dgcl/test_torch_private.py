@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from dgcl.ranks.torch_private import gloo_timed_out
-from tests.support_architecture import sources
+from tests.support.source_files import sources
 
 #: Methods of objects that torch makes; the module's docstring says where they are called.
 METHODS = {

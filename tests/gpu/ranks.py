@@ -22,7 +22,7 @@ from dgcl.prepare.shares import prepare_inputs
 from dgcl.ranks.context import context
 from dgcl.transport.cuda import open_devices
 from dgcl.transport.cuda.trial_process import KINDS, make_edges, values, wrong_rows
-from tests.dgcl.fold_rounding import fold_bound
+from tests.support.fold_rounding import fold_bound
 
 #: What the others are to raise when the last rank is late, or is killed.
 FAULTS = {"late": "CommTimeoutError", "dies": "PeerLostError"}

@@ -8,10 +8,10 @@ import json
 import sys
 import traceback
 
-from tests.kernels import cuda_stand_in
 from tests.kernels.cuda_flag_cases import FLAG_CASES
 from tests.kernels.cuda_machines import SimulatedMachine
 from tests.kernels.cuda_row_cases import ROW_CASES
+from tests.support import cuda_stand_in
 
 
 def main():

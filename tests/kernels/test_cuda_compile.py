@@ -16,7 +16,7 @@ from dgcl.kernels.cuda_catalogue import (
 )
 from dgcl.kernels.cuda_ptx import ARCHIVE, compile_ptx, is_current, ptx_of, write_archive
 from dgcl.kernels.rows import SUMMABLE
-from tests.samples import sampled
+from tests.support.samples import sampled
 
 
 def has_compiler() -> bool:

@@ -26,7 +26,7 @@ import pytest
 
 from dgcl.kernels import cuda_driver, cuda_enqueue, cuda_launch
 from dgcl.kernels.cuda_driver import Driver
-from tests.dgcl.transport.cuda import fake_cuda
+from tests.support import fake_cuda
 
 nvidia = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings, of the extra dev, is missing")
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.kernels.cuda_flag_cases import FLAG_CASES
 from tests.kernels.cuda_row_cases import ROW_CASES
-from tests.samples import slow
-from tests.simulated import run_simulated
+from tests.support.samples import slow
+from tests.support.simulated import run_simulated
 
 NAMES = [*ROW_CASES, *FLAG_CASES]
 

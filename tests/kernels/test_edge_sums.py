@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dgcl.kernels.edge_sums import EDGE_DOTS, EDGE_SUMS
-from tests.samples import named
+from tests.support.samples import named
 
 WIDTHS = (0, 1, 3, 7, 16, 17, 31, 33, 63, 64, 65, 128, 200, 602)
 DTYPES = {name: getattr(torch, name) for name in EDGE_SUMS}

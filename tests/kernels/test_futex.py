@@ -5,7 +5,7 @@ import pytest
 
 from dgcl.kernels.futex import ASLEEP, ATTEND, AWAKE, announce_sleep, cancel_sleep, sleep, wake
 from dgcl.transport.common.words import read_word, write_word
-from tests.samples import named
+from tests.support.samples import named
 
 _LONG = 60_000_000_000  # a sleep that nobody ends would show
 

@@ -4,7 +4,7 @@ import torch
 from numba import njit
 
 from dgcl.kernels.half import bfloat_to_single, half_to_single, single_to_bfloat, single_to_half
-from tests.samples import named
+from tests.support.samples import named
 
 EVERY_PATTERN = np.arange(1 << 16, dtype=np.uint16)
 

@@ -14,7 +14,7 @@ from numba import types
 from numba.core.registry import CPUDispatcher
 
 from dgcl.kernels.compiled import compile_all, compiled, entry_point
-from tests.samples import named, slow
+from tests.support.samples import named, slow
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLEE = """

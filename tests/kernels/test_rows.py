@@ -7,7 +7,7 @@ import torch
 from dgcl.kernels.copies import STREAMED, write_bytes
 from dgcl.kernels.row_moves import put_arrivals
 from dgcl.kernels.rows import SUMMABLE, add_arrivals, gather_rows, sum_rows
-from tests.samples import named
+from tests.support.samples import named
 
 WIDTHS = (1, 3, 7, 128, 513, 602, 1025)  # 16-bit sums go by blocks of 512 columns
 

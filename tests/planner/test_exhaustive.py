@@ -3,8 +3,8 @@
 import pytest
 
 from dgcl.planner import Relation
-from tests.planner.exhaustive import optimum, stage_trees
-from tests.planner.machines import known_answer_topology, line, small_topology, with_latency
+from tests.support.optimal_plans import optimum, stage_trees
+from tests.support.small_machines import known_answer_topology, line, small_topology, with_latency
 
 GB = 10**9  # one vertex per GB/s and second
 

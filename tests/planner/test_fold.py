@@ -8,12 +8,12 @@ from dgcl.planner import PlanError, PlanOptions, Relation, Trees
 from dgcl.planner.fold import Fold, reverse_plan, reverse_trees, transpose, verify_fold
 from dgcl.planner.methods import make_plan
 from dgcl.topology import Connection, Device, Link, Topology
-from tests.planner.exhaustive import optimum
-from tests.planner.machines import known_answer_topology, line, switched
-from tests.planner.oracle import classes_of, literal_stage_seconds, tree_edges
-from tests.planner.strategies import instances
-from tests.planner.support_plan_cost import trees_of
-from tests.samples import named
+from tests.support.optimal_plans import optimum
+from tests.support.plan_cost import trees_of
+from tests.support.planner_oracle import classes_of, literal_stage_seconds, tree_edges
+from tests.support.random_machines import instances
+from tests.support.samples import named
+from tests.support.small_machines import known_answer_topology, line, switched
 
 ARRAYS = ("tree_class", "tree_count", "edge_ptr", "edge_src", "edge_dst", "edge_stage")
 

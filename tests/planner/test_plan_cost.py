@@ -6,9 +6,9 @@ from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.cost import direct_seconds, predicted_seconds, stage_loads, stage_seconds
 from dgcl.planner.methods import get_planner
 from dgcl.topology import Connection, Device, Topology
-from tests.planner.oracle import literal_stage_seconds, tree_edges
-from tests.planner.strategies import instances
-from tests.planner.support_plan_cost import trees_of
+from tests.support.plan_cost import trees_of
+from tests.support.planner_oracle import literal_stage_seconds, tree_edges
+from tests.support.random_machines import instances
 
 GB = 10**9
 

@@ -13,9 +13,9 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.plan_io import plan_arrays
 from dgcl.planner.verify.check_plan import check_plan_file, verify_plan
 from dgcl.topology import Topology, preset
-from tests.planner.machines import line
-from tests.planner.strategies import instances
-from tests.samples import named
+from tests.support.random_machines import instances
+from tests.support.samples import named
+from tests.support.small_machines import line
 
 DTYPES = {
     "class_source": "int32", "class_dests": "uint64", "class_count": "int64", "tree_class": "int32",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import Relation
-from tests.samples import named
+from tests.support.samples import named
 
 
 def relation(**changes: Any) -> Relation:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dgcl.topology import Connection, Device, Link, Topology, preset
-from tests.samples import named
+from tests.support.samples import named
 
 CHAIN = Topology(
     "chain",

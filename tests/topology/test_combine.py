@@ -5,7 +5,7 @@ import pytest
 from dgcl.topology import Connection, Device, Link, Topology
 from dgcl.topology.combine import Nic, cluster, join_machines
 from dgcl.topology.importers import import_topology
-from tests.topology.importers.cases import XML, routes
+from tests.support.importer_cases import XML, routes
 from tests.topology.support_presets import bottleneck
 
 NODE = Topology(

@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 from dgcl.topology.free_memory import _free_bytes, available_memory
-from tests.samples import named
+from tests.support.samples import named
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:         1000 kB\nMemAvailable:    5000 kB\n"
 

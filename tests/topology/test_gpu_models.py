@@ -11,7 +11,7 @@ from dgcl.topology.importers import import_topology
 from dgcl.topology.json_io import load_topology, save_topology
 from dgcl.topology.latencies import without_latencies
 from dgcl.topology.presets import NODES
-from tests.samples import named
+from tests.support.samples import named
 
 WRITTEN = {
     "NVIDIA H100 80GB HBM3": "H100", "Tesla V100-SXM2-32GB": "V100", "rtx4090": "4090", "2080 ti": "2080 Ti",

@@ -7,7 +7,7 @@ import pytest
 from dgcl.topology import Topology, measure_host
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.host import host_topology
-from tests.samples import named
+from tests.support.samples import named
 
 
 def seconds(topology: Topology, gigabytes: dict[tuple[int, int], float]) -> float:

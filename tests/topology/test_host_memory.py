@@ -4,7 +4,7 @@ import pytest
 
 from dgcl.topology import preset
 from dgcl.topology.host_memory import stage_in_host_memory
-from tests.topology.importers.cases import routes
+from tests.support.importer_cases import routes
 
 
 def test_what_passes_a_processor_is_staged_at_the_senders():

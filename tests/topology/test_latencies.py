@@ -7,7 +7,7 @@ import pytest
 from dgcl.topology import Topology, preset
 from dgcl.topology.latencies import EFA, NETWORK, NVLINK, PCIE, STAGE, with_latencies, without_latencies
 from dgcl.topology.presets import NODES
-from tests.samples import named
+from tests.support.samples import named
 
 
 def link_latency(topology: Topology, src: str, dst: str) -> float:

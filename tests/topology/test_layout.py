@@ -13,7 +13,7 @@ from dgcl.topology.host import host_topology
 from dgcl.topology.importers import import_topology
 from dgcl.topology.layout import MOST, layout_topology
 from dgcl.topology.presets import NODES
-from tests.topology.importers.cases import SHARED
+from tests.support.importer_cases import SHARED
 
 FILES = [p for p in sorted([*SHARED.glob("topo_m/*"), *SHARED.glob("nccl_xml/*")]) if "aws_" not in p.stem]
 QUADS = cluster(preset("pcie4_a40"), 2, nics=[Nic("cpu0", 25.0)])

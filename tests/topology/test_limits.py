@@ -12,7 +12,7 @@ from dgcl.topology.combine import cluster
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.hosts import Host, hosts_topology
 from dgcl.topology.parts import Device
-from tests.samples import named
+from tests.support.samples import named
 
 MOST = rf"a topology has at most {MOST_DEVICES}$"
 

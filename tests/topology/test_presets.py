@@ -9,8 +9,8 @@ import pytest
 from dgcl.topology import preset
 from dgcl.topology.importers import import_topology
 from dgcl.topology.presets import NODES, uniform
-from tests.topology.importers.cases import SHARED, needs_data, routes
-from tests.topology.importers.oracle import links_of
+from tests.support.importer_cases import SHARED, needs_data, routes
+from tests.support.importer_oracle import links_of
 from tests.topology.support_presets import bottleneck
 
 GPU_MACHINES = [*NODES, *(f"{name}x2" for name in NODES if name != "gb200_nvl72")]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.topology import Connection, Device, Topology
-from tests.samples import named
+from tests.support.samples import named
 
 Route = tuple[str, ...]
 

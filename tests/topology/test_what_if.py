@@ -4,7 +4,7 @@ import pytest
 
 from dgcl.topology import Connection, Device, Link, Topology, preset
 from dgcl.topology.what_if import changed, select
-from tests.samples import named
+from tests.support.samples import named
 
 DGX1 = preset("dgx1")
 OVER_CPU = ("gpu0-plx0", "plx0-cpu0", "plx1-cpu0", "gpu3-plx1")

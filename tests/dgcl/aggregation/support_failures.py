@@ -8,7 +8,7 @@ import pytest
 
 from dgcl.aggregation import extreme_kernels, step_execution
 from dgcl.aggregation.block import Block
-from tests.dgcl.aggregation.support_aggregator import CASE_BY_NAME, connect, features
+from tests.support.aggregator import CASE_BY_NAME, connect, features
 
 AGGREGATING = [(Block, "sum"), (extreme_kernels, "extremes"), (extreme_kernels, "scatter_rows")]
 

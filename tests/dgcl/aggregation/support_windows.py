@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.dgcl.aggregation.support_aggregator import (
+from tests.support.aggregator import (
     CASE_BY_NAME,
 )
 

@@ -21,7 +21,7 @@ from torch import Tensor
 import dgcl
 import dgcl.nn
 from dgcl.aggregation.operation import Operation
-from tests.dgcl.aggregation.support_aggregator import (
+from tests.support.aggregator import (
     CASE_BY_NAME,
     EXACT,
     PLACEMENTS,
@@ -31,8 +31,8 @@ from tests.dgcl.aggregation.support_aggregator import (
     features,
     weights_of,
 )
-from tests.dgcl.awkward import CASES, Case
-from tests.dgcl.support_ranks import said
+from tests.support.awkward import CASES, Case
+from tests.support.ranks import said
 
 
 def of_any_shape(case: Case) -> list[Tensor]:

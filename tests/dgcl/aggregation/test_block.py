@@ -14,7 +14,7 @@ from torch import Tensor
 from dgcl.aggregation import block as block_module
 from dgcl.aggregation import grouped_edges as edges_module
 from dgcl.aggregation.block import Block
-from tests.samples import named
+from tests.support.samples import named
 
 WIDTHS = (0, 1, 3, 7, 16, 63, 64, 65, 128, 200, 602)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -17,7 +17,7 @@ from torch import Tensor
 import dgcl
 from dgcl.planner.plan import Plan
 from dgcl.program.exchange import HALO, PARTIAL
-from tests.dgcl.aggregation.support_aggregator import (
+from tests.support.aggregator import (
     CASE_BY_NAME,
     PLACEMENTS,
     WIDTH,
@@ -26,8 +26,8 @@ from tests.dgcl.aggregation.support_aggregator import (
     connect,
     features,
 )
-from tests.dgcl.aggregation.support_extremes import assert_expected, on_rank, reduced
-from tests.planner.machines import line
+from tests.support.extreme_sums import assert_expected, on_rank, reduced
+from tests.support.small_machines import line
 
 
 @pytest.mark.sample(4)

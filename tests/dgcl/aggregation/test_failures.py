@@ -24,10 +24,10 @@ from torch import Tensor
 import dgcl
 from dgcl.aggregation import connect_aggregators, contribution_exchange
 from dgcl.errors import CommError
-from tests.dgcl.aggregation.support_aggregator import CASE_BY_NAME, connect, dense, features
-from tests.dgcl.aggregation.support_extremes import expected, reduced
 from tests.dgcl.aggregation.support_failures import Fault, fail_at
-from tests.samples import named
+from tests.support.aggregator import CASE_BY_NAME, connect, dense, features
+from tests.support.extreme_sums import expected, reduced
+from tests.support.samples import named
 
 
 @pytest.mark.parametrize("backward", [False, True])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.aggregation.support_aggregator import CASE_BY_NAME, connect, features, weights_of
+from tests.support.aggregator import CASE_BY_NAME, connect, features, weights_of
 
 CASE = CASE_BY_NAME["directed"]
 

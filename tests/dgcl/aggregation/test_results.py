@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.results import ResultMemory
-from tests.samples import named
+from tests.support.samples import named
 
 LIKE = torch.empty(0)
 ROWS, WIDTH = 1000, 64

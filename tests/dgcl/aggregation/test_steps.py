@@ -25,12 +25,12 @@ import dgcl
 from dgcl.aggregation import grouped_edges as edge_sums
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.step_list import StepList
-from tests.dgcl.aggregation.support_aggregator import CASE_BY_NAME, PLACEMENTS, connect, features
 from tests.dgcl.aggregation.support_failures import Fault, fail_at
 from tests.dgcl.aggregation.support_windows import WAYS, most_windows
-from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import join, said
-from tests.samples import slow
+from tests.support.aggregator import CASE_BY_NAME, PLACEMENTS, connect, features
+from tests.support.plans import random_world
+from tests.support.ranks import join, said
+from tests.support.samples import slow
 
 
 def runtime_of(comm: dgcl.Communicator) -> Runtime:

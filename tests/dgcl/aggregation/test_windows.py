@@ -22,7 +22,8 @@ import dgcl
 from dgcl.aggregation import connect_aggregators as connecting
 from dgcl.errors import CommError
 from dgcl.program.exchange import HALO, PARTIAL
-from tests.dgcl.aggregation.support_aggregator import (
+from tests.dgcl.aggregation.support_windows import WAYS, most_windows
+from tests.support.aggregator import (
     CASE_BY_NAME,
     EXACT,
     PLACEMENTS,
@@ -37,10 +38,9 @@ from tests.dgcl.aggregation.support_aggregator import (
     features,
     train_the_toy,
 )
-from tests.dgcl.aggregation.support_windows import WAYS, most_windows
-from tests.dgcl.awkward import CASES
-from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import join, said
+from tests.support.awkward import CASES
+from tests.support.plans import random_world
+from tests.support.ranks import join, said
 
 
 def on_rank(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import dgcl
 from dgcl.communicator import Communicator
-from tests.dgcl.nn.ranks import NUM_NODES, on_ranks, rows
+from tests.support.layer_ranks import NUM_NODES, on_ranks, rows
 
 WORLD_SIZES = [1, 3, 4]
 

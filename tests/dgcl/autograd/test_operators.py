@@ -14,10 +14,10 @@ import dgcl
 import dgcl.nn
 from dgcl.autograd import operators as ops
 from dgcl.communicator import Communicator
-from tests.dgcl.rank_pool import RankPool
-from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import folded, join, local_ids, on_threads, same_bits
-from tests.samples import matrix, named
+from tests.support.plans import random_world
+from tests.support.rank_pool import RankPool
+from tests.support.ranks import folded, join, local_ids, on_threads, same_bits
+from tests.support.samples import matrix, named
 
 LINE = random_world(21, 3, "line", num_nodes=12, num_edges=40)
 RANDOM = random_world(22, 4, "random-1", num_nodes=14, num_edges=60)

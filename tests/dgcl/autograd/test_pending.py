@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import dgcl
-from tests.dgcl.awkward import CASES, Case
-from tests.dgcl.support_ranks import local_ids, random_bits, same_bits
-from tests.planner.machines import line
+from tests.support.awkward import CASES, Case
+from tests.support.ranks import local_ids, random_bits, same_bits
+from tests.support.small_machines import line
 
 NAMES = {case.name: case for case in CASES}
 late = threading.Event()  # set when the rank that starts first has done what the test is about

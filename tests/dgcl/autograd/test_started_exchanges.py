@@ -12,10 +12,10 @@ from dgcl.communicator import Communicator
 from dgcl.errors import CommError, DisagreementError
 from dgcl.ranks.context import context
 from dgcl.transport.common.control_page import ControlPage
-from tests.dgcl.support_plans import Tree, World, make_world
-from tests.dgcl.support_ranks import join, local_ids
-from tests.dgcl.transport.support_crossed_calls import PAIR, both, count_looks, expand
-from tests.samples import named
+from tests.support.crossed_calls import PAIR, both, count_looks, expand
+from tests.support.plans import Tree, World, make_world
+from tests.support.ranks import join, local_ids
+from tests.support.samples import named
 
 
 def through(*ranks: int) -> Callable[[int, list[int], int, int], list[tuple[Tree, int]]]:

@@ -7,8 +7,8 @@ from dgcl.bench import build_comm_info
 from dgcl.bench.transports import Baseline, calls_of
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
-from tests.dgcl.awkward import CASES
-from tests.dgcl.support_ranks import folded, local_ids, random_bits, same_bits
+from tests.support.awkward import CASES
+from tests.support.ranks import folded, local_ids, random_bits, same_bits
 
 BY_NAME = {case.name: case for case in CASES}
 

@@ -5,9 +5,9 @@ import torch
 
 import dgcl
 from dgcl.bench import BASELINES, build_comm_info
-from tests.dgcl.awkward import CASES
 from tests.dgcl.bench.ranks import both_ways, gradients
-from tests.samples import sampled
+from tests.support.awkward import CASES
+from tests.support.samples import sampled
 
 NAMES = [case.name for case in CASES]
 

@@ -13,7 +13,7 @@ from dgcl.bench.problems import Problem, from_pattern
 from dgcl.bench.records import Case, Settings
 from dgcl.bench.transports import Baseline
 from dgcl.topology import resolve_topology
-from tests.dgcl.awkward import CASES
+from tests.support.awkward import CASES
 
 
 def run(world_size: int, case: Case, methods: tuple[str, ...] = ("auto",), **options: Any) -> Any:

@@ -16,9 +16,9 @@ from dgcl.cli import main
 from dgcl.ranks.context import context
 from dgcl.topology import resolve_topology
 from dgcl.transport.cuda.device_exchange import DeviceExchange
-from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
-from tests.dgcl.transport.cuda.fake_ranks import open_fake
-from tests.samples import named
+from tests.support.fake_cuda import FakeCuda, Memory, _contexts
+from tests.support.fake_ranks import open_fake
+from tests.support.samples import named
 
 
 @pytest.fixture

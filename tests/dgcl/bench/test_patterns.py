@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.bench.patterns import DTYPES, POISON, fill_expand, fill_fold, wrong_expand, wrong_fold
-from tests.samples import named
+from tests.support.samples import named
 
 VERTICES = torch.tensor([3, 0, 7, 2**40, 11])
 WIDTH = 60

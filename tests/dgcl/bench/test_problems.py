@@ -11,7 +11,7 @@ from dgcl.bench.problems import (
     save_problem,
 )
 from dgcl.planner import Relation
-from tests.dgcl.awkward import CASES
+from tests.support.awkward import CASES
 
 
 def needs_of(problem: Problem) -> list[set[int]]:

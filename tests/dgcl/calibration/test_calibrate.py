@@ -15,7 +15,7 @@ from dgcl.graph import as_graph
 from dgcl.ranks.context import context
 from dgcl.ranks.machines import RankPlace
 from dgcl.topology import Topology, load_topology, preset, save_topology
-from tests.samples import named
+from tests.support.samples import named
 
 LEAST = Effort(seconds=0.0, least=1, most=1, rounds=1)
 

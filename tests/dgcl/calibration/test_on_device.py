@@ -13,8 +13,8 @@ from dgcl.calibration.run import outcome_json, run_rank
 from dgcl.ranks.context import context
 from dgcl.topology.resolve import resolve_topology
 from dgcl.transport.cuda.device_exchange import DeviceExchange
-from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
-from tests.dgcl.transport.cuda.fake_ranks import open_fake
+from tests.support.fake_cuda import FakeCuda, Memory, _contexts
+from tests.support.fake_ranks import open_fake
 
 UNIFORM = resolve_topology("uniform:2", 2)
 LEAST = Effort(seconds=0.0, least=1, most=1, rounds=1)

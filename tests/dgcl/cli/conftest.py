@@ -8,7 +8,7 @@ import pytest
 
 from dgcl.cli import main
 from tests.dgcl.cli.support import LINE, Outcome, Run, save_graph
-from tests.topology.importers.cases import MATRIX, TABLES, XML
+from tests.support.importer_cases import MATRIX, TABLES, XML
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.dgcl.cli.support import LINE, Run, listing
-from tests.samples import named
+from tests.support.samples import named
 
 PLAN = "plan graph.npz --topology line.json --out out.npz"
 RELATION = "plan --topology line.json --out out.npz --relation"

@@ -8,7 +8,7 @@ import pytest
 
 from dgcl.planner.plan_io import fingerprint
 from tests.dgcl.cli.support import Run
-from tests.samples import named
+from tests.support.samples import named
 
 
 def test_good_plan(run: Run, plan_file: Path):

@@ -6,11 +6,11 @@ import torch
 
 import dgcl
 from dgcl.planner import Plan, check_plan_file
-from tests.dgcl.aggregation.support_aggregator import EXACT, dense, features
-from tests.dgcl.awkward import Case
-from tests.dgcl.grid.support_items import TOY
-from tests.dgcl.placement.support_exchanges import in_ranges, toy_24
-from tests.samples import named
+from tests.support.aggregator import EXACT, dense, features
+from tests.support.awkward import Case
+from tests.support.exchanges import in_ranges, toy_24
+from tests.support.grid_items import TOY
+from tests.support.samples import named
 
 
 def toy(folder, ranks):

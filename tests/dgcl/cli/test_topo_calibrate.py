@@ -15,7 +15,7 @@ from dgcl.cli import main
 from dgcl.ranks.context import context
 from dgcl.topology import load_topology
 from tests.dgcl.cli.support import Run
-from tests.dgcl.rank_pool import RankPool
+from tests.support.rank_pool import RankPool
 
 COMMAND = "topo calibrate --threads"
 LEAST = Effort(0.0, least=1, most=1, rounds=1)

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from tests.dgcl.faults import moments
-from tests.dgcl.faults.cases import KINDS, KINDS_OF_COLLECTIVES, cases
-from tests.dgcl.faults.run import Harness, play_all
+from tests.support.fault_cases import KINDS, KINDS_OF_COLLECTIVES, cases
+from tests.support.fault_run import Harness, play_all
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ import dgcl
 from dgcl.cli.output import step
 from dgcl.ranks import context as contexts
 from dgcl.ranks.context import context
-from tests.dgcl.support_processes import Ranks
+from tests.support.processes import Ranks
 
 WORLD_SIZE = 3
 #: What happens to the victim.

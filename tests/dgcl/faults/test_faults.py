@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.dgcl.faults.cases import KINDS, KINDS_OF_COLLECTIVES, Case, cases
 from tests.dgcl.faults.moments import KINDS as KINDS_AT_ANY_MOMENT
 from tests.dgcl.faults.moments import culprit, draw, play_trials
-from tests.dgcl.faults.run import Harness
-from tests.samples import matrix, sampled
+from tests.support.fault_cases import KINDS, KINDS_OF_COLLECTIVES, Case, cases
+from tests.support.fault_run import Harness
+from tests.support.samples import matrix, sampled
 
 pytestmark = pytest.mark.xdist_group("alone")
 

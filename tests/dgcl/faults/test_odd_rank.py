@@ -15,11 +15,11 @@ import dgcl.nn
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError, CommTimeoutError
 from dgcl.ranks.group_control import GroupControl
-from tests.dgcl.rank_pool import RankPool
-from tests.dgcl.support_plans import make_world, random_world
-from tests.dgcl.support_ranks import hurry, join, local_ids
-from tests.dgcl.transport.collective.support_transport import apart
-from tests.samples import sampled
+from tests.support.collective_ranks import apart
+from tests.support.plans import make_world, random_world
+from tests.support.rank_pool import RankPool
+from tests.support.ranks import hurry, join, local_ids
+from tests.support.samples import sampled
 
 pytestmark = pytest.mark.xdist_group("alone")
 

@@ -11,8 +11,8 @@ from torch.nn import functional
 from dgcl.frameworks import local_graph
 from dgcl.frameworks.csr import CSRLocalGraph
 from dgcl.frameworks.csr_ops import build_adjacency, edge_scores
-from tests.dgcl.awkward import CASES, Case
-from tests.samples import named, sampled
+from tests.support.awkward import CASES, Case
+from tests.support.samples import named, sampled
 
 
 @pytest.fixture(params=CASES, ids=str)

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from dgcl.frameworks import local_graph
-from tests.dgcl.awkward import CASES, Case
-from tests.samples import named
+from tests.support.awkward import CASES, Case
+from tests.support.samples import named
 
 dgl = pytest.importorskip("dgl")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import dgcl
-from tests.dgcl.awkward import CASES, Case
+from tests.support.awkward import CASES, Case
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from dgcl.frameworks import local_graph
-from tests.dgcl.awkward import CASES
+from tests.support.awkward import CASES
 
 
 @pytest.mark.parametrize("package, module", [("dgl", "dgl_block"), ("torch_geometric", "pyg")])

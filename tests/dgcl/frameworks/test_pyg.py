@@ -10,8 +10,8 @@ from torch import Tensor, nn
 import dgcl
 from dgcl.distributed.degrees import gcn_norm
 from dgcl.frameworks import local_graph
-from tests.dgcl.awkward import CASES, Case
-from tests.samples import named
+from tests.support.awkward import CASES, Case
+from tests.support.samples import named
 
 pyg = pytest.importorskip("torch_geometric.nn")
 

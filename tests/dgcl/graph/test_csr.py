@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from dgcl.graph import Graph, as_graph
 from dgcl.graph.build_csr import graph_from_csr, graph_from_edges
 from dgcl.graph.csr import index_dtype
-from tests.dgcl.graphs import edge_indices
-from tests.samples import named
+from tests.support.graphs import edge_indices
+from tests.support.samples import named
 
 
 def in_edges(graph: Graph) -> list[list[tuple[int, int]]]:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from dgcl.graph import as_graph, edge_text
 from dgcl.graph.graph_files import read_graph
-from tests.dgcl.graphs import edge_indices, edge_list
-from tests.samples import named
+from tests.support.graphs import edge_indices, edge_list
+from tests.support.samples import named
 
 
 def write(path: Path, content: str | bytes) -> Path:

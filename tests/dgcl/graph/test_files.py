@@ -14,8 +14,8 @@ from hypothesis import given
 
 import dgcl
 from dgcl.graph import GraphFile, as_graph, read_graph, save_graph
-from tests.dgcl.graphs import edge_indices, edge_list, real_graph
-from tests.samples import named
+from tests.support.graphs import edge_indices, edge_list, real_graph
+from tests.support.samples import named
 
 
 def npz_arrays(**changes: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import networkx as nx
 import pytest
 
 from dgcl.graph.graph_files import read_graph
-from tests.dgcl.graphs import edge_list
-from tests.samples import named
+from tests.support.graphs import edge_list
+from tests.support.samples import named
 
 CYCLE = "4: 0>1 0>3 1>0 1>2 2>1 2>3 3>0 3>2"
 

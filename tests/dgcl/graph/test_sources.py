@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
 from dgcl.graph.sources import networkx_nodes
-from tests.dgcl.graphs import edge_indices, edge_list
-from tests.samples import named
+from tests.support.graphs import edge_indices, edge_list
+from tests.support.samples import named
 
 EDGES = np.array([[3, 0, 1, 0, 1, 3, 0, 2], [1, 1, 1, 2, 2, 1, 0, 2]])  # a double edge 3->1, loops at 0, 1, 2
 NUM_NODES = 5  # vertex 4 is isolated

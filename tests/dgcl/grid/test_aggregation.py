@@ -26,7 +26,7 @@ from dgcl.graph import Graph, as_graph
 from dgcl.grid.grid import Grid, legal_grids
 from dgcl.grid.needs import find_needs
 from dgcl.program.exchange import HALO, PARTIAL
-from tests.dgcl.aggregation.support_aggregator import (
+from tests.support.aggregator import (
     CASE_BY_NAME,
     EXACT,
     SUMS,
@@ -37,11 +37,11 @@ from tests.dgcl.aggregation.support_aggregator import (
     expected,
     features,
 )
-from tests.dgcl.aggregation.support_extremes import assert_expected
-from tests.dgcl.aggregation.support_extremes import on_rank as extremes_on_rank
-from tests.dgcl.awkward import Case
-from tests.dgcl.grid.support_aggregation import GRIDS, connect, on_rank, size_of, some, train_the_toy
-from tests.dgcl.grid.support_items import received as items_received
+from tests.support.awkward import Case
+from tests.support.extreme_sums import assert_expected
+from tests.support.extreme_sums import on_rank as extremes_on_rank
+from tests.support.grid_aggregation import GRIDS, connect, on_rank, size_of, some, train_the_toy
+from tests.support.grid_items import received as items_received
 
 
 @pytest.mark.parametrize("grid, name", some(GRIDS, 6, CASE_BY_NAME))

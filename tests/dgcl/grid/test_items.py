@@ -21,8 +21,8 @@ from dgcl.graph import Graph, as_graph
 from dgcl.grid.grid import Grid, as_grid, dense_words, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import Needs, find_needs
-from tests.dgcl.grid.support_items import TOY, received
-from tests.dgcl.placement.support_exchanges import in_ranges, pairs, sets_of, toy_24
+from tests.support.exchanges import in_ranges, pairs, sets_of, toy_24
+from tests.support.grid_items import TOY, received
 
 Pairs = set[tuple[int, int]]
 

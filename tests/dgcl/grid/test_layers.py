@@ -7,10 +7,10 @@ import pytest
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.grid.support_aggregation import GRIDS, size_of, some
+from tests.support.grid_aggregation import GRIDS, size_of, some
 
 pytest.importorskip("torch_geometric.nn")
-from tests.dgcl.nn.support_convolutions import (
+from tests.support.convolutions import (
     CASE_BY_NAME,
     GRAPHS,
     OURS,

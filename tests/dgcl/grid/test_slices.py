@@ -16,9 +16,9 @@ import dgcl
 import dgcl.nn
 from dgcl.grid.grid import Grid
 from dgcl.grid.grid_strategy import GridPlacement
-from tests.dgcl.aggregation.support_aggregator import CASE_BY_NAME, EXACT, features
-from tests.dgcl.grid.support_aggregation import connect, size_of
-from tests.dgcl.support_ranks import said
+from tests.support.aggregator import CASE_BY_NAME, EXACT, features
+from tests.support.grid_aggregation import connect, size_of
+from tests.support.ranks import said
 
 GRAPHS = ["directed", "self-loops", "isolated-vertices", "fewer-vertices-than-ranks", "no-edges"]
 GRIDS = ["1,1,4", "2,1,2", "2,1,4", "3,1,2", "4,1,1"]

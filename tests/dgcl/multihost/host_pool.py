@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.dgcl.multihost.hosts import PORT, ROOT, Hosts, environment
-from tests.dgcl.rank_pool import OURS, PRELOAD, RankPool, serve
+from tests.support.rank_pool import OURS, PRELOAD, RankPool, serve
 
 MODULE = "tests.dgcl.multihost.host_pool"
 _NAMESPACES = Path("/run/netns")  # where ``ip netns`` keeps them

@@ -23,8 +23,8 @@ from dgcl.ranks.machines import places_of_ranks
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.hosts import Host, hosts_topology
 from dgcl.topology.machine import Net
-from tests.dgcl.equivalence import assert_equal_runs, on_rank, reference
 from tests.dgcl.multihost.hosts import read_counter
+from tests.support.equivalence import assert_equal_runs, on_rank, reference
 
 WIDTH = 128
 CALLS = 4

@@ -10,8 +10,11 @@ Every other graph goes to the second world. One standing set of processes serves
 import pytest
 
 from dgcl.topology import Topology
-from tests.dgcl.awkward import CASES
-from tests.dgcl.equivalence import (
+from tests.dgcl.multihost import verb_checks
+from tests.dgcl.multihost.conftest import PoolMaker
+from tests.dgcl.multihost.rank_main import limited_topology
+from tests.support.awkward import CASES
+from tests.support.equivalence import (
     ARCHITECTURES,
     PRECISIONS,
     assert_equal_ranks,
@@ -19,10 +22,7 @@ from tests.dgcl.equivalence import (
     on_rank,
     reference,
 )
-from tests.dgcl.multihost import verb_checks
-from tests.dgcl.multihost.conftest import PoolMaker
-from tests.dgcl.multihost.rank_main import limited_topology
-from tests.samples import sampled
+from tests.support.samples import sampled
 
 # Every day tests/dgcl/transport/test_several_exchanges.py trains between hosts.
 pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.dgcl.aggregation.support_aggregator import EXACT, SUMS, TOY, assert_close, expected
-from tests.dgcl.grid.support_aggregation import on_rank, train_the_toy
 from tests.dgcl.multihost.conftest import PoolMaker
+from tests.support.aggregator import EXACT, SUMS, TOY, assert_close, expected
+from tests.support.grid_aggregation import on_rank, train_the_toy
 
 pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 

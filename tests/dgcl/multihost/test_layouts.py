@@ -6,7 +6,7 @@ import pytest
 from dgcl.topology.copy_rates import CopyRates
 from tests.dgcl.multihost.conftest import PoolMaker
 from tests.dgcl.multihost.layouts import crossing_edges, measure, small_world
-from tests.samples import named
+from tests.support.samples import named
 
 pytestmark = [pytest.mark.multihost, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 EDGES = small_world(6000)

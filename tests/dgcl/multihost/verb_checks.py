@@ -8,8 +8,8 @@ import torch
 
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
-from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import folded, join, local_ids, random_bits, same_bits
+from tests.support.plans import random_world
+from tests.support.ranks import folded, join, local_ids, random_bits, same_bits
 
 EXACT = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int32, torch.int64)
 DTYPES = (*EXACT, torch.uint8, torch.bool)

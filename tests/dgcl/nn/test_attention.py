@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import dgcl
 import dgcl.nn
 from dgcl.ranks.context import context
-from tests.dgcl.awkward import CASES
-from tests.samples import named, slow
+from tests.support.awkward import CASES
+from tests.support.samples import named, slow
 
 pyg = pytest.importorskip("torch_geometric.nn")
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import dgcl.nn
-from tests.dgcl.nn.ranks import WORLD_SIZES, on_ranks, rows
+from tests.support.layer_ranks import WORLD_SIZES, on_ranks, rows
 
 OPTIONS = {
     "plain": {},

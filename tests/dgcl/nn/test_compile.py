@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.awkward import CASES
+from tests.support.awkward import CASES
 
 
 class Model(nn.Module):

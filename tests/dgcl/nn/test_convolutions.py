@@ -13,7 +13,7 @@ from torch import Tensor
 import dgcl
 import dgcl.nn
 from dgcl.aggregation.operation import Operation
-from tests.dgcl.nn.support_convolutions import (
+from tests.support.convolutions import (
     CASE_BY_NAME,
     COUNT,
     OURS,

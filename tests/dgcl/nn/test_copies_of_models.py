@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import dgcl.nn
-from tests.dgcl.nn.ranks import on_ranks, rows
-from tests.samples import named
+from tests.support.layer_ranks import on_ranks, rows
+from tests.support.samples import named
 
 
 def model_of(comm: dgcl.Communicator) -> nn.Module:
@@ -39,7 +39,7 @@ def copied(comm, how) -> bool:
 
 
 def copied_in_a_process(how) -> bool:
-    from tests.dgcl.nn.ranks import CYCLE, part
+    from tests.support.layer_ranks import CYCLE, part
 
     return copied(dgcl.build_comm_info(CYCLE, "uniform", part=part(2)), how)
 

@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.awkward import CASES, Case
+from tests.support.awkward import CASES, Case
 
 CASE = next(case for case in CASES if case.name == "one-rank-trains")
 STEPS = 4

@@ -9,8 +9,8 @@ from torch import nn
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.awkward import CASES
-from tests.dgcl.nn.ranks import drawn
+from tests.support.awkward import CASES
+from tests.support.layer_ranks import drawn
 
 WIDTH = 4
 

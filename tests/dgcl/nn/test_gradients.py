@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import dgcl.nn
-from tests.dgcl.nn.ranks import drawn, on_ranks, rows
+from tests.support.layer_ranks import drawn, on_ranks, rows
 
 
 def model(seed: int = 0) -> nn.Module:

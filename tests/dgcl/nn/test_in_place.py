@@ -23,8 +23,8 @@ import dgcl.nn
 from dgcl.aggregation.operation import Operation
 from dgcl.aggregation.windowed import WindowedOperation
 from dgcl.nn import in_place
-from tests.dgcl.awkward import CASES
-from tests.dgcl.support_ranks import said
+from tests.support.awkward import CASES
+from tests.support.ranks import said
 
 CASE_BY_NAME = {case.name: case for case in CASES}
 WIDTHS = [(64, 16, 8), (16, 64, 8), (16, 64, 64, 128), (5, 3)]

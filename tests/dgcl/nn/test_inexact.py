@@ -10,9 +10,9 @@ from torch import nn
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.awkward import CASES
-from tests.dgcl.nn.ranks import drawn, on_ranks
-from tests.samples import named
+from tests.support.awkward import CASES
+from tests.support.layer_ranks import drawn, on_ranks
+from tests.support.samples import named
 
 pyg = pytest.importorskip("torch_geometric.nn")
 CASE = CASES[0]

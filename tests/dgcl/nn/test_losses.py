@@ -13,8 +13,8 @@ from torch import Tensor
 
 import dgcl.nn
 from dgcl.errors import DisagreementError
-from tests.dgcl.nn.ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
-from tests.samples import named
+from tests.support.layer_ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
+from tests.support.samples import named
 
 LABELS = torch.arange(NUM_NODES) * 7 % 4
 CLASS_WEIGHTS = torch.tensor([0.5, 2.0, 1.25, 0.0], dtype=torch.float64)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import dgcl.nn
-from tests.dgcl.nn.ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
-from tests.samples import named
+from tests.support.layer_ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
+from tests.support.samples import named
 
 LABELS = torch.arange(NUM_NODES) % 4
 

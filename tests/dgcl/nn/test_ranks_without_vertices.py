@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dgcl.nn
-from tests.dgcl.nn.ranks import NUM_NODES, drawn, on_ranks, rows
+from tests.support.layer_ranks import NUM_NODES, drawn, on_ranks, rows
 
 LABELS = torch.arange(NUM_NODES) % 3
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import dgcl.nn
-from tests.dgcl.nn.ranks import WORLD_SIZES, on_ranks, rows
+from tests.support.layer_ranks import WORLD_SIZES, on_ranks, rows
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)

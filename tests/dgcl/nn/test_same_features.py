@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import dgcl
-from tests.dgcl.nn.ranks import on_ranks, rows
+from tests.support.layer_ranks import on_ranks, rows
 
 
 @pytest.mark.parametrize("shape", [(5,), (), (3, 2), (0,)], ids=str)

@@ -11,7 +11,7 @@ import dgcl
 import dgcl.nn
 from dgcl.errors import DisagreementError
 from dgcl.ranks.context import context
-from tests.samples import named
+from tests.support.samples import named
 
 #: Nodes of each rank: of all ranks, of some, several times on a rank, of one rank, of none.
 NODES = {

@@ -6,7 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dgcl.nn
 from dgcl.nn.vertex_dropout import keep_mask
-from tests.dgcl.nn.ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
+from tests.support.layer_ranks import NUM_NODES, WORLD_SIZES, on_ranks, rows
 
 
 def one_rank(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""The two-layer models of tests/dgcl/equivalence.py as chunked layers, and their training on ranks."""
+"""The two-layer models of tests/support/equivalence.py as chunked layers, and their training on ranks."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dgcl
-from tests.dgcl.awkward import Case
-from tests.dgcl.equivalence import (
+from tests.support.awkward import Case
+from tests.support.equivalence import (
     ARCHITECTURES,
     CASE_BY_NAME,
     Run,

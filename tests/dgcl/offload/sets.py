@@ -6,8 +6,8 @@ from dgcl.graph import Graph, as_graph
 from dgcl.offload.chunks import Chunk, Chunking, cut_chunk
 from dgcl.relation.demand import halo_demand
 from dgcl.relation.local_graph import LocalGraph
-from tests.dgcl.support_local_graphs import local_graph_of
-from tests.dgcl.support_proof import wanted_by
+from tests.support.local_graphs import local_graph_of
+from tests.support.proof import wanted_by
 
 Sets = list[list[set[int]]]
 

@@ -22,7 +22,7 @@ from dgcl.offload.offload_prediction import (
 from dgcl.offload.residency import make_residencies
 from dgcl.offload.schedule import make_schedule, reorganise, volumes
 from tests.dgcl.offload.sets import chunks_of, fewest_loads, held_sets, local_graphs, random_graph
-from tests.dgcl.placement.support_exchanges import toy_24
+from tests.support.exchanges import toy_24
 
 
 def host_loads(made, rank):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import dgcl
-from tests.dgcl.awkward import CASES
-from tests.dgcl.equivalence import ARCHITECTURES, assert_equal_runs, reference
 from tests.dgcl.offload.models import KEPT, on_rank
-from tests.samples import sampled
+from tests.support.awkward import CASES
+from tests.support.equivalence import ARCHITECTURES, assert_equal_runs, reference
+from tests.support.samples import sampled
 
 NAMES = [case.name for case in CASES]
 #: (ranks, chunks of each, chunks by): from one chunk to more than a rank has vertices.

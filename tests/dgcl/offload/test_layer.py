@@ -23,7 +23,7 @@ import dgcl
 import dgcl.nn
 from dgcl.offload.schedule import reorganise
 from tests.dgcl.offload.sets import chunks_of, random_graph
-from tests.samples import named
+from tests.support.samples import named
 
 GRAPH = random_graph(30, 110, 3)
 PART = (np.arange(30) * 7 % 3 % 2).astype(np.int32)

@@ -16,7 +16,7 @@ import pytest
 
 import dgcl
 from tests.dgcl.offload.limited import losses
-from tests.samples import matrix
+from tests.support.samples import matrix
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from dgcl.prepare.part_files import save_parts
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.transport.buffer_memory import pool_bytes
 from tests.dgcl.offload.sets import random_graph
-from tests.dgcl.placement.support_exchanges import toy_24
+from tests.support.exchanges import toy_24
 
 GRAPH = random_graph(30, 110, 3)
 

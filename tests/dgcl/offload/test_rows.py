@@ -27,7 +27,7 @@ import dgcl
 import dgcl.nn
 from dgcl.offload.chunked_rows import ChunkedRows, RowOrder
 from tests.dgcl.offload.sets import random_graph
-from tests.samples import slow
+from tests.support.samples import slow
 
 N = 7
 ORDER, OTHER = (RowOrder(torch.tensor(rows)) for rows in ([4, 2, 6, 0, 5, 1, 3], [1, 0, 3, 2, 5, 6, 4]))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dgcl.partition.check_part import as_num_parts, check_part
-from tests.samples import named
+from tests.support.samples import named
 
 
 @named(

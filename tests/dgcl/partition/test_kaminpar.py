@@ -10,8 +10,8 @@ from dgcl.graph.graph_files import read_graph
 from dgcl.partition import kaminpar, metis, partition_graph, partitioners
 from dgcl.partition.partitioners import choose_method
 from dgcl.relation.partition_report import partition_report
-from tests.dgcl.graphs import real_graph
-from tests.samples import named
+from tests.support.graphs import real_graph
+from tests.support.samples import named
 
 HUB = as_graph(np.stack([np.arange(600_000) % 3000, np.zeros(600_000, int)]), num_nodes=3000)
 RING = as_graph(np.stack([np.arange(600_000), (np.arange(600_000) + 1) % 600_000]))

@@ -14,8 +14,8 @@ from dgcl.partition import metis, partition_graph
 from dgcl.partition.levels import Adjacency, device_levels, ensure_minimum
 from dgcl.partition.partition_kernels import symmetric_adjacency
 from dgcl.topology import Connection, Device, Topology
-from tests.dgcl.graphs import edge_indices
-from tests.samples import named
+from tests.support.graphs import edge_indices
+from tests.support.samples import named
 
 
 def rows(xadj: np.ndarray, adjncy: np.ndarray) -> list[list[int]]:

@@ -12,8 +12,8 @@ from dgcl.graph import Graph, as_graph
 from dgcl.graph.graph_files import read_graph
 from dgcl.partition import BALANCES, METHODS, balance_weights, partition_graph
 from dgcl.topology import Connection, Device, Topology
-from tests.dgcl.graphs import edge_indices, real_graph
-from tests.samples import named
+from tests.support.graphs import edge_indices, real_graph
+from tests.support.samples import named
 
 FEW_EDGES_CUT = pytest.mark.parametrize("method", ["metis", "kaminpar", "streaming"])
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from dgcl.graph import as_graph
 from dgcl.partition import EdgeStream, edge_files, partition_graph, streaming
 from dgcl.relation.partition_report import partition_report
-from tests.dgcl.graphs import edge_indices
-from tests.samples import named
+from tests.support.graphs import edge_indices
+from tests.support.samples import named
 
 
 @given(edge_indices(max_nodes=60, max_edges=200), st.integers(1, 12))

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from dgcl.graph import Graph, as_graph
 from dgcl.placement.cover import MOST, cover
 from dgcl.placement.exchanges import EDGES, exchanges_of, summing_ranks
-from tests.dgcl.placement.support_exchanges import pairs, sets_of, star
+from tests.support.exchanges import pairs, sets_of, star
 
 
 @st.composite

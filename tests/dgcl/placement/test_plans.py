@@ -13,7 +13,7 @@ from dgcl.placement.placement_strategy import EdgePlacement
 from dgcl.planner import PlanOptions
 from dgcl.program.strategy import Problem
 from dgcl.topology import preset
-from tests.dgcl.placement.support_exchanges import star
+from tests.support.exchanges import star
 
 TOPOLOGY = "uniform4"
 

@@ -24,9 +24,9 @@ from dgcl.prepare.cache import PlanCache, cache_key
 from dgcl.prepare.share import Share
 from dgcl.ranks.context import context
 from dgcl.topology import resolve_topology
-from tests.dgcl.support_ranks import local_ids
-from tests.dgcl.support_shares import prepare
-from tests.samples import sampled
+from tests.support.ranks import local_ids
+from tests.support.samples import sampled
+from tests.support.shares import prepare
 
 EDGES = np.random.default_rng(6).integers(0, 50, (2, 220))
 GRAPH = as_graph(EDGES)

@@ -20,8 +20,8 @@ from dgcl.prepare.part_files import part_path, save_parts
 from dgcl.prepare.share import RankInputs
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.strategy import Strategy
-from tests.planner.machines import line
-from tests.samples import matrix, slow
+from tests.support.samples import matrix, slow
+from tests.support.small_machines import line
 
 EDGES = torch.randint(0, 40, (2, 300), generator=torch.Generator().manual_seed(3))
 PARTS = np.arange(40) * 3 // 40

@@ -17,8 +17,8 @@ from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import plan_arrays
 from dgcl.prepare.part_files import PLAN, load_share, part_path, save_parts
 from dgcl.prepare.shares import prepare_inputs
-from tests.planner.machines import line
-from tests.samples import named
+from tests.support.samples import named
+from tests.support.small_machines import line
 
 EDGES = torch.randint(0, 50, (2, 400), generator=torch.Generator().manual_seed(3))
 PARTS = np.arange(50) * 3 // 50

@@ -15,7 +15,7 @@ from dgcl.graph.graph_files import save_graph
 from dgcl.placement.exchanges import summing_ranks
 from dgcl.placement.placed_edges import edges_summed_by
 from dgcl.relation.local_graph import build_local_graph
-from tests.dgcl.awkward import CASES
+from tests.support.awkward import CASES
 
 CASE = next(case for case in CASES if case.name == "multi-edges")
 RANKS = 3

@@ -7,7 +7,7 @@ import torch
 from torch.utils import backend_registration
 
 from tests.dgcl.pretended.features import FEATURES_BY_NAME, compare, compare_on_device
-from tests.dgcl.rank_pool import RankPool
+from tests.support.rank_pool import RankPool
 
 #: What moves rows or picks elements gives the bits of shared memory; sums over edges are of another kernel.
 SAME_BITS = ("verbs", "started", "halo fold", "csr", "max", "min")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dgcl.communicator import Communicator
 from dgcl.program import Program, Schedule
-from tests.dgcl.support_plans import World, at_random, random_world, wandering
-from tests.dgcl.support_ranks import folded, local_ids, on_threads, random_bits, same_bits
-from tests.samples import examples, sampled
+from tests.support.plans import World, at_random, random_world, wandering
+from tests.support.ranks import folded, local_ids, on_threads, random_bits, same_bits
+from tests.support.samples import examples, sampled
 
 Send = tuple[int, int]  # rank, number of its send
 

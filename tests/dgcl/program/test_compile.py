@@ -11,8 +11,8 @@ from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.program import Program
 from dgcl.program.compile import ids_by_owner
-from tests.dgcl.graphs import HAND_NEEDS
-from tests.dgcl.support_plans import TREES, Tree, World, at_random, make_world, random_world
+from tests.support.graphs import HAND_NEEDS
+from tests.support.plans import TREES, Tree, World, at_random, make_world, random_world
 
 Transfer = tuple[int, int, int]  # stage, sender, receiver
 

@@ -14,8 +14,8 @@ import pytest
 
 from dgcl.program.contribution_programs import contribution_program, contribution_rows
 from dgcl.relation.demand import Demand
-from tests.dgcl.support_plans import TREES, random_world
-from tests.dgcl.support_proof import prove
+from tests.support.plans import TREES, random_world
+from tests.support.proof import prove
 
 WORLDS = [(world_size, trees, seed) for world_size in (1, 2, 5) for trees in TREES for seed in range(2)]
 

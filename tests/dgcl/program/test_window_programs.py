@@ -21,9 +21,9 @@ from dgcl.program import Program, Schedule, compile_programs
 from dgcl.program.window_programs import halo_windows, window_programs
 from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import Demand
-from tests.dgcl.support_plans import TREES, World, random_world
-from tests.dgcl.support_proof import prove
-from tests.samples import sampled
+from tests.support.plans import TREES, World, random_world
+from tests.support.proof import prove
+from tests.support.samples import sampled
 
 WORLDS = [(world_size, trees, seed) for world_size in (1, 2, 3, 5, 8) for trees in TREES for seed in range(2)]
 

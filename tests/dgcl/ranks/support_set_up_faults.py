@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.dgcl.support_processes import free_port
+from tests.support.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT = 300

@@ -16,7 +16,7 @@ from dgcl.ranks.control import Call, Control, SingleControl
 from dgcl.ranks.deadlines import in_time
 from dgcl.ranks.object_messages import GroupMessages
 from dgcl.ranks.thread_control import ThreadControl, ThreadRendezvous
-from tests.dgcl.rank_pool import RankPool
+from tests.support.rank_pool import RankPool
 
 
 def collectives():

@@ -7,7 +7,7 @@ import pytest
 import dgcl
 from dgcl.ranks.environment import first_host, launched, local_rank
 from tests.dgcl.ranks.support_set_up_faults import run_ranks
-from tests.samples import named
+from tests.support.samples import named
 
 NAMES = (
     "RANK",

@@ -15,9 +15,9 @@ import dgcl
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.context import context
 from dgcl.ranks.threads import available_cores, report_crowding, threads_restored
-from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import join, local_ids
-from tests.samples import named
+from tests.support.plans import random_world
+from tests.support.ranks import join, local_ids
+from tests.support.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 

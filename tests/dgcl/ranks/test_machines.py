@@ -16,9 +16,9 @@ from dgcl.ranks.machines import RankPlace, find_topology, place_of_this_rank, se
 from dgcl.ranks.thread_control import ThreadControl
 from dgcl.topology.copy_rates import CopyRates
 from dgcl.topology.draft import Imported
-from tests.samples import named
-from tests.topology.detect.fakes import FakeDriver, FakeKernel, gpu, to_switch
-from tests.topology.importers.cases import routes
+from tests.support.fake_host import FakeDriver, FakeKernel, gpu, to_switch
+from tests.support.importer_cases import routes
+from tests.support.samples import named
 
 TWO_HOSTS = [RankPlace(f"id{r % 2}", f"node{r % 2}") for r in range(4)]  # ranks take turns on the hosts
 

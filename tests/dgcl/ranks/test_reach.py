@@ -12,7 +12,7 @@ from dgcl.ranks.context import context
 from dgcl.ranks.machines import places_of_ranks, several_machines
 from dgcl.ranks.memory_reach import _can_open, _lowest_connected, ranks_that_share_memory
 from dgcl.transport.common.segments import SegmentFile
-from tests.samples import named
+from tests.support.samples import named
 
 
 def test_threads_share_memory():

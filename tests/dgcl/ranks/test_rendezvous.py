@@ -22,8 +22,8 @@ from dgcl.ranks.gloo_groups import make_group, next_store
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.object_messages import GroupMessages
 from dgcl.ranks.rendezvous import Attempt, Waiting, meet
-from tests.dgcl.rank_pool import RankPool
-from tests.samples import named
+from tests.support.rank_pool import RankPool
+from tests.support.samples import named
 
 pytestmark = pytest.mark.xdist_group("alone")
 

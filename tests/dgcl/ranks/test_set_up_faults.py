@@ -16,10 +16,10 @@ import dgcl
 import dgcl.nn
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.ranks.context import _tell_peers, context
-from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.ranks.support_set_up_faults import TIMEOUT, run_ranks
-from tests.dgcl.support_processes import Ranks
-from tests.samples import named, slow
+from tests.support.processes import Ranks
+from tests.support.rank_pool import RankPool
+from tests.support.samples import named, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 

@@ -18,7 +18,7 @@ from dgcl.ranks.device_sums import DeviceSums
 from dgcl.ranks.enqueued import Enqueued
 from dgcl.ranks.group_control import GroupControl
 from dgcl.ranks.rank_sums import DIRECT_BYTES, all_reduce_sum
-from tests.dgcl.rank_pool import RankPool
+from tests.support.rank_pool import RankPool
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.complex64, torch.uint8)
 

@@ -17,8 +17,8 @@ from dgcl.ranks.connections import open_connections
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Call
 from dgcl.ranks.watch import Watch
-from tests.dgcl.support_processes import Ranks, describe
-from tests.samples import named, slow
+from tests.support.processes import Ranks, describe
+from tests.support.samples import named, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
 from dgcl.relation.classes import ItemClasses, halo_classes
-from tests.dgcl.graphs import HAND_EDGES, HAND_NEEDS, HAND_PART, edge_indices, random_parts
-from tests.samples import named
+from tests.support.graphs import HAND_EDGES, HAND_NEEDS, HAND_PART, edge_indices, random_parts
+from tests.support.samples import named
 
 
 def as_dict(classes: ItemClasses) -> dict[tuple[int, int], list[int]]:

@@ -12,8 +12,8 @@ from dgcl.program import compile_programs
 from dgcl.relation import build_classes, halo_demand
 from dgcl.relation.demand import demand_of_pairs
 from dgcl.topology import resolve_topology
-from tests.dgcl.graphs import edge_indices, random_parts
-from tests.dgcl.support_proof import prove, wanted_by
+from tests.support.graphs import edge_indices, random_parts
+from tests.support.proof import prove, wanted_by
 
 
 def wants(demand: Any) -> set[tuple[int, int]]:

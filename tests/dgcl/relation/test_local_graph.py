@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from dgcl.graph import Graph, as_graph
 from dgcl.relation.local_graph import LocalGraph
-from tests.dgcl.support_local_graphs import local_graph_of
-from tests.samples import named
+from tests.support.local_graphs import local_graph_of
+from tests.support.samples import named
 
 # Edges u->v: vertex 2 has a self loop and two in-edges from 0, vertex 4 is isolated.
 EDGES = np.array([[0, 2, 0, 1, 0, 3, 1], [2, 2, 2, 0, 3, 1, 3]])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dgcl.graph import as_graph
 from dgcl.relation.partition_report import partition_report
-from tests.dgcl.graphs import HAND_EDGES, HAND_PART, edge_indices, random_parts
+from tests.support.graphs import HAND_EDGES, HAND_PART, edge_indices, random_parts
 
 
 def test_worked_example():

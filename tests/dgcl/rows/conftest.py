@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.dgcl.rows.harness import doubles
+from tests.support.rows_harness import doubles
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import models
 from torch_geometric.utils import degree, scatter
 
-from tests.dgcl.rows.harness import value_of
+from tests.support.rows_harness import value_of
 
 N, E, WIDTH, CLASSES = 90, 310, 6, 4
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 import torch.overrides
 from torch import Tensor
 
-from tests.dgcl.rows.harness import differs, on_threads, plain, value_of
 from tests.dgcl.rows.programs import graph
+from tests.support.rows_harness import differs, on_threads, plain, value_of
 
 SPACES = (torch, Tensor, F, torch.linalg, torch.special)
 OPERATORS = {"__getitem__", "__add__", "__rsub__", "__rpow__", "__rdiv__", "__abs__"}

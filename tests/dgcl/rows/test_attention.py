@@ -16,9 +16,9 @@ import dgcl
 from dgcl.distributed import attention
 from dgcl.distributed.rank_graph import RankGraph
 from tests.dgcl.rows import dgl_zoo, pyg_zoo, variants
-from tests.dgcl.rows.harness import differences, doubles, on_threads, plain
 from tests.dgcl.rows.pyg_zoo import WIDTH, graph
-from tests.samples import named, slow
+from tests.support.rows_harness import differences, doubles, on_threads, plain
+from tests.support.samples import named, slow
 
 GAT: dict[str, Any] = {"out_channels": 4, "heads": 3}
 EDGES = "x edge_index wide"

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import dgcl
-from tests.dgcl.rows.harness import differs, on_threads, plain, value_of
 from tests.dgcl.rows.programs import graph
+from tests.support.rows_harness import differs, on_threads, plain, value_of
 
 
 class Centre(torch.autograd.Function):

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch_geometric.nn as pyg
 
 import dgcl
-from tests.dgcl.rows.harness import on_threads, value_of
 from tests.dgcl.rows.programs import graph
+from tests.support.rows_harness import on_threads, value_of
 
 #: The most that each may call.
 TARGETS = {

@@ -5,7 +5,7 @@ import torch
 from torch_geometric.data import Data
 
 import dgcl
-from tests.dgcl.rows.harness import plain
+from tests.support.rows_harness import plain
 
 X = torch.randn(20, 4)
 EDGES = torch.randint(0, 20, (2, 80))

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import dgcl
-from tests.dgcl.rank_pool import RankPool
 from tests.dgcl.rows import dgl_zoo, hetero, pyg_zoo
-from tests.dgcl.rows.harness import differences, doubles, is_refusal, on_threads, plain, seeded
 from tests.dgcl.rows.variants import built, results
-from tests.samples import slow
+from tests.support.rank_pool import RankPool
+from tests.support.rows_harness import differences, doubles, is_refusal, on_threads, plain, seeded
+from tests.support.samples import slow
 
 STRATEGIES = ["cover", "tail", "windows:2", "grid:1,3,1", "grid:1,1,3"]
 CASES = [

@@ -8,8 +8,8 @@ import torch
 import torch_geometric.nn as pyg
 
 import dgcl
-from tests.dgcl.rows.harness import differences, doubles, plain, seeded
 from tests.dgcl.rows.programs import WIDTH, graph
+from tests.support.rows_harness import differences, doubles, plain, seeded
 
 
 def test_rows_of_a_local_build():

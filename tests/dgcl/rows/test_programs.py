@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import dgcl
-from tests.dgcl.rows.harness import differences, doubles, on_one_device, on_rank
 from tests.dgcl.rows.own_modules import OWN
 from tests.dgcl.rows.programs import DRAWS, PROGRAMS, fit, graph
-from tests.samples import named
+from tests.support.rows_harness import differences, doubles, on_one_device, on_rank
+from tests.support.samples import named
 
 
 def node_task(data, model):

@@ -6,9 +6,9 @@ import copy
 import pytest
 
 import dgcl
-from tests.dgcl.rows.harness import differences, is_refusal, on_threads, plain
 from tests.dgcl.rows.pyg_zoo import graph
 from tests.dgcl.rows.variants import MAKERS, results, variants
+from tests.support.rows_harness import differences, is_refusal, on_threads, plain
 
 
 def run(variant, data):

@@ -13,8 +13,8 @@ import torch_geometric.nn as pyg
 from torch import nn
 from torch_geometric.nn import aggr, models
 
-from tests.dgcl.rows.harness import plain, seeded, value_of
 from tests.dgcl.rows.pyg_zoo import ZOO, W, mlp
+from tests.support.rows_harness import plain, seeded, value_of
 
 AGGREGATIONS = [
     "AttentionalAggregation(nn.Linear(W, 1), nn.Linear(W, 3))", "DeepSetsAggregation(mlp(), mlp())",

@@ -1,6 +1,6 @@
 """Stress: more ranks than cores, interleaved communicators, random widths, dtypes and delays; every element checked.
 
-One communicator runs as it is. Another runs step by step (:mod:`tests.dgcl.faults.steps`), with random delays between
+One communicator runs as it is. Another runs step by step (:mod:`tests.support.fault_steps`), with random delays between
 any two steps of the protocol. Their calls alternate at random, and some overlap: an exchange of one is under way while
 the other works.
 """
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from dgcl.communicator import Communicator
 from dgcl.ranks.context import context
-from tests.dgcl.faults.rank import Problem
-from tests.dgcl.faults.steps import Steps
-from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_processes import Ranks
-from tests.dgcl.support_ranks import join, local_ids
+from tests.support.fault_rank import Problem
+from tests.support.fault_steps import Steps
+from tests.support.plans import random_world
+from tests.support.processes import Ranks
+from tests.support.ranks import join, local_ids
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),

@@ -4,7 +4,7 @@ import pytest
 
 import dgcl
 from tests.dgcl.stress.run import make_problems, play, stress
-from tests.samples import matrix, slow
+from tests.support.samples import matrix, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 

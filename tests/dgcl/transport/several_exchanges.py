@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dgcl.bench.baselines import AllToAll
 from dgcl.communicator import Communicator
-from tests.dgcl.support_plans import World, make_world
-from tests.dgcl.support_ranks import join, same_bits
+from tests.support.plans import World, make_world
+from tests.support.ranks import join, same_bits
 
 RANKS = 4
 NODES = 40

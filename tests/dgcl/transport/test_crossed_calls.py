@@ -8,9 +8,9 @@ import pytest
 import dgcl
 from dgcl.errors import CommError, DisagreementError
 from dgcl.ranks.context import context
-from tests.dgcl.support_ranks import join
-from tests.dgcl.transport.support_crossed_calls import OTHER, PAIR, both, count_looks, expand
-from tests.samples import named, slow
+from tests.support.crossed_calls import OTHER, PAIR, both, count_looks, expand
+from tests.support.ranks import join
+from tests.support.samples import named, slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 

@@ -6,7 +6,7 @@ import torch
 
 import dgcl
 from dgcl.transport.buffer_memory import pool_bytes
-from tests.planner.machines import line
+from tests.support.small_machines import line
 
 
 def _train(widths: list[int], epochs: int, channel: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.samples import named
+from tests.support.samples import named
 
 MODELS = Path(__file__).resolve().parents[3] / "docs" / "protocol"
 

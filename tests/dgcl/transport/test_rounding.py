@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import dgcl
-from tests.planner.machines import line
-from tests.samples import named
+from tests.support.samples import named
+from tests.support.small_machines import line
 
 EDGES = np.random.default_rng(0).integers(0, 60, (2, 400))
 ROWS = torch.randn(60, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -7,10 +7,10 @@ import torch
 
 import dgcl
 from dgcl.errors import DisagreementError
-from tests.dgcl.rank_pool import RankPool
-from tests.dgcl.support_ranks import join
 from tests.dgcl.transport.several_exchanges import RANKS, check_all, shares_of, worlds
-from tests.samples import named, slow
+from tests.support.rank_pool import RankPool
+from tests.support.ranks import join
+from tests.support.samples import named, slow
 
 TREES = {
     "two": ("line", "direct"),

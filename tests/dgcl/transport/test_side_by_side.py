@@ -9,9 +9,9 @@ import torch
 
 import dgcl
 from dgcl.communicator import Communicator
-from tests.dgcl.support_plans import make_world, random_world
-from tests.dgcl.support_ranks import folded, join, local_ids, on_threads
-from tests.samples import slow
+from tests.support.plans import make_world, random_world
+from tests.support.ranks import folded, join, local_ids, on_threads
+from tests.support.samples import slow
 
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 LINE = random_world(81, 3, "line")

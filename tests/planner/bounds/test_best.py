@@ -10,11 +10,11 @@ from dgcl.planner.bounds.cut_kernels import covers
 from dgcl.planner.bounds.cuts import candidate_cuts, labels
 from dgcl.planner.methods import METHODS, make_plan
 from dgcl.topology import Connection, Device, Link, Topology
-from tests.planner.exhaustive import optimum
-from tests.planner.machines import known_answer_topology, line, small_topology, switched
-from tests.planner.methods.support_make_plan import has_the_links
-from tests.planner.strategies import instances, topologies
-from tests.samples import examples
+from tests.support.make_plan import has_the_links
+from tests.support.optimal_plans import optimum
+from tests.support.random_machines import instances, topologies
+from tests.support.samples import examples
+from tests.support.small_machines import known_answer_topology, line, small_topology, switched
 
 GB = 10**9
 

@@ -8,9 +8,9 @@ from dgcl.planner import Relation
 from dgcl.planner.bounds.cuts import machines_of
 from dgcl.planner.bounds.stages import stage_times
 from dgcl.topology import Connection, Device, Topology, preset
-from tests.planner.exhaustive import optimum
-from tests.planner.strategies import relations
-from tests.samples import examples, named
+from tests.support.optimal_plans import optimum
+from tests.support.random_machines import relations
+from tests.support.samples import examples, named
 
 GB = 10**9
 

@@ -11,7 +11,7 @@ from dgcl.planner.column_generation.rounding.forest import (
     trees_from_forest,
 )
 from dgcl.planner.trees import Trees
-from tests.planner.machines import small_topology
+from tests.support.small_machines import small_topology
 
 ARRAYS = small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a)]).arrays()
 Drawn = list[tuple[int, int, list[tuple[int, int]]]]  # (class, rows, (link, stage) of each edge)

@@ -21,7 +21,7 @@ from dgcl.planner.synthetic import synthetic_relation
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Topology, resolve_topology
 from dgcl.topology.latencies import without_latencies
-from tests.samples import matrix, named, slow
+from tests.support.samples import matrix, named, slow
 
 ROW_BYTES = 512
 UNIT = ROW_BYTES / GIGA

@@ -17,8 +17,8 @@ from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 from dgcl.topology import Topology
 from dgcl.topology.arrays import TopologyArrays
-from tests.planner.machines import small_topology, switched
-from tests.samples import named
+from tests.support.samples import named
+from tests.support.small_machines import small_topology, switched
 
 STAGES = 2
 WIRES = [(0, 1, 2.0), (1, 2, 1.0), (2, 3, 4.0), (3, 0, 1.5), (0, 2, 0.7)]

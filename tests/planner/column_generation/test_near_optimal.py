@@ -13,11 +13,11 @@ from dgcl.planner.verify.check_plan import verify_plan
 from dgcl.topology import Connection, Device, Link, Topology, preset
 from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.latencies import without_latencies
-from tests.planner.exhaustive import optimum
-from tests.planner.machines import line, small_topology, switched
-from tests.planner.oracle import delivers
-from tests.planner.strategies import instances
-from tests.samples import examples, named, slow
+from tests.support.optimal_plans import optimum
+from tests.support.planner_oracle import delivers
+from tests.support.random_machines import instances
+from tests.support.samples import examples, named, slow
+from tests.support.small_machines import line, small_topology, switched
 
 GB = 10**9
 

@@ -9,8 +9,8 @@ from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.methods import auto, make_plan
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Connection, Device, Link, Topology
-from tests.planner.machines import line
-from tests.samples import slow
+from tests.support.samples import slow
+from tests.support.small_machines import line
 
 MACHINES, EACH = 4, 8
 NUM_DEVICES = MACHINES * EACH

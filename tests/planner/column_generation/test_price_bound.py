@@ -17,10 +17,10 @@ from dgcl.planner.column_generation.search.incumbent import Effort, Incumbent
 from dgcl.planner.column_generation.search.stage_search import StageSearch
 from dgcl.planner.methods import make_plan
 from dgcl.topology import Topology
-from tests.planner.exhaustive import optimum
-from tests.planner.machines import line, small_topology, with_latency
-from tests.planner.strategies import instances
-from tests.samples import examples, named
+from tests.support.optimal_plans import optimum
+from tests.support.random_machines import instances
+from tests.support.samples import examples, named
+from tests.support.small_machines import line, small_topology, with_latency
 
 GB = 10**9
 

@@ -14,8 +14,8 @@ from dgcl.planner.column_generation.pricing.states import StateSpace, build_fami
 from dgcl.planner.column_generation.pricing.steiner_trees import FreeLinks, free_answer
 from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees, empty_choices
 from dgcl.topology import Topology
-from tests.planner.exhaustive import stage_trees
-from tests.planner.strategies import instances
+from tests.support.optimal_plans import stage_trees
+from tests.support.random_machines import instances
 
 
 def solved(space: StateSpace, price: np.ndarray) -> Choices:

@@ -16,10 +16,10 @@ from dgcl.planner.cost import link_rows, predicted_seconds
 from dgcl.planner.trees import Trees
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Topology
-from tests.planner.machines import small_topology
-from tests.planner.oracle import delivers
-from tests.planner.strategies import instances
-from tests.samples import examples
+from tests.support.planner_oracle import delivers
+from tests.support.random_machines import instances
+from tests.support.samples import examples
+from tests.support.small_machines import small_topology
 
 
 def solved(

@@ -8,9 +8,9 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.simulator.executed import executed_seconds
 from dgcl.relation.classes import halo_classes
 from dgcl.topology.importers import import_machines, import_topology
-from tests.dgcl.graphs import real_graph
-from tests.samples import slow
-from tests.topology.importers.cases import SHARED
+from tests.support.graphs import real_graph
+from tests.support.importer_cases import SHARED
+from tests.support.samples import slow
 
 ALONE = "dgx1v_8xV100_4nic|traverse_ac922|node_8gpu_pix|node_8xRTX3090|azure_ncv4|amd_topo_8p6l|node_16xL20"
 IN_PAIRS = "node_8xV100_1nic|dgx1v_8xV100_4nic|traverse_ac922|asus_esc8000a|amd_topo_8p6l|oci_8xH100_dump"

@@ -14,7 +14,7 @@ from dgcl.planner.trees import Trees
 from dgcl.topology import Connection, Device, Topology, resolve_topology
 from dgcl.topology.combine import Nic, cluster
 from dgcl.topology.latencies import without_latencies
-from tests.samples import named
+from tests.support.samples import named
 
 OPTIONS = PlanOptions()
 

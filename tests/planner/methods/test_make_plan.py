@@ -12,11 +12,11 @@ from dgcl.planner import PlanError, PlanOptions, Relation, Trees
 from dgcl.planner.methods import METHODS, make_plan
 from dgcl.planner.verify.check_plan import verify_plan
 from dgcl.topology import Connection, Device, Link, Topology
-from tests.planner.machines import known_answer_topology, line, switched
-from tests.planner.methods.support_make_plan import has_the_links
-from tests.planner.oracle import delivers, literal_cost, tree_edges
-from tests.planner.strategies import instances
-from tests.samples import examples, sampled
+from tests.support.make_plan import has_the_links
+from tests.support.planner_oracle import delivers, literal_cost, tree_edges
+from tests.support.random_machines import instances
+from tests.support.samples import examples, sampled
+from tests.support.small_machines import known_answer_topology, line, switched
 
 GB = 10**9
 ARRAYS = ("tree_class", "tree_count", "edge_ptr", "edge_src", "edge_dst", "edge_stage")

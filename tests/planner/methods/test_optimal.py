@@ -9,8 +9,8 @@ from dgcl.planner.methods import make_plan
 from dgcl.planner.simulator.executed import executed_seconds
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Connection, Device, Topology, resolve_topology
-from tests.planner.strategies import instances
-from tests.samples import examples, matrix, named, slow
+from tests.support.random_machines import instances
+from tests.support.samples import examples, matrix, named, slow
 
 ROUNDING = 1.0 + 1e-9
 

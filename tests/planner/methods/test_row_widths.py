@@ -11,9 +11,9 @@ from dgcl.planner.cost import predicted_seconds
 from dgcl.planner.methods import make_plan
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Topology, preset
-from tests.planner.exhaustive import optimum
-from tests.planner.machines import known_answer_topology, small_topology, with_latency
-from tests.samples import named, slow
+from tests.support.optimal_plans import optimum
+from tests.support.samples import named, slow
+from tests.support.small_machines import known_answer_topology, small_topology, with_latency
 
 WIDTHS = (1, 30, 40_000)
 BESIDE_THIN_WIRES = small_topology(4, [(0, 1, 8.0), (1, 2, 8.0), (2, 3, 8.0), (0, 2, 2.0), (0, 3, 1.0)])

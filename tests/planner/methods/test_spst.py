@@ -9,9 +9,9 @@ from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.methods import get_planner, make_plan
 from dgcl.planner.methods.spst import pieces
 from dgcl.topology import Connection, Device, Topology
-from tests.planner.machines import known_answer_topology, small_topology, switched
-from tests.planner.oracle import literal_stage_seconds, tree_edges
-from tests.planner.strategies import instances
+from tests.support.planner_oracle import literal_stage_seconds, tree_edges
+from tests.support.random_machines import instances
+from tests.support.small_machines import known_answer_topology, small_topology, switched
 
 GB = 10**9
 spst = get_planner("spst")

@@ -7,8 +7,8 @@ from dgcl.planner import Plan, Relation
 from dgcl.planner.methods import make_plan
 from dgcl.planner.reading.plan_plot import LANES, busiest, headline, plot_plan
 from dgcl.planner.reading.render import seconds
-from tests.planner.machines import line, small_topology, switched
-from tests.samples import named
+from tests.support.samples import named
+from tests.support.small_machines import line, small_topology, switched
 
 START = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 

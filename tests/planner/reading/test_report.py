@@ -10,8 +10,8 @@ from dgcl.planner.reading.plan_report import Failure, compare, report
 from dgcl.planner.reading.render import render, seconds, size
 from dgcl.topology import Connection, Device, Topology
 from dgcl.topology.table import aligned as table
-from tests.planner.machines import line, switched
-from tests.planner.strategies import instances
+from tests.support.random_machines import instances
+from tests.support.small_machines import line, switched
 
 GB = 10**9
 

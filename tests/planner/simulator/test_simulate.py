@@ -18,11 +18,11 @@ from dgcl.planner.simulator.plan_messages import messages
 from dgcl.planner.simulator.trace import chrome_trace
 from dgcl.planner.synthetic import synthetic_relation
 from dgcl.topology import Connection, Device, Topology, preset
-from tests.planner.machines import line, small_topology, switched
-from tests.planner.oracle import Edge, tree_edges
-from tests.planner.strategies import instances
-from tests.planner.support_plan_cost import trees_of
-from tests.samples import named
+from tests.support.plan_cost import trees_of
+from tests.support.planner_oracle import Edge, tree_edges
+from tests.support.random_machines import instances
+from tests.support.samples import named
+from tests.support.small_machines import line, small_topology, switched
 
 GB = 10**9
 

@@ -17,11 +17,11 @@ from dgcl.planner.plan_io import fingerprint, plan_arrays
 from dgcl.planner.verify.check_plan import check_plan_file, verify_plan
 from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Connection, Device, Link, Topology
-from tests.planner.machines import line, small_topology, switched
-from tests.planner.oracle import delivers
-from tests.planner.strategies import instances
-from tests.planner.support_plan_cost import trees_of
-from tests.samples import named
+from tests.support.plan_cost import trees_of
+from tests.support.planner_oracle import delivers
+from tests.support.random_machines import instances
+from tests.support.samples import named
+from tests.support.small_machines import line, small_topology, switched
 
 FULL = small_topology(4, [(a, b, 1.0) for a in range(4) for b in range(a + 1, 4)])
 RELATION = Relation.from_classes(4, [(0, {1, 2}, 5), (0, {3}, 2), (1, {0}, 4)])

@@ -8,9 +8,9 @@ import pytest
 from dgcl.topology.detect import NvmlUnavailable, detect_gpus
 from dgcl.topology.detect.nvml import PEER_NVLINK, PEER_READ, PEER_WRITE, REMOTE_CPU, NvmlLink
 from dgcl.topology.draft import Imported
-from tests.samples import named
-from tests.topology.detect.fakes import FakeDriver, FakeKernel, gpu, to_gpu, to_switch
-from tests.topology.importers.cases import wires
+from tests.support.fake_host import FakeDriver, FakeKernel, gpu, to_gpu, to_switch
+from tests.support.importer_cases import wires
+from tests.support.samples import named
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("3d", "3e", "8d", "8e"))
 

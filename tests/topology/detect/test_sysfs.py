@@ -5,7 +5,7 @@ import pytest
 from dgcl.topology.detect import Sysfs
 from dgcl.topology.machine import Net
 from dgcl.topology.rates import CpuBus
-from tests.topology.detect.fakes import AMD, ARM, INTEL, POWER, FakeKernel
+from tests.support.fake_host import AMD, ARM, INTEL, POWER, FakeKernel
 
 
 def test_processors_and_memory(tmp_path):

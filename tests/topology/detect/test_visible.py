@@ -3,8 +3,8 @@
 import pytest
 
 from dgcl.topology.detect import visible_gpus
-from tests.samples import named
-from tests.topology.detect.fakes import gpu
+from tests.support.fake_host import gpu
+from tests.support.samples import named
 
 GPUS = [gpu(index, f"0000:0{index}:00.0") for index in range(4)]
 

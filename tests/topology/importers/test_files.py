@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dgcl.topology.importers import import_topology
-from tests.samples import named
-from tests.topology.importers.cases import MATRIX, TABLES, XML
+from tests.support.importer_cases import MATRIX, TABLES, XML
+from tests.support.samples import named
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:

@@ -6,8 +6,8 @@ import pytest
 
 from dgcl.topology.importers import import_topology
 from dgcl.topology.importers.topo_matrix import parse_topo_matrix
-from tests.samples import named
-from tests.topology.importers.cases import MATRIX, XML
+from tests.support.importer_cases import MATRIX, XML
+from tests.support.samples import named
 
 ROCM = """
 

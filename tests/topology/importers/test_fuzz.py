@@ -14,9 +14,9 @@ from dgcl.topology.draft import Imported
 from dgcl.topology.importers import import_topology
 from dgcl.topology.importers.p2p_tables import parse_p2p_rates
 from dgcl.topology.importers.topo_matrix import parse_topo_matrix
-from tests.samples import slow
-from tests.topology.importers import oracle
-from tests.topology.importers.cases import MATRIX, SHARED, TABLES, XML
+from tests.support import importer_oracle as oracle
+from tests.support.importer_cases import MATRIX, SHARED, TABLES, XML
+from tests.support.samples import slow
 
 # Damaged copies for each way of damaging.
 DEPTHS = [pytest.param(4, id="quick"), slow(70, id="deep")]

@@ -14,7 +14,7 @@ from dgcl.topology.importers.nccl_xml import parse_nccl_xml
 from dgcl.topology.importers.p2p_tables import parse_p2p_rates
 from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from dgcl.topology.json_form import parse_json
-from tests.topology.importers.cases import MATRIX, TABLES, XML
+from tests.support.importer_cases import MATRIX, TABLES, XML
 
 LONG = 200_000
 

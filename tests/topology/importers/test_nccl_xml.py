@@ -5,8 +5,8 @@ import pytest
 from dgcl.topology.draft import Imported
 from dgcl.topology.importers.nccl_xml import parse_nccl_xml
 from dgcl.topology.machine_topology import machine_topology
-from tests.samples import named
-from tests.topology.importers.cases import XML, wires
+from tests.support.importer_cases import XML, wires
+from tests.support.samples import named
 
 
 def imported(text: str) -> Imported:

@@ -7,8 +7,8 @@ from dgcl.topology import Connection, Device, Topology
 from dgcl.topology.draft import Imported
 from dgcl.topology.importers.p2p_refine import refine_with_p2p
 from dgcl.topology.importers.p2p_tables import parse_p2p_rates
-from tests.samples import named
-from tests.topology.importers.cases import TABLES
+from tests.support.importer_cases import TABLES
+from tests.support.samples import named
 
 
 def test_what_is_read():

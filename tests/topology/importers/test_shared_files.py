@@ -12,8 +12,8 @@ from dgcl.topology import Topology
 from dgcl.topology.importers import import_topology
 from dgcl.topology.importers.p2p_tables import parse_p2p_rates
 from dgcl.topology.importers.topo_matrix import parse_topo_matrix
-from tests.topology.importers import oracle
-from tests.topology.importers.cases import SHARED, needs_data
+from tests.support import importer_oracle as oracle
+from tests.support.importer_cases import SHARED, needs_data
 
 pytestmark = needs_data
 

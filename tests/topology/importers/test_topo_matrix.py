@@ -5,8 +5,8 @@ import re
 import pytest
 
 from dgcl.topology.importers.topo_matrix import TopoMatrix, parse_topo_matrix
-from tests.samples import named
-from tests.topology.importers.cases import MATRIX
+from tests.support.importer_cases import MATRIX
+from tests.support.samples import named
 
 BLOCK = [line for line in MATRIX.splitlines() if line.startswith(("\t", "GPU", "mlx"))]
 

@@ -7,8 +7,8 @@ from dgcl.topology.draft import Imported
 from dgcl.topology.importers.topo_matrix import parse_topo_matrix
 from dgcl.topology.importers.topo_matrix_model import topo_matrix_topology
 from dgcl.topology.rates import GPU_MODELS
-from tests.samples import named
-from tests.topology.importers.cases import MATRIX
+from tests.support.importer_cases import MATRIX
+from tests.support.samples import named
 
 
 def imported(text: str, gpu: str | None = None) -> Imported:

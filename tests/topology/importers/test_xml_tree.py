@@ -3,7 +3,7 @@
 import pytest
 
 from dgcl.topology.importers.xml_tree import parse_xml
-from tests.samples import named
+from tests.support.samples import named
 
 
 def test_elements_attributes_and_lines():

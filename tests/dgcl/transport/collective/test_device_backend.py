@@ -15,9 +15,9 @@ import torch.distributed as dist
 from dgcl.errors import CommError
 from dgcl.transport.common.program_agreement import connect_peers
 from dgcl.transport.connect import connect_collective
-from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_processes import Ranks, describe
-from tests.dgcl.support_ranks import join
+from tests.support.plans import random_world
+from tests.support.processes import Ranks, describe
+from tests.support.ranks import join
 
 WORLD = random_world(3, 3, "random-1", num_nodes=30, num_edges=150)
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.dgcl.awkward import CASES
-from tests.dgcl.equivalence import ARCHITECTURES, assert_equal_runs, on_rank, reference
-from tests.dgcl.rank_pool import RankPool
+from tests.support.awkward import CASES
+from tests.support.equivalence import ARCHITECTURES, assert_equal_runs, on_rank, reference
+from tests.support.rank_pool import RankPool
 
 PLAIN = [name for name in ARCHITECTURES if name.startswith("torch-")]
 

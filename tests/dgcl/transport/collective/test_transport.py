@@ -8,11 +8,11 @@ import torch
 
 import dgcl
 from dgcl.transport.base import Transport
-from tests.dgcl.rank_pool import RankPool
-from tests.dgcl.support_plans import TREES, World, make_world, random_world, wandering
-from tests.dgcl.support_ranks import DTYPES, SUMMABLE, join, on_threads, random_bits, same_bits
-from tests.dgcl.transport.collective.support_transport import apart
-from tests.samples import slow
+from tests.support.collective_ranks import apart
+from tests.support.plans import TREES, World, make_world, random_world, wandering
+from tests.support.rank_pool import RankPool
+from tests.support.ranks import DTYPES, SUMMABLE, join, on_threads, random_bits, same_bits
+from tests.support.samples import slow
 
 SHAPES = ((), (1,), (7,), (2, 3), (128,), (0,))
 

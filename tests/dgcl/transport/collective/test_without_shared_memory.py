@@ -11,11 +11,11 @@ import torch
 
 from dgcl.errors import CommError
 from dgcl.ranks import abort_reasons
-from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_processes import Ranks, describe
-from tests.dgcl.support_ranks import join
-from tests.dgcl.transport.collective.support_transport import apart
-from tests.samples import slow
+from tests.support.collective_ranks import apart
+from tests.support.plans import random_world
+from tests.support.processes import Ranks, describe
+from tests.support.ranks import join
+from tests.support.samples import slow
 
 pytestmark = pytest.mark.xdist_group("alone")
 

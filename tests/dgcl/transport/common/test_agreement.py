@@ -8,9 +8,9 @@ import dgcl
 from dgcl.errors import DisagreementError
 from dgcl.ranks.context import context
 from dgcl.transport.common.program_agreement import check_agreement
-from tests.dgcl.support_plans import TREES, World, random_world
-from tests.dgcl.support_ranks import join
-from tests.samples import named
+from tests.support.plans import TREES, World, random_world
+from tests.support.ranks import join
+from tests.support.samples import named
 
 LINE = random_world(71, 4, "line")
 

@@ -9,7 +9,7 @@ from dgcl.transport.common.control_page import (
 )
 from dgcl.transport.common.segments import PeerFile, SegmentFile
 from dgcl.transport.common.words import write_word
-from tests.samples import named
+from tests.support.samples import named
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import dgcl
 from dgcl.errors import CommError
 from dgcl.ranks.context import context
 from dgcl.transport.common.peers import Peers
-from tests.samples import named
+from tests.support.samples import named
 
 
 def connect(change: Any) -> list[str | None]:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dgcl.transport.common.pool import Block, BufferPool
 from dgcl.transport.common.segments import SegmentFile
-from tests.samples import named
+from tests.support.samples import named
 
 UNIT = 256  # blocks are multiples of this
 SEGMENT = 1 << 20  # the smallest segment

@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from dgcl.transport.common.segments import PeerFile, SegmentFile
-from tests.samples import named
+from tests.support.samples import named
 
 
 def test_closing_twice_closes_nobody_elses_file():

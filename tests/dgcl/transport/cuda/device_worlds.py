@@ -18,9 +18,9 @@ import torch
 from dgcl.kernels.cuda_catalogue import catalogue
 from dgcl.kernels.cuda_tables import CALL, FLAG, Begin, SignalWait
 from dgcl.transport.cuda.program import EXPAND, FOLD, Launch
-from tests.dgcl.support_plans import TREES, World, random_world
 from tests.dgcl.transport.cuda.loopback import Loopback, connect
-from tests.kernels import cuda_stand_in
+from tests.support import cuda_stand_in
+from tests.support.plans import TREES, World, random_world
 
 #: Runs one call of a verb on all ranks, and waits for its end.
 Runner = Callable[[Loopback, int], None]

@@ -25,7 +25,7 @@ from dgcl.transport.cuda.program import (
     fuse,
     num_slots,
 )
-from tests.gpu.device import Tables
+from tests.support.gpu_device import Tables
 
 _LINE_WORDS = 16
 _ALIGN = 256

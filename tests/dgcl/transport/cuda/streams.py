@@ -4,7 +4,7 @@ import torch
 
 from dgcl.kernels.cuda_launch import Prepared
 from tests.dgcl.transport.cuda.loopback import Loopback
-from tests.gpu.device import Gpu
+from tests.support.gpu_device import Gpu
 
 
 class Streams:

@@ -22,12 +22,12 @@ from dgcl.transport.connect import connect_transport
 from dgcl.transport.cuda import connect_device, open_devices
 from dgcl.transport.cuda.device_exchange import DeviceExchange
 from dgcl.transport.cuda.gpu import number_of, open_device
-from tests.dgcl.support_plans import World, make_world, random_world
-from tests.dgcl.support_ranks import join, on_threads
-from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
-from tests.dgcl.transport.cuda.fake_kernels import KERNELS, always, nothing
-from tests.dgcl.transport.cuda.fake_ranks import fake_devices, open_fake
-from tests.samples import named
+from tests.support.fake_cuda import FakeCuda, Memory
+from tests.support.fake_kernels import KERNELS, always, nothing
+from tests.support.fake_ranks import fake_devices, open_fake
+from tests.support.plans import World, make_world, random_world
+from tests.support.ranks import join, on_threads
+from tests.support.samples import named
 
 WORLD = random_world(3, 3, "random-1")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)

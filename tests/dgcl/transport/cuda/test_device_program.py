@@ -15,10 +15,10 @@ from dgcl.transport.cuda.program import (
     RankAddresses,
     fuse,
 )
-from tests.dgcl.support_plans import random_world
 from tests.dgcl.transport.cuda.device_worlds import CASES, ORDERS, run_case
-from tests.samples import named
-from tests.simulated import run_simulated
+from tests.support.plans import random_world
+from tests.support.samples import named
+from tests.support.simulated import run_simulated
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_a_stage_begins_when_all_of_earlier_stages_has_arrived(verb: int):
 class TestOnGpu:
     @pytest.fixture(scope="class")
     def gpu(self) -> Iterator[object]:
-        from tests.gpu.device import Gpu
+        from tests.support.gpu_device import Gpu
 
         gpu = Gpu()
         yield gpu

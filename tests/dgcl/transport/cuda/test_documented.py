@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from tests.dgcl.support_plans import make_world
-from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices
+from tests.support.fake_ranks import Rank, on_devices
+from tests.support.plans import make_world
 
 ONE_STAGE = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "gpu.md"

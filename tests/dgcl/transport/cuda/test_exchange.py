@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from dgcl.errors import CommError
-from tests.dgcl.fold_rounding import fold_bound
-from tests.dgcl.support_plans import make_world, random_world
-from tests.dgcl.support_ranks import random_bits, same_bits
-from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
-from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices, on_stream, open_fake
-from tests.samples import named, slow
+from tests.support.fake_cuda import FakeCuda, Memory
+from tests.support.fake_ranks import Rank, on_devices, on_stream, open_fake
+from tests.support.fold_rounding import fold_bound
+from tests.support.plans import make_world, random_world
+from tests.support.ranks import random_bits, same_bits
+from tests.support.samples import named, slow
 
 LINE = random_world(3, 3, "line")
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)

@@ -13,10 +13,10 @@ import torch
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.kernels.cuda_driver import CudaError
 from dgcl.ranks.context import context
-from tests.dgcl.support_plans import World, make_world, random_world
-from tests.dgcl.support_processes import Ranks, describe
-from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory
-from tests.dgcl.transport.cuda.fake_ranks import Rank, on_devices
+from tests.support.fake_cuda import FakeCuda, Memory
+from tests.support.fake_ranks import Rank, on_devices
+from tests.support.plans import World, make_world, random_world
+from tests.support.processes import Ranks, describe
 
 pytestmark = pytest.mark.xdist_group("alone")
 

@@ -13,9 +13,9 @@ from dgcl.ranks.context import context
 from dgcl.ranks.thread_control import ThreadControl
 from dgcl.transport.cuda import trial
 from dgcl.transport.cuda.trial_process import KINDS, wrong_rows
-from tests.dgcl.support_plans import random_world
-from tests.dgcl.support_ranks import on_threads
-from tests.samples import slow
+from tests.support.plans import random_world
+from tests.support.ranks import on_threads
+from tests.support.samples import slow
 
 DEVICE = SimpleNamespace(
     problem="",

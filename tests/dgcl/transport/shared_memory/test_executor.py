@@ -11,9 +11,9 @@ import dgcl
 from dgcl.communicator import Communicator
 from dgcl.errors import CommError
 from dgcl.transport.shared_memory.step_list import StepList
-from tests.dgcl.rank_pool import RankPool
-from tests.dgcl.support_plans import World, make_world, random_world
-from tests.dgcl.support_ranks import (
+from tests.support.plans import World, make_world, random_world
+from tests.support.rank_pool import RankPool
+from tests.support.ranks import (
     DTYPES,
     SUMMABLE,
     folded,
@@ -23,7 +23,7 @@ from tests.dgcl.support_ranks import (
     random_bits,
     same_bits,
 )
-from tests.samples import named, sampled, slow
+from tests.support.samples import named, sampled, slow
 
 SHAPES = ((), (1,), (7,), (3, 5), (128,), (602,), (0,), (2, 0, 3))
 

@@ -14,9 +14,9 @@ from dgcl.communicator import Communicator
 from dgcl.transport.common import life_cycle
 from dgcl.transport.shared_memory import executor, started, step_list, transport
 from dgcl.transport.shared_memory.engine import WAITING
-from tests.dgcl.support_plans import make_world
-from tests.dgcl.support_ranks import join
-from tests.samples import slow
+from tests.support.plans import make_world
+from tests.support.ranks import join
+from tests.support.samples import slow
 
 ALONE = make_world([(0, 1), (1, 2)], [0, 0, 0], 1)
 _FILES = {module.__file__ for module in (executor, pending, started, life_cycle, step_list, transport)}

@@ -6,9 +6,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import dgcl
-from tests.dgcl.awkward import CASES
-from tests.dgcl.rank_pool import RankPool
-from tests.planner.machines import line
+from tests.support.awkward import CASES
+from tests.support.rank_pool import RankPool
+from tests.support.small_machines import line
 
 
 def profiled(world_size: int) -> set[str]:

@@ -20,9 +20,9 @@ import torch
 import dgcl
 from dgcl.communicator import Communicator
 from dgcl.transport.shared_memory.step_list import StepList
-from tests.dgcl.support_plans import World, random_world
-from tests.dgcl.support_ranks import on_threads, same_bits
-from tests.samples import named
+from tests.support.plans import World, random_world
+from tests.support.ranks import on_threads, same_bits
+from tests.support.samples import named
 
 WORLDS = {
     "one rank": random_world(0, 1),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.dgcl.faults.steps import IN_CALLS, IN_LAYERS, IN_SET_UP, IN_STAGES
+from tests.support.fault_steps import IN_CALLS, IN_LAYERS, IN_SET_UP, IN_STAGES
 
 #: Seconds after which a rank gives up on a peer that is stopped; and where it need not wait, what it may take.
 DEADLINE = 2.0
@@ -39,7 +39,7 @@ class Case:
     """One fault.
 
     Attributes:
-        world: Of :data:`tests.dgcl.faults.rank.WORLDS`.
+        world: Of :data:`tests.support.fault_rank.WORLDS`.
         point, kind: Where and what.
         occurrence: How often the victim passes the place unharmed.
         victim: The rank.

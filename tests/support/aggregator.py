@@ -10,8 +10,8 @@ from torch import Tensor
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.awkward import CASES, Case
-from tests.dgcl.placement.support_exchanges import in_ranges, toy_24
+from tests.support.awkward import CASES, Case
+from tests.support.exchanges import in_ranges, toy_24
 
 PLACEMENTS = ["halo", "tail", "cover"]
 CASE_BY_NAME = {case.name: case for case in CASES}

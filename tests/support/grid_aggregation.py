@@ -8,15 +8,15 @@ from torch import Tensor
 import dgcl
 import dgcl.nn
 from dgcl.grid.grid import legal_grids
-from tests.dgcl.aggregation.support_aggregator import (
+from tests.support.aggregator import (
     CASE_BY_NAME,
     SUMS,
     aggregated,
     toy_figures,
 )
-from tests.dgcl.awkward import Case
-from tests.dgcl.placement.support_exchanges import in_ranges, toy_24
-from tests.samples import sampled
+from tests.support.awkward import Case
+from tests.support.exchanges import in_ranges, toy_24
+from tests.support.samples import sampled
 
 WORLDS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)
 GRIDS = [str(grid) for world_size in WORLDS for grid in legal_grids(world_size)]

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.dgcl.rank_pool import PRELOAD
+from tests.support.rank_pool import PRELOAD
 
 DEADLINE = 60.0
 _PR_SET_PDEATHSIG = 1

@@ -4,8 +4,8 @@ import torch
 
 from dgcl.ranks.context import context
 from dgcl.ranks.control import SingleControl
-from tests.dgcl.support_plans import make_world
-from tests.dgcl.support_ranks import join
+from tests.support.plans import make_world
+from tests.support.ranks import join
 
 context.control = SingleControl()
 _comm = join(make_world([(0, 0)], [0], 1).shares())

@@ -18,7 +18,7 @@ from dgcl.kernels.cuda_catalogue import UNITS
 from dgcl.kernels.cuda_numbers import ITEM_BYTES
 
 if TYPE_CHECKING:
-    from tests.dgcl.transport.cuda.fake_cuda import FakeCuda
+    from tests.support.fake_cuda import FakeCuda
 
 
 def word(address: int) -> int:

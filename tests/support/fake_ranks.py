@@ -1,4 +1,4 @@
-"""Ranks on devices that are made of host memory (:mod:`tests.dgcl.transport.cuda.fake_cuda`)."""
+"""Ranks on devices that are made of host memory (:mod:`tests.support.fake_cuda`)."""
 
 import ctypes
 import traceback
@@ -14,9 +14,9 @@ from dgcl.kernels.cuda_driver import Driver
 from dgcl.ranks.context import context
 from dgcl.transport.cuda.device_exchange import DeviceExchange
 from dgcl.transport.cuda.gpu import Device
-from tests.dgcl.support_plans import World
-from tests.dgcl.support_ranks import hurry
-from tests.dgcl.transport.cuda.fake_cuda import FakeCuda, Memory, _contexts
+from tests.support.fake_cuda import FakeCuda, Memory, _contexts
+from tests.support.plans import World
+from tests.support.ranks import hurry
 
 
 class FakeTensors:

@@ -3,8 +3,8 @@
 import threading
 
 from dgcl.communicator import Communicator
-from tests.dgcl.support_plans import make_world, random_world
-from tests.dgcl.support_ranks import join, local_ids
+from tests.support.plans import make_world, random_world
+from tests.support.ranks import join, local_ids
 
 PAIR = make_world([(0, 1), (2, 1), (1, 0)], [0, 1, 0], 2)
 OTHER = random_world(83, 2, "direct")

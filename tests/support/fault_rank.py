@@ -24,10 +24,10 @@ from dgcl.errors import CommError
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.transport.common.segments import SegmentFile
-from tests.dgcl.faults.cases import Case, Said
-from tests.dgcl.faults.steps import Point, Steps, set_up_watched, watch_stages
-from tests.dgcl.support_plans import World, random_world
-from tests.dgcl.support_ranks import join, local_ids
+from tests.support.fault_cases import Case, Said
+from tests.support.fault_steps import Point, Steps, set_up_watched, watch_stages
+from tests.support.plans import World, random_world
+from tests.support.ranks import join, local_ids
 
 #: Elements of a row, call by call: some need new memory, on every rank.
 _WIDTHS = (5, 6000, 1, 9000, 33, 14000)

@@ -16,8 +16,8 @@ from dgcl.program import Program, compile_programs
 from dgcl.program.exchange import Exchange
 from dgcl.relation import Demand, ItemClasses, build_classes, halo_demand
 from dgcl.topology import Connection, Device, Topology
-from tests.dgcl.support_local_graphs import local_graph_of
-from tests.dgcl.support_proof import prove
+from tests.support.local_graphs import local_graph_of
+from tests.support.proof import prove
 
 #: A tree: (sender, receiver, stage) of each edge, parents first.
 Tree = list[tuple[int, int, int]]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dgcl.planner import Trees
-from tests.planner.oracle import Edge
+from tests.support.planner_oracle import Edge
 
 
 def trees_of(*trees: tuple[int, int, list[Edge]]) -> Trees:

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 import dgcl
-from tests.dgcl.aggregation.support_aggregator import (
+from tests.support.aggregator import (
     CASE_BY_NAME,
     WIDTH,
     Results,
     connect,
     features,
 )
-from tests.dgcl.awkward import Case
+from tests.support.awkward import Case
 
 
 def with_ties(case: Case) -> Tensor:

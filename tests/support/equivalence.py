@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import dgcl
 import dgcl.nn
 from dgcl.topology import Topology
-from tests.dgcl.awkward import CASES, Case
-from tests.planner.machines import line
+from tests.support.awkward import CASES, Case
+from tests.support.small_machines import line
 
 WIDTHS = [5, 8, 3]  # the first layer widens, the second narrows: both orders of transform and aggregation
 HEADS = 2

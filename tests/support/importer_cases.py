@@ -6,7 +6,7 @@ import pytest
 
 from dgcl.topology import Topology
 
-SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "topologies"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "topologies"
 needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not here")
 
 # Two sockets; on the first two GPUs and a NIC behind a switch, bridged by NVLink; on the other a GPU alone.

@@ -11,7 +11,7 @@ from dgcl.build import connect_shares
 from dgcl.communicator import Communicator
 from dgcl.prepare.share import Share
 from dgcl.ranks.context import context
-from tests.dgcl.support_plans import World
+from tests.support.plans import World
 
 SUMMABLE = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),

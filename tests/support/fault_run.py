@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.dgcl.faults.cases import GRACE, Case, Said, judge
-from tests.dgcl.faults.rank import Problem, make_problems, serve
-from tests.dgcl.support_processes import Ranks
+from tests.support.fault_cases import GRACE, Case, Said, judge
+from tests.support.fault_rank import Problem, make_problems, serve
+from tests.support.processes import Ranks
 
 #: A machine with much other work may need longer for a call than the deadline of ranks that will be stopped.
 _TOO_SLOW = "the deadline passed before the fault"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-OURS = ["dgcl.build", "dgcl.nn", "tests.dgcl.support_warm"]
+OURS = ["dgcl.build", "dgcl.nn", "tests.support.warm"]
 PRELOAD = ["torch_geometric.nn", "dgl", *OURS]
 DEADLINE = 300.0  # only a hang takes so long, however busy the machine
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dgcl.planner import Relation
 from dgcl.topology import Topology
-from tests.planner.oracle import Edge, classes_of
+from tests.support.planner_oracle import Edge, classes_of
 
 
 def stage_trees(

@@ -6,7 +6,7 @@ import numpy as np
 
 from dgcl.graph import Graph, as_graph
 from dgcl.relation.local_graph import LocalGraph
-from tests.dgcl.support_local_graphs import local_graph_of
+from tests.support.local_graphs import local_graph_of
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dgcl.planner import Relation
 from dgcl.topology import Topology
-from tests.planner.oracle import classes_of
+from tests.support.planner_oracle import classes_of
 
 
 def has_the_links(method: str, relation: Relation, topology: Topology) -> bool:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.dgcl.transport.cuda.fake_kernels import KERNELS
+from tests.support.fake_kernels import KERNELS
 
 VOID, UINT, U64 = ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
-from tests.dgcl.awkward import CASES
+from tests.support.awkward import CASES
 
 pyg = pytest.importorskip("torch_geometric.nn")
 CASE_BY_NAME = {case.name: case for case in CASES}
