@@ -4,14 +4,6 @@ Two kernels of one block each run before and after the copy kernels in the same 
 several processes share, a kernel that spins keeps its time slice, and one that both spins and copies keeps the whole
 chip. What follows one another without rows in between is one launch, because a small kernel behind another costs
 microseconds. While a block waits, one thread polls, and sleeps between two polls, at most a microsecond.
-
-Flags only grow, and all waits are ``>=``. :mod:`dgcl.kernels.cuda_memory` explains why the rows are visible when the
-flag is. Signals leave before the block waits, so two kernels of this kind that wait for each other's signals both end.
-A kernel waits only for other devices, never for a host: all hosts have agreed on a call before it is enqueued.
-
-Stopping. A host that gives up sets the abort word. A waiting kernel that sees it sets SKIP in its state; the rest of
-that kernel and all later ones read SKIP first and do nothing, so the stream drains and no flag is set for rows that
-were not written.
 """
 
 from __future__ import annotations
@@ -38,6 +30,16 @@ from dgcl.kernels.cuda_tables import (
 
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20, 1000  # nanoseconds
 _POLLS_PER_ABORT = 16
+
+
+# Flags only grow, and all waits are ``>=``. :mod:`dgcl.kernels.cuda_memory` explains why the rows are visible
+# when the flag is. Signals leave before the block waits, so two kernels of this kind that wait for each other's
+# signals both end. A kernel waits only for other devices, never for a host: all hosts have agreed on a call
+# before it is enqueued.
+#
+# Stopping. A host that gives up sets the abort word. A waiting kernel that sees it sets SKIP in its state; the
+# rest of that kernel and all later ones read SKIP first and do nothing, so the stream drains and no flag is set
+# for rows that were not written.
 
 
 @inlined

@@ -7,17 +7,6 @@ mapped here, another GPU, or page-locked host memory.
 A *unit* is what one thread moves at a time: 16, 8, 4, 2 or 1 bytes, naturally aligned. It is held as a
 tuple of uint32 (four, two, and one for the smaller units, whose upper bits are zero after a load and
 ignored by a store).
-
-All of it is marked as having side effects, so that the compiler keeps the order in which a kernel says it.
-
-Memory order. Flags are int64 words, naturally aligned, written with ``st.release.sys`` and read with
-``ld.acquire.sys``. System scope, because the other side may be another GPU, the host, or another process.
-Under the PTX memory model a release is cumulative: it orders not only this thread's writes before the flag,
-but all writes that happened before this thread came so far. Rows are written by one kernel and their flag
-by the next in the same stream; the end of a kernel happens before the start of the next one, so who
-acquires the flag sees the rows, also when they lie in the memory of a third GPU. Likewise a kernel that
-reads rows starts after the kernel (or the stream's memory operation) that acquired their flag. Copy kernels
-therefore contain no fence at all.
 """
 
 from __future__ import annotations
@@ -33,6 +22,18 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 #: unit -> (PTX type of one access, registers)
 _ACCESS = {16: ("v4.u32", 4), 8: ("v2.u32", 2), 4: ("u32", 1), 2: ("u16", 1), 1: ("u8", 1)}
+
+
+# All of it is marked as having side effects, so that the compiler keeps the order in which a kernel says it.
+#
+# Memory order. Flags are int64 words, naturally aligned, written with ``st.release.sys`` and read with
+# ``ld.acquire.sys``. System scope, because the other side may be another GPU, the host, or another process.
+# Under the PTX memory model a release is cumulative: it orders not only this thread's writes before the flag,
+# but all writes that happened before this thread came so far. Rows are written by one kernel and their flag
+# by the next in the same stream; the end of a kernel happens before the start of the next one, so who
+# acquires the flag sees the rows, also when they lie in the memory of a third GPU. Likewise a kernel that
+# reads rows starts after the kernel (or the stream's memory operation) that acquired their flag. Copy kernels
+# therefore contain no fence at all.
 
 
 def num_words(unit: int) -> int:

@@ -1,17 +1,5 @@
 """Arithmetic on units of rows for the fold: widen to what sums are kept in, add, and narrow, once.
 
-A unit's uint32 words (:mod:`dgcl.kernels.cuda_memory`) become a tuple of *terms*:
-
-=================  ==========================  =========================
-element            terms                       narrowed
-=================  ==========================  =========================
-float32, float64   the elements                as they are
-float16, bfloat16  float32, two per word       to nearest, ties to even
-int32, int64       uint32, uint64              as they are; sums wrap
-int8, uint8,       the words; lanes are added  as they are; sums wrap
-int16              without carry between them
-=================  ==========================  =========================
-
 So float sums are those of :func:`dgcl.kernels.rows.sum_rows` to the bit: the same additions in the same
 order and precision. bfloat16 is narrowed in integer arithmetic, because the instruction needs compute
 capability 8.0.
@@ -41,6 +29,19 @@ ITEM_BYTES = {
 
 # Bits of a word that are not the highest of their lane.
 _LANE_MASKS = {"int8": 0x7F7F7F7F, "int16": 0x7FFF7FFF}
+
+
+# A unit's uint32 words (:mod:`dgcl.kernels.cuda_memory`) become a tuple of *terms*:
+#
+# =================  ==========================  =========================
+# element            terms                       narrowed
+# =================  ==========================  =========================
+# float32, float64   the elements                as they are
+# float16, bfloat16  float32, two per word       to nearest, ties to even
+# int32, int64       uint32, uint64              as they are; sums wrap
+# int8, uint8,       the words; lanes are added  as they are; sums wrap
+# int16              without carry between them
+# =================  ==========================  =========================
 
 
 class Arithmetic(NamedTuple):

@@ -4,22 +4,6 @@ The CUDA versions of :func:`dgcl.kernels.rows.gather_rows` and, equal to it to t
 :func:`dgcl.kernels.rows.sum_rows`. Addresses are raw: they lie in this GPU's memory, a peer's, or page-locked host
 memory, so the same kernel *pushes* rows into a peer's memory and *pulls* them out of it, depending on which of the two
 addresses is mapped.
-
-A launch has one task per peer (or one for the rows that this rank keeps). Its thread blocks are assigned to the tasks,
-interleaved (:func:`dgcl.kernels.cuda_shapes.deal_blocks`), and all of them fit on the GPU at once: blocks that wait for
-a slow peer delay no other peer.
-
-Target rows are contiguous, so a task's units (:mod:`dgcl.kernels.cuda_memory`) are numbered consecutively. A thread
-takes every ``parts * blockDim``-th of them: the warps of a task write one contiguous window, in full lines whatever the
-row's width. Row and column are updated by addition instead of division.
-
-*Gather*: loads of ``unroll`` units are under way before the first is stored; at the end of a task, loads beyond it
-repeat the last row instead of branching.
-
-*Sum*: one thread computes one unit of one sum; it reads the row's arrivals in their order and keeps the sum in
-registers. So there are no atomics, nothing is rounded on the way, and every input is read once and every output written
-once. Arrivals are loaded two at a time, both before the first is added. Rows for which nothing arrived are copied as
-they are, bit for bit.
 """
 
 from __future__ import annotations
@@ -51,6 +35,22 @@ from dgcl.kernels.cuda_tables import (
     TASK_TARGET,
     TASK_TO,
 )
+
+# A launch has one task per peer (or one for the rows that this rank keeps). Its thread blocks are assigned to the
+# tasks, interleaved (:func:`dgcl.kernels.cuda_shapes.deal_blocks`), and all of them fit on the GPU at once:
+# blocks that wait for a slow peer delay no other peer.
+#
+# Target rows are contiguous, so a task's units (:mod:`dgcl.kernels.cuda_memory`) are numbered consecutively. A
+# thread takes every ``parts * blockDim``-th of them: the warps of a task write one contiguous window, in full
+# lines whatever the row's width. Row and column are updated by addition instead of division.
+#
+# *Gather*: loads of ``unroll`` units are under way before the first is stored; at the end of a task, loads beyond
+# it repeat the last row instead of branching.
+#
+# *Sum*: one thread computes one unit of one sum; it reads the row's arrivals in their order and keeps the sum in
+# registers. So there are no atomics, nothing is rounded on the way, and every input is read once and every output
+# written once. Arrivals are loaded two at a time, both before the first is added. Rows for which nothing arrived
+# are copied as they are, bit for bit.
 
 
 @inlined

@@ -3,18 +3,6 @@
 Launches are prepared once and repeated with the same parameters: the addresses of these tables, which live as long as
 the communicator, and the size of a row. What differs from call to call is read from memory: the number of the call is
 counted on the device, and the addresses of its buffers are taken from a ring in the host's memory.
-
-=========  ===============================================================================================
-table      what
-=========  ===============================================================================================
-state      int64 words of one communicator: the number of the call, whether to skip
-addresses  int64 words, buffers by *slot*: this rank's rows, relay rows, arrivals, each peer's buffers, ...
-ring       the addresses of several calls, in the host's memory
-tasks      :data:`TASK` records: rows for one peer, gathered or summed
-blocks     :data:`BLOCK` records: which thread block works on which share of which task
-flags      :data:`FLAG` records: words to wait for or to raise
-lines      int64 words: addresses of the words that count this rank's calls
-=========  ===============================================================================================
 """
 
 from __future__ import annotations
@@ -22,6 +10,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+
+# =========  ===============================================================================================
+# table      what
+# =========  ===============================================================================================
+# state      int64 words of one communicator: the number of the call, whether to skip
+# addresses  int64 words, buffers by *slot*: this rank's rows, relay rows, arrivals, each peer's buffers, ...
+# ring       the addresses of several calls, in the host's memory
+# tasks      :data:`TASK` records: rows for one peer, gathered or summed
+# blocks     :data:`BLOCK` records: which thread block works on which share of which task
+# flags      :data:`FLAG` records: words to wait for or to raise
+# lines      int64 words: addresses of the words that count this rank's calls
+# =========  ===============================================================================================
 
 
 def _record(*names: str, kind: str = "i8") -> np.dtype:

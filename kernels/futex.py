@@ -1,23 +1,4 @@
-"""Sleep until another thread or process wakes this one, on a word of memory that both have mapped.
-
-A rank waits for flags that several peers raise, in places of their own, so there is no single flag to sleep on. It
-sleeps on its wake word, and whoever raises a flag for it wakes it::
-
-    sleeper                                       waker
-    set the wake word to ASLEEP; fence            raise a flag; fence
-    look at all flags once more                   if the word is ASLEEP: set it to AWAKE, wake the sleeper
-    sleep as long as the word is ASLEEP
-
-Of the two fences one comes first: either the sleeper's second look sees the flag, or the waker sees the word. The
-kernel of the operating system looks at the word once more before it lets anybody sleep. So no wake-up is lost. A waker
-that dies between its flag and its wake-up costs the sleeper the rest of its sleep, which ends by itself.
-
-Why not yield the core instead, again and again: since Linux 6.18 a thread that calls ``sched_yield`` gives up a whole
-time slice (about 3 ms) to whatever else wants to run on that core, and on any kernel it stays in everybody's way.
-Sleeping ranks leave their cores to those that have work. Where all other threads of a core are about to wait
-themselves, though, yielding is several times cheaper than to sleep and be woken. So a rank may yield first, as long as
-that costs little (:data:`dgcl.transport.shared_memory.engine.POLICY`).
-"""
+"""Sleep until another thread or process wakes this one, on a word of memory that both have mapped."""
 
 from __future__ import annotations
 
@@ -38,6 +19,26 @@ _FUTEX = {"x86_64": 202, "ppc64le": 221}.get(platform.machine(), 98)
 _FUTEX_WAIT = 0
 _FUTEX_WAKE = 1
 _SECOND = 1_000_000_000
+
+
+# A rank waits for flags that several peers raise, in places of their own, so there is no single flag to sleep on.
+# It sleeps on its wake word, and whoever raises a flag for it wakes it::
+#
+#     sleeper                                       waker
+#     set the wake word to ASLEEP; fence            raise a flag; fence
+#     look at all flags once more                   if the word is ASLEEP: set it to AWAKE, wake the sleeper
+#     sleep as long as the word is ASLEEP
+#
+# Of the two fences one comes first: either the sleeper's second look sees the flag, or the waker sees the word.
+# The kernel of the operating system looks at the word once more before it lets anybody sleep. So no wake-up is
+# lost. A waker that dies between its flag and its wake-up costs the sleeper the rest of its sleep, which ends by
+# itself.
+#
+# Why not yield the core instead, again and again: since Linux 6.18 a thread that calls ``sched_yield`` gives up a
+# whole time slice (about 3 ms) to whatever else wants to run on that core, and on any kernel it stays in
+# everybody's way. Sleeping ranks leave their cores to those that have work. Where all other threads of a core are
+# about to wait themselves, though, yielding is several times cheaper than to sleep and be woken. So a rank may
+# yield first, as long as that costs little (:data:`dgcl.transport.shared_memory.engine.POLICY`).
 
 
 @compiled(void(int64, int64))

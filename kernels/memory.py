@@ -154,8 +154,6 @@ def bits_to_float(builder: Any, bits: Any) -> Any:
 
 
 # Resolved by name in the process (libc), so compiled code that uses them can be cached on disk.
-yield_cpu = types.ExternalFunction("sched_yield", types.int32())
-sleep_microseconds = types.ExternalFunction("usleep", types.int32(types.uint32))
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 _CLOCK_MONOTONIC = 1
 

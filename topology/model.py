@@ -6,8 +6,7 @@
     >>> pair.links
     (Link(src='gpu0', dst='gpu1', route=('nv',)), Link(src='gpu1', dst='gpu0', route=('nv',)))
 
-:mod:`dgcl.topology.parts` defines device, connection, link and switch. The cost model that uses them is that of
-section 5.1 of the DGCL paper.
+:mod:`dgcl.topology.parts` defines the parts.
 """
 
 from __future__ import annotations

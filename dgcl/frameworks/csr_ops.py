@@ -1,20 +1,4 @@
-"""Differentiable sums over edges in plain torch, in a fixed order and without a row per edge in memory.
-
-Four operations that are each other's gradients, so that derivatives of any order exist. For edge e from row s
-to row t, with weight w of the edge:
-
-=================  ==========================  ====================================
-operation          result                      gradient
-=================  ==========================  ====================================
-``weighted_sum``   out_t = sum_e w_e x_s       transposed weighted sum; edge dots
-``edge_dots``      out_e = <y_t, x_s>          weighted sum; transposed weighted sum
-``at_edges``       out_e = x_s                 ``edge_sum``
-``edge_sum``       out_s = sum_e x_e           ``at_edges``
-=================  ==========================  ====================================
-
-On a CPU the first two are kernels of ours (:mod:`dgcl.kernels.edge_sums`), on a GPU sparse products and gathered rows.
-``torch.Tensor.index_add`` gives the same sums far slower, and on a GPU in no fixed order.
-"""
+"""Differentiable sums over edges in plain torch, in a fixed order and without a row per edge in memory."""
 
 from __future__ import annotations
 
@@ -33,6 +17,22 @@ from dgcl.kernels.edge_sums import EDGE_SUMS
 
 #: Elements of a part of scores that torch's own operations compute at a time.
 _PART = 1 << 24
+
+
+# Four operations that are each other's gradients, so that derivatives of any order exist. For edge e from row s
+# to row t, with weight w of the edge:
+#
+# =================  ==========================  ====================================
+# operation          result                      gradient
+# =================  ==========================  ====================================
+# ``weighted_sum``   out_t = sum_e w_e x_s       transposed weighted sum; edge dots
+# ``edge_dots``      out_e = <y_t, x_s>          weighted sum; transposed weighted sum
+# ``at_edges``       out_e = x_s                 ``edge_sum``
+# ``edge_sum``       out_s = sum_e x_e           ``at_edges``
+# =================  ==========================  ====================================
+#
+# On a CPU the first two are kernels of ours (:mod:`dgcl.kernels.edge_sums`), on a GPU sparse products and gathered
+# rows. ``torch.Tensor.index_add`` gives the same sums far slower, and on a GPU in no fixed order.
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,21 +1,4 @@
-"""Predicts what offload takes: rows that move, bytes of host and device memory, and the fewest chunks that fit.
-
-Widths are elements of a row: d_0 of the inputs, d_1 to d_L of what the L layers give. Bytes of a layer that is computed
-in chunks, with rows of w = d_l and of w' = d_{l+1} elements::
-
-    loads       rows of its own that a rank loads, or returns gradients of, in one batch, w each
-    slots       num_slots w, twice in the backward: rows and their gradients
-    sources     rows of the chunk that reads most, w each, twice in the backward
-    outputs     rows of the largest chunk, w' each, twice in the backward
-    arrivals    rows that come from, or go to, other ranks in one batch, w each: their copies before they leave are gone
-                before a layer has sources and outputs
-    edges       of the chunk that has most
-    small       blocks of Python and of the allocator
-
-What a layer makes inside itself (a row for each edge, say) depends on the layer. It is measured on a chunk
-(:mod:`dgcl.offload.rehearsal`) or counted when the layer is computed (:mod:`dgcl.offload.allocations`), in place of
-sources and outputs.
-"""
+"""Predicts what offload takes: rows that move, bytes of host and device memory, and the fewest chunks that fit."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -37,6 +20,23 @@ OWN_BYTES, MOVED_BYTES = 50, 30
 #: Bytes that a process takes in small blocks while layers run; on rank 0 also for each chunk, as it compiled the tables
 #: of all, which leaves holes that small blocks are strewn over: 0.4 to 1.3 MB were seen, and 0.6 to 3.6 there.
 SMALL_BYTES, SMALL_OF_CHUNK = 1_000_000, 50_000
+
+
+# Widths are elements of a row: d_0 of the inputs, d_1 to d_L of what the L layers give. Bytes of a layer that is
+# computed in chunks, with rows of w = d_l and of w' = d_{l+1} elements::
+#
+#     loads       rows of its own that a rank loads, or returns gradients of, in one batch, w each
+#     slots       num_slots w, twice in the backward: rows and their gradients
+#     sources     rows of the chunk that reads most, w each, twice in the backward
+#     outputs     rows of the largest chunk, w' each, twice in the backward
+#     arrivals    rows that come from, or go to, other ranks in one batch, w each: copies that leave are gone
+#                 before a layer has sources and outputs
+#     edges       of the chunk that has most
+#     small       blocks of Python and of the allocator
+#
+# What a layer makes inside itself (a row for each edge, say) depends on the layer. It is measured on a chunk
+# (:mod:`dgcl.offload.rehearsal`) or counted when the layer is computed (:mod:`dgcl.offload.allocations`), in
+# place of sources and outputs.
 
 
 class _Sizes:

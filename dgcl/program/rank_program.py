@@ -1,22 +1,5 @@
 """A plan as each rank carries it out: which rows go where, into which memory, in which order.
 
-Local rows of a rank are numbered by the plan::
-
-    [0, num_owned)                        the items that it owns, in ascending global id, or as the rank gave them
-    [num_owned, num_local)                halo rows, by (arrival stage, sending rank, global id)
-    [num_local, num_local + num_relay)    relay rows, by the same; they live apart from the result
-
-So what one sender brings in one stage is at most two contiguous slices, and the sender writes them in place.
-A *transfer* is (stage, sender, receiver, rows): first the rows that the receiver needs, then those that it
-only passes on, each in ascending global id.
-
-The fold is the same transfers backwards: stage ``K - 1 - k``, sender and receiver swapped. What arrives at a
-rank lies in an arrival buffer, one slice per transfer; ``arrival_rows`` and ``arrival_slots`` say which local row
-each arrival is added to, sorted by row, then slot. A rank sends on, or keeps, its own row plus the arrivals, in
-that order; a relay row is the sum of its arrivals alone.
-
-Every place is written once in a call: relay rows and arrivals each have a slot of their own.
-
 A :class:`Program` is plain arrays. Ranks compare in pairs what they will exchange
 (:mod:`dgcl.transport.common.program_agreement`), and :mod:`dgcl.transport` executes it.
 """
@@ -25,6 +8,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
+# Local rows of a rank are numbered by the plan::
+#
+#     [0, num_owned)                        the items that it owns, in ascending global id, or as the rank gave them
+#     [num_owned, num_local)                halo rows, by (arrival stage, sending rank, global id)
+#     [num_local, num_local + num_relay)    relay rows, by the same; they live apart from the result
+#
+# So what one sender brings in one stage is at most two contiguous slices, and the sender writes them in place. A
+# *transfer* is (stage, sender, receiver, rows): first the rows that the receiver needs, then those that it only
+# passes on, each in ascending global id.
+#
+# The fold is the same transfers backwards: stage ``K - 1 - k``, sender and receiver swapped. What arrives at a
+# rank lies in an arrival buffer, one slice per transfer; ``arrival_rows`` and ``arrival_slots`` say which local
+# row each arrival is added to, sorted by row, then slot. A rank sends on, or keeps, its own row plus the
+# arrivals, in that order; a relay row is the sum of its arrivals alone.
+#
+# Every place is written once in a call: relay rows and arrivals each have a slot of their own.
 
 
 class ProgramError(ValueError):
