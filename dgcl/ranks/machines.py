@@ -56,11 +56,11 @@ class _Report:
     failure: str = ""
 
 
-def place_of_this_rank(gpu: str = "", sysfs: Sysfs | None = None) -> RankPlace:
+def place_of_this_rank(gpu: str = "") -> RankPlace:
     """Where this process runs; ``gpu`` is the UUID of the GPU that it uses."""
     host = platform.node()
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]  # Gloo alternates between several
-    return RankPlace((sysfs or Sysfs()).machine_id() or host, host, gpu, interface)
+    return RankPlace(Sysfs().machine_id() or host, host, gpu, interface)
 
 
 def places_of_ranks(control: Control, gpu: str = "") -> list[RankPlace]:
