@@ -33,15 +33,19 @@ def dispatch_rows(
     Raises:
         ValueError: Something is wrong on some rank; every rank raises.
     """
-    rows, report, problem = None, None, None
+    rows, report, problem = None, None, ""
     try:
         rows = _as_rows(values, name)
         if rows is not None:
             _check_count(rows, expected, len(ids), name, what, num_edges)
             report = (tuple(rows.shape), rows.dtype), _checksum(rows)
     except ValueError as error:
-        problem = error
-    given = agree(control, problem, report)
+        problem = str(error)
+    reports = control.exchange((problem, report))
+    for rank, (text, _) in enumerate(reports):
+        if text:
+            raise ValueError(f"{text}, on rank {rank}")
+    given = [each for _, each in reports]
     if given[0] is None:
         raise ValueError(f"{name} must be given on rank 0 (got None there)")
     if all(given):

@@ -8,14 +8,13 @@ host may or may not share memory. Of ranks that share none each has a stand-in f
 """
 
 import os
-import select
 import socket
 
 import numpy as np
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.control import Control
-from dgcl.ranks.processes import process_status
+from dgcl.ranks.processes import has_ended, process_status
 from dgcl.transport.common.control_page import (
     CLOSED,
     FAILED,
@@ -177,12 +176,7 @@ class Peers:
         if self.control_pages[peer].state == CLOSED:
             return "has closed its communicator"
         watch = self._watch[peer]
-        if watch >= 0:
-            poll = select.poll()
-            poll.register(watch, select.POLLIN)
-            if poll.poll(0):
-                return DIED
-        return None
+        return DIED if watch >= 0 and has_ended(watch) else None
 
     def is_stopped(self, peer: int) -> bool:
         """Whether ``peer``'s process is on this host and is stopped by a signal or a debugger."""
