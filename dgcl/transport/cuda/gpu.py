@@ -1,8 +1,8 @@
 """One device as the runtime sees it: the driver, its kernels, a stream of its own, and torch's tensors.
 
 Everything goes through two interfaces: :class:`~dgcl.kernels.cuda_driver.Driver`, which takes any object with the
-driver's functions, and :class:`CudaTensors`, the little that torch does. Tests implement both over host memory; the rest of
-the runtime is the same there.
+driver's functions, and :class:`CudaTensors`, the little that torch does. Tests implement both over host memory; the
+rest of the runtime is the same there.
 """
 
 from __future__ import annotations
