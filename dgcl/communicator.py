@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dgcl")
 
 
-class Communicator(Handle, ops.Exchanging, Aggregating):
+class Communicator(Handle, Aggregating):
     """One rank's end of the planned exchanges over one partitioned graph.
 
     A communicator is a set of exchanges over one transport, with one sequence of calls and one buffer pool. The

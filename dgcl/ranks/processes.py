@@ -1,6 +1,7 @@
 """Processes of this machine: whether another rank's still lives."""
 
 import os
+import select
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,13 @@ def process_status(process: int | str) -> list[str]:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ["X"]
+
+
+def has_ended(watch: int) -> bool:
+    """Whether the process of a descriptor of ``os.pidfd_open`` has ended."""
+    poll = select.poll()
+    poll.register(watch, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def has_died(process: str) -> bool:

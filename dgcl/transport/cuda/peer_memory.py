@@ -6,12 +6,12 @@ these words, or for the deaths of those that will not write them, before it free
 """
 
 import os
-import select
 from dataclasses import dataclass
 
 import numpy as np
 
 from dgcl.kernels.cuda_driver import IPC_HANDLE_BYTES
+from dgcl.ranks.processes import has_ended
 from dgcl.transport.common.segments import PeerFile, Segment, SegmentFile
 from dgcl.transport.common.words import read_word, write_word
 from dgcl.transport.cuda.gpu import Device
@@ -112,9 +112,7 @@ class PeerMemory:
 
     def has_died(self) -> bool:
         """Whether the peer's process has ended."""
-        poll = select.poll()
-        poll.register(self._watch, select.POLLIN)
-        return bool(poll.poll(0))
+        return has_ended(self._watch)
 
     def close(self) -> None:
         """Unmap what was opened, when no kernel of this rank uses it; :meth:`has_left` still answers."""

@@ -1,7 +1,9 @@
 """Machines of a job: gathered over the control plane, joined into one topology that is right for every rank."""
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from dgcl.ranks.control import SingleControl
 from dgcl.ranks.machines import RankPlace, find_topology, place_of_this_rank, several_machines
 from dgcl.ranks.thread_control import ThreadControl
 from dgcl.topology.copy_rates import CopyRates
+from dgcl.topology.detect import Nvml, Sysfs
 from dgcl.topology.draft import Imported
 from tests.support.fake_host import FakeDriver, FakeKernel, gpu, to_switch
 from tests.support.importer_cases import routes
@@ -26,6 +29,26 @@ TWO_HOSTS = [RankPlace(f"id{r % 2}", f"node{r % 2}") for r in range(4)]  # ranks
 @pytest.fixture(autouse=True)
 def _no_measurement(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machines, "copy_rates", lambda copiers: CopyRates(8.0, 8.0 + copiers))
+    monkeypatch.setattr(machines, "Sysfs", lambda: getattr(_pretended, "sysfs", None) or Sysfs())
+    monkeypatch.setattr(machines, "Nvml", _driver)
+
+
+#: The kernel and the driver of the machine that a rank, a thread, pretends to be on.
+_pretended = threading.local()
+
+
+@contextmanager
+def pretended(kernel: FakeKernel, driver: Any) -> Iterator[None]:
+    _pretended.sysfs, _pretended.driver = kernel.sysfs, driver
+    try:
+        yield
+    finally:
+        del _pretended.sysfs, _pretended.driver
+
+
+def _driver() -> Any:
+    driver = getattr(_pretended, "driver", None)
+    return Nvml() if driver is None else nullcontext(driver)
 
 
 def on_threads(
@@ -37,7 +60,8 @@ def on_threads(
         control = context.require_control()
         machine = places[control.rank].machine
         driver = (drivers or {}).get(machine)
-        return find_topology(control, places, sysfs=kernels[machine].sysfs, source=driver)
+        with pretended(kernels[machine], driver):
+            return find_topology(control, places)
 
     return dgcl.launch(rank, len(places))
 
@@ -172,7 +196,8 @@ def test_a_failure_reaches_every_rank(tmp_path):
         control = context.require_control()
         machine = places[control.rank].machine
         try:
-            find_topology(control, places, sysfs=kernels[machine].sysfs, source=drivers[machine])
+            with pretended(kernels[machine], drivers[machine]):
+                find_topology(control, places)
         except ValueError as error:
             caught.append(str(error))
 
@@ -182,8 +207,9 @@ def test_a_failure_reaches_every_rank(tmp_path):
 
 
 def test_no_driver(tmp_path):
-    with pytest.raises(ValueError, match="machine 'node0' cannot be described: libnvidia-ml"):
-        find_topology(SingleControl(), gpu_places((0, 0)), sysfs=gpu_kernel(tmp_path).sysfs)
+    why = "machine 'node0' cannot be described: libnvidia-ml"
+    with pretended(gpu_kernel(tmp_path), None), pytest.raises(ValueError, match=why):
+        find_topology(SingleControl(), gpu_places((0, 0)))
 
 
 def test_this_rank_and_its_machine(tmp_path, monkeypatch):
@@ -192,9 +218,10 @@ def test_this_rank_and_its_machine(tmp_path, monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     assert place_of_this_rank().interface == ""
     assert place_of_this_rank().machine == place_of_this_rank("GPU-1").machine != ""
-    assert place_of_this_rank(sysfs=kernel(tmp_path).sysfs).machine == "c0ffee"
     assert not several_machines([place_of_this_rank()] * 3)
     assert several_machines(TWO_HOSTS)
+    monkeypatch.setattr(machines, "Sysfs", lambda: kernel(tmp_path).sysfs)
+    assert place_of_this_rank().machine == "c0ffee"
 
 
 def graph() -> tuple[np.ndarray, np.ndarray]:
