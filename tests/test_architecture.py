@@ -213,6 +213,20 @@ def test_imports_follow_the_arrows():
     assert not offenders(wrong)
 
 
+def test_first_screens():
+    """A module's docstring has at most ten lines; the callers and tests that it names are there."""
+
+    def wrong(path: Path) -> list[str]:
+        text = ast.get_docstring(parse(path)) or ""
+        _, called, callers = text.partition("Called by ")
+        names = re.findall(r"`([\w/]+(?:\.py)?)`", callers)
+        places = [(ROOT if "/" in name else path.parent) / name for name in names]
+        lost = [str(each) for each in places if not (each.exists() or each.with_suffix(".py").exists())]
+        return [*lost, *["more than ten lines"][: len(text.splitlines()) > 10 and bool(called)]]
+
+    assert not offenders(wrong)
+
+
 @pytest.mark.parametrize("habit", HABITS)
 def test_habits(habit: str):
     assert not offenders(lambda path: HABITS[habit](parse(path)))

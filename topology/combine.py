@@ -11,7 +11,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dgcl.topology.checks import check_index, check_num_devices
+from dgcl.topology.checks import check_index, check_num_devices, check_number
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device, Link
 
@@ -33,6 +33,11 @@ class Nic:
     bandwidth: float
     host_bandwidth: float | None = None
     kind: str = "IB"
+
+    def __post_init__(self) -> None:
+        check_number(self.bandwidth, "bandwidth", positive=True)
+        if self.host_bandwidth is not None:
+            check_number(self.host_bandwidth, "host_bandwidth", positive=True)
 
 
 def cluster(
@@ -65,6 +70,8 @@ def cluster(
         check_index(num_machines, "num_machines", 1) * node.num_devices,
         f"num_machines: {num_machines} times {node.name!r}",
     )
+    if spine is not None:
+        check_number(spine, "spine", positive=True)
     if num_machines == 1:
         return node if name is None else replace(node, name=name)
     inside = node.connections

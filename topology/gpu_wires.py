@@ -62,10 +62,14 @@ def join_gpus(
 def _join_pair(
     draft: Draft, ends: list[str], links: list[tuple[str, GpuLink]], gpu_of: dict[str, Gpu]
 ) -> None:
-    """Direct links, listed by both ends; where only one tells of some, they are not used."""
+    """Direct links, listed by both ends; where the ends disagree, the smaller number."""
     me, them = ends
-    count = min(sum(link.count for end, link in links if end == side) for side in ends)
-    if count:
+    counts = [sum(link.count for end, link in links if end == side) for side in ends]
+    if counts[0] != counts[1]:
+        draft.note(
+            f"{me} tells of {counts[0]} links to {them}, which tells of {counts[1]}: {min(counts)} were taken"
+        )
+    if count := min(counts):
         one = min(_rate(link, gpu_of[end]) / link.count for end, link in links)
         draft.wire(me, them, _kind(links[0][1].kind, count), one * count)
 

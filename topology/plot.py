@@ -158,8 +158,14 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
 def per_connection(topology: Topology, seconds: ArrayLike) -> np.ndarray:
     """The busier direction of each connection; ``seconds`` as in :func:`plot_topology`."""
     arrays = topology.arrays()
+    values = np.asarray(seconds, dtype=np.float64)
+    if values.shape != (arrays.num_directions,):
+        raise ValueError(
+            f"seconds must have one entry for each of the {arrays.num_directions} connection-directions of "
+            f"{topology.name!r} (got shape {values.shape})"
+        )
     busy = np.zeros(len(topology.connections))
-    np.maximum.at(busy, arrays.direction_connection, seconds)
+    np.maximum.at(busy, arrays.direction_connection, values)
     return busy
 
 

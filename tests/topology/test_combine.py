@@ -115,13 +115,18 @@ def test_one_machine_is_the_node():
         ({"num_machines": 2}, "nics must be given, because 'node' has no network ports"),
         ({"num_machines": 2, "nics": []}, "nics must name at least one card"),
         ({"num_machines": 2, "nics": [Nic("plx7", 1.0)]}, r"nics\[0\].at must be a device or switch.*'plx7'"),
-        ({"num_machines": 2, "nics": [Nic("plx", -1.0)]}, "bandwidth must be a positive number"),
-        ({"num_machines": 2, "nics": [Nic("plx", 1.0, -1.0)]}, "bandwidth must be a positive number"),
+        ({"num_machines": 2, "nics": [Nic("plx", 1.0)], "spine": 0.0}, "spine must be a positive number"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message):
         cluster(NODE, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["bandwidth", "host_bandwidth"])
+def test_wrong_nics(field: str):
+    with pytest.raises(ValueError, match=f"{field} must be a positive number"):
+        Nic("plx", **{"bandwidth": 1.0, field: -1.0})
 
 
 def test_a_machine_with_a_nic0_of_its_own():

@@ -68,6 +68,10 @@ def test_a_load_colours_connections(tmp_path):
     plot_topology(PAIR, tmp_path / "busy.svg", seconds=busy)
     assert "ms in use, in the busier direction" in texts(tmp_path / "busy.svg")
     assert "us in use, in the busier direction" in texts(tmp_path / "idle.svg")
+    with pytest.raises(
+        ValueError, match=r"seconds must have one entry for each of the 6 .* \(got shape \(3,\)\)"
+    ):
+        plot_topology(PAIR, tmp_path / "t.svg", seconds=[1, 2, 3])
 
 
 def test_a_folded_wire_shows_the_busiest_of_those_for_which_it_stands(tmp_path):
