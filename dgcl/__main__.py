@@ -1,4 +1,7 @@
-"""``python -m dgcl`` is the ``dgcl`` command."""
+"""``python -m dgcl`` is the ``dgcl`` command.
+
+Called by users. Free to change while the public names and errors stay (`tests/dgcl/`).
+"""
 
 import sys
 

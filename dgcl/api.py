@@ -1,4 +1,7 @@
-"""The functions of the user's program, on the current communicator of this thread."""
+"""The functions of the user's program, on the current communicator of this thread.
+
+Called by users. Free to change while the public names and errors stay (`tests/dgcl/`).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Rank 0 has the graph, partitions and plans (:func:`dgcl.prepare.shares.prepare_inputs`). Every rank gets its edges and
 items, makes its share, and all connect to each other.
+
+Called by users, `api`, `local_build` and `dgcl/distributed/dispatch`. Free to change while the public names
+and errors stay (`tests/dgcl/test_build.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""``build_from_local``: a communicator of a graph of which each rank has its own part, and nobody the rest."""
+"""``build_from_local``: a communicator of a graph of which each rank has its own part, and nobody the rest.
+
+Called by users and `dgcl/nn/shared_nodes`. Free to change while the public names and errors stay
+(`tests/dgcl/test_local_build.py`).
+"""
 
 from __future__ import annotations
 

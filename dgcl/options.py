@@ -1,6 +1,9 @@
 """Options of :func:`dgcl.build_comm_info`: partitioning as a group, and all of them checked and settled.
 
 :class:`~dgcl.planner.PlanOptions`, for planning, is the other group.
+
+Called by users and `build`. Free to change while the public names and errors stay
+(`tests/dgcl/test_options.py`).
 """
 
 from dataclasses import dataclass

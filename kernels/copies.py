@@ -2,11 +2,8 @@
 
 Two effects slow a plain copy loop down:
 
-- Rows are often read from random addresses, and nothing hides the latency: :func:`prefetch_row` prefetches some rows
-  ahead.
-- A write to memory that is in no cache, or in another core's, first fetches the lines to be overwritten.
-  :func:`claim_row` prefetches them too, which saves a quarter of the time of a gather of cold rows.
-  :func:`stream_bytes` writes past the caches, with a third less traffic, if the result would not stay in them anyway.
+Called by this folder, `dgcl/transport/shared_memory/` and `dgcl/transport/`. Free to change while
+`tests/kernels/test_rows.py` passes.
 """
 
 from __future__ import annotations
@@ -28,6 +25,13 @@ STREAMED = 8 << 20
 
 _LINE_BYTES = 64
 _PREFETCHED = 2048  # of a row; beyond, the hardware prefetcher has detected the sequence
+
+
+# - Rows are often read from random addresses, and nothing hides the latency: :func:`prefetch_row` prefetches some rows
+#   ahead.
+# - A write to memory that is in no cache, or in another core's, first fetches the lines to be overwritten.
+#   :func:`claim_row` prefetches them too, which saves a quarter of the time of a gather of cold rows.
+#   :func:`stream_bytes` writes past the caches, with a third less traffic, if the result would not stay in them anyway.
 
 
 @njit(nogil=True, inline="always")

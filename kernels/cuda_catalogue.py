@@ -4,6 +4,9 @@
 
 A kernel's Python function is imported when it is compiled, not before: whoever loads stored PTX needs no CUDA half
 of numba that works.
+
+Called by `dgcl/transport/cuda/` and this folder. Free to change while results are bit for bit those of
+plain Python (`tests/kernels/test_cuda_compile.py` and `tests/kernels/test_cuda_device.py`).
 """
 
 from __future__ import annotations

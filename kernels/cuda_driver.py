@@ -5,6 +5,9 @@ a launch by numba's dispatcher costs the host tens of microseconds. Nothing is i
 any object that has the driver's functions, so tests pass one made of Python functions.
 
 Memory, streams and contexts belong to torch; handles and addresses are plain integers here.
+
+Called by `cuda_launch`, `dgcl/transport/cuda/gpu` and `dgcl/transport/cuda/peer_memory`. Free to change
+while results are bit for bit those of plain Python (`tests/kernels/test_cuda_driver.py`).
 """
 
 from __future__ import annotations

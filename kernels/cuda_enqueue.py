@@ -3,6 +3,9 @@
 An allgather is some ten launches and copies. Issued one by one from Python each costs several microseconds of
 interpreter, with the GIL held; here they are rows of a table (:data:`OPERATION`), and a compiled loop without the GIL
 calls the driver through the addresses of its functions (:class:`dgcl.kernels.cuda_launch.Prepared`).
+
+Called by `cuda_launch`. Free to change while results are bit for bit those of plain Python
+(`tests/kernels/test_cuda_declarations.py`).
 """
 
 from __future__ import annotations

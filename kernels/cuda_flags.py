@@ -4,6 +4,8 @@ Two kernels of one block each run before and after the copy kernels in the same 
 several processes share, a kernel that spins keeps its time slice, and one that both spins and copies keeps the whole
 chip. What follows one another without rows in between is one launch, because a small kernel behind another costs
 microseconds. While a block waits, one thread polls, and sleeps between two polls, at most a microsecond.
+
+Called by users. Free to change while results are bit for bit those of plain Python (`tests/kernels/`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Kernels loaded on a device, and lists of stream operations prepared once and enqueued in every call."""
+"""Kernels loaded on a device, and lists of stream operations prepared once and enqueued in every call.
+
+Called by `dgcl/transport/cuda/gpu` and `dgcl/transport/cuda/operations`. Free to change while results are
+bit for bit those of plain Python (`tests/kernels/test_cuda_declarations.py` and
+`tests/kernels/test_cuda_driver.py`).
+"""
 
 from __future__ import annotations
 

@@ -4,9 +4,8 @@ Numba's CUDA target has no 16-byte access, its atomics have GPU scope, and it ha
 these is one PTX instruction. Addresses are int64 and must lie in global memory: device memory of this or,
 mapped here, another GPU, or page-locked host memory.
 
-A *unit* is what one thread moves at a time: 16, 8, 4, 2 or 1 bytes, naturally aligned. It is held as a
-tuple of uint32 (four, two, and one for the smaller units, whose upper bits are zero after a load and
-ignored by a store).
+Called by `cuda_flags`, `cuda_numbers` and `cuda_rows`. Free to change while
+`tests/kernels/test_cuda_numbers.py` passes.
 """
 
 from __future__ import annotations
@@ -34,6 +33,11 @@ _ACCESS = {16: ("v4.u32", 4), 8: ("v2.u32", 2), 4: ("u32", 1), 2: ("u16", 1), 1:
 # acquires the flag sees the rows, also when they lie in the memory of a third GPU. Likewise a kernel that
 # reads rows starts after the kernel (or the stream's memory operation) that acquired their flag. Copy kernels
 # therefore contain no fence at all.
+
+
+# A *unit* is what one thread moves at a time: 16, 8, 4, 2 or 1 bytes, naturally aligned. It is held as a tuple of
+# uint32 (four, two, and one for the smaller units, whose upper bits are zero after a load and ignored by a
+# store).
 
 
 def num_words(unit: int) -> int:

@@ -3,6 +3,9 @@
 So float sums are those of :func:`dgcl.kernels.rows.sum_rows` to the bit: the same additions in the same
 order and precision. bfloat16 is narrowed in integer arithmetic, because the instruction needs compute
 capability 8.0.
+
+Called by `cuda_catalogue` and `cuda_rows`. Free to change while results are bit for bit those of plain
+Python (`tests/kernels/test_cuda_numbers.py`).
 """
 
 from __future__ import annotations

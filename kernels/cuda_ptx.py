@@ -4,6 +4,9 @@ PTX of all kernels comes with the package, in one small archive (:data:`ARCHIVE`
 the driver and nothing else: no CUDA toolkit, and no CUDA half of numba that fits the rest. Where the
 kernels' sources were changed since it was written, they are compiled instead, which numba does without a
 GPU or a driver but with NVVM, a part of the toolkit; ``make kernels`` writes the archive anew.
+
+Called by `cuda_launch`, `dgcl/transport/cuda/gpu` and `dgcl/transport/cuda/trial`. Free to change while
+results are bit for bit those of plain Python (`tests/kernels/test_cuda_compile.py`).
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The CUDA versions of :func:`dgcl.kernels.rows.gather_rows` and, equal to it to t
 :func:`dgcl.kernels.rows.sum_rows`. Addresses are raw: they lie in this GPU's memory, a peer's, or page-locked host
 memory, so the same kernel *pushes* rows into a peer's memory and *pulls* them out of it, depending on which of the two
 addresses is mapped.
+
+Called by users. Free to change while results are bit for bit those of plain Python (`tests/kernels/`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The shape of a launch: the unit that a thread moves, and which thread blocks work on which task."""
+"""The shape of a launch: the unit that a thread moves, and which thread blocks work on which task.
+
+Called by `dgcl/transport/cuda/device_exchange`, `dgcl/transport/cuda/gpu` and
+`dgcl/transport/cuda/program`. Free to change while results are bit for bit those of plain Python
+(`tests/kernels/test_cuda_shapes.py`).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Float32 and float64 are added in their own type, float16 and bfloat16 in float32. Each is a few instructions around one
 addition, written down as such (LLVM's), as in :mod:`dgcl.kernels.additions`.
+
+Called by `edge_scores` and `edge_sums`. Free to change while results are bit for bit those of plain Python
+(`tests/kernels/test_edge_sums.py`).
 """
 
 from __future__ import annotations

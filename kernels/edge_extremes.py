@@ -2,6 +2,9 @@
 
 Edges are grouped by their heads: those of head i are ``indptr[i]:indptr[i + 1]`` of ``tails``. Of equal elements the
 one with the smallest id wins, whatever the order of the edges. NaN is beyond all else.
+
+Called by `dgcl/aggregation/extreme_kernels`. Free to change while results are bit for bit those of plain
+Python (`tests/kernels/test_edge_extremes.py`).
 """
 
 from __future__ import annotations

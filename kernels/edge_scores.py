@@ -2,6 +2,9 @@
 
 A score is ``vector . leaky_relu(y + x)``; its gradient by either row is the vector times the rectifier's slopes: 1
 where ``y + x`` is above 0. Slopes are computed anew from both rows, so that nothing of edges x heads x width is held.
+
+Called by `dgcl/frameworks/csr_ops`. Free to change while results are bit for bit those of plain Python
+(`tests/kernels/`).
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ At each head the rows of its edges' tails are added in the order of the edges, a
 a block stay in registers over all edges of the head: each result is read and written once, and nothing holds a row per
 edge. The bits of a result depend neither on the block of a column nor on how heads are divided among threads.
 
-Edges are grouped by their heads: those of the i-th are ``indptr[i]:indptr[i + 1]`` of ``tails``, and its row is ``i``,
-or ``heads[i]`` where that array is not empty. All rows are given by the address of row 0 and the bytes from one to the
-next.
+Called by `dgcl/aggregation/`, `dgcl/cli/` and 2 more folders. Free to change while
+`tests/kernels/test_edge_sums.py` passes.
 """
 
 from __future__ import annotations
@@ -35,6 +34,11 @@ _DOTS = void(
     *(int64, int64, int64, int64, int64, int64[::1], int32[::1]),
     *(int32[::1], int32[::1], int64, int64, int64),
 )
+
+
+# Edges are grouped by their heads: those of the i-th are ``indptr[i]:indptr[i + 1]`` of ``tails``, and its row is
+# ``i``, or ``heads[i]`` where that array is not empty. All rows are given by the address of row 0 and the bytes
+# from one to the next.
 
 
 def _sums(name: str, floats: Floats) -> Callable[..., None]:

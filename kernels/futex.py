@@ -1,4 +1,9 @@
-"""Sleep until another thread or process wakes this one, on a word of memory that both have mapped."""
+"""Sleep until another thread or process wakes this one, on a word of memory that both have mapped.
+
+Called by `dgcl/transport/common/words`, `dgcl/transport/precompile` and
+`dgcl/transport/shared_memory/engine`. Free to change while results are bit for bit those of plain Python
+(`tests/kernels/test_futex.py`).
+"""
 
 from __future__ import annotations
 

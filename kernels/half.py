@@ -4,6 +4,9 @@ Numba has no 16-bit floats on the CPU, and LLVM's own conversions need a helper 
 F16C. These are a few integer operations that every processor vectorises. Rounding is to nearest, ties to
 even, as IEEE 754 and torch do; NaN stays NaN (the payload may change), overflow gives infinity, float16
 subnormals are exact.
+
+Called by `rows`. Free to change while results are bit for bit those of plain Python
+(`tests/kernels/test_half.py`).
 """
 
 from __future__ import annotations

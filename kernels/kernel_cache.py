@@ -3,6 +3,9 @@
 An entry is a file: a line of JSON (the stamp of its sources, the digest of what follows), then what numba pickled. It
 is unpickled only if the digest is right, and only if no other user can have written it: the file and its folder belong
 to this user or to root, and neither they nor a folder on the way can be changed by others.
+
+Called by `compiled`. Free to change while results are bit for bit those of plain Python
+(`tests/kernels/test_kernel_cache.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Sets of ranks as bits of 64-bit words, in compiled code: lowest member, and rows per pair of ranks."""
+"""Sets of ranks as bits of 64-bit words, in compiled code: lowest member, and rows per pair of ranks.
+
+Called by `planner/bounds/`, this folder and `planner/methods/`. Free to change while files, costs and
+proofs of plans keep their meaning (`tests/planner/test_bits.py`).
+"""
 
 from typing import Any
 

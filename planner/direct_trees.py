@@ -1,4 +1,8 @@
-"""Peer-to-peer trees: one edge from the owner to each destination, all in stage 0."""
+"""Peer-to-peer trees: one edge from the owner to each destination, all in stage 0.
+
+Called by `planner/column_generation/search/incumbent`, `planner/methods/auto` and `planner/methods/direct`.
+Free to change while files, costs and proofs of plans keep their meaning (`tests/planner/`).
+"""
 
 import numpy as np
 

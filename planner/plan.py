@@ -1,4 +1,9 @@
-"""A plan: trees for all classes, the topology they were made for, and what they cost. Pure data."""
+"""A plan: trees for all classes, the topology they were made for, and what they cost. Pure data.
+
+Called by users, `planner/reading/`, `dgcl/prepare/` and 13 more folders. Free to change while files, costs
+and proofs of plans keep their meaning (`tests/planner/reading/test_page.py` and
+`tests/planner/reading/test_plot.py`).
+"""
 
 from __future__ import annotations
 

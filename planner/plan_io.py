@@ -1,6 +1,9 @@
 """Plan files: writing, reading untrusted ones, and the fingerprint over arrays and meta.
 
 The layout is that of docs/plan-format.md ("Arrays"): an npz, its text deflated, readable with numpy and json alone.
+
+Called by `dgcl/prepare/`, this folder and 2 more folders. Free to change while files, costs and proofs of
+plans keep their meaning (`tests/planner/test_plan_files.py` and `tests/planner/verify/test_check.py`).
 """
 
 from __future__ import annotations

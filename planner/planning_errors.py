@@ -1,4 +1,9 @@
-"""Errors of planning."""
+"""Errors of planning.
+
+Called by users, this folder, `planner/verify/` and `dgcl/cli/`. Free to change while files, costs and
+proofs of plans keep their meaning (`tests/planner/methods/test_make_plan.py` and
+`tests/planner/test_fold.py`).
+"""
 
 
 class PlanError(ValueError):

@@ -1,4 +1,9 @@
-"""The options of planning."""
+"""The options of planning.
+
+Called by `planner/methods/`, `dgcl/` and 10 more folders. Free to change while files, costs and proofs of
+plans keep their meaning (`tests/planner/bounds/test_best.py` and
+`tests/planner/column_generation/test_grouped.py`).
+"""
 
 import math
 from dataclasses import dataclass

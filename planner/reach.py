@@ -1,4 +1,8 @@
-"""Checks that every needed row can get to its destinations, over one link or through relays."""
+"""Checks that every needed row can get to its destinations, over one link or through relays.
+
+Called by `planner/methods/` and `planner/bounds/`. Free to change while files, costs and proofs of plans
+keep their meaning (`tests/planner/bounds/test_best.py`).
+"""
 
 from __future__ import annotations
 

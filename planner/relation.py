@@ -2,6 +2,10 @@
 
 Vertices with the same owner and the same set of ranks that need their row are interchangeable. So the relation holds
 one row per class, however large the graph is.
+
+Called by users, this folder, `planner/methods/` and 17 more folders. Free to change while files, costs and
+proofs of plans keep their meaning (`tests/planner/bounds/test_best.py` and
+`tests/planner/bounds/test_stages.py`).
 """
 
 from __future__ import annotations

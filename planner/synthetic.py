@@ -7,6 +7,7 @@ part, likelier in a nearer one (by rank), as communities lie under recursive par
 >>> relation = synthetic_relation("web-google", 8, scale=0.01)
 >>> relation.world_size, relation.num_vertices < 8757
 (8, True)
+Called by `dgcl/cli/` and `dgcl/advisor/`. Free to change while `tests/planner/test_synthetic.py` passes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Compiled loop over the edges of trees: relays that send. Imported on first use."""
+"""Compiled loop over the edges of trees: relays that send. Imported on first use.
+
+Called by `relays`. Free to change while files, costs and proofs of plans keep their meaning
+(`tests/planner/`).
+"""
 
 from typing import Any
 

@@ -5,8 +5,8 @@ needs no planning; over all windows exactly the plan's rows travel.
 
 Items that some rank wants have *places*: their numbers in the order (class, id), in which trees take them too:
 
-- "mixed": window ``place % W``. Items of each class are in all windows, and so is each rank's halo, evenly;
-- "owner": window q are the items of rank q: one rank after the other sends (CAGNET's and MG-GCN's staged broadcast).
+Called by `dgcl/aggregation/connect_aggregators` and `dgcl/program/window_programs`. Free to change while
+`tests/planner/` passes.
 """
 
 from typing import Literal
@@ -19,6 +19,11 @@ from dgcl.planner.trees import Trees
 from dgcl.topology.checks import check_choice
 
 By = Literal["mixed", "owner"]
+
+
+# - "mixed": window ``place % W``. Items of each class are in all windows, and so is each rank's halo, evenly; -
+# "owner": window q are the items of rank q: one rank after the other sends (CAGNET's and MG-GCN's staged
+# broadcast).
 
 
 def check_windows(

@@ -6,6 +6,8 @@
 >>> eight_rails = [Nic(f"gpu{g}", 25.0) for g in range(8)]         # one NIC per GPU
 >>> cluster(node, 4, nics=eight_rails, rails=True).num_devices
 32
+Called by `topology/presets/`, this folder and 2 more folders. Free to change while machines keep their
+links, rates and routes (`tests/topology/test_combine.py`).
 """
 
 from collections.abc import Mapping, Sequence

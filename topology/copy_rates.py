@@ -2,6 +2,9 @@
 
 Other work on the host only ever slows a copy down, so the best of many short rounds, and of all measurements before,
 is the nearest to what the memory can do. One file holds the rates of all machines that share a home folder.
+
+Called by `dgcl/cli/`, `dgcl/ranks/` and 4 more folders. Free to change while machines keep their links,
+rates and routes (`tests/topology/test_copy_rates.py`).
 """
 
 import json

@@ -2,6 +2,9 @@
 
 Shared memory is allocated eagerly, page by page, and Linux refuses no single page: where there is less than was asked
 for, it ends some process of its choice. So the library looks first.
+
+Called by `dgcl/offload/`, `dgcl/partition/` and `dgcl/transport/common/`. Free to change while machines
+keep their links, rates and routes (`tests/topology/test_free_memory.py`).
 """
 
 import resource

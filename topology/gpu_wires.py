@@ -1,4 +1,8 @@
-"""The wires that GPUs have besides PCIe: NVLink, xGMI, C2C; to each other, NVSwitches and processors."""
+"""The wires that GPUs have besides PCIe: NVLink, xGMI, C2C; to each other, NVSwitches and processors.
+
+Called by `machine_topology`. Free to change while machines keep their links, rates and routes
+(`tests/topology/`).
+"""
 
 from dataclasses import dataclass
 

@@ -3,10 +3,8 @@
 Ranks exchange rows through shared memory. A rank copies with one thread, so at the rate of one core. All ranks share
 the memory and the cores, and together reach a rate that is often not much above that of one.
 
-So a link runs over ``core<src>`` (bandwidth: one thread's rate), then over ``memory``, a half-duplex connection that
-every link shares (bandwidth: the rate of all together), then over ``store<dst>``, which only the memory limits. Links
-are given explicitly: a rank has one wire for reading and one for being written to, and the widest route would leave by
-the wrong one.
+Called by users, `resolve`, `dgcl/calibration/run` and `dgcl/cli/topo_detect`. Free to change while
+`tests/topology/test_host.py` passes.
 """
 
 from dgcl.topology.checks import check_index, check_num_devices
@@ -14,6 +12,11 @@ from dgcl.topology.copy_rates import CopyRates, copy_rates, num_copiers
 from dgcl.topology.gpu_models import CPU_CORE
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Device, Link
+
+# So a link runs over ``core<src>`` (bandwidth: one thread's rate), then over ``memory``, a half-duplex connection
+# that every link shares (bandwidth: the rate of all together), then over ``store<dst>``, which only the memory
+# limits. Links are given explicitly: a rank has one wire for reading and one for being written to, and the widest
+# route would leave by the wrong one.
 
 
 def measure_host(num_ranks: int, *, anew: bool = True) -> Topology:

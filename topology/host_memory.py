@@ -6,6 +6,8 @@ shared by all of them, like a bus.
 
 A processor's endpoint ``cpu0`` gets a twin, ``cpu0.memory``, and two wires to it: ``cpu0.store``, which all
 that is stored shares, and ``cpu0.load``. A staged route passes both, at the sender's processor.
+Called by `topology/presets/wires`. Free to change while machines keep their links, rates and routes
+(`tests/topology/test_host_memory.py`).
 """
 
 import re

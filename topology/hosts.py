@@ -2,6 +2,9 @@
 
 A row for another host is read by its sender's core, leaves by the NIC of its sender, enters by that of its receiver,
 and is written there; it does not pass the memory connection of either host, which stands for copies within one.
+
+Called by `dgcl/ranks/machines`. Free to change while machines keep their links, rates and routes
+(`tests/topology/test_limits.py`).
 """
 
 from collections.abc import Sequence

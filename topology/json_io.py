@@ -2,6 +2,9 @@
 
 A file may hold one key more than the schema's, ``"about"``: an object that says where the figures come from (an
 import's notes, a calibration's measurements). A :class:`Topology` does not keep it.
+
+Called by users, `resolve` and `dgcl/cli/topo_import`. Free to change while machines keep their links, rates
+and routes (`tests/topology/test_json_io.py`).
 """
 
 import json

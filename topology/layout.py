@@ -3,6 +3,9 @@
 networkx puts ends the farther apart the more wires are between them (Kamada and Kawai). Of more than :data:`MOST`
 devices equal ones are folded: one machine, or in a single machine one device, stands for all that have the same wires.
 ``tests/topology/test_layout.py`` holds that everything is there and no two boxes overlap.
+
+Called by `plot` and `planner/reading/page`. Free to change while machines keep their links, rates and
+routes.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ addresses (which is CUDA's order, too, for GPUs of one kind). Switches have desc
 ``pci-0f:02.0`` the PCIe switch of that address; a NIC has the name of its first port. The wire of a port ends at
 ``NAME.port``, where :func:`dgcl.topology.combine.cluster` connects machines.
 
-NVSwitches never block, so all NVSwitches that a GPU's links reach are one switch here, and its links one port: the
-traffic of a GPU uses all of them.
+Called by `dgcl/ranks/machines` and `topology/importers/files`. Free to change while
+`tests/topology/importers/test_nccl_xml.py` passes.
 """
 
 from collections import Counter
@@ -16,6 +16,9 @@ from dgcl.topology.draft import Draft, Imported
 from dgcl.topology.gpu_wires import GpuPlace, join_gpus
 from dgcl.topology.machine import Cpu, Machine, Net, Pci
 from dgcl.topology.rates import pcie_rate
+
+# NVSwitches never block, so all NVSwitches that a GPU's links reach are one switch here, and its links one port:
+# the traffic of a GPU uses all of them.
 
 
 def machine_topology(machine: Machine, name: str) -> Imported:

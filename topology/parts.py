@@ -3,6 +3,9 @@
 A *device* computes; a *switch* (any other endpoint: PCIe switch, CPU, NIC, NVSwitch) only routes. A *connection* is
 one physical wire or bus segment. A *link* is what one rank sees towards another: a route over one or more connections.
 It is as slow as its slowest connection, and shares each of them.
+
+Called by users, this folder, `topology/presets/` and 3 more folders. Free to change while machines keep
+their links, rates and routes (`tests/dgcl/partition/test_parts.py`).
 """
 
 from collections.abc import Iterable

@@ -4,6 +4,9 @@ The width of a line is its bandwidth, the colour its kind; with a load, the colo
 busy. :mod:`dgcl.topology.layout` places everything.
 
 Needs matplotlib (the extra ``viz``), which is loaded here and nowhere else in this package.
+
+Called by `planner/reading/` and `dgcl/cli/`. Free to change while machines keep their links, rates and
+routes (`tests/topology/test_plot.py`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 These are rates that copies reach, not the peaks of data sheets. NVLink: measured per link by p2pBandwidthLatencyTest
 and in the DGCL paper (below). Everything else: the figures of NCCL's and RCCL's own models (NVIDIA/nccl and ROCm/rccl,
 src/graph/topo.h). Measured rates can replace them (:mod:`dgcl.topology.importers.p2p_refine`).
+
+Called by `topology/importers/`, `topology/presets/` and 2 more folders. Free to change while machines keep
+their links, rates and routes (`tests/topology/detect/test_sysfs.py` and
+`tests/topology/importers/test_topo_matrix_model.py`).
 """
 
 from collections.abc import Mapping

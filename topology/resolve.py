@@ -1,4 +1,8 @@
-"""Resolves a topology that a user names: ``dgx1``, ``host:4``, ``machine.json``."""
+"""Resolves a topology that a user names: ``dgx1``, ``host:4``, ``machine.json``.
+
+Called by users, `dgcl/cli/`, `dgcl/advisor/` and 3 more folders. Free to change while machines keep their
+links, rates and routes (`tests/topology/test_resolve.py`).
+"""
 
 import os
 import re

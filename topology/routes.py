@@ -7,6 +7,7 @@
 3. of those, the one whose list of connection names, in order from ``src`` to ``dst``, is smallest.
 
 Latency and duplex do not matter. The rule must not change: every reader of the same file derives the same links.
+Called by `model` and `what_if`. Free to change while machines keep their links, rates and routes.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,8 @@
-"""A topology as text, for ``dgcl topo show``."""
+"""A topology as text, for ``dgcl topo show``.
+
+Called by users, `dgcl/cli/topo` and `dgcl/cli/topo_import`. Free to change while machines keep their links,
+rates and routes (`tests/topology/test_show.py`).
+"""
 
 import re
 from collections import Counter

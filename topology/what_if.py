@@ -3,6 +3,9 @@
 >>> from dgcl.topology import preset
 >>> changed(preset("dgx1"), without=["gpu0-gpu3"], scale=["QPI=2"]).name
 'dgx1, without gpu0-gpu3, QPI x 2'
+
+Called by `dgcl/cli/topologies` and `planner/reading/sensitivity`. Free to change while machines keep their
+links, rates and routes (`tests/topology/test_what_if.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Advice: a row for each strategy and the one to take, on a screen of 110 columns; a line for each machine."""
+"""Advice: a row for each strategy and the one to take, on a screen of 110 columns; a line for each machine.
+
+Called by users, `choice`, `weighing` and `dgcl/cli/advise`. Free to change while predictions hold what is
+measured (`tests/dgcl/advisor/test_choice.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A row of advice: what is said of one strategy."""
+"""A row of advice: what is said of one strategy.
+
+Called by `advice` and `weighing`. Free to change while predictions hold what is measured
+(`tests/dgcl/advisor/`).
+"""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -1,4 +1,8 @@
-"""``strategy="auto"``: a strategy that does what advice says."""
+"""``strategy="auto"``: a strategy that does what advice says.
+
+Called by `dgcl/build` and `dgcl/options`. Free to change while predictions hold what is measured
+(`tests/dgcl/advisor/`).
+"""
 
 import logging
 from collections.abc import Mapping

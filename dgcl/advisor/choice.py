@@ -1,4 +1,8 @@
-"""``dgcl.advise``: what each way to train a model takes, and which to take."""
+"""``dgcl.advise``: what each way to train a model takes, and which to take.
+
+Called by users and `dgcl/cli/advise`. Free to change while predictions hold what is measured
+(`tests/dgcl/advisor/test_choice.py`).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 The rank that has most sets the pace of each, and nothing overlaps. Left out: the loss, sums of parameter gradients, the
 optimiser, ranks that are late.
+
+Called by `advice`, `advice_row` and `weighing`. Free to change while predictions hold what is measured
+(`tests/dgcl/advisor/test_choice.py`).
 """
 
 from collections.abc import Callable

@@ -1,4 +1,8 @@
-"""A layer of a model: what it costs a vertex, an edge and an exchange."""
+"""A layer of a model: what it costs a vertex, an edge and an exchange.
+
+Called by 4 modules of this folder. Free to change while predictions hold what is measured
+(`tests/dgcl/advisor/test_model.py`).
+"""
 
 from dataclasses import dataclass
 

@@ -4,9 +4,8 @@
 >>> [(layer.width, layer.out, layer.heads) for layer in model.layers]
 [(602, 256, 8), (256, 41, 1)]
 
-Layers are those of :mod:`dgcl.nn` with ReLU between them (gcn, sage, gin), attention of there or of PyG without a row
-for each edge (gat, gatv2, transformer), and edge networks of two layers over both ends and the edge's own row (mgn),
-the last two distributed (:func:`dgcl.distribute`).
+Called by this folder, `dgcl/` and `dgcl/cli/`. Free to change while `tests/dgcl/advisor/test_choice.py`
+passes.
 """
 
 import re
@@ -21,6 +20,11 @@ from dgcl.topology.checks import check_choice, nearest, shown
 OPTIMIZERS = {"adam": 2, "momentum": 1, "sgd": 0}
 #: Bytes of an element.
 TYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+
+# Layers are those of :mod:`dgcl.nn` with ReLU between them (gcn, sage, gin), attention of there or of PyG without
+# a row for each edge (gat, gatv2, transformer), and edge networks of two layers over both ends and the edge's own
+# row (mgn), the last two distributed (:func:`dgcl.distribute`).
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,9 @@
 Buffers of exchanges are those of a rehearsal of a step (:mod:`dgcl.transport.buffer_memory`), with direct plans. A
 layer's backward makes two rows of its wider side beside what is kept, and three of each edge for edge networks, scores
 for attention. Left out: memory that torch keeps but does not use, but in chunks; Python itself.
+
+Called by `advice` and `weighing`. Free to change while predictions hold what is measured
+(`tests/dgcl/advisor/test_choice.py`).
 """
 
 from dataclasses import astuple

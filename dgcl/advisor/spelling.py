@@ -4,6 +4,9 @@
 'dgcl.build_comm_info(graph, strategy="grid:2,1,4")'
 >>> read_strategy("offload:16").spec
 'offload:16'
+
+Called by this folder, `dgcl/` and `dgcl/cli/`. Free to change while predictions hold what is measured
+(`tests/dgcl/advisor/test_spelling.py`).
 """
 
 from collections.abc import Callable, Mapping

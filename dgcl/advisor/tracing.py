@@ -2,6 +2,8 @@
 
 Layers that aggregate, of :mod:`dgcl.nn`, PyG or DGL, do not run: they are recorded, and give rows of their width. So no
 graph is needed, whatever the framework. All else runs as it is, on meta tensors.
+
+Called by `model_costs`. Free to change while predictions hold what is measured (`tests/dgcl/advisor/`).
 """
 
 import copy

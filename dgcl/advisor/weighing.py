@@ -1,4 +1,8 @@
-"""Counts all candidates, plans the best, and chooses the simplest of those that fit and are as fast as the fastest."""
+"""Counts all candidates, plans the best, and chooses the simplest of those that fit and are as fast as the fastest.
+
+Called by `auto_strategy` and `choice`. Free to change while predictions hold what is measured
+(`tests/dgcl/advisor/test_choice.py`).
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace

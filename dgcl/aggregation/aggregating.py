@@ -1,4 +1,8 @@
-"""The interface of a communicator that aggregations need."""
+"""The interface of a communicator that aggregations need.
+
+Called by this folder and `dgcl/`. Free to change while sums over edges are those of the dense product
+(`tests/dgcl/aggregation/test_aggregator.py`).
+"""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager

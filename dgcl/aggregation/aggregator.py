@@ -2,6 +2,9 @@
 
 >>> agg = comm.aggregator("mean")
 >>> y = agg(x)                                 # (num_owned, *F) -> (num_owned, *F); the exchanges are inside
+
+Called by users, `dgcl/nn/`, this folder and `dgcl/`. Free to change while sums over edges are those of the
+dense product (`tests/dgcl/aggregation/test_aggregator.py`).
 """
 
 from __future__ import annotations

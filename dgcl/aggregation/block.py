@@ -6,6 +6,8 @@
 >>> block.transposed.sum(grad, grad_x)         # grad_x[t] = sum over edges t -> h of grad[h]
 
 On the CPU these are kernels of our own (:mod:`dgcl.kernels.edge_sums`), on other devices products of sparse matrices.
+Called by this folder and `dgcl/offload/`. Free to change while sums over edges are those of the dense
+product (`tests/dgcl/aggregation/test_block.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Makes aggregators, together with the other ranks: all ask for the same, and know the windows of the halo."""
+"""Makes aggregators, together with the other ranks: all ask for the same, and know the windows of the halo.
+
+Called by `dgcl/communicator`. Free to change while sums over edges are those of the dense product
+(`tests/dgcl/aggregation/test_failures.py` and `tests/dgcl/aggregation/test_windows.py`).
+"""
 
 import functools
 from typing import Any

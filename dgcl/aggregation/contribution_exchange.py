@@ -2,6 +2,9 @@
 
 A fold adds contributions on their way, which gives no maximum. The exchange (:mod:`dgcl.program.contribution_programs`)
 is added to a communicator's transport by its first maximum or minimum.
+
+Called by `aggregator` and `extremes`. Free to change while sums over edges are those of the dense product
+(`tests/dgcl/aggregation/test_failures.py`).
 """
 
 import functools

@@ -2,6 +2,9 @@
 
 A winner is the tail that an element is of; where a head has no edge it is -1 on the CPU, on devices the row behind the
 last, so that a padded row takes its part.
+
+Called by this folder and `dgcl/cli/`. Free to change while sums over edges are those of the dense product
+(`tests/dgcl/aggregation/test_aggregator.py`).
 """
 
 import numpy as np

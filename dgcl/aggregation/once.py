@@ -3,6 +3,9 @@
 torch's decorator of this name refuses a second derivative in ``backward()`` alone. ``torch.autograd.grad`` asks for the
 paths to its inputs, of which what refuses is none: other paths, of a residual connection for instance, then gave a
 number without this one's part.
+
+Called by `dgcl/offload/`, this folder and 3 more folders. Free to change while sums over edges are those of
+the dense product (`tests/dgcl/aggregation/test_once.py`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Made by :mod:`dgcl.aggregation.aggregator`, carried out by :mod:`dgcl.aggregation.step_execution`. The order of steps
 decides the bits of a result: at an owned row edges from owned rows are added first, then those from halo rows, then
 what others fold. Guarded by tests/dgcl/aggregation, against dense sums.
+
+Called by `aggregator` and `windowed`. Free to change while sums over edges are those of the dense product.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 A sum writes each of its results once, and the first touch of new memory takes as long as the sum itself: the system
 clears it page by page. As for what transports return (:mod:`dgcl.transport.common.pool`), a piece is free when
 the *storage* of its tensor dies, whatever view of it lived longest.
+
+Called by `step_execution` and `dgcl/advisor/rank_bytes`. Free to change while sums over edges are those of
+the dense product (`tests/dgcl/aggregation/test_results.py`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 The first aggregation of its kind is carried out one by one, and so are those that keep the rows that they sum, with
 learned weights for example: their operation is another one each time.
+
+Called by `aggregator`, `operation` and `windowed`. Free to change while sums over edges are those of the
+dense product (`tests/dgcl/aggregation/test_aggregator.py`).
 """
 
 from collections.abc import Sequence

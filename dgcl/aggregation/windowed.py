@@ -4,6 +4,8 @@ A *window* is some of the halo rows, exchanged by themselves (:mod:`dgcl.program
 ``through`` of :mod:`dgcl.aggregation.operation` are divided by the window of the row that an edge reads. Sums are made
 in a fixed order: edges from owned rows, then window by window, then what others fold. Made by
 :mod:`dgcl.aggregation.connect_aggregators`; guarded by tests/dgcl/aggregation/test_windows.py.
+
+Called by this folder and `dgcl/`. Free to change while sums over edges are those of the dense product.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Rows of any vertices from their owners, differentiably: what :func:`dgcl.fetch` does.
 
 Bringing rows and adding up rows that are given back are each other's adjoint, so derivatives of any order exist.
+
+Called by `dgcl/communicator` and `dgcl/rows/space`. Free to change while derivatives are those of one
+device, and ranks call in one order (`tests/dgcl/autograd/test_fetch.py`).
 """
 
 from collections.abc import Callable

@@ -4,6 +4,9 @@
 ``dgcl::sum_over_ranks``, whose backward is itself, is what statistics, losses and metrics are made of. The communicator
 calls :func:`expand`, :func:`fold` and :func:`sum_over_ranks`, which call autograd, or the transport, directly where
 nobody else needs to see the call. Guarded by tests/dgcl/autograd and tests/dgcl/nn/test_compile.py.
+
+Called by `dgcl/communicator`. Free to change while derivatives are those of one device, and ranks call in
+one order.
 """
 
 import itertools

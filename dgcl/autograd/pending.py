@@ -3,6 +3,9 @@
 :func:`dgcl.graph_allgather` returns owned and halo rows as one tensor. Here only halo rows are returned, and
 gradients of halo rows are added to those of owned rows in place. Between start and wait a rank can compute on the
 rows it has (:mod:`dgcl.transport.shared_memory.started`).
+
+Called by users, `dgcl/api`, `dgcl/bench/transports` and `dgcl/communicator`. Free to change while
+derivatives are those of one device, and ranks call in one order (`tests/dgcl/autograd/test_pending.py`).
 """
 
 from typing import Any

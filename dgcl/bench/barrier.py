@@ -1,5 +1,8 @@
 """A barrier of microseconds: that of ``torch.distributed`` takes longer than what is measured, and lets ranks go one
-after the other."""
+after the other.
+Called by `measure` and `dgcl/calibration/timing`. Free to change while each time stands beside a check of
+the rows (`tests/dgcl/bench/test_measure.py`).
+"""
 
 import torch
 

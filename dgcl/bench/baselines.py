@@ -1,4 +1,8 @@
-"""The common exchange without a plan: packed rows by ``all_to_all_single``, in the numbering of a direct plan."""
+"""The common exchange without a plan: packed rows by ``all_to_all_single``, in the numbering of a direct plan.
+
+Called by users, `measure` and `dgcl/cli/bench`. Free to change while each time stands beside a check of the
+rows (`tests/dgcl/bench/test_exchanges.py`).
+"""
 
 from __future__ import annotations
 

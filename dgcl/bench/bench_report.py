@@ -1,6 +1,9 @@
 """Formats a measurement: lines and footer in the style of nccl-tests, JSON, and two runs side by side.
 
 docs/bench.md derives every number.
+
+Called by `dgcl/cli/bench`. Free to change while each time stands beside a check of the rows
+(`tests/dgcl/bench/test_report.py`).
 """
 
 import dataclasses

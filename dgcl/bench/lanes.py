@@ -1,4 +1,8 @@
-"""The lanes of ``dgcl bench``: an exchange of rows whose every element is checked, and plain copies."""
+"""The lanes of ``dgcl bench``: an exchange of rows whose every element is checked, and plain copies.
+
+Called by `measure`. Free to change while each time stands beside a check of the rows
+(`tests/dgcl/bench/test_measure.py`).
+"""
 
 from __future__ import annotations
 

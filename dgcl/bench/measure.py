@@ -1,4 +1,8 @@
-"""The measurement that every rank runs: cases, widths and methods, in rounds; all results are verified."""
+"""The measurement that every rank runs: cases, widths and methods, in rounds; all results are verified.
+
+Called by `dgcl/cli/bench`. Free to change while each time stands beside a check of the rows
+(`tests/dgcl/bench/test_measure.py`).
+"""
 
 from __future__ import annotations
 

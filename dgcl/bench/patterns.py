@@ -4,6 +4,9 @@ Expand carries arbitrary bits, which must arrive as they are, whatever number th
 numbers, so small that every sum of them is exact in the element type, whatever the order. Both are made of a random
 key of (vertex, call) and one of (column, call): a row in a wrong place, one of another call and one that was never
 written differ in nearly every element.
+
+Called by this folder and `dgcl/cli/`. Free to change while each time stands beside a check of the rows
+(`tests/dgcl/bench/test_patterns.py`).
 """
 
 import torch

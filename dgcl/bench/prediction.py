@@ -1,4 +1,8 @@
-"""Predicts a plan's time for rows of any size."""
+"""Predicts a plan's time for rows of any size.
+
+Called by `measure`. Free to change while each time stands beside a check of the rows
+(`tests/dgcl/bench/test_measure.py`).
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 All become the same thing, a :class:`Problem`: a graph and the owner of every vertex, from which
 :func:`dgcl.prepare.shares.prepare_inputs` makes plans as it does for any user. Where only "this rank needs that
 vertex" is known, one edge per need says so: from the vertex to some vertex of the rank.
+
+Called by this folder and `dgcl/cli/`. Free to change while each time stands beside a check of the rows
+(`tests/dgcl/bench/test_problems.py`).
 """
 
 import os

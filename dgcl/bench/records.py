@@ -1,4 +1,8 @@
-"""Settings and results of a measurement: plain data, from which reports and JSON are made."""
+"""Settings and results of a measurement: plain data, from which reports and JSON are made.
+
+Called by this folder and `dgcl/cli/`. Free to change while each time stands beside a check of the rows
+(`tests/dgcl/bench/test_measure.py` and `tests/dgcl/bench/test_on_device.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Transports that the bench measures: ways to call a plan, and the base class of those without a plan."""
+"""Transports that the bench measures: ways to call a plan, and the base class of those without a plan.
+
+Called by `baselines`, `lanes` and `measure`. Free to change while each time stands beside a check of the
+rows (`tests/dgcl/bench/test_measure.py`).
+"""
 
 from __future__ import annotations
 

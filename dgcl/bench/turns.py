@@ -7,6 +7,7 @@
 
 A round takes one sample of each candidate, in another order each time. A sample is a few calls in a row. Every rank
 times its own calls with its own clock, from a barrier on; a call ends when it has ended on the slowest rank.
+Called by this folder and `dgcl/calibration/`. Free to change while `tests/dgcl/bench/test_turns.py` passes.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Connections of the same kind, bandwidth, latency and duplex are one class, with one bandwidth and one latency.
 Along a route only sums of latencies can be measured. So only classes that some route begins with have any.
+
+Called by `fit` and `run`. Free to change while the rates of known links are found
+(`tests/dgcl/calibration/test_fit.py`).
 """
 
 from collections.abc import Sequence

@@ -3,6 +3,9 @@
 Every row that is sent is a vertex of its own, in a class of its sender and receiver. Which of a rank's rows
 belong to which class is shuffled, and as many rows as are sent stay: boundary vertices of a real partition lie
 scattered, too, and rows that lie side by side are copied faster, in one piece.
+
+Called by `run`. Free to change while the rates of known links are found
+(`tests/dgcl/calibration/test_experiments.py`).
 """
 
 from typing import Any

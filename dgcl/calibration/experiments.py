@@ -6,7 +6,8 @@
   Table 3), and several receivers of one sender, which tell its port from theirs.
 - *Patterns*: all ranks at once, to all others and round a ring, at several sizes, and in several stages.
 
-Links are of one class if their routes pass connections of the same kinds, bandwidths and latencies.
+Called by `experiment_programs` and `run`. Free to change while `tests/dgcl/calibration/test_experiments.py`
+passes.
 """
 
 from collections import Counter
@@ -21,6 +22,9 @@ _PATTERN_SIZES = (0, 64 * KB, MB, 8 * MB)  # bytes that a rank sends
 _SHARED_SIZE = 8 * MB  # of each sender
 _MOST_SHARING = 4
 _PER_CLASS = 2  # links that stand for their class
+
+
+# Links are of one class if their routes pass connections of the same kinds, bandwidths and latencies.
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ A stage lasts as long as its slowest link: the latency of its route, and the lar
 (planner/cost.py). So relative errors are least where scipy's least squares find them, in the logarithms of latencies
 and of inverse bandwidths; errors far from most count less. Measurements that deviate far more than most are left
 out then, and it begins again.
+
+Called by `run`. Free to change while the rates of known links are found
+(`tests/dgcl/calibration/test_fit.py`).
 """
 
 from collections.abc import Sequence

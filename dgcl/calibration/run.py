@@ -1,4 +1,8 @@
-"""One whole calibration: measure a topology's links with this library's channels, fit its figures, and report."""
+"""One whole calibration: measure a topology's links with this library's channels, fit its figures, and report.
+
+Called by `dgcl/cli/topo_calibrate`. Free to change while the rates of known links are found
+(`tests/dgcl/calibration/test_calibrate.py` and `tests/dgcl/calibration/test_experiments.py`).
+"""
 
 from __future__ import annotations
 

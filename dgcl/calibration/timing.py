@@ -7,6 +7,7 @@ in a row; the copy of own rows is timed alone and taken off.
 
 Other work only ever slows a call down, so the fastest tenth of the calls counts, of the fastest of several rounds.
 Guarded by ``tests/dgcl/calibration/test_calibrate.py`` and ``test_on_device.py``.
+Called by `run` and `dgcl/cli/topo_calibrate`. Free to change while the rates of known links are found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``dgcl advise``: what each way to train a model takes in time and memory, and which one to take."""
+"""``dgcl advise``: what each way to train a model takes in time and memory, and which one to take.
+
+Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_advise.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The argument parser of the command, and the kinds of value its options take."""
+"""The argument parser of the command, and the kinds of value its options take.
+
+Called by 15 modules of this folder. Free to change while `docs/cli.md` describes it
+(`tests/dgcl/cli/test_advise.py`).
+"""
 
 import argparse
 import math

@@ -1,4 +1,7 @@
-"""``dgcl bench``: the communication alone, measured and verified, in the form of nccl-tests."""
+"""``dgcl bench``: the communication alone, measured and verified, in the form of nccl-tests.
+
+Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_bench.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What ``dgcl bench`` measures: a graph in parts, a relation, or a pattern, and the sizes of a sweep."""
+"""What ``dgcl bench`` measures: a graph in parts, a relation, or a pattern, and the sizes of a sweep.
+
+Called by `bench`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_bench.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``dgcl check``: prove a plan file, trusting nothing but the file."""
+"""``dgcl check``: prove a plan file, trusting nothing but the file.
+
+Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_check.py`).
+"""
 
 import argparse
 from typing import Any

@@ -1,6 +1,8 @@
 """``dgcl info``: versions, the machine and settings, to look at or to send with a report.
 
 Packages are asked for their versions and not imported, but by ``--check``, which runs an exchange.
+
+Called by `bench`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_info.py`).
 """
 
 import argparse

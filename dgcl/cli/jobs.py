@@ -1,4 +1,8 @@
-"""The ranks that a verb measures: those of the job that it runs in, or those that it starts on this host."""
+"""The ranks that a verb measures: those of the job that it runs in, or those that it starts on this host.
+
+Called by `bench` and `topo_calibrate`. Free to change while `docs/cli.md` describes it
+(`tests/dgcl/cli/test_bench.py`).
+"""
 
 import argparse
 from typing import Any

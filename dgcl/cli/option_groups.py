@@ -1,4 +1,8 @@
-"""Groups of options that several verbs share, each declared once."""
+"""Groups of options that several verbs share, each declared once.
+
+Called by 4 modules of this folder. Free to change while `docs/cli.md` describes it
+(`tests/dgcl/cli/test_advise.py`).
+"""
 
 from typing import Any
 

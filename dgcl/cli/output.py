@@ -1,4 +1,8 @@
-"""What commands print: one JSON object, or aligned tables with units; progress."""
+"""What commands print: one JSON object, or aligned tables with units; progress.
+
+Called by 16 modules of this folder. Free to change while `docs/cli.md` describes it
+(`tests/dgcl/cli/test_output.py`).
+"""
 
 import ctypes
 import json

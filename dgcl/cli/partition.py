@@ -1,4 +1,7 @@
-"""``dgcl partition``: which rank owns which vertex, and what that split costs."""
+"""``dgcl partition``: which rank owns which vertex, and what that split costs.
+
+Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_partition.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``dgcl plan``: plan what a strategy exchanges on a machine; write the plans, and say how good they are."""
+"""``dgcl plan``: plan what a strategy exchanges on a machine; write the plans, and say how good they are.
+
+Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_plan.py`).
+"""
 
 from __future__ import annotations
 

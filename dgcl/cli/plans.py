@@ -1,4 +1,8 @@
-"""Plans as inputs of commands, and what is said of one."""
+"""Plans as inputs of commands, and what is said of one.
+
+Called by 4 modules of this folder. Free to change while `docs/cli.md` describes it
+(`tests/dgcl/cli/test_check.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a plan is made from: a relation out of a file, or a graph in parts."""
+"""What a plan is made from: a relation out of a file, or a graph in parts.
+
+Called by 4 modules of this folder. Free to change while `docs/cli.md` describes it
+(`tests/dgcl/cli/test_advise.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``dgcl show``: what a plan file says, without planning; two plans of one relation side by side."""
+"""``dgcl show``: what a plan file says, without planning; two plans of one relation side by side.
+
+Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_show.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``dgcl simulate``: play a plan on a machine, message by message."""
+"""``dgcl simulate``: play a plan on a machine, message by message.
+
+Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_simulate.py`).
+"""
 
 from __future__ import annotations
 

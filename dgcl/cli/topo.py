@@ -1,4 +1,7 @@
-"""``dgcl topo``: a machine's devices, connections and links. ``list`` and ``show`` are here."""
+"""``dgcl topo``: a machine's devices, connections and links. ``list`` and ``show`` are here.
+
+Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_topo.py`).
+"""
 
 import argparse
 from textwrap import shorten

@@ -1,4 +1,7 @@
-"""``dgcl topo calibrate``: measure a topology's links inside the job, and fit its figures to that."""
+"""``dgcl topo calibrate``: measure a topology's links inside the job, and fit its figures to that.
+
+Called by `topo`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_topo_calibrate.py`).
+"""
 
 from __future__ import annotations
 

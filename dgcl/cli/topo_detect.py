@@ -1,4 +1,7 @@
-"""``dgcl topo detect``: the topology of this machine, from sysfs and NVML."""
+"""``dgcl topo detect``: the topology of this machine, from sysfs and NVML.
+
+Called by `topo`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_topo_detect.py`).
+"""
 
 import argparse
 import platform

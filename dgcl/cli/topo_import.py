@@ -1,4 +1,8 @@
-"""``dgcl topo import FILE``: a topology from what nvidia-smi, NCCL and p2pBandwidthLatencyTest wrote."""
+"""``dgcl topo import FILE``: a topology from what nvidia-smi, NCCL and p2pBandwidthLatencyTest wrote.
+
+Called by `topo`, `topo_calibrate` and `topo_detect`. Free to change while `docs/cli.md` describes it
+(`tests/dgcl/cli/test_topo_import.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``dgcl topo plot``: a picture of a machine. ``dgcl plan --plot`` draws it with the load of a plan."""
+"""``dgcl topo plot``: a picture of a machine. ``dgcl plan --plot`` draws it with the load of a plan.
+
+Called by `topo`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_topo_plot.py`).
+"""
 
 import argparse
 from typing import Any

@@ -1,4 +1,8 @@
-"""The argument ``T`` of many commands: a preset's name or a topology file."""
+"""The argument ``T`` of many commands: a preset's name or a topology file.
+
+Called by 8 modules of this folder. Free to change while `docs/cli.md` describes it
+(`tests/dgcl/cli/test_advise.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``dgcl warmup``: compile what jobs usually need, so that the first one does not wait for it."""
+"""``dgcl warmup``: compile what jobs usually need, so that the first one does not wait for it.
+
+Called by `plan`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_warmup.py`).
+"""
 
 import argparse
 import atexit

@@ -3,6 +3,9 @@
 Inside, everything is this rank's and plain: the exchange (:mod:`dgcl.distributed.message_passing`) and PyG's own
 kernels. A call that cannot be opened (edges that the script made, results that are several) runs PyG's own code on
 the rows themselves, which is exact and slower.
+
+Called by `check` and `distribute`. Free to change while a model as it is gives the results of one device
+(`tests/dgcl/`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Each rank runs a copy of the model with all rows. Random numbers, buffers and what is printed are those of the
 distributed model alone. What cannot be copied or run so is logged, and not compared.
+
+Called by `distribute`. Free to change while a model as it is gives the results of one device
+(`tests/dgcl/`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Layers call PyG's ``gcn_norm`` and ``get_laplacian``. Their forwards are copied with those names replaced; the copies
 live in the subclasses of :mod:`dgcl.distributed.message_passing`, and nothing of PyG changes.
+
+Called by `message_passing`. Free to change while a model as it is gives the results of one device
+(`tests/dgcl/`).
 """
 
 from dataclasses import replace

@@ -1,6 +1,9 @@
 """Attention layers of DGL in a distributed model whose messages have rows of edges x heads x width: none here.
 
 DGL's ``GATConv`` and ``DotGatConv`` have no such rows by themselves, and stay as they are.
+
+Called by `distribute`. Free to change while a model as it is gives the results of one device
+(`tests/dgcl/`).
 """
 
 from typing import Any

@@ -1,6 +1,8 @@
 """A graph object of PyG or DGL, with all its rows, to the ranks: :func:`dgcl.dispatch`.
 
 Rank 0 decides what goes by vertices and what by edges; each tensor is then handed out by itself.
+
+Called by users. Free to change while a model as it is gives the results of one device (`tests/dgcl/`).
 """
 
 from __future__ import annotations

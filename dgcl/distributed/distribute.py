@@ -1,4 +1,7 @@
-"""The verb: gives layers that are known their adapters, and broadcasts parameters."""
+"""The verb: gives layers that are known their adapters, and broadcasts parameters.
+
+Called by users. Free to change while a model as it is gives the results of one device (`tests/dgcl/`).
+"""
 
 from __future__ import annotations
 

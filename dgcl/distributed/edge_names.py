@@ -2,6 +2,8 @@
 
 What ``dispatch`` divides is PyG's ``Data``, whose ``edge_index`` leads from sources to targets; what it gives has the
 user's own form again.
+
+Called by `dispatch`. Free to change while a model as it is gives the results of one device (`tests/dgcl/`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Message passing of PyG on ranks: what a message reads at its source is exchanged at each propagate.
 
 Everything here is this rank's and plain; :mod:`dgcl.distributed.adapters` opens rows and closes the result.
+
+Called by `adapters`. Free to change while a model as it is gives the results of one device (`tests/dgcl/`).
 """
 
 from __future__ import annotations

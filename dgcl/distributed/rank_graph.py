@@ -3,6 +3,9 @@
 It has the vertices of the whole graph, whose rows are shared out (:mod:`dgcl.rows`). ``update_all`` and ``apply_edges``
 run on the rank's block (:mod:`dgcl.frameworks.dgl_block`), over the edges that end at its vertices; what messages read
 at sources comes from its owner then. Functions of one's own get rows, as on one device.
+
+Called by `dgl_attention` and `dispatch`. Free to change while a model as it is gives the results of one
+device (`tests/dgcl/`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 So they run on communicators of every strategy. PyG's own hook for such layers says what they are: a class that has
 ``message_and_aggregate`` beside ``message``. There ``spmm`` multiplies with what stands for the edges.
+
+Called by `adapters`, `degrees` and `message_passing`. Free to change while a model as it is gives the
+results of one device (`tests/dgcl/`).
 """
 
 import inspect

@@ -4,6 +4,9 @@ A layer on ``[owned | halo]`` rows, without any graph library::
 
     g = comm.local_graph("csr")
     x = torch.relu(linear(g.mean(dgcl.graph_allgather(x))))
+
+Called by users and `dgcl/nn/attention`. Free to change while a local graph gives the rows of the whole one
+(`tests/dgcl/frameworks/test_csr.py`).
 """
 
 from __future__ import annotations

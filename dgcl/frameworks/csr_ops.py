@@ -1,4 +1,8 @@
-"""Differentiable sums over edges in plain torch, in a fixed order and without a row per edge in memory."""
+"""Differentiable sums over edges in plain torch, in a fixed order and without a row per edge in memory.
+
+Called by `dgcl/advisor/`, `dgcl/distributed/` and 2 more folders. Free to change while a local graph gives
+the rows of the whole one (`tests/dgcl/frameworks/test_csr.py`).
+"""
 
 from __future__ import annotations
 

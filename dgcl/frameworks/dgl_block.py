@@ -4,6 +4,9 @@ Source vertices are ``[owned | halo]``, destination vertices the owned ones, in 
 ``dgl.to_block`` makes it. A rank holds every in-edge of its vertices, so sums, means, maxima and edge
 softmaxes are those of the whole graph; but it holds only some of a source's out-edges.
 ``GraphConv(norm="both")`` divides by out-degrees, and on an ordinary block it divides by the wrong ones.
+
+Called by users and `dgcl/distributed/rank_graph`. Free to change while a local graph gives the rows of the
+whole one (`tests/dgcl/frameworks/test_dgl_block.py`).
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@
 
     g = comm.local_graph("pyg")
     x = conv(g.pair(dgcl.graph_allgather(x)), g.edge_index)  # SAGEConv, GINConv, GATConv, ...
+
+Called by users. Free to change while a local graph gives the rows of the whole one
+(`tests/dgcl/frameworks/test_pyg.py`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Memory at the peak, for E edges of N vertices: the result (4 E + 8 N bytes, and 8 E for edge ids unless the
 edges came grouped by destination), and 8 N for places. CSR of out-neighbours takes 4 E more, for sources.
+
+Called by this folder, `dgcl/partition/` and `dgcl/prepare/`. Free to change while every source of a graph
+gives the same graph, and a bad one its error (`tests/dgcl/graph/test_csr.py`).
 """
 
 from typing import Any

@@ -1,4 +1,9 @@
-"""Whatever the user holds as a :class:`~dgcl.graph.Graph`: :func:`as_graph`."""
+"""Whatever the user holds as a :class:`~dgcl.graph.Graph`: :func:`as_graph`.
+
+Called by users, `dgcl/advisor/`, `dgcl/bench/` and 3 more folders. Free to change while every source of a
+graph gives the same graph, and a bad one its error (`tests/dgcl/graph/test_csr.py` and
+`tests/dgcl/graph/test_edge_text.py`).
+"""
 
 import os
 from typing import Any

@@ -1,4 +1,8 @@
-"""Compiled loops over edges: grouping edges by destination, counting, degrees. Loaded on first use (numba)."""
+"""Compiled loops over edges: grouping edges by destination, counting, degrees. Loaded on first use (numba).
+
+Called by `build_csr` and `csr`. Free to change while every source of a graph gives the same graph, and a
+bad one its error (`tests/dgcl/graph/test_csr.py`).
+"""
 
 from typing import Any
 

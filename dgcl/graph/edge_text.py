@@ -1,6 +1,9 @@
 """Edges from text: SNAP-style edge lists and Matrix Market files, plain or compressed.
 
 Errors name the file and the line.
+
+Called by `graph_files` and `metis_text`. Free to change while every source of a graph gives the same graph,
+and a bad one its error (`tests/dgcl/graph/test_edge_text.py`).
 """
 
 import bz2

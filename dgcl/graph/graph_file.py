@@ -1,4 +1,8 @@
-"""What a graph file holds."""
+"""What a graph file holds.
+
+Called by users, `graph_files` and `graph_npz`. Free to change while every source of a graph gives the same
+graph, and a bad one its error (`tests/dgcl/graph/test_files.py`).
+"""
 
 from __future__ import annotations
 

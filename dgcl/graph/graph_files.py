@@ -3,6 +3,10 @@
 >>> from dgcl.graph.graph_files import read_graph
 >>> read_graph("cora.npz").graph.num_nodes  # doctest: +SKIP
 2708
+
+Called by users, `convert` and `dgcl/cli/problem`. Free to change while every source of a graph gives the
+same graph, and a bad one its error (`tests/dgcl/graph/test_edge_text.py` and
+`tests/dgcl/graph/test_files.py`).
 """
 
 import os

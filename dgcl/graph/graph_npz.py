@@ -1,4 +1,8 @@
-"""The npz graph format: CSR of out-neighbours, features, labels, masks; scipy's matrices. Read without pickle."""
+"""The npz graph format: CSR of out-neighbours, features, labels, masks; scipy's matrices. Read without pickle.
+
+Called by `graph_files`. Free to change while every source of a graph gives the same graph, and a bad one
+its error (`tests/dgcl/graph/`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""METIS graphs from text: a header, then for each vertex a line with its neighbours."""
+"""METIS graphs from text: a header, then for each vertex a line with its neighbours.
+
+Called by `graph_files`. Free to change while every source of a graph gives the same graph, and a bad one
+its error (`tests/dgcl/graph/test_metis_text.py`).
+"""
 
 import os
 from array import array

@@ -1,4 +1,7 @@
-"""The compiled pass over the edges that finds from which depths each vertex is summed."""
+"""The compiled pass over the edges that finds from which depths each vertex is summed.
+
+Called by `needs`. Free to change while sums are those of one device (`tests/dgcl/grid/`).
+"""
 
 from typing import Any
 

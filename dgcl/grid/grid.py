@@ -4,6 +4,9 @@
 8
 >>> [str(grid) for grid in legal_grids(4)]
 ['1,1,4', '1,2,2', '1,4,1', '2,1,2', '2,2,1', '4,1,1']
+
+Called by this folder, `dgcl/prepare/` and 3 more folders. Free to change while sums are those of one device
+(`tests/dgcl/grid/test_aggregation.py` and `tests/dgcl/grid/test_items.py`).
 """
 
 from collections.abc import Sequence

@@ -2,6 +2,8 @@
 
 Rank (r, k, s) sums the edges into the vertices of part r from those at depth k, whatever its slice: sources are its own
 items of slice s and its halo items, heads its own items of slice s and those to which it contributes.
+
+Called by `grid_strategy`. Free to change while sums are those of one device (`tests/dgcl/grid/`).
 """
 
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Both exchanges of an aggregation on a grid, planned, and what an aggregation is predicted to take."""
+"""Both exchanges of an aggregation on a grid, planned, and what an aggregation is predicted to take.
+
+Called by `grid_strategy`. Free to change while sums are those of one device (`tests/dgcl/grid/`).
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,8 @@
-"""The strategy of a grid: both exchanges of slices of rows planned, and each rank's edges laid out."""
+"""The strategy of a grid: both exchanges of slices of rows planned, and each rank's edges laid out.
+
+Called by `dgcl/advisor/spelling` and `dgcl/options`. Free to change while sums are those of one device
+(`tests/dgcl/grid/test_slices.py`).
+"""
 
 import functools
 import logging

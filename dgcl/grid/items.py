@@ -6,8 +6,8 @@ narrower ones, are its items. With (r, k, s) the place of a rank, and r(v), k(v)
     expand  item (u, s) goes to every (r, k(u), s) whose part r reads u
     fold    item (v, s) is summed from every (r(v), k, s) that has an edge into v from depth k
 
-So the ranks that want an item follow from a mask over parts, or over depths, and from the slice. The classes of a
-slice are those of any other, but for its owners: there the own bit of a mask is the owner itself, who wants nothing.
+Called by `grid_plans`, `grid_strategy` and `dgcl/advisor/counts`. Free to change while
+`tests/dgcl/grid/test_items.py` passes.
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,10 @@ from dgcl.grid.grid import Grid
 from dgcl.grid.needs import Needs
 from dgcl.planner.relation import Relation, mask_words
 from dgcl.relation.classes import Grouped, ItemClasses, group_by_mask
+
+# So the ranks that want an item follow from a mask over parts, or over depths, and from the slice. The classes of
+# a slice are those of any other, but for its owners: there the own bit of a mask is the owner itself, who wants
+# nothing.
 
 
 @dataclass(frozen=True, eq=False)

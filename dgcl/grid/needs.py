@@ -2,6 +2,9 @@
 
 Both are masks over parts, or over depths, one for each vertex, found by a pass over the edges each; those of the
 slices are the same. So nothing here grows with the number of slices.
+
+Called by this folder and `dgcl/advisor/`. Free to change while sums are those of one device
+(`tests/dgcl/grid/test_aggregation.py` and `tests/dgcl/grid/test_items.py`).
 """
 
 from dataclasses import dataclass, replace

@@ -5,6 +5,9 @@
 
 A state dict of PyG's layer of the same name loads, and the other way round. Of edges their scores and weights are held,
 (edges, heads) each, and nothing of edges x heads x width: rows are summed as they are read.
+
+Called by users and `dgcl/distributed/attention`. Free to change while values and gradients are those of one
+device (`tests/dgcl/nn/test_attention.py`).
 """
 
 from __future__ import annotations

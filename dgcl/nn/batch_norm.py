@@ -1,4 +1,8 @@
-"""Batch normalisation with the statistics of the whole graph."""
+"""Batch normalisation with the statistics of the whole graph.
+
+Called by users, `dgcl/offload/norms` and `dgcl/rows/reductions`. Free to change while values and gradients
+are those of one device (`tests/dgcl/nn/test_batch_norm.py`).
+"""
 
 from __future__ import annotations
 

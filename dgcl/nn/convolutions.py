@@ -6,6 +6,8 @@
 A checkpoint of PyG's layer of the same name loads. With ``order="auto"`` rows are aggregated on the narrower side of
 the product. Instead of x a layer takes ``comm.aggregator().constant(x)``: rows that never change are aggregated once,
 and from then on neither the forward nor the backward of the layer sends or sums a row.
+Called by users, `in_place`, `stack` and `dgcl/distributed/degrees`. Free to change while values and
+gradients are those of one device (`tests/dgcl/nn/test_convolutions.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Keeps the model the same on every rank: broadcasts parameters at the start, and sums gradients."""
+"""Keeps the model the same on every rank: broadcasts parameters at the start, and sums gradients.
+
+Called by users, `dgcl/distributed/distribute` and `dgcl/rows/differentiate`. Free to change while values
+and gradients are those of one device (`tests/dgcl/nn/test_gradients.py`).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Modules are known by the package and name of their class, so neither PyG nor DGL is imported; subclasses count.
 A layer of one's own is not known here: ``dgcl.distribute`` compares its first call with one device.
+
+Called by users, `gradients` and `dgcl/offload/refusals`. Free to change while values and gradients are
+those of one device (`tests/dgcl/nn/test_inexact.py`).
 """
 
 from __future__ import annotations

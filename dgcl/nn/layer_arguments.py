@@ -1,4 +1,8 @@
-"""Type checks of the arguments of ``dgcl.nn``; errors name the argument."""
+"""Type checks of the arguments of ``dgcl.nn``; errors name the argument.
+
+Called by this folder, `dgcl/offload/` and `dgcl/distributed/`. Free to change while values and gradients
+are those of one device (`tests/dgcl/nn/test_attention.py`).
+"""
 
 from __future__ import annotations
 

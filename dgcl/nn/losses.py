@@ -5,6 +5,8 @@ at all. Here every rank divides by the weight of the training vertices of *all* 
 bits, is what one device prints; the gradient is that of the rank's own share, so *summing* parameter gradients over
 ranks (:func:`dgcl.nn.sync_gradients`) gives those of one device. What masked rows hold, be it infinite or NaN, changes
 nothing, and nothing here reads a value back from the device. Guarded by tests/dgcl/nn/test_losses.py.
+
+Called by users and `metrics`. Free to change while values and gradients are those of one device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Metrics over the vertices of all ranks."""
+"""Metrics over the vertices of all ranks.
+
+Called by users and `dgcl/offload/chunked_losses`. Free to change while values and gradients are those of
+one device (`tests/dgcl/nn/test_metrics.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A sum over ranks that gradients pass through."""
+"""A sum over ranks that gradients pass through.
+
+Called by users, `batch_norm` and `losses`. Free to change while values and gradients are those of one
+device (`tests/dgcl/nn/test_reduce.py`).
+"""
 
 from __future__ import annotations
 

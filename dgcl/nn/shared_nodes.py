@@ -2,6 +2,9 @@
 
 The first copy of a node, by rank and place, is its owner: contributions are folded to it and the sum is expanded. Ranks
 find owners by a directory: rank ``id % world_size`` knows who has a node.
+
+Called by users. Free to change while values and gradients are those of one device
+(`tests/dgcl/nn/test_shared_nodes.py`).
 """
 
 import math

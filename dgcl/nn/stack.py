@@ -1,6 +1,9 @@
 """The forward and the backward of :class:`dgcl.nn.InPlaceGCN`, and the memory that they share.
 
 Each ``stack`` here is such a module: :mod:`dgcl.nn.in_place` imports this file.
+
+Called by `in_place`. Free to change while values and gradients are those of one device
+(`tests/dgcl/nn/test_in_place.py`).
 """
 
 from __future__ import annotations

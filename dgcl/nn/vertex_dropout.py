@@ -4,9 +4,8 @@ A random generator per rank would drop other elements with every partition. Here
 pure function of (seed, call, global id of the vertex, column), so one device and any number of ranks drop the
 same elements, a halo row is dropped as its owner drops it, and no state needs to be kept for the backward.
 
-The function is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) in two levels: seed and call pick a stream,
-whose id-th number is the key of a row, which picks the stream of the row's columns. 64 bits give two columns
-their 32 bits each.
+Called by users, this folder, `dgcl/offload/` and `dgcl/rows/`. Free to change while
+`tests/dgcl/nn/test_vertex_dropout.py` passes.
 """
 
 from __future__ import annotations
@@ -44,6 +43,11 @@ for torch to share out among threads, which would then meet after every pass."""
 
 #: What :func:`_once` keeps, by communicators and chunks.
 _on_devices: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+
+
+# The function is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) in two levels: seed and call pick a stream,
+# whose id-th number is the key of a row, which picks the stream of the row's columns. 64 bits give two columns
+# their 32 bits each.
 
 
 class _Scope(threading.local):

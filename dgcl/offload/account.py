@@ -1,4 +1,8 @@
-"""Counters of the rows and bytes that a rank moves, by kind."""
+"""Counters of the rows and bytes that a rank moves, by kind.
+
+Called by `layer` and `offload`. Free to change while results are those of rows in memory, and a limit is
+kept (`tests/dgcl/offload/test_layer.py`).
+"""
 
 from collections import Counter
 

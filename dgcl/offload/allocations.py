@@ -1,4 +1,8 @@
-"""Counts what layers take while they are computed, chunk by chunk, and holds them to a limit."""
+"""Counts what layers take while they are computed, chunk by chunk, and holds them to a limit.
+
+Called by `layer`, `offload` and `rehearsal`. Free to change while results are those of rows in memory, and
+a limit is kept (`tests/dgcl/offload/test_layer.py`).
+"""
 
 from typing import Any
 from weakref import finalize

@@ -1,4 +1,8 @@
-"""Arranges the chunks of all ranks: rank 0 collects what they read and compiles all tables."""
+"""Arranges the chunks of all ranks: rank 0 collects what they read and compiles all tables.
+
+Called by `offload` and `dgcl/advisor/weighing`. Free to change while results are those of rows in memory,
+and a limit is kept (`tests/dgcl/offload/test_offload.py`).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

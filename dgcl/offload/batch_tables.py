@@ -2,6 +2,9 @@
 
 Made by :mod:`dgcl.offload.arranging`, carried out by :mod:`dgcl.offload.layer`. The
 backward is the adjoint of the forward, batches in descending order. Guarded by tests/dgcl/offload.
+
+Called by `arranging`, `chunk_graphs` and `layer`. Free to change while results are those of rows in memory,
+and a limit is kept.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""The chunks of a rank at run time: their graphs for layers, and the rows by which dropout knows vertices."""
+"""The chunks of a rank at run time: their graphs for layers, and the rows by which dropout knows vertices.
+
+Called by `layer`, `offload` and `rehearsal`. Free to change while results are those of rows in memory, and
+a limit is kept (`tests/dgcl/offload/test_layer.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Losses and metrics over rows in host memory, a chunk of rows at a time."""
+"""Losses and metrics over rows in host memory, a chunk of rows at a time.
+
+Called by `offload`. Free to change while results are those of rows in memory, and a limit is kept
+(`tests/dgcl/offload/test_offload.py`).
+"""
 
 from typing import Any
 

@@ -4,6 +4,9 @@ A chunk's own rows must be one stretch of host memory, or a disk would read and 
 in a chunk is nobody's business outside of :mod:`dgcl.offload`. So such rows are a tensor of their own kind, which
 *means* a tensor in the order of ``comm.owned_ids``. What reads memory past torch gets an error instead. Guarded by
 tests/dgcl/offload/test_rows.py.
+
+Called by 5 modules of this folder. Free to change while results are those of rows in memory, and a limit is
+kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Chunks: the vertices of a rank in groups of about as many in-edges, and the edges of each group."""
+"""Chunks: the vertices of a rank in groups of about as many in-edges, and the edges of each group.
+
+Called by this folder and `dgcl/advisor/`. Free to change while results are those of rows in memory, and a
+limit is kept (`tests/dgcl/offload/test_counts.py`).
+"""
 
 import logging
 from dataclasses import dataclass, replace

@@ -1,4 +1,8 @@
-"""The memory of an :class:`~dgcl.offload.offload.Offload`: what is predicted, and what was counted so far."""
+"""The memory of an :class:`~dgcl.offload.offload.Offload`: what is predicted, and what was counted so far.
+
+Called by `offload` and `refusals`. Free to change while results are those of rows in memory, and a limit is
+kept (`tests/dgcl/offload/test_offload.py`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,6 +1,9 @@
 """Decides whether a layer's aggregate is kept for the backward, or computed again there: kept, where there is room.
 
 Both ways give the same bits: an aggregate that is made again is the same sum in the same order.
+
+Called by `offload`. Free to change while results are those of rows in memory, and a limit is kept
+(`tests/dgcl/offload/test_keeping.py`).
 """
 
 import logging

@@ -2,6 +2,9 @@
 
 The forward computes every chunk without a graph. The backward takes the batches in descending order, computes each
 chunk again with gradients, or from its kept aggregate.
+
+Called by `layer_function` and `offload`. Free to change while results are those of rows in memory, and a
+limit is kept (`tests/dgcl/offload/test_layer.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

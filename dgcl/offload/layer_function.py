@@ -2,6 +2,9 @@
 
 It returns the gradients of the parameters like those of any function, so that hooks, ``torch.autograd.grad`` and
 accumulation work as ever.
+
+Called by `offload`. Free to change while results are those of rows in memory, and a limit is kept
+(`tests/dgcl/offload/test_offload.py`).
 """
 
 from collections.abc import Iterator, Sequence

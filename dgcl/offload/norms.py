@@ -1,4 +1,8 @@
-"""Batch normalisation over rows in host memory: statistics of all rows first, then the rows, a chunk at a time."""
+"""Batch normalisation over rows in host memory: statistics of all rows first, then the rows, a chunk at a time.
+
+Called by `offload`. Free to change while results are those of rows in memory, and a limit is kept
+(`tests/dgcl/offload/test_offload.py`).
+"""
 
 from typing import Any
 

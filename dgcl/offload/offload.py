@@ -1,4 +1,8 @@
-"""``dgcl.Offload``: training and inference with rows in host memory, or in files, and layers chunk by chunk."""
+"""``dgcl.Offload``: training and inference with rows in host memory, or in files, and layers chunk by chunk.
+
+Called by users. Free to change while results are those of rows in memory, and a limit is kept
+(`tests/dgcl/offload/test_offload.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Predicts what offload takes: rows that move, bytes of host and device memory, and the fewest chunks that fit."""
+"""Predicts what offload takes: rows that move, bytes of host and device memory, and the fewest chunks that fit.
+
+Called by `dgcl/advisor/` and this folder. Free to change while results are those of rows in memory, and a
+limit is kept (`tests/dgcl/offload/test_counts.py` and `tests/dgcl/offload/test_offload.py`).
+"""
 
 import math
 from collections.abc import Callable, Sequence

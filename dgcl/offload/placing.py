@@ -1,4 +1,8 @@
-"""Rows put into places of a tensor, or added there: each is one copy of memory, or one sum, and no indexing."""
+"""Rows put into places of a tensor, or added there: each is one copy of memory, or one sum, and no indexing.
+
+Called by `host_store` and `layer`. Free to change while results are those of rows in memory, and a limit is
+kept (`tests/dgcl/offload/test_layer.py`).
+"""
 
 from typing import Any
 

@@ -1,4 +1,8 @@
-"""Recomputes a chunk exactly: with the same random numbers, and stand-ins for the parameters."""
+"""Recomputes a chunk exactly: with the same random numbers, and stand-ins for the parameters.
+
+Called by `layer` and `rehearsal`. Free to change while results are those of rows in memory, and a limit is
+kept (`tests/dgcl/offload/test_layer.py`).
+"""
 
 import threading
 from collections.abc import Iterator, Sequence

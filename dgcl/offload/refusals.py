@@ -1,4 +1,8 @@
-"""Checks of the arguments of offload, and of modules: a result may depend on a vertex's neighbourhood alone."""
+"""Checks of the arguments of offload, and of modules: a result may depend on a vertex's neighbourhood alone.
+
+Called by `offload` and `rehearsal`. Free to change while results are those of rows in memory, and a limit
+is kept (`tests/dgcl/offload/test_offload.py`).
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral

@@ -1,4 +1,8 @@
-"""Measures what layers make inside themselves, by running each on one chunk of zeros before training."""
+"""Measures what layers make inside themselves, by running each on one chunk of zeros before training.
+
+Called by `offload`. Free to change while results are those of rows in memory, and a limit is kept
+(`tests/dgcl/offload/test_offload.py`).
+"""
 
 from __future__ import annotations
 

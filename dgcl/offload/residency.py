@@ -4,6 +4,9 @@ What a rank holds in each batch (the sets M_ij) is the input. Rows that both of 
 stay (in the paper nothing else does). Of the others as many stay, over batches that do not read them, as capacity
 allows; those whose next use is farthest are dropped first (Belady, 1966). The schedule is known, so no other choice
 loads fewer rows with as many slots.
+
+Called by 7 modules of this folder. Free to change while results are those of rows in memory, and a limit is
+kept (`tests/dgcl/offload/test_counts.py`).
 """
 
 from collections.abc import Sequence

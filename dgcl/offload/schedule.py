@@ -1,4 +1,9 @@
-"""All ranks' batches together: what is loaded, what travels between ranks, and in which order chunks are computed."""
+"""All ranks' batches together: what is loaded, what travels between ranks, and in which order chunks are computed.
+
+Called by `arranging`, `batch_tables` and `offload_prediction`. Free to change while results are those of
+rows in memory, and a limit is kept (`tests/dgcl/offload/test_counts.py` and
+`tests/dgcl/offload/test_keeping.py`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""Checking a part vector, before anything is built on it."""
+"""Checking a part vector, before anything is built on it.
+
+Called by users, `dgcl/prepare/`, `dgcl/relation/` and 3 more folders. Free to change while each vertex has
+one owner, and a seed repeats (`tests/dgcl/partition/test_check.py`).
+"""
 
 import os
 from typing import Any

@@ -2,6 +2,9 @@
 
 L. Gottesbüren, T. Heuer, P. Sanders, C. Schulz and D. Seemaier, "Deep Multilevel Graph Partitioning", ESA 2021.
 Its binding reads files only, ends the process where memory is short, and heeds no Ctrl-C.
+
+Called by `partitioners`. Free to change while each vertex has one owner, and a seed repeats
+(`tests/dgcl/partition/test_kaminpar.py`).
 """
 
 import os

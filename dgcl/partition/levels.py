@@ -1,6 +1,9 @@
 """Partitions over a machine's devices, at once or level by level, with no part left empty.
 
 What cuts a graph into groups is METIS or KaMinPar, both of which leave groups empty and put heavy vertices anywhere.
+
+Called by this folder and `dgcl/offload/`. Free to change while each vertex has one owner, and a seed
+repeats (`tests/dgcl/partition/test_blocks.py` and `tests/dgcl/partition/test_metis.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """METIS k-way partitions of the undirected simple graph.
 
 G. Karypis and V. Kumar, "Multilevel k-way partitioning scheme for irregular graphs", 1998; through pymetis.
+
+Called by `partitioners`, `streaming` and `dgcl/offload/chunks`. Free to change while each vertex has one
+owner, and a seed repeats (`tests/dgcl/partition/test_metis.py`).
 """
 
 from __future__ import annotations

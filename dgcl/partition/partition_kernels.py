@@ -1,6 +1,9 @@
 """Compiled loops for partitioning: the graph that METIS wants, labels that propagate, cut edges, who holds what.
 
 Loaded on first use.
+
+Called by `partitioners`, `streaming` and `dgcl/relation/partition_report`. Free to change while each vertex
+has one owner, and a seed repeats (`tests/dgcl/partition/test_metis.py`).
 """
 
 from typing import Any

@@ -2,6 +2,9 @@
 
 Places are in parts of the cell's vectors here, so that boxes, and distances from their sides, are one number for each
 direction whatever the cell's angles are.
+
+Called by `dgcl/prepare/neighbor_lists`. Free to change while each vertex has one owner, and a seed repeats
+(`tests/dgcl/partition/`).
 """
 
 from typing import Any, NamedTuple

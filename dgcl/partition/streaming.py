@@ -3,6 +3,9 @@
 Semi-external label propagation: Y. Akhremtsev, P. Sanders and C. Schulz, "(Semi-)External Algorithms for Graph
 Partitioning and Clustering", ALENEX 2015. The first pass gathers vertices in clusters by label propagation with a limit
 of size, the second counts edges between clusters, which METIS divides, and in the third labels are parts.
+
+Called by users, `dgcl/cli/`, `dgcl/offload/` and 2 more folders. Free to change while each vertex has one
+owner, and a seed repeats (`tests/dgcl/partition/test_streaming.py`).
 """
 
 import os

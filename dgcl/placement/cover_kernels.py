@@ -2,6 +2,8 @@
 
 A *left* node is a tail, a *right* node a head with a group of its tails; each cut edge joins one of both. Sources,
 which a graph has checked, are read as unsigned: numba asks of a signed index whether it counts from the end.
+
+Called by `cover`. Free to change while each edge is summed once (`tests/dgcl/placement/`).
 """
 
 from typing import Any

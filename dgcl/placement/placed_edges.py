@@ -1,4 +1,8 @@
-"""The edges that each rank sums, where ranks other than their heads' owners sum some."""
+"""The edges that each rank sums, where ranks other than their heads' owners sum some.
+
+Called by `placement_strategy` and `dgcl/prepare/local_edges`. Free to change while each edge is summed once
+(`tests/dgcl/placement/`).
+"""
 
 import numpy as np
 from numpy.typing import NDArray

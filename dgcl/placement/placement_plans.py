@@ -1,4 +1,8 @@
-"""The plans of both exchanges of an aggregation."""
+"""The plans of both exchanges of an aggregation.
+
+Called by `placement_strategy`. Free to change while each edge is summed once
+(`tests/dgcl/placement/test_plans.py`).
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,8 @@
-"""The strategy that places edges: plans both exchanges."""
+"""The strategy that places edges: plans both exchanges.
+
+Called by users, `dgcl/advisor/spelling` and `dgcl/prepare/shares`. Free to change while each edge is summed
+once (`tests/dgcl/placement/test_plans.py`).
+"""
 
 import functools
 import logging

@@ -6,6 +6,8 @@ its own program, from the places that the owners send along the plan's ways.
 
 Where edges are summed elsewhere than at their heads, the owners of these give them to the ranks that sum them first: of
 a pair of ranks each has all edges that end at it, which is all that a cover of the pair looks at.
+Called by `dgcl/communicator` and `dgcl/local_build`. Free to change while each rank gets its share of the
+whole graph, and damaged files are named (`tests/dgcl/prepare/`).
 """
 
 import ctypes

@@ -3,6 +3,9 @@
 Ranks exchange the boxes around their vertices. Each sends the ranks whose boxes are within the cutoff of its own, or of
 a periodic image of it, those of its vertices that are; every rank then finds pairs by trees of SciPy, which takes any
 cell and is needed anyway.
+
+Called by users. Free to change while each rank gets its share of the whole graph, and damaged files are
+named (`tests/dgcl/prepare/test_neighbor_lists.py`).
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@
 the plan and its own file (:func:`dgcl.load_comm_info`). The plans of exchanges after the first are in
 ``DIR/plan-1.npz``, ... A file is accepted only if its hash is right and no index leads out of its arrays; nothing in it
 is ever executed. A change of what a file holds is a new ``SCHEMA``. Guarded by tests/dgcl/prepare/test_part_files.py.
+
+Called by `dgcl/build` and `dgcl/cli/partition`. Free to change while each rank gets its share of the whole
+graph, and damaged files are named.
 """
 
 import hashlib

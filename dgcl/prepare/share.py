@@ -3,6 +3,9 @@
 The same on every way to a share: rank 0 hands such inputs out from a whole graph
 (:mod:`dgcl.prepare.shares`), or each rank has its own edges and asks others for the rest
 (:mod:`dgcl.prepare.local_edges`).
+
+Called by this folder and `dgcl/`. Free to change while each rank gets its share of the whole graph, and
+damaged files are named (`tests/dgcl/prepare/test_cache.py` and `tests/dgcl/prepare/test_mutated_parts.py`).
 """
 
 from collections.abc import Iterable

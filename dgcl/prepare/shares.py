@@ -2,6 +2,10 @@
 
 All that needs the graph and no ranks, as one pure function; :mod:`dgcl.build` runs it on rank 0. What is exchanged is
 decided by a :class:`~dgcl.program.strategy.Strategy`; nothing else here depends on which one it is.
+
+Called by `local_edges`, `dgcl/build` and `dgcl/cli/partition`. Free to change while each rank gets its
+share of the whole graph, and damaged files are named (`tests/dgcl/prepare/test_cache.py` and
+`tests/dgcl/prepare/test_mutated_parts.py`).
 """
 
 import logging

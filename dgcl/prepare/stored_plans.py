@@ -3,6 +3,9 @@
 A strategy may ask for several plans of a job, distinguished by what they depend on beside the job itself; each is an
 entry of its own (:mod:`dgcl.prepare.cache`). What is *not* stored is a strategy's choice between them: it depends on
 the memory that is free and on what a layer costs here and now, so it is made anew, from the stored plans.
+
+Called by `shares`. Free to change while each rank gets its share of the whole graph, and damaged files are
+named (`tests/dgcl/prepare/`).
 """
 
 import json

@@ -1,4 +1,8 @@
-"""The exchanges of a graph of several types: one for each type of edges, of the rows of its type of sources alone."""
+"""The exchanges of a graph of several types: one for each type of edges, of the rows of its type of sources alone.
+
+Called by `shares`. Free to change while each rank gets its share of the whole graph, and damaged files are
+named (`tests/dgcl/prepare/`).
+"""
 
 from dgcl.graph.typed import TypedGraph
 from dgcl.program.strategy import Arrangement, Planned, Problem

@@ -1,4 +1,8 @@
-"""From a plan to the program of one rank; :mod:`dgcl.program.rank_program` says how rows are numbered."""
+"""From a plan to the program of one rank; :mod:`dgcl.program.rank_program` says how rows are numbered.
+
+Called by `dgcl/prepare/`, this folder and 3 more folders. Free to change while programs deliver what the
+plan proves (`tests/dgcl/program/test_compile.py`).
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ by itself, along the way that the fold's tree has for it::
     item (v, r)      owned by r, a contributor to v; wanted by the owner of v
     expand           contributors' rows to the owner of v        its fold: a row of each back to its contributor
 
-So an expand moves what a fold without sums on its way would, and nothing in its fold is added to anything. Items are
-numbered by (contributor, place of the row): each rank finds the rows behind them in its own tables and the plan.
+Called by `dgcl/aggregation/contribution_exchange`. Free to change while
+`tests/dgcl/program/test_contributions.py` passes.
 """
 
 import numpy as np
@@ -19,6 +19,10 @@ from dgcl.planner.relays import relay_edges, without_idle_relays
 from dgcl.planner.trees import Trees
 from dgcl.program.compile import Frame, compile_program
 from dgcl.program.rank_program import Program
+
+# So an expand moves what a fold without sums on its way would, and nothing in its fold is added to anything.
+# Items are numbered by (contributor, place of the row): each rank finds the rows behind them in its own tables
+# and the plan.
 
 
 def contribution_program(plan: Plan, rank: int) -> Program:

@@ -4,6 +4,9 @@ Walking in ascending id makes every transfer's rows ascend by id without a sort;
 parents first, so an item's local row at a sender is known when an edge that leaves it is reached.
 
 Places are unsigned where there are many of them: a signed one might count from the end, which is looked at every time.
+
+Called by `compile`. Free to change while programs deliver what the plan proves
+(`tests/dgcl/program/test_compile.py`).
 """
 
 import numpy as np

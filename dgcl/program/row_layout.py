@@ -1,4 +1,8 @@
-"""Layouts: which global rows, and which of their columns, an exchange's rows stand for on one rank."""
+"""Layouts: which global rows, and which of their columns, an exchange's rows stand for on one rank.
+
+Called by `dgcl/aggregation/slice_places`, `dgcl/bench/baselines` and `dgcl/communicator`. Free to change
+while programs deliver what the plan proves (`tests/dgcl/program/`).
+"""
 
 from dataclasses import dataclass, field
 

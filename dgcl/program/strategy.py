@@ -2,6 +2,9 @@
 
 A *strategy* lays out an aggregation: it chooses the items, where they live, and who sums which edge. All that comes
 after it is the same for every strategy: a rank's share is made from an :class:`Arrangement`.
+
+Called by `dgcl/cli/`, `dgcl/` and 4 more folders. Free to change while programs deliver what the plan
+proves (`tests/dgcl/program/`).
 """
 
 from collections.abc import Callable, Mapping

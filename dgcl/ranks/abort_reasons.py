@@ -5,6 +5,9 @@ writes down whose fault it was, in the store that the ranks met by, and then clo
 closed finds the reason. A rank that died has written none, which tells the same.
 
 The store may have died with the rank that keeps it, so nothing here waits longer than half a second.
+
+Called by `group_control` and `object_messages`. Free to change while all ranks agree, and one that fails is
+named by the others in time (`tests/dgcl/ranks/test_control.py` and `tests/dgcl/ranks/test_rendezvous.py`).
 """
 
 from __future__ import annotations

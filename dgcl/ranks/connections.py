@@ -6,6 +6,8 @@ are marked to be closed where another program is started, and replaced by /dev/n
 
 Gloo does not report its sockets. So each rank lists the connections that it has more of than before the group was made,
 and takes for the group's those of which the other end is on another rank's list.
+Called by this folder and `dgcl/transport/collective/`. Free to change while all ranks agree, and one that
+fails is named by the others in time (`tests/dgcl/ranks/test_watch.py`).
 """
 
 import os

@@ -4,9 +4,8 @@ NCCL's own all-reduce adds in an order that depends on its version and on the ma
 all) and sums (all-gather), and each rank adds its slice in rank order; so the bits are those of
 :mod:`dgcl.ranks.rank_sums`.
 
-NCCL says nothing of a rank that never comes: its kernels wait. So all ranks have agreed on the sum before anything is
-enqueued, and report to each other when they have enqueued it. No host waits for its device; what that does not end in
-time ends by an abort, and the next sum raises.
+Called by `rank_sums` and `dgcl/transport/connect`. Free to change while `tests/dgcl/ranks/test_sums.py`
+passes.
 """
 
 import logging
@@ -30,6 +29,11 @@ _log = logging.getLogger("dgcl")
 
 _CONNECTING = 120.0  # seconds for NCCL to connect all ranks
 _PROOF = 1000  # elements
+
+
+# NCCL says nothing of a rank that never comes: its kernels wait. So all ranks have agreed on the sum before
+# anything is enqueued, and report to each other when they have enqueued it. No host waits for its device; what
+# that does not end in time ends by an abort, and the next sum raises.
 
 
 class DeviceSums:

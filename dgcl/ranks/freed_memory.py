@@ -1,6 +1,9 @@
 """What the C library does with memory that the whole process has freed: returns it to the system, or keeps it.
 
 By switches of glibc's ``mallopt``; with another C library nothing happens.
+
+Called by `launcher`, `dgcl/api` and `dgcl/offload/offload`. Free to change while all ranks agree, and one
+that fails is named by the others in time (`tests/dgcl/ranks/test_freed_memory.py`).
 """
 
 import ctypes

@@ -5,8 +5,8 @@ how many groups a process is in at that moment. Members that are in different nu
 that is made after another was destroyed gets the name of that one, and its addresses. The same holds for groups of all
 ranks once one attempt to make such a group has failed on some.
 
-So a group is made here, on a part of the default store that no other group has. torch does not know it: it is reached
-by its methods ``send`` and ``recv`` alone, and ends when nothing refers to it any more.
+Called by this folder, `dgcl/` and `dgcl/nn/`. Free to change while `tests/dgcl/ranks/test_rendezvous.py`
+passes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ T = TypeVar("T")
 
 _GRACE = 0.9  # seconds beyond a deadline, in which torch may say itself what is wrong
 _PAUSE = 0.1  # seconds between two attempts to reach a store
+
+
+# So a group is made here, on a part of the default store that no other group has. torch does not know it: it is
+# reached by its methods ``send`` and ``recv`` alone, and ends when nothing refers to it any more.
 
 
 def as_group(group: Any, name: str) -> ProcessGroup:

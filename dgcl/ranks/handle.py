@@ -2,6 +2,9 @@
 
 Models hold communicators (``dgcl.nn.BatchNorm(width, comm=comm)``), and programs copy and save models. A copy that
 shared the original's open files would close them when it is deleted.
+
+Called by `dgcl/communicator` and `dgcl/offload/offload`. Free to change while all ranks agree, and one that
+fails is named by the others in time (`tests/dgcl/ranks/`).
 """
 
 from typing import Any, NoReturn, Self

@@ -1,4 +1,8 @@
-"""``dgcl.launch``: run a function on several ranks of this host, as threads or as processes."""
+"""``dgcl.launch``: run a function on several ranks of this host, as threads or as processes.
+
+Called by users and `dgcl/cli/bench`. Free to change while all ranks agree, and one that fails is named by
+the others in time (`tests/dgcl/ranks/test_launcher.py`).
+"""
 
 import multiprocessing
 import os

@@ -5,6 +5,9 @@ which the host copies memory, measured, and its network ports: those that ``GLOO
 between ranks of one host, or else its fastest. For ranks on GPUs it is what NVML and the kernel report
 (:mod:`dgcl.topology.detect`), by the UUID of each rank's GPU, so that the renumbering of ``CUDA_VISIBLE_DEVICES`` and
 of containers changes nothing.
+
+Called by `dgcl/`, `dgcl/advisor/` and 5 more folders. Free to change while all ranks agree, and one that
+fails is named by the others in time (`tests/dgcl/ranks/test_machines.py`).
 """
 
 import logging

@@ -1,4 +1,8 @@
-"""A test of which ranks share memory: each tries to open a piece of the others'."""
+"""A test of which ranks share memory: each tries to open a piece of the others'.
+
+Called by `machines`. Free to change while all ranks agree, and one that fails is named by the others in
+time (`tests/dgcl/ranks/test_reach.py`).
+"""
 
 import os
 import secrets

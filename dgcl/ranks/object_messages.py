@@ -6,6 +6,8 @@ to the very rank that it wants something from, which breaks at once, so all hear
 has heard closes its own connections, so that ranks that wait for *it* hear in turn; they find why in its abort reason.
 
 Objects are pickled; nothing is unpickled that did not come over a connection of this group.
+Called by `group_control`. Free to change while all ranks agree, and one that fails is named by the others
+in time (`tests/dgcl/ranks/test_control.py` and `tests/dgcl/ranks/test_rendezvous.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Processes of this machine: whether another rank's still lives."""
+"""Processes of this machine: whether another rank's still lives.
+
+Called by `rendezvous`, `dgcl/transport/common/peers` and `dgcl/transport/cuda/peer_memory`. Free to change
+while all ranks agree, and one that fails is named by the others in time
+(`tests/dgcl/ranks/test_rendezvous.py`).
+"""
 
 import os
 import select

@@ -1,6 +1,9 @@
 """Rows that ranks ask each other for by number, anew in each call: numbers go out, rows come back.
 
 Through the control plane: one exchange of numbers when requests are made, one of rows each way they travel.
+
+Called by `dgcl/autograd/fetch`, `dgcl/communicator` and `dgcl/nn/shared_nodes`. Free to change while all
+ranks agree, and one that fails is named by the others in time (`tests/dgcl/ranks/`).
 """
 
 from itertools import pairwise

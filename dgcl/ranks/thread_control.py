@@ -1,4 +1,8 @@
-"""The control plane of ranks that are threads of one process; values are passed by reference."""
+"""The control plane of ranks that are threads of one process; values are passed by reference.
+
+Called by `launcher`. Free to change while all ranks agree, and one that fails is named by the others in
+time (`tests/dgcl/ranks/test_control.py` and `tests/dgcl/ranks/test_machines.py`).
+"""
 
 import threading
 import time

@@ -3,6 +3,9 @@
 Every rank runs its tensor operations with threads of its own. Where all ranks of a host together have more threads
 than there are cores, the threads wait for each other: four ranks with two threads each on two cores took 30 times as
 long as with one each.
+
+Called by `launcher`, `dgcl/api` and `dgcl/calibration/run`. Free to change while all ranks agree, and one
+that fails is named by the others in time (`tests/dgcl/ranks/test_launcher.py`).
 """
 
 import logging

@@ -1,4 +1,8 @@
-"""Warnings of numbers that are not those of one device, on rank 0, each once."""
+"""Warnings of numbers that are not those of one device, on rank 0, each once.
+
+Called by `dgcl/nn/inexact`. Free to change while all ranks agree, and one that fails is named by the others
+in time (`tests/dgcl/ranks/`).
+"""
 
 import warnings
 from typing import Any

@@ -4,6 +4,9 @@ In set-up a rank waits on the connection to the rank that it wants something fro
 third rank, while rank 0 partitions for instance. So a thread watches the connections to all ranks, whose other ends the
 system closes with the process. It also writes down for whom this rank has been waiting for long, so that ranks that
 wait for each other in a row find the one at its end.
+
+Called by `group_control`. Free to change while all ranks agree, and one that fails is named by the others
+in time (`tests/dgcl/ranks/test_watch.py`).
 """
 
 import ctypes

@@ -4,6 +4,9 @@ An *item* is what is exchanged as one row. Here items are vertices, and rank r w
 of an edge out of u (DGCL paper, section 4.1): :func:`halo_demand`. Other ways to lay out an aggregation have
 other items (slices of rows) or other wants (the rank that sums an edge instead of the owner of its head); all of them
 are a :class:`Demand`, and everything behind it is the same.
+
+Called by users, `dgcl/prepare/`, `dgcl/grid/` and 4 more folders. Free to change while rows travel to
+exactly those that read them (`tests/dgcl/relation/test_demand.py`).
 """
 
 from dataclasses import dataclass

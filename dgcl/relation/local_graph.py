@@ -6,6 +6,8 @@ exactly one rank, the one that owns its head, so summing over a rank's in-edges 
 
 A vertex has only some of its out-edges here, and a halo vertex has none of its in-edges. A layer that asks
 for a degree means the degree in the whole graph, so the degrees of the whole graph travel along.
+Called by `dgcl/offload/`, `dgcl/prepare/` and 8 more folders. Free to change while rows travel to exactly
+those that read them (`tests/dgcl/relation/test_local_graph.py`).
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,8 @@
-"""What a partition costs: balance, cut, boundary, halo."""
+"""What a partition costs: balance, cut, boundary, halo.
+
+Called by `dgcl/cli/partition`. Free to change while rows travel to exactly those that read them
+(`tests/dgcl/relation/test_partition_report.py`).
+"""
 
 from dataclasses import dataclass
 from typing import Any

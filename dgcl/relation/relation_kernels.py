@@ -2,6 +2,9 @@
 
 Masks of all N items are kept word by word, (W, N): the pass over the edges then writes at random into one word's N
 entries only, which caches can hold, and everything after it reads front to back. Loaded on first use (numba).
+
+Called by this folder, `dgcl/aggregation/` and `dgcl/grid/`. Free to change while rows travel to exactly
+those that read them (`tests/dgcl/relation/test_classes.py`).
 """
 
 import itertools

@@ -1,6 +1,9 @@
 """One function of torch meets rows or replicated values: the rule of its kind, a trial, or all rows.
 
 >>> h = x @ w                      # __torch_function__ -> call(Tensor.matmul, (x, w)) -> products.matmul
+
+Called by `dgcl/rows/`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
 """
 
 from __future__ import annotations

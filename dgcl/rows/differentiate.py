@@ -3,6 +3,9 @@
 The objective is the mean of the losses of the copies. Each collective is differentiated by its transpose, so
 gradients of rows are complete on their owner, and those of parameters and other tensors that every rank has are
 shares, which are summed over ranks when the backward ends, and added to what was there.
+
+Called by `apply_rule` and `rule_table`. Free to change while a script reads what it would read on one
+device (`tests/dgcl/rows/`).
 """
 
 from __future__ import annotations

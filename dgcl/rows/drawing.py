@@ -3,6 +3,9 @@
 Ranks that are processes have generators in one state, which :func:`dgcl.dispatch` sets. Ranks that are threads share a
 generator: for calls on rows each begins at rank 0's state. Numbers that a script draws without rows it draws once a
 thread.
+
+Called by `rule_table`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
 """
 
 from __future__ import annotations

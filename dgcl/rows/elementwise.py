@@ -1,4 +1,8 @@
-"""Functions of each element by itself, of rows and of what is broadcast to them."""
+"""Functions of each element by itself, of rows and of what is broadcast to them.
+
+Called by 4 modules of this folder. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

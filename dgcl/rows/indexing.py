@@ -1,4 +1,8 @@
-"""Rows that are taken by masks, by numbers, or by ends of edges, and rows that are written by them."""
+"""Rows that are taken by masks, by numbers, or by ends of edges, and rows that are written by them.
+
+Called by `rule_table`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

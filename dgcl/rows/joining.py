@@ -1,4 +1,8 @@
-"""Tensors joined: beside each other as rows, behind each other as rows of a longer space."""
+"""Tensors joined: beside each other as rows, behind each other as rows of a longer space.
+
+Called by `rule_table`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What is read of rows without their values, and what leaves torch: numbers, arrays, files and text of one device."""
+"""What is read of rows without their values, and what leaves torch: numbers, arrays, files and text of one device.
+
+Called by `rule_table`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

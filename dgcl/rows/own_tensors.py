@@ -1,4 +1,8 @@
-"""Between one device's view and this rank's own tensors, for those who write layers."""
+"""Between one device's view and this rank's own tensors, for those who write layers.
+
+Called by users, `dgcl/api`, `dgcl/distributed/check` and `dgcl/distributed/rank_graph`. Free to change
+while a script reads what it would read on one device (`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

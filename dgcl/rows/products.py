@@ -1,4 +1,8 @@
-"""Products of matrices: rows times columns stay rows, sums over rows are summed over ranks."""
+"""Products of matrices: rows times columns stay rows, sums over rows are summed over ranks.
+
+Called by `rule_table`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reductions and normalisations along dimensions: local where rows are not reduced, else sums over ranks."""
+"""Reductions and normalisations along dimensions: local where rows are not reduced, else sums over ranks.
+
+Called by `rule_table`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One call of a function of torch with rows among its arguments, as the rules of its kind get it."""
+"""One call of a function of torch with rows among its arguments, as the rules of its kind get it.
+
+Called by 16 modules of this folder. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Losses of ``torch.nn.functional``: terms of this rank's rows, divided by what all ranks count."""
+"""Losses of ``torch.nn.functional``: terms of this rank's rows, divided by what all ranks count.
+
+Called by `rule_table`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

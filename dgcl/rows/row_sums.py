@@ -1,4 +1,8 @@
-"""Sums over ranks, and all rows on every rank, each differentiated by its transpose."""
+"""Sums over ranks, and all rows on every rank, each differentiated by its transpose.
+
+Called by this folder and `dgcl/distributed/`. Free to change while a script reads what it would read on one
+device (`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

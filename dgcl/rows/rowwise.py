@@ -2,6 +2,9 @@
 
 The trial compares the function of seven rows with that of permuted, repeated and single ones of them; a function that
 depends on other rows, on their number or on their order gives something else. Values are drawn so that orders differ.
+
+Called by users, this folder and `dgcl/distributed/`. Free to change while a script reads what it would read
+on one device (`tests/dgcl/rows/`).
 """
 
 from __future__ import annotations

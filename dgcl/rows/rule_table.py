@@ -2,6 +2,9 @@
 
 A name is that of the function; ``add`` stands for ``add_``, ``__add__``, ``__radd__`` and ``__iadd__``, too, and
 ``grad=`` for an assignment.
+
+Called by `apply_rule`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Sums and maxima of rows by numbers: into vertices by ends of edges, into tables by labels."""
+"""Sums and maxima of rows by numbers: into vertices by ends of edges, into tables by labels.
+
+Called by `rule_table`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,9 @@ rank's rows. Of other scripted functions the Python that they were made of is ru
 gets all rows, untried, since compiled code may take numbers for places in memory; all else is refused by name. Calls
 are seen by a wrapper around the three classes' own, which a
 model that is distributed in one device's view installs; calls without rows go through it.
+
+Called by `dgcl/distributed/distribute`. Free to change while a script reads what it would read on one
+device (`tests/dgcl/rows/`).
 """
 
 from __future__ import annotations

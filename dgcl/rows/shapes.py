@@ -1,4 +1,8 @@
-"""Other shapes of rows: the dimension that is the rows' is told by what comes before it."""
+"""Other shapes of rows: the dimension that is the rows' is told by what comes before it.
+
+Called by `rule_table`. Free to change while a script reads what it would read on one device
+(`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

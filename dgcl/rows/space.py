@@ -1,4 +1,8 @@
-"""Which rows of a tensor of one device a rank stores."""
+"""Which rows of a tensor of one device a rank stores.
+
+Called by this folder and `dgcl/distributed/`. Free to change while a script reads what it would read on one
+device (`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 ``Rows`` is a wrapper without storage: what reads its memory past Python, as scripted functions and ``torch.tensor`` do,
 gets an error and never a rank's rows. Its autograd graph is that of the local tensor.
+
+Called by this folder, `dgcl/distributed/` and `dgcl/`. Free to change while a script reads what it would
+read on one device (`tests/dgcl/rows/`).
 """
 
 from __future__ import annotations

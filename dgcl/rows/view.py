@@ -1,4 +1,8 @@
-"""The data of :func:`dgcl.dispatch` as one device has them: rows of vertices and edges, by type."""
+"""The data of :func:`dgcl.dispatch` as one device has them: rows of vertices and edges, by type.
+
+Called by `own_tensors`, `dgcl/distributed/dispatch` and `dgcl/distributed/rank_graph`. Free to change while
+a script reads what it would read on one device (`tests/dgcl/rows/`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Builds a communicator's transport: shared memory, collectives, CUDA."""
+"""Builds a communicator's transport: shared memory, collectives, CUDA.
+
+Called by `dgcl/api`, `dgcl/build` and `dgcl/offload/offload`. Free to change while rows arrive bit for bit,
+and failures are named on every rank (`tests/dgcl/transport/collective/test_device_backend.py` and
+`tests/dgcl/transport/cuda/test_communicator.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Describes a communicator's exchanges, for people and for profilers."""
+"""Describes a communicator's exchanges, for people and for profilers.
+
+Called by `dgcl/`, `dgcl/transport/collective/` and 2 more folders. Free to change while rows arrive bit for
+bit, and failures are named on every rank (`tests/dgcl/transport/collective/test_transport.py`).
+"""
 
 import math
 from collections.abc import Mapping, Sequence

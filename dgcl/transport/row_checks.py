@@ -1,4 +1,8 @@
-"""Checks the shape, type and device of the rows of a call."""
+"""Checks the shape, type and device of the rows of a call.
+
+Called by `dgcl/nn/`, `dgcl/` and 6 more folders. Free to change while rows arrive bit for bit, and failures
+are named on every rank (`tests/dgcl/transport/collective/test_transport.py`).
+"""
 
 import functools
 from typing import Any

@@ -1,6 +1,9 @@
 """Compiled loops for cuts: the rows that must enter and leave sets of ranks, and the connections that cover cuts.
 
 Imported on first use, because importing numba takes longer than making a small plan.
+
+Called by `best` and `planner/column_generation/pricing/device_groups`. Free to change while no plan is
+faster than a bound (`tests/planner/bounds/test_best.py`).
 """
 
 from typing import Any

@@ -1,4 +1,8 @@
-"""Compiled loop for bounds by stages: the rows of each owner that each machine needs. Imported on first use."""
+"""Compiled loop for bounds by stages: the rows of each owner that each machine needs. Imported on first use.
+
+Called by `stages`. Free to change while no plan is faster than a bound
+(`tests/planner/bounds/test_stages.py`).
+"""
 
 from typing import Any
 

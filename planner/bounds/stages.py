@@ -5,6 +5,9 @@ cuts.py) are below this one where latencies count: on many ranks each exchanges 
 the planner by machines (``methods/hierarchical.py``) ask for it. The proof is `stage_times`'; whoever changes a
 formula changes it with its case there. ``tests/planner/bounds/test_stages.py`` compares with the best plans of tiny
 clusters.
+
+Called by `planner/column_generation/search/incumbent` and `planner/methods/hierarchical`. Free to change
+while no plan is faster than a bound.
 """
 
 from __future__ import annotations

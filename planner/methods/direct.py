@@ -1,4 +1,8 @@
-"""Peer to peer: every owner sends every row straight to each rank that needs it, all in one stage."""
+"""Peer to peer: every owner sends every row straight to each rank that needs it, all in one stage.
+
+Called by `dgcl/cli/warmup`. Free to change while plans deliver every row, and repeat
+(`tests/planner/methods/`).
+"""
 
 from __future__ import annotations
 

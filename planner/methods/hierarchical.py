@@ -6,6 +6,8 @@ take 1.0 % longer as executed in the mean, 11 % at most. No rule tells beforehan
 both. `best_trees` says how trees are planned, and in which stages. Time grows with edges, not with pairs of ranks and
 sets of ranks; nothing is assumed of the network between machines. ``tests/planner/methods/test_hierarchical.py`` guards
 it.
+
+Called by `auto`. Free to change while plans deliver every row, and repeat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The method ``optimal``: goes on from ``auto``'s plan until the gap is reached, at several times its effort."""
+"""The method ``optimal``: goes on from ``auto``'s plan until the gap is reached, at several times its effort.
+
+Called by users. Free to change while plans deliver every row, and repeat
+(`tests/planner/methods/test_optimal.py`).
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 This is Algorithms 1 and 2 of DGCL (Cai et al., EuroSys 2021) with the cost model of its section 5.1, and the baseline
 that ``auto`` is compared with; ``auto`` asks it too where there is little to plan. `plan` says what differs from the
 paper. ``tests/planner/methods/test_spst.py`` guards it.
+
+Called by `auto`. Free to change while plans deliver every row, and repeat.
 """
 
 from __future__ import annotations

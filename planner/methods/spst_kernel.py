@@ -1,4 +1,8 @@
-"""The inner loop of SPST, compiled. Imported on first use."""
+"""The inner loop of SPST, compiled. Imported on first use.
+
+Called by `spst`. Free to change while plans deliver every row, and repeat
+(`tests/planner/methods/test_spst.py`).
+"""
 
 from typing import Any
 

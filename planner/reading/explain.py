@@ -1,4 +1,8 @@
-"""Shows how the rows of one class travel: its trees, as data and as text."""
+"""Shows how the rows of one class travel: its trees, as data and as text.
+
+Called by `page`, `dgcl/cli/plan` and `dgcl/cli/plans`. Free to change while a page says what the plan does
+(`tests/planner/reading/test_report.py`).
+"""
 
 import re
 from typing import Any

@@ -1,4 +1,8 @@
-"""One page to send: a plan or its simulation as HTML that needs no network, from a template and the data as JSON."""
+"""One page to send: a plan or its simulation as HTML that needs no network, from a template and the data as JSON.
+
+Called by `dgcl/cli/plans` and `dgcl/cli/simulate`. Free to change while a page says what the plan does
+(`tests/planner/reading/test_page.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """A picture of a plan: the load on each connection of the machine, and the time of each stage.
 
 Needs matplotlib (the extra ``viz``). The machine is drawn as ``dgcl topo plot`` draws it.
+
+Called by `page` and `dgcl/cli/plans`. Free to change while a page says what the plan does
+(`tests/planner/reading/test_plot.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Several plans side by side, a line each; and where two plans of one relation differ."""
+"""Several plans side by side, a line each; and where two plans of one relation differ.
+
+Called by `dgcl/cli/plan` and `dgcl/cli/show`. Free to change while a page says what the plan does
+(`tests/planner/reading/test_sensitivity.py`).
+"""
 
 from collections.abc import Iterable, Sequence
 from textwrap import shorten

@@ -1,4 +1,8 @@
-"""A plan's report as text, about one screen."""
+"""A plan's report as text, about one screen.
+
+Called by `dgcl/advisor/`, this folder and 5 more folders. Free to change while a page says what the plan
+does (`tests/planner/reading/test_plot.py` and `tests/planner/reading/test_report.py`).
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,8 @@
-"""What a faster or slower connection would bring: kinds planned anew, single ones by the cost of the same plan."""
+"""What a faster or slower connection would bring: kinds planned anew, single ones by the cost of the same plan.
+
+Called by `dgcl/cli/plan`. Free to change while a page says what the plan does
+(`tests/planner/reading/test_sensitivity.py`).
+"""
 
 import itertools
 from dataclasses import replace

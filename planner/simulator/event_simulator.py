@@ -1,13 +1,13 @@
 """An event simulator of the decentralised protocol, to test the cost model (``cost.py``), with which it shares no code.
 
-It assumes less: stages do not begin and end together. A message starts when its rows have arrived and the peer is
-ready, and shares every connection max-min fairly with whatever else flows there.
-
 >>> from dgcl.planner import Relation, make_plan
 >>> from dgcl.topology import preset
 >>> plan = make_plan(Relation.from_classes(8, [(0, {1, 6}, 10**6), (5, {0}, 10**6)]), preset("dgx1"))
 >>> simulate(plan, order="barrier").seconds >= plan.predicted_seconds * (1 - 1e-9)
 True
+
+Called by `dgcl/cli/` and this folder. Free to change while `tests/planner/simulator/test_simulate.py`
+passes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ SHARES: tuple[Shares, ...] = ("equal", "bytes")
 
 SECONDS, SOON = 4e-8, 60.0  # of processor time for each message and direction; from where on that is said
 _log = logging.getLogger("dgcl")
+
+
+# It assumes less: stages do not begin and end together. A message starts when its rows have arrived and the peer
+# is ready, and shares every connection max-min fairly with whatever else flows there.
 
 
 @dataclass(frozen=True, eq=False)

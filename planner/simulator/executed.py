@@ -2,6 +2,9 @@
 
 `auto` compares plans of several machines by it, and reports show it. `protocol` has the table of machines and orders:
 whoever changes the order in which a transport sends changes it there. ``tests/planner/methods/test_executed.py``.
+
+Called by `dgcl/cli/simulate`, `planner/methods/auto` and `planner/reading/plan_report`. Free to change
+while a plan takes the time of a literal replay.
 """
 
 from __future__ import annotations

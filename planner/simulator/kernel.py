@@ -1,6 +1,9 @@
 """The event loop of the simulator, compiled: messages that share connections max-min fairly.
 
 It knows nothing of plans, stages or costs: only messages with a size, a latency, a route, and what they wait for.
+
+Called by `event_simulator`. Free to change while a plan takes the time of a literal replay
+(`tests/planner/simulator/test_simulate.py`).
 """
 
 from typing import Any, NamedTuple

@@ -2,6 +2,9 @@
 
 All rows that one rank sends to another in one stage are one message. It waits for exactly those messages that bring its
 sender rows that it forwards.
+
+Called by `event_simulator`, `executed` and `simulated_machine`. Free to change while a plan takes the time
+of a literal replay (`tests/planner/simulator/test_simulate.py`).
 """
 
 from dataclasses import dataclass

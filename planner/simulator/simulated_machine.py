@@ -1,4 +1,8 @@
-"""The machine as the simulator sees it: routes of messages, and capacities of connection-directions."""
+"""The machine as the simulator sees it: routes of messages, and capacities of connection-directions.
+
+Called by `event_simulator`. Free to change while a plan takes the time of a literal replay
+(`tests/planner/simulator/`).
+"""
 
 from __future__ import annotations
 

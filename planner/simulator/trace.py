@@ -1,4 +1,8 @@
-"""Simulations as traces for chrome://tracing and ui.perfetto.dev."""
+"""Simulations as traces for chrome://tracing and ui.perfetto.dev.
+
+Called by `dgcl/cli/simulate`. Free to change while a plan takes the time of a literal replay
+(`tests/planner/simulator/test_simulate.py`).
+"""
 
 from typing import Any
 

@@ -1,6 +1,9 @@
 """Checks everything that a plan states about itself, and its fold.
 
 Delivery is proved, costs, gap and fingerprint are recomputed. :func:`check_plan_file` needs nothing but the file.
+
+Called by users, `dgcl/cli/` and `dgcl/prepare/`. Free to change while no wrong plan passes
+(`tests/planner/verify/test_check.py`).
 """
 
 import os

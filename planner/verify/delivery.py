@@ -3,6 +3,9 @@
 Every plan passes it: those just made (``methods/registry.py``) and those read from files (``check_plan.py``).
 `verify_trees` says what is checked and why that is enough; a fault that is found is described here, and found in
 ``delivery_kernels.py``. ``tests/planner/verify`` damages plans in every way.
+
+Called by `check_plan`, `planner/fold` and `planner/methods/registry`. Free to change while no wrong plan
+passes.
 """
 
 from __future__ import annotations

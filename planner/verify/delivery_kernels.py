@@ -1,6 +1,8 @@
 """Finds the first tree or edge for which the proof of delivery fails, in one pass; compiled.
 
 Imported on first use, like all compiled code.
+
+Called by `delivery`. Free to change while no wrong plan passes (`tests/planner/verify/`).
 """
 
 import numpy as np

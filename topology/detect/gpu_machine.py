@@ -2,6 +2,9 @@
 
 A link is modelled where GPUs may use it, not where a wire is up: NVML's peer status decides. Bus addresses match
 the two sources: containers change numbers, but not addresses.
+
+Called by `dgcl/ranks/machines`. Free to change while nothing is claimed that the machine does not say
+(`tests/topology/detect/`).
 """
 
 from collections import Counter

@@ -2,6 +2,9 @@
 
 The driver brings the library, the extra ``dgcl[nvidia]`` the binding. :class:`NvmlUnavailable` says if either is
 missing, does not fit the driver, or may not be used.
+
+Called by this folder, `dgcl/cli/` and `dgcl/ranks/`. Free to change while nothing is claimed that the
+machine does not say (`tests/topology/detect/test_nvml.py`).
 """
 
 from __future__ import annotations

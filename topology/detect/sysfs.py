@@ -2,6 +2,9 @@
 
 Anything may be missing (containers, virtual machines, other kernels): what cannot be read is None, or not in the list,
 and nothing raises.
+
+Called by `dgcl/cli/`, `dgcl/ranks/` and this folder. Free to change while nothing is claimed that the
+machine does not say (`tests/topology/detect/test_sysfs.py`).
 """
 
 import re

@@ -1,4 +1,8 @@
-"""Applies ``CUDA_VISIBLE_DEVICES``: which GPUs a job may use, and in which order."""
+"""Applies ``CUDA_VISIBLE_DEVICES``: which GPUs a job may use, and in which order.
+
+Called by `dgcl/ranks/machines`. Free to change while nothing is claimed that the machine does not say
+(`tests/topology/detect/test_visible.py`).
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,8 @@
-"""Imports a file. Its format is recognised by its content, not by its name."""
+"""Imports a file. Its format is recognised by its content, not by its name.
+
+Called by `dgcl/cli/topo_import`. Free to change while each text is read as a naive reader reads it, and
+what it does not say is a note (`tests/topology/importers/test_files.py`).
+"""
 
 import os
 from collections.abc import Sequence

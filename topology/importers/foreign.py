@@ -1,4 +1,8 @@
-"""Recognises files of other tools, and refuses them with a way out."""
+"""Recognises files of other tools, and refuses them with a way out.
+
+Called by `files`. Free to change while each text is read as a naive reader reads it, and what it does not
+say is a note (`tests/topology/importers/test_foreign.py`).
+"""
 
 import re
 

@@ -2,6 +2,9 @@
 
 A wrong value is refused with its line. Unknown attributes are accepted, since a newer NCCL may write more; a known name
 with a letter wrong is refused as damage.
+
+Called by `nccl_xml`. Free to change while each text is read as a naive reader reads it, and what it does
+not say is a note (`tests/topology/importers/test_nccl_xml.py`).
 """
 
 import re

@@ -7,6 +7,7 @@
 
 Meanings are those of NCCL's own reader (NVIDIA/nccl, src/graph/xml.cc, topo.cc; ROCm/rccl for ``xgmi`` and ``gcn``);
 where that guesses, this refuses or notes what is missing. Cloud providers' files leave GPUs' links to detection.
+Called by `files`. Free to change while `tests/topology/importers/test_nccl_xml.py` passes.
 """
 
 import re

@@ -5,6 +5,9 @@ pair that uses it; and pairs whose rate no other connection of their route can e
 connections of a route could be the slowest, the one that the fewest pairs share is taken: a GPU's own port rather than
 the bus that all use. A connection that is never the slowest is not measured; it keeps its figure, raised to the fastest
 pair that uses it.
+
+Called by `files`. Free to change while each text is read as a naive reader reads it, and what it does not
+say is a note (`tests/topology/importers/test_p2p.py`).
 """
 
 from dataclasses import replace

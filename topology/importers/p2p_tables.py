@@ -6,6 +6,8 @@
          1  26.32 833.33
 
 The row is the sender, the column the receiver, the diagonal a GPU's own memory. What else the test prints is not read.
+Called by `files`. Free to change while each text is read as a naive reader reads it, and what it does not
+say is a note (`tests/topology/importers/test_fuzz.py` and `tests/topology/importers/test_long_inputs.py`).
 """
 
 import math

@@ -1,4 +1,8 @@
-"""Joins imported machines, and gives speeds to network cards whose files have none."""
+"""Joins imported machines, and gives speeds to network cards whose files have none.
+
+Called by `files`. Free to change while each text is read as a naive reader reads it, and what it does not
+say is a note (`tests/topology/importers/test_files.py`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

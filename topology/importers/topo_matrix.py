@@ -5,8 +5,8 @@
     GPU1     NV2      X      NODE    0-23            0
     mlx5_0   PIX     NODE     X
 
-GPUs and NICs may come in any order; affinity columns, rows of NICs, legends and underlining may be there or not. What
-is there must be complete and consistent: every word known, the diagonal ``X``, both directions of a pair equal.
+Called by `files`, `topo_matrix_model` and `topo_matrix_nvlink`. Free to change while
+`tests/topology/importers/test_topo_matrix.py` passes.
 """
 
 import re
@@ -42,6 +42,11 @@ _GLUED = re.compile(
 _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _MOST_BYTES = 1 << 20
 _MOST_GPUS = 128  # of one machine
+
+
+# GPUs and NICs may come in any order; affinity columns, rows of NICs, legends and underlining may be there or
+# not. What is there must be complete and consistent: every word known, the diagonal ``X``, both directions of a
+# pair equal.
 
 
 @dataclass(frozen=True)

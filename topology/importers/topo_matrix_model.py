@@ -5,6 +5,9 @@ bridge, NODE several of them in a NUMA node, SYS the bus between NUMA nodes. Suc
 the tree: devices that are PIX apart hang on one switch, switches that are PXB apart on an upper one, and all of a NUMA
 node on its processor, whose host bridges are taken never to block. ``NV#`` hides what lies below it; the words of a NIC
 may still show it.
+
+Called by `files`. Free to change while each text is read as a naive reader reads it, and what it does not
+say is a note (`tests/topology/importers/test_topo_matrix_model.py`).
 """
 
 from collections import Counter

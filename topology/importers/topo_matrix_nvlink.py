@@ -2,6 +2,9 @@
 
 Through NVSwitches every pair shows all links of its GPUs at once, so the counts of a row add up to more than
 a GPU has. Where they do not, GPUs are wired directly.
+
+Called by `topo_matrix_model`. Free to change while each text is read as a naive reader reads it, and what
+it does not say is a note (`tests/topology/importers/test_topo_matrix_model.py`).
 """
 
 from itertools import combinations

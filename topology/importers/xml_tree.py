@@ -2,6 +2,9 @@
 
 A document type is refused, so there are no entities to expand and nothing to fetch. (``defusedxml`` refuses the same,
 but knows no lines.)
+
+Called by `nccl_form` and `nccl_xml`. Free to change while each text is read as a naive reader reads it, and
+what it does not say is a note (`tests/topology/importers/test_xml_tree.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Machines that clouds rent: NVIDIA's boards with the clouds' own networks and PCIe trees."""
+"""Machines that clouds rent: NVIDIA's boards with the clouds' own networks and PCIe trees.
+
+Called by `topology/presets/`. Free to change while each number has its source (`tests/topology/`).
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""NVIDIA's own machines: NVLink meshes and NVSwitches."""
+"""NVIDIA's own machines: NVLink meshes and NVSwitches.
+
+Called by `cloud` and `pcie`. Free to change while each number has its source (`tests/topology/`).
+"""
 
 from dataclasses import replace
 

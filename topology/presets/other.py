@@ -1,4 +1,7 @@
-"""IBM's and AMD's nodes, and an abstract machine of any size."""
+"""IBM's and AMD's nodes, and an abstract machine of any size.
+
+Called by `cloud`. Free to change while each number has its source (`tests/topology/`).
+"""
 
 import itertools
 from dataclasses import replace

@@ -2,6 +2,8 @@
 
 Several of them are joined by one network card for each box. What card that is, is assumed: of 100 Gb/s, at the first
 socket; or where the DGCL paper's figures are used, the paper's.
+
+Called by `cloud`. Free to change while each number has its source (`tests/topology/`).
 """
 
 from dgcl.topology.combine import Nic

@@ -2,6 +2,9 @@
 
 Made by :mod:`dgcl.transport.connect`, used by :mod:`dgcl.transport.collective.transport`. Tests are in
 tests/dgcl/transport/collective and tests/dgcl/faults.
+
+Called by `transport`, `dgcl/transport/connect` and `dgcl/transport/precompile`. Free to change while rows
+arrive bit for bit, and failures are named on every rank.
 """
 
 import os

@@ -1,4 +1,8 @@
-"""A call that is under way, stage by stage."""
+"""A call that is under way, stage by stage.
+
+Called by `agreement` and `transport`. Free to change while rows arrive bit for bit, and failures are named
+on every rank (`tests/dgcl/transport/collective/test_transport.py`).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

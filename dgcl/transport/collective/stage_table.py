@@ -1,4 +1,8 @@
-"""A program as stages: which rows are packed, where arrivals go, and in which order they are added."""
+"""A program as stages: which rows are packed, where arrivals go, and in which order they are added.
+
+Called by `call` and `transport`. Free to change while rows arrive bit for bit, and failures are named on
+every rank (`tests/dgcl/transport/collective/test_transport.py`).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -4,6 +4,9 @@
 B)``. ``wait(work, seconds)`` says whether that is over, within so long, or raises :class:`ConnectionBroken`.
 ``pending(work)`` are the ranks of messages that may not be over; the first one is not. ``abort()`` ends all that is
 under way, here and at the peers; ``close()`` also gives the connections up.
+
+Called by `agreement`, `call` and `dgcl/transport/connect`. Free to change while rows arrive bit for bit,
+and failures are named on every rank (`tests/dgcl/transport/collective/test_wires.py`).
 """
 
 from __future__ import annotations

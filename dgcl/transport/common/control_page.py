@@ -6,6 +6,8 @@ code reads and writes ready, done and wake lines by their addresses (:mod:`dgcl.
 
 A change of order or meaning is one of the protocol: model it first (docs/protocol/exchange.pml, run by
 tests/dgcl/transport/test_protocol_model.py).
+Called by this folder, `dgcl/transport/collective/` and `dgcl/transport/cuda/`. Free to change while rows
+arrive bit for bit, and failures are named on every rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Element types: their numbers, the same on every rank of a job, and tensors of them over a rank's memory."""
+"""Element types: their numbers, the same on every rank of a job, and tensors of them over a rank's memory.
+
+Called by `dgcl/transport/shared_memory/`, `dgcl/transport/cuda/` and 3 more folders. Free to change while
+rows arrive bit for bit, and failures are named on every rank (`tests/dgcl/transport/common/`).
+"""
 
 import functools
 import math

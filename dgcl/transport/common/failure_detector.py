@@ -4,6 +4,8 @@ Two ranks that make the calls of two communicators in different orders wait for 
 collective of the control plane (``if comm.rank == 0: accuracy(...)``) and one in an exchange of rows. A deadline could
 not say what is wrong. So each rank publishes on its control page in which call and which collective it is, and a rank
 that waits reads the pages of its peers. tests/dgcl/transport/test_crossed_calls.py and test_side_by_side.py guard it.
+
+Called by `life_cycle`. Free to change while rows arrive bit for bit, and failures are named on every rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The life of a communicator on one rank: usable, then failed or closed; one call at a time, from one thread."""
+"""The life of a communicator on one rank: usable, then failed or closed; one call at a time, from one thread.
+
+Called by `dgcl/transport/base`, `dgcl/transport/collective/agreement` and
+`dgcl/transport/shared_memory/executor`. Free to change while rows arrive bit for bit, and failures are
+named on every rank (`tests/dgcl/transport/common/test_call_lock.py`).
+"""
 
 from __future__ import annotations
 

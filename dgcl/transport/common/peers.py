@@ -5,6 +5,9 @@ it is the right file. Segments are mapped when a ready line first names them, so
 
 Whether two ranks share memory is found by trying. Host names and process ids prove nothing, and containers on one
 host may or may not share memory. Of ranks that share none each has a stand-in for the control page of the other.
+
+Called by this folder, `dgcl/transport/shared_memory/` and 2 more folders. Free to change while rows arrive
+bit for bit, and failures are named on every rank (`tests/dgcl/transport/common/test_peers.py`).
 """
 
 import os

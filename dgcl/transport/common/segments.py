@@ -4,6 +4,9 @@ Each rank owns one :class:`SegmentFile`, an anonymous memory file (``memfd``) th
 through the owner's process entry (``/proc/PID/fd/N``) and map segments when they first need them. The memory of a
 segment is allocated when it is created: lack of memory is an error at that point, with the sizes, and not a crash
 later. File offsets are never reused, so a mapping stays valid. Guarded by tests/dgcl/transport/common.
+
+Called by this folder, `dgcl/transport/cuda/` and `dgcl/transport/`. Free to change while rows arrive bit
+for bit, and failures are named on every rank.
 """
 
 import fcntl

@@ -1,4 +1,8 @@
-"""Words of memory that other ranks, and devices, read and write."""
+"""Words of memory that other ranks, and devices, read and write.
+
+Called by this folder, `dgcl/transport/cuda/` and 2 more folders. Free to change while rows arrive bit for
+bit, and failures are named on every rank (`tests/dgcl/transport/common/test_control_page.py`).
+"""
 
 import numpy as np
 from numba import int64, void

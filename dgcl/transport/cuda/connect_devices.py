@@ -1,4 +1,8 @@
-"""Connects the ranks' devices: memory is published, and that of peers opened."""
+"""Connects the ranks' devices: memory is published, and that of peers opened.
+
+Called by `device_exchange`, `operations` and `watchdog`. Free to change while rows arrive bit for bit, and
+failures are named on every rank (`tests/dgcl/transport/cuda/`).
+"""
 
 import logging
 from dataclasses import dataclass

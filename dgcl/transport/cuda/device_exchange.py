@@ -4,6 +4,9 @@ A call takes blocks from the pool; the hosts agree on it, and learn where each w
 (:mod:`dgcl.transport.cuda.host_agreement`); then each writes the addresses into its ring and enqueues its prepared
 operations (:mod:`dgcl.transport.cuda.operations`). Errors on the device occur later: the watchdog ends the call there,
 and the next call raises, or ``synchronize``. Tests are in tests/dgcl/transport/cuda.
+
+Called by `dgcl/calibration/timing`. Free to change while rows arrive bit for bit, and failures are named on
+every rank.
 """
 
 import math

@@ -4,6 +4,9 @@ A block becomes free when the *storage* behind its tensor dies, as on the CPU
 (:mod:`dgcl.transport.common.pool` cuts the blocks). The host runs ahead of the device, so work that reads the
 storage may still be queued then. Allocations are freed only after the communicator is closed and every peer has
 unmapped them. Guarded by tests/dgcl/transport/cuda.
+
+Called by `device_exchange` and `watchdog`. Free to change while rows arrive bit for bit, and failures are
+named on every rank.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ are late, gone or in another call are those of the CPU's calls; and it makes wai
 wait for kernels that run (to allocate, open or load), and a kernel waits for other devices. When a host calls such a
 function for call n, all hosts have begun to agree on n or are about to, so all have enqueued what precedes n - 1, and
 none needs this host to enqueue n - 1: every kernel that runs will end.
+
+Called by `device_exchange`. Free to change while rows arrive bit for bit, and failures are named on every
+rank (`tests/dgcl/transport/cuda/`).
 """
 
 from __future__ import annotations

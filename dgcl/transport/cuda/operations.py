@@ -2,6 +2,9 @@
 
 What differs from call to call is not in them: kernels take the addresses of buffers from a ring in the host's page.
 Only copies get theirs before they are enqueued.
+
+Called by `device_exchange`. Free to change while rows arrive bit for bit, and failures are named on every
+rank (`tests/dgcl/transport/cuda/`).
 """
 
 from __future__ import annotations

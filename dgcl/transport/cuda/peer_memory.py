@@ -3,6 +3,9 @@
 Exported memory must not be freed while another process has it open. So each rank has a page in shared memory with a
 word for every peer: not 0 says that this rank uses none of that peer's memory any more. A rank that leaves waits for
 these words, or for the deaths of those that will not write them, before it frees anything or ends its process.
+
+Called by `connect_devices` and `device_exchange`. Free to change while rows arrive bit for bit, and
+failures are named on every rank (`tests/dgcl/transport/cuda/`).
 """
 
 import os

@@ -2,6 +2,9 @@
 
 What drivers report and what machines do has differed before (virtual machines, IOMMUs, containers), so calls of known
 rows come after it (:mod:`dgcl.transport.cuda.trial`, :mod:`dgcl.transport.tried_rows`).
+
+Called by `connect_devices` and `trial`. Free to change while rows arrive bit for bit, and failures are
+named on every rank (`tests/dgcl/transport/cuda/test_trial.py`).
 """
 
 import os

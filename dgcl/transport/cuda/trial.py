@@ -4,6 +4,9 @@ What a device does to a process whose kernels go wrong (an address that is none,
 that process. So each rank starts one that does on its device what the rank would do
 (:mod:`dgcl.transport.cuda.trial_process`), and looks how it ends. A trial that went well is kept: a file in the user's
 cache folder, by driver, devices and kernels.
+
+Called by `dgcl/transport/connect`. Free to change while rows arrive bit for bit, and failures are named on
+every rank (`tests/dgcl/transport/cuda/test_trial.py`).
 """
 
 import hashlib

@@ -2,6 +2,9 @@
 
 Set-up runs it in processes of their own before it lets GPUs write into each other's memory unasked
 (:mod:`dgcl.transport.cuda.trial`). What is wrong is raised; a process that does not come to an end ends itself.
+
+Called by users. Free to change while rows arrive bit for bit, and failures are named on every rank
+(`tests/dgcl/transport/cuda/test_trial.py`).
 """
 
 from __future__ import annotations

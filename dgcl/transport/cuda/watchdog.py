@@ -5,6 +5,9 @@ in host memory: the call it has begun last, and the call it has finished. If nei
 inside a call, or a peer has died and the call does not end, the watchdog ends it. What a peer has exported is unmapped
 when that peer leaves, or this rank fails or leaves, and the device has done all that was enqueued. A rank that leaves
 waits until its peers have done so, also at the end of its process. Tests: tests/dgcl/transport/cuda/test_faults.py.
+
+Called by `device_exchange`. Free to change while rows arrive bit for bit, and failures are named on every
+rank.
 """
 
 from __future__ import annotations

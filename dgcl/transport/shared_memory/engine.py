@@ -5,6 +5,9 @@ its call (:mod:`dgcl.transport.shared_memory.tasks` fills it). It scans the open
 as the rows it reads have arrived and its receiver is ready, in any order, so one slow peer does not delay the others.
 It returns when all is done, or to let Python handle signals, deadlines and peers. Every function has one signature, so
 that all is compiled before a communicator is used. Guarded by tests/dgcl/transport/shared_memory and tests/dgcl/faults.
+
+Called by this folder and `dgcl/transport/`. Free to change while rows arrive bit for bit, and failures are
+named on every rank.
 """
 
 from typing import Any

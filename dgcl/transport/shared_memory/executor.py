@@ -4,6 +4,9 @@ A list of steps begins and ends calls (:mod:`dgcl.transport.shared_memory.step_l
 and all of a call that takes long. Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names
 ranks, stage, direction and rows. After that the communicator is unusable, and its buffers are never reused, because a
 stopped process may resume and write. Guarded by tests/dgcl/faults and tests/dgcl/transport/shared_memory.
+
+Called by this folder, `dgcl/transport/cuda/` and 2 more folders. Free to change while rows arrive bit for
+bit, and failures are named on every rank.
 """
 
 import time

@@ -5,6 +5,9 @@ and numbers of *buffers*, whose places are given anew each time (:mod:`dgcl.tran
 calls it). It returns the number of a step that cannot go on (a segment must be mapped, a peer makes another call, a
 wait takes long): Python sees to it, and has the steps after it carried out. ``attended``, it leaves all steps of calls
 to Python. It also returns after a while of sums, for Ctrl-C. Guarded by tests/dgcl/transport/shared_memory.
+
+Called by this folder, `dgcl/aggregation/` and `dgcl/transport/`. Free to change while rows arrive bit for
+bit, and failures are named on every rank.
 """
 
 import numpy as np

@@ -6,6 +6,8 @@ on the rows it has.
 
 The start sends everything whose receiver is ready; the wait sends the rest. No thread works in between: with one rank
 per core no core is free for it.
+Called by `transport`. Free to change while rows arrive bit for bit, and failures are named on every rank
+(`tests/dgcl/transport/shared_memory/test_interrupts.py`).
 """
 
 import sys

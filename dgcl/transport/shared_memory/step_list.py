@@ -6,6 +6,8 @@ wait. What does not change from one run to the next with the same row shape and 
 (:mod:`dgcl.transport.shared_memory.step_table`), compiled code carries it out
 (:mod:`dgcl.transport.shared_memory.interpreter`), and buffers come from the pool each time. So nothing is looked up or
 converted between rows and result. Tests: tests/dgcl/transport/shared_memory, tests/dgcl/aggregation, tests/dgcl/faults.
+Called by `started` and `transport`. Free to change while rows arrive bit for bit, and failures are named on
+every rank.
 """
 
 import functools

@@ -2,6 +2,9 @@
 
 Rows are those of :mod:`dgcl.transport.shared_memory.interpreter`. An expand reads the owned rows where the caller has
 them, while they are copied to the result; where rows are relayed, it reads the copies.
+
+Called by `step_list`. Free to change while rows arrive bit for bit, and failures are named on every rank
+(`tests/dgcl/transport/shared_memory/test_step_list.py`).
 """
 
 from collections.abc import Callable, Sequence

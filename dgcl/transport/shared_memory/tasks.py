@@ -1,4 +1,8 @@
-"""The schedule of a verb in the engine's form, and the state of a call."""
+"""The schedule of a verb in the engine's form, and the state of a call.
+
+Called by `executor`, `step_list` and `step_table`. Free to change while rows arrive bit for bit, and
+failures are named on every rank (`tests/dgcl/transport/shared_memory/test_executor.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The transport of ranks that compute on the CPU: takes and returns tensors, and calls the runtime."""
+"""The transport of ranks that compute on the CPU: takes and returns tensors, and calls the runtime.
+
+Called by `dgcl/calibration/timing`, `dgcl/transport/connect` and `dgcl/transport/cuda/host_agreement`. Free
+to change while rows arrive bit for bit, and failures are named on every rank
+(`tests/dgcl/transport/shared_memory/test_interrupts.py`).
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,12 +1,7 @@
 """Re-parents edges of whole plans: a device gets its row from another device that has it by then.
 
-With devices in groups a row crosses to each other group once, straight from its owner's (pricing/device_groups.py). An
-owner whose machine has more to send out than others have to take in is then the bottleneck, although a machine that has
-the row could pass it on. Here single edges of finished trees are replaced: the edge into a device by one from any other
-device of the tree that has the row early enough, or can get it earlier, in a stage before that device's own sends.
-The gradient of the smoothed makespan (makespan.py) prices every (stage, link), and as many rows move as gain most by
-its exact change. In turn with that, whole trees are exchanged (tree_exchange.py), which balances what the devices of a
-group take in.
+Called by `planner/column_generation/search/stage_search`. Free to change while
+`tests/planner/column_generation/test_reparent.py` passes.
 """
 
 from __future__ import annotations
@@ -57,6 +52,15 @@ PASSES = 6  # price updates at each
 TREES = 10_000  # looked at between two looks at the clock
 EXPENSIVE = 0.02  # edges below this share of the highest price in use stay
 MAX_SHARE = 0.95  # of the price of an edge that its replacement may cost
+
+
+# With devices in groups a row crosses to each other group once, straight from its owner's
+# (pricing/device_groups.py). An owner whose machine has more to send out than others have to take in is then the
+# bottleneck, although a machine that has the row could pass it on. Here single edges of finished trees are
+# replaced: the edge into a device by one from any other device of the tree that has the row early enough, or can
+# get it earlier, in a stage before that device's own sends. The gradient of the smoothed makespan (makespan.py)
+# prices every (stage, link), and as many rows move as gain most by its exact change. In turn with that, whole
+# trees are exchanged (tree_exchange.py), which balances what the devices of a group take in.
 
 
 def reparent(

@@ -6,6 +6,8 @@ direction); the tree program finds the cheapest tree of every class at these pri
 expensive trees, as many as gain most by the exact change of the smoothed makespan.
 
 `improve` does so from a soft makespan to a sharp one.
+Called by `planner/column_generation/search/`, `dgcl/cli/` and this folder. Free to change while plans are
+proved, repeat by seed and take no longer (`tests/planner/column_generation/`).
 """
 
 from __future__ import annotations

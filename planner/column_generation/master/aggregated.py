@@ -4,6 +4,9 @@ On a cluster of equal machines most of what prices have to find is the same for 
 stages the NICs work in, and when rows are spread inside the machines. With one price per (stage, kind) instead of one
 per (stage, direction) the master problem has a few dozen rows instead of thousands, and about thirty answers solve it.
 That directions of one kind are not equally busy is left to search/grouped.py, which starts from here.
+
+Called by `planner/column_generation/search/grouped`. Free to change while plans are proved, repeat by seed
+and take no longer (`tests/planner/column_generation/`).
 """
 
 from __future__ import annotations

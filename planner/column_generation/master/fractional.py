@@ -5,6 +5,9 @@ converge, and slowly. Some answers are therefore kept as *columns*, one per bloc
 program finds their best combination (restricted_master.py). `StageProgram` says what the rounds do; the search
 (``search/stage_search.py``) pauses and continues it. Time is counted in rows per GB/s here: the seconds of a plan
 divided by row_bytes / 1e9, without latencies. ``test_near_optimal.py`` guards it.
+Called by `planner/column_generation/search/`, `planner/column_generation/improvement/` and 3 more folders.
+Free to change while plans are proved, repeat by seed and take no longer
+(`tests/planner/column_generation/`).
 """
 
 import time

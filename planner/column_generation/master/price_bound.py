@@ -6,6 +6,8 @@ depends on how well that search converges, nor on the linear program's tolerance
 `price_bound`'s; `bound_over_stages` combines such bounds into one over all numbers of stages, with latencies. The
 search (``search/incumbent.py``) asks for both, and ``tests/planner/column_generation/test_price_bound.py`` compares
 with the true optimum.
+Called by `planner/column_generation/search/incumbent` and `planner/column_generation/search/stage_search`.
+Free to change while plans are proved, repeat by seed and take no longer.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ is the sum over stages of the busiest direction. The dual values of the busy tim
 pricing problem (Dantzig and Wolfe, "Decomposition principle for linear programs", 1960). Columns are added a few at a
 time, dozens of times for a plan: each program starts from the last one's basis. ``test_restricted_master.py`` compares
 with programs solved from nothing.
+Called by `aggregated`, `fractional` and `price_bound`. Free to change while plans are proved, repeat by
+seed and take no longer (`tests/planner/column_generation/test_restricted_master.py`).
 """
 
 from __future__ import annotations

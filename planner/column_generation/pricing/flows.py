@@ -2,6 +2,10 @@
 
 All rows are sent through the chosen options of all states at once. Rows of different classes that meet in one state are
 one number from there on, so a round costs the same for a thousand classes as for a million.
+
+Called by `planner/column_generation/improvement/`, `planner/column_generation/master/` and 4 more folders.
+Free to change while plans are proved, repeat by seed and take no longer
+(`tests/planner/column_generation/`).
 """
 
 from typing import NamedTuple

@@ -4,6 +4,9 @@ Sets are kept per *group* of devices: with one group that holds every device the
 exact, which is possible up to a dozen devices; with one per machine, socket or switch it stays small on many
 (device_groups.py). Only sets that can occur are numbered: the destination sets of the relation and all their subsets.
 Each set lists how it can be split.
+
+Called by this folder, `planner/column_generation/master/` and 2 more folders. Free to change while plans
+are proved, repeat by seed and take no longer (`tests/planner/column_generation/`).
 """
 
 from __future__ import annotations

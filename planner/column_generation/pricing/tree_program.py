@@ -4,6 +4,10 @@ A state is (stage k, device v that holds the row, set A of devices still to be s
 tables of the best choice in every state, and `trace` reads the tree of one set from them. The master problem
 (``master/``), rounding and the exchange of trees call these with prices of their own; a round of pricing is mostly
 spent here. ``test_tree_program.py`` compares with all trees of tiny machines.
+
+Called by `planner/column_generation/rounding/`, `planner/column_generation/improvement/` and 3 more
+folders. Free to change while plans are proved, repeat by seed and take no longer
+(`tests/planner/column_generation/test_tree_program.py`).
 """
 
 from typing import NamedTuple

@@ -5,6 +5,9 @@ group is independent of its way to another, so bundles are planned as a whole, w
 are at most P * F bundles for millions of classes. The trees of a fractional plan's answers each get a whole number of
 rows. Once the trees of bundles are known, the vertices of every class are assigned to the trees of its bundles, in
 order, and the trees of a vertex in all groups are joined to one.
+Called by `planner/column_generation/search/grouped` and `planner/column_generation/search/stage_search`.
+Free to change while plans are proved, repeat by seed and take no longer
+(`tests/planner/column_generation/`).
 """
 
 from __future__ import annotations

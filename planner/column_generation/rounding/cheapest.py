@@ -1,4 +1,9 @@
-"""The cheapest trees of classes or bundles at given prices, as edges."""
+"""The cheapest trees of classes or bundles at given prices, as edges.
+
+Called by `planner/column_generation/improvement/`, this folder and `planner/column_generation/search/`.
+Free to change while plans are proved, repeat by seed and take no longer
+(`tests/planner/column_generation/`).
+"""
 
 from __future__ import annotations
 

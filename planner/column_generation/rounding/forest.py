@@ -1,4 +1,9 @@
-"""Trees of whole rows in arrays that compiled code changes: the edges of a tree, and forests with room to grow."""
+"""Trees of whole rows in arrays that compiled code changes: the edges of a tree, and forests with room to grow.
+
+Called by `planner/column_generation/improvement/`, this folder and `planner/column_generation/search/`.
+Free to change while plans are proved, repeat by seed and take no longer
+(`tests/planner/column_generation/test_forest.py`).
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,9 @@ for 25 to 64 devices (stage_search.py): fewer are planned over every link, stage
 finds nothing better than plans by machines (``methods/hierarchical.py``). Plans by machines alone would be 3.2 % longer
 in the mean up to 32 devices, and no rule tells beforehand which of the two wins, so `auto` asks both.
 `CoordinateDescent` and `best_grouped_plan` say how it works; ``test_grouped.py`` guards it.
+
+Called by `stage_search`. Free to change while plans are proved, repeat by seed and take no longer
+(`tests/planner/column_generation/test_grouped.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The best plan and the best bound so far, bounds that are proven on the way, and how much work a search may do."""
+"""The best plan and the best bound so far, bounds that are proven on the way, and how much work a search may do.
+
+Called by `stage_search`, `planner/methods/auto` and `planner/methods/optimal`. Free to change while plans
+are proved, repeat by seed and take no longer (`tests/planner/column_generation/`).
+"""
 
 from __future__ import annotations
 

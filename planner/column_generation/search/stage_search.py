@@ -1,12 +1,7 @@
 """The search for a near-optimal plan with its certificate, which `auto` and `optimal` share.
 
-1. Peer-to-peer, where possible, is the first plan; others are taken only if they are faster.
-2. Bounds: cuts and distances (bounds/best.py), then the best stage-free prices (incumbent.py).
-3. For K = 2, 3, 4, ... stages: the best fractional plan (master/fractional.py), in whole trees (rounding/bundles.py),
-   improved (improvement/). A number of stages is given up as soon as its own bound shows that it cannot be good enough.
-   On more than two dozen devices the best plan for devices in groups (grouped.py), in whole rows from the start.
-4. The bound over all numbers of stages together, with latencies (incumbent.py).
-Times are in seconds. The modules below count rows per GB/s; `unit` is the number of seconds in one.
+Called by `planner/methods/auto` and `planner/methods/optimal`. Free to change while
+`tests/planner/column_generation/` passes.
 """
 
 from __future__ import annotations
@@ -49,6 +44,16 @@ MAX_WORK = 20_000_000
 POLISH_TREES = 60_000  # plans of more trees are not improved: there a row more or less does not matter
 NEAR = 1.002  # times the bound: faster plans are not re-parented
 FULL_ROUNDS = 60_000  # (device, split) pairs up to which the full number of rounds is run
+
+
+# 1. Peer-to-peer, where possible, is the first plan; others are taken only if they are faster.
+# 2. Bounds: cuts and distances (bounds/best.py), then the best stage-free prices (incumbent.py).
+# 3. For K = 2, 3, 4, ... stages: the best fractional plan (master/fractional.py), in whole trees (rounding/bundles.py),
+#    improved (improvement/). A number of stages is given up as soon as its own bound shows that it cannot be good
+#    enough.
+#    On more than two dozen devices the best plan for devices in groups (grouped.py), in whole rows from the start.
+# 4. The bound over all numbers of stages together, with latencies (incumbent.py).
+# Times are in seconds. The modules below count rows per GB/s; `unit` is the number of seconds in one.
 
 
 class StageSearch:
