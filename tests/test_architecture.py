@@ -219,7 +219,7 @@ def test_first_screens():
     def wrong(path: Path) -> list[str]:
         text = ast.get_docstring(parse(path)) or ""
         _, called, callers = text.partition("Called by ")
-        names = re.findall(r"(?<!`)`([\w/]+(?:\.py)?)`(?!`)", callers)
+        names = re.findall(r"(?<![`:])`([\w/]+(?:\.py)?)`(?!`)", callers)
         places = [(ROOT if "/" in name else path.parent) / name for name in names]
         lost = [str(each) for each in places if not (each.exists() or each.with_suffix(".py").exists())]
         return [*lost, *["more than ten lines"][: len(text.splitlines()) > 10 and bool(called)]]
