@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dgcl")
 
 
-class Communicator(Handle, Aggregating):
+class Communicator(Handle, ops.Exchanging, Aggregating):
     """One rank's end of the planned exchanges over one partitioned graph.
 
     A communicator is a set of exchanges over one transport, with one sequence of calls and one buffer pool. The

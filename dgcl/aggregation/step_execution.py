@@ -18,7 +18,7 @@ from torch import Tensor
 from dgcl.aggregation.block import Block
 from dgcl.aggregation.results import ResultMemory
 from dgcl.aggregation.sparse import sum_dtype
-from dgcl.transport.base import Transport
+from dgcl.transport.base import StepList, Transport
 from dgcl.transport.steps import (
     EXPAND,
     FOR_SUM,
@@ -114,7 +114,7 @@ class Aggregation:
 _sequences: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[Any, Any]]] = WeakKeyDictionary()
 
 
-def _repeated(what: Aggregation, x: Tensor, transport: Transport) -> Any:
+def _repeated(what: Aggregation, x: Tensor, transport: Transport) -> StepList | None:
     """What carries out an aggregation like those before; None the first time, and where there is nothing."""
     lists = _sequences.setdefault(transport, WeakKeyDictionary()).setdefault(what, {})
     kind = (x.shape[1], x.dtype, torch.get_num_threads())

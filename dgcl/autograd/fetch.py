@@ -8,7 +8,7 @@ device, and ranks call in one order (`tests/dgcl/autograd/test_fetch.py`).
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,25 +21,28 @@ from dgcl.ranks.requests import Requests
 Named = Callable[[str], AbstractContextManager[None]]
 
 
-class _Fetch(NamedTuple):
+class _Fetch:
     """The requests of one call, and where the rows are that were asked for."""
 
-    collective: Named
-    requests: Requests
-    places: list[Tensor]
-    num_rows: int
+    def __init__(self, collective: Named, requests: Requests, places: list[Tensor], num_rows: int) -> None:
+        self._collective, self._requests, self._places, self._num_rows = (
+            collective,
+            requests,
+            places,
+            num_rows,
+        )
 
     def bring(self, rows: Tensor) -> Tensor:
-        with self.collective("fetch"):
-            return self.requests.answer([rows.index_select(0, p.to(rows.device)) for p in self.places])
+        with self._collective("fetch"):
+            return self._requests.answer([rows.index_select(0, p.to(rows.device)) for p in self._places])
 
     def add_up(self, rows: Tensor) -> Tensor:
         """By asking rank, then in the order of its ids: the same bits in every run."""
-        with self.collective("fetch (backward)"):
-            pieces = self.requests.give_back(rows)
+        with self._collective("fetch (backward)"):
+            pieces = self._requests.give_back(rows)
         wide = torch.float32 if rows.dtype in (torch.float16, torch.bfloat16) else rows.dtype
-        total = rows.new_zeros((self.num_rows, *rows.shape[1:]), dtype=wide)
-        places = torch.cat(self.places).to(rows.device)
+        total = rows.new_zeros((self._num_rows, *rows.shape[1:]), dtype=wide)
+        places = torch.cat(self._places).to(rows.device)
         # index_put_ adds in the order of the places on every device, index_add_ on the CPU alone.
         total.index_put_((places,), torch.cat(pieces).to(wide), accumulate=True)
         return total.to(rows.dtype)

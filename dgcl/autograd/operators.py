@@ -12,12 +12,14 @@ one order.
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from dgcl.ranks.control import Control
 from dgcl.ranks.rank_sums import all_reduce_sum
 from dgcl.ranks.tensors import mark_of, refuse_vmap
 from dgcl.ranks.torch_private import (
@@ -27,29 +29,51 @@ from dgcl.ranks.torch_private import (
     num_dispatch_modes,
     num_function_modes,
 )
-from dgcl.transport.rounding import WIRED
+from dgcl.transport.base import Transport
+from dgcl.transport.rounding import WIRED, Rounding
 from dgcl.transport.row_checks import check_summable_dtype
+
 
 # The operators are functional to autograd, and *effectful*, in order, to the compiler. Peers rely on every call being
 # made, exactly once and in program order: none may be dropped, merged or moved past another, even if its result is
 # unused on this rank. Torch's dispatcher takes about 50 us for a custom operator, several times as long as a small
 # exchange, and autograd 20: so both are left out where they can be.
+class Exchanging(Protocol):
+    """The interface of a communicator that the operators need.
+
+    Attributes:
+        transport: Moves its rows.
+        rounding: Moves those of calls whose exchange asks for a wire type.
+        control: Adds up small tensors.
+    """
+
+    transport: Transport
+    rounding: Rounding
+    control: Control
+
+    def collective(self, name: str) -> AbstractContextManager[None]:
+        """As :meth:`dgcl.communicator.Communicator.collective`."""
+
+    def rows_of(self, exchange: int) -> tuple[int, int]:
+        """(num_owned, num_local) of the exchange with this number."""
+
+
 Verb = Callable[..., Tensor]
 """:func:`expand`, :func:`fold` or :func:`sum_over_ranks`."""
 
 #: Communicators by number; a graph of operators can hold a number, but no communicator.
-_communicators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_communicators: weakref.WeakValueDictionary[int, Exchanging] = weakref.WeakValueDictionary()
 _numbers = itertools.count(1)  # ranks may be threads: taking a number is one step
 
 
-def register_communicator(comm: Any) -> int:
+def register_communicator(comm: Exchanging) -> int:
     """Assign a number to a communicator and return it."""
     number = next(_numbers)
     _communicators[number] = comm
     return number
 
 
-def _find(number: int) -> Any:
+def _find(number: int) -> Exchanging:
     # A compiler that has seen two communicators makes the number a symbol; int() ties the code to this one.
     comm = _communicators.get(int(number))
     if comm is None:
@@ -60,12 +84,12 @@ def _find(number: int) -> Any:
     return comm
 
 
-def expand_now(comm: Any, rows: Tensor, exchange: int) -> Tensor:
+def expand_now(comm: Exchanging, rows: Tensor, exchange: int) -> Tensor:
     """Owned and halo rows, without autograd."""
     return (comm.transport if exchange < WIRED else comm.rounding).expand(rows, exchange)
 
 
-def fold_now(comm: Any, rows: Tensor, exchange: int) -> Tensor:
+def fold_now(comm: Exchanging, rows: Tensor, exchange: int) -> Tensor:
     """The sums over all ranks, without autograd.
 
     Raises:
@@ -103,7 +127,7 @@ def sum_operator(tensor: Tensor, comm: int, name: str) -> Tensor:
     return _sum(_find(comm), tensor, name)
 
 
-def _sum(comm: Any, tensor: Tensor, name: str) -> Tensor:
+def _sum(comm: Exchanging, tensor: Tensor, name: str) -> Tensor:
     with comm.collective(name):
         return all_reduce_sum(comm.control, tensor, name)
 
@@ -136,8 +160,22 @@ def _remember(ctx: Any, inputs: tuple[Tensor, int, Any], output: Tensor) -> None
     ctx.comm = _communicators.get(ctx.number)  # keeps it alive as long as the graph, whose backward needs it
 
 
-def _adjoint_sum(grad: Tensor, comm: Any, number: int, name: str) -> Tensor:
+def _adjoint_sum(grad: Tensor, comm: Exchanging, number: int, name: str) -> Tensor:
     return sum_over_ranks(grad, comm, number, name.removesuffix(" (backward)") + " (backward)")
+
+
+sum_operator.register_autograd(
+    lambda ctx, grad: (_adjoint_sum(grad, _find(ctx.number), ctx.number, ctx.which), None, None),
+    setup_context=_remember,
+)
+expand_operator.register_autograd(
+    lambda ctx, grad: (fold(grad, _find(ctx.number), ctx.number, ctx.which), None, None),
+    setup_context=_remember,
+)
+fold_operator.register_autograd(
+    lambda ctx, grad: (expand(grad, _find(ctx.number), ctx.number, ctx.which), None, None),
+    setup_context=_remember,
+)
 
 
 class _Direct(torch.autograd.Function):
@@ -162,23 +200,24 @@ class _Transformed(torch.autograd.Function):
     vmap = staticmethod(refuse_vmap)
 
     @staticmethod
-    def forward(rows: Tensor, verb: Verb, comm: Any, number: int, which: Any) -> Tensor:
+    def forward(rows: Tensor, verb: Verb, comm: Exchanging, number: int, which: Any) -> Tensor:
         return verb(rows, comm, number, which)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Verb, Any, int, Any], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Verb, Exchanging, int, Any], output: Tensor) -> None:
         _, ctx.verb, ctx.comm, ctx.number, ctx.which = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        return _ADJOINTS[ctx.verb](grad, ctx.comm, ctx.number, ctx.which), None, None, None, None
+        adjoints: dict[Verb, Verb] = {expand: fold, fold: expand, sum_over_ranks: _adjoint_sum}
+        return adjoints[ctx.verb](grad, ctx.comm, ctx.number, ctx.which), None, None, None, None
 
 
 # What Function.apply does besides is for functorch, of which nothing is active where this is called.
 _apply = super(torch.autograd.Function, _Direct).apply
 
 
-def expand(rows: Tensor, comm: Any, number: int, exchange: int = 0) -> Tensor:
+def expand(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
     """``(num_owned, *F)`` owned rows to ``(num_owned + num_halo, *F)`` owned and halo rows, differentiably.
 
     ``number`` is what :func:`register_communicator` returned for ``comm``."""
@@ -190,7 +229,7 @@ def expand(rows: Tensor, comm: Any, number: int, exchange: int = 0) -> Tensor:
     return expand_now(comm, rows, exchange)
 
 
-def fold(rows: Tensor, comm: Any, number: int, exchange: int = 0) -> Tensor:
+def fold(rows: Tensor, comm: Exchanging, number: int, exchange: int = 0) -> Tensor:
     """``(num_owned + num_halo, *F)`` rows to the ``(num_owned, *F)`` sums over all ranks, differentiably."""
     if not _unwatched(rows):
         return _watched(fold, fold_operator, rows, comm, number, exchange)
@@ -199,28 +238,13 @@ def fold(rows: Tensor, comm: Any, number: int, exchange: int = 0) -> Tensor:
     return fold_now(comm, rows, exchange)
 
 
-def sum_over_ranks(tensor: Tensor, comm: Any, number: int, name: str) -> Tensor:
+def sum_over_ranks(tensor: Tensor, comm: Exchanging, number: int, name: str) -> Tensor:
     """The sum over ranks of tensors of one shape, differentiably; messages call it ``name``."""
     if not _unwatched(tensor):
         return _watched(sum_over_ranks, sum_operator, tensor, comm, number, name)
     if tensor.requires_grad and torch.is_grad_enabled():
         return sum_operator(tensor, number, name)
     return _sum(comm, tensor, name)
-
-
-_ADJOINTS: dict[Verb, Verb] = {expand: fold, fold: expand, sum_over_ranks: _adjoint_sum}
-
-
-def _register_adjoint(operator: Any, adjoint: Verb) -> None:
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return adjoint(grad, _find(ctx.number), ctx.number, ctx.which), None, None
-
-    operator.register_autograd(backward, setup_context=_remember)
-
-
-_register_adjoint(expand_operator, fold)
-_register_adjoint(fold_operator, expand)
-_register_adjoint(sum_operator, _adjoint_sum)
 
 
 def _unwatched(rows: Tensor) -> bool:
@@ -236,7 +260,7 @@ def _unwatched(rows: Tensor) -> bool:
 
 
 def _watched(
-    verb: Verb, operator: Callable[..., Tensor], rows: Tensor, comm: Any, number: int, which: Any
+    verb: Verb, operator: Callable[..., Tensor], rows: Tensor, comm: Exchanging, number: int, which: Any
 ) -> Tensor:
     """The call of a verb that something besides autograd needs to see."""
     if torch.compiler.is_compiling():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dgcl.aggregation.once import once_differentiable
+from dgcl.autograd.operators import Exchanging
 from dgcl.ranks.tensors import mark_of, refuse_transforms
 from dgcl.transport.base import StartedExpand
 
@@ -25,7 +26,7 @@ class PendingRows:
     would wait for this rank.
     """
 
-    def __init__(self, comm: Any, rows: Tensor, exchange: int) -> None:
+    def __init__(self, comm: Exchanging, rows: Tensor, exchange: int) -> None:
         refuse_transforms("an exchange of halo rows alone")
         self._comm, self._given, self._exchange = comm, rows, exchange
         self._rows: Tensor | None = None
@@ -69,7 +70,7 @@ def _check_into(into: Tensor, halo_rows: Tensor) -> None:
         )
 
 
-def fold_halo(comm: Any, halo_rows: Tensor, into: Tensor, exchange: int = 0) -> Tensor:
+def fold_halo(comm: Exchanging, halo_rows: Tensor, into: Tensor, exchange: int = 0) -> Tensor:
     """Add rows ``(num_halo, *F)`` to their owners' rows ``into`` ``(num_owned, *F)``, in place. Collective."""
     refuse_transforms("fold_halo")
     _check_into(into, halo_rows)
@@ -81,7 +82,7 @@ class _HaloRows(torch.autograd.Function):
     """Connects halo rows in the autograd graph to the owned rows from which they were made."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, halo: Tensor, comm: Any, exchange: int) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, halo: Tensor, comm: Exchanging, exchange: int) -> Tensor:
         ctx.comm, ctx.exchange, ctx.shape = comm, exchange, rows.shape
         ctx.save_for_backward(mark_of(comm))
         return halo.detach()  # no view, which could not be changed in place

@@ -16,17 +16,9 @@ import socket
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dgcl.ranks.control import Control
-
-
-class ConnectionBroken(Exception):
-    """A connection broke, by Gloo's or NCCL's text; its other end, where that is known, is ``peer``."""
-
-    def __init__(self, text: str, peer: int | None = None) -> None:
-        super().__init__(text.split(". This is typically", 1)[0].splitlines()[0])
-        self.peer: Any = peer
 
 
 class Connection(NamedTuple):

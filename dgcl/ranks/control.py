@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from dgcl.errors import CommError, DisagreementError, PeerLostError
@@ -60,6 +60,19 @@ def different_calls(mine: Call, rank: int, theirs: Call, peer: int) -> Disagreem
     )
 
 
+class Listener(Protocol):
+    """Who publishes to this rank's peers which named collective it waits in."""
+
+    def enter_collective(self, number: int, name: str, alone: bool) -> None:
+        """It is in this one; ``alone``: no other thread of its process makes calls meanwhile."""
+
+    def leave_collective(self) -> None:
+        """It is in none any more."""
+
+    def lost(self, num_calls: int) -> tuple[int, type[CommError], str] | None:
+        """A rank that left the communicator before its call of this number here, its error, and why ("rank 1 ...")."""
+
+
 class Control:
     """What set-up needs of the ranks. Every method but :meth:`leave` is collective.
 
@@ -67,7 +80,7 @@ class Control:
 
     Attributes:
         rank, world_size: This rank, and the number of ranks.
-        listeners: Communicators' failure detectors, told of every named collective.
+        listeners: Told of every named collective.
         num_collectives: Named collectives that this rank has begun.
         num_calls: Calls of any kind that it has begun here; the same for all ranks that are in one.
         has_group: Whether ranks are processes of a ``torch.distributed`` group, which can carry rows, too.
@@ -84,15 +97,15 @@ class Control:
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
-        self.listeners: WeakSet[Any] = WeakSet()
+        self.listeners: WeakSet[Listener] = WeakSet()
         self.num_collectives = self.num_calls = 0
-        self._of: Any = None  # the communicator whose collective this rank is in
+        self._of: Listener | None = None  # the communicator whose collective this rank is in
         self._timeout = math.inf  # of each wait there
         self._name = ""
         self._callers: set[int] = set()
 
     @contextmanager
-    def collective(self, name: str, of: Any = None, timeout: float = math.inf) -> Iterator[None]:
+    def collective(self, name: str, of: Listener | None = None, timeout: float = math.inf) -> Iterator[None]:
         """Give the calls inside a name, under which messages mention them; the outermost name stands.
 
         Args:
@@ -176,14 +189,14 @@ class Control:
         self._swap(self._call("broadcast"), dict.fromkeys(self._others(), value), [])
         return value
 
-    def scatter(self, values: list[Any] | None) -> Any:
-        """This rank's entry of the list that rank 0 gives."""
-        if self.rank != 0:
-            return self._swap(self._call("scatter"), {}, [0])[0]
+    def scatter(self, values: list[Any] | None, src: int = 0) -> Any:
+        """This rank's entry of the list that rank ``src`` gives."""
+        if self.rank != src:
+            return self._swap(self._call("scatter"), {}, [src])[src]
         assert values is not None
         assert len(values) == self.world_size
         self._swap(self._call("scatter"), {peer: values[peer] for peer in self._others()}, [])
-        return values[0]
+        return values[src]
 
     def gather(self, value: Any, dst: int = 0) -> list[Any] | None:
         """Every rank's value, in rank order, on rank ``dst``; None elsewhere."""

@@ -186,7 +186,8 @@ class GroupControl(Control):
         """What is made of a part of the store that this rendezvous of the ranks has for itself."""
 
         def connect(waiting: Waiting) -> T:
-            return make(next_store(self.global_ranks, self.rank, purpose, timeout, waiting, self._store))
+            ranks, store = self.global_ranks, self._store
+            return make(next_store(ranks, self.rank, purpose, timeout, waiting, store))
 
         timeout = min(self.timeout, self.limit)
         return connected(connect, self.rank, self.world_size, purpose, timeout)

@@ -59,11 +59,11 @@ class _Report:
     failure: str = ""
 
 
-def place_of_this_rank(gpu: str = "") -> RankPlace:
+def place_of_this_rank(gpu: str = "", sysfs: Sysfs | None = None) -> RankPlace:
     """Where this process runs; ``gpu`` is the UUID of the GPU that it uses."""
     host = platform.node()
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]  # Gloo alternates between several
-    return RankPlace(Sysfs().machine_id() or host, host, gpu, interface)
+    return RankPlace((sysfs or Sysfs()).machine_id() or host, host, gpu, interface)
 
 
 def places_of_ranks(control: Control, gpu: str = "") -> list[RankPlace]:
@@ -81,12 +81,20 @@ def several_machines(places: Sequence[RankPlace]) -> bool:
     return len({place.machine for place in places}) > 1
 
 
-def find_topology(control: Control, places: Sequence[RankPlace]) -> Imported:
+def find_topology(
+    control: Control,
+    places: Sequence[RankPlace],
+    *,
+    sysfs: Sysfs | None = None,
+    source: Nvml | None = None,
+) -> Imported:
     """The machines of all ranks. Collective; every rank gets the whole.
 
     Args:
         control: The control plane.
         places: Where each rank runs: :func:`places_of_ranks`.
+        sysfs: The kernel; None: that of this machine.
+        source: The driver; None: NVML.
 
     Raises:
         ValueError: Some ranks run on GPUs and some do not, two share a GPU, or a machine cannot be described;
@@ -102,7 +110,7 @@ def find_topology(control: Control, places: Sequence[RankPlace]) -> Imported:
     report = None
     if control.rank == next(r for r, place in enumerate(places) if place.machine == me.machine):
         mine = [place for place in places if place.machine == me.machine]
-        report = _describe(mine, Sysfs())
+        report = _describe(mine, sysfs or Sysfs(), source)
     reports = {
         place.machine: wires for place, wires in zip(places, control.exchange(report), strict=True) if wires
     }
@@ -138,7 +146,7 @@ def host_of_ranks(num_ranks: int) -> Topology:
     return topology
 
 
-def _describe(places: list[RankPlace], sysfs: Sysfs) -> _Report:
+def _describe(places: list[RankPlace], sysfs: Sysfs, source: Nvml | None) -> _Report:
     """Describe this machine. A failure is returned, not raised: the other machines wait."""
     facts = f"{places[0].host}: {sysfs.host()}"
     try:
@@ -146,6 +154,8 @@ def _describe(places: list[RankPlace], sysfs: Sysfs) -> _Report:
             rates = copy_rates(num_copiers(len(places)))
             ports = [_port(sysfs, interface) for interface in _interfaces(places)]
             return _Report(host=Host(rates, tuple(ports)), facts=facts)
+        if source is not None:
+            return _describe_gpus(places, sysfs, source, facts)
         with Nvml() as nvml:
             return _describe_gpus(places, sysfs, nvml, facts)
     except (ValueError, NvmlUnavailable) as error:

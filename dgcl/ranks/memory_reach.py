@@ -8,9 +8,6 @@ import os
 import secrets
 from collections.abc import Sequence
 
-import numpy as np
-from scipy.sparse.csgraph import connected_components
-
 from dgcl.ranks.control import Control
 
 _TOKEN_BYTES = 8
@@ -39,14 +36,26 @@ def _can_open(handle: tuple[int, int], token: bytes) -> bool:
     """Whether the file of a (process, descriptor) can be opened for writing, and holds this token."""
     process, descriptor = handle
     try:
-        with open(f"/proc/{process}/fd/{descriptor}", "r+b", buffering=0) as file:
-            return file.read(_TOKEN_BYTES) == token
+        opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
+    try:
+        return os.pread(opened, _TOKEN_BYTES, 0) == token
+    except OSError:
+        return False
+    finally:
+        os.close(opened)
 
 
 def _lowest_connected(can_open: Sequence[Sequence[bool]]) -> list[int]:
     """The lowest rank of each rank's component, where an edge is a pair that can open each other's memory."""
-    opens = np.array(can_open)
-    component = connected_components(opens & opens.T)[1].tolist()
-    return [component.index(each) for each in component]
+    lowest = list(range(len(can_open)))
+    changed = True
+    while changed:
+        changed = False
+        for a, row in enumerate(can_open):
+            for b, opens in enumerate(row):
+                if opens and can_open[b][a] and lowest[b] < lowest[a]:
+                    lowest[a] = lowest[b]
+                    changed = True
+    return lowest

@@ -25,7 +25,6 @@ import torch
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
 from dgcl.ranks.abort_reasons import AbortReason, AbortReasons
-from dgcl.ranks.connections import ConnectionBroken
 from dgcl.ranks.control import Call, different_calls
 from dgcl.ranks.tensors import untransformed
 from dgcl.ranks.torch_private import gloo_timed_out
@@ -40,12 +39,20 @@ _READS = 10  # of the reason of a rank whose connection is broken,
 _READ_SECONDS = 0.05  # with so much time behind each
 
 
+class _BrokenConnection(Exception):
+    """An operation with a peer has failed; Gloo's text."""
+
+    def __init__(self, peer: int, text: str) -> None:
+        super().__init__(text)
+        self.peer = peer
+
+
 def _with_peer(peer: int, function: Callable[..., Any], *args: Any) -> Any:
     """``function(*args)``, which has to do with ``peer``."""
     try:
         return function(*args)
     except RuntimeError as error:
-        raise ConnectionBroken(str(error), peer) from error
+        raise _BrokenConnection(peer, str(error).split(". This is typically", 1)[0]) from error
 
 
 class GroupMessages:
@@ -100,7 +107,7 @@ class GroupMessages:
                 if theirs != call:
                     raise different_calls(call, self._rank, theirs, peer)
             return {peer: value for peer, (_, value) in received.items()}
-        except ConnectionBroken as error:
+        except _BrokenConnection as error:
             reason = self._lost or self._reason(error.peer, str(error))
             clause = reason.clause
             if reason is not self._lost and reason.culprit != error.peer:

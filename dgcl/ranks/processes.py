@@ -6,7 +6,6 @@ while all ranks agree, and one that fails is named by the others in time
 """
 
 import os
-import select
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,13 +26,6 @@ def process_status(process: int | str) -> list[str]:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ["X"]
-
-
-def has_ended(watch: int) -> bool:
-    """Whether the process of a descriptor of ``os.pidfd_open`` has ended."""
-    poll = select.poll()
-    poll.register(watch, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def has_died(process: str) -> bool:

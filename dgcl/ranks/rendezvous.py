@@ -147,11 +147,12 @@ class Attempt:
     def __init__(self, store: Store, place: int, size: int, purpose: str) -> None:
         self._store, self._place, self._size = store, place, size
         self._token = store.add(f"attempts of {place}", 1)
+        self.round = _Round()
         store.set(f"token {self._token} of {place}/process", this_process())
         self._publish(purpose)
 
-    def step(self) -> _Round | None:
-        """The round that this attempt is in, once there is one.
+    def step(self) -> int | None:
+        """The number of the round that this attempt is in, once there is one.
 
         Raises:
             CommError: This rank has begun another attempt, elsewhere.
@@ -165,9 +166,12 @@ class Attempt:
                     " go after the other"
                 )
             last = self._form_round(last) if self._place == 0 else None
-        if last is not None and last.problem:
+        if last is None:
+            return None
+        if last.problem:
             raise DisagreementError(last.problem)
-        return last
+        self.round = last
+        return last.number
 
     def give_up(self) -> None:
         """Withdraw the token; it may be in a round already."""
@@ -279,20 +283,20 @@ def meet(store: Store, place: int, size: int, purpose: str, timeout: float, wait
     waiting.begin(store, place)
     attempt, deadline = Attempt(store, place, size, purpose), time.monotonic() + timeout
     try:
-        formed = _poll(attempt.step, deadline, waiting)
-        if formed is None:
+        number = _poll(attempt.step, deadline, waiting)
+        if number is None:
             attempt.give_up()
-            formed = attempt.step()  # a round formed just before: the others count on this rank
-        if formed is None:
+            number = attempt.step()  # a round formed just before: the others count on this rank
+        if number is None:
             raise CommTimeoutError(f"{attempt.describe_absent()} within {timeout:g} s")
-        waiting.round, number = formed, formed.number
-        attempt.join(number)
-        if _poll(lambda: attempt.all_joined(number), deadline + _JOINING, waiting) is None:
-            raise CommTimeoutError(f"{attempt.describe_lost(number)} within {timeout:g} s")
+        formed, waiting.round = number, attempt.round
+        attempt.join(formed)
+        if _poll(lambda: attempt.all_joined(formed), deadline + _JOINING, waiting) is None:
+            raise CommTimeoutError(f"{attempt.describe_lost(formed)} within {timeout:g} s")
     except BaseException:
         attempt.give_up()
         raise
-    return number
+    return formed
 
 
 def _poll(step: Callable[[], T | None], deadline: float, waiting: Waiting) -> T | None:

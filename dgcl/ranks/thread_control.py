@@ -42,7 +42,7 @@ class ThreadRendezvous:
         Args:
             rank, call, value: Of this thread.
             timeout: Seconds that it waits, if the world's are more, for ranks that are not in a call of set-up.
-            lost: As :meth:`dgcl.transport.common.failure_detector.FailureDetector.lost`.
+            lost: As :meth:`dgcl.ranks.control.Listener.lost`.
         """
         latest = time.monotonic() + self.timeout
         timeout = min(timeout, self.timeout)

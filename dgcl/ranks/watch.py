@@ -42,7 +42,7 @@ class Watch:
         tick: Callable[[], None],
         seconds: float,
     ) -> None:
-        self._over = threading.Event()
+        self._lost, self._over = lost, threading.Event()
         self._lock = threading.Lock()
         self._interrupts: int | None = None  # the thread to be interrupted
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
@@ -50,7 +50,7 @@ class Watch:
         def run() -> None:
             peer = wait_for_break(connections, self._stop, tick, seconds)
             if peer is not None and not self._over.wait(_GRACE):
-                lost(peer)
+                self._lost(peer)
                 self._interrupt()
 
         self._thread = threading.Thread(target=run, name="dgcl watch", daemon=True)

@@ -37,25 +37,40 @@ def dispatch_rows(
     Raises:
         ValueError: Something is wrong on some rank; every rank raises.
     """
-    rows, report, problem = None, None, ""
-    try:
-        rows = _as_rows(values, name)
-        if rows is not None:
-            _check_count(rows, expected, len(ids), name, what, num_edges)
-            report = (tuple(rows.shape), rows.dtype), _checksum(rows)
-    except ValueError as error:
-        problem = str(error)
-    reports = control.exchange((problem, report))
+    rows, problem = _as_rows(values, name)
+    if problem is None and rows is not None and len(rows) != expected:
+        problem = (
+            f"{name} must have one row for each of the {expected} {what} (got shape {tuple(rows.shape)})"
+        )
+        if len(rows) == num_edges:
+            problem += "; these are the rows of edges: hand them out with comm.dispatch_edges"
+        elif len(rows) == len(ids):
+            problem += (
+                "; these are the rows of this rank already: use them as they are, or give all, on rank 0"
+            )
+        elif what == "vertices" and len(rows) > expected:  # an edge_index does not count them
+            problem += (
+                "; if the last vertices have no edges, build the communicator from"
+                f" dgcl.graph.as_graph(edge_index, num_nodes={len(rows)})"
+            )
+    reports = control.exchange(
+        (
+            problem,
+            None
+            if rows is None or problem is not None
+            else ((tuple(rows.shape), rows.dtype), _checksum(rows)),
+        )
+    )
     for rank, (text, _) in enumerate(reports):
-        if text:
+        if text is not None:
             raise ValueError(f"{text}, on rank {rank}")
-    given = [each for _, each in reports]
-    if given[0] is None:
+    kinds, sums = zip(*(((None, 0) if values is None else values) for _, values in reports), strict=True)
+    if kinds[0] is None:
         raise ValueError(f"{name} must be given on rank 0 (got None there)")
-    if all(given):
-        kinds, sums = zip(*given, strict=True)
+    if all(kind is not None for kind in kinds):
         require_same(**{f"shape and dtype of {name}": kinds})
-        if odd := next((rank for rank, checksum in enumerate(sums) if checksum != sums[0]), 0):
+        if any(checksum != sums[0] for checksum in sums):
+            odd = next(rank for rank, checksum in enumerate(sums) if checksum != sums[0])
             raise ValueError(
                 f"{name} must be the same on every rank where each gives them (those of rank {odd} differ from rank"
                 f" 0's); give them on rank 0 alone and None elsewhere, or make them with the same seed"
@@ -145,58 +160,35 @@ def collect_rows(
             _save(result, Path(file))
         except (OSError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
-            problem = ValueError(f"file: cannot write {os.fspath(file)}: {why}")
-    agree(control, problem)
+            problem = f"file: cannot write {os.fspath(file)}: {why}"
+    for text in control.exchange(problem):
+        if text is not None:
+            raise ValueError(text)
     return None
 
 
-def _as_rows(values: Any, name: str) -> Tensor | np.ndarray | None:
-    """The argument as a CPU tensor, or an array whose type torch has.
-
-    Raises:
-        ValueError: It is neither, and cannot be made one.
-    """
+def _as_rows(values: Any, name: str) -> tuple[Tensor | np.ndarray | None, str | None]:
+    """The argument as a CPU tensor, or an array whose type torch has; or what is wrong with it."""
     if values is None:
-        return None
+        return None, None
     rows: Tensor | np.ndarray
     if isinstance(values, Tensor):
         if values.is_meta:
-            raise ValueError(f"{name} must have values (got a tensor on the device meta)")
+            return None, f"{name} must have values (got a tensor on the device meta)"
         if values.layout != torch.strided:
-            raise ValueError(f"{name} must be dense (got {values.layout}; call .to_dense())")
+            return None, f"{name} must be dense (got {values.layout}; call .to_dense())"
         rows = values.detach().cpu()
     elif not hasattr(values, "__array__") and not isinstance(values, (Sequence, memoryview, Number)):
-        raise ValueError(f"{name} must be a tensor or an array, such as data.x (got {type(values).__name__})")
+        return None, f"{name} must be a tensor or an array, such as data.x (got {type(values).__name__})"
     else:
         try:
             rows = np.asarray(values)  # not as a tensor: arrays may be read-only, or mapped files
             torch.from_numpy(np.empty(0, rows.dtype))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} cannot be made a tensor: {error}") from None
+            return None, f"{name} cannot be made a tensor: {error}"
     if rows.ndim == 0:
-        raise ValueError(f"{name} must have rows (got a scalar)")
-    return rows
-
-
-def _check_count(
-    rows: Tensor | np.ndarray, expected: int, num_own: int, name: str, what: str, num_edges: int
-) -> None:
-    """Raise unless there are as many rows as expected; arguments as of :func:`dispatch_rows`."""
-    if len(rows) == expected:
-        return
-    hint = ""
-    if len(rows) == num_edges:
-        hint = "; these are the rows of edges: hand them out with comm.dispatch_edges"
-    elif len(rows) == num_own:
-        hint = "; these are the rows of this rank already: use them as they are, or give all, on rank 0"
-    elif what == "vertices" and len(rows) > expected:  # an edge_index does not count them
-        hint = (
-            "; if the last vertices have no edges, build the communicator from"
-            f" dgcl.graph.as_graph(edge_index, num_nodes={len(rows)})"
-        )
-    raise ValueError(
-        f"{name} must have one row for each of the {expected} {what} (got shape {tuple(rows.shape)}){hint}"
-    )
+        return None, f"{name} must have rows (got a scalar)"
+    return rows, None
 
 
 def _checksum(rows: Tensor | np.ndarray) -> int:

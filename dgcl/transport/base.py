@@ -28,6 +28,7 @@ from torch import Tensor
 
 from dgcl.errors import CommError
 from dgcl.program.rank_program import Program
+from dgcl.ranks.control import Listener
 from dgcl.transport.common.life_cycle import LifeCycle
 from dgcl.transport.steps import Step
 
@@ -44,6 +45,19 @@ class StartedFold(Protocol):
 
     def wait(self, into: Tensor) -> Tensor:
         """Add what arrives to ``into``, ``(num_owned, *F)`` and of the rows' type, in place; called once."""
+
+
+class StepList(Protocol):
+    """Steps that one call of compiled code carries out, for rows of one width and type.
+
+    Attributes:
+        num_partial: Rows of PARTIAL, which the caller gives where sums are written there; else None.
+    """
+
+    num_partial: int | None
+
+    def run(self, rows: Tensor, out: Tensor, partial: Tensor | None = None) -> Tensor:
+        """Carry them out, and return ``out``."""
 
 
 class Transport:
@@ -98,10 +112,8 @@ class Transport:
 
     def sequence(
         self, steps: Sequence[Step], width: int, dtype: torch.dtype, windows: tuple[int, int] | None
-    ) -> Any:
+    ) -> StepList | None:
         """What carries out steps that repeat at once; None: they are carried out one by one.
-
-        A :class:`dgcl.transport.shared_memory.step_list.StepList`.
 
         Args:
             steps: The steps.
@@ -143,7 +155,7 @@ class Transport:
         """Declare that a result is read, and may die, on another stream of the device than that of the calls."""
 
     @property
-    def control_calls(self) -> LifeCycle | None:
+    def control_calls(self) -> Listener | None:
         """What sees, in calls of the control plane, that a rank has left this transport."""
         return self._life
 

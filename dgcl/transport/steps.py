@@ -11,9 +11,10 @@ arrive bit for bit, and failures are named on every rank
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -56,6 +57,20 @@ class EdgePart:
     in_threads: Callable[[int, int], None] | None = None
 
 
+class RowSum(Protocol):
+    """The edges of a step."""
+
+    @property
+    def num_heads(self) -> int:
+        """Rows of results."""
+
+    def sum(self, x: Tensor, out: Tensor, weight: Tensor | None, *, add: bool) -> None:
+        """Write sums of rows of ``x`` to ``out``, or add them."""
+
+    def part(self, weight: Tensor | None, width: int, dtype: torch.dtype, *, add: bool) -> EdgePart:
+        """What compiled code needs for that, with contiguous rows of a width and type."""
+
+
 @dataclass(frozen=True, eq=False)
 class Begin:
     """Begin a call: ``verb`` of an exchange, of the rows of ``source``, for a ``purpose``; what arrives comes to
@@ -81,7 +96,7 @@ class Wait:
 class Sum:
     """Add to ``target``, or write there, the sums over some edges of the rows of ``source``."""
 
-    edges: Any  # dgcl.aggregation.SPEC
+    edges: RowSum
     weight: Tensor | None
     source: int
     target: int

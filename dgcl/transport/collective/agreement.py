@@ -19,11 +19,10 @@ from dgcl.errors import CommError, CommTimeoutError, PeerLostError
 from dgcl.kernels.compiled import compiled
 from dgcl.kernels.memory import load_acquire, store_release, write_fence
 from dgcl.program.rank_program import Program
-from dgcl.ranks.connections import ConnectionBroken
 from dgcl.ranks.enqueued import Enqueued
 from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.collective.call import Call
-from dgcl.transport.collective.wires import BackendWire, Wire
+from dgcl.transport.collective.wires import BackendWire, ConnectionBroken, Wire
 from dgcl.transport.common.life_cycle import LifeCycle
 from dgcl.transport.common.peers import DIED, Peers
 

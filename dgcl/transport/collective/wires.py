@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dgcl.ranks.connections import Connection, ConnectionBroken
+from dgcl.ranks.connections import Connection
 from dgcl.ranks.context import keep_in_forks
 
 _ROWS, _NEVER = 2, 3  # tags, of which the second is never sent
@@ -33,6 +33,14 @@ _ARRIVING = 0.1  # seconds without a message after which those of a closed conne
 
 #: Bytes of a message, unless a row is longer: on a slow network each that arrives is progress, and ranks alternate.
 _MESSAGE = 1 << 23
+
+
+class ConnectionBroken(Exception):
+    """A connection broke; its other end, where that is known, is ``peer``."""
+
+    def __init__(self, text: str, peer: int | None = None) -> None:
+        super().__init__(text.splitlines()[0])
+        self.peer = peer
 
 
 class BackendWire:

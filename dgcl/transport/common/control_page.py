@@ -204,13 +204,13 @@ class ControlPage:
         """How many calls this page's rank had begun on the control plane when it closed or failed."""
         return int(read_word(self.segment.address + _CONTROL))
 
-    def post_closed(self, num_control_calls: int) -> None:
+    def post_closed(self, num_control_calls: int = 0) -> None:
         """Publish that this rank has left; a posted failure is kept."""
         if self.state == ALIVE:
             self._words[_CONTROL // 8] = num_control_calls
             write_word(self.segment.address + 8, CLOSED)
 
-    def post_failure(self, error: CommError, num_control_calls: int) -> None:
+    def post_failure(self, error: CommError, num_control_calls: int = 0) -> None:
         """Publish why this rank gave up; only the first reason is kept."""
         if self.state == FAILED:
             return

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from dgcl.errors import CommError, CommTimeoutError, DisagreementError, PeerLostError
+from dgcl.ranks.control import Listener
 from dgcl.ranks.group_control import GroupControl
 from dgcl.transport.common.calls import UnderWay, end_of_row, suspects, unpack_tag
 from dgcl.transport.common.control_page import ALIVE, CLOSED, FAILED
@@ -43,7 +44,7 @@ class _Built(threading.local):
 _built = _Built()
 
 
-class FailureDetector:
+class FailureDetector(Listener):
     """Finds out, for a rank that waits, whether the ranks that it waits for can still come.
 
     It hears of the control plane's collectives, and publishes them.

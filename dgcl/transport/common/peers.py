@@ -11,13 +11,14 @@ bit for bit, and failures are named on every rank (`tests/dgcl/transport/common/
 """
 
 import os
+import select
 import socket
 
 import numpy as np
 
 from dgcl.errors import CommError, PeerLostError
 from dgcl.ranks.control import Control
-from dgcl.ranks.processes import has_ended, process_status
+from dgcl.ranks.processes import process_status
 from dgcl.transport.common.control_page import (
     CLOSED,
     FAILED,
@@ -81,9 +82,10 @@ class Peers:
         self._processes = [handle[0] for handle in handles]
         self._segments: list[list[Segment]] = [[] for _ in handles]
         trouble = [self._connect(peer, handle) for peer, handle in enumerate(handles)]
-        channels, troubles = zip(*control.exchange((channel, trouble)), strict=True)
+        answers = control.exchange((channel, trouble, control.has_group))
+        words, texts, groups = ([*column] for column in zip(*answers, strict=True))
         try:
-            self._choose(channels, troubles)
+            self._choose(words, texts, groups[self.rank])
         except (CommError, ValueError):
             self.close()
             raise
@@ -117,15 +119,15 @@ class Peers:
         self.control_pages[peer] = control_page
         return None
 
-    def _choose(self, channels: tuple[str, ...], trouble: tuple[list[str | None], ...]) -> None:
+    def _choose(self, channels: list[str], trouble: list[list[str | None]], has_group: bool) -> None:
         """Decide how each pair of ranks is connected, from what every rank could open."""
         known = all(isinstance(channel, str) and channel in CHANNELS for channel in channels)
         if not known or len(set(channels)) > 1:
             raise ValueError(
-                f"channel must be one of {', '.join(CHANNELS)}, the same on every rank (got {[*channels]})"
+                f"channel must be one of {', '.join(CHANNELS)}, the same on every rank (got {channels})"
             )
         failures = [text for texts in trouble for text in texts if text is not None]
-        if failures and (channels[0] == "memory" or not self.control.has_group):
+        if failures and (channels[0] == "memory" or not has_group):
             raise CommError(failures[0])
         self.any_remote = bool(failures)
         self.why_remote = failures[0].split(": ")[0] if failures else ""
@@ -178,7 +180,12 @@ class Peers:
         if self.control_pages[peer].state == CLOSED:
             return "has closed its communicator"
         watch = self._watch[peer]
-        return DIED if watch >= 0 and has_ended(watch) else None
+        if watch >= 0:
+            poll = select.poll()
+            poll.register(watch, select.POLLIN)
+            if poll.poll(0):
+                return DIED
+        return None
 
     def is_stopped(self, peer: int) -> bool:
         """Whether ``peer``'s process is on this host and is stopped by a signal or a debugger."""

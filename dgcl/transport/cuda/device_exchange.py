@@ -275,4 +275,4 @@ class DeviceExchange(Transport):
         memory = self.pool.tensor_over(block, max(num_bytes, 1))
         if num_bytes == 0:
             return self.empty(shape, dtype)
-        return memory.view(*shape[:-1], -1).view(dtype)  # a view as another type changes the last axis alone
+        return memory.view(*shape[:-1], -1).view(dtype)  # the type last, as in shared_memory/results.py

@@ -51,19 +51,21 @@ class DeviceFile:
             MemoryError: The device has too little free memory; the message gives the sizes.
         """
         size = -(-max(num_bytes, self.size // _GROWTH) // _GRANULE) * _GRANULE
+        segment = Segment(self.size, size, _NO_MEMORY, self._allocate(size))
+        self.segments.append(segment)
+        self.size += size
+        self._grown(segment.address)
+        return segment
+
+    def _allocate(self, size: int) -> int:
         try:
-            address = self._device.driver.allocate(size)
+            return self._device.driver.allocate(size)
         except CudaError as error:
             raise MemoryError(
                 f"cannot allocate {size / 1e6:.1f} MB of device memory for rows: {error} (this rank's "
                 f"communicator holds {self.size / 1e6:.1f} MB already); use narrower layers, keep fewer results "
                 "alive, or call torch.cuda.empty_cache()"
             ) from None
-        segment = Segment(self.size, size, _NO_MEMORY, address)
-        self.segments.append(segment)
-        self.size += size
-        self._grown(address)
-        return segment
 
     def free(self) -> None:
         """Free all allocations. No rank may be using them any more."""
@@ -157,11 +159,12 @@ class DevicePool:
         self._num_in_use += 1
         return self._device.tensors.over(in_use, block.address, num_bytes)
 
-    def use_on(self, address: int, stream: int) -> None:
-        """Also mark ``stream`` when the tensor that starts at ``address`` dies, if there is one."""
+    def use_on(self, address: int, stream: int) -> bool:
+        """Also mark ``stream`` when the tensor that starts at ``address`` dies; return False if there is none."""
         in_use = self._in_use.get(address)
         if in_use is not None:
             in_use.streams.add(stream)
+        return in_use is not None
 
     def give_back(self, block: Block, streams: set[int]) -> None:
         """Record that a storage has died; called in any thread, at any time."""

@@ -1,7 +1,7 @@
 """One device as the runtime sees it: the driver, its kernels, a stream of its own, and torch's tensors.
 
 Everything goes through two interfaces: :class:`~dgcl.kernels.cuda_driver.Driver`, which takes any object with the
-driver's functions, and :class:`CudaTensors`, the little that torch does. Tests implement both over host memory; the
+driver's functions, and :class:`Tensors`, the little that torch does. Tests implement both over host memory; the
 rest of the runtime is the same there.
 
 Called by this folder, `dgcl/calibration/` and 2 more folders. Free to change while rows arrive bit for bit,
@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import numpy as np
@@ -32,6 +32,21 @@ from dgcl.ranks.environment import local_rank
 SIDE_LEVEL = 4
 
 
+class Tensors(Protocol):
+    """What the runtime needs of torch."""
+
+    device: torch.device
+
+    def current_stream(self) -> int:
+        """The handle of the stream that the calling thread's operations go to."""
+
+    def over(self, owner: Any, address: int, num_bytes: int) -> Tensor:
+        """A uint8 tensor over device memory (at least a byte), whose storage keeps ``owner`` alive."""
+
+    def keep(self, tensor: Tensor, stream: int) -> None:
+        """Keep the tensor's memory unchanged until work that ``stream`` is about to be given has read it."""
+
+
 class _Exposed:
     """Device memory in the form that torch imports; torch keeps this object as long as the storage lives."""
 
@@ -45,25 +60,22 @@ class _Exposed:
         }
 
 
-class CudaTensors:
-    """torch on a CUDA device: all that the runtime needs of it."""
+class CudaTensors(Tensors):
+    """torch on a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def current_stream(self) -> int:
-        """The handle of the stream that the calling thread's operations go to."""
+        """The handle of torch's current stream."""
         return torch.cuda.current_stream(self.device).cuda_stream
 
     def over(self, owner: Any, address: int, num_bytes: int) -> Tensor:
-        """A uint8 tensor over device memory (at least a byte), whose storage keeps ``owner`` alive."""
+        """A tensor over memory that torch did not allocate."""
         return torch.as_tensor(_Exposed(owner, address, num_bytes), device=self.device)
 
     def keep(self, tensor: Tensor, stream: int) -> None:
-        """Keep the tensor's memory unchanged until work that ``stream`` is about to be given has read it.
-
-        Nothing to do: torch gives freed memory out again in the order of the stream.
-        """
+        """Nothing to do: torch gives freed memory out again in the order of the stream."""
 
 
 class Device:
@@ -72,7 +84,7 @@ class Device:
     Args:
         driver: The driver.
         index: The driver's number of the device.
-        tensors: torch on this device, :class:`CudaTensors`.
+        tensors: torch on this device.
         ptx: The PTX of a kernel for a compute capability.
 
     Attributes:
@@ -90,7 +102,7 @@ class Device:
         self,
         driver: Driver,
         index: int,
-        tensors: Any,
+        tensors: Tensors,
         ptx: Callable[[Kernel, tuple[int, int]], str] = ptx_of,
     ) -> None:
         self.driver, self.index, self.tensors = driver, index, tensors

@@ -9,6 +9,8 @@ rank (`tests/dgcl/transport/cuda/`).
 
 from __future__ import annotations
 
+import numpy as np
+
 from dgcl.kernels.cuda_catalogue import sum_name
 from dgcl.kernels.cuda_launch import Prepared
 from dgcl.program.rank_program import Program
@@ -33,10 +35,11 @@ class Operations:
         device, addresses, row_bytes = connections.device, connections.addresses, row_type.row_bytes
         kernel = f"gather_{unit}" if verb == EXPAND else sum_name(row_type.name, unit)
 
+        def upload(table: np.ndarray) -> int:
+            return connections.tables.upload(table)
+
         most = device.blocks_at_once(kernel)
-        layout = CallLayout(
-            program, verb, addresses, kernel, unit, row_bytes, most, connections.tables.upload
-        )
+        layout = CallLayout(program, verb, addresses, kernel, unit, row_bytes, most, upload)
         self._prepared = prepared = Prepared(device.driver)
         self._copies_own = verb == EXPAND and program.num_owned * row_bytes > 0
         if self._copies_own:

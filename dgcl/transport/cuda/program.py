@@ -146,6 +146,7 @@ class CallLayout:
         row_bytes: Size of a row.
         max_blocks: How many blocks of the kernel the device holds at once.
         upload: Copies a table to the device, to stay there, and returns its address.
+        threads: Threads of a block of the kernel.
     """
 
     def __init__(
@@ -158,9 +159,10 @@ class CallLayout:
         row_bytes: int,
         max_blocks: int,
         upload: Callable[[np.ndarray], int],
+        threads: int = THREADS,
     ) -> None:
         self._program, self._verb, self._addresses, self._upload = program, verb, addresses, upload
-        self._kernel, self._max_blocks = kernel, max_blocks
+        self._kernel, self._max_blocks, self._threads = kernel, max_blocks, threads
         self._units_per_row, self._row_bytes = row_bytes // unit, row_bytes
         self._schedule = program.expand if verb == EXPAND else program.fold
         if verb == EXPAND:
@@ -208,12 +210,12 @@ class CallLayout:
     def _move(self, stage: int, tasks: list[dict[str, int]]) -> Iterator[Launch]:
         """Gather or sum the rows of some tasks."""
         units = [task["count"] * self._units_per_row for task in tasks]
-        blocks = deal_blocks(units, self._max_blocks, _UNITS_PER_THREAD[self._verb] * THREADS)
+        blocks = deal_blocks(units, self._max_blocks, _UNITS_PER_THREAD[self._verb] * self._threads)
         if len(blocks):
             own = self._addresses.state, self._addresses.address_table
             tables = self._upload(records(TASK, tasks)), self._upload(blocks)
             parameters = (*own, *tables, *self._fixed, self._row_bytes)
-            yield Launch(stage, self._kernel, len(blocks), THREADS, parameters)
+            yield Launch(stage, self._kernel, len(blocks), self._threads, parameters)
 
     def _flags(self, stage: int, name: str, rows: list[dict[str, int]]) -> Iterator[Launch]:
         """A launch of ``signal_wait`` with one table."""

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from dgcl.kernels.compiled import entry_point
+from dgcl.transport import base
 from dgcl.transport.common.dtypes import in_memory, row_type
 from dgcl.transport.common.pool import Block, size_of_block
 from dgcl.transport.shared_memory import interpreter
@@ -64,7 +65,7 @@ class Run(NamedTuple):
 # is attended or not, also where some ranks attend and others do not: rows are copied bit by bit and summed in a fixed
 # order, with relays, empty parts, windows and several threads; and after Ctrl-C between any two steps, or where a
 # rank is late, lost, out of memory or makes another call, every rank gets the reason.
-class StepList:
+class StepList(base.StepList):
     """Calls of one communicator, and sums between them, for rows of one shape and type.
 
     Args:

@@ -31,6 +31,7 @@ def collectives():
         assert control.broadcast(mine) == everyone[0]
         assert control.broadcast(mine, src=last) == everyone[last]
         assert control.scatter(everyone if rank == 0 else None) == mine
+        assert control.scatter(everyone[::-1] if rank == last else None, src=last) == everyone[last - rank]
         assert control.gather(mine) == (everyone if rank == 0 else None)
         assert control.gather(mine, dst=last) == (everyone if rank == last else None)
         assert control.exchange(None) == [None] * world_size

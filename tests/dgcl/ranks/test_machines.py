@@ -1,9 +1,7 @@
 """Machines of a job: gathered over the control plane, joined into one topology that is right for every rank."""
 
 import logging
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from dgcl.ranks.control import SingleControl
 from dgcl.ranks.machines import RankPlace, find_topology, place_of_this_rank, several_machines
 from dgcl.ranks.thread_control import ThreadControl
 from dgcl.topology.copy_rates import CopyRates
-from dgcl.topology.detect import Nvml, Sysfs
 from dgcl.topology.draft import Imported
 from tests.support.fake_host import FakeDriver, FakeKernel, gpu, to_switch
 from tests.support.importer_cases import routes
@@ -29,26 +26,6 @@ TWO_HOSTS = [RankPlace(f"id{r % 2}", f"node{r % 2}") for r in range(4)]  # ranks
 @pytest.fixture(autouse=True)
 def _no_measurement(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machines, "copy_rates", lambda copiers: CopyRates(8.0, 8.0 + copiers))
-    monkeypatch.setattr(machines, "Sysfs", lambda: getattr(_pretended, "sysfs", None) or Sysfs())
-    monkeypatch.setattr(machines, "Nvml", _driver)
-
-
-#: The kernel and the driver of the machine that a rank, a thread, pretends to be on.
-_pretended = threading.local()
-
-
-@contextmanager
-def pretended(kernel: FakeKernel, driver: Any) -> Iterator[None]:
-    _pretended.sysfs, _pretended.driver = kernel.sysfs, driver
-    try:
-        yield
-    finally:
-        del _pretended.sysfs, _pretended.driver
-
-
-def _driver() -> Any:
-    driver = getattr(_pretended, "driver", None)
-    return Nvml() if driver is None else nullcontext(driver)
 
 
 def on_threads(
@@ -60,8 +37,7 @@ def on_threads(
         control = context.require_control()
         machine = places[control.rank].machine
         driver = (drivers or {}).get(machine)
-        with pretended(kernels[machine], driver):
-            return find_topology(control, places)
+        return find_topology(control, places, sysfs=kernels[machine].sysfs, source=driver)
 
     return dgcl.launch(rank, len(places))
 
@@ -196,8 +172,7 @@ def test_a_failure_reaches_every_rank(tmp_path):
         control = context.require_control()
         machine = places[control.rank].machine
         try:
-            with pretended(kernels[machine], drivers[machine]):
-                find_topology(control, places)
+            find_topology(control, places, sysfs=kernels[machine].sysfs, source=drivers[machine])
         except ValueError as error:
             caught.append(str(error))
 
@@ -207,9 +182,8 @@ def test_a_failure_reaches_every_rank(tmp_path):
 
 
 def test_no_driver(tmp_path):
-    why = "machine 'node0' cannot be described: libnvidia-ml"
-    with pretended(gpu_kernel(tmp_path), None), pytest.raises(ValueError, match=why):
-        find_topology(SingleControl(), gpu_places((0, 0)))
+    with pytest.raises(ValueError, match="machine 'node0' cannot be described: libnvidia-ml"):
+        find_topology(SingleControl(), gpu_places((0, 0)), sysfs=gpu_kernel(tmp_path).sysfs)
 
 
 def test_this_rank_and_its_machine(tmp_path, monkeypatch):
@@ -218,10 +192,9 @@ def test_this_rank_and_its_machine(tmp_path, monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     assert place_of_this_rank().interface == ""
     assert place_of_this_rank().machine == place_of_this_rank("GPU-1").machine != ""
+    assert place_of_this_rank(sysfs=kernel(tmp_path).sysfs).machine == "c0ffee"
     assert not several_machines([place_of_this_rank()] * 3)
     assert several_machines(TWO_HOSTS)
-    monkeypatch.setattr(machines, "Sysfs", lambda: kernel(tmp_path).sysfs)
-    assert place_of_this_rank().machine == "c0ffee"
 
 
 def graph() -> tuple[np.ndarray, np.ndarray]:

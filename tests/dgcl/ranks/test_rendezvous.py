@@ -266,8 +266,7 @@ def test_whatever_the_order_all_have_met_the_same_attempts(size: int, events: li
             tokens[place] += 1
         attempt = attempts[place]
         assert attempt is not None
-        formed = attempt.step()
-        number = None if formed is None else formed.number
+        number = attempt.step()
         if number is not None:
             assert place not in met.setdefault(number, {}), "in two rounds"
             met[number][place] = tokens[place]

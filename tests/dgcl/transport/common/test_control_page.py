@@ -37,7 +37,7 @@ def test_a_failure_crosses_with_its_kind_and_words(
     control_pages: tuple[ControlPage, ControlPage], kind: type[CommError], text: str
 ):
     own, theirs = control_pages
-    own.post_failure(kind(text), 0)
+    own.post_failure(kind(text))
     assert theirs.state == FAILED
     error = theirs.failure()
     assert type(error) is kind
@@ -47,9 +47,9 @@ def test_a_failure_crosses_with_its_kind_and_words(
 
 def test_the_first_failure_stands(control_pages: tuple[ControlPage, ControlPage]):
     own, theirs = control_pages
-    own.post_failure(PeerLostError("first"), 0)
-    own.post_failure(CommTimeoutError("second"), 0)
-    own.post_closed(0)
+    own.post_failure(PeerLostError("first"))
+    own.post_failure(CommTimeoutError("second"))
+    own.post_closed()
     assert theirs.state == FAILED
     assert str(theirs.failure()) == "first"
 
@@ -57,7 +57,7 @@ def test_the_first_failure_stands(control_pages: tuple[ControlPage, ControlPage]
 def test_a_damaged_failure_is_still_an_error(control_pages: tuple[ControlPage, ControlPage]):
     """What a peer wrote is not trusted: codes and lengths are brought into range."""
     own, theirs = control_pages
-    own.post_failure(PeerLostError("words"), 0)
+    own.post_failure(PeerLostError("words"))
     for offset, value in ((16, 99), (24, 1 << 40)):
         write_word(own.segment.address + offset, value)
     assert type(theirs.failure()) is CommError

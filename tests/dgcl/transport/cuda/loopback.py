@@ -8,7 +8,6 @@ and timed.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from unittest import mock
 
 import numpy as np
 import torch
@@ -131,13 +130,14 @@ def connect(
     unit = unit_of(row_bytes, *rows, item_bytes=dtype.itemsize)
     kernels = {EXPAND: f"gather_{unit}", FOLD: sum_name(str(dtype).removeprefix("torch."), unit)}
     launches: dict[int, list[list[Launch]]] = {EXPAND: [], FOLD: []}
-    with mock.patch("dgcl.transport.cuda.program.THREADS", threads):
-        for rank in ranks:
-            addresses = _addresses(rank, ranks)
-            for verb, kernel in kernels.items():
-                most = max_blocks(kernel)
-                layout = CallLayout(rank.program, verb, addresses, kernel, unit, row_bytes, most, tables.put)
-                launches[verb].append(fuse(list(layout.launches())))
+    for rank in ranks:
+        addresses = _addresses(rank, ranks)
+        for verb, kernel in kernels.items():
+            most = max_blocks(kernel)
+            layout = CallLayout(
+                rank.program, verb, addresses, kernel, unit, row_bytes, most, tables.put, threads
+            )
+            launches[verb].append(fuse(list(layout.launches())))
     return Loopback(ranks, launches, tables)
 
 

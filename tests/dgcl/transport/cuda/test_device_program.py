@@ -59,7 +59,7 @@ def laid_out(verb: int, trees: str = "line", rank: int = 1) -> tuple[list[Launch
         **lines,
     )
     kernel = "gather_16" if verb == EXPAND else "sum_float32_16"
-    layout = CallLayout(world.programs[rank], verb, addresses, kernel, 16, 64, 20, upload)
+    layout = CallLayout(world.programs[rank], verb, addresses, kernel, 16, 64, 20, upload, 32)
     return list(layout.launches()), upload
 
 
