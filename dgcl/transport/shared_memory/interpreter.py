@@ -35,8 +35,9 @@ KIND, TARGET, SOURCE, NUMBERS = range(4)
 #: sends are written past the caches; where the rows lie that are read, how many they are, and those that follow; the
 #: places of its buffer and of its relay rows. A place is a buffer, and bytes from its start.
 TASK, CALL, TAG, STREAMED_FROM, ROWS, NUM_ROWS, SECOND, PLACE, RELAY = 1, 3, 4, 5, 6, 8, 9, 11, 13
-#: Of a sum: heads, tails and where each head's begin; weights, and bytes of one; whether sums are added.
-INDPTR, TAILS, HEADS, WEIGHTS, WEIGHT_BYTES, ADDS = 3, 5, 7, 9, 10, 11
+#: Of a sum: heads, tails and where each head's begin; weights, and bytes of one; the heads that are summed; whether
+#: sums are added.
+INDPTR, TAILS, HEADS, WEIGHTS, WEIGHT_BYTES, FIRST_HEAD, LAST_HEAD, ADDS = 3, 5, 7, 9, 10, 11, 12, 13
 #: Of what has arrived: how many rows the target has, which of them it is for, where it lies; rows to begin with.
 COUNT, ARRIVAL_ROWS, ARRIVAL_SLOTS, OWN = 3, 4, 6, 8
 NUM_COLUMNS = 15
@@ -92,11 +93,11 @@ def _sum(words: np.ndarray, step: np.ndarray, out: int, x: int) -> None:
     width, row = words[WIDTH], words[ROW_BYTES]
     indptr, tails = array_at(step, INDPTR, int64(0)), array_at(step, TAILS, int32(0))
     heads, weights, size = array_at(step, HEADS, int32(0)), step[WEIGHTS], step[WEIGHT_BYTES]
-    num_heads, adds = len(indptr) - 1, step[ADDS] != 0
+    begin, end, adds = step[FIRST_HEAD], step[LAST_HEAD], step[ADDS] != 0
     if words[IS_DOUBLE]:
-        sum_float64(out, row, x, row, indptr, tails, weights, size, heads, 0, num_heads, width, adds)
+        sum_float64(out, row, x, row, indptr, tails, weights, size, heads, begin, end, width, adds)
     else:
-        sum_float32(out, row, x, row, indptr, tails, weights, size, heads, 0, num_heads, width, adds)
+        sum_float32(out, row, x, row, indptr, tails, weights, size, heads, begin, end, width, adds)
 
 
 @njit(nogil=True)

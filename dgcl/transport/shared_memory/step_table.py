@@ -82,13 +82,13 @@ class StepTable:
         rows = []
         if len(part.missing):
             rows.append([interpreter.ZERO, step.target, step.source, *_address(part.missing)])
-        if len(part.indptr) > 1:
+        if num_heads := len(part.indptr) - 1:
             kind = interpreter.SUM
             if part.in_threads is not None:
                 kind = interpreter.OUTSIDE
                 self.in_threads[place + len(rows)] = part.in_threads
             edges = [*_address(part.indptr), *_address(part.tails), *_address(part.heads)]
-            numbers = [part.weights.data_ptr(), part.weight_bytes, int(step.add)]
+            numbers = [part.weights.data_ptr(), part.weight_bytes, 0, num_heads, int(step.add)]
             rows.append([kind, step.target, step.source, *edges, *numbers])
         return rows
 
