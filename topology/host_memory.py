@@ -13,6 +13,7 @@ Called by `topology/presets/wires`. Free to change while machines keep their lin
 import re
 from dataclasses import replace
 
+from dgcl.topology.checks import check_number
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Link
 
@@ -32,6 +33,7 @@ def stage_in_host_memory(topology: Topology, bandwidth: float) -> Topology:
     Raises:
         ValueError: There is no endpoint called ``cpu<number>``.
     """
+    check_number(bandwidth, "bandwidth", positive=True)
     hosts = [end for end in topology.switches if _CPU.fullmatch(end)]
     if not hosts:
         raise ValueError(f"{topology.name!r} has no endpoint called cpu<number>, as its processors must be")

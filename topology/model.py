@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from dgcl.topology.arrays import TopologyArrays, topology_arrays
-from dgcl.topology.checks import check_index, check_name, check_num_devices, shown
+from dgcl.topology.checks import check_index, check_name, check_num_devices, nearest, shown
 from dgcl.topology.json_form import description_from_json, description_to_json
 from dgcl.topology.parts import Connection, Device, Link
 from dgcl.topology.routes import derive_routes
@@ -136,10 +136,20 @@ class Topology:
         except KeyError:
             index = bisect_left(range(1, len(self.links)), True, key=wrong)
             link = self.links[index]
+            devices, connections = ([each.name for each in all] for all in (self.devices, self.connections))
+            ends, route = (
+                ((link.src, devices), (link.dst, devices)),
+                ((name, connections) for name in link.route),
+            )
+            for name, known in (*ends, *route):
+                if name not in known:
+                    raise ValueError(
+                        f"links[{index}] names {shown(name)}, which this topology lacks{nearest(name, known)}"
+                    ) from None
             raise ValueError(
                 f"links[{index}] must be the only one of its pair, and lead from a device to another by connections"
                 f" that follow each other through switches, none of them twice (got {shown(link.src)} to"
-                f" {shown(link.dst)} by {shown(link.route)})"
+                f" {shown(link.dst)} by {', '.join(link.route)})"
             ) from None
 
 

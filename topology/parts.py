@@ -62,10 +62,10 @@ class Connection:
     def __post_init__(self) -> None:
         for field in ("name", "kind", "a", "b"):
             check_name(getattr(self, field), field)
-        bandwidth = check_number(self.bandwidth, "bandwidth", positive=True)
-        object.__setattr__(self, "bandwidth", check_between(bandwidth, "bandwidth", _SLOWEST, _FASTEST))
-        latency = check_number(self.latency, "latency", positive=False)
-        object.__setattr__(self, "latency", check_between(latency, "latency", 0, _LATEST))
+        for field, least, most in (("bandwidth", _SLOWEST, _FASTEST), ("latency", 0, _LATEST)):
+            said = f"{field} of {self.name!r}"
+            value = check_number(getattr(self, field), said, positive=bool(least))
+            object.__setattr__(self, field, check_between(value, said, least, most))
         if self.duplex not in ("full", "half"):
             raise ValueError(f"duplex must be 'full' or 'half' (got {shown(self.duplex)})")
         if self.a == self.b:

@@ -99,6 +99,8 @@ class Block:
         tail's row of ``x`` (num_tails, F), in the order in which edges were given."""
         assert (len(y), len(x)) == self._sizes
         assert y.shape[1] == x.shape[1]
+        if y.dtype != x.dtype:  # a hook on saved tensors changed one of them
+            raise TypeError(f"y and x must be rows of one type (got {y.dtype} and {x.dtype})")
         return self._grouped.dots(y.resolve_neg(), x.resolve_neg())
 
     @property

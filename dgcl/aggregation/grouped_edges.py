@@ -161,6 +161,7 @@ def prepare() -> None:
             kernel: Any = kernels[name]
             kernel.compile(kernel.only_signature)
     compile_all(interpreter)
+    import scipy.sparse  # noqa: F401  which the first call would wait for
 
 
 @functools.cache

@@ -129,10 +129,11 @@ class WindowedOperation(Aggregation):
 
     def _fold_windows(self) -> list[Step]:
         (own, outgoing, *divided), (own_weight, outgoing_weight, *weights) = self.blocks, self.weights
+        own_sum = Sum(own, own_weight, GIVEN, RESULT)  # while the first rows are on their way
         steps: list[Step] = []
         if self.fold is not None:
             begin = Begin(EXPAND, self.fold, GIVEN, PARTIAL, self.purpose)
-            steps = [begin, Wait(begin)]
+            steps = [begin, own_sum, Wait(begin)]
         last = len(self.halo.exchanges) - 1
         for q in reversed(range(last + 1)):
             (incoming, through), (weight, through_weight) = divided[2 * q :][:2], weights[2 * q :][:2]
@@ -140,7 +141,8 @@ class WindowedOperation(Aggregation):
             steps.append(Sum(through, through_weight, PARTIAL, FIRST, add=True))
             steps.append(begin := Begin(FOLD, self.halo.exchanges[q], FIRST, SECOND, self.purpose))
             if q == last:
-                steps.append(Sum(own, own_weight, GIVEN, RESULT))
+                if self.fold is None:
+                    steps.append(own_sum)
                 steps.append(Sum(outgoing, outgoing_weight, PARTIAL, RESULT, add=True))
                 steps.append(Round())  # before the first arrivals are added
             steps.append(Wait(begin))

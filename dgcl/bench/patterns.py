@@ -18,6 +18,8 @@ from dgcl.kernels.rows import SUMMABLE
 _EXACT = {torch.float64: 1 << 53, torch.float32: 1 << 24, torch.float16: 1 << 11, torch.bfloat16: 1 << 8}
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MIXERS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+#: Rows that are verified at a time: beside rows that fill a device there is no place for their like.
+_BLOCK = 1024
 
 #: Names of the element types that a benchmark can send, those of nccl-tests included.
 DTYPES = {name: getattr(torch, name) for name in SUMMABLE} | {
@@ -55,7 +57,8 @@ def fill_expand(rows: Tensor, vertices: Tensor, call: int) -> None:
 def wrong_expand(rows: Tensor, vertices: Tensor, call: int) -> int:
     """Count the elements that differ in any bit from what :func:`fill_expand` writes."""
     keys, columns = _bits(vertices, rows.shape[1], call, rows.dtype)
-    return int(torch.count_nonzero(rows.view(keys.dtype) != keys ^ columns))
+    blocks = zip(rows.view(keys.dtype).split(_BLOCK), keys.split(_BLOCK), strict=True)
+    return sum(int(torch.count_nonzero(mine != key ^ columns)) for mine, key in blocks)
 
 
 def _shares(vertices: Tensor, width: int, call: int, rank: int, below: int) -> tuple[Tensor, Tensor]:
@@ -102,4 +105,5 @@ def wrong_fold(rows: Tensor, vertices: Tensor, holders: Tensor, call: int) -> in
         total += shares * held
     kind = torch.float32 if rows.dtype.is_floating_point and rows.dtype.itemsize == 2 else rows.dtype
     sums, counts, columns = total.to(kind)[:, None], holders.sum(0).to(kind)[:, None], columns.to(kind)
-    return int(torch.count_nonzero(rows.to(kind) != counts * columns + sums))
+    blocks = zip(*(each.split(_BLOCK) for each in (rows, counts, sums)), strict=True)
+    return sum(int(torch.count_nonzero(mine.to(kind) != count * columns + of)) for mine, count, of in blocks)

@@ -38,7 +38,7 @@ def add_parser(verbs: Any, name: str) -> None:
     option(parser, "--topology T,..", f"{TOPOLOGY_HELP}; several: one line each", required=True)
     option(parser, "--ranks P,..", "default: the devices of T; several: one line each", list_of(at_least(1)))
     add_changes(parser)
-    option(parser, "--memory SIZE", "bytes of a rank's device (default: no limit)", byte_size)
+    option(parser, "--memory-limit SIZE", "bytes of a rank's device (default: no limit)", byte_size)
     option(parser, "--optimizer O", "adam (default), momentum or sgd", default="adam")
     option(parser, "-d, --datatype D", "float32 (default), float64, float16 or bfloat16", default="float32")
     option(parser, "--inference", "no backward, no gradients, no optimiser")
@@ -86,7 +86,7 @@ def _advice(args: argparse.Namespace, graph: Any, model: Any, topology: Topology
             model=model,
             topology=topology,
             part=part,
-            memory_limit=args.memory,
+            memory_limit=args.memory_limit,
             rates=args.rates,
             seed=args.seed,
         )

@@ -114,8 +114,9 @@ class InPlaceGCN(Module):
         if self.training and self.p > 0:
             calls = [next_call(comm) for _ in self.convs[1:]]
         parameters += [conv.bias for conv in self.convs if conv.bias is not None]
+        call = Call(self, kept, comm, calls, is_constant, self.p, self.slope, self.seed)
         with torch.autocast(x.device.type, enabled=False):
-            out: Tensor = StackFunction.apply(x, Call(self, kept, comm, calls, is_constant), *parameters)
+            out: Tensor = StackFunction.apply(x, call, *parameters)
         return out
 
     def _check(self, x: Tensor, weight: Tensor, comm: Communicator) -> None:

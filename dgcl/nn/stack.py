@@ -87,6 +87,9 @@ class Call:
     comm: Communicator
     dropout_calls: list[int]
     is_constant: bool
+    p: float  # these three as they were in the forward
+    slope: float
+    seed: int
 
 
 class StackFunction(torch.autograd.Function):
@@ -115,9 +118,9 @@ class StackFunction(torch.autograd.Function):
             if len(parameters) > number:
                 out.add_(parameters[number + layer])
             if is_hidden:
-                torch.relu_(out) if stack.slope == 0 else torch.nn.functional.leaky_relu_(out, stack.slope)
+                torch.relu_(out) if call.slope == 0 else torch.nn.functional.leaky_relu_(out, call.slope)
                 if calls:
-                    _drop(out, stack, kept.ids, calls[layer])
+                    _drop(out, call, kept.ids, calls[layer])
             rows = out
         return rows
 
@@ -154,7 +157,7 @@ class StackFunction(torch.autograd.Function):
                 sums = kept.sum(grad, product, call.comm, transposed=True)
                 parameter_grads[layer] = sums.t() @ rows
                 if layer:
-                    _into_gradient(rows, sums, weight, stack, kept.ids, calls[layer - 1] if calls else None)
+                    _into_gradient(rows, sums, weight, call, kept.ids, calls[layer - 1] if calls else None)
                     grad = rows
                 elif ctx.needs_input_grad[0]:
                     of_input = sums @ weight
@@ -166,33 +169,34 @@ def _blocks(rows: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(rows), step)]
 
 
-def _drop(rows: Tensor, stack: Any, ids: Tensor, call: int) -> None:
+def _drop(rows: Tensor, call: Call, ids: Tensor, number: int) -> None:
     """Dropout in place."""
     for block in _blocks(rows):
-        kept = keep_mask(ids[block], rows.shape[1], stack.p, seed=stack.seed, call=call)
-        rows[block].mul_(scale_of(stack.p)).masked_fill_(~kept, 0.0)
+        kept = keep_mask(ids[block], rows.shape[1], call.p, seed=call.seed, call=number)
+        rows[block].mul_(scale_of(call.p)).masked_fill_(~kept, 0.0)
 
 
 def _into_gradient(
-    rows: Tensor, sums: Tensor, weight: Tensor, stack: Any, ids: Tensor, call: int | None
+    rows: Tensor, sums: Tensor, weight: Tensor, call: Call, ids: Tensor, number: int | None
 ) -> None:
     """Put in place of a hidden layer's rows the gradient of what it had before its activation.
 
     Args:
         rows: (n, d) after activation and dropout.
         sums: (n, k), and ``weight`` (k, d): their product is the gradient of ``rows``.
-        call: Of the layer's dropout; None: there was none.
+        call: Of the stack.
+        number: Of the layer's dropout call; None: there was none.
     """
     for block in _blocks(rows):
         mine = rows[block]
         gradient = sums[block] @ weight
-        if stack.slope == 0:  # what dropout dropped is zero, as what the activation did
+        if call.slope == 0:  # what dropout dropped is zero, as what the activation did
             gradient.masked_fill_(mine <= 0, 0.0)
         else:
-            gradient = torch.where(mine > 0, gradient, gradient * stack.slope)
-        if call is not None:
-            gradient.mul_(scale_of(stack.p))
-            if stack.slope > 0:
-                dropped = ~keep_mask(ids[block], rows.shape[1], stack.p, seed=stack.seed, call=call)
+            gradient = torch.where(mine > 0, gradient, gradient * call.slope)
+        if number is not None:
+            gradient.mul_(scale_of(call.p))
+            if call.slope > 0:
+                dropped = ~keep_mask(ids[block], rows.shape[1], call.p, seed=call.seed, call=number)
                 gradient.masked_fill_(dropped, 0.0)
         mine.copy_(gradient)

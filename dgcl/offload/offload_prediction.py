@@ -21,8 +21,8 @@ GRAPH_BYTES = 72
 #: Bytes in tables of a residency of a row of its own, as it is loaded and returned, and of a row that travels.
 OWN_BYTES, MOVED_BYTES = 50, 30
 
-#: Bytes that a process takes in small blocks while layers run; on rank 0 also for each chunk, as it compiled the tables
-#: of all, which leaves holes that small blocks are strewn over: 0.4 to 1.3 MB were seen, and 0.6 to 3.6 there.
+#: Bytes that a process takes in small blocks while layers run, fitted to what was seen: 0.4 to 1.3 MB; on rank 0, which
+#: compiles the tables of all, 0.6 to 3.6 MB, growing with the chunks.
 SMALL_BYTES, SMALL_OF_CHUNK = 1_000_000, 50_000
 
 

@@ -121,7 +121,7 @@ WRONG = [
     (
         "connections[1].bandwidth",
         "48",
-        "connections[1].bandwidth must be a positive number (got '48')",
+        "connections[1].bandwidth of 'gpu0-gpu1' must be a positive number (got '48')",
     ),
     ("connections[0].width", 16, "connections[0] has an unknown key 'width'; did you mean 'bandwidth'?"),
     ("links", None, "links must be a list (got None)"),
@@ -147,19 +147,19 @@ WRONG_TEXT = {
     "not text": (b"\xff\xfe\x00", "is not UTF-8 text (byte 0)"),
     "NaN": (
         TEXT.replace("48.35", "NaN").encode(),
-        "connections[1].bandwidth must be a positive number (got nan)",
+        "connections[1].bandwidth of 'gpu0-gpu1' must be a positive number (got nan)",
     ),
     "Infinity": (
         TEXT.replace("0.0", "Infinity").encode(),
-        "connections[0].latency must be a number >= 0 (got inf)",
+        "connections[0].latency of 'gpu0-plx0' must be a number >= 0 (got inf)",
     ),
     "too large": (
         TEXT.replace("48.35", "1e999").encode(),
-        "connections[1].bandwidth must be a positive number (got inf)",
+        "connections[1].bandwidth of 'gpu0-gpu1' must be a positive number (got inf)",
     ),
     "a number of many digits": (
         TEXT.replace("48.35", "9" * 400).encode(),
-        "connections[1].bandwidth must be a positive",
+        "connections[1].bandwidth of 'gpu0-gpu1' must be a positive",
     ),
     "two documents": ((TEXT + TEXT).encode(), "is not JSON (Extra data)"),
     "deep": (b"[" * 200_000, "is nested too deeply"),

@@ -96,10 +96,14 @@ def pair() -> dict[str, Any]:
         "fast": (
             "bandwidth",
             1e300,
-            r"connections\[0\]\.bandwidth must be between 1e-12 and 1e\+12 \(got 1e\+300\)",
+            r"connections\[0\]\.bandwidth of .* must be between 1e-12 and 1e\+12 \(got 1e\+300\)",
         ),
-        "slow": ("bandwidth", 1e-300, r"connections\[0\]\.bandwidth must be between .* \(got 1e-300\)"),
-        "late": ("latency", 1e10, r"connections\[0\]\.latency must be between 0 and 1e\+09 \(got 1e\+10\)"),
+        "slow": ("bandwidth", 1e-300, r"connections\[0\]\.bandwidth of .* must be between .* \(got 1e-300\)"),
+        "late": (
+            "latency",
+            1e10,
+            r"connections\[0\]\.latency of .* must be between 0 and 1e\+09 \(got 1e\+10\)",
+        ),
         "machine": ("machine", 10**30, r"devices\[0\]\.machine must be at most 2147483647 \(got 10000"),
         "socket": ("socket", 2**31, r"devices\[0\]\.socket must be at most 2147483647 \(got 2147483648\)"),
         "googol": ("machine", 10**400, r"devices\[0\]\.machine must be at most 2147483647 \(got 1000"),

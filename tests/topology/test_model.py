@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dgcl.topology import Connection, Device, Link, Topology
+from tests.support.samples import named
 
 GPUS = (Device("gpu0"), Device("gpu1"), Device("gpu2", machine=0, socket=1))
 WIRES = (
@@ -88,10 +89,13 @@ BAD_NUMBERS = [0, -1, -0.5, math.nan, math.inf, -math.inf, 10**400]
 @pytest.mark.parametrize(
     "changes, error, message",
     [
-        *(({"bandwidth": bad}, ValueError, "bandwidth must be a positive number") for bad in BAD_NUMBERS),
-        *(({"latency": bad}, ValueError, "latency must be a number >= 0") for bad in BAD_NUMBERS[1:]),
         *(
-            ({field: bad}, TypeError, f"{field} must be a")
+            ({"bandwidth": bad}, ValueError, "bandwidth of 'w' must be a positive number")
+            for bad in BAD_NUMBERS
+        ),
+        *(({"latency": bad}, ValueError, "latency of 'w' must be a number >= 0") for bad in BAD_NUMBERS[1:]),
+        *(
+            ({field: bad}, TypeError, f"{field} of 'w' must be a")
             for field in ("bandwidth", "latency")
             for bad in (True, False, "9", None, 1j, [1.0], np.bool_(True))
         ),
@@ -171,11 +175,8 @@ def test_bad_topologies(changes: dict[str, Any], error: type[Exception], message
 @pytest.mark.parametrize(
     "link",
     [
-        ("gpu9", "gpu1", ("w01",)),  # no device
-        ("gpu0", "plx", ("g0",)),
         ("gpu0", "gpu0", ("w01",)),  # to itself
         ("gpu0", "gpu1", ()),
-        ("gpu0", "gpu1", ("w10",)),  # no connection
         ("gpu0", "gpu1", ("g0", "g0")),  # twice
         ("gpu0", "gpu2", ("g0", "bus")),  # ends elsewhere
         ("gpu0", "gpu2", ("w01", "g1", "bus", "g2")),  # through a device
@@ -190,9 +191,22 @@ def test_bad_topologies(changes: dict[str, Any], error: type[Exception], message
 def test_bad_links(link: tuple[str, str, tuple[str, ...]], first: bool):
     right = [Link("gpu1", "gpu0", ("w01",))]
     more = [Link("gpu2", "gpu1", ("g2", "bus", "g1"))] * first
-    got = re.escape(f"(got {link[0]!r} to {link[1]!r} by {link[2]!r})")
+    got = re.escape(f"(got {link[0]!r} to {link[1]!r} by {', '.join(link[2])})")
     with pytest.raises(ValueError, match=rf"^links\[1\] must be the only one of its pair.* {got}"):
         make(links=[*right, Link(*link), *more])
+
+
+@named(
+    "link, wrong",
+    {
+        "source": (("gpu9", "gpu1", ("w01",)), "'gpu9', which this topology lacks; did you mean 'gpu"),
+        "destination": (("gpu0", "plx", ("g0",)), "'plx', which this topology lacks"),
+        "connection": (("gpu0", "gpu1", ("w10",)), "'w10', which this topology lacks; did you mean 'w01'?"),
+    },
+)
+def test_links_of_unknown_names(link: tuple[str, str, tuple[str, ...]], wrong: str):
+    with pytest.raises(ValueError, match=re.escape(f"links[0] names {wrong}")):
+        make(links=[Link(*link)])
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,10 @@ _KNOWN = tuple(
             "lists MIG devices, which have no links of their own: only whole GPUs are modelled",
         ),
         (
+            r"\A\s*(>|\S+[:>])[ \t]*GPU0\b",
+            "begins each line with a word, as mail, pdsh or mpirun put it: give the text of one machine, without that",
+        ),
+        (
             r"nvbandwidth Version",
             "is the output of nvbandwidth; measurements are read from p2pBandwidthLatencyTest",
         ),

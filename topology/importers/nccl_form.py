@@ -74,6 +74,12 @@ def check_form(root: Element) -> None:
         )
     for element in root.walk():
         rule, have = RULES[element.tag], element.attributes
+        known = {*rule.needed, *rule.known}
+        for name in have.keys() - known:
+            if hint := nearest(name, known - have.keys(), 0.8):
+                raise ValueError(
+                    f"line {element.line}: <{element.tag}> has an unknown attribute {shown(name)}{hint}"
+                )
         for name in rule.needed:
             if name not in have:
                 raise ValueError(f"line {element.line}: <{element.tag}> has no {name!r}")

@@ -29,14 +29,16 @@ def parse_p2p_rates(text: str) -> NDArray[np.float64]:
         ValueError: Cut off, garbled, or without that table; names the line and the reason.
     """
     lines = text.splitlines()
-    for access in ("Enabled", "Disabled"):
-        title = f"Unidirectional P2P={access} Bandwidth"
-        found = [number for number, line in enumerate(lines) if line.strip().startswith(title)]
-        if len(found) > 1:
-            raise ValueError(f"line {found[1] + 1}: the table {title!r} is there a second time")
-        if found:
-            return _table(lines, found[0] + 1, title)
-    raise ValueError("holds no table of unidirectional bandwidths of p2pBandwidthLatencyTest")
+    title = "Unidirectional P2P=Enabled Bandwidth"
+    found = [number for number, line in enumerate(lines) if line.strip().startswith(title)]
+    if not found:
+        raise ValueError(f"holds no table {title!r}: give all that p2pBandwidthLatencyTest prints")
+    if len(found) > 1:
+        raise ValueError(f"line {found[1] + 1}: the table {title!r} is there a second time")
+    start = found[0] + 1
+    while start < len(lines) and not lines[start].strip():
+        start += 1
+    return _table(lines, start, title)
 
 
 def _table(lines: list[str], start: int, title: str) -> NDArray[np.float64]:

@@ -176,9 +176,11 @@ def _row(words: list[str], columns: list[str], affinities: tuple[str, ...], numb
         )
     rest = tuple("N/A" if cell == "-1" else cell for cell in rest)  # no NUMA node
     for cell in rest:
-        if cell != "N/A" and not _LIST.fullmatch(cell):
+        numbers = [int(number) for number in re.findall("[0-9]+", cell)]
+        if cell != "N/A" and not (_LIST.fullmatch(cell) and numbers == sorted(numbers)):
             raise ValueError(
-                f"line {number}: an affinity of {name} must be a list such as 0-15,32-47, or N/A (got {shown(cell)})"
+                f"line {number}: an affinity of {name} must be a list of ascending ranges such as 0-15,32-47, or N/A"
+                f" (got {shown(cell)})"
             )
     if len(rest) < len(affinities):
         # In a container that owns none of a GPU's processors, its affinities, or the first, are blank.

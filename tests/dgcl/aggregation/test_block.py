@@ -110,6 +110,8 @@ def test_no_edges(num_heads: int, way: str):
     block.transposed.sum(out, back, add=True)
     assert (back == 5).all()
     assert block.dots(out, torch.ones(3, 2)).shape == (0,)
+    with pytest.raises(TypeError, match="rows of one type"):
+        block.dots(out, torch.ones(3, 2, dtype=torch.float64))
 
 
 def test_rows_that_are_not_contiguous():

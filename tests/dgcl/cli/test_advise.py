@@ -9,8 +9,8 @@ ASK = "advise graph.npz --part part.npy --topology line.json --model gcn:8,4,2"
     "options, status, text",
     [
         ("", 0, "is chosen"),
-        ("--memory 1GB --rates 100,1000", 0, "rates: as given"),
-        ("--memory 400", 1, "nothing fits in 400 B of a rank"),
+        ("--memory-limit 1GB --rates 100,1000", 0, "rates: as given"),
+        ("--memory-limit 400", 1, "nothing fits in 400 B of a rank"),
         ("--json", 0, "dgcl.nn.InPlaceGCN([8, 4, 2])"),
         ("--inference -d float16 --optimizer sgd", 0, "inference, float16"),
     ],
@@ -34,7 +34,7 @@ def test_sizes_alone_and_several_ranks(run, folder):
         ("--rates 900,inf", "dgcl advise: rates must be 'here', or GB/s of sums"),
         ("--model gcn:8", "model must be written like"),
         ("--ranks 9", "has 3 devices"),
-        ("--memory 10", "memory_limit must be above the model's parameters"),
+        ("--memory-limit 10", "memory_limit must be above the model's parameters"),
         ("--scale 2", "--scale goes with --synthetic"),
     ],
 )

@@ -197,6 +197,27 @@ def hold(windows: int, steps: int = 20) -> tuple[list[tuple[int, int, int]], int
     return held[1:], comm.num_owned
 
 
+def change_dropout() -> tuple[Tensor, Tensor]:
+    """Gradients, without and with another p set between forward and backward, as a schedule may."""
+    comm = connect("directed", 1, "halo")
+    stack = dgcl.nn.InPlaceGCN((3, 8, 2), dropout=0.5).double()
+    rows, found = comm.dispatch_features(features(26, 3)), []
+    for between in (0.5, 0.1):
+        stack.p, comm._dropout_calls = 0.5, 0
+        stack.zero_grad()
+        out = stack(rows)
+        stack.p = between
+        out.sum().backward()
+        found.append(stack.convs[0].lin.weight.grad.clone())
+    return found[0], found[1]
+
+
+def test_a_backward_drops_what_its_forward_dropped():
+    [(without, with_change)] = dgcl.launch(change_dropout, 1)
+    assert without.any()
+    assert torch.equal(without, with_change)
+
+
 def test_memory_is_taken_once_and_no_more_than_was_published():
     """The pool has one piece more, of a megabyte, its least: normalisation exchanged its scales in it."""
     for held, n in dgcl.launch(hold, 3, 4):

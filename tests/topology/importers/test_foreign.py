@@ -24,6 +24,7 @@ P2P = " \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n\nLegend:\n\n  X    = Self\n  
 LSTOPO = '<?xml version="1.0"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="2.0"/>\n'
 
 
+PREFIXES = ("node1: ", "[1,0]<stdout>:", "> ")
 OTHER = "is what nvidia-smi writes with other options: import the text of `nvidia-smi topo -m`"
 CASES = {
     "rocm-smi": (ROCM, "rocm-smi or amd-smi, of AMD GPUs: import RCCL's topology file"),
@@ -48,6 +49,7 @@ CASES = {
     "no driver": ("NVIDIA-SMI has failed because it couldn't communicate\n", "error message of nvidia-smi"),
     "no tool": ("bash: nvidia-smi: command not found\n", "error message of nvidia-smi"),
     "web page": (f"<html><body><pre>{MATRIX}</pre></body></html>", "web page"),
+    **{prefix: (MATRIX.replace("GPU0", prefix + "GPU0"), "each line with a word") for prefix in PREFIXES},
     "gzip": (gzip.compress(MATRIX.encode()), "is compressed: unpack it"),
     "two matrices": (
         MATRIX + MATRIX,

@@ -278,7 +278,11 @@ def changed(old: str, new: str, count: int = 1) -> str:
         "version": (changed('version="1"', 'version="9"'), "line 1: version must be one of 1, 2"),
         "no version": (changed(' version="1"', ""), "line 1: <system> has no 'version'"),
         "element misspelt": (changed("<nvlink", "<nvlimk"), "line 6: <nvlimk> in <gpu>.*nvlink"),
-        "attribute garbled": (changed('count="2"', 'cuont="2"'), "line 6: <nvlink> has no 'count'"),
+        "attribute garbled": (
+            changed('count="2"', 'cuont="2"'),
+            "line 6: <nvlink> has an unknown attribute 'cuont'; did you mean 'count'",
+        ),
+        "typo": (changed("link_speed", "link_sqeed"), "line 3: .*'link_sqeed'; did you mean 'link_speed'"),
         "count of one end": (
             changed('count="2"', 'count="3"'),
             "line 6: 3 links from 0000:06:00.0 to 0000:07:00.0, which tells of 2",
