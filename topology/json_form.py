@@ -1,8 +1,9 @@
 """The form of topologies as JSON, schema ``dgcl-topology/1``: objects to parts, and back.
 
 Nothing is guessed. Unknown, missing and duplicate keys, wrong types and numbers that are out of range (NaN and
-Infinity too) are errors that name the path of the item: ``connections[3].bandwidth of 'w' must be a positive number (got
--1)``. One key more than the schema's is accepted and ignored: ``"about"``, an object (:mod:`dgcl.topology.json_io`).
+Infinity too) are errors that name the path of the item: ``connections[3].bandwidth of 'w' must be a positive
+number (got -1)``. One key more than the schema's is accepted and ignored: ``"about"``, an object
+(:mod:`dgcl.topology.json_io`).
 
 Called by `json_io`, `model` and `planner/plan_io`. Free to change while machines keep their links, rates
 and routes (`tests/topology/importers/test_long_inputs.py`).
