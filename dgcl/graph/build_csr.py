@@ -51,7 +51,7 @@ def graph_from_edges(
     np.cumsum(indptr, out=indptr)
     if ascending:
         return Graph(num_nodes, indptr, src.astype(index_dtype(num_nodes), copy=False))
-    indices, ids = np.empty(len(src), index_dtype(num_nodes)), np.empty(len(src) * edge_ids, np.int64)
+    indices, ids = np.empty(len(src), index_dtype(num_nodes)), np.empty(len(src) if edge_ids else 0, np.int64)
     csr_kernels.group_edges(indptr, dst, src, indices, ids)
     return Graph(num_nodes, indptr, indices, ids if edge_ids else None)
 

@@ -84,7 +84,8 @@ def read_graph(
         undirected: for a text edge list: whether each line stands for both directions; None: what the file's
             header says (SNAP's ``# Undirected graph``, KONECT's ``% sym``), else not.
         format: "edges" (each line is one), "metis", "mtx" or "npz", where you know better.
-        edge_ids: False: an npz file's graph may be without edge ids, half of the memory of reading it.
+        edge_ids: False: an npz file's edges may be numbered in the order of their destinations, in half of the memory
+            of reading it.
 
     Warns:
         UserWarning: A comment of a text edge list announces other numbers of vertices or edges.
@@ -96,6 +97,7 @@ def read_graph(
     name = check_path(path, "path")
     num_nodes = None if num_nodes is None else as_num_nodes(num_nodes)
     check_flag(compact, "compact")
+    check_flag(edge_ids, "edge_ids")
     if undirected is not None:
         check_flag(undirected, "undirected")
     kind, graph = _kind(path) if format is None else (check_choice(format, "format", FORMATS), None)

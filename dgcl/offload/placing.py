@@ -59,7 +59,7 @@ def _fit(target: Tensor, source: Tensor) -> bool:
 
 def _moves(target: Tensor, places: Tensor, source: Tensor, rows: Tensor | None) -> tuple[Any, ...]:
     """What the kernels take: of them places may be in any order, as no row lies beyond the target."""
-    of = torch.arange(len(places)) if rows is None else rows
+    of = torch.arange(len(places), device="cpu") if rows is None else rows
     to_and_of = (each.numpy().astype(np.int32) for each in (places, of))
     return target.data_ptr(), len(target), *to_and_of, source.data_ptr(), bytes_of_row(target)
 
