@@ -28,10 +28,11 @@ from numba.np import linalg
 from dgcl.kernels.kernel_cache import KernelCache, symbol_of
 
 # Numba loads all of SciPy's linear algebra (20 MB, 0.1 s) only to see whether it is there; who needs it loads it again.
-_ensure_blas, linalg.ensure_blas = linalg.ensure_blas, lambda: None
-from numba.np import arraymath  # noqa: E402
+if _ensure_blas := getattr(linalg, "ensure_blas", None):
+    linalg.ensure_blas = lambda: None
+    from numba.np import arraymath
 
-linalg.ensure_blas = arraymath.ensure_blas = _ensure_blas
+    linalg.ensure_blas = arraymath.ensure_blas = _ensure_blas
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

@@ -84,8 +84,8 @@ def read_graph(
         undirected: for a text edge list: whether each line stands for both directions; None: what the file's
             header says (SNAP's ``# Undirected graph``, KONECT's ``% sym``), else not.
         format: "edges" (each line is one), "metis", "mtx" or "npz", where you know better.
-        edge_ids: False: an npz file's edges may be numbered in the order of their destinations, in half of the memory
-            of reading it.
+        edge_ids: False: edges are numbered in the order of their destinations instead; reading npz takes half the
+            memory.
 
     Warns:
         UserWarning: A comment of a text edge list announces other numbers of vertices or edges.
@@ -117,7 +117,7 @@ def read_graph(
         raise ValueError(
             f"{name}: has {result.graph.num_nodes} vertices, but num_nodes is {num_nodes}; leave num_nodes out"
         )
-    return result
+    return result if edge_ids else replace(result, graph=replace(result.graph, edge_ids=None))
 
 
 def save_graph(

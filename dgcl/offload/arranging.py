@@ -115,8 +115,9 @@ def arrange(
     def counted(chunks: int) -> tuple[DeviceRows, list[int]]:
         problem: Exception | None = None
         inside: list[int] = []
-        rows = chunking.rows(chunks, one_of_many=request.chunks is None)
+        rows: list[Ids] = []
         try:
+            rows = chunking.rows(chunks, one_of_many=request.chunks is None)
             inside = measure(rows)
         except Exception as error:
             problem = error

@@ -30,7 +30,7 @@ CHUNK_BY = ("metis", "range")
 MOST_CHUNKS = 1024
 
 #: Parts of METIS's one cut for each chunk of the first number that is tried, and how uneven joined ones may be.
-_FINER, _TOLERANCE = 3, 0.03
+_FINER, _TOLERANCE = 6, 0.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +72,7 @@ class Chunking:
         self._weights = np.diff(local.indptr) + 1
         self._fine = np.zeros(local.num_owned, np.int64)
         self._num_fine = 1
+        self._labels: dict[int, NDArray[Any]] = {}  # by number: what was tried is what is used
 
     def rows(self, num_chunks: int, one_of_many: bool = False) -> list[Ids]:
         """Of each chunk the rows of ``local.owned_ids``, ascending.
@@ -81,13 +82,10 @@ class Chunking:
             one_of_many: Other numbers are tried, too: METIS cuts once, into more parts than chunks, and those are
                 joined. 4 % more rows were read at most.
         """
-        if one_of_many and self._by_metis and 1 < num_chunks < self._local.num_owned / _FINER:
-            if self._num_fine < num_chunks * _FINER / 2:
-                self._num_fine = num_chunks * _FINER
-                self._fine = self._parts(self._num_fine)
-            part = self._joined(num_chunks)[self._fine]
-        else:
-            part = self._parts(num_chunks)
+        if num_chunks not in self._labels:
+            joins = one_of_many and self._by_metis and 1 < num_chunks < self._local.num_owned / _FINER
+            self._labels[num_chunks] = (self._joined if joins else self._parts)(num_chunks)
+        part = self._labels[num_chunks]
         sizes = np.bincount(part, minlength=num_chunks)
         return np.split(np.argsort(part, kind="stable"), np.cumsum(sizes)[:-1])
 
@@ -105,12 +103,19 @@ class Chunking:
         )  # twice the middle, so that it is a whole number
         return middles * num_parts // max(1, 2 * int(self._weights.sum()))
 
-    def _joined(self, num_chunks: int) -> NDArray[np.int32]:
-        """The chunk of each fine part, by few edges between chunks."""
-        graph = graph_of_clusters([_owned_graph(self._local)], self._fine)
-        weights = np.bincount(self._fine, self._weights).astype(np.int64)
-        cut = partial(cut_by_metis, seed=0)
-        return partition_levels(replace(graph, weights=weights), [np.arange(num_chunks)], _TOLERANCE, cut)
+    def _joined(self, num_chunks: int) -> NDArray[Any]:
+        """The chunk of each vertex, by few edges between chunks of whole fine parts."""
+        if self._num_fine < num_chunks * _FINER / 2:
+            self._num_fine = num_chunks * _FINER
+            self._fine = self._parts(self._num_fine)
+        try:
+            graph = graph_of_clusters([_owned_graph(self._local)], self._fine)
+            weights = np.bincount(self._fine, self._weights).astype(np.int64)
+            cut = partial(cut_by_metis, seed=0)
+            levels = [np.arange(num_chunks)]
+            return partition_levels(replace(graph, weights=weights), levels, _TOLERANCE, cut)[self._fine]
+        except MemoryError:
+            return self._parts(num_chunks)
 
 
 def cut_chunk(local: LocalGraph, rows: NDArray[np.int64]) -> Chunk:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from dgcl.offload.placing import add_rows, bytes_of_row, move_rows
 from dgcl.planner.reading.render import size as size_in_words
+from dgcl.topology.checks import check_path
 from dgcl.topology.free_memory import available_memory
 
 _BRIDGED = 16 << 10  # bytes between stretches that are asked for together
@@ -54,8 +55,8 @@ class HostStore:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, cached: bool = True) -> None:
-        if not isinstance(folder, str | os.PathLike | None):
-            raise TypeError(f"store must be None or the path of a folder (got {folder!r})")
+        if folder is not None:
+            check_path(folder, "store")
         self.folder, self.cached = None if folder is None else Path(folder), cached
         self.bytes_read = self.bytes_written = 0
         self._files: dict[int, _MappedFile] = {}  # of tensors that live, by address

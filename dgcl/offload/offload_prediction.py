@@ -35,6 +35,8 @@ SMALL_BYTES, SMALL_OF_CHUNK = 1_000_000, 50_000
 #     outputs     rows of the largest chunk, w' each, twice in the backward
 #     arrivals    rows that come from, or go to, other ranks in one batch, w each: copies that leave are gone
 #                 before a layer has sources and outputs
+#     copies      while rows travel, before and after the layer: those received and, once each, those sent; in place of
+#                 sources and outputs where they are more
 #     edges       of the chunk that has most
 #     small       blocks of Python and of the allocator
 #
@@ -55,7 +57,8 @@ class DeviceBytes(_Sizes):
     """Bytes of a rank's device memory, by name, while one layer is computed or differentiated.
 
     Attributes:
-        inside: In place of loads, sources and outputs, once layers were measured: all that they took beside slots.
+        inside: In place of loads, sources and outputs, once layers were measured: all that they took beside slots. And
+            what copies of rows that travel take beyond these.
         small: Of Python and of the allocator.
     """
 
@@ -75,10 +78,12 @@ class DeviceRows(DeviceBytes):
 
     Attributes:
         travelling: The most rows that one call receives, or sends.
+        copies: The most that one call copies: those received and, once each, those sent.
         tables: Bytes of its tables.
     """
 
     travelling: int = 0
+    copies: int = 0
     tables: int = 0
 
     def bytes(
@@ -100,7 +105,8 @@ class DeviceRows(DeviceBytes):
             loads, sources, outputs = (0, 0, 0) if measured else counts
             layer = (loads * row, self.slots * row * both, sources * row, outputs * out * itemsize)
             other = self.arrivals * row, self.edges * EDGE_BYTES
-            per_layer.append(DeviceBytes(*layer, *other, inside=measured, small=self.small))
+            copies = max(0, self.copies * row - (measured or sum(layer[2:])))
+            per_layer.append(DeviceBytes(*layer, *other, inside=measured + copies, small=self.small))
         return max(per_layer, key=lambda each: each.total)
 
 
@@ -123,21 +129,23 @@ def device_rows(schedule: Schedule, sizes: Sequence[Sequence[tuple[int, int]]]) 
     """
     moved = np.array(
         [
-            [np.bincount(each, minlength=schedule.num_ranks) for each in (ranks, schedule.owner[rows])]
+            [np.bincount(each, minlength=schedule.num_ranks) for each in (ranks, schedule.owner[rows], once)]
             for batch in range(schedule.num_batches)
             for rows, ranks in (schedule.travelling(batch, ends) for ends in (False, True))
+            for once in (schedule.owner[np.unique(rows)],)
         ]
-    )  # rows by call, by received or sent, by rank
+    )  # rows by call, by received, sent or sent once, by rank
     result = []
     for rank, of_rank in enumerate(schedule.reads):
-        reads, calls = [len(each) for each in of_rank], moved[..., rank]
+        reads, calls = [len(each) for each in of_rank], moved[:, :2, rank]
         vertices, edges = (max(counts) for counts in zip(*sizes[rank], strict=True))
         mine = schedule.residencies[rank]
         own = schedule.owner[mine.row] == rank
         loads = max(int(np.bincount(ends[own], minlength=1).max()) for ends in (mine.begin, mine.end))
         tables = 8 * (sum(reads) + len(own)) + OWN_BYTES * own.sum() + MOVED_BYTES * calls.sum()
         of_all = loads, schedule.num_slots[rank], max(reads, default=0), vertices
-        counts = map(int, (calls.sum(1).max(), edges, calls.max(), tables))
+        copies = moved[:, ::2, rank].sum(1).max()
+        counts = map(int, (calls.sum(1).max(), edges, calls.max(), copies, tables))
         small = SMALL_BYTES + SMALL_OF_CHUNK * min(len(of_rank), 64) * (rank == 0)
         result.append(DeviceRows(*of_all, *counts, small=small))
     return result
@@ -184,7 +192,7 @@ def smallest_fitting(
 
     Args:
         peak: Bytes for a number of chunks: about in proportion to one over it, or falling more slowly, as where one
-            vertex reads most rows. So each try has twice as many, until one fits or takes more than one before.
+            vertex reads most rows. So each try has twice as many, until one fits or two take more than one before.
         limit: Bytes that may be taken.
         most: Chunks that are tried.
         precision: A peak that is by at most this part below the limit is near enough.
@@ -197,7 +205,9 @@ def smallest_fitting(
     while high - low > 1:
         peaks[chunks] = peak(chunks)
         low, high = (low, chunks) if peaks[chunks] <= limit else (chunks, high)
-        grows = high > most and peaks[chunks] > min(peaks.values())
+        grows = high > most and min(list(peaks.values())[-2:]) > min(
+            peaks.values()
+        )  # two in a row: cuts differ
         near = (1 - precision) * limit < peaks[chunks] <= limit
         if low == 0 or grows or (precision and near):
             break

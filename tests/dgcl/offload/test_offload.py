@@ -296,7 +296,8 @@ class Sums(torch.nn.Module):
             {"chunks": 2, "dtype": "float32"},
             r"dtype must be a torch.dtype \(got 'float32'\)",
         ),
-        ({"chunks": 2, "store": 5}, r"store must be None or the path of a folder \(got 5\)"),
+        ({"chunks": 2, "store": 5}, r"store must be a path, as text or a pathlib.Path \(got 5\)"),
+        ({"chunks": 2, "store": ""}, r"store must be a path \(got ''\)"),
         ({"memory_limit": "1GB"}, "widths must be given with memory_limit"),
         (
             {"chunks": 2, "widths": (8, 8), "layers": []},
