@@ -16,9 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dgcl.offload.chunks import CHUNK_BY, Chunking
-from dgcl.offload.offload_prediction import (
-    smallest_fitting,
-)
+from dgcl.offload.offload_prediction import device_rows, smallest_fitting
 from dgcl.offload.residency import make_residencies
 from dgcl.offload.schedule import make_schedule, reorganise, volumes
 from tests.dgcl.offload.sets import chunks_of, fewest_loads, held_sets, local_graphs, random_graph
@@ -164,3 +162,27 @@ def test_metis_chunks_read_less_than_random_ones():
 def test_smallest_number_of_chunks(limit, expected):
     chunks, peak = smallest_fitting(lambda n: 1000 // n, limit, 100)
     assert (chunks, peak) == (expected, 1000 // expected)
+
+
+def test_one_uneven_cut_does_not_end_the_search():
+    tried: list[int] = []
+
+    def peak(chunks: int) -> int:
+        tried.append(chunks)
+        return 1100 if len(tried) == 2 else 1000 // chunks
+
+    assert smallest_fitting(peak, 200, 100)[1] <= 200
+    assert len(tried) > 2
+
+
+def test_a_rank_that_sends_much_and_reads_little_has_copies():
+    owner = np.repeat(np.arange(3), 4).astype(
+        np.int32
+    )  # ranks 1 and 2 read rank 0's four rows, which travel twice
+    reads = [[np.array([0])], *([np.array([0, 1, 2, 3, 4 * rank])] for rank in (1, 2))]
+    rows = device_rows(make_schedule(reads, owner), [[(1, 1)]] * 3)
+    assert [each.copies for each in rows] == [4, 4, 4]
+    assert [each.arrivals for each in rows] == [8, 4, 4]
+    sender = rows[0].bytes((10, 10), itemsize=1, inside=(30,))
+    assert sender.inside == 40
+    assert rows[0].bytes((10, 10), itemsize=1, inside=(50,)).inside == 50
