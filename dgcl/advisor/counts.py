@@ -22,7 +22,7 @@ from dgcl.grid.grid import as_grid, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import find_needs
 from dgcl.offload.offload_prediction import MOVED_BYTES, OWN_BYTES, DeviceRows
-from dgcl.placement.exchanges import exchanges_of, summing_ranks
+from dgcl.placement.placement_strategy import EdgePlacement
 from dgcl.planner.relation import Relation
 from dgcl.planner.synthetic import GraphShape, synthetic_relation
 from dgcl.relation.classes import halo_classes
@@ -158,12 +158,8 @@ class Candidates:
         return Counted(halo, self.topology, expand, None, owned, edges, edge_order=graph.edge_ids is not None)
 
     def _cover(self, strategy: Description) -> Counted:
-        graph, part = self._whole()
-        group = None
-        if strategy.argument == "machine":
-            _, group = np.unique([device.machine for device in self.topology.devices], return_inverse=True)
-        summed_by, excess = summing_ranks(strategy.name, graph, part, self.world_size, group=group)
-        exchanges = exchanges_of(graph, part, summed_by, self.world_size)
+        placement = EdgePlacement("cover", per_machine=strategy.argument == "machine")
+        exchanges, excess = placement.exchanges(*self._whole(), self.topology)
         expand, fold = exchanges.expand.relation, exchanges.fold.relation
         return replace(self.halo, expand=expand, fold=fold, edges=exchanges.edges, excess=excess)
 
