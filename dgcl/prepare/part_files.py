@@ -25,10 +25,9 @@ import numpy as np
 from dgcl.grid.grid import as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
-from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.check_plan import verify_plan
-from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
-from dgcl.program.compile import Frame
+from dgcl.prepare.share import RankInputs, RankItems, Share, from_owners, share_of
+from dgcl.program.compile import frame_of
 from dgcl.ranks.control import Control
 from dgcl.ranks.whole_rows import agree
 from dgcl.relation.local_graph import LocalGraph, NumberedEdges
@@ -157,11 +156,9 @@ def compare_rows(control: Control, inputs: RankInputs) -> None:
     """
     problem = None
     for each in inputs.exchanges:
-        frame = Frame.of(each.plan.relation, without_idle_relays(each.plan), each.num_owned)
-        rows, places = np.vstack(each.owned)[:, each.wanted_rows], frame.places_of(control.rank)
-        reach = (np.isin(places, frame.places_through(peer)) for peer in range(control.world_size))
-        theirs = control.all_to_all([rows[:, chosen] for chosen in reach])
-        if not np.array_equal(np.concatenate(theirs, axis=1), np.vstack(each.incoming)):
+        frame = frame_of(each.plan, each.num_owned)
+        theirs = from_owners(control, frame, np.vstack(each.owned), each.wanted_rows)
+        if not np.array_equal(theirs, np.vstack(each.incoming)):
             problem = ValueError(
                 f"parts: the file of rank {control.rank} has other ids or degrees for vertices of exchange"
                 f" {each.name!r} than the files of their owners; {ANEW}"
