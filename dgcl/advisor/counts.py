@@ -7,7 +7,7 @@ Called by 6 modules of this folder. Free to change while predictions hold what i
 (`tests/dgcl/advisor/test_choice.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -126,8 +126,16 @@ class Candidates:
             Refused: The model, the machine or the memory does not allow it.
         """
         self._check_model(strategy)
-        count = _COUNTS.get(strategy.name)
-        return replace(self.halo if count is None else count(self, strategy), strategy=strategy)
+        match strategy.name:
+            case "cover":
+                counted = self._cover(strategy)
+            case "tail" | "grid":
+                counted = self._grid(strategy)
+            case "offload":
+                counted = self._offload(strategy)
+            case _:  # the same rows as in the ordinary way
+                counted = self.halo
+        return replace(counted, strategy=strategy)
 
     def _check_model(self, strategy: Description) -> None:
         kinds, name = self.model.kinds, strategy.name
@@ -209,12 +217,3 @@ class Candidates:
         assert isinstance(self.graph, Graph)
         assert self.part is not None
         return self.graph, self.part
-
-
-#: How those are counted that exchange other rows than the ordinary way.
-_COUNTS: dict[str, Callable[[Candidates, Description], Counted]] = {
-    "tail": Candidates._grid,
-    "cover": Candidates._cover,
-    "grid": Candidates._grid,
-    "offload": Candidates._offload,
-}
