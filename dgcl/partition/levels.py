@@ -59,19 +59,14 @@ def device_levels(topology: Topology) -> list[Ids]:
     Each level gives every device's group, (P,); groups of a level lie within those of the level before, and a
     level that splits no group is left out. The last level has every device by itself.
     """
-    devices = topology.devices
-    keys: list[list[tuple[int, ...]]] = [
-        [(device.machine,) for device in devices],
-        [(device.machine, device.socket) for device in devices],
-        [(rank,) for rank in range(len(devices))],
-    ]
+    places = np.array([[each.machine, each.socket, rank] for rank, each in enumerate(topology.devices)])
     levels: list[Ids] = []
     groups_before = 1
-    for level in keys:
-        number = {key: i for i, key in enumerate(sorted(set(level)))}
-        if len(number) > groups_before:
-            levels.append(np.array([number[key] for key in level], np.int64))
-            groups_before = len(number)
+    for columns in (places[:, :1], places[:, :2], places[:, 2:]):
+        groups, level = np.unique(columns, axis=0, return_inverse=True)
+        if len(groups) > groups_before:
+            levels.append(level)
+            groups_before = len(groups)
     return levels
 
 
