@@ -87,7 +87,7 @@ class ClassModel:
                 for link in used:
                     route = arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]
                     passed = direction_class[route]
-                    hops.append(np.where(bearing, np.bincount(passed, minlength=len(self._keys)), 0.0))
+                    hops.append(bearing * np.bincount(passed, minlength=len(self._keys)))
                     most = np.zeros(len(self._keys))
                     np.maximum.at(most, passed, carried[stage, route])
                     loads.append(most)
@@ -146,13 +146,12 @@ class ClassModel:
         fitted = 1 / parameters[count:]
         waits = (self._loads * parameters[count:]).max(axis=1)
         unseen = (self._loads / waits[:, None]).max(axis=0)  # GB/s from which on no transfer waits
-        used = set(np.flatnonzero(self._loads.sum(axis=0)).tolist())
+        used = self._loads.any(axis=0)
         connections: list[Connection] = []
         for connection, index in zip(self._topology.connections, self._connection_class, strict=True):
             bandwidth, latency = connection.bandwidth, connection.latency
-            if index in used:
-                decided = bool((deciding == index).any())
-                bandwidth = fitted[index] if decided else max(bandwidth, 1.001 * unseen[index])
+            if used[index]:
+                bandwidth = fitted[index] if index in deciding else max(bandwidth, 1.001 * unseen[index])
                 latency = parameters[index] if self._bearing[index] else 0.0
             connections.append(replace(connection, bandwidth=_rounded(bandwidth), latency=_rounded(latency)))
         return replace(self._topology, connections=tuple(connections))

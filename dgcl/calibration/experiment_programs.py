@@ -8,8 +8,6 @@ Called by `run`. Free to change while the rates of known links are found
 (`tests/dgcl/calibration/test_experiments.py`).
 """
 
-from typing import Any
-
 import numpy as np
 
 from dgcl.calibration.experiments import Experiment, Transfer
@@ -26,8 +24,7 @@ def exchange_of(
 ) -> tuple[list[Program], Trees]:
     """The programs of an experiment for the devices of a topology, and its trees for the cost model."""
     relation, trees = plan_of(experiment.transfers, topology.num_devices)
-    meta: dict[str, Any] = {"row_bytes": row_bytes, "method": "calibration"}
-    plan = Plan(relation, trees, topology, meta)
+    plan = Plan(relation, trees, topology, {"row_bytes": row_bytes, "method": "calibration"})
     return compile_programs(plan, _items(relation, topology.num_devices, seed)), trees
 
 

@@ -81,11 +81,11 @@ def time_all(
     with closing(Barrier(control, _TIMEOUT)) as barrier:
         for _ in range(effort.rounds):
             for number, program in enumerate(exchanges):
-                lane: _HostLane | _DeviceLane
-                if device is None:
-                    lane = _HostLane(program, control, row_bytes)
-                else:
-                    lane = _DeviceLane(program, control, row_bytes, device)
+                lane: _HostLane | _DeviceLane = (
+                    _HostLane(program, control, row_bytes)
+                    if device is None
+                    else _DeviceLane(program, control, row_bytes, device)
+                )
                 with closing(lane):
                     seconds = _seconds(lane, control, barrier, effort)
                 fastest[number] = min(fastest[number], seconds)
