@@ -99,11 +99,11 @@ class ClassModel:
 
     def _times(self, parameters: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """What each link in use takes, and the class that decides it."""
-        count = len(self._keys)
-        times = self._loads * parameters[count:]
+        latencies, inverse = np.split(parameters, 2)
+        times = self._loads * inverse
         most = times.max(axis=1)
         slowest = (times >= _AS_SLOW * most[:, None]).argmax(axis=1)  # of those that are as slow the first
-        return self._hops @ parameters[:count] + most, slowest
+        return self._hops @ latencies + most, slowest
 
     def _deciding(self, parameters: NDArray[np.float64]) -> NDArray[np.int64]:
         """The class that each stage waits for."""
@@ -141,18 +141,17 @@ class ClassModel:
         A class that decided nothing was not seen at its limit: it keeps its figure, or gets the least at
         which it decides nothing that was measured.
         """
-        count = len(self._keys)
+        latencies, inverse = np.split(parameters, 2)
         deciding = self._deciding(parameters)
-        fitted = 1 / parameters[count:]
-        waits = (self._loads * parameters[count:]).max(axis=1)
+        waits = (self._loads * inverse).max(axis=1)
         unseen = (self._loads / waits[:, None]).max(axis=0)  # GB/s from which on no transfer waits
         used = self._loads.any(axis=0)
         connections: list[Connection] = []
         for connection, index in zip(self._topology.connections, self._connection_class, strict=True):
             bandwidth, latency = connection.bandwidth, connection.latency
             if used[index]:
-                bandwidth = fitted[index] if index in deciding else max(bandwidth, 1.001 * unseen[index])
-                latency = parameters[index] if self._bearing[index] else 0.0
+                bandwidth = 1 / inverse[index] if index in deciding else max(bandwidth, 1.001 * unseen[index])
+                latency = latencies[index] if self._bearing[index] else 0.0
             connections.append(replace(connection, bandwidth=_rounded(bandwidth), latency=_rounded(latency)))
         return replace(self._topology, connections=tuple(connections))
 

@@ -74,13 +74,13 @@ def bench(args: argparse.Namespace) -> int:
     """Measure; exit status 1 when an element was wrong or a rank was lost."""
     from dgcl.bench.bench_report import against, footer, read_run, to_json, total_wrong
 
-    num_ranks, in_job = ranks_of_job(args)
+    num_ranks, job = ranks_of_job(args)
     _check(args)
     other = None
     if args.against is not None:
         with reading(args.against, "run"):
             other = read_run(args.against)
-    measured = (_in_job if in_job else _started)(args, num_ranks)
+    measured = (_in_job if job else _started)(args, num_ranks)
     if measured is None:
         return 0  # another rank than 0
     settings, result = measured

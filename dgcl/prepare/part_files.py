@@ -230,18 +230,17 @@ def _write(path: Path, pieces: Sequence[bytes | np.ndarray]) -> None:
 
 def _checked_header(memory: np.ndarray) -> dict[str, Any]:
     """Return a file's header after checking its hash."""
-    if len(memory) < len(MAGIC) + 8 + _DIGEST_BYTES or memory[: len(MAGIC)].tobytes() != MAGIC:
+    start, content = len(MAGIC) + 8, memory[:-_DIGEST_BYTES]
+    if len(content) < start or memory[: len(MAGIC)].tobytes() != MAGIC:
         raise ValueError("it is no part file")
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    end = len(memory) - _DIGEST_BYTES
-    for begin in range(0, end, _CHUNK):
-        digest.update(memory[begin : min(begin + _CHUNK, end)].data)
-    if digest.digest() != memory[end:].tobytes():
+    for begin in range(0, len(content), _CHUNK):
+        digest.update(content[begin : begin + _CHUNK].data)
+    if digest.digest() != memory[-_DIGEST_BYTES:].tobytes():
         raise ValueError(f"it is damaged (its hash is wrong); {ANEW}")
-    length = int.from_bytes(memory[len(MAGIC) : len(MAGIC) + 8].tobytes(), "little")
-    if not 0 < length <= min(_LONGEST_HEADER, end):
+    length = int.from_bytes(memory[len(MAGIC) : start].tobytes(), "little")
+    if not 0 < length <= min(_LONGEST_HEADER, len(content)):
         raise ValueError(f"its header cannot be {length} bytes long")
-    start = len(MAGIC) + 8
     header = json.loads(memory[start : start + length].tobytes())
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         raise ValueError(f"it is not of schema {SCHEMA}, that of this version of dgcl; {ANEW}")
