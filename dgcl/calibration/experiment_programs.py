@@ -50,7 +50,7 @@ def _items(relation: Relation, world_size: int, seed: int) -> ItemClasses:
     sent = np.bincount(relation.source, weights=relation.count, minlength=world_size).astype(np.int64)
     owned = np.maximum(np.ceil(_OWNED_FOR_EACH * sent), 1).astype(np.int64)
     owner = np.repeat(np.arange(world_size, dtype=np.int32), owned)
-    first = np.concatenate([[0], np.cumsum(owned)])
+    first = np.cumsum(owned) - owned
     items = []
     for rank in range(world_size):
         shuffled = rng.permutation(int(owned[rank])) + first[rank]

@@ -161,6 +161,6 @@ def _seconds(lane: _HostLane | _DeviceLane, control: Control, barrier: Barrier, 
     sample(1)
     lasted = max(control.exchange(time.perf_counter() - begin))  # with what is not timed
     count = int(np.clip(effort.seconds / lasted, effort.least / lane.calls, effort.most))
-    own = np.array(control.exchange(lane.own_seconds)).max()
+    own = max(control.exchange(lane.own_seconds))
     fastest = np.sort(sample(max(count, 1)))[: max(1, count // 10)]
     return float(max(fastest.mean() - own, 1e-9))

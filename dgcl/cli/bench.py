@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "bench",
         help="measure and verify exchanges of rows between ranks",
         description="Measure allgathers (forward) and their gradients (backward) between CPU ranks of this"
         " host, ranks on its GPUs, or the ranks of a job under torchrun; verify every element, and print a line for"

@@ -42,10 +42,10 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "info",
         help="versions, machine, settings: what a bug report needs",
         description="Print versions, the machine, and settings that matter. A bug report needs"
         " `dgcl info --check --json > info.json`.",

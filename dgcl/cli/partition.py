@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "partition",
         help="split a graph over ranks",
         description="Split a graph over ranks and report balance, cut, boundary and the rows of an exchange.",
     )

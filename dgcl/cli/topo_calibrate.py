@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, number, option
 from dgcl.cli.command_errors import CliError
@@ -73,8 +73,14 @@ def run(args: argparse.Namespace) -> int:
         calibration = run_rank(topology, args.row_bytes, effort, args.device)
     else:
         with step(f"measuring between {num_ranks} ranks"):
-            kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
-            calibration = run_on_host(topology, num_ranks, args.row_bytes, effort, kind, args.device)
+            calibration = run_on_host(
+                topology,
+                num_ranks,
+                args.row_bytes,
+                effort,
+                "threads" if args.threads else "processes",
+                args.device,
+            )
     if calibration is None:
         return 0  # another rank than 0
     outcome = outcome_json(calibration)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from dgcl.graph.id_arrays import any_outside
 from dgcl.grid.grid import as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
@@ -73,7 +74,7 @@ def part_path(folder: str | os.PathLike[str], rank: int) -> Path:
 
 def is_of_parts(name: str) -> bool:
     """Return whether a file or folder of this name belongs to parts, finished or not."""
-    return name == PLAN or fnmatch(name, _OTHER_PLANS) or fnmatch(name, _PART) or name.startswith(_UNFINISHED)
+    return any(fnmatch(name, pattern) for pattern in (PLAN, _OTHER_PLANS, _PART, f"{_UNFINISHED}*"))
 
 
 def plan_name(number: int) -> str:
@@ -299,9 +300,7 @@ def _check_edges(local: LocalGraph, num_edges: int) -> None:
         ("edge_order", local.num_edges, num_edges),
     ):
         values = getattr(local, name)
-        if values is not None and (
-            values.shape != (length,) or values.min(initial=0) < 0 or values.max(initial=-1) >= end
-        ):
+        if values is not None and (values.shape != (length,) or any_outside(values, end)):
             raise ValueError(f"{name} must be {length} numbers in [0, {end})")
 
 
