@@ -1,6 +1,6 @@
 """Arrays of ids from whoever holds them: numpy, torch on any device, lists. Checked, never rounded.
 
-Called by this folder, `dgcl/partition/` and 2 more folders. Free to change while every source of a graph
+Called by this folder, `dgcl/partition/` and 3 more folders. Free to change while every source of a graph
 gives the same graph, and a bad one its error (`tests/dgcl/graph/test_csr.py`).
 """
 

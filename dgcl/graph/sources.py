@@ -3,7 +3,7 @@
 An object can only be a DGL graph if dgl is loaded already, so its module is looked up, never imported. The
 table of edge orders is in :func:`dgcl.graph.as_graph`.
 
-Called by users, `convert`, `graph_npz` and `dgcl/distributed/dispatch`. Free to change while every source
+Called by users, `convert` and `graph_npz`. Free to change while every source
 of a graph gives the same graph, and a bad one its error (`tests/dgcl/graph/test_sources.py`).
 """
 

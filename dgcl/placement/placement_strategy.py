@@ -1,6 +1,6 @@
 """The strategy that places edges: plans both exchanges.
 
-Called by users, `dgcl/advisor/spelling` and `dgcl/prepare/shares`. Free to change while each edge is summed
+Called by users, `dgcl/advisor/` and `dgcl/prepare/shares`. Free to change while each edge is summed
 once (`tests/dgcl/placement/test_plans.py`).
 """
 
