@@ -193,7 +193,12 @@ def _num_messages(plan: Plan) -> int:
 
 
 def _describe(comm: Communicator) -> RankInfo:
-    threads, device = torch.get_num_threads(), str(comm.device)
     return RankInfo(
-        comm.rank, os.getpid(), socket.gethostname(), threads, comm.num_owned, comm.num_halo, device
+        comm.rank,
+        os.getpid(),
+        socket.gethostname(),
+        torch.get_num_threads(),
+        comm.num_owned,
+        comm.num_halo,
+        str(comm.device),
     )

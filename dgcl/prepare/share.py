@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from dgcl.grid.grid import Grid
 from dgcl.planner.plan import Plan
-from dgcl.program import Program
 from dgcl.program.compile import Frame, compile_program, frame_of
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
 from dgcl.ranks.control import Control
@@ -45,16 +44,6 @@ class Share:
     choice: str = ""
     edges: str = "head"
     grid: Grid | None = None
-
-    @property
-    def program(self) -> Program:
-        """What the rank does in every call of "halo"."""
-        return self.exchanges[0].program
-
-    @property
-    def plan(self) -> Plan:
-        """The whole plan of "halo"."""
-        return self.exchanges[0].plan
 
 
 @dataclass(frozen=True, eq=False)
