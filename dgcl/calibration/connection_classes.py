@@ -145,7 +145,7 @@ class ClassModel:
         deciding = self._deciding(parameters)
         waits = (self._loads * inverse).max(axis=1)
         unseen = (self._loads / waits[:, None]).max(axis=0)  # GB/s from which on no transfer waits
-        used = self._loads.any(axis=0)
+        used = self._loads.sum(axis=0)
         connections: list[Connection] = []
         for connection, index in zip(self._topology.connections, self._connection_class, strict=True):
             bandwidth, latency = connection.bandwidth, connection.latency

@@ -166,11 +166,11 @@ def _features(arrays: dict[str, NDArray[Any]], num_nodes: int) -> NDArray[Any] |
     for key in SPARSE_FEATURES:
         if key not in sparse:
             raise ValueError(f"array {key!r} is missing; CSR features have {', '.join(SPARSE_FEATURES)}")
-    return _sparse_features(*(sparse[key] for key in SPARSE_FEATURES), num_nodes=num_nodes)
+    return _sparse_features(num_nodes, *(sparse[key] for key in SPARSE_FEATURES))
 
 
 def _sparse_features(
-    indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], shape: NDArray[Any], num_nodes: int
+    num_nodes: int, indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], shape: NDArray[Any]
 ) -> csr_array[Any]:
     """Build the CSR feature matrix, which scipy would accept unchecked."""
     from scipy.sparse import csr_array

@@ -192,7 +192,7 @@ def _hash_arrays(*arrays: NDArray[Any]) -> str:
     for array in arrays:
         little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         digest.update(f"{little.dtype.str} {little.shape}\n".encode())
-        digest.update(little.reshape(-1).view(np.uint8))
+        digest.update(little.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
