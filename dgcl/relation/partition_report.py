@@ -84,8 +84,9 @@ def partition_report(graph: Graph | EdgeStream, part: Any, num_parts: int) -> Pa
     sizes = np.bincount(owners, minlength=num_parts)
     edges, cut = np.zeros((2, num_parts), np.int64)
     for block in blocks_of(graph):
-        heads = np.repeat(owners, block.in_degrees())
-        edges += np.bincount(heads, minlength=num_parts)
+        in_degrees = block.in_degrees()
+        heads = np.repeat(owners, in_degrees)
+        edges += np.bincount(owners, in_degrees, num_parts).astype(np.int64)
         cut += np.bincount(heads[heads != gather(owners, block.indices)], minlength=num_parts)
     halo, is_read = np.zeros_like(sizes), np.zeros(len(owners), bool)
     for first in range(0, num_parts, 64):  # of 64 parts a bit each
