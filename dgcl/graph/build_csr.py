@@ -47,7 +47,7 @@ def graph_from_edges(
     if bad < 0:
         bad = first_outside(src, num_nodes)
     if bad >= 0:
-        u, v = src[bad], dst[bad]
+        u, v = int(src[bad]), int(dst[bad])
         outside = v if 0 <= u < num_nodes else u
         way_out = "ids start at 0" if outside < 0 else f"num_nodes would have to be at least {outside + 1}"
         raise ValueError(
