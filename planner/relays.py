@@ -5,7 +5,7 @@ delivers, and ``dgcl check`` accepts it at its stated cost. Programs and folds l
 a fold they would have nothing to send back; the programs then move less than the plan states. Plans of dgcl's own
 planners have no idle relays.
 
-Called by `dgcl/prepare/`, `dgcl/program/` and 2 more folders. Free to change while files, costs and proofs
+Called by this folder, `dgcl/program/` and `planner/verify/`. Free to change while files, costs and proofs
 of plans keep their meaning (`tests/planner/test_fold.py`).
 """
 

@@ -20,7 +20,7 @@ from dgcl.advisor.rank_bytes import device_bytes
 from dgcl.advisor.spelling import Description
 from dgcl.planner.reading.render import ratio, seconds, size
 from dgcl.topology.checks import nearest
-from dgcl.topology.table import aligned as table
+from dgcl.topology.table import aligned
 
 if TYPE_CHECKING:
     from dgcl.communicator import Communicator
@@ -71,7 +71,7 @@ class Advice:
         """
         name = str(strategy)
         names = [row.strategy.name for row in self.rows]
-        for known in ([row.strategy.spec for row in self.rows], names):
+        for known in ([str(row.strategy) for row in self.rows], names):
             if name in known:
                 return self.rows[known.index(name)]
         once = ", ".join(dict.fromkeys(names))
@@ -87,8 +87,28 @@ class Advice:
         return dgcl.build_comm_info(of.graph, of.topology, part=of.part, strategy=self.best, **options)
 
     def table(self) -> str:
-        """The screen of ``dgcl advise``."""
-        return _screen(self)
+        """The screen of ``dgcl advise``: the machine and its rates, the model, a row for each way, the verdict."""
+        grids = [row for row in self.rows if row.strategy.name == "grid"]
+        rows = [row for row in self.rows if row not in grids[1:]]
+        counted = [row for row in self.rows if row.layers]
+        planned = sum(row.planner == "auto" for row in counted)
+        refused = sum(row.refused for row in self.rows)
+        beyond = f", and more, as it is not known: {self.rates.unknown}" if self.rates.unknown else ""
+        summary = (
+            f"{len(counted)} strategies counted: {planned} planned by auto, {len(counted) - planned} by direct plans"
+            f" and bounds; {refused} refused. Model error +-{ERROR:.0%}{beyond} (docs/advise.md)"
+        )
+        header = ["", "strategy", "epoch", "exchange", "sums", "dense", "device", "host"]
+        cells = [_cells(row, rows[0] if number > 1 else None, self) for number, row in enumerate(rows)]
+        first, *lines = aligned(header, cells, range(2)).splitlines()
+        text = [*_heading(self), "", *textwrap.wrap(summary, _WIDTH), "", first]
+        for row, line in zip(rows, lines[-len(rows) :], strict=True):
+            why = textwrap.wrap(row.why, _WIDTH - 6) + [f"-> {row.line}"] * bool(row.line)
+            text += [line, *(f"      {each}" for each in why)]
+        verdict = self.ways_out() if rows[0].refused else f"{rows[0].strategy} is chosen. {_alone(self)}"
+        for paragraph in (verdict, _LEFT_OUT):
+            text += ["", *textwrap.wrap(paragraph, _WIDTH)]
+        return "\n".join(text)
 
     def to_json(self) -> dict[str, Any]:
         """All numbers."""
@@ -99,7 +119,7 @@ class Advice:
             "memory_limit": self.memory_limit,
             "rates": asdict(self.rates),
             "error": ERROR,
-            "chosen": None if self.rows[0].refused else self.best.spec,
+            "chosen": None if self.rows[0].refused else str(self.best),
             "rows": [row.to_json() for row in self.rows],
             "alone": self.alone.to_json(),
             "left_out": _LEFT_OUT,
@@ -129,31 +149,6 @@ class Advice:
         return f"nothing fits in {size(limit)} of a rank; {least.strategy} takes least, {need}. {numbered}"
 
 
-def _screen(advice: Advice) -> str:
-    """The whole answer: the machine and its rates, the model, a row for each way, the verdict."""
-    grids = [row for row in advice.rows if row.strategy.name == "grid"]
-    rows = [row for row in advice.rows if row not in grids[1:]]
-    counted = [row for row in advice.rows if row.layers]
-    planned = sum(row.planner == "auto" for row in counted)
-    refused = sum(row.refused for row in advice.rows)
-    beyond = f", and more, as it is not known: {advice.rates.unknown}" if advice.rates.unknown else ""
-    summary = (
-        f"{len(counted)} strategies counted: {planned} planned by auto, {len(counted) - planned} by direct plans and"
-        f" bounds; {refused} refused. Model error +-{ERROR:.0%}{beyond} (docs/advise.md)"
-    )
-    header = ["", "strategy", "epoch", "exchange", "sums", "dense", "device", "host"]
-    cells = [_cells(row, rows[0] if number > 1 else None, advice) for number, row in enumerate(rows)]
-    first, *lines = table(header, cells, range(2)).splitlines()
-    text = [*_heading(advice), "", *textwrap.wrap(summary, _WIDTH), "", first]
-    for row, line in zip(rows, lines[-len(rows) :], strict=True):
-        why = textwrap.wrap(row.why, _WIDTH - 6) + [f"-> {row.line}"] * bool(row.line)
-        text += [line, *(f"      {each}" for each in why)]
-    verdict = advice.ways_out() if rows[0].refused else f"{rows[0].strategy} is chosen. {_alone(advice)}"
-    for paragraph in (verdict, _LEFT_OUT):
-        text += ["", *textwrap.wrap(paragraph, _WIDTH)]
-    return "\n".join(text)
-
-
 def _heading(advice: Advice, of_machine: bool = True) -> list[str]:
     """The machine and its rates, if asked for, and the model."""
     candidates, limit = advice.candidates, advice.memory_limit
@@ -179,7 +174,7 @@ def _cells(row: Row, first: Row | None, advice: Advice) -> list[str]:
     elif first is not None:
         times = [ratio(mine.total, first.seconds.total), "", "", ""]
     device = size(row.device) + (f" ({row.device / limit:.0%})" if limit else "") if row.layers else ""
-    return [row.state, row.strategy.spec, *times, device, size(row.host_bytes) if row.host_bytes else ""]
+    return [row.state, str(row.strategy), *times, device, size(row.host_bytes) if row.host_bytes else ""]
 
 
 def _alone(advice: Advice) -> str:
@@ -206,11 +201,11 @@ def scaled(several: Sequence[Advice]) -> str:
             shortest, last = mine.total, ranks
         efficiency = advice.alone.seconds.total / (ranks * mine.total)
         spent = f"{efficiency:.0%}, exchange {mine.exchange / max(mine.total, 1e-12):.0%}"
-        lines.append([where, str(ranks), first.strategy.spec, seconds(mine.total), spent, size(first.device)])
+        lines.append([where, str(ranks), str(first.strategy), seconds(mine.total), spent, size(first.device)])
     text = [
         *_heading(several[-1], of_machine=same),
         "",
-        table(["machine", "ranks", "strategy", "epoch", "efficiency", "device"], lines, (0, 2)),
+        aligned(["machine", "ranks", "strategy", "epoch", "efficiency", "device"], lines, (0, 2)),
     ]
     if same and last and last < several[-1].candidates.world_size:
         text += ["", f"no gain beyond {last} rank{'s' * (last > 1)}"]

@@ -59,4 +59,4 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """All numbers."""
         seconds = {"epoch": self.seconds.total, **asdict(self.seconds)}
-        return {**asdict(self), "strategy": self.strategy.spec, "seconds": seconds, "device": self.device}
+        return {**asdict(self), "strategy": str(self.strategy), "seconds": seconds, "device": self.device}

@@ -7,7 +7,7 @@ Called by 6 modules of this folder. Free to change while predictions hold what i
 (`tests/dgcl/advisor/test_choice.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from dgcl.grid.grid import as_grid, legal_grids
 from dgcl.grid.items import expand_demand, fold_demand
 from dgcl.grid.needs import find_needs
 from dgcl.offload.offload_prediction import MOVED_BYTES, OWN_BYTES, DeviceRows
-from dgcl.placement.exchanges import exchanges_of, summing_ranks
+from dgcl.placement.placement_strategy import EdgePlacement
 from dgcl.planner.relation import Relation
 from dgcl.planner.synthetic import GraphShape, synthetic_relation
 from dgcl.relation.classes import halo_classes
@@ -126,8 +126,16 @@ class Candidates:
             Refused: The model, the machine or the memory does not allow it.
         """
         self._check_model(strategy)
-        count = _COUNTS.get(strategy.name)
-        return replace(self.halo if count is None else count(self, strategy), strategy=strategy)
+        match strategy.name:
+            case "cover":
+                counted = self._cover(strategy)
+            case "tail" | "grid":
+                counted = self._grid(strategy)
+            case "offload":
+                counted = self._offload(strategy)
+            case _:  # the same rows as in the ordinary way
+                counted = self.halo
+        return replace(counted, strategy=strategy)
 
     def _check_model(self, strategy: Description) -> None:
         kinds, name = self.model.kinds, strategy.name
@@ -158,12 +166,8 @@ class Candidates:
         return Counted(halo, self.topology, expand, None, owned, edges, edge_order=graph.edge_ids is not None)
 
     def _cover(self, strategy: Description) -> Counted:
-        graph, part = self._whole()
-        group = None
-        if strategy.argument == "machine":
-            _, group = np.unique([device.machine for device in self.topology.devices], return_inverse=True)
-        summed_by, excess = summing_ranks(strategy.name, graph, part, self.world_size, group=group)
-        exchanges = exchanges_of(graph, part, summed_by, self.world_size)
+        placement = EdgePlacement("cover", per_machine=strategy.argument == "machine")
+        exchanges, excess = placement.exchanges(*self._whole(), self.topology)
         expand, fold = exchanges.expand.relation, exchanges.fold.relation
         return replace(self.halo, expand=expand, fold=fold, edges=exchanges.edges, excess=excess)
 
@@ -213,12 +217,3 @@ class Candidates:
         assert isinstance(self.graph, Graph)
         assert self.part is not None
         return self.graph, self.part
-
-
-#: How those are counted that exchange other rows than the ordinary way.
-_COUNTS: dict[str, Callable[[Candidates, Description], Counted]] = {
-    "tail": Candidates._grid,
-    "cover": Candidates._cover,
-    "grid": Candidates._grid,
-    "offload": Candidates._offload,
-}

@@ -94,7 +94,7 @@ def epoch_layers(counted: Counted, model: Model, rates: Rates, way: Way) -> list
         copies = 0.0
         if name == "offload":
             loads = max(rows.sources for rows in counted.chunks) * counted.strategy.argument
-            copied = loads * layer.width * (1 + model.training * (1 + (number > 0)))
+            copied = loads * layer.width * trained
             copies = (copied + 2 * most_rows * layer.out) * item / rates.host
             sums, dense = sums * 1.5, dense * 4 / 3  # each layer is computed again in the backward
             exchange *= 1.5

@@ -55,15 +55,19 @@ def device_bytes(counted: Counted, model: Model) -> dict[str, NDArray[np.int64]]
             "free between": free,
         }
     else:
-        windows = strategy.argument if strategy.name == "windows" else 0  # each has tables of its own
+        windows = strategy.windows or 0  # each has tables of its own
         graph += _HEAD_BYTES * np.minimum(counted.edges, (2 + max(windows, 1)) * heads)
         more = _LOOPED_BYTES * bool(model.kinds & ATTENTION) + _WEIGHT_BYTES * bool(model.kinds & _WEIGHTED)
         graph += (_EDGE_BYTES + more) * counted.edges
         tables = _TABLE_BYTES * (received + sent + partial) * (1 + (windows > 0))
-        sizes = {"graph": graph, "exchange tables": tables}
-        sizes["features"] = counted.owned * model.widths[0] * item
-        sizes["exchange buffers"], sums = _buffers(counted, model)
-        sizes["kept, and at work"] = _at_work(counted, model, sums)
+        buffers, sums = _buffers(counted, model)
+        sizes = {
+            "graph": graph,
+            "exchange tables": tables,
+            "features": counted.owned * model.widths[0] * item,
+            "exchange buffers": buffers,
+            "kept, and at work": _at_work(counted, model, sums),
+        }
     sizes["parameters"] = parameters
     sizes["gradients, optimiser"] = parameters * model.training * (1 + OPTIMIZERS[model.optimizer])
     return sizes

@@ -2,16 +2,15 @@
 
 >>> read_strategy("grid:2,1,4").line
 'dgcl.build_comm_info(graph, strategy="grid:2,1,4")'
->>> read_strategy("offload:16").spec
+>>> str(read_strategy("offload:16"))
 'offload:16'
 
 Called by this folder, `dgcl/` and `dgcl/cli/`. Free to change while predictions hold what is measured
 (`tests/dgcl/advisor/test_spelling.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from dgcl.grid.grid import as_grid, read_grid
@@ -37,11 +36,6 @@ class Description:
     argument: Any = None
 
     @property
-    def spec(self) -> str:
-        """What :func:`read_strategy` reads."""
-        return self.name if self.argument is None else f"{self.name}:{self.argument}"
-
-    @property
     def windows(self) -> int | None:
         """Those of "windows:W"; None with another strategy."""
         return self.argument if self.name == "windows" else None
@@ -49,7 +43,7 @@ class Description:
     @property
     def line(self) -> str:
         """The code that asks for it: a call of ``build_comm_info``, or what is called on its communicator."""
-        return _KINDS[self.name].line.format(self.spec, self.argument)
+        return _KINDS[self.name].line.format(self, self.argument)
 
     def layout(self, world_size: int) -> Strategy:
         """What arranges it.
@@ -68,7 +62,8 @@ class Description:
         return EdgePlacement()
 
     def __str__(self) -> str:
-        return self.spec
+        """What :func:`read_strategy` reads."""
+        return self.name if self.argument is None else f"{self.name}:{self.argument}"
 
 
 @dataclass(frozen=True)
@@ -92,17 +87,15 @@ def _count(text: str) -> int:
     return int(text)
 
 
-_KINDS: Mapping[str, _Kind] = MappingProxyType(
-    {
-        "halo": _Kind("halo", line="dgcl.build_comm_info(graph)"),
-        "tail": _Kind("tail"),
-        "cover": _Kind("cover[:machine]", _machine),
-        "grid": _Kind("grid:R,K,S", read_grid),
-        "windows": _Kind("windows:W", _count),
-        "in-place": _Kind("in-place", line="dgcl.nn.InPlaceGCN(widths)"),
-        "offload": _Kind("offload:N", _count, "dgcl.Offload(comm, chunks={1})"),
-    }
-)
+_KINDS = {
+    "halo": _Kind("halo", line="dgcl.build_comm_info(graph)"),
+    "tail": _Kind("tail"),
+    "cover": _Kind("cover[:machine]", _machine),
+    "grid": _Kind("grid:R,K,S", read_grid),
+    "windows": _Kind("windows:W", _count),
+    "in-place": _Kind("in-place", line="dgcl.nn.InPlaceGCN(widths)"),
+    "offload": _Kind("offload:N", _count, "dgcl.Offload(comm, chunks={1})"),
+}
 
 #: How each is spelt, for help and errors.
 SPELLINGS = tuple(kind.spelling for kind in _KINDS.values())

@@ -82,13 +82,10 @@ class AllToAll(Baseline):
         """Pack, send, receive, and put behind the owned rows."""
         index, sends, receives = self._needs[exchange]
         packed = torch.index_select(rows, 0, index, out=self._buffer(len(index), rows))
-        if not self.halo_only:
-            halo = rows.new_empty(sum(receives), *rows.shape[1:])
-            dist.all_to_all_single(halo, packed, receives, sends)
-            return torch.cat([rows, halo])
-        result = self.planned.empty((sum(receives), *rows.shape[1:]), rows.dtype)
-        dist.all_to_all_single(result, packed, receives, sends)
-        return result
+        shape = (sum(receives), *rows.shape[1:])
+        halo = self.planned.empty(shape, rows.dtype) if self.halo_only else rows.new_empty(shape)
+        dist.all_to_all_single(halo, packed, receives, sends)
+        return halo if self.halo_only else torch.cat([rows, halo])
 
     def fold(self, rows: Tensor, exchange: int = 0) -> Tensor:
         """Send halo rows to their owners and add."""

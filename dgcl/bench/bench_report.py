@@ -124,15 +124,13 @@ def to_json(
     lines: Sequence[Line], settings: Settings, ranks: Sequence[RankInfo], machine: dict[str, Any]
 ) -> dict[str, Any]:
     """The whole run as JSON values; times in seconds, bandwidths in GB/s (1e9 bytes)."""
-    wrong = total_wrong(lines)
-    options = dataclasses.asdict(settings) | {"topology": settings.topology.name}
     return {
         "schema": SCHEMA,
         "machine": machine,
-        "settings": options,
+        "settings": dataclasses.asdict(settings) | {"topology": settings.topology.name},
         "ranks": [dataclasses.asdict(rank) for rank in ranks],
         "lines": [_line_json(line) for line in lines],
-        "wrong": wrong,
+        "wrong": total_wrong(lines),
     }
 
 
@@ -145,11 +143,8 @@ def _line_json(line: Line) -> dict[str, Any]:
         value[verb] |= {name: getattr(timing, name) for name in ("seconds", "best", "median")}
         value[verb] |= {"copy_seconds": line.copy.seconds, "copy_samples": line.copy.samples}
         value[verb] |= {name: timing.percentile(percent) for name, percent in PERCENTILES.items()}
-        value[verb] |= {
-            "algbw": line.algbw(timing) if sound else None,
-            "busbw": line.busbw(timing) if sound else None,
-            "message_rate": line.message_rate(timing) if sound else None,
-        }
+        rates = {"algbw": line.algbw, "busbw": line.busbw, "message_rate": line.message_rate}
+        value[verb] |= {name: rate(timing) if sound else None for name, rate in rates.items()}
     return value
 
 

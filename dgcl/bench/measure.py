@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +20,12 @@ from dgcl.bench.barrier import Barrier
 from dgcl.bench.baselines import AllToAll, build_comm_info
 from dgcl.bench.lanes import CopyLane, ExchangeLane, Rows
 from dgcl.bench.patterns import DTYPES
-from dgcl.bench.prediction import predict
 from dgcl.bench.records import Case, Line, Measurement, RankInfo, Settings
 from dgcl.bench.transports import Baseline, HaloCalls, calls_of
 from dgcl.bench.turns import DEVICE, WALL, Lane, combine, take_turns
 from dgcl.planner import PlanOptions
+from dgcl.planner.bounds.best import best_bound
+from dgcl.planner.cost import predicted_seconds
 from dgcl.ranks.context import context
 from dgcl.ranks.control import Control
 from dgcl.transport.steps import EXPAND, FOLD
@@ -41,12 +41,10 @@ _COPIES = "copies of {} rows"
 
 #: Ways to call "auto", or an all-to-all, that are measured beside the methods that build_comm_info knows: halo
 #: rows alone.
-CALLS: Mapping[str, tuple[str, Callable[[Communicator], Baseline]]] = MappingProxyType(
-    {
-        "halo": ("auto", HaloCalls),
-        "gloo-halo": ("direct", lambda comm: AllToAll(comm, halo_only=True)),
-    }
-)
+CALLS: dict[str, tuple[str, Callable[[Communicator], Baseline]]] = {
+    "halo": ("auto", HaloCalls),
+    "gloo-halo": ("direct", lambda comm: AllToAll(comm, halo_only=True)),
+}
 
 
 def measure(
@@ -157,7 +155,7 @@ def _measure_case(
         times = {lane: combine(of_lane, control) for lane, of_lane in samples.items()}
         for each in candidates if control.rank == 0 else ():
             plan = None if isinstance(each.exchange, AllToAll) else each.comm.plan
-            model, bound = predict(plan, row_bytes)
+            model, bound = (None, None) if plan is None else _predict(plan, row_bytes)
             yield Line(
                 name=name,
                 method=each.method,
@@ -179,6 +177,15 @@ def _measure_case(
             )
 
 
+def _predict(plan: Plan, row_bytes: int) -> tuple[float, float]:
+    """A plan's time and lower bound for rows of this size."""
+    model = predicted_seconds(plan.trees, plan.topology.arrays(), row_bytes)
+    # The certificate holds for the plan's own row size: narrower rows take at least their share of it.
+    share = plan.lower_bound_seconds * min(1.0, row_bytes / plan.row_bytes)
+    bound = max(best_bound(plan.relation, plan.topology, row_bytes).seconds, share)
+    return model, min(bound, model)
+
+
 def _num_messages(plan: Plan) -> int:
     """(stage, sender, receiver) of a plan, each once."""
     trees = plan.trees
@@ -186,7 +193,12 @@ def _num_messages(plan: Plan) -> int:
 
 
 def _describe(comm: Communicator) -> RankInfo:
-    threads, device = torch.get_num_threads(), str(comm.device)
     return RankInfo(
-        comm.rank, os.getpid(), socket.gethostname(), threads, comm.num_owned, comm.num_halo, device
+        comm.rank,
+        os.getpid(),
+        socket.gethostname(),
+        torch.get_num_threads(),
+        comm.num_owned,
+        comm.num_halo,
+        str(comm.device),
     )

@@ -14,9 +14,6 @@ from torch import Tensor
 
 from dgcl.kernels.rows import SUMMABLE
 
-#: Whole numbers up to this are exact.
-_EXACT = {torch.float64: 1 << 53, torch.float32: 1 << 24, torch.float16: 1 << 11, torch.bfloat16: 1 << 8}
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MIXERS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 #: Rows that are verified at a time: beside rows that fill a device there is no place for their like.
 _BLOCK = 1024
@@ -42,7 +39,7 @@ def _keys(numbers: Tensor, call: int, kind: int) -> Tensor:
 
 def _bits(vertices: Tensor, width: int, call: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys of rows and columns whose exclusive or is the rows' bits; never all ones, as poisoned memory is."""
-    kind = _INTEGERS[dtype.itemsize]
+    kind = getattr(torch, f"int{8 * dtype.itemsize}")
     columns = torch.arange(width, device=vertices.device)
     rows, columns = (_keys(each, call, number) & ~1 for number, each in enumerate((vertices, columns)))
     return rows.to(kind)[:, None], columns.to(kind)
@@ -74,8 +71,10 @@ def _below(dtype: torch.dtype, world_size: int) -> int:
     Raises:
         ValueError: There is none worth sending.
     """
-    most = _EXACT.get(dtype, 1 << 8)  # integers wrap, exactly
-    below = 1 << min((most // world_size).bit_length() - 1, 31) if dtype in _EXACT else most
+    if not dtype.is_floating_point:
+        return 1 << 8  # integers wrap, exactly
+    exact = int(2 / torch.finfo(dtype).eps)  # as all whole numbers up to this are
+    below = 1 << min((exact // world_size).bit_length() - 1, 31)
     if below < 2:
         raise ValueError(
             f"dtype: sums over {world_size} ranks are not exact in {dtype} and cannot be verified; use a"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph, as_graph
 from dgcl.planner import Relation
+from dgcl.planner.array_types import ranges
 from dgcl.relation.classes import ItemClasses, halo_classes
 from dgcl.topology.checks import check_choice
 
@@ -56,13 +57,12 @@ def from_relation(name: str, relation: Relation) -> Problem:
     none."""
     world_size = relation.world_size
     bare = np.setdiff1d(np.arange(world_size), relation.source)
-    first = len(bare) + np.concatenate([[0], np.cumsum(relation.count)])
+    first = len(bare) + np.cumsum(relation.count) - relation.count
     part = np.concatenate([bare, np.repeat(relation.source, relation.count)])
-    pairs = [(c, rank) for c in range(relation.num_classes) for rank in relation.dest_ranks(c)]
-    reader = [int(np.flatnonzero(part == rank)[0]) for rank in range(world_size)]
-    tails = [np.arange(first[c], first[c + 1]) for c, _ in pairs]
-    heads = np.repeat([reader[rank] for _, rank in pairs], [len(ids) for ids in tails])
-    edges = np.stack([np.concatenate([np.empty(0, np.int64), *tails]), heads.astype(np.int64)])
+    _, reader = np.unique(part, return_index=True)
+    classes, ranks = np.nonzero(relation.dest_matrix())
+    sizes = relation.count[classes]
+    edges = np.stack([ranges(first[classes], sizes), np.repeat(reader[ranks], sizes)])
     return Problem(name, as_graph(edges, len(part)), part.astype(np.int32), world_size)
 
 

@@ -87,7 +87,7 @@ class ClassModel:
                 for link in used:
                     route = arrays.link_directions[arrays.link_ptr[link] : arrays.link_ptr[link + 1]]
                     passed = direction_class[route]
-                    hops.append(np.where(bearing, np.bincount(passed, minlength=len(self._keys)), 0.0))
+                    hops.append(bearing * np.bincount(passed, minlength=len(self._keys)))
                     most = np.zeros(len(self._keys))
                     np.maximum.at(most, passed, carried[stage, route])
                     loads.append(most)
@@ -99,11 +99,11 @@ class ClassModel:
 
     def _times(self, parameters: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """What each link in use takes, and the class that decides it."""
-        count = len(self._keys)
-        times = self._loads * parameters[count:]
+        latencies, inverse = np.split(parameters, 2)
+        times = self._loads * inverse
         most = times.max(axis=1)
         slowest = (times >= _AS_SLOW * most[:, None]).argmax(axis=1)  # of those that are as slow the first
-        return self._hops @ parameters[:count] + most, slowest
+        return self._hops @ latencies + most, slowest
 
     def _deciding(self, parameters: NDArray[np.float64]) -> NDArray[np.int64]:
         """The class that each stage waits for."""
@@ -141,19 +141,17 @@ class ClassModel:
         A class that decided nothing was not seen at its limit: it keeps its figure, or gets the least at
         which it decides nothing that was measured.
         """
-        count = len(self._keys)
+        latencies, inverse = np.split(parameters, 2)
         deciding = self._deciding(parameters)
-        fitted = 1 / parameters[count:]
-        waits = (self._loads * parameters[count:]).max(axis=1)
+        waits = (self._loads * inverse).max(axis=1)
         unseen = (self._loads / waits[:, None]).max(axis=0)  # GB/s from which on no transfer waits
-        used = set(np.flatnonzero(self._loads.sum(axis=0)).tolist())
+        used = self._loads.sum(axis=0)
         connections: list[Connection] = []
         for connection, index in zip(self._topology.connections, self._connection_class, strict=True):
             bandwidth, latency = connection.bandwidth, connection.latency
-            if index in used:
-                decided = bool((deciding == index).any())
-                bandwidth = fitted[index] if decided else max(bandwidth, 1.001 * unseen[index])
-                latency = parameters[index] if self._bearing[index] else 0.0
+            if used[index]:
+                bandwidth = 1 / inverse[index] if index in deciding else max(bandwidth, 1.001 * unseen[index])
+                latency = latencies[index] if self._bearing[index] else 0.0
             connections.append(replace(connection, bandwidth=_rounded(bandwidth), latency=_rounded(latency)))
         return replace(self._topology, connections=tuple(connections))
 

@@ -8,8 +8,6 @@ Called by `run`. Free to change while the rates of known links are found
 (`tests/dgcl/calibration/test_experiments.py`).
 """
 
-from typing import Any
-
 import numpy as np
 
 from dgcl.calibration.experiments import Experiment, Transfer
@@ -26,8 +24,7 @@ def exchange_of(
 ) -> tuple[list[Program], Trees]:
     """The programs of an experiment for the devices of a topology, and its trees for the cost model."""
     relation, trees = plan_of(experiment.transfers, topology.num_devices)
-    meta: dict[str, Any] = {"row_bytes": row_bytes, "method": "calibration"}
-    plan = Plan(relation, trees, topology, meta)
+    plan = Plan(relation, trees, topology, {"row_bytes": row_bytes, "method": "calibration"})
     return compile_programs(plan, _items(relation, topology.num_devices, seed)), trees
 
 
@@ -53,7 +50,7 @@ def _items(relation: Relation, world_size: int, seed: int) -> ItemClasses:
     sent = np.bincount(relation.source, weights=relation.count, minlength=world_size).astype(np.int64)
     owned = np.maximum(np.ceil(_OWNED_FOR_EACH * sent), 1).astype(np.int64)
     owner = np.repeat(np.arange(world_size, dtype=np.int32), owned)
-    first = np.concatenate([[0], np.cumsum(owned)])
+    first = np.cumsum(owned) - owned
     items = []
     for rank in range(world_size):
         shuffled = rng.permutation(int(owned[rank])) + first[rank]

@@ -11,7 +11,7 @@ passes.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dgcl.topology import Topology
@@ -98,12 +98,17 @@ def _rows(num_bytes: int, row_bytes: int) -> int:
     return max(1, num_bytes // row_bytes)
 
 
+def _transfers(pairs: Iterable[tuple[int, int]], rows: int, stages: int = 1) -> tuple[Transfer, ...]:
+    """So many rows from the first to the second rank of each pair, in every stage."""
+    return tuple(Transfer(stage, src, dst, rows) for stage in range(stages) for src, dst in pairs)
+
+
 def _one_link(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
     for pairs in link_classes(topology):
         for src, dst in pairs[:: max(1, len(pairs) - 1)][:_PER_CLASS]:
             for size in _SIZES:
                 rows = _rows(size, row_bytes)
-                yield Experiment(f"{src}>{dst}, {rows} rows", "one link", (Transfer(0, src, dst, rows),))
+                yield Experiment(f"{src}>{dst}, {rows} rows", "one link", _transfers([(src, dst)], rows))
 
 
 def _shared(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
@@ -128,7 +133,7 @@ def _shared(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
             yield Experiment(
                 f"{count} over {arrays.direction_names[direction]}",
                 "shared",
-                tuple(Transfer(0, src, dst, rows) for src, dst in chosen[:count]),
+                _transfers(chosen[:count], rows),
                 count,
                 topology.connections[arrays.direction_connection[direction]].name,
             )
@@ -154,7 +159,7 @@ def _fans(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
             yield Experiment(
                 f"{count} {word} rank 0",
                 "shared",
-                tuple(Transfer(0, src, dst, rows) for src, dst in fan[:count]),
+                _transfers(fan[:count], rows),
                 count,
                 f"{word} rank 0",
             )
@@ -166,16 +171,11 @@ def _patterns(topology: Topology, row_bytes: int) -> Iterator[Experiment]:
     most = max(1, count - 1)
     for size in _PATTERN_SIZES:
         rows = _rows(size // most, row_bytes)
-        yield Experiment(
-            f"all to all, {rows} rows", "pattern", tuple(Transfer(0, s, d, rows) for s, d in pairs)
-        )
+        yield Experiment(f"all to all, {rows} rows", "pattern", _transfers(pairs, rows))
         ring = [(rank, (rank + 1) % count) for rank in range(count)]
         if count > 2 and set(ring) <= set(pairs):
             rows = _rows(size, row_bytes)
-            yield Experiment(f"ring, {rows} rows", "pattern", tuple(Transfer(0, s, d, rows) for s, d in ring))
+            yield Experiment(f"ring, {rows} rows", "pattern", _transfers(ring, rows))
             stages = min(3, count - 1)
-            yield Experiment(
-                f"ring in {stages} stages, {rows} rows",
-                "pattern",
-                tuple(Transfer(k, s, d, rows) for k in range(stages) for s, d in ring),
-            )
+            name = f"ring in {stages} stages, {rows} rows"
+            yield Experiment(name, "pattern", _transfers(ring, rows, stages))

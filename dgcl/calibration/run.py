@@ -157,28 +157,20 @@ def run_on_host(
 def outcome_json(calibration: Calibration) -> dict[str, Any]:
     """Everything that was measured, as JSON values; seconds, bytes, GB/s."""
     fit, row_bytes = calibration.fit, calibration.row_bytes
-    measured: list[dict[str, Any]] = []
-    contention: list[
-        dict[str, Any]
-    ] = []  # what each sender gets that shares a connection (the paper's Table 3)
-    for one, seconds, predicted in zip(
-        calibration.experiments, calibration.seconds, fit.predicted.tolist(), strict=True
-    ):
-        sent = one.rows * row_bytes
-        measured.append(
-            {
-                "name": one.name, "topic": one.topic, "bytes": sent, "seconds": seconds, "predicted": predicted,
-                "dropped": one.name in fit.dropped,
-            }
-        )  # fmt: skip
+    times = list(zip(calibration.experiments, calibration.seconds, fit.predicted.tolist(), strict=True))
+    measured = [
+        {
+            "name": one.name, "topic": one.topic, "bytes": one.rows * row_bytes, "seconds": seconds,
+            "predicted": predicted, "dropped": one.name in fit.dropped,
+        }
+        for one, seconds, predicted in times
+    ]  # fmt: skip
+    contention = []  # what each sender gets that shares a connection (the paper's Table 3)
+    for one, seconds, predicted in times:
         if one.senders:
-            each = sent / one.senders / 1e9
-            contention.append(
-                {
-                    "shares": one.shares, "senders": one.senders, "each": each / seconds,
-                    "predicted_each": each / predicted,
-                }
-            )  # fmt: skip
+            each = one.rows * row_bytes / one.senders / 1e9
+            rates = {"each": each / seconds, "predicted_each": each / predicted}
+            contention.append({"shares": one.shares, "senders": one.senders, **rates})
     return {
         "ranks": fit.topology.num_devices,
         "device": calibration.device,

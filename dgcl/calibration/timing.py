@@ -81,11 +81,11 @@ def time_all(
     with closing(Barrier(control, _TIMEOUT)) as barrier:
         for _ in range(effort.rounds):
             for number, program in enumerate(exchanges):
-                lane: _HostLane | _DeviceLane
-                if device is None:
-                    lane = _HostLane(program, control, row_bytes)
-                else:
-                    lane = _DeviceLane(program, control, row_bytes, device)
+                lane: _HostLane | _DeviceLane = (
+                    _HostLane(program, control, row_bytes)
+                    if device is None
+                    else _DeviceLane(program, control, row_bytes, device)
+                )
                 with closing(lane):
                     seconds = _seconds(lane, control, barrier, effort)
                 fastest[number] = min(fastest[number], seconds)
@@ -161,6 +161,6 @@ def _seconds(lane: _HostLane | _DeviceLane, control: Control, barrier: Barrier, 
     sample(1)
     lasted = max(control.exchange(time.perf_counter() - begin))  # with what is not timed
     count = int(np.clip(effort.seconds / lasted, effort.least / lane.calls, effort.most))
-    own = np.array(control.exchange(lane.own_seconds)).max()
+    own = max(control.exchange(lane.own_seconds))
     fastest = np.sort(sample(max(count, 1)))[: max(1, count // 10)]
     return float(max(fastest.mean() - own, 1e-9))

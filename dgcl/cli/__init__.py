@@ -33,18 +33,7 @@ from dgcl.cli.command_errors import CliError, one_line
 from dgcl.cli.output import say
 from dgcl.errors import CommError
 
-VERBS = {
-    "topo": topo,
-    "partition": partition,
-    "plan": plan,
-    "show": show,
-    "advise": advise,
-    "check": check,
-    "simulate": simulate,
-    "bench": bench,
-    "info": info,
-    "warmup": warmup,
-}
+VERBS = (topo, partition, plan, show, advise, check, simulate, bench, info, warmup)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,8 +71,8 @@ def _parser() -> Parser:
     parser = Parser(prog="dgcl", description="Plan and check the communication of full-graph GNN training.")
     parser.add_argument("--version", action="version", version=f"dgcl {__version__}")
     verbs = parser.add_subparsers(title="commands", dest="verb", metavar="COMMAND")
-    for name, module in VERBS.items():
-        module.add_parser(verbs, name)
+    for verb in VERBS:
+        verb.add_parser(verbs)
     parser.set_defaults(parser=parser, run=_help)  # those of a command go before
     return parser
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "advise",
         help="which strategy to take: time and memory of each, before anything runs",
         description="Predict for each way to train a model exactly what an epoch takes and what each rank holds, choose"
         " the simplest of the fastest that fit, and print the line that asks for it.",

@@ -20,9 +20,8 @@ _ELSEWHERE = {"--parts": "--ranks", "--num-parts": "--ranks", "-k": "--ranks"}  
 class Parser(argparse.ArgumentParser):
     """argparse with one line per mistake, no abbreviations, and ``args.prog`` naming the command."""
 
-    def __init__(self, **kwargs: object):
-        kwargs.setdefault("allow_abbrev", False)
-        super().__init__(**kwargs)  # type: ignore[arg-type]
+    def __init__(self, **kwargs: Any):
+        super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing a usage text and exiting."""

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "bench",
         help="measure and verify exchanges of rows between ranks",
         description="Measure allgathers (forward) and their gradients (backward) between CPU ranks of this"
         " host, ranks on its GPUs, or the ranks of a job under torchrun; verify every element, and print a line for"
@@ -74,13 +74,13 @@ def bench(args: argparse.Namespace) -> int:
     """Measure; exit status 1 when an element was wrong or a rank was lost."""
     from dgcl.bench.bench_report import against, footer, read_run, to_json, total_wrong
 
-    num_ranks, in_job = ranks_of_job(args)
+    num_ranks, job = ranks_of_job(args)
     _check(args)
     other = None
     if args.against is not None:
         with reading(args.against, "run"):
             other = read_run(args.against)
-    measured = (_in_job if in_job else _started)(args, num_ranks)
+    measured = (_in_job if job else _started)(args, num_ranks)
     if measured is None:
         return 0  # another rank than 0
     settings, result = measured

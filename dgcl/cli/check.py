@@ -11,10 +11,10 @@ from dgcl.cli.output import print_fields, print_json, seconds, size, step
 from dgcl.cli.plans import add_plan_file
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "check",
         help="prove that a plan file delivers every row once, at the cost it states",
         description="Prove that a plan delivers every row to each destination exactly once over links that"
         " exist, in stages that never wait in a circle, and that its cost and fingerprint are what it states; bound it"

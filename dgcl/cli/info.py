@@ -42,10 +42,10 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "info",
         help="versions, machine, settings: what a bug report needs",
         description="Print versions, the machine, and settings that matter. A bug report needs"
         " `dgcl info --check --json > info.json`.",
@@ -127,13 +127,12 @@ def _version(package: str) -> str | None:
 def describe_machine() -> dict[str, Any]:
     """System, processor, memory and GPUs, as JSON values."""
     host = Sysfs().host()
-    shm = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": host.model or None,
         "cores": available_cores(),
         "memory_bytes": host.memory_bytes,
-        "shared_memory_free_bytes": shm.free if shm else 0,
+        "shared_memory_free_bytes": shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0,
         "gpu_driver": _first_match("/proc/driver/nvidia/version", r"Kernel Module\D*([\d.]+)"),
         "gpus": [
             _first_match(folder / "information", r"Model:\s*(.+)") or "unknown"

@@ -9,7 +9,7 @@ from typing import Any
 
 from dgcl.cli.arguments import at_least, option, refuse
 from dgcl.cli.command_errors import CliError
-from dgcl.ranks.environment import launched
+from dgcl.ranks.environment import Launched, launched
 
 MAX_RANKS = 64
 
@@ -21,15 +21,14 @@ def add_job(parser: Any) -> None:
     option(parser, "--device", "where rows lie: rank r on GPU r, in turns", ("cpu", "cuda"), "cpu")
 
 
-def ranks_of_job(args: argparse.Namespace) -> tuple[int, bool]:
-    """How many ranks there are, and whether a launcher has started them; refuse what contradicts that."""
+def ranks_of_job(args: argparse.Namespace) -> tuple[int, Launched | None]:
+    """How many ranks there are, and the job that a launcher has started them in; refuse what contradicts that."""
     job = launched()
-    in_job = job is not None
     num_ranks = args.ranks or 2 if job is None else job.size
-    if in_job and (args.threads or args.ranks not in (None, num_ranks)):
+    if job and (args.threads or args.ranks not in (None, num_ranks)):
         raise CliError(f"--ranks and --threads: the job has {num_ranks} ranks already; leave them out")
     if not 2 <= num_ranks <= MAX_RANKS:
-        what = "the job's ranks" if in_job else "--ranks"
+        what = "the job's ranks" if job else "--ranks"
         raise CliError(f"{what} must be from 2 to {MAX_RANKS} (got {num_ranks})")
     if args.device == "cuda":
         import torch
@@ -40,4 +39,4 @@ def ranks_of_job(args: argparse.Namespace) -> tuple[int, bool]:
             raise CliError(
                 f"--device cuda: torch {torch.__version__} (built for CUDA: {built}) sees no CUDA device"
             )
-    return num_ranks, in_job
+    return num_ranks, job

@@ -91,17 +91,16 @@ def step(what: str) -> Iterator[None]:
     over, begin = threading.Event(), time.monotonic()
 
     def show(text: str) -> None:
-        print("\r\x1b[K", end="", file=sys.stderr)
-        say(text, end="", file=sys.stderr, flush=True)
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr)
+        if sys.stderr is not None:
+            say(text, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     def watch() -> None:
         while not over.wait(1 if terminal else PIPED):
             passed = time.monotonic() - begin
             since = f" {timedelta(seconds=round(passed))}" if passed > _SOON or not terminal else ""
-            if terminal:
-                show(f"{what} ...{since}")
-            elif sys.stderr is not None:
-                say(f"{what} ...{since}", file=sys.stderr, flush=True)
+            show(f"{what} ...{since}")
 
     watcher = threading.Thread(target=watch, name="dgcl progress", daemon=True)
     if terminal:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "partition",
         help="split a graph over ranks",
         description="Split a graph over ranks and report balance, cut, boundary and the rows of an exchange.",
     )
@@ -80,7 +80,7 @@ def partition(args: argparse.Namespace) -> int:
         with step(f"reading {args.graph}"), reading(args.graph, "part files"):
             graph = edge_files(args.graph)
     else:
-        graph = load_graph(args, edge_ids=(args.out or "").endswith("/"))
+        graph = load_graph(args, edge_ids=_to_folder(args))
         weights = balance_weights(graph, args.balance, method)
     if method == "auto":
         method, why = choose_method(graph, weights)
@@ -98,7 +98,7 @@ def partition(args: argparse.Namespace) -> int:
     with step("counting rows"):
         facts |= partition_report(graph, part, num_parts).to_json()
         facts["num_edges"] = sum(facts["edges"])
-    if args.out is not None and args.out.endswith("/"):
+    if _to_folder(args):
         facts["choice"] = _write_parts(args, graph, part, topology, strategy)
     elif args.out is not None:
         with replacing(args.out) as path, path.open("wb") as file:
@@ -122,7 +122,7 @@ def _checked(args: argparse.Namespace) -> Topology | None:
     if args.topology is None and args.ranks is None:
         raise CliError("--ranks or --topology is needed: which machine the parts are to run on")
     get_planner(args.method)
-    if args.out is not None and args.out.endswith("/"):
+    if _to_folder(args):
         _check_folder(args.out)
     else:
         refuse(args, "strategy method row-bytes", "goes with --out DIR/, where a plan is made")
@@ -130,11 +130,16 @@ def _checked(args: argparse.Namespace) -> Topology | None:
     return resolve(args.topology, args.ranks) if args.topology else None
 
 
+def _to_folder(args: argparse.Namespace) -> bool:
+    """Whether what each rank needs is written, not the parts alone."""
+    return (args.out or "").endswith("/")
+
+
 def _check_passes(args: argparse.Namespace) -> None:
     """Refuse what needs a graph in memory."""
     rule = "goes with a graph file: of a folder of part files edges are read in passes"
     refuse(args, "balance undirected strategy", rule)
-    if (args.out or "").endswith("/"):
+    if _to_folder(args):
         raise CliError(f"--out DIR/ {rule}")
 
 

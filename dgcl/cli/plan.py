@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from dgcl.topology.table import Table
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "plan",
         help="plan the communication of a partitioned graph on a machine",
         description="Plan how rows travel, and report how good that is: what other methods would take, where"
         " the time goes, and how much better any plan could be. Give a graph, which is partitioned first, or"

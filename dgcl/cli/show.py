@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from dgcl.topology.table import Table
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "show",
         help="show what is in a plan file: its report, trees, pictures, or it beside another",
         description="Print what `dgcl plan` printed, out of the file. `dgcl check` proves a plan; this takes its word.",
     )

@@ -33,11 +33,11 @@ BUSIEST = 10
 SLICES = 100  # of the time, in a trace and on a page
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     orders = ", or ".join(f"{what} ({order})" for order, what in ORDERS.items())
     parser = verbs.add_parser(
-        name,
+        "simulate",
         help="play a plan message by message, on its own machine or another",
         description="Simulate a plan with messages that share connections max-min fairly and start when their"
         " rows have arrived, without the cost model's stages: how long it takes, how long each rank waits (it"

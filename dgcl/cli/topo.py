@@ -13,10 +13,10 @@ from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
 from dgcl.topology.table import Column, Table
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command and its actions."""
     parser = verbs.add_parser(
-        name,
+        "topo",
         help="list, show, import, draw, detect or calibrate a machine's topology",
         description="A machine's devices, connections and links: print, draw, read, detect or measure them.",
     )

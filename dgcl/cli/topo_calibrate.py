@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dgcl.cli.arguments import at_least, number, option
 from dgcl.cli.command_errors import CliError
@@ -16,7 +16,6 @@ from dgcl.cli.output import print_written, say, seconds, step
 from dgcl.cli.result_files import check_output
 from dgcl.cli.topo_import import write_topology
 from dgcl.cli.topologies import TOPOLOGY_HELP, resolve
-from dgcl.ranks.environment import launched
 from dgcl.topology.table import Column, Table
 
 if TYPE_CHECKING:
@@ -64,19 +63,24 @@ def run(args: argparse.Namespace) -> int:
     check_output("--out", args.out, {"--topology": args.topology})
     if args.row_bytes > _WIDEST_ROW:
         raise CliError(f"--row-bytes: at most {_WIDEST_ROW} (got {args.row_bytes})")
-    num_ranks, in_job = ranks_of_job(args)
-    job = launched() if in_job else None
+    num_ranks, job = ranks_of_job(args)
     # In a job rank 0 alone reads it: a file may lie on its machine only.
     reads = args.topology is not None and (job is None or job.rank == 0)
     topology = resolve(args.topology, num_ranks) if reads else None
     effort = Effort() if args.seconds is None else Effort(seconds=args.seconds / Effort.rounds)
-    if in_job:
+    if job:
         dgcl.init()
         calibration = run_rank(topology, args.row_bytes, effort, args.device)
     else:
         with step(f"measuring between {num_ranks} ranks"):
-            kind: Literal["threads", "processes"] = "threads" if args.threads else "processes"
-            calibration = run_on_host(topology, num_ranks, args.row_bytes, effort, kind, args.device)
+            calibration = run_on_host(
+                topology,
+                num_ranks,
+                args.row_bytes,
+                effort,
+                "threads" if args.threads else "processes",
+                args.device,
+            )
     if calibration is None:
         return 0  # another rank than 0
     outcome = outcome_json(calibration)

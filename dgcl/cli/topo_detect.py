@@ -33,25 +33,23 @@ def run(args: argparse.Namespace) -> int:
     """Detect, write what was asked for, and print the outcome."""
     from dgcl.topology.copy_rates import rates_file
     from dgcl.topology.detect import NvmlUnavailable, Sysfs, detect_gpus
-    from dgcl.topology.draft import Imported
     from dgcl.topology.latencies import with_latencies
 
     check_output("--out", args.out, {})
     facts = str(Sysfs().host())
-    imported: Imported | None = None
-    notes: list[str] = []
+    topology, notes = None, list[str]()
     if not args.cpu:
         try:
-            imported = detect_gpus(args.name or platform.node() or "this machine")
-            imported = replace(imported, topology=with_latencies(imported.topology))
+            found = detect_gpus(args.name or platform.node() or "this machine")
+            topology, notes = with_latencies(found.topology), [*found.notes]
         except NvmlUnavailable as error:
             notes.append(f"{error}; ranks run on CPUs")
-    if imported is None:
+    if topology is None:
         notes.append(
             f"copies are as fast as the best that was measured on this machine, now or before: {rates_file()}"
         )
-        imported = Imported(_host(args), tuple(notes))
-    report(imported.topology, {"source": f"detected: {facts}", "notes": list(imported.notes)}, args)
+        topology = _host(args)
+    report(topology, {"source": f"detected: {facts}", "notes": notes}, args)
     if not args.json:
         say(f"this host: {facts}")
     return 0

@@ -18,10 +18,10 @@ _PARTS = ("exchange", "planner")
 _LATE_PART = "planner-end"  # of the planner: what a plan needs last
 
 
-def add_parser(verbs: Any, name: str) -> None:
+def add_parser(verbs: Any) -> None:
     """Declare the command."""
     parser = verbs.add_parser(
-        name,
+        "warmup",
         help="compile the kernels for this machine, once, after installing",
         description="Compile what most jobs need and keep it on disk: by default the code of the exchange and that of"
         " the planner, side by side. What is there already is only loaded. Without this the first job on a machine"

@@ -16,7 +16,7 @@ from torch import Tensor
 from dgcl.build import build_comm_info
 from dgcl.distributed.edge_names import in_own_form, in_pyg_form
 from dgcl.graph import as_graph
-from dgcl.graph.sources import is_a
+from dgcl.graph.id_arrays import is_a
 from dgcl.graph.typed import EdgeType, TypedGraph
 from dgcl.ranks.context import context
 from dgcl.ranks.set_up import set_up_call

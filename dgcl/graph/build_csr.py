@@ -47,7 +47,13 @@ def graph_from_edges(
     if bad < 0:
         bad = first_outside(src, num_nodes)
     if bad >= 0:
-        raise _out_of_range(name, int(bad), int(src[bad]), int(dst[bad]), num_nodes)
+        u, v = int(src[bad]), int(dst[bad])
+        outside = v if 0 <= u < num_nodes else u
+        way_out = "ids start at 0" if outside < 0 else f"num_nodes would have to be at least {outside + 1}"
+        raise ValueError(
+            f"{name}: edge {bad} is {u} -> {v}, but the graph has {num_nodes} vertices, 0..{num_nodes - 1}, and "
+            f"{outside} is none of them; {way_out}"
+        )
     np.cumsum(indptr, out=indptr)
     if ascending:
         return Graph(num_nodes, indptr, src.astype(index_dtype(num_nodes), copy=False))
@@ -81,13 +87,12 @@ def graph_from_csr(
         TypeError: not integers.
         ValueError: `indptr` is no row pointer for `indices`, or an id is out of range.
     """
-    ptr, *others = _check_csr(indptr, indices, num_nodes, name)
-    del indptr, indices  # whoever gave them up has their memory back as soon as edges are grouped
+    ptr, ids = _check_csr(indptr, indices, num_nodes, name)
+    del indptr, indices  # whoever gave them up has their memory back where these are copies
     count = len(ptr) - 1
     own = np.repeat(np.arange(count, dtype=index_dtype(count)), np.diff(ptr))
-    if by_head:
-        return graph_from_edges(others.pop(), own, count, name=name)
-    return graph_from_edges(own, others.pop(), count, name=name, edge_ids=edge_ids)
+    src, dst = (ids, own) if by_head else (own, ids)
+    return graph_from_edges(src, dst, count, name=name, edge_ids=edge_ids)
 
 
 def _check_csr(
@@ -150,13 +155,3 @@ def is_symmetric(src: NDArray[Any], dst: NDArray[Any], num_nodes: int) -> bool:
 def first_outside(ids: NDArray[Any], num_nodes: int) -> int:
     """The position of the first id that is negative or not below ``num_nodes``, or -1."""
     return int(np.argmax((ids < 0) | (ids >= num_nodes))) if any_outside(ids, num_nodes) else -1
-
-
-def _out_of_range(name: str, edge: int, u: int, v: int, num_nodes: int) -> ValueError:
-    """What to say of the first edge that has an end outside the graph."""
-    bad = u if not 0 <= u < num_nodes else v
-    way_out = "ids start at 0" if bad < 0 else f"num_nodes would have to be at least {bad + 1}"
-    return ValueError(
-        f"{name}: edge {edge} is {u} -> {v}, but the graph has {num_nodes} vertices, 0..{num_nodes - 1}, and "
-        f"{bad} is none of them; {way_out}"
-    )

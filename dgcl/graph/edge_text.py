@@ -155,10 +155,14 @@ def read_matrix_market(path: str | os.PathLike[str]) -> TextEdges:
     """
     with read_lines(path) as lines:
         field, symmetry = _read_banner(path, next(lines, ""))
-        line, sizes = _first_line(lines, 2)
+        line = 2
+        for sizes in lines:
+            if _is_content(sizes):
+                break
+            line += 1
+        else:
+            raise error_at(path, line, "the file ends before the line of sizes, 'rows columns entries'")
     words = sizes.split()
-    if not words:
-        raise error_at(path, line, "the file ends before the line of sizes, 'rows columns entries'")
     if len(words) != 3 or not all(word.isdigit() for word in words):
         raise error_at(path, line, f"expected three sizes, 'rows columns entries' (got {shown_line(sizes)})")
     rows, columns, entries = map(int, words)
@@ -199,15 +203,6 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[Iterator[str]]:
         yield io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
 
 
-def _first_line(lines: Iterator[str], begin: int) -> tuple[int, str]:
-    """Number and text of the first line that is neither blank nor a comment; "" if there is none."""
-    number = begin - 1
-    for number, line in enumerate(lines, begin):
-        if _is_content(line):
-            return number, line
-    return number + 1, ""
-
-
 def _is_content(line: str) -> bool:
     """Whether a line is neither blank nor a comment."""
     return line.lstrip()[:1] not in ("", "#", "%")
@@ -238,7 +233,7 @@ def _parse(
     for dtype in (np.int32, np.int64):
         with read_lines(path) as lines, warnings.catch_warnings():
             warnings.simplefilter("error")  # numpy takes 1.0 for a whole number, and warns
-            _, first = _first_line(itertools.islice(lines, skipped, None), 0)
+            first = next(filter(_is_content, itertools.islice(lines, skipped, None)), "")
             if not first:
                 return np.empty(0, np.int32), np.empty(0, np.int32)
             delimiter = "," if "," in first else None

@@ -11,10 +11,8 @@ same graph, and a bad one its error (`tests/dgcl/graph/test_edge_text.py` and
 
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -22,10 +20,10 @@ from dgcl.graph.build_csr import graph_from_edges, guess_num_nodes
 from dgcl.graph.csr import Graph
 from dgcl.graph.edge_text import MARKET_BANNER, TextEdges, open_text, read_edge_list, read_matrix_market
 from dgcl.graph.graph_file import GraphFile
-from dgcl.graph.graph_npz import read_npz_graph, write_npz_graph
+from dgcl.graph.graph_npz import read_npz_graph, save_graph
 from dgcl.graph.id_arrays import as_num_nodes
 from dgcl.graph.metis_text import NotMetisError, read_metis
-from dgcl.topology.checks import check_choice, check_flag, check_path, shown
+from dgcl.topology.checks import check_choice, check_flag, check_path
 
 __all__ = ["GraphFile", "read_graph", "save_graph"]
 
@@ -118,35 +116,6 @@ def read_graph(
             f"{name}: has {result.graph.num_nodes} vertices, but num_nodes is {num_nodes}; leave num_nodes out"
         )
     return result if edge_ids else replace(result, graph=replace(result.graph, edge_ids=None))
-
-
-def save_graph(
-    path: str | os.PathLike[str],
-    graph: Graph,
-    *,
-    features: Any = None,
-    labels: Any = None,
-    masks: dict[str, Any] | None = None,
-) -> None:
-    """Write an npz file that :func:`read_graph` reads.
-
-    Edges are stored by source, and edges of one source in the graph's edge order: that is what edge ids count
-    when the file is read.
-
-    Args:
-        path: the file, written at exactly this path.
-        graph: N vertices.
-        features: (N, F) array or scipy sparse matrix.
-        labels: (N,) or (N, ...).
-        masks: by name, "train", "val" or "test": (N,) bool.
-
-    Raises:
-        ValueError: lengths differ from N, or an unknown mask.
-        OSError: the file cannot be written.
-    """
-    if not (masks is None or isinstance(masks, Mapping)):
-        raise TypeError(f"masks must be a dict of arrays by name (got {shown(masks)})")
-    write_npz_graph(path, graph, features=features, labels=labels, masks={} if masks is None else dict(masks))
 
 
 def _kind(path: str | os.PathLike[str]) -> tuple[str, Graph | None]:

@@ -1,12 +1,13 @@
 """The npz graph format: CSR of out-neighbours, features, labels, masks; scipy's matrices. Read without pickle.
 
-Called by `graph_files`. Free to change while every source of a graph gives the same graph, and a bad one
+Called by users and `graph_files`. Free to change while every source of a graph gives the same graph, and a bad one
 its error (`tests/dgcl/graph/`).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dgcl.graph.graph_file import GraphFile
 from dgcl.graph.id_arrays import any_outside, as_ids, as_num_nodes
 from dgcl.graph.sources import graph_from_object
 from dgcl.planner.npz import read_npz
-from dgcl.topology.checks import check_path
+from dgcl.topology.checks import check_path, shown
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -48,9 +49,7 @@ def read_npz_graph(path: str | os.PathLike[str], *, edge_ids: bool = True) -> Gr
         if not directed:
             _check_both_directions(graph)
         features = _features(arrays, num_nodes)
-        labels = arrays.pop("labels", None)
-        if labels is not None:
-            labels = _labels(labels, num_nodes)
+        labels = _labels(arrays, num_nodes)
         masks = {
             mask: _mask(arrays.pop(f"{mask}_mask"), f"{mask}_mask", num_nodes)
             for mask in MASKS
@@ -61,10 +60,32 @@ def read_npz_graph(path: str | os.PathLike[str], *, edge_ids: bool = True) -> Gr
     return GraphFile(graph, features, labels, masks, extra=arrays)
 
 
-def write_npz_graph(
-    path: str | os.PathLike[str], graph: Graph, *, features: Any, labels: Any, masks: dict[str, Any]
+def save_graph(
+    path: str | os.PathLike[str],
+    graph: Graph,
+    *,
+    features: Any = None,
+    labels: Any = None,
+    masks: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the npz graph format; see :func:`dgcl.graph.graph_files.save_graph`."""
+    """Write an npz file that :func:`dgcl.graph.read_graph` reads.
+
+    Edges are stored by source, and edges of one source in the graph's edge order: that is what edge ids count
+    when the file is read.
+
+    Args:
+        path: the file, written at exactly this path.
+        graph: N vertices.
+        features: (N, F) array or scipy sparse matrix.
+        labels: (N,) or (N, ...).
+        masks: by name, "train", "val" or "test": (N,) bool.
+
+    Raises:
+        ValueError: lengths differ from N, or an unknown mask.
+        OSError: the file cannot be written.
+    """
+    if not (masks is None or isinstance(masks, Mapping)):
+        raise TypeError(f"masks must be a dict of arrays by name (got {shown(masks)})")
     require_graph(graph)
     check_path(path, "path")
     src, dst = graph.edges()
@@ -84,13 +105,13 @@ def write_npz_graph(
             arrays["features"] = _array(features, "features")
     if labels is not None:
         arrays["labels"] = _array(labels, "labels")
-    for key, mask in masks.items():
+    for key, mask in (masks or {}).items():
         if key not in MASKS:
             raise ValueError(f"masks must be named {', '.join(MASKS)} (got {key!r})")
         arrays[f"{key}_mask"] = _mask(_array(mask, f"{key}_mask"), f"{key}_mask", graph.num_nodes)
-    _features(dict(arrays), graph.num_nodes)
-    if labels is not None:
-        _labels(arrays["labels"], graph.num_nodes)
+    checked = dict(arrays)
+    _features(checked, graph.num_nodes)
+    _labels(checked, graph.num_nodes)
     with open(path, "wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
@@ -145,12 +166,11 @@ def _features(arrays: dict[str, NDArray[Any]], num_nodes: int) -> NDArray[Any] |
     for key in SPARSE_FEATURES:
         if key not in sparse:
             raise ValueError(f"array {key!r} is missing; CSR features have {', '.join(SPARSE_FEATURES)}")
-    indptr, indices, data, shape = (sparse[key] for key in SPARSE_FEATURES)
-    return _sparse_features(indptr, indices, data, shape, num_nodes)
+    return _sparse_features(num_nodes, *(sparse[key] for key in SPARSE_FEATURES))
 
 
 def _sparse_features(
-    indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], shape: NDArray[Any], num_nodes: int
+    num_nodes: int, indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], shape: NDArray[Any]
 ) -> csr_array[Any]:
     """Build the CSR feature matrix, which scipy would accept unchecked."""
     from scipy.sparse import csr_array
@@ -173,8 +193,11 @@ def _sparse_features(
     return csr_array((data, ids, ptr), shape=(rows, columns))
 
 
-def _labels(labels: NDArray[Any], num_nodes: int) -> NDArray[Any]:
-    """Labels of one row per vertex; integer classes as int64."""
+def _labels(arrays: dict[str, NDArray[Any]], num_nodes: int) -> NDArray[Any] | None:
+    """Take the labels out of `arrays`, one row per vertex, and check them; integer classes as int64."""
+    labels = arrays.pop("labels", None)
+    if labels is None:
+        return None
     _check_rows(labels, "labels", num_nodes)
     if labels.dtype.kind not in "biuf":
         raise ValueError(f"labels must be numbers (got dtype {labels.dtype})")

@@ -1,6 +1,6 @@
 """Arrays of ids from whoever holds them: numpy, torch on any device, lists. Checked, never rounded.
 
-Called by this folder, `dgcl/partition/` and 2 more folders. Free to change while every source of a graph
+Called by this folder, `dgcl/partition/` and 3 more folders. Free to change while every source of a graph
 gives the same graph, and a bad one its error (`tests/dgcl/graph/test_csr.py`).
 """
 
@@ -13,10 +13,15 @@ from numpy.typing import NDArray
 from dgcl.topology.checks import check_index
 
 
+def is_a(obj: object, module: str, name: str) -> bool:
+    """Tell whether `obj` is an instance of a class of a library that may not even be loaded."""
+    cls = getattr(sys.modules.get(module), name, None)
+    return isinstance(cls, type) and isinstance(obj, cls)
+
+
 def is_tensor(obj: object) -> bool:
     """Tell whether `obj` is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(obj, torch.Tensor)
+    return is_a(obj, "torch", "Tensor")
 
 
 def as_ids(values: Any, name: str, ndim: int = 1) -> NDArray[Any]:

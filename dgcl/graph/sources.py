@@ -3,11 +3,10 @@
 An object can only be a DGL graph if dgl is loaded already, so its module is looked up, never imported. The
 table of edge orders is in :func:`dgcl.graph.as_graph`.
 
-Called by users, `convert`, `graph_npz` and `dgcl/distributed/dispatch`. Free to change while every source
+Called by users, `convert` and `graph_npz`. Free to change while every source
 of a graph gives the same graph, and a bad one its error (`tests/dgcl/graph/test_sources.py`).
 """
 
-import sys
 import warnings
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from dgcl.graph.build_csr import graph_from_csr, graph_from_edges
 from dgcl.graph.csr import Graph
-from dgcl.graph.id_arrays import as_ids, is_tensor
+from dgcl.graph.id_arrays import as_ids, is_a, is_tensor
 from dgcl.graph.typed import TypedGraph, graph_of_types
 
 ACCEPTED = (
@@ -62,12 +61,6 @@ def networkx_nodes(graph: Any) -> list[Any]:
     if plain and set(nodes) == set(range(len(nodes))):
         return list(range(len(nodes)))
     return nodes
-
-
-def is_a(obj: object, module: str, name: str) -> bool:
-    """Tell whether `obj` is an instance of a class of a library that may not even be loaded."""
-    cls = getattr(sys.modules.get(module), name, None)
-    return isinstance(cls, type) and isinstance(obj, cls)
 
 
 def _require_count(name: str, own: int, num_nodes: int | None) -> int:

@@ -2,6 +2,6 @@
 
 CAGNET's family of algorithms (Tripathy, Yelick and Buluc, SC'20), each as an expand of rows to the ranks that sum
 edges, and a fold of what they summed. ``grid`` says which rank is where, ``needs`` who reads and who sums which vertex,
-``items`` which slices of rows that is, ``grid_edges`` which edges a rank has; ``grid_plans`` plans both exchanges for
-``grid_strategy``, which :mod:`dgcl.prepare` calls. Tests are in tests/dgcl/grid.
+``items`` which slices of rows that is, ``grid_edges`` which edges a rank has; ``grid_strategy``, which
+:mod:`dgcl.prepare` calls, plans both exchanges. Tests are in tests/dgcl/grid.
 """

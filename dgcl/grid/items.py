@@ -6,7 +6,7 @@ narrower ones, are its items. With (r, k, s) the place of a rank, and r(v), k(v)
     expand  item (u, s) goes to every (r, k(u), s) whose part r reads u
     fold    item (v, s) is summed from every (r(v), k, s) that has an edge into v from depth k
 
-Called by `grid_plans`, `grid_strategy` and `dgcl/advisor/counts`. Free to change while
+Called by `grid_strategy` and `dgcl/advisor/counts`. Free to change while
 `tests/dgcl/grid/test_items.py` passes.
 """
 
@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from dgcl.grid.grid import Grid
 from dgcl.grid.needs import Needs
+from dgcl.planner.array_types import ranges
 from dgcl.planner.relation import Relation, mask_words
 from dgcl.relation.classes import Grouped, ItemClasses, group_by_mask
+from dgcl.relation.local_graph import pointer
 
 # So the ranks that want an item follow from a mask over parts, or over depths, and from the slice. The classes of
 # a slice are those of any other, but for its owners: there the own bit of a mask is the owner itself, who wants
@@ -74,36 +76,30 @@ class ItemDemand:
         dests = np.concatenate([self._dests(*piece) for piece in pieces])
         count = np.concatenate([np.diff(grouped.ptr)[groups] for grouped, groups, _ in pieces])
         by_owner = np.argsort(owner, kind="stable")
-        owner_ptr = np.zeros(self.grid.size + 1, np.int64)
-        np.cumsum(np.bincount(owner, minlength=self.grid.size), out=owner_ptr[1:])
+        owner_ptr = pointer(np.bincount(owner, minlength=self.grid.size))
         order = by_owner[relation_kernels.sort_classes(dests[by_owner], owner_ptr)]
         start = np.empty(len(order), np.int64)
-        start[order] = np.cumsum(count[order]) - count[order]
+        start[order] = pointer(count[order])[:-1]
         items, first = np.empty(count.sum(), np.int64), 0
         for grouped, groups, s in pieces:
-            shift = start[first : first + len(groups)] - grouped.ptr[groups]
-            size = np.diff(grouped.ptr)
-            chosen = np.zeros(len(size), bool)
-            chosen[groups] = True
-            places = np.flatnonzero(np.repeat(chosen, size))
-            items[places + np.repeat(shift, size[groups])] = grouped.items[places] * self.grid.slices + s
-            first += len(groups)
+            mine = slice(first, first + len(groups))
+            places = ranges(grouped.ptr[groups], count[mine])
+            items[ranges(start[mine], count[mine])] = grouped.items[places] * self.grid.slices + s
+            first = mine.stop
         relation = Relation(self.grid.size, owner[order], dests[order], count[order])
         return ItemClasses(relation, items, np.repeat(self.vertex_owner, self.grid.slices))
 
     def _dests(self, grouped: Grouped, groups: NDArray[np.int64], s: int) -> NDArray[np.uint64]:
         """(C, words) the ranks that want slice s of each of some groups of vertices."""
-        grid = self.grid
-        owner, masks = grouped.owner[groups], grouped.masks[groups]
-        step = grid.depth * grid.slices if self.over_parts else grid.slices
-        first = (
-            grid.depth_of(owner) * grid.slices
-            if self.over_parts
-            else grid.part_of(owner) * grid.depth * grid.slices
-        )
+        grid, owner, masks = self.grid, grouped.owner[groups], grouped.masks[groups]
+        of_part = grid.depth * grid.slices  # ranks
+        if self.over_parts:
+            bits, step, first = grid.parts, of_part, grid.depth_of(owner) * grid.slices
+        else:
+            bits, step, first = grid.depth, grid.slices, grid.part_of(owner) * of_part
         dests = np.zeros((len(groups), mask_words(grid.size)), np.uint64)
         rows = np.arange(len(groups))
-        for bit in range(grid.parts if self.over_parts else grid.depth):
+        for bit in range(bits):
             is_set = masks[:, bit // 64] >> np.uint64(bit % 64) & np.uint64(1)
             rank = first.astype(np.int64) + s + bit * step
             dests[rows, rank // 64] |= is_set << (rank % 64).astype(np.uint64)

@@ -67,15 +67,10 @@ def find_needs(graph: Graph, owner: NDArray[np.int32], grid: Grid) -> Needs:
 
 
 def with_own(needs: Needs) -> Needs:
-    """The same, where every vertex is also read and summed by its own part: whole slices of a part, of depth 1.
+    """The same, where every vertex is also read and summed by its own part: whole slices of a part.
 
-    Raises:
-        ValueError: The depth is not 1.
+    The depth is 1: at others no rank has a whole slice of a part.
     """
-    if needs.grid.depth != 1:
-        raise ValueError(
-            f"grid ({needs.grid}) must have depth 1: at others no rank has a whole slice of a part"
-        )
     part, readers = needs.grid.part_of(needs.owner), needs.readers.copy()
     bit = np.left_shift(readers.dtype.type(1), (part % 64).astype(readers.dtype), dtype=readers.dtype)
     readers[part // 64, np.arange(len(part))] |= bit

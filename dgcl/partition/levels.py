@@ -59,19 +59,14 @@ def device_levels(topology: Topology) -> list[Ids]:
     Each level gives every device's group, (P,); groups of a level lie within those of the level before, and a
     level that splits no group is left out. The last level has every device by itself.
     """
-    devices = topology.devices
-    keys: list[list[tuple[int, ...]]] = [
-        [(device.machine,) for device in devices],
-        [(device.machine, device.socket) for device in devices],
-        [(rank,) for rank in range(len(devices))],
-    ]
+    places = np.array([[each.machine, each.socket, rank] for rank, each in enumerate(topology.devices)])
     levels: list[Ids] = []
     groups_before = 1
-    for level in keys:
-        number = {key: i for i, key in enumerate(sorted(set(level)))}
-        if len(number) > groups_before:
-            levels.append(np.array([number[key] for key in level], np.int64))
-            groups_before = len(number)
+    for columns in (places[:, :1], places[:, :2], places[:, 2:]):
+        groups, level = np.unique(columns, axis=0, return_inverse=True)
+        if len(groups) > groups_before:
+            levels.append(level)
+            groups_before = len(groups)
     return levels
 
 
@@ -120,7 +115,28 @@ def partition_levels(
         part[heavy], devices = devices[: len(heavy)], devices[len(heavy) :]
         members = np.delete(members, heavy)
         graph = graph.induced(members)
-    _split(graph, members, devices, levels, tolerance, cut, part)
+
+    def split(graph: Adjacency, members: Ids, devices: Ids, levels: Sequence[Ids]) -> None:
+        """Spread the vertices `members`, on which `graph` is induced, over `devices`."""
+        if len(devices) == 1:
+            part[members] = devices[0]
+            return
+        groups, device_group = np.unique(levels[0][devices], return_inverse=True)
+        if len(groups) == 1:
+            split(graph, members, devices, levels[1:])
+            return
+        num_devices = np.bincount(device_group)
+        labels = cut(graph, num_devices, tolerance)
+        ensure_minimum(labels, num_devices, np.diff(graph.xadj))
+        for group in range(len(groups)):
+            inside = np.flatnonzero(labels == group)
+            mine = devices[device_group == group]
+            if len(mine) == 1:
+                part[members[inside]] = mine[0]
+            else:
+                split(graph.induced(inside), members[inside], mine, levels[1:])
+
+    split(graph, members, devices, levels)
     return part
 
 
@@ -133,35 +149,6 @@ def heavy_vertices(weights: Ids, num_parts: int) -> Ids:
             return heaviest[:count]
         rest -= int(weights[vertex])
     return heaviest[:0]
-
-
-def _split(
-    graph: Adjacency,
-    members: Ids,
-    devices: Ids,
-    levels: Sequence[Ids],
-    tolerance: float,
-    cut: Cut,
-    part: NDArray[np.int32],
-) -> None:
-    """Spread the vertices `members`, on which `graph` is induced, over `devices`; write to `part`."""
-    if len(devices) == 1:
-        part[members] = devices[0]
-        return
-    groups, device_group = np.unique(levels[0][devices], return_inverse=True)
-    if len(groups) == 1:
-        _split(graph, members, devices, levels[1:], tolerance, cut, part)
-        return
-    num_devices = np.bincount(device_group)
-    labels = cut(graph, num_devices, tolerance)
-    ensure_minimum(labels, num_devices, np.diff(graph.xadj))
-    for group in range(len(groups)):
-        inside = np.flatnonzero(labels == group)
-        mine = devices[device_group == group]
-        if len(mine) == 1:
-            part[members[inside]] = mine[0]
-        else:
-            _split(graph.induced(inside), members[inside], mine, levels[1:], tolerance, cut, part)
 
 
 def ensure_minimum(labels: NDArray[Any], minimum: Ids, degrees: Ids) -> None:

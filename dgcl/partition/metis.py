@@ -68,16 +68,10 @@ def cut_by_metis(graph: Adjacency, num_devices: Ids, tolerance: float, seed: int
         ) from error
 
 
-def _call(
-    xadj: NDArray[Any],
-    adjncy: NDArray[Any],
-    weights: NDArray[Any],
-    edge_weights: NDArray[Any],
-    shares: NDArray[Any],
-    numbers: NDArray[Any],
-) -> Ids:
+def _call(*task: NDArray[Any]) -> Ids:
     import pymetis
 
+    xadj, adjncy, weights, edge_weights, shares, numbers = task
     num_groups, recursive, seed, ufactor = numbers.tolist()
     result = pymetis.part_graph(
         num_groups,

@@ -1,9 +1,7 @@
-"""Compiled loops for partitioning: the graph that METIS wants, labels that propagate, cut edges, who holds what.
+"""Compiled loops for partitioning: the graph that METIS wants, and labels that propagate. Loaded on first use.
 
-Loaded on first use.
-
-Called by `partitioners`, `streaming` and `dgcl/relation/partition_report`. Free to change while each vertex
-has one owner, and a seed repeats (`tests/dgcl/partition/test_metis.py`).
+Called by `partitioners` and `streaming`. Free to change while each vertex has one owner, and a seed repeats
+(`tests/dgcl/partition/test_metis.py`).
 """
 
 from typing import Any
@@ -60,32 +58,6 @@ def symmetric_adjacency(
         start = stop
         xadj[v + 1] = filled
     return xadj, adjncy[:filled]
-
-
-@compiled
-def count_edges(
-    indptr: NDArray[np.int64], indices: NDArray[Any], part: NDArray[np.int32], num_parts: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each part its in-edges, and how many of them come from another part, both (P,)."""
-    edges = np.zeros(num_parts, np.int64)
-    cut = np.zeros(num_parts, np.int64)
-    for v in range(part.size):
-        edges[part[v]] += indptr[v + 1] - indptr[v]
-        for k in range(indptr[v], indptr[v + 1]):
-            if part[indices[k]] != part[v]:
-                cut[part[v]] += 1
-    return edges, cut
-
-
-@compiled
-def mark_readers(
-    indptr: NDArray[np.int64], indices: NDArray[Any], owners: NDArray[np.uint64], readers: NDArray[np.uint64]
-) -> None:
-    """Add the owners of v to the readers of all that v reads; (N,) masks with a bit for each part."""
-    for v in range(owners.size):
-        mask = owners[v]
-        for k in range(indptr[v], indptr[v + 1]):
-            readers[indices[k]] |= mask
 
 
 @compiled

@@ -53,12 +53,7 @@ def cover(
     Returns:
         (E,) the rank that sums each edge, in the order of ``graph.indices``; and how many rows a minimum cover may
         save where a matching ended early, else 0.
-
-    Raises:
-        ValueError: ``imbalance`` below 1.
     """
-    if imbalance is not None and not imbalance >= 1:
-        raise ValueError(f"imbalance must be at least 1, the mean (got {imbalance!r})")
     from dgcl.placement import cover_kernels
 
     groups = np.arange(num_parts) if group is None else np.asarray(group)

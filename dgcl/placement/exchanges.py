@@ -1,8 +1,8 @@
 """The two exchanges of an aggregation whose edges are placed: rows expanded to the ranks that sum, partial sums folded.
 
 Both are ordinary demands. The ranks of a fold are its *contributors*: it is planned as the expand of the same
-demand, which its rows travel backwards. Called by ``placement_strategy``, the advisor and local_edges.py; guarded by
-tests/dgcl/placement/test_exchanges.py, against the definition below.
+demand, which its rows travel backwards. Called by ``placement_strategy``, grid_strategy.py, local_edges.py and the
+communicator; guarded by tests/dgcl/placement/test_exchanges.py, against the definition below.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """The strategy that places edges: plans both exchanges.
 
-Called by users, `dgcl/advisor/spelling` and `dgcl/prepare/shares`. Free to change while each edge is summed
+Called by users, `dgcl/advisor/` and `dgcl/prepare/shares`. Free to change while each edge is summed
 once (`tests/dgcl/placement/test_plans.py`).
 """
 
@@ -12,13 +12,15 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dgcl.graph import Graph
 from dgcl.placement.exchanges import EDGES, Exchanges, exchanges_of, imbalance_of, summing_ranks
 from dgcl.placement.placed_edges import edges_summed_by
-from dgcl.placement.placement_plans import AggregationPlan
 from dgcl.planner.fold import reverse_plan
 from dgcl.planner.reading.render import seconds
 from dgcl.program.strategy import Arrangement, Planned, Problem, Strategy
+from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice, check_flag, shown
 
 _log = logging.getLogger("dgcl")
@@ -63,51 +65,43 @@ class EdgePlacement(Strategy):
         """
         if self.edges == "head":
             return problem.plan_vertices()
-        plan = self.planned(problem)
-        exchanges = plan.exchanges
-        expanded, folded = exchanges.rows
-        why = (
-            f"strategy={self.edges!r} was asked for: {seconds(plan.exchange_seconds)} of exchange in an aggregation,"
-            f" {expanded} rows and {folded} partial sums, {imbalance_of(exchanges.edges):.2f} times the mean number of"
-            " edges on the fullest rank"
-        )
-        _log.info("%s", why)
+        exchanges, _ = self.exchanges(problem.graph, problem.part, problem.topology)
         most = int(exchanges.edges.max(initial=0))
         if most >= 2**31:
             raise ValueError(
                 f"edges: a rank would sum {most} edges, at most {2**31 - 1} are possible; use more ranks"
             )
+        expand = problem.plan(exchanges.expand.relation, **self._depends_on("halo"))
+        folded = problem.plan(exchanges.fold.relation, **self._depends_on("partial"))
+        taken = expand.predicted_seconds + reverse_plan(folded).predicted_seconds
+        expanded, summed = exchanges.rows
+        why = (
+            f"strategy={self.edges!r} was asked for: {seconds(taken)} of exchange in an aggregation,"
+            f" {expanded} rows and {summed} partial sums, {imbalance_of(exchanges.edges):.2f} times the mean number of"
+            " edges on the fullest rank"
+        )
+        _log.info("%s", why)
         placement = self.edges + (":machine" if self.per_machine else "")
         if self.imbalance is not None:
             placement += f", imbalance {self.imbalance}"
         return Arrangement(
             exchanges.expand,
-            plan.expand,
+            expand,
             functools.partial(edges_summed_by, problem.graph, exchanges.summed_by),
             why,
             placement=placement,
-            partial=Planned(exchanges.fold, plan.folded),
+            partial=Planned(exchanges.fold, folded),
         )
 
-    def planned(self, problem: Problem) -> AggregationPlan:
-        """The plans of both exchanges, from the store where it has them; raises as :meth:`arrange`."""
-        topology = problem.topology
-        group = None
+    def exchanges(self, graph: Graph, part: NDArray[np.int32], topology: Topology) -> tuple[Exchanges, int]:
+        """What travels on a machine, and how many rows a minimum cover may save, where it was not found."""
+        group, size = None, topology.num_devices
         if self.per_machine:
             _, group = np.unique([device.machine for device in topology.devices], return_inverse=True)
-        summed_by, _ = summing_ranks(
-            self.edges,
-            problem.graph,
-            problem.part,
-            topology.num_devices,
-            group=group,
-            imbalance=self.imbalance,
+        summed_by, excess = summing_ranks(
+            self.edges, graph, part, size, group=group, imbalance=self.imbalance
         )
-        exchanges: Exchanges = exchanges_of(problem.graph, problem.part, summed_by, topology.num_devices)
-
-        expand = problem.plan(exchanges.expand.relation, **self._depends_on("halo"))
-        folded = problem.plan(exchanges.fold.relation, **self._depends_on("partial"))
-        return AggregationPlan(exchanges, expand, folded, reverse_plan(folded))
+        return exchanges_of(graph, part, summed_by, size), excess
 
     def _depends_on(self, exchange: str) -> dict[str, Any]:
         if self.edges == "head":

@@ -13,6 +13,7 @@ import logging
 import os
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from importlib.util import find_spec
@@ -37,7 +38,7 @@ _log = logging.getLogger("dgcl")
 # hash is right; its description is the one asked for; the plan's own proof holds; and the relation, found anew from
 # graph and parts, is the stored one (stored_plans.py). Entries are written beside their place and renamed into it, so
 # that a reader sees a whole one or none however many jobs share the folder and whenever one is killed.
-SCHEMA = "dgcl-cache/1"
+SCHEMA = "dgcl-cache/2"
 #: The folders that decide what an entry holds.
 SOURCES = (
     "graph",
@@ -139,11 +140,9 @@ class PlanCache:
         """Delete what writers left that were killed long ago."""
         oldest = time.time() - _ABANDONED_SECONDS
         for path in self._folder.glob(f"{_UNFINISHED}*.part"):
-            try:
+            with suppress(OSError):  # another job was quicker, or it is another user's
                 if path.lstat().st_mtime < oldest:
                     path.unlink()
-            except OSError:  # another job was quicker, or it is another user's
-                continue
 
 
 def cache_key(
@@ -154,6 +153,7 @@ def cache_key(
     partition: str,
     method: str,
     options: PlanOptions,
+    balance: str,
 ) -> dict[str, Any]:
     """All that an entry depends on, as JSON values; graph and parts by their hashes.
 
@@ -175,6 +175,7 @@ def cache_key(
         "partition": partition if part is None else "given",
         "method": method,
         "options": asdict(options),
+        "balance": balance,
         "versions": {
             "dgcl": __version__,
             "numpy": np.__version__,
@@ -191,7 +192,7 @@ def _hash_arrays(*arrays: NDArray[Any]) -> str:
     for array in arrays:
         little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         digest.update(f"{little.dtype.str} {little.shape}\n".encode())
-        digest.update(little.data.cast("B") if little.size else b"")
+        digest.update(little.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -208,8 +209,4 @@ def _hash_sources() -> str:
 
 def _digest(arrays: dict[str, NDArray[Any]]) -> str:
     """Of everything in an entry but this and what the plan's fingerprint is of."""
-    digest = hashlib.sha256(_hash_arrays(arrays["part"]).encode())
-    for name in ("key", "meta"):
-        text = str(arrays[name]).encode()
-        digest.update(f"{name} {len(text)}\n".encode() + text)
-    return digest.hexdigest()
+    return _hash_arrays(arrays["part"], arrays["key"], arrays["meta"])

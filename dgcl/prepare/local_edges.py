@@ -26,10 +26,9 @@ from dgcl.planner import PlanOptions
 from dgcl.planner.methods import make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
-from dgcl.planner.relays import without_idle_relays
-from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
+from dgcl.prepare.share import RankInputs, RankItems, Share, from_owners, share_of
 from dgcl.prepare.shares import machine_of
-from dgcl.program.compile import Frame
+from dgcl.program.compile import frame_of
 from dgcl.program.exchange import HALO, PARTIAL
 from dgcl.ranks.answers import from_rank_0
 from dgcl.ranks.control import Control
@@ -250,12 +249,8 @@ def _items(
         np.concatenate(counts),
     )
     plan, num_owned = planned(relation), np.bincount(part, minlength=control.world_size)
-    frame = Frame.of(relation, without_idle_relays(plan), num_owned)
-    if not straight:
-        places = frame.places_of(control.rank)
-        here = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
-        rows = control.all_to_all([about[:, wanted_rows[each]] for each in here])
-    incoming = np.concatenate(rows, axis=1)
+    frame = frame_of(plan, num_owned)
+    incoming = np.concatenate(rows, axis=1) if straight else from_owners(control, frame, about, wanted_rows)
     return RankItems(name, plan, num_owned, owned, wanted_rows, (incoming[2], incoming), frame)
 
 

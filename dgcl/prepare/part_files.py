@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from dgcl.graph.id_arrays import any_outside
 from dgcl.grid.grid import as_grid
 from dgcl.planner.plan import Plan
 from dgcl.planner.plan_io import fingerprint, plan_arrays
-from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.verify.check_plan import verify_plan
-from dgcl.prepare.share import RankInputs, RankItems, Share, share_of
-from dgcl.program.compile import Frame
+from dgcl.prepare.share import RankInputs, RankItems, Share, from_owners, share_of
+from dgcl.program.compile import frame_of
 from dgcl.ranks.control import Control
 from dgcl.ranks.whole_rows import agree
 from dgcl.relation.local_graph import LocalGraph, NumberedEdges
@@ -74,7 +74,7 @@ def part_path(folder: str | os.PathLike[str], rank: int) -> Path:
 
 def is_of_parts(name: str) -> bool:
     """Return whether a file or folder of this name belongs to parts, finished or not."""
-    return name == PLAN or fnmatch(name, _OTHER_PLANS) or fnmatch(name, _PART) or name.startswith(_UNFINISHED)
+    return any(fnmatch(name, pattern) for pattern in (PLAN, _OTHER_PLANS, _PART, f"{_UNFINISHED}*"))
 
 
 def plan_name(number: int) -> str:
@@ -157,11 +157,9 @@ def compare_rows(control: Control, inputs: RankInputs) -> None:
     """
     problem = None
     for each in inputs.exchanges:
-        frame = Frame.of(each.plan.relation, without_idle_relays(each.plan), each.num_owned)
-        rows, places = np.vstack(each.owned)[:, each.wanted_rows], frame.places_of(control.rank)
-        reach = (np.isin(places, frame.places_through(peer)) for peer in range(control.world_size))
-        theirs = control.all_to_all([rows[:, chosen] for chosen in reach])
-        if not np.array_equal(np.concatenate(theirs, axis=1), np.vstack(each.incoming)):
+        frame = frame_of(each.plan, each.num_owned)
+        theirs = from_owners(control, frame, np.vstack(each.owned), each.wanted_rows)
+        if not np.array_equal(theirs, np.vstack(each.incoming)):
             problem = ValueError(
                 f"parts: the file of rank {control.rank} has other ids or degrees for vertices of exchange"
                 f" {each.name!r} than the files of their owners; {ANEW}"
@@ -233,18 +231,17 @@ def _write(path: Path, pieces: Sequence[bytes | np.ndarray]) -> None:
 
 def _checked_header(memory: np.ndarray) -> dict[str, Any]:
     """Return a file's header after checking its hash."""
-    if len(memory) < len(MAGIC) + 8 + _DIGEST_BYTES or memory[: len(MAGIC)].tobytes() != MAGIC:
+    start, content = len(MAGIC) + 8, memory[:-_DIGEST_BYTES]
+    if len(content) < start or memory[: len(MAGIC)].tobytes() != MAGIC:
         raise ValueError("it is no part file")
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    end = len(memory) - _DIGEST_BYTES
-    for begin in range(0, end, _CHUNK):
-        digest.update(memory[begin : min(begin + _CHUNK, end)].data)
-    if digest.digest() != memory[end:].tobytes():
+    for begin in range(0, len(content), _CHUNK):
+        digest.update(content[begin : begin + _CHUNK].data)
+    if digest.digest() != memory[-_DIGEST_BYTES:].tobytes():
         raise ValueError(f"it is damaged (its hash is wrong); {ANEW}")
-    length = int.from_bytes(memory[len(MAGIC) : len(MAGIC) + 8].tobytes(), "little")
-    if not 0 < length <= min(_LONGEST_HEADER, end):
+    length = int.from_bytes(memory[len(MAGIC) : start].tobytes(), "little")
+    if not 0 < length <= min(_LONGEST_HEADER, len(content)):
         raise ValueError(f"its header cannot be {length} bytes long")
-    start = len(MAGIC) + 8
     header = json.loads(memory[start : start + length].tobytes())
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         raise ValueError(f"it is not of schema {SCHEMA}, that of this version of dgcl; {ANEW}")
@@ -303,9 +300,7 @@ def _check_edges(local: LocalGraph, num_edges: int) -> None:
         ("edge_order", local.num_edges, num_edges),
     ):
         values = getattr(local, name)
-        if values is not None and (
-            values.shape != (length,) or values.min(initial=0) < 0 or values.max(initial=-1) >= end
-        ):
+        if values is not None and (values.shape != (length,) or any_outside(values, end)):
             raise ValueError(f"{name} must be {length} numbers in [0, {end})")
 
 

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from dgcl.grid.grid import Grid
 from dgcl.planner.plan import Plan
-from dgcl.planner.relays import without_idle_relays
-from dgcl.program import Program
-from dgcl.program.compile import Frame, compile_program
+from dgcl.program.compile import Frame, compile_program, frame_of
 from dgcl.program.exchange import HALO, PARTIAL, Exchange
+from dgcl.ranks.control import Control
 from dgcl.relation.local_graph import LocalGraph, NumberedEdges, RankEdges, Rows, build_local_graph
 
 Ids = NDArray[np.int64]
@@ -45,16 +44,6 @@ class Share:
     choice: str = ""
     edges: str = "head"
     grid: Grid | None = None
-
-    @property
-    def program(self) -> Program:
-        """What the rank does in every call of "halo"."""
-        return self.exchanges[0].program
-
-    @property
-    def plan(self) -> Plan:
-        """The whole plan of "halo"."""
-        return self.exchanges[0].plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +101,7 @@ def share_of(inputs: RankInputs, items: Iterable[RankItems] = ()) -> Share:
     exchanges, halo = [], {PARTIAL: (np.zeros(0, np.int64), np.zeros((3, 0), np.int64))}
     owned = []
     for each in items or inputs.exchanges:
-        frame = each.frame or Frame.of(each.plan.relation, without_idle_relays(each.plan), each.num_owned)
+        frame = each.frame or frame_of(each.plan, each.num_owned)
         ids, about = each.incoming
         program, arrivals = compile_program(frame, inputs.rank, each.owned[0], each.wanted_rows, ids)
         about = about[:, arrivals]
@@ -137,3 +126,17 @@ def share_of(inputs: RankInputs, items: Iterable[RankItems] = ()) -> Share:
     program = replace(exchanges[0].program, owned_ids=local.owned_ids, halo_ids=local.halo_ids)
     exchanges[0] = replace(exchanges[0], program=program)
     return Share(tuple(exchanges), local, inputs.sizes, inputs.choice, inputs.placement, inputs.grid)
+
+
+def from_owners(control: Control, frame: Frame, rows: Ids, wanted_rows: Ids) -> Ids:
+    """Columns of the owners' ``rows``, by the places of the items that reach this rank. Collective.
+
+    Args:
+        control: The ranks.
+        frame: Of the exchange.
+        rows: (k, n) what is known of each item that this rank owns.
+        wanted_rows: As of :class:`RankItems`.
+    """
+    places, ranks = frame.places_of(control.rank), range(control.world_size)
+    reach = (np.isin(places, frame.places_through(peer), assume_unique=True) for peer in ranks)
+    return np.concatenate(control.all_to_all([rows[:, wanted_rows[each]] for each in reach]), axis=1)

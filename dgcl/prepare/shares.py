@@ -79,26 +79,30 @@ def prepare_inputs(
     check_choice(partition, "partition", PARTITIONS)
     if cache is not None:
         check_path(cache, "cache")
-    steps = _Steps()
+    moment, steps = time.perf_counter(), list[str]()
+
+    def done(step: str) -> None:
+        nonlocal moment
+        begin, moment = moment, time.perf_counter()
+        steps.append(f"{step} {moment - begin:.2f} s")
+
     checked = as_graph(graph)
     machine = machine_of(topology, world_size)
     weights = balance_weights(checked, balance, partition)
     fixed_part = None if part is None else check_part(part, checked.num_nodes, world_size)
-    steps.done("graph and topology")
+    done("graph and topology")
     plans = owners = arrangement = None
     if cache is not None:
-        key = cache_key(checked, world_size, machine, fixed_part, partition, method, options)
-        first = strategy.first_plan()
-        more = {} if balance == "vertices" else {"balance": balance}
-        plans = StoredPlans(cache, {**key, **more}, first)
-        owners = plans.part(checked.num_nodes, world_size)
+        key = cache_key(checked, world_size, machine, fixed_part, partition, method, options, balance)
+        plans = StoredPlans(cache, key, checked.num_nodes, world_size)
+        owners = plans.part(strategy.first_plan())
     source = None if plans is None else plans.plan
-    steps.done("cache")
+    done("cache")
     if owners is not None:
         problem = Problem(checked, owners, machine, method, options, source)
         with suppress(StaleParts):
             arrangement = strategy.arrange(problem)
-        steps.done("plan")
+        done("plan")
     if arrangement is None:
         owners = fixed_part
         if owners is None:
@@ -111,19 +115,16 @@ def prepare_inputs(
                 vertex_weights=weights,
                 block=getattr(strategy, "block", 1),  # so many consecutive ranks get vertices that are close
             )
-        steps.done("partition")
+        done("partition")
         problem = Problem(checked, owners, machine, method, options, source)
         arrangement = strategy.arrange(problem)
-        steps.done("relation and plan")
+        done("relation and plan")
     if isinstance(checked, TypedGraph):
         arrangement = replace(arrangement, more=plan_edge_types(checked, problem, arrangement))
-    planned: dict[str, Planned] = {HALO: arrangement}
-    if arrangement.partial is not None:
-        planned[PARTIAL] = arrangement.partial
     if plans is not None and plans.store(problem.part):
-        steps.done("storing")
-    inputs = _inputs(checked, arrangement, planned | dict(arrangement.more), world_size)
-    steps.done("edges and items of ranks")
+        done("storing")
+    inputs = _inputs(checked, arrangement, world_size)
+    done("edges and items of ranks")
     plan = arrangement.plan
     _log.info(
         "%d vertices, %d edges on %d ranks of %s: %s; predicted %.3g s per exchange of %d-byte rows (%.1f%% "
@@ -136,7 +137,7 @@ def prepare_inputs(
         plan.predicted_seconds,
         plan.row_bytes,
         100 * plan.gap,
-        steps,
+        ", ".join(steps),
     )
     return inputs
 
@@ -148,10 +149,12 @@ def machine_of(topology: str | Topology, world_size: int) -> Topology:
     return resolve_topology(topology, world_size)
 
 
-def _inputs(
-    graph: Graph, arrangement: Arrangement, planned: dict[str, Planned], world_size: int
-) -> list[RankInputs]:
+def _inputs(graph: Graph, arrangement: Arrangement, world_size: int) -> list[RankInputs]:
     """What each rank makes its share from."""
+    planned: dict[str, Planned] = {HALO: arrangement}
+    if arrangement.partial is not None:
+        planned[PARTIAL] = arrangement.partial
+    planned |= arrangement.more
     degrees = (graph.in_degrees(), graph.out_degrees())
     grid = None if arrangement.grid is None else Grid(*arrangement.grid)
 
@@ -177,19 +180,3 @@ def _inputs(
         )
         for rank in range(world_size)
     ]
-
-
-class _Steps:
-    """Seconds of each step, for one line in the log."""
-
-    def __init__(self) -> None:
-        self._last = time.perf_counter()
-        self._steps: list[str] = []
-
-    def done(self, name: str) -> None:
-        now = time.perf_counter()
-        self._steps.append(f"{name} {now - self._last:.2f} s")
-        self._last = now
-
-    def __str__(self) -> str:
-        return ", ".join(self._steps)

@@ -30,26 +30,20 @@ class StoredPlans:
     Args:
         folder: Of the cache.
         key: What the plans are made from.
-        first: What the plan that is asked for first depends on beside ``key``.
+        num_nodes, world_size: Vertices and ranks.
     """
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        key: dict[str, Any],
-        first: Mapping[str, Any],
+        self, folder: str | os.PathLike[str], key: dict[str, Any], num_nodes: int, world_size: int
     ) -> None:
-        self._folder, self._key, self._first = folder, key, first
+        self._folder, self._key, self._sizes = folder, key, (num_nodes, world_size)
         self._entries: dict[str, PlanCache] = {}
         self._loaded: dict[str, tuple[NDArray[np.int32], Plan]] = {}
         self._made: dict[str, Plan] = {}
-        self._num_nodes = self._world_size = 0
-        PlanCache(folder, key)  # refuses a file, before anything long is done
 
-    def part(self, num_nodes: int, world_size: int) -> NDArray[np.int32] | None:
-        """The owners of the vertices, (N,), as stored with the plan that is asked for first; None: make them."""
-        self._num_nodes, self._world_size = num_nodes, world_size
-        name = self._load(self._first)
+    def part(self, depends_on: Mapping[str, Any]) -> NDArray[np.int32] | None:
+        """The owners of the vertices, (N,), as stored with a plan; None: make them."""
+        name = self._load(depends_on)
         return self._loaded[name][0] if name in self._loaded else None
 
     def plan(
@@ -91,7 +85,7 @@ class StoredPlans:
         name = json.dumps(depends_on, sort_keys=True)
         if name not in self._entries:
             self._entries[name] = PlanCache(self._folder, {**self._key, **depends_on})
-            loaded = self._entries[name].load(self._num_nodes, self._world_size)
+            loaded = self._entries[name].load(*self._sizes)
             if loaded is not None:
                 self._loaded[name] = loaded
         return name

@@ -44,11 +44,16 @@ def items_of_ranks(
 ) -> tuple[Frame, Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
     """What :func:`compile_program` takes: the frame of a plan, and of each rank its items."""
     items, num_owned = classes.items, np.bincount(classes.owner, minlength=plan.world_size)
-    frame = Frame.of(plan.relation, without_idle_relays(plan), num_owned)
+    frame = frame_of(plan, num_owned)
     return frame, (
         (ids, np.searchsorted(ids, items[frame.places_of(rank)]), items[frame.places_through(rank)])
         for rank, ids in enumerate(ids_by_owner(classes.owner, num_owned))
     )
+
+
+def frame_of(plan: Plan, num_owned: np.ndarray) -> Frame:
+    """Where the rows of all ranks lie by a plan; ``num_owned``: ``(P,)`` items that each rank owns."""
+    return Frame.of(plan.relation, without_idle_relays(plan), num_owned)
 
 
 def ids_by_owner(owner: np.ndarray, num_owned: np.ndarray) -> list[np.ndarray]:

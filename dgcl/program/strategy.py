@@ -90,18 +90,20 @@ class Problem:
         """The in-edges of a rank's vertices."""
         return edges_into(self.graph, np.flatnonzero(self.part == rank))
 
-    def plan(self, relation: Relation, make: Callable[[], Plan] | None = None, **depends_on: Any) -> Plan:
-        """The plan of ``relation`` where one is stored, else a new one, by default the planner's.
+    def plan(self, relation: Relation, **depends_on: Any) -> Plan:
+        """The plan of ``relation`` where one is stored, else a new one.
 
         Args:
             relation: What is planned.
-            make: Makes the plan.
             depends_on: What the plan depends on beside the problem.
 
         Raises:
             ValueError: Unknown method.
         """
-        make = make or (lambda: make_plan(relation, self.topology, self.method, self.options))
+
+        def make() -> Plan:
+            return make_plan(relation, self.topology, self.method, self.options)
+
         return make() if self.source is None else self.source(self.part, relation, make, depends_on)
 
     def plan_vertices(self) -> Arrangement:

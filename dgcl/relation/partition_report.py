@@ -77,21 +77,23 @@ def partition_report(graph: Graph | EdgeStream, part: Any, num_parts: int) -> Pa
     Raises:
         ValueError, TypeError: `part` does not fit the graph or `num_parts`; empty parts are allowed.
     """
-    from dgcl.partition.partition_kernels import count_edges, mark_readers
+    from dgcl.relation.relation_kernels import gather, mark_readers
 
     num_parts = as_num_parts(num_parts)
     owners = check_part(part, graph.num_nodes, num_parts)
     sizes = np.bincount(owners, minlength=num_parts)
-    counts = [count_edges(block.indptr, block.indices, owners, num_parts) for block in blocks_of(graph)]
-    edges, cut = np.sum([[np.zeros_like(sizes)] * 2, *counts], axis=0)
+    edges, cut = np.zeros((2, num_parts), np.int64)
+    for block in blocks_of(graph):
+        in_degrees = block.in_degrees()
+        heads = np.repeat(owners, in_degrees)
+        edges += np.bincount(owners, in_degrees, num_parts).astype(np.int64)
+        cut += np.bincount(heads[heads != gather(owners, block.indices)], minlength=num_parts)
     halo, is_read = np.zeros_like(sizes), np.zeros(len(owners), bool)
     for first in range(0, num_parts, 64):  # of 64 parts a bit each
-        inside = (owners >= first) & (owners < first + 64)
-        own = np.where(inside, np.uint64(1) << (owners & 63).astype(np.uint64), np.uint64(0))
-        readers = np.zeros_like(own)
+        inside, readers = np.flatnonzero(owners >> 6 == first >> 6), np.zeros(len(owners), np.uint64)
         for block in blocks_of(graph):
-            mark_readers(block.indptr, block.indices, own, readers)
-        readers &= ~own
+            mark_readers(block.indptr, block.indices, inside, owners, readers)
+        readers[inside] &= ~(np.uint64(1) << (owners[inside] & 63).astype(np.uint64))
         is_read |= readers != 0
         for reader in range(first, min(first + 64, num_parts)):
             halo[reader] = np.count_nonzero(readers & np.uint64(1 << reader - first))

@@ -65,7 +65,7 @@ def measured_epochs(advice: Advice, rounds: int) -> dict[str, float]:
                 continue
             comm = dgcl.build_comm_info(of.graph, of.topology, part=of.part, strategy=row.strategy)
             layers = [LAYERS[each.kind](each.width, each.out) for each in of.model.layers]
-            calls[row.strategy.spec] = partial(
+            calls[str(row.strategy)] = partial(
                 epoch, comm, layers, torch.rand(comm.num_owned, of.model.widths[0])
             )
         return {spec: time.median for spec, time in turns(comm, calls, rounds).items()}
@@ -139,7 +139,7 @@ def accuracy(run: Run) -> Figure:
                 advice = advise(graph, model=f"{kind}:{WIDTHS}", topology=topology, part=part, rates=rates)
                 measured = measured_epochs(advice, 1 if run.quick else 5)
                 expected = {spec: advice.row(spec).seconds.total for spec in measured}
-                chosen = advice.best.spec
+                chosen = str(advice.best)
                 best = min(measured, key=lambda spec: measured[spec])
                 order = agreement(expected, measured)
                 yield [

@@ -100,7 +100,7 @@ def test_building_twice_gives_the_same():
 
 def test_preparing_needs_no_ranks():
     shares = prepare(EDGES, 3, LINE, part=PARTS)
-    assert [share.program.rank for share in shares] == [0, 1, 2]
+    assert [share.exchanges[0].program.rank for share in shares] == [0, 1, 2]
     assert all(share.sizes == (40, 160) for share in shares)
     assert sum(share.local.num_edges for share in shares) == 160
 

@@ -62,6 +62,10 @@ def test_limits_of_memory_are_numbers_or_written_out():
     [
         (lambda: dgcl.EdgePlacement("covers"), r"edges must be one of head, .*got 'covers'\); .* 'cover'"),
         (lambda: dgcl.EdgePlacement("cover", imbalance=0.5), "imbalance must be at least 1, the mean"),
+        (
+            lambda: dgcl.EdgePlacement("cover", imbalance=float("nan")),
+            "imbalance must be at least 1, the mean",
+        ),
         (lambda: dgcl.EdgePlacement("cover", imbalance="1.2"), r"imbalance must be .*got '1.2'"),  # type: ignore[arg-type]
     ],
 )

@@ -129,6 +129,12 @@ def test_graph_passes_through():
         "id": ([[0, 1], [1, 7]], 5, ValueError, r"edge 1 is 1 -> 7, .* 5 vertices, 0\.\.4, .*at least 8"),
         "source": ([[0, 9], [1, 0]], 5, ValueError, "edge 1 is 9 -> 0"),
         "negative-source": ([[0, -1], [1, 0]], 5, ValueError, "edge 1 is -1 -> 0.*ids start at 0"),
+        "largest": (
+            np.array([[2**31 - 1], [0]], np.int32),
+            5,
+            ValueError,
+            "edge 0 is 2147483647 -> 0.*at least 2147483648",
+        ),
         "negative": ([[0, 1], [-2, 0]], None, ValueError, "edge 0 is 0 -> -2.*ids start at 0"),
         "only-negative": (np.array([[-1], [-1]]), None, ValueError, "edge 0 is -1 -> -1"),
         "float": (np.array([[0.0], [1.0]]), 2, TypeError, "integers.*float64"),

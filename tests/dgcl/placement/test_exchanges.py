@@ -113,13 +113,6 @@ def test_pairs_of_machines():
     assert sum(exchanges_of(graph, part, summed_by, 4).rows) <= 4
 
 
-@pytest.mark.parametrize("imbalance", [0.5, float("nan")])
-def test_bad_bounds_are_refused(imbalance: float):
-    graph, part = star(2)
-    with pytest.raises(ValueError, match="imbalance must be at least 1"):
-        cover(graph, part, 2, imbalance=imbalance)
-
-
 def test_unknown_names_are_refused():
     graph, part = star(2)
     with pytest.raises(ValueError, match=r"edges must be one of head, tail, cover \(got 'heads'\)"):

@@ -43,7 +43,8 @@ def same(one: list[Share], other: list[Share]) -> bool:
         and np.array_equal(a.program.owned_ids, b.program.owned_ids)
         and np.array_equal(a.program.halo_ids, b.program.halo_ids)
         and np.array_equal(a.program.send_rows, b.program.send_rows)
-        for a, b in zip(one, other, strict=True)
+        for mine, theirs in zip(one, other, strict=True)
+        for a, b in zip(mine.exchanges, theirs.exchanges, strict=True)
     )
 
 
@@ -97,10 +98,11 @@ def key(
     part: Any = None,
     partition: str = "auto",
     method: str = "auto",
+    balance: str = "vertices",
     **options: Any,
 ) -> dict[str, Any]:
     machine = resolve_topology(topology, world_size)
-    return cache_key(graph, world_size, machine, part, partition, method, PlanOptions(**options))
+    return cache_key(graph, world_size, machine, part, partition, method, PlanOptions(**options), balance)
 
 
 MORE = as_graph(np.concatenate([EDGES, EDGES[:, :1]], axis=1))
@@ -118,6 +120,7 @@ MOVED = as_graph(np.concatenate([EDGES[:, :-1], (EDGES[:, -1:] + 1) % 50], axis=
         {"part": np.arange(50, dtype=np.int32) % 3},
         {"part": np.arange(50, dtype=np.int32) % 2},
         {"partition": "range"},
+        {"balance": "edges"},
         {"method": "direct"},
         {"seed": 1},
         {"row_bytes": 4},

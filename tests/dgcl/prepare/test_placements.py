@@ -10,8 +10,7 @@ import torch
 
 import dgcl
 from dgcl.cli import main
-from dgcl.graph import Graph
-from dgcl.graph.graph_files import save_graph
+from dgcl.graph import Graph, save_graph
 from dgcl.placement.exchanges import summing_ranks
 from dgcl.placement.placed_edges import edges_summed_by
 from dgcl.relation.local_graph import build_local_graph
