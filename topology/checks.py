@@ -54,13 +54,6 @@ def check_number(value: object, field: str, *, positive: bool) -> float:
     return number
 
 
-def check_between(value: float, field: str, least: float, most: float) -> float:
-    """A number within limits that every machine keeps, so that sums and products of such numbers stay finite."""
-    if not least <= value <= most:
-        raise ValueError(f"{field} must be between {least:g} and {most:g} (got {value:g})")
-    return value
-
-
 def check_index(value: object, field: str, least: int = 0, most: int | None = None) -> int:
     """An integer from ``least`` on, up to ``most``. Booleans are not integers here."""
     expected = f"an integer >= {least}" if most is None else f"an integer from {least} to {most}"
@@ -108,10 +101,10 @@ def check_num_devices(count: int, whole: str) -> None:
         raise ValueError(f"{whole} would have {count} devices; a topology has at most {MOST_DEVICES}")
 
 
-def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+def nearest(word: object, known: Iterable[str]) -> str:
     """The end of an error message: the known word that is close to ``word``, if there is one."""
     from difflib import get_close_matches
 
     spelt = {each.casefold(): each for each in known}
-    close = get_close_matches(str(word).casefold(), spelt, n=1, cutoff=cutoff)
+    close = get_close_matches(str(word).casefold(), spelt, n=1)
     return f"; did you mean {shown(spelt[close[0]])}?" if close else ""
