@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from dgcl.communicator import Communicator
 from dgcl.nn.layer_arguments import current, require_floats, require_numbers
 from dgcl.nn.reduce import named_sum
 from dgcl.topology.checks import check_index
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 
 class BatchNorm(torch.nn.BatchNorm1d):
