@@ -53,7 +53,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
         comm: Communicator | None = None,
     ) -> None:
         check_index(num_features, "num_features")
-        require_numbers(eps=eps, **({} if momentum is None else {"momentum": momentum}))
+        require_numbers(eps=eps, momentum=0.0 if momentum is None else momentum)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self._comm = comm
 
