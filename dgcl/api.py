@@ -179,8 +179,7 @@ def graph_allgather(rows: Tensor, comm: Communicator | None = None) -> Tensor:
         ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
     """
     comm = given_or_current(comm)
-    if comm.edges != "head":
-        comm.require_neighbourhoods("graph_allgather")
+    comm.require_neighbourhoods("graph_allgather")
     return comm.expand(rows)
 
 
@@ -202,8 +201,7 @@ def graph_allgather_async(rows: Tensor, comm: Communicator | None = None) -> Pen
         ValueError, TypeError, CommError: See :meth:`Communicator.expand`.
     """
     comm = given_or_current(comm)
-    if comm.edges != "head":
-        comm.require_neighbourhoods("graph_allgather_async")
+    comm.require_neighbourhoods("graph_allgather_async")
     return comm.expand_async(rows)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dgcl.advisor.auto_strategy import Advised
 from dgcl.advisor.model_costs import Model
 from dgcl.advisor.spelling import Description
+from dgcl.communicator import Communicator
 from dgcl.options import PartitionOptions, Settings, settle
 from dgcl.planner import PlanOptions
 from dgcl.prepare.part_files import compare_rows, load_share
@@ -24,6 +25,7 @@ from dgcl.prepare.share import RankInputs, Share, share_of
 from dgcl.prepare.shares import prepare_inputs
 from dgcl.program.strategy import Strategy
 from dgcl.ranks.answers import from_rank_0
+from dgcl.ranks.context import add_communicator, context
 from dgcl.ranks.control import Control
 from dgcl.ranks.machines import places_of_ranks, topology_of_job
 from dgcl.ranks.set_up import set_up_call
@@ -37,7 +39,6 @@ from dgcl.transport.rounding import Rounding, check_wire
 if TYPE_CHECKING:
     import torch
 
-    from dgcl.communicator import Communicator
     from dgcl.transport.cuda.gpu import Device
 
 
@@ -102,14 +103,17 @@ def build_comm_info(
         OSError: The graph's file is missing or cannot be read; raised on every rank.
         CommError: The ranks share no memory, or one of them is gone.
     """
-    from dgcl.ranks.context import context
-
     control = context.require_control()
     control.limit_waits(timeout)
-    settings = _settled(
-        control.world_size, timeout, wire, plan=plan, partition=partition, strategy=strategy, model=model,
-        memory_limit=memory_limit,
-    )  # fmt: skip
+    settings: Settings | Exception  # what is wrong with them, of which every rank is to hear
+    try:
+        check_calls(timeout, wire)
+        settings = settle(
+            control.world_size, plan=plan, partition=partition, strategy=strategy, model=model,
+            memory_limit=memory_limit,
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        settings = error
     opened = open_devices(control, device)
     places = places_of_ranks(control, "" if opened is None else opened.name)
     topology = topology_of_job(control, topology, places)
@@ -147,15 +151,6 @@ def check_calls(timeout: Any, wire: Any) -> None:
     check_wire(wire)
     if isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0:
         raise ValueError(f"timeout must be a positive number of seconds (got {shown(timeout)})")
-
-
-def _settled(world_size: int, timeout: Any, wire: Any, **options: Any) -> Settings | Exception:
-    """All options together, or what is wrong with them, of which every rank is to hear."""
-    try:
-        check_calls(timeout, wire)
-        return settle(world_size, **options)
-    except (TypeError, ValueError) as error:
-        return error
 
 
 def _agreed(control: Control, settings: Settings | Exception) -> Strategy:
@@ -205,8 +200,6 @@ def load_comm_info(
             rank.
         CommError: One of the ranks is gone.
     """
-    from dgcl.ranks.context import context
-
     control = context.require_control()
     control.limit_waits(timeout)
     opened = open_devices(control, device)
@@ -244,8 +237,6 @@ def connect(
         inputs: Called on rank 0 alone; what it raises is raised on every rank.
         timeout, channel, device, wire: As of :func:`connect_shares`.
     """
-    from dgcl.ranks.context import context
-
     control, problem = context.require_control(), None
     mine = from_rank_0(control, inputs, precompile.prepare)
     try:
@@ -271,8 +262,6 @@ def connect_shares(
         timeout, channel, wire: As in :func:`build_comm_info`.
         device: This rank's, opened.
     """
-    from dgcl.communicator import Communicator
-    from dgcl.ranks.context import add_communicator, context
     from dgcl.transport.connect import connect_transport
 
     control = context.require_control()

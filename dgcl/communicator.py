@@ -30,6 +30,7 @@ from dgcl.errors import CommError
 from dgcl.grid.grid import Grid
 from dgcl.placement.exchanges import EDGES
 from dgcl.planner import PlanOptions
+from dgcl.planner.array_types import Int32Array, Int64Array
 from dgcl.planner.methods import METHODS, make_plan
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
@@ -50,7 +51,7 @@ from dgcl.transport.rounding import WIRED, Rounding, number_on_wire
 from dgcl.transport.row_checks import as_memory, check_rows, check_summable_dtype
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from dgcl.aggregation.aggregator import Aggregator
     from dgcl.aggregation.windowed import HaloWindows
@@ -130,7 +131,6 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         self._numbers = {each.name: number for number, each in enumerate(exchanges, first_exchange)}
         self._programs = {self._numbers[each.name]: each.program for each in exchanges}
         self.rounding = transport if isinstance(transport, Rounding) else Rounding(transport, self._programs)
-        self._num_local = {number: program.num_local for number, program in self._programs.items()}
         self._halo, self._dropout_calls = self._numbers[HALO], 0
         self.end_ids: Mapping[str, tuple[Tensor, Tensor]] = {}  # of edges, by the exchange of their type
         self.windows: HaloWindows | None = None
@@ -193,9 +193,8 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
             ValueError, TypeError: Wrong shape, device or dtype, or no such exchange.
             CommError: A peer is lost, late, or makes another call.
         """
-        known = isinstance(exchange, str) and exchange in self._numbers
-        number = self._numbers[exchange] if known else self.number_of(exchange)  # a call is spared here
-        check_rows(rows, self._programs[number].num_owned, "num_owned", self.rank, self.device)
+        number = self.number_of(exchange)
+        self._check(rows, self._programs[number].num_owned, "num_owned")
         if wire is not None:
             number = number_on_wire(number, rows, wire, wire_gradients)
         return ops.expand(rows, self, self._number, number)
@@ -215,7 +214,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
             ValueError, TypeError, CommError: As :meth:`expand`.
         """
         number = self.number_of(exchange)
-        check_rows(rows, self._num_local[number], "num_owned + num_halo", self.rank, self.device)
+        self._check(rows, self._programs[number].num_local, "num_owned + num_halo")
         return ops.fold(rows, self, self._number, number)
 
     def expand_async(self, rows: Tensor, exchange: str = HALO) -> PendingRows:
@@ -246,8 +245,8 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
 
     def rows_of(self, exchange: int) -> tuple[int, int]:
         """(num_owned, num_local) of the exchange with this number."""
-        number = int(exchange) % WIRED
-        return self._programs[number].num_owned, self._num_local[number]
+        program = self._programs[int(exchange) % WIRED]
+        return program.num_owned, program.num_local
 
     def number_of(self, exchange: str) -> int:
         """The number of the exchange with this name, as the transport calls it."""
@@ -364,7 +363,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
             self._part = part
         return self._part
 
-    def keep_part(self, part: NDArray[np.int32]) -> None:
+    def keep_part(self, part: Int32Array) -> None:
         """Keep the owner of each vertex, which all ranks know already."""
         self._part = torch.from_numpy(part)
 
@@ -390,7 +389,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         kinds = agree(self.control, problem, kind)
         require_same(**{f"trailing shape and dtype of {name}": kinds})
 
-    def _vertices(self, node_type: str | None) -> tuple[NDArray[np.int64], int, int]:
+    def _vertices(self, node_type: str | None) -> tuple[Int64Array, int, int]:
         """Of a type, or of all: the ids that this rank owns, from 0; the first in the whole graph; their number."""
         ids = self.layout.owned_ids
         if node_type is None:
@@ -458,7 +457,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
             rows = dispatch_rows(self.control, values, self.num_edges, ids, "values", "edges")
         return rows.to(self.device)
 
-    def _rows_of_edges(self, values: Any, first: NDArray[np.int64], ids: NDArray[np.int64]) -> Tensor:
+    def _rows_of_edges(self, values: Any, first: Int64Array, ids: Int64Array) -> Tensor:
         """Rows of the edges that this rank sums, of which each rank has those that it gave."""
         rows, problem = torch.zeros(0, device="cpu"), None
         number = first[self.rank + 1] - first[self.rank]
@@ -540,7 +539,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
         rows: Tensor,
         dst: int | None,
         file: str | PathLike[str] | None,
-        ids: NDArray[np.int64],
+        ids: Int64Array,
         num_rows: int,
     ) -> Tensor | None:
         refuse_transforms(name)
@@ -604,7 +603,7 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
             CommError: A rank is gone, or makes another call.
         """
         control = self.control
-        wirings = self._wirings if self._wirings is not None else {self._halo: ref(self)}
+        wirings = self._wirings or {self._halo: ref(self)}
         problem: Exception | None = None
         try:
             self._check_rewirable(method)

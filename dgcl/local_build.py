@@ -14,6 +14,7 @@ from dgcl.planner.methods import METHODS
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.prepare.local_edges import plan_together, share_of_edges
+from dgcl.ranks.context import context
 from dgcl.ranks.machines import places_of_ranks, topology_of_job
 from dgcl.ranks.set_up import set_up_call
 from dgcl.topology import Topology
@@ -65,8 +66,6 @@ def build_from_local(
             by the rank that gives it; or there is no such method, strategy, topology or device.
         CommError: A rank is gone.
     """
-    from dgcl.ranks.context import context
-
     control = context.require_control()
     control.limit_waits(timeout)
     opened = open_devices(control, device)

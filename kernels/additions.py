@@ -8,8 +8,6 @@ Called by `rows`. Free to change while results are bit for bit those of plain Py
 (`tests/kernels/test_rows.py`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from llvmlite import ir

@@ -9,8 +9,6 @@ Called by this folder, `dgcl/transport/shared_memory/` and 12 more folders. Free
 bit for bit those of plain Python.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import gc

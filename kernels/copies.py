@@ -6,8 +6,6 @@ Called by this folder, `dgcl/transport/shared_memory/` and `dgcl/transport/`. Fr
 `tests/kernels/test_rows.py` passes.
 """
 
-from __future__ import annotations
-
 from numba import int64, njit, void
 
 from dgcl.kernels.compiled import compiled

@@ -7,8 +7,6 @@ Called by `edge_scores` and `edge_sums`. Free to change while results are bit fo
 (`tests/kernels/test_edge_sums.py`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from llvmlite import ir

@@ -7,8 +7,6 @@ Called by `dgcl/aggregation/extreme_kernels`. Free to change while results are b
 Python (`tests/kernels/test_edge_extremes.py`).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dgcl.kernels.compiled import compiled

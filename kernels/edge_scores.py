@@ -7,8 +7,6 @@ Called by `dgcl/frameworks/csr_ops`. Free to change while results are bit for bi
 (`tests/kernels/`).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dgcl.kernels.compiled import compiled

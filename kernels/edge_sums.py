@@ -8,8 +8,6 @@ Called by `dgcl/aggregation/`, `dgcl/cli/` and 2 more folders. Free to change wh
 `tests/kernels/test_edge_sums.py` passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -5,8 +5,6 @@ Called by `dgcl/transport/common/words`, `dgcl/transport/precompile` and
 (`tests/kernels/test_futex.py`).
 """
 
-from __future__ import annotations
-
 import platform
 
 from numba import int64, types, void

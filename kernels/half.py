@@ -9,8 +9,6 @@ Called by `rows`. Free to change while results are bit for bit those of plain Py
 (`tests/kernels/test_half.py`).
 """
 
-from __future__ import annotations
-
 from numba import njit, uint16, uint32
 
 from dgcl.kernels.memory import bits_to_float, float_to_bits

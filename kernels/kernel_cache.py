@@ -8,8 +8,6 @@ Called by `compiled`. Free to change while results are bit for bit those of plai
 (`tests/kernels/test_kernel_cache.py`).
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import hashlib
@@ -40,7 +38,6 @@ from numba.core.serialize import dumps
 
 _log = logging.getLogger("dgcl")
 
-_SCALARS = (bool, int, float, str, bytes, type(None))
 _POLL_SECONDS = 0.02
 _QUIET_SECONDS = 1.5  # what may be waited for without a word
 
@@ -297,7 +294,7 @@ def _home(value: Any) -> str | None:
 def _is_constant(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_constant(item) for item in value)
-    return isinstance(value, (*_SCALARS, types.Type))
+    return isinstance(value, (bool, int, float, str, bytes, type(None), types.Type))
 
 
 @functools.cache

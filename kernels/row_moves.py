@@ -4,8 +4,6 @@ Called by `dgcl/offload/placing` and `dgcl/transport/precompile`. Free to change
 bit those of plain Python (`tests/kernels/test_rows.py`).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import int32, int64, void
 

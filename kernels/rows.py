@@ -8,18 +8,15 @@ Called by `dgcl/transport/shared_memory/`, `dgcl/bench/` and 3 more folders. Fre
 `tests/kernels/test_rows.py` passes.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import boolean, float32, int32, int64, njit, uint16, void
 
-from dgcl.kernels.additions import BFLOAT16, FLOAT16, SUMMABLE, add_row
+from dgcl.kernels.additions import BFLOAT16, FLOAT16, add_row
+from dgcl.kernels.additions import SUMMABLE as SUMMABLE  # the codes of :func:`sum_rows`
 from dgcl.kernels.compiled import compiled
-from dgcl.kernels.copies import AHEAD, CLAIMED, STREAMED, claim_row, prefetch_row, stream_bytes
+from dgcl.kernels.copies import AHEAD, CLAIMED, claim_row, prefetch_row, stream_bytes
 from dgcl.kernels.half import bfloat_to_single, half_to_single, single_to_bfloat, single_to_half
 from dgcl.kernels.memory import STACK_BYTES, copy_bytes, pointer_to, stack_memory, write_fence
-
-__all__ = ["STREAMED", "SUMMABLE", "add_arrivals", "gather_rows", "sum_rows"]
 
 _CLAIMED_FROM = 64  # bytes of a row; of narrower ones several share a line
 _BLOCK = 512  # columns of 16-bit floats that are added in float32 at a time

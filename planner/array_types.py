@@ -1,6 +1,6 @@
 """Array types of the planner, and checks of integer arrays: dtype, shape, range, pointers.
 
-Called by this folder, `planner/column_generation/pricing/` and 13 more folders. Free to change while files,
+Called by this folder, `planner/column_generation/pricing/` and 14 more folders. Free to change while files,
 costs and proofs of plans keep their meaning (`tests/planner/bounds/test_best.py`).
 """
 

@@ -45,6 +45,11 @@ class TopologyArrays:
         return len(self.link_src)
 
     @property
+    def routes(self) -> list[NDArray[np.int32]]:
+        """The connection-directions of each link, in order from its ``src`` to its ``dst``."""
+        return np.split(self.link_directions, self.link_ptr[1:-1])[: self.num_links]
+
+    @property
     def link_of_hop(self) -> NDArray[np.int64]:
         """The link of each entry of ``link_directions``."""
         return np.repeat(np.arange(self.num_links), np.diff(self.link_ptr))

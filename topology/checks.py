@@ -54,13 +54,6 @@ def check_number(value: object, field: str, *, positive: bool) -> float:
     return number
 
 
-def check_between(value: float, field: str, least: float, most: float) -> float:
-    """A number within limits that every machine keeps, so that sums and products of such numbers stay finite."""
-    if not least <= value <= most:
-        raise ValueError(f"{field} must be between {least:g} and {most:g} (got {value:g})")
-    return value
-
-
 def check_index(value: object, field: str, least: int = 0, most: int | None = None) -> int:
     """An integer from ``least`` on, up to ``most``. Booleans are not integers here."""
     expected = f"an integer >= {least}" if most is None else f"an integer from {least} to {most}"

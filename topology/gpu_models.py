@@ -7,7 +7,6 @@ links, rates and routes (`tests/topology/test_gpu_models.py`).
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from dgcl.topology.checks import nearest, shown
 
@@ -94,9 +93,7 @@ def _read(line: str) -> GpuModel:
     return GpuModel(name.strip(), int(sm), int(pcie), int(nvlinks), float(memory), float(products), devices)
 
 
-GPU_MODELS: Mapping[str, GpuModel] = MappingProxyType(
-    {model.name: model for model in map(_read, _MODELS.strip().splitlines())}
-)
+GPU_MODELS: Mapping[str, GpuModel] = {model.name: model for model in map(_read, _MODELS.strip().splitlines())}
 _MOST_WORDS = 12  # of a product's name
 _MAKERS = re.compile(r"^(nvidia|amd|geforce|tesla|quadro|instinct|radeon|rtx|gtx)+")
 

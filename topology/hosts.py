@@ -29,18 +29,18 @@ class Host:
 
 
 def hosts_topology(
-    hosts: Sequence[Host], host_of_rank: Sequence[int], port_of_rank: Sequence[int] | None = None
+    hosts: Sequence[Host], host_of_rank: Sequence[int], port_of_rank: Sequence[int]
 ) -> Topology:
     """The topology of CPU ranks.
 
     Args:
         hosts: The hosts.
         host_of_rank: Rank r runs on ``hosts[host_of_rank[r]]``.
-        port_of_rank: The position of its port among its host's; None: the first, for all.
+        port_of_rank: The position of its port among its host's.
     """
     check_num_devices(len(host_of_rank), f"{len(hosts)} hosts")
     # The first port of a host has no number in its names.
-    ports = [str(port or "") for port in port_of_rank or [0] * len(host_of_rank)]
+    ports = [str(port or "") for port in port_of_rank]
     connections: list[Connection] = []
     for number, host in enumerate(hosts):
         m = f"m{number}."

@@ -10,27 +10,20 @@ Called by `dgcl/calibration/`, `dgcl/cli/` and 2 more folders. Free to change wh
 `tests/topology/test_latencies.py` passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dgcl.topology.model import Topology
-    from dgcl.topology.parts import Connection
+from dgcl.topology.model import Topology
+from dgcl.topology.parts import Connection
 
 STAGE = 2 * 2.5e-6  # of the transport for GPUs; assumed
 
 NVLINK, PCIE, NETWORK, EFA, BUS = 0.6e-6, 1.0e-6, 2.7e-6, 75e-6, 0.1e-6
-WIRES: Mapping[str, float] = MappingProxyType(
-    {
-        "PCIe": PCIE / 2,
-        "EFA": EFA / 2,
-        **dict.fromkeys(("IB", "RoCE", "Slingshot", "Eth", "net"), NETWORK / 2),
-    }
-)
+WIRES: Mapping[str, float] = {
+    "PCIe": PCIE / 2,
+    "EFA": EFA / 2,
+    **dict.fromkeys(("IB", "RoCE", "Slingshot", "Eth", "net"), NETWORK / 2),
+}
 
 
 # ``dgcl topo calibrate`` replaces both by what exchanges take.

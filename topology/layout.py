@@ -8,8 +8,6 @@ Called by `plot` and `planner/reading/page`. Free to change while machines keep 
 routes.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -11,7 +11,7 @@ their links, rates and routes (`tests/dgcl/partition/test_parts.py`).
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dgcl.topology.checks import check_between, check_index, check_name, check_number, shown
+from dgcl.topology.checks import check_choice, check_index, check_name, check_number, shown
 
 _SLOWEST, _FASTEST = 1e-12, 1e12  # GB/s
 _LATEST = 1e9  # seconds
@@ -35,10 +35,7 @@ class Device:
         if self.model != "":
             check_name(self.model, "model")
         for field in ("machine", "socket"):
-            place = check_index(getattr(self, field), field)
-            if place > _MOST_PLACES:
-                raise ValueError(f"{field} must be at most {_MOST_PLACES} (got {shown(place)})")
-            object.__setattr__(self, field, place)
+            object.__setattr__(self, field, check_index(getattr(self, field), field, 0, _MOST_PLACES))
 
 
 @dataclass(frozen=True)
@@ -62,12 +59,14 @@ class Connection:
     def __post_init__(self) -> None:
         for field in ("name", "kind", "a", "b"):
             check_name(getattr(self, field), field)
-        for field, least, most in (("bandwidth", _SLOWEST, _FASTEST), ("latency", 0, _LATEST)):
+        # Limits that every machine keeps, so that sums and products of such numbers stay finite.
+        for field, least, most in (("bandwidth", _SLOWEST, _FASTEST), ("latency", 0.0, _LATEST)):
             said = f"{field} of {self.name!r}"
-            value = check_number(getattr(self, field), said, positive=bool(least))
-            object.__setattr__(self, field, check_between(value, said, least, most))
-        if self.duplex not in ("full", "half"):
-            raise ValueError(f"duplex must be 'full' or 'half' (got {shown(self.duplex)})")
+            number = check_number(getattr(self, field), said, positive=least > 0)
+            if not least <= number <= most:
+                raise ValueError(f"{said} must be between {least:g} and {most:g} (got {number:g})")
+            object.__setattr__(self, field, number)
+        check_choice(self.duplex, "duplex", ("full", "half"))
         if self.a == self.b:
             raise ValueError(f"b must be another endpoint than a (got {shown(self.a)} twice)")
 

@@ -9,8 +9,6 @@ Called by `planner/reading/` and `dgcl/cli/`. Free to change while machines keep
 routes (`tests/topology/test_plot.py`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Any

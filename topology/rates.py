@@ -9,9 +9,7 @@ their links, rates and routes (`tests/topology/detect/test_sysfs.py` and
 `tests/topology/importers/test_topo_matrix_model.py`).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from dgcl.topology.gpu_models import GPU_MODELS as GPU_MODELS
 
@@ -24,7 +22,7 @@ NVLINK_UNKNOWN = 22.5  # V100 to H200: 20.9 to 24.2
 # GB/s of one xGMI link by AMD architecture: RCCL.
 _XGMI = (("gfx94", 48.0), ("gfx95", 48.0), ("gfx90a", 36.0))
 _XGMI_OTHER = 24.0
-_GCN_NUMBERS: Mapping[str, str] = MappingProxyType({"910": "gfx90a", "908": "gfx908", "906": "gfx906"})
+_GCN_NUMBERS = {"910": "gfx90a", "908": "gfx908", "906": "gfx906"}
 
 _PCIE_GEN3_X16 = 12.0  # NCCL's PCI_BW
 PCIE_SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)  # GT/s of generations 1 to 6

@@ -6,9 +6,8 @@ links, rates and routes (`tests/topology/test_resolve.py`).
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
-from types import MappingProxyType
 
 from dgcl.topology import presets
 from dgcl.topology.checks import check_index, check_name, nearest, shown
@@ -20,9 +19,10 @@ from dgcl.topology.model import Topology
 # Numbers of machines that are listed; others are understood, too.
 _LISTED = ("dgx1x2", "summitx2")
 # A host's rates are read once in a process: its communicators should agree.
-_SIZED: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
-    {"host": cache(partial(measure_host, anew=False)), "uniform": presets.uniform}
-)
+_SIZED: dict[str, Callable[[int], Topology]] = {
+    "host": cache(partial(measure_host, anew=False)),
+    "uniform": presets.uniform,
+}
 _SIZED_NAME = re.compile(rf"({'|'.join(_SIZED)})(?::?([0-9]{{1,18}}))?")
 _MACHINES = (*presets.NODES, *presets.ALIASES)
 _SEVERAL_NAME = re.compile(rf"({'|'.join(_MACHINES)})(?:x([1-9][0-9]{{0,17}}))?")

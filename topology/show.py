@@ -51,10 +51,9 @@ def headline(topology: Topology) -> str:
         worst = min(shared, key=lambda direction: arrays.bandwidth[direction] / len(users[direction]))
         rate, name = arrays.bandwidth[worst], arrays.direction_names[worst]
         return f"{devices}: {plural(len(users[worst]), 'pair')} share {rate:.4g} GB/s ({name})"
-    if 0 < arrays.num_links == topology.num_devices * (topology.num_devices - 1):
-        routes = np.split(arrays.link_directions, arrays.link_ptr[1:-1])
-        if len({arrays.bandwidth[route].min() for route in routes}) == 1:
-            return f"{devices}, all alike: straight is best, unless some send far more than others"
+    rates = {arrays.bandwidth[route].min() for route in arrays.routes}
+    if len(rates) == 1 and arrays.num_links == topology.num_devices * (topology.num_devices - 1):
+        return f"{devices}, all alike: straight is best, unless some send far more than others"
     return f"{devices}: no pairs share a connection"
 
 
@@ -77,7 +76,7 @@ def _summary(topology: Topology, arrays: TopologyArrays) -> str:
 def _links(topology: Topology, arrays: TopologyArrays) -> str:
     if not arrays.num_links:
         return ""
-    routes = np.split(arrays.link_directions, arrays.link_ptr[1:-1])
+    routes = arrays.routes
     slowest = [int(route[np.argmin(arrays.bandwidth[route])]) for route in routes]
     kinds = [topology.connections[arrays.direction_connection[direction]].kind for direction in slowest]
     ways = [

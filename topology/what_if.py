@@ -8,8 +8,6 @@ Called by `dgcl/cli/topologies` and `planner/reading/sensitivity`. Free to chang
 links, rates and routes (`tests/topology/test_what_if.py`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Sequence
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Products of sparse matrices with rows, in the type that sums are made in.
 
-Called by this folder, `dgcl/offload/` and 2 more folders. Free to change while sums over edges are those of
+Called by this folder, `dgcl/offload/` and 3 more folders. Free to change while sums over edges are those of
 the dense product (`tests/dgcl/aggregation/test_aggregator.py`).
 """
 

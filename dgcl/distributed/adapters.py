@@ -8,8 +8,6 @@ Called by `check` and `distribute`. Free to change while a model as it is gives 
 (`tests/dgcl/`).
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from typing import Any
@@ -45,27 +43,13 @@ _AGGREGATIONS = frozenset(
     )
 )
 #: Modules of torch that work row by row, which a layer may have inside.
-_ROW_BY_ROW = (
-    torch.nn.Linear,
-    torch.nn.Identity,
-    torch.nn.Sequential,
-    torch.nn.ModuleList,
-    torch.nn.ModuleDict,
-    torch.nn.ParameterList,
-    torch.nn.ParameterDict,
-    torch.nn.LayerNorm,
-    torch.nn.Embedding,
-    torch.nn.GRUCell,
-    torch.nn.ReLU,
-    torch.nn.LeakyReLU,
-    torch.nn.PReLU,
-    torch.nn.ELU,
-    torch.nn.SiLU,
-    torch.nn.GELU,
-    torch.nn.Sigmoid,
-    torch.nn.Tanh,
-    torch.nn.Softplus,
-)
+_ROW_BY_ROW = {
+    getattr(torch.nn, name)
+    for name in str.split(
+        """Linear Identity Sequential ModuleList ModuleDict ParameterList ParameterDict LayerNorm Embedding GRUCell ReLU
+    LeakyReLU PReLU ELU SiLU GELU Sigmoid Tanh Softplus"""
+    )
+}
 
 
 class Adapter:
@@ -174,17 +158,16 @@ def _take_own(arguments: dict[str, Any], edges: Space, spaces: dict[str, Space])
             arguments[name] = mapped(functools.partial(_at, space=spaces["source"]), value)
 
 
-def _at(value: Tensor, space: Space) -> Tensor:
+def _at(value: Any, space: Space) -> Tensor:
     """This rank's part of an argument with a row for each vertex, or edge; what has none is as it is.
 
     Raises:
         Closed: It has rows of another space.
     """
-    if type(value) is Rows:
-        if value._axis != 0 or value._ends in PAIRS or not value._space.same(space):
-            raise Closed
-        return fitting(value, space, -value.dim())  # type: ignore[no-any-return]
-    if value.dim() and value.shape[0] == space.size:
+    is_rows = type(value) is Rows
+    if is_rows and (value._axis != 0 or value._ends in PAIRS or not value._space.same(space)):
+        raise Closed
+    if is_rows or (value.dim() and value.shape[0] == space.size):
         return fitting(value, space, -value.dim())  # type: ignore[no-any-return]
     return plain(value)  # type: ignore[no-any-return]
 

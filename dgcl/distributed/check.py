@@ -7,8 +7,6 @@ Called by `distribute`. Free to change while a model as it is gives the results 
 (`tests/dgcl/`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io
@@ -23,7 +21,7 @@ from dgcl.distributed.adapters import Adapter
 from dgcl.distributed.attention import drops
 from dgcl.ranks.context import context
 from dgcl.rows.own_tensors import collected
-from dgcl.rows.tensor import OneDevice, Rows, mapped, tensors_in
+from dgcl.rows.tensor import OneDevice, mapped, rows_in, tensors_in
 
 _log = logging.getLogger("dgcl")
 
@@ -45,7 +43,7 @@ class FirstCall:
         if self.done or torch.compiler.is_compiling():
             return
         self.done = True
-        first = next((each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows), None)
+        first = next(rows_in(args, kwargs), None)
         comm = context.communicator if first is None else first._space.comm
         layers = [each for each in module.modules() if isinstance(each, Adapter)]
         # Masks of layers are by edge, and one device has others; ranks that are threads share a generator.

@@ -5,8 +5,6 @@ Rank 0 decides what goes by vertices and what by edges; each tensor is then hand
 Called by users. Free to change while a model as it is gives the results of one device (`tests/dgcl/`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -3,24 +3,19 @@
 Called by users. Free to change while a model as it is gives the results of one device (`tests/dgcl/`).
 """
 
-from __future__ import annotations
-
 import logging
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
+from dgcl.communicator import Communicator
 from dgcl.nn.gradients import broadcast_parameters
 from dgcl.nn.layer_arguments import current, require_module
 from dgcl.rows.row_sums import state_of
 from dgcl.rows.scripts import see_scripts
 from dgcl.topology.checks import check_flag
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
-
 
 _log = logging.getLogger("dgcl")
 _Model = TypeVar("_Model", bound=Module)

@@ -14,7 +14,7 @@ import copy
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import dgl
 import torch
@@ -27,6 +27,7 @@ from dgl.view import EdgeSpace
 from torch import Tensor
 
 from dgcl.aggregation.edge_sets import EdgeSet, edge_set_of, edges_of
+from dgcl.communicator import Communicator
 from dgcl.frameworks.csr_ops import Adjacency, build_adjacency, edge_scores, weighted_sum
 from dgcl.frameworks.dgl_block import LocalBlock, block_of
 from dgcl.graph.typed import EdgeType
@@ -38,9 +39,6 @@ from dgcl.rows.rowwise import rowwise
 from dgcl.rows.space import Space
 from dgcl.rows.tensor import Rows, rows, unseen
 from dgcl.rows.view import View
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 _SIDES = {0: "u", 1: "v", 2: "e"}  # DGL's codes
 

@@ -26,6 +26,7 @@ from dgcl.frameworks.csr_ops import (
     sum_dtype,
     weighted_sum,
 )
+from dgcl.frameworks.movable import Movable
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import import_compiler
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class CSRLocalGraph:
+class CSRLocalGraph(Movable):
     """One rank's in-edges as torch tensors, with E edges, n owned and L = n + halo rows.
 
     Every method is differentiable, to any order, in all its tensors, takes any trailing shape ``(rows, *F)``,
@@ -154,11 +155,6 @@ class CSRLocalGraph:
                 f" {tuple(x_owned.shape)} and {tuple(x_all.shape)})"
             )
         return edge_dots(x_owned, x_all, self.edges)
-
-    def to(self, device: torch.device | str) -> CSRLocalGraph:
-        """The same graph with its tensors on ``device``."""
-        others = self.edge_ids, self.in_degrees, self.out_degrees, self.owned_ids
-        return CSRLocalGraph(self.edges.to(device), *(each.to(device) for each in others))
 
     def _check_local(self, x_all: Tensor) -> None:
         self._check(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dgcl.aggregation.grouped_edges import NONE, EdgeGroups, dots_at_edges, in_threads, sum_over_edges
 from dgcl.aggregation.sparse import gathered_dots, sparse_sums, sum_dtype
+from dgcl.frameworks.movable import Movable
 from dgcl.kernels.edge_scores import scores_or_slopes
 from dgcl.kernels.edge_sums import EDGE_SUMS
 
@@ -40,7 +41,7 @@ _PART = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
-class EndPoints:
+class EndPoints(Movable):
     """Which row each edge touches at one of its ends, both ways round.
 
     Attributes:
@@ -64,14 +65,9 @@ class EndPoints:
         """(E, ...) values of the edges, row by row."""
         return values if self.order is None else values.index_select(0, self.order)
 
-    def to(self, device: torch.device | str) -> EndPoints:
-        """The same on ``device``."""
-        order = None if self.order is None else self.order.to(device)
-        return EndPoints(self.rows.to(device), self.indptr.to(device), order, self.others.to(device))
-
 
 @dataclass(frozen=True, eq=False)
-class Adjacency:
+class Adjacency(Movable):
     """Edges that take rows at their tails to rows at their heads; ``transposed`` takes them back."""
 
     tails: EndPoints
@@ -81,10 +77,6 @@ class Adjacency:
     def transposed(self) -> Adjacency:
         """The same edges the other way round."""
         return Adjacency(self.heads, self.tails)
-
-    def to(self, device: torch.device | str) -> Adjacency:
-        """The same on ``device``."""
-        return Adjacency(self.tails.to(device), self.heads.to(device))
 
 
 def build_adjacency(indptr: Tensor, indices: Tensor, num_tails: int) -> Adjacency:

@@ -12,18 +12,20 @@ Called by users. Free to change while a local graph gives the rows of the whole 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from dgcl.frameworks.movable import Movable
 
 if TYPE_CHECKING:
     from dgcl.relation.local_graph import LocalGraph
 
 
 @dataclass(frozen=True, eq=False)
-class PyGLocalGraph:
+class PyGLocalGraph(Movable):
     """One rank's in-edges as PyG layers take them, with E edges, n owned and L = n + halo rows.
 
     Attributes:
@@ -56,10 +58,6 @@ class PyGLocalGraph:
                 " dgcl.graph_allgather to the owned rows first"
             )
         return x_all, x_all[: self.num_owned]
-
-    def to(self, device: torch.device | str) -> PyGLocalGraph:
-        """The same graph with its tensors on ``device``."""
-        return replace(self, edge_index=self.edge_index.to(device), edge_ids=self.edge_ids.to(device))
 
 
 def build(local: LocalGraph, *, device: torch.device | str | None) -> PyGLocalGraph:

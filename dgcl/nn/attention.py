@@ -10,12 +10,10 @@ Called by users and `dgcl/distributed/attention`. Free to change while values an
 device (`tests/dgcl/nn/test_attention.py`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,16 +22,12 @@ from torch.nn import Linear, Module, Parameter
 from torch.nn.functional import leaky_relu
 
 from dgcl.aggregation.edge_sets import edges_of
+from dgcl.communicator import Communicator
 from dgcl.frameworks.csr import CSRLocalGraph
 from dgcl.frameworks.csr_ops import Adjacency, EndPoints, build_adjacency, edge_scores
 from dgcl.nn.layer_arguments import current
 from dgcl.nn.vertex_dropout import check_probability, dropout
 from dgcl.topology.checks import check_choice, check_index
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
-
-__all__ = ["GATConv", "GATv2Conv", "TransformerConv"]
 
 
 def attended(source: Communicator | CSRLocalGraph, self_loops: bool) -> tuple[CSRLocalGraph, Tensor | None]:
@@ -151,7 +145,7 @@ def attend(
     layer: Any,
     source: Communicator | CSRLocalGraph,
     x: Tensor,
-    edge_attr: Tensor | None = None,
+    edge_attr: Tensor | None,
 ) -> Tensor:
     """What PyG's layer gives of this rank's rows; collective if ``source`` is a communicator.
 

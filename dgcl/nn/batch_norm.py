@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from dgcl.communicator import Communicator
 from dgcl.nn.layer_arguments import current, require_floats, require_numbers
 from dgcl.nn.reduce import named_sum
 from dgcl.topology.checks import check_index
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 
 class BatchNorm(torch.nn.BatchNorm1d):
@@ -55,7 +53,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
         comm: Communicator | None = None,
     ) -> None:
         check_index(num_features, "num_features")
-        require_numbers(eps=eps, **({} if momentum is None else {"momentum": momentum}))
+        require_numbers(eps=eps, momentum=0.0 if momentum is None else momentum)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self._comm = comm
 

@@ -10,10 +10,8 @@ Called by users, `in_place`, `stack` and `dgcl/distributed/degrees`. Free to cha
 gradients are those of one device (`tests/dgcl/nn/test_convolutions.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,16 +21,12 @@ from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 
 from dgcl.aggregation.aggregator import Aggregator, Constant
+from dgcl.communicator import Communicator
 from dgcl.nn.layer_arguments import current, require_module, require_numbers
 from dgcl.program.exchange import PARTIAL
 from dgcl.ranks.tensors import require_tensors, untransformed
 from dgcl.ranks.whole_rows import require_same
 from dgcl.topology.checks import check_choice, check_flag, check_index
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
-
-__all__ = ["GCNConv", "GINConv", "Order", "SAGEConv"]
 
 Order = Literal["auto", "aggregate", "multiply"]
 """What comes first: the aggregation, the product, or ("auto") what makes the aggregated rows narrower."""
@@ -175,6 +169,7 @@ class Normalised:
         self._aggregator = Aggregator(comm, operation=self.operation)
 
     def __call__(self, x: Tensor) -> Tensor:
+        """``(num_owned, *F)`` to the sums; collective."""
         total = self._aggregator(x)
         if self.loops is None:
             return total

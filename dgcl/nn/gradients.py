@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 
+from dgcl.aggregation.sparse import sum_dtype
 from dgcl.nn.inexact import OnInexact, report_inexact
 from dgcl.nn.layer_arguments import current, require_module, require_parameters
 from dgcl.ranks.control import Control
@@ -139,7 +140,7 @@ def summed_gradients(
             )
         groups.setdefault((leaf.dtype, leaf.device), []).append(leaf)
     for (dtype, _), members in groups.items():
-        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+        wide = sum_dtype(dtype)
         shares = [shard_of(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad) for leaf in members]
         present = shares[0].new_ones(len(members), dtype=wide)
         absent = [place for place, leaf in enumerate(members) if leaf.grad is None]

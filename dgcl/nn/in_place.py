@@ -6,12 +6,10 @@ become the gradients of these rows in the backward (:mod:`dgcl.nn.stack`). All e
 layers. Called by users, and weighed by :mod:`dgcl.advisor`; guarded by tests/dgcl/nn/test_in_place.py.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,15 +17,13 @@ from torch import Tensor
 from torch.nn import LeakyReLU, Module, ModuleList, ReLU
 
 from dgcl.aggregation.aggregator import Constant
+from dgcl.communicator import Communicator
 from dgcl.nn.convolutions import GCNConv, Order
 from dgcl.nn.layer_arguments import current, require_integers
 from dgcl.nn.stack import Call, KeptRows, StackFunction, aggregation
 from dgcl.nn.vertex_dropout import check_probability, next_call
 from dgcl.ranks.tensors import beside_the_graph, refuse_transforms
 from dgcl.transport.row_checks import as_memory, check_rows
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 
 # MG-GCN leaves out the first layer's sum in the backward, which is wrong unless the aggregate of the inputs is kept

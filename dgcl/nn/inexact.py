@@ -7,21 +7,16 @@ Called by users, `gradients` and `dgcl/offload/refusals`. Free to change while v
 those of one device (`tests/dgcl/nn/test_inexact.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch.nn import Module
 
+from dgcl.communicator import Communicator
 from dgcl.nn.layer_arguments import current, require_module
 from dgcl.ranks.warned import warn_once
 from dgcl.topology.checks import check_choice
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
-
 
 OnInexact = Literal["warn", "raise", "ignore"]
 
@@ -54,14 +49,6 @@ _ALL = "looks at the rows of all vertices, and sees this rank's alone"
 _RANDOM = "draws other random numbers on each rank"
 
 
-def _uses_own_statistics(norm: Any) -> Any:
-    return norm.training or not norm.track_running_stats
-
-
-def _draws(dropout: Any) -> Any:
-    return dropout.training and dropout.p > 0
-
-
 def _draws_inside(layer: Any) -> Any:
     """Whether a layer of PyG, or one of its levels, drops elements by itself."""
     levels = layer.dropout if isinstance(layer.dropout, (list, tuple)) else [layer.dropout]
@@ -82,12 +69,17 @@ def _all(names: str, *rule: Any) -> dict[str, _Rule]:
 
 
 _RULES: dict[str, dict[str, _Rule]] = {
-    "torch": _all("Dropout AlphaDropout FeatureAlphaDropout Dropout1d", _RANDOM, _draws, True)
+    "torch": _all(
+        "Dropout AlphaDropout FeatureAlphaDropout Dropout1d",
+        _RANDOM,
+        lambda dropout: dropout.training and dropout.p > 0,
+        True,
+    )
     | _all("RReLU", _RANDOM, lambda module: module.training, True)
     | _all(
         "BatchNorm1d _BatchNorm SyncBatchNorm LazyBatchNorm1d BatchNorm2d BatchNorm3d",
         _ROWS,
-        _uses_own_statistics,
+        lambda norm: norm.training or not norm.track_running_stats,
     ),
     "torch_geometric": _all(
         "GCNConv LGConv GCN2Conv FAConv PDNConv DNAConv",

@@ -4,21 +4,16 @@ Called by this folder, `dgcl/offload/` and `dgcl/distributed/`. Free to change w
 are those of one device (`tests/dgcl/nn/test_attention.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from dgcl.communicator import given_or_current
+from dgcl.communicator import Communicator, given_or_current
 from dgcl.ranks.tensors import require_tensors
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 
 def current(comm: Communicator | None) -> Communicator:

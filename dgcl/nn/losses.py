@@ -9,28 +9,24 @@ nothing, and nothing here reads a value back from the device. Guarded by tests/d
 Called by users and `metrics`. Free to change while values and gradients are those of one device.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import CrossEntropyLoss, Module, NLLLoss
 
+from dgcl.communicator import Communicator
 from dgcl.nn.layer_arguments import current, require_dense, require_floats, require_whole_rows
 from dgcl.nn.reduce import with_value
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import at_trace_time
 from dgcl.topology.checks import check_choice, check_flag
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 
 def loss(
@@ -223,9 +219,7 @@ def _keep_rows(x: Tensor, mask: Tensor | None, other: float) -> Tensor:
     """``x`` with ``other`` in the rows outside the mask; their gradient is exactly zero."""
     if mask is None:
         return x
-    return torch.where(
-        mask.view(-1, *[1] * (x.dim() - 1)), x, torch.full((), other, dtype=x.dtype, device=x.device)
-    )
+    return x.masked_fill(~mask.view(-1, *[1] * (x.dim() - 1)), other)
 
 
 def _counted(losses: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

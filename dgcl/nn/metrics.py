@@ -4,19 +4,13 @@ Called by users and `dgcl/offload/chunked_losses`. Free to change while values a
 one device (`tests/dgcl/nn/test_metrics.py`).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from dgcl.communicator import Communicator
 from dgcl.nn.layer_arguments import current, require_dense, require_floats, require_whole_rows
 from dgcl.nn.losses import check_mask
 from dgcl.ranks.tensors import require_tensors
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 
 def accuracy(

@@ -4,19 +4,16 @@ Called by users, `batch_norm` and `losses`. Free to change while values and grad
 device (`tests/dgcl/nn/test_reduce.py`).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.sparse import sum_dtype
+from dgcl.communicator import Communicator
 from dgcl.nn.layer_arguments import current
 from dgcl.ranks.tensors import require_tensors
 from dgcl.topology.checks import check_flag
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 
 def global_sum(x: Tensor, *, on_every_rank: bool = False, comm: Communicator | None = None) -> Tensor:
@@ -79,5 +76,4 @@ class _WithValue(torch.autograd.Function):
 
 def named_sum(x: Tensor, comm: Communicator, name: str) -> Tensor:
     """:func:`global_sum` under the name of another collective, which messages mention."""
-    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-    return comm.all_reduce_sum(x.to(wide), name).to(x.dtype)
+    return comm.all_reduce_sum(x.to(sum_dtype(x.dtype)), name).to(x.dtype)

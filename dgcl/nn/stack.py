@@ -6,23 +6,18 @@ Called by `in_place`. Free to change while values and gradients are those of one
 (`tests/dgcl/nn/test_in_place.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dgcl.aggregation.aggregator import Aggregator
 from dgcl.aggregation.once import once_differentiable
+from dgcl.communicator import Communicator
 from dgcl.nn.convolutions import Normalised
 from dgcl.nn.vertex_dropout import keep_mask, scale_of
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
-
 
 _BLOCK = 1 << 18
 """Elements of the temporaries of a block of rows."""

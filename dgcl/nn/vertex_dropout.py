@@ -8,28 +8,22 @@ Called by users, this folder, `dgcl/offload/` and `dgcl/rows/`. Free to change w
 `tests/dgcl/nn/test_vertex_dropout.py` passes.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from dgcl.communicator import Communicator
 from dgcl.graph.typed import within
 from dgcl.nn.layer_arguments import current, require_integers
 from dgcl.ranks.tensors import require_tensors
 from dgcl.ranks.torch_private import current_graph_task
 from dgcl.topology.checks import check_flag, check_index
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
-
-__all__ = ["Dropout", "dropout", "rows_of_call"]
 
 # SplitMix64's odd constants as signed 64-bit integers: torch's int64 products wrap, as the generator wants.
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -244,6 +238,7 @@ def _shift_right(words: Tensor, bits: int) -> Tensor:
 
 
 def check_probability(p: float) -> float:
+    """A number from 0 to 1."""
     if isinstance(p, bool) or not isinstance(p, Real) or not 0.0 <= p <= 1.0:
         raise ValueError(f"p must be a probability in [0, 1] (got {p!r})")
     return p

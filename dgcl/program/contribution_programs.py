@@ -11,8 +11,8 @@ Called by `dgcl/aggregation/contribution_exchange`. Free to change while
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dgcl.planner.array_types import Int64Array
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation, mask_words
 from dgcl.planner.relays import relay_edges, without_idle_relays
@@ -75,9 +75,7 @@ def contribution_items(plan: Plan) -> tuple[Trees, Relation]:
     return turned, Relation(plan.world_size, sources.astype(np.int32), dests, counts)
 
 
-def contribution_rows(
-    program: Program, folded: Program, plan: Plan
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def contribution_rows(program: Program, folded: Program, plan: Plan) -> tuple[Int64Array, Int64Array]:
     """What the rows of a rank's program of contributions stand for in the fold that they are contributions to.
 
     Args:

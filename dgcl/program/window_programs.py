@@ -9,10 +9,11 @@ Called by `dgcl/aggregation/connect_aggregators`. Free to change while programs 
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dgcl.planner.array_types import BoolArray, Int64Array
 from dgcl.planner.plan import Plan
 from dgcl.planner.relays import without_idle_relays
 from dgcl.planner.window_plans import By, window_of_places, window_trees
@@ -21,7 +22,7 @@ from dgcl.program.rank_program import Program
 
 
 def window_programs(
-    program: Program, plan: Plan, num_owned: NDArray[np.int64], num_windows: int, by: By
+    program: Program, plan: Plan, num_owned: Int64Array, num_windows: int, by: By
 ) -> list[Program]:
     """Return a rank's program of each window; those of all ranks together are of the restricted plan.
 
@@ -38,34 +39,27 @@ def window_programs(
     programs = []
     for number, parts in enumerate(window_trees(plan.relation, without_idle_relays(plan), num_windows, by)):
         frame = Frame.of(*parts, num_owned)
-        kept = window == number
-        send_rows, halo_ids, arrival_rows, arrival_slots, places = _tables(program, kept)
         programs.append(
             replace(
                 program,
                 num_stages=frame.transfers.num_stages,
-                num_halo=len(halo_ids),
-                halo_ids=halo_ids,
                 expand=frame.expand(program.rank),
                 fold=frame.fold(program.rank),
-                send_rows=send_rows,
-                arrival_rows=arrival_rows,
-                arrival_slots=arrival_slots,
-                places=places,
+                **_tables(program, window == number),
             )
         )
         check_rows(programs[-1])
     return programs
 
 
-def halo_windows(program: Program, plan: Plan, num_windows: int, by: By) -> NDArray[np.int64]:
+def halo_windows(program: Program, plan: Plan, num_windows: int, by: By) -> Int64Array:
     """``(num_halo,)`` the window of each halo row."""
     places = program.places[program.num_owned : program.num_local]
     return window_of_places(places, plan.relation, num_windows, by)
 
 
-def _tables(program: Program, kept: NDArray[np.bool_]) -> tuple[np.ndarray, ...]:
-    """``send_rows``, ``halo_ids``, ``arrival_rows``, ``arrival_slots`` and ``places`` of the rows that are ``kept``."""
+def _tables(program: Program, kept: BoolArray) -> dict[str, Any]:
+    """The program's fields that tell of rows, of those that are ``kept``."""
     n = program.num_owned
     places = np.where(kept, program.places, -1)
     row = np.arange(len(kept), dtype=np.int32)  # owned rows keep their numbers
@@ -74,10 +68,12 @@ def _tables(program: Program, kept: NDArray[np.bool_]) -> tuple[np.ndarray, ...]
     slots = np.zeros(program.num_arrivals, np.int32)
     slots[program.arrival_slots[arriving]] = 1
     slots = np.cumsum(slots, dtype=np.int32) - 1
-    return (
-        row[program.send_rows[sent]],
-        program.halo_ids[kept[n : program.num_local]],
-        row[program.arrival_rows[arriving]],
-        slots[program.arrival_slots[arriving]],
-        np.concatenate([places[:n], places[n:][kept[n:]]]),
-    )
+    halo_ids = program.halo_ids[kept[n : program.num_local]]
+    return {
+        "num_halo": len(halo_ids),
+        "halo_ids": halo_ids,
+        "send_rows": row[program.send_rows[sent]],
+        "arrival_rows": row[program.arrival_rows[arriving]],
+        "arrival_slots": slots[program.arrival_slots[arriving]],
+        "places": np.concatenate([places[:n], places[n:][kept[n:]]]),
+    }

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
+from dgcl.planner.array_types import Int32Array, Int64Array, MaskArray
 from dgcl.planner.relation import Relation
 from dgcl.relation.demand import Demand, halo_demand
 
@@ -30,8 +31,8 @@ class ItemClasses:
     """
 
     relation: Relation
-    items: NDArray[np.int64]
-    owner: NDArray[np.int32]
+    items: Int64Array
+    owner: Int32Array
 
 
 def build_classes(demand: Demand) -> ItemClasses:
@@ -59,13 +60,13 @@ class Grouped:
         items: (B,) int64, ascending within each group.
     """
 
-    owner: NDArray[np.int32]
-    masks: NDArray[np.uint64]
-    ptr: NDArray[np.int64]
-    items: NDArray[np.int64]
+    owner: Int32Array
+    masks: MaskArray
+    ptr: Int64Array
+    items: Int64Array
 
 
-def group_by_mask(masks: NDArray[Any], owner: NDArray[np.int32], num_owners: int) -> Grouped:
+def group_by_mask(masks: NDArray[Any], owner: Int32Array, num_owners: int) -> Grouped:
     """Group items with equal owners and masks, (W, N); those of empty masks are left out."""
     from dgcl.relation import relation_kernels
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dgcl.graph import Graph
 from dgcl.graph.csr import require_graph
 from dgcl.partition.check_part import as_num_parts, check_part
+from dgcl.planner.array_types import Int32Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class Demand:
     """
 
     world_size: int
-    owner: NDArray[np.int32]
+    owner: Int32Array
     readers: NDArray[Any]
 
 
@@ -60,7 +61,7 @@ def halo_demand(graph: Graph, part: Any, world_size: int) -> Demand:
     return Demand(world_size, owner, masks)
 
 
-def group_masks(graph: Graph, group: NDArray[np.int32], num_groups: int) -> NDArray[Any]:
+def group_masks(graph: Graph, group: Int32Array, num_groups: int) -> NDArray[Any]:
     """Find which groups of vertices read each vertex, its own group included.
 
     Args:
@@ -81,9 +82,7 @@ def group_masks(graph: Graph, group: NDArray[np.int32], num_groups: int) -> NDAr
     return masks
 
 
-def demand_of_pairs(
-    owner: NDArray[np.int32], items: NDArray[Any], ranks: NDArray[Any], world_size: int
-) -> Demand:
+def demand_of_pairs(owner: Int32Array, items: NDArray[Any], ranks: NDArray[Any], world_size: int) -> Demand:
     """The demand in which rank ``ranks[k]`` wants item ``items[k]``, for every k; pairs of owners are left out."""
     from dgcl.relation import relation_kernels
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgcl.graph import Graph
+from dgcl.planner.array_types import Int32Array, Int64Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +46,18 @@ class LocalGraph:
         num_edges: Edges that this rank sums: those whose head it owns, where no partial sums travel.
     """
 
-    owned_ids: NDArray[np.int64]
-    halo_ids: NDArray[np.int64]
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    edge_first: NDArray[np.int64]
-    edge_order: NDArray[np.int64] | None
-    in_degrees: NDArray[np.int64]
-    out_degrees: NDArray[np.int64]
+    owned_ids: Int64Array
+    halo_ids: Int64Array
+    indptr: Int64Array
+    indices: Int32Array
+    edge_first: Int64Array
+    edge_order: Int64Array | None
+    in_degrees: Int64Array
+    out_degrees: Int64Array
     num_nodes_global: int
-    partial_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    partial_in_degrees: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    first_edges: NDArray[np.int64] | None = None
+    partial_ids: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    partial_in_degrees: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    first_edges: Int64Array | None = None
     num_edges: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,19 +86,19 @@ class LocalGraph:
         return len(self.indptr) - 1
 
     @cached_property
-    def local_ids(self) -> NDArray[np.int64]:
+    def local_ids(self) -> Int64Array:
         """(L,) int64: the global id of each local row, owned then halo."""
         return np.concatenate([self.owned_ids, self.halo_ids])
 
     @cached_property
-    def edge_ids(self) -> NDArray[np.int64]:
+    def edge_ids(self) -> Int64Array:
         """(E,) int64: the position of each edge in the user's edge order; made when first asked for."""
         if self.edge_order is not None:
             return self.edge_order
         return edge_places(self.edge_first, self.indptr)
 
     @cached_property
-    def heads(self) -> NDArray[np.int32]:
+    def heads(self) -> Int32Array:
         """(E,) int32: the row in [0, num_heads) of each edge's head; with ``indices``, the edges as pairs."""
         return np.repeat(np.arange(self.num_heads, dtype=np.int32), np.diff(self.indptr))
 
@@ -126,16 +127,16 @@ class RankEdges:
     """
 
     num_vertices: int
-    heads: NDArray[np.int64]
-    degrees: NDArray[np.int64]
-    first: NDArray[np.int64]
+    heads: Int64Array
+    degrees: Int64Array
+    first: Int64Array
     sources: NDArray[Any]
-    order: NDArray[np.int64] | None
+    order: Int64Array | None
     slices: int = 1
     slice: int = 0
 
 
-def edges_into(graph: Graph, heads: NDArray[np.int64]) -> RankEdges:
+def edges_into(graph: Graph, heads: Int64Array) -> RankEdges:
     """The in-edges of some vertices."""
     first = graph.indptr[heads]
     degrees = graph.indptr[heads + 1] - first
@@ -144,7 +145,7 @@ def edges_into(graph: Graph, heads: NDArray[np.int64]) -> RankEdges:
     return RankEdges(graph.num_nodes, heads, degrees, first, graph.indices[places], order)
 
 
-Ids = NDArray[np.int64]
+Ids = Int64Array
 #: Of some rows of a rank their ids, and (3, n) what is known of each: in-degree, out-degree, the id that users see.
 Rows = tuple[Ids, Ids]
 
@@ -152,10 +153,10 @@ Rows = tuple[Ids, Ids]
 class NumberedEdges(NamedTuple):
     """The edges that a rank sums, by its local rows: as of the fields of a :class:`LocalGraph`."""
 
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    edge_first: NDArray[np.int64]
-    edge_order: NDArray[np.int64] | None
+    indptr: Int64Array
+    indices: Int32Array
+    edge_first: Int64Array
+    edge_order: Int64Array | None
 
 
 def number_edges(edges: RankEdges, owned: Ids, halo: Ids, partial: Ids) -> NumberedEdges:
@@ -222,13 +223,13 @@ def build_local_graph(
     )
 
 
-def edge_places(first: NDArray[np.int64], indptr: NDArray[np.int64]) -> NDArray[np.int64]:
+def edge_places(first: Int64Array, indptr: Int64Array) -> Int64Array:
     """(E,) places in the whole CSR of the edges of rows that begin there at ``first``, row by row."""
     places = np.arange(indptr[-1], dtype=np.int64)
     places += np.repeat(first - indptr[:-1], np.diff(indptr))
     return places
 
 
-def pointer(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def pointer(counts: Int64Array) -> Int64Array:
     """(n + 1,) where each of some counts begins in all of them together, and the end."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

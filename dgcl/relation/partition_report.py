@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.partition.check_part import as_num_parts, check_part
 from dgcl.partition.streaming import EdgeStream, blocks_of
+from dgcl.planner.array_types import Int64Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +29,11 @@ class PartitionReport:
     """
 
     num_parts: int
-    sizes: NDArray[np.int64]
-    edges: NDArray[np.int64]
-    cut: NDArray[np.int64]
-    boundary_sizes: NDArray[np.int64]
-    halo_sizes: NDArray[np.int64]
+    sizes: Int64Array
+    edges: Int64Array
+    cut: Int64Array
+    boundary_sizes: Int64Array
+    halo_sizes: Int64Array
 
     @property
     def balance(self) -> float:
@@ -101,7 +101,7 @@ def partition_report(graph: Graph | EdgeStream, part: Any, num_parts: int) -> Pa
     return PartitionReport(num_parts, sizes, edges, cut, boundary, halo)
 
 
-def _relative_to_mean(values: NDArray[np.int64]) -> float:
+def _relative_to_mean(values: Int64Array) -> float:
     """Largest value over mean; 1 where there is nothing."""
     total = int(values.sum())
     return float(values.max() * len(values) / total) if total else 1.0

@@ -15,14 +15,15 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dgcl.kernels.compiled import compiled
+from dgcl.planner.array_types import Int32Array, Int64Array, MaskArray
 
 
 @compiled
 def mark_readers(
-    indptr: NDArray[np.int64],
+    indptr: Int64Array,
     indices: NDArray[Any],
-    readers: NDArray[np.int64],
-    part: NDArray[np.int32],
+    readers: Int64Array,
+    part: Int32Array,
     mask: NDArray[Any],
 ) -> None:
     """Set the bit of part[v] in mask[u] for each v of `readers` and each u that v reads.
@@ -46,9 +47,7 @@ def mark_readers(
 
 
 @compiled
-def mark_pairs(
-    items: NDArray[Any], ranks: NDArray[Any], owner: NDArray[np.int32], masks: NDArray[Any]
-) -> None:
+def mark_pairs(items: NDArray[Any], ranks: NDArray[Any], owner: Int32Array, masks: NDArray[Any]) -> None:
     """Set the bit of each of `ranks` in the mask, (W, N), of its item, unless it is the owner."""
     one = masks.dtype.type(1)
     for pair in range(items.size):
@@ -67,7 +66,7 @@ def gather(values: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
 
 
 @compiled
-def split_edges(indptr: NDArray[np.int64], tails: NDArray[np.int32], num_owned: int) -> tuple[Any, Any]:
+def split_edges(indptr: Int64Array, tails: Int32Array, num_owned: int) -> tuple[Any, Any]:
     """Divide the edges of some heads, those of the i-th at ``indptr[i]:indptr[i + 1]``, in one pass.
 
     Returns:
@@ -94,7 +93,7 @@ def split_edges(indptr: NDArray[np.int64], tails: NDArray[np.int32], num_owned: 
 
 
 @compiled
-def clear_owners(masks: NDArray[Any], owner: NDArray[np.int32]) -> None:
+def clear_owners(masks: NDArray[Any], owner: Int32Array) -> None:
     """Clear each owner's bit in the masks (W, N)."""
     one = masks.dtype.type(1)
     for v in range(owner.size):
@@ -103,8 +102,8 @@ def clear_owners(masks: NDArray[Any], owner: NDArray[np.int32]) -> None:
 
 @compiled
 def wanted_by_owner(
-    masks: NDArray[Any], owner: NDArray[np.int32], world_size: int
-) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
+    masks: NDArray[Any], owner: Int32Array, world_size: int
+) -> tuple[Int64Array, MaskArray, Int64Array]:
     """Bring the wanted items of an owner together, so that whatever looks at them next fits the caches.
 
     Returns:
@@ -134,9 +133,7 @@ def wanted_by_owner(
 
 
 @compiled
-def number_classes(
-    dests: NDArray[np.uint64], owner_ptr: NDArray[np.int64]
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+def number_classes(dests: MaskArray, owner_ptr: Int64Array) -> tuple[Int32Array, Int64Array, Int64Array]:
     """Number the distinct masks of each owner's items, owner by owner, in order of first appearance.
 
     Args:
@@ -192,7 +189,7 @@ def _mix(x: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, inline="always")
-def _same(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> bool:
+def _same(a: MaskArray, b: MaskArray) -> bool:
     """Tell whether two masks are equal."""
     for w in range(a.size):  # noqa: SIM110 (numba does not compile all() of a generator)
         if a[w] != b[w]:
@@ -200,7 +197,7 @@ def _same(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> bool:
     return True
 
 
-def sort_classes(dests: NDArray[np.uint64], class_ptr: NDArray[np.int64]) -> NDArray[np.int64]:
+def sort_classes(dests: MaskArray, class_ptr: Int64Array) -> Int64Array:
     """Return the class numbers ordered by (owner, mask as an integer).
 
     Args:
@@ -220,11 +217,11 @@ def sort_classes(dests: NDArray[np.uint64], class_ptr: NDArray[np.int64]) -> NDA
 
 @compiled
 def group_items(
-    items: NDArray[np.int64],
-    numbers: NDArray[np.int32],
-    rank: NDArray[np.int64],
-    class_ptr: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    items: Int64Array,
+    numbers: Int32Array,
+    rank: Int64Array,
+    class_ptr: Int64Array,
+) -> Int64Array:
     """Return the items class by class, ascending within one; fills `class_ptr`.
 
     Args:

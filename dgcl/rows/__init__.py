@@ -8,6 +8,3 @@ gradient (``differentiate``). To add a rule, see docs/developing.md; tests are i
 """
 
 from dgcl.rows import apply_rule as apply_rule  # the classes of tensors call it
-from dgcl.rows.tensor import Replicated, Rows
-
-__all__ = ["Replicated", "Rows"]

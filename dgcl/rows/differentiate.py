@@ -8,25 +8,21 @@ Called by `apply_rule` and `rule_table`. Free to change while a script reads wha
 device (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from dgcl.communicator import given_or_current
+from dgcl.communicator import Communicator, given_or_current
 from dgcl.errors import DisagreementError
 from dgcl.nn.gradients import shard_of, summed_gradients
 from dgcl.ranks.torch_private import hooks_of, run_backward, torch_function_on
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import State, fitting, state_of, total
 from dgcl.rows.tensor import Rows, plain, replicated, rows, stored
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 _NAMES = {
     "grad": "outputs inputs grad_outputs retain_graph create_graph only_inputs allow_unused",
@@ -43,8 +39,8 @@ def differentiate(call: Call) -> Any:
         "self": "outputs",
     }
     call.kwargs = {renamed.get(key, key): each for key, each in call.kwargs.items()}
-    names = _NAMES[call.name].split()
-    arguments = dict(zip(names, call.bound(" ".join(names)), strict=True))
+    names = _NAMES[call.name]
+    arguments = dict(zip(names.split(), call.bound(names), strict=True))
     outputs, seeds = _listed(arguments["outputs"]), arguments["grad_outputs"]
     seeds = [None] * len(outputs) if seeds is None else _listed(seeds)
     rows_there = [each for each in (*outputs, call.first) if type(each) is Rows]
@@ -90,15 +86,11 @@ def _seed(output: Any, seed: Any, over: int) -> Tensor:
     """The gradient with which a backward begins on this rank."""
     if seed is None and output.numel() != 1:
         raise RuntimeError("grad can be implicitly created only for scalar outputs")
-    local = stored(output)
-    if type(output) is Rows:
-        seed = (
-            torch.ones_like(local)
-            if seed is None
-            else fitting(seed, output._space, output._axis - output.dim())
-        )
-        return seed  # type: ignore[no-any-return]
-    return (torch.ones_like(local) if seed is None else plain(seed)) / over  # type: ignore[no-any-return]
+    if seed is None:
+        seed = torch.ones_like(stored(output))
+    elif type(output) is Rows:
+        seed = fitting(seed, output._space, output._axis - output.dim())
+    return seed if type(output) is Rows else plain(seed) / over  # type: ignore[no-any-return]
 
 
 def _leaves_of(roots: tuple[Tensor, ...]) -> list[Tensor]:
@@ -167,14 +159,11 @@ def _accumulate(
         shards: list[Tensor] = [
             each for model in state.models for each in model.parameters() if hasattr(each, "device_mesh")
         ]
-        first: dict[int, tuple[Tensor, Tensor | None]] = {id(each): (each, None) for each in shards}
-        first |= met
         state.shards = shards
         state.backwards += 1
         if not state.backwards & (state.backwards - 1):
             _compare([leaf for leaf, _ in met.values()], state, comm)
-        leaves_met = [*first.values()]
-        _sum_shares(leaves_met, create, comm)
+        _sum_shares({id(each): (each, None) for each in shards} | met, create, comm)
 
 
 def _compare(leaves: list[Tensor], state: State, comm: Communicator) -> None:
@@ -200,12 +189,13 @@ def _compare(leaves: list[Tensor], state: State, comm: Communicator) -> None:
             )
 
 
-def _sum_shares(leaves: list[tuple[Tensor, Tensor | None]], create: bool, comm: Communicator) -> None:
+def _sum_shares(leaves: Mapping[int, tuple[Tensor, Tensor | None]], create: bool, comm: Communicator) -> None:
     """Put the sums over ranks of gradients in their place, beside what was there before."""
-    of_before = {id(leaf): before for leaf, before in leaves}
-    sums = summed_gradients((leaf for leaf, _ in leaves), lambda flat: total(flat, comm, "gradients"))
+    sums = summed_gradients(
+        (leaf for leaf, _ in leaves.values()), lambda flat: total(flat, comm, "gradients")
+    )
     for leaf, value in sums:
-        before = of_before[id(leaf)]
+        before = leaves[id(leaf)][1]
         if value is not None and hasattr(leaf, "device_mesh"):
             leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             shard_of(leaf.grad).copy_(value)

@@ -8,23 +8,19 @@ Called by `rule_table`. Free to change while a script reads what it would read o
 (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from dgcl.communicator import Communicator
 from dgcl.nn.vertex_dropout import keep_mask, next_call, scale_of
 from dgcl.rows.gathering import all_rows
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import fitting, state_of
 from dgcl.rows.tensor import Rows, replicated, rows
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 _log = logging.getLogger("dgcl")
 

@@ -16,7 +16,7 @@ from dgcl.rows.gathering import gathered
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import fitting
 from dgcl.rows.space import Space
-from dgcl.rows.tensor import Rows, follow, mapped, rows
+from dgcl.rows.tensor import Rows, follow, rows
 
 
 def elementwise(call: Call) -> Any:
@@ -33,7 +33,7 @@ def elementwise(call: Call) -> Any:
     if len(args) == 1 and own is first and not kwargs:
         out = call.func(first._local)
     elif kwargs or len(args) > 2:
-        out = call.func(*mapped(fit, args), **mapped(fit, kwargs))
+        out = call.mapped(fit)
     else:
         out = call.func(*map(fit, args))
     if type(own) is Rows and out is own._local:  # it was changed in place, or needed no change

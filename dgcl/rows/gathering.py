@@ -4,14 +4,12 @@ Called by 12 modules of this folder. Free to change while a script reads what it
 (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import State, state_of, whole, write
-from dgcl.rows.tensor import Rows, mapped, replicated, tensors_in
+from dgcl.rows.tensor import mapped, replicated, rows_in, tensors_in
 
 _log = logging.getLogger("dgcl")
 
@@ -71,8 +69,7 @@ def all_rows(call: Call) -> tuple[Any, Any]:
     Raises:
         ValueError: They have more elements than the limit.
     """
-    matches = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
-    allow(call, sum(each.numel() for each in matches))
+    allow(call, sum(each.numel() for each in rows_in(call.args, call.kwargs)))
     return mapped(whole, call.args), mapped(whole, call.kwargs)
 
 

@@ -70,11 +70,11 @@ def getitem(call: Call) -> Any:
             elif type(index) is list and index == [1, 0]:
                 return rows(local[index], space, axis, "swapped" if ends == "both" else "both")
             elif not isinstance(entries[0], slice) or entries[0] != _ALL:
-                return getitem(call.of(as_ids(own), index))
+                return getitem(call.of(as_ids(own)))
         if not any(isinstance(each, (Tensor, list)) for each in others):
             return rows(local[tuple(entries)], space, new, ends)
         matches = NotImplemented if ends else tried(call)
-        return gathered(call.of(as_ids(own), index)) if matches is NotImplemented else matches
+        return gathered(call) if matches is NotImplemented else matches
     simple = not any(isinstance(each, (Tensor, list)) or (type(each) is int and place) for each in others)
 
     def pick(rows_there: Tensor, which: Any) -> Tensor:
@@ -94,7 +94,7 @@ def getitem(call: Call) -> Any:
         return row
     numbers = _numbers(at, space) if simple else None
     if numbers is None or numbers.dim() != 1:
-        return gathered(call.of(as_ids(own), index))
+        return gathered(call)
     places, part = space.taken(numbers)
     out = rows(pick(local, places.to(local.device)), part, new, ends)
     if isinstance(at, slice):
@@ -143,7 +143,7 @@ def _of_all_rows(call: Call, own: Any, index: Any) -> Any:
     if at.dtype == torch.bool:
         if place or at.dim() != 1 or len(own) != at._space.size:
             return gathered(call)
-        return getitem(call.of(rows(fitting(own, at._space, -own.dim()), at._space), index))
+        return getitem(call.of(rows(fitting(own, at._space, -own.dim()), at._space)))
     ids = as_ids(at)
     entries[place] = ids._local
     before = sum(isinstance(each, slice) or each is None for each in entries[:place])
@@ -167,9 +167,7 @@ def select(call: Call) -> Any:
         place = own._axis - own.dim()
         index = fitting(as_ids(index), own._space, place)
         return rows(torch.take_along_dim(own._local, index, dim), own._space, own._axis)
-    return gathered(
-        call.of(*map(as_ids, call.args), **{key: as_ids(each) for key, each in call.kwargs.items()})
-    )
+    return gathered(call)
 
 
 def embedding(call: Call) -> Any:

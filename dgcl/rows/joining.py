@@ -4,8 +4,6 @@ Called by `rule_table`. Free to change while a script reads what it would read o
 (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -53,7 +51,7 @@ def _behind(call: Call, items: Any, dim: int, ends: tuple[str | None, ...]) -> A
         parts = [as_ids(each) if type(each) is Rows else _spread(each, call.first, dim) for each in items]
         pairs = {None}
     if call.name == "stack" or any(each._axis != dim or each.dim() != call.first.dim() for each in parts):
-        return gathered(call.of([as_ids(each) for each in items], dim))
+        return gathered(call)
     local = torch.cat([each._local for each in parts], dim)
     return rows(local, joined([each._space for each in parts]), dim, pairs.pop())
 

@@ -4,15 +4,13 @@ Called by `rule_table`. Free to change while a script reads what it would read o
 (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from dgcl.ranks.torch_private import torch_function_on
 from dgcl.rows.gathering import all_rows
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import as_ids, whole
-from dgcl.rows.tensor import Rows, follow, mapped, replicated, rows, stored
+from dgcl.rows.tensor import Rows, follow, replicated, rows, stored
 
 #: Shapes, types and places: the wrapper has them as one device.
 SEEN = set(
@@ -45,12 +43,12 @@ def of_local(call: Call) -> Any:
 
 def in_place(call: Call) -> Any:
     """``detach_``, ``zero_``, ``fill_`` and ``requires_grad_``; a leaf of rows has a complete gradient."""
-    own = call.args[0]
-    if type(own) is Rows:
-        call.func(own._local, *[whole(each) for each in call.args[1:]], **call.kwargs)
-        own._local.dgcl_rows = True  # type: ignore[attr-defined]
-        return follow(own)
-    return call.func(own, *[whole(each) for each in call.args[1:]], **call.kwargs)
+    own, *values = call.args[0], *map(whole, call.args[1:])
+    if type(own) is not Rows:
+        return call.func(own, *values, **call.kwargs)
+    call.func(own._local, *values, **call.kwargs)
+    own._local.dgcl_rows = True  # type: ignore[attr-defined]
+    return follow(own)
 
 
 def grad(call: Call) -> Any:
@@ -79,18 +77,17 @@ def data(call: Call) -> Any:
 def converted(call: Call) -> Any:
     """``x.to(...)`` of a type, a device, or those of another tensor, whose values do not matter."""
     own = call.args[0]
-    out = call.func(*mapped(stored, call.args), **mapped(stored, call.kwargs))
+    out = call.mapped(stored)
     if type(own) is not Rows:
         return replicated(out, [own])
     if own._ends and out.is_floating_point():
-        return converted(call.of(as_ids(own), *call.args[1:], **call.kwargs))
+        return converted(call.of(as_ids(own)))
     return own if out is own._local else rows(out, own._space, own._axis, own._ends)
 
 
 def new(call: Call) -> Any:
     """``new_zeros`` and its kind: of all rows, until rows are written into them."""
-    args = (stored(call.args[0]), *[whole(each) for each in call.args[1:]])
-    return replicated(call.func(*args, **call.kwargs))
+    return replicated(call.func(stored(call.args[0]), *map(whole, call.args[1:]), **call.kwargs))
 
 
 def out_of_torch(call: Call) -> Any:

@@ -4,8 +4,6 @@ Called by users, `dgcl/api`, `dgcl/distributed/check` and `dgcl/distributed/rank
 while a script reads what it would read on one device (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 from copy import copy
 from typing import Any
 
@@ -61,12 +59,7 @@ def as_rows(tensor: Tensor, like: Any) -> Tensor:
             f"like must be rows, as dgcl.dispatch gives them, or a dgcl.Communicator (got {type(like).__name__})"
         )
     with unseen():
-        if (
-            not isinstance(tensor, Tensor)
-            or type(tensor) is Rows
-            or tensor.dim() == 0
-            or len(tensor) != number
-        ):
+        if not isinstance(tensor, Tensor) or type(tensor) is Rows or tensor.shape[:1] != (number,):
             what = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
             raise ValueError(
                 f"tensor must be plain, with the {number} rows that like has on this rank (got {what})"

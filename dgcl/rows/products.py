@@ -4,8 +4,6 @@ Called by `rule_table`. Free to change while a script reads what it would read o
 (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.sparse import sum_dtype
 from dgcl.nn.batch_norm import normalised
 from dgcl.rows.elementwise import elementwise
 from dgcl.rows.gathering import gathered
@@ -69,11 +70,10 @@ def reduction(call: Call) -> Any:
         return gathered(call)
     if name not in _ANY_TYPE and not local.is_floating_point():
         return gathered(call)
-    narrow = local.dtype if local.dtype in (torch.float16, torch.bfloat16) else None
-    out = rule(call, local.float() if narrow else local, dims)  # as torch sums 16-bit numbers
+    out = rule(call, local.to(sum_dtype(local.dtype)), dims)
     if out is NotImplemented:
         return gathered(call)
-    out = out.to(narrow) if narrow and out.is_floating_point() else out
+    out = out.to(local.dtype) if out.is_floating_point() else out
     if name in _ALONG:
         return rows(out, first._space, axis)
     return replicated(out if keep else out.squeeze(dims))

@@ -6,10 +6,13 @@ Called by 16 modules of this folder. Free to change while a script reads what it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dgcl.rows.tensor import Rows
+from torch import Tensor
+
+from dgcl.rows.tensor import Rows, mapped
 
 
 @dataclass
@@ -34,9 +37,13 @@ class Call:
         arguments = defaults | dict(zip(names.split(), self.args, strict=False)) | self.kwargs
         return [arguments.get(name) for name in names.split()]
 
-    def of(self, *args: Any, **kwargs: Any) -> Call:
-        """The same function of other arguments."""
-        return replace(self, args=args, kwargs=kwargs)
+    def of(self, own: Any) -> Call:
+        """The same function of another first argument."""
+        return replace(self, args=(own, *self.args[1:]))
+
+    def mapped(self, function: Callable[[Tensor], Any]) -> Any:
+        """The function of its arguments, each tensor among them replaced."""
+        return self.func(*mapped(function, self.args), **mapped(function, self.kwargs))
 
     @property
     def writes(self) -> bool:

@@ -4,8 +4,6 @@ Called by `rule_table`. Free to change while a script reads what it would read o
 (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgcl.aggregation.sparse import sum_dtype
 from dgcl.rows.gathering import gathered
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import fitting, total
@@ -72,8 +71,8 @@ def loss(call: Call) -> Any:
     how, place = bound.arguments["reduction"], 0 if classes else axis
     if how == "none":
         return rows(terms, space, place)
-    narrow = terms.dtype if terms.dtype in (torch.float16, torch.bfloat16) else None
-    terms = terms.float() if narrow else terms  # as torch sums 16-bit numbers
+    dtype = terms.dtype
+    terms = terms.to(sum_dtype(dtype))
     value = total(terms.sum(), space.comm, call.name)
     if how == "mean" and call.name in ("cross_entropy", "nll_loss") and not target.is_floating_point():
         labels, weight = arguments[second], arguments["weight"]
@@ -84,4 +83,4 @@ def loss(call: Call) -> Any:
         value = value / (space.size * math.prod(size for at, size in enumerate(terms.shape) if at != place))
     elif how == "batchmean":
         value = value / inputs.shape[0]
-    return replicated(value.to(narrow or value.dtype))
+    return replicated(value.to(dtype))

@@ -4,20 +4,16 @@ Called by this folder and `dgcl/distributed/`. Free to change while a script rea
 device (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from dgcl.communicator import Communicator
 from dgcl.rows.space import Space
 from dgcl.rows.tensor import PAIRS, Replicated, Rows, follow, plain, rows
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
 
 
 class State:
@@ -163,24 +159,22 @@ def fitting(value: Any, space: Space, place: int) -> Any:
     if not isinstance(value, Tensor):
         return value
     if type(value) is Rows:
-        if value._axis - value.dim() == place and value._space.same(space):
-            return value._local
-        if value.dim() < -place or value.shape[place] == 1:
-            return gather(value)
-        if value._axis - value.dim() == place and value.shape[place] == space.size:
-            return realigned(value, space)
+        if value._axis - value.dim() == place:
+            if value._space.same(space):
+                return value._local
+            if value.shape[place] == space.size != 1:  # each row to the rank that stores its place in space
+                local = value._local.movedim(value._axis, 0)
+                return value._space.fetch(local, space.positions).movedim(0, value._axis)
         value = gather(value)
-    if value.dim() < -place:
+    number = value.shape[place] if value.dim() >= -place else 1
+    if number == 1:
         return plain(value)
-    number = value.shape[place]
-    if number == space.size and number != 1:
-        return plain(value).index_select(value.dim() + place, space.positions.to(value.device))
-    if number != 1:
+    if number != space.size:
         raise RuntimeError(
             f"The size of tensor a ({space.size}) must match the size of tensor b ({number}) at non-singleton dimension"
             f" {value.dim() + place} (rows of dgcl)"
         )
-    return plain(value)
+    return plain(value).index_select(value.dim() + place, space.positions.to(value.device))
 
 
 def write(own: Tensor, result: Tensor) -> Tensor:
@@ -192,9 +186,3 @@ def write(own: Tensor, result: Tensor) -> Tensor:
     if type(own) is Tensor:
         own.__class__ = Replicated
     return own
-
-
-def realigned(value: Rows, space: Space) -> Tensor:
-    """Rows of another space of this size, each on the rank that stores its place in ``space``. Collective."""
-    local = value._local.movedim(value._axis, 0)
-    return value._space.fetch(local, space.positions).movedim(0, value._axis)

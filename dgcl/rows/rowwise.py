@@ -23,7 +23,7 @@ from dgcl.ranks.torch_private import torch_function_on
 from dgcl.rows.row_call import Call
 from dgcl.rows.row_sums import fitting, state_of
 from dgcl.rows.space import Space
-from dgcl.rows.tensor import Rows, mapped, plain, rows, stored, tensors_in
+from dgcl.rows.tensor import Rows, mapped, plain, rows, rows_in, stored
 
 _ROWS = 7
 _PARTS = torch.tensor([5, 0, 3]), torch.tensor([2]), torch.tensor([6, 1, 4, 2, 2])
@@ -40,9 +40,8 @@ def tried(call: Call, *, gradients: bool = False) -> Any:
         call: The function and its arguments.
         gradients: Try its gradients, too: it has some of its own.
     """
-    matches = [each for each in tensors_in((*call.args, *call.kwargs.values())) if type(each) is Rows]
     space = call.first._space
-    if not all(each._space.same(space) for each in matches):
+    if not all(each._space.same(space) for each in rows_in(call.args, call.kwargs)):
         return NotImplemented
     learnt = state_of(space.comm).learnt
     try:
@@ -56,7 +55,7 @@ def tried(call: Call, *, gradients: bool = False) -> Any:
         learnt.popitem(last=False)
     if axes is None:
         return NotImplemented
-    return _marked(call.func(*mapped(stored, call.args), **mapped(stored, call.kwargs)), axes, space)
+    return _marked(call.mapped(stored), axes, space)
 
 
 def _marked(out: Any, axes: Any, space: Space) -> Any:
@@ -93,7 +92,7 @@ def _learn(call: Call, gradients: bool) -> Any:
 
     def run(part: Tensor | None) -> Any:
         fake = functools.partial(_drawn, part=part, place=itertools.count(), plain_ones=plain_ones)
-        return call.func(*mapped(fake, call.args), **mapped(fake, call.kwargs))
+        return call.mapped(fake)
 
     with _turn, torch.random.fork_rng([]), warnings.catch_warnings(action="ignore"):
         try:
@@ -118,7 +117,7 @@ def _slopes(call: Call, axes: Any, part: Tensor | None) -> tuple[Tensor, ...]:
         return out
 
     with torch.enable_grad(), torch_function_on():
-        results = call.func(*mapped(fake, call.args), **mapped(fake, call.kwargs))
+        results = call.mapped(fake)
         results, axes = (results, axes) if isinstance(axes, tuple) else ((results,), (axes,))
         loss = torch.zeros(())
         for each, axis in zip(results, axes, strict=True):
@@ -218,7 +217,7 @@ def rowwise(function: Any) -> Any:
 def _on_local(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        first = next((each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows), None)
+        first = next(rows_in(args, kwargs), None)
         if first is None:
             return function(*args, **kwargs)
         space, axis = first._space, first._axis

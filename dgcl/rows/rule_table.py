@@ -7,8 +7,6 @@ Called by `apply_rule`. Free to change while a script reads what it would read o
 (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

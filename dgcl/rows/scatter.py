@@ -4,8 +4,6 @@ Called by `rule_table`. Free to change while a script reads what it would read o
 (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -42,7 +40,6 @@ def scatter(call: Call) -> Any:
         ):
             return _into_vertices(call, own, dim, index, src, space)
         index = as_ids(index)
-        call.args = own, dim, index, src, *call.args[4:]
     if type(index) is Rows and index._axis != dim and index.dim() == own.dim() == 2:
         return _along(call, own, dim, index, src)
     at = index if type(index) is Rows else src
@@ -74,21 +71,20 @@ def _along(call: Call, own: Any, dim: int, index: Rows, src: Any) -> Any:
 
 def _into_vertices(call: Call, own: Any, dim: int, index: Rows, src: Any, space: Space) -> Any:
     """Sums of edges' rows at their targets, which this rank has all of, or at sources, which are folded."""
-    more, place = (call.args[4:], call.kwargs), dim - own.dim()
+    options, place = call.args[4:], dim - own.dim()
     if call.writes and type(own) is not Rows and become(own, space, place) is None:
-        call.args = own, dim, as_ids(index), src, *more[0]
         return gathered(call)
     if isinstance(src, Tensor) and src.dim():
         src = fitting(src, index._space, (index._axis if index.dim() > 1 else dim) - src.dim())
     local = fitting(own, space, place)
     if index._ends == "target":
-        out = call.func(local, dim, index._local, src, *more[0], **more[1])
+        out = call.func(local, dim, index._local, src, *options, **call.kwargs)
     else:
         exchange: Any = index._space.ends.exchange  # type: ignore[union-attr]
         shape = [*local.shape]
         shape[dim] = space.comm.layouts[exchange].num_local
         part = getattr(local.new_zeros(shape), call.name.rstrip("_"))(
-            dim, index._local, src, *more[0], **more[1]
+            dim, index._local, src, *options, **call.kwargs
         )
         summed = space.comm.fold(part.movedim(dim, 0), exchange).movedim(0, dim)
         out = local.add_(summed) if call.writes else local + summed
@@ -99,7 +95,7 @@ def bincount(call: Call) -> Any:
     """Counts of values, replicated."""
     own, weights, least = call.bound("input weights minlength", minlength=0)
     if type(own) is not Rows:
-        return gathered(call.of(own, as_ids(weights), least))
+        return gathered(call)
     own = as_ids(own)
     space = own._space
     longest = max(space.exchange(int(own._local.max()) + 1 if own._local.numel() else 0))

@@ -10,8 +10,6 @@ Called by `dgcl/distributed/distribute`. Free to change while a script reads wha
 device (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +19,7 @@ import torch
 from dgcl.rows.gathering import of_library
 from dgcl.rows.row_call import Call
 from dgcl.rows.rowwise import tried
-from dgcl.rows.tensor import Rows, tensors_in, unseen
+from dgcl.rows.tensor import rows_in, tensors_in, unseen
 
 
 def see_scripts() -> None:
@@ -42,15 +40,13 @@ def see_scripts() -> None:
 def _seen(call: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[..., Any]:
     @functools.wraps(call)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for each in tensors_in((*args, *kwargs.values())):
-            if type(each) is Rows:
-                break
-        else:
+        first = next(rows_in(args, kwargs), None)
+        if first is None:
             return call(self, *args, **kwargs)
         buffers = [*self.buffers()] if isinstance(self, torch.nn.Module) else []
         before = [(buffer, buffer._version, buffer.clone()) for buffer in buffers]
         with unseen():
-            this = Call(_Bound(call, self), name_of(self), args, kwargs, each)
+            this = Call(_Bound(call, self), name_of(self), args, kwargs, first)
             out = of_library(this) if _addresses(self, args) else tried(this, gradients=True)
             for buffer, version, value in before:
                 if buffer._version != version:  # statistics of some rows

@@ -4,10 +4,7 @@ Called by `rule_table`. Free to change while a script reads what it would read o
 (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -68,7 +65,7 @@ def shaped(call: Call) -> Any:
             return rows(reshape([*size[:at], local.shape[axis], *size[at + 1 :]]), space, at, ends)
     if axis == 0 and inner and size[:1] == [space.size * inner] and not ends:  # rows and columns become one
         return rows(local.reshape([len(local) * inner, *size[1:]]), space.product(inner))
-    return gathered(replace(call, func=torch.Tensor.reshape, args=(own, size), kwargs={}))  # a view of a copy
+    return gathered(Call(torch.Tensor.reshape, name, (own, size), {}, call.first))  # a view of a copy
 
 
 def unbound(call: Call) -> Any:
@@ -84,7 +81,7 @@ def unbound(call: Call) -> Any:
     ends: Any = [own._ends] * len(out)
     if own._ends in PAIRS and dim == 0:
         if len(out) != 2:
-            return unbound(call.of(as_ids(own), *call.args[1:], **call.kwargs))
+            return unbound(call.of(as_ids(own)))
         ends = PAIRS[own._ends]
     axis = own._axis - (names == "input dim" and dim < own._axis)
     parts = tuple(rows(each, own._space, axis, end) for each, end in zip(out, ends, strict=True))
@@ -98,7 +95,7 @@ def moved(call: Call) -> Any:
     if squeezes and own._space.size == 1:
         return gathered(call)
     if not squeezes and (not own._ends or own._ends in PAIRS):
-        matches = tried(call.of(as_ids(own), *call.args[1:], **call.kwargs))
+        matches = tried(call.of(as_ids(own)))
         return gathered(call) if matches is NotImplemented else matches
     sizes = [min(size, 2) if squeezes else 2 for size in own.shape]
     sizes[own._axis] = 3  # is looked for in the shape of the result

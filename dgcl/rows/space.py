@@ -7,7 +7,7 @@ device (`tests/dgcl/rows/`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dgcl.autograd.fetch import fetch_rows
-
-if TYPE_CHECKING:
-    from dgcl.communicator import Communicator
+from dgcl.communicator import Communicator
 
 
 @dataclass(frozen=True, eq=False)

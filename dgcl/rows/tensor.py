@@ -7,8 +7,6 @@ Called by this folder, `dgcl/distributed/` and `dgcl/`. Free to change while a s
 read on one device (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -135,6 +133,11 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from tensors_in(value)
         elif isinstance(value, dict):
             yield from tensors_in([value[key] for key in sorted(value, key=str)])
+
+
+def rows_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Rows]:
+    """The rows among arguments, in the order of :func:`tensors_in`."""
+    return (each for each in tensors_in((*args, *kwargs.values())) if type(each) is Rows)
 
 
 def mapped(function: Callable[[Tensor], Any], value: Any) -> Any:

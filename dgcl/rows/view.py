@@ -4,24 +4,19 @@ Called by `own_tensors`, `dgcl/distributed/dispatch` and `dgcl/distributed/rank_
 a script reads what it would read on one device (`tests/dgcl/rows/`).
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from dgcl.aggregation.edge_sets import edges_of, remember
+from dgcl.communicator import Communicator
+from dgcl.planner.array_types import Int64Array
 from dgcl.program.exchange import HALO
 from dgcl.rows.space import Ends, Space
 from dgcl.rows.tensor import Rows, rows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from dgcl.communicator import Communicator
 
 
 class View:
@@ -67,15 +62,15 @@ class View:
         for kind, (first, number) in edges.items():
             source, target = _types_of(kind)
             exchange = "__".join(kind) if several else HALO
-            numbers = {"source": torch.cat([comm.owned_ids, comm.halo_ids]), "target": comm.owned_ids}
+            sources, targets = torch.cat([comm.owned_ids, comm.halo_ids]), comm.owned_ids
             if several:
-                sources, targets = comm.layouts[exchange].local_ids, comm._vertices(target)[0]
-                numbers = {"source": torch.from_numpy(sources), "target": torch.from_numpy(targets)}
-                comm.end_ids = {**comm.end_ids, exchange: (numbers["source"], numbers["target"])}
+                sources = torch.from_numpy(comm.layouts[exchange].local_ids)
+                targets = torch.from_numpy(comm._vertices(target)[0])
+                comm.end_ids = {**comm.end_ids, exchange: (sources, targets)}
             ends = Ends(
                 None if comm.edges != "head" else exchange,
                 {"source": self.vertices[source], "target": self.vertices[target]},
-                numbers,
+                {"source": sources, "target": targets},
             )
             mine = ids[(ids >= first) & (ids < first + number)] - first
             self.edges[kind] = Space(comm, ("edges", kind), mine, number, ends)
@@ -99,7 +94,7 @@ class View:
             self._ends[kind] = rows(remember(index, edges_of(comm, ends.exchange or HALO)), space, 1, "both")
         return self._ends[kind]
 
-    def _whole_ends(self, kind: Any) -> NDArray[np.int64]:
+    def _whole_ends(self, kind: Any) -> Int64Array:
         """``(2, E)`` ids in the whole graph, within their types, of both ends of the edges that this rank sums."""
         local, (first, number) = self.comm.local, self._of_edges[kind]
         heads = np.concatenate([local.owned_ids, local.partial_ids])[local.heads]

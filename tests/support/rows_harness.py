@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import dgcl
 import dgcl.nn
-from dgcl.rows import Replicated, Rows
+from dgcl.rows.tensor import Replicated, Rows
 
 TOLERANCE = 1e-10
 BUILDING = threading.Lock()  # ranks that are threads share torch's generator

@@ -116,7 +116,7 @@ WRONG = [
     ("devices[1]", "gpu1", "devices[1] must be an object with the keys name (got 'gpu1')"),
     ("devices[1].name", ..., "devices[1] has no 'name'; it needs name"),
     ("devices[1].name", "gpu0", "devices[1].name 'gpu0' is taken by devices[0]"),
-    ("devices[0].machine", "0", "devices[0].machine must be an integer >= 0 (got '0')"),
+    ("devices[0].machine", "0", "devices[0].machine must be an integer from 0 to 2147483647 (got '0')"),
     ("connections[1].a", ..., "connections[1] has no 'a'; it needs name, kind, a, b, bandwidth"),
     (
         "connections[1].bandwidth",

@@ -49,7 +49,7 @@ def test_sizes_as_arguments():
     with pytest.raises(ValueError, match=r"num_machines: 1000 times 'dgx1' would have 8000 devices"):
         cluster(preset("dgx1"), 1000)
     with pytest.raises(ValueError, match=r"2 hosts would have 2000 devices"):
-        hosts_topology([Host(CopyRates(1.0, 1.0))] * 2, [0, 1] * 1000)
+        hosts_topology([Host(CopyRates(1.0, 1.0))] * 2, [0, 1] * 1000, [0] * 2000)
 
 
 def test_files(tmp_path):
@@ -104,9 +104,21 @@ def pair() -> dict[str, Any]:
             1e10,
             r"connections\[0\]\.latency of .* must be between 0 and 1e\+09 \(got 1e\+10\)",
         ),
-        "machine": ("machine", 10**30, r"devices\[0\]\.machine must be at most 2147483647 \(got 10000"),
-        "socket": ("socket", 2**31, r"devices\[0\]\.socket must be at most 2147483647 \(got 2147483648\)"),
-        "googol": ("machine", 10**400, r"devices\[0\]\.machine must be at most 2147483647 \(got 1000"),
+        "machine": (
+            "machine",
+            10**30,
+            r"devices\[0\]\.machine must be an integer from 0 to 2147483647 \(got 10000",
+        ),
+        "socket": (
+            "socket",
+            2**31,
+            r"devices\[0\]\.socket must be an integer from 0 to 2147483647 \(got 2147483648\)",
+        ),
+        "googol": (
+            "machine",
+            10**400,
+            r"devices\[0\]\.machine must be an integer from 0 to 2147483647 \(got 1000",
+        ),
     },
 )
 def test_numbers_that_nothing_can_be_computed_with(where: str, value: float, message: str):

@@ -6,17 +6,15 @@
 """
 
 import os
-from contextlib import ExitStack
 
 from dgcl.topology.detect.gpu_machine import gpu_machine
 from dgcl.topology.detect.nvml import Nvml, NvmlGpu, NvmlUnavailable
-from dgcl.topology.detect.sysfs import HostFacts, Sysfs
+from dgcl.topology.detect.sysfs import Sysfs
 from dgcl.topology.detect.visible import visible_gpus
 from dgcl.topology.draft import Imported
 from dgcl.topology.machine_topology import machine_topology
 
 __all__ = [
-    "HostFacts",
     "Nvml",
     "NvmlGpu",
     "NvmlUnavailable",
@@ -27,28 +25,15 @@ __all__ = [
 ]
 
 
-def detect_gpus(
-    name: str,
-    *,
-    source: Nvml | None = None,
-    sysfs: Sysfs | None = None,
-    visible: str | None = None,
-) -> Imported:
-    """The GPUs that this process may use, and how they are joined.
-
-    Args:
-        name: What to call the topology.
-        source: The driver; None: NVML.
-        sysfs: The kernel; None: that of this machine.
-        visible: What ``CUDA_VISIBLE_DEVICES`` is to be taken for; None: its value in the environment.
+def detect_gpus(name: str) -> Imported:
+    """The GPUs that this process may use, and how they are joined, as a topology of this name.
 
     Raises:
         NvmlUnavailable: No driver, no rights, or no GPU that this process may use; the message says which.
         ValueError: ``CUDA_VISIBLE_DEVICES`` names parts of GPUs.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
-    with ExitStack() as stack:
-        driver = stack.enter_context(Nvml()) if source is None else source
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    with Nvml() as driver:
         every = driver.gpus()
         gpus = visible_gpus(every, visible)
         if not gpus:
@@ -56,5 +41,5 @@ def detect_gpus(
                 f"CUDA_VISIBLE_DEVICES={visible!r} shows none of {len(every)}" if every else "there are none"
             )
             raise NvmlUnavailable(f"no GPU may be used: {why}")
-        machine = gpu_machine(driver, sysfs or Sysfs(), gpus)
+        machine = gpu_machine(driver, Sysfs(), gpus)
     return machine_topology(machine, name)

@@ -10,7 +10,6 @@ not say is a note (`tests/topology/importers/test_nccl_xml.py`).
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from dgcl.topology.checks import nearest, shown
 from dgcl.topology.importers.xml_tree import Element
@@ -28,29 +27,25 @@ class Rule:
 
 
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
-_NET = ("name", "dev", "speed", "port", "latency", "guid", "maxconn", "gdr", "coll", "keep", "net", "rail")
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "system": Rule(("cpu",), ("version",), ("name",)),
-        "cpu": Rule(
-            ("pci", "nic"),
-            ("numaid",),
-            ("affinity", "affinity_offset", "arch", "vendor", "familyid", "modelid", "host_hash"),
-        ),
-        "pci": Rule(
-            ("pci", "gpu", "nic", "pcilink"), ("busid",), ("class", *_IDS, "link_speed", "link_width")
-        ),
-        "gpu": Rule(("nvlink", "xgmi", "c2c"), ("dev",), ("sm", "rank", "gdr", "gcn", "arch", "mlopart")),
-        "nvlink": Rule((), ("target", "count", "tclass")),
-        "xgmi": Rule((), ("target", "count", "tclass")),
-        "c2c": Rule((), ("bw", "count")),
-        "pcilink": Rule((), ("target",)),
-        "nic": Rule(("net", "gin", "rma"), (), ("keep",)),
-        "net": Rule((), ("name",), (*_NET, "plane")),
-        "gin": Rule((), (), (*_NET, "plane")),
-        "rma": Rule((), (), (*_NET, "plane")),
-    }
-)
+_NET = tuple(str.split("name dev speed port latency guid maxconn gdr coll keep net rail plane"))
+RULES: Mapping[str, Rule] = {
+    "system": Rule(("cpu",), ("version",), ("name",)),
+    "cpu": Rule(
+        ("pci", "nic"),
+        ("numaid",),
+        ("affinity", "affinity_offset", "arch", "vendor", "familyid", "modelid", "host_hash"),
+    ),
+    "pci": Rule(("pci", "gpu", "nic", "pcilink"), ("busid",), ("class", *_IDS, "link_speed", "link_width")),
+    "gpu": Rule(("nvlink", "xgmi", "c2c"), ("dev",), ("sm", "rank", "gdr", "gcn", "arch", "mlopart")),
+    "nvlink": Rule((), ("target", "count", "tclass")),
+    "xgmi": Rule((), ("target", "count", "tclass")),
+    "c2c": Rule((), ("bw", "count")),
+    "pcilink": Rule((), ("target",)),
+    "nic": Rule(("net", "gin", "rma"), (), ("keep",)),
+    "net": Rule((), ("name",), _NET),
+    "gin": Rule((), (), _NET),
+    "rma": Rule((), (), _NET),
+}
 _SPEED = re.compile(r"([0-9.]+) GT/s(?: PCIe(?:/s)?)?")
 #: What NCCL writes for the end of a link that it does not see, as of NVSwitches in a virtual machine.
 UNSEEN = re.compile(r"[fF]{4,8}:[fF]{2,4}:[fF]{2}(\.[fF0-7])?")

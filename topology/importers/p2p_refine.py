@@ -51,14 +51,7 @@ def refine_with_p2p(imported: Imported, measured: NDArray[np.float64]) -> Import
 
 def _fit(topology: Topology, measured: NDArray[np.float64]) -> list[float]:
     arrays = topology.arrays()
-    routes = (
-        [
-            sorted(set(arrays.direction_connection[hops].tolist()))
-            for hops in np.split(arrays.link_directions, arrays.link_ptr[1:-1])
-        ]
-        if arrays.num_links
-        else []
-    )
+    routes = [sorted(set(arrays.direction_connection[hops].tolist())) for hops in arrays.routes]
     rates = measured[arrays.link_src, arrays.link_dst]
     users: list[list[int]] = [[] for _ in topology.connections]
     for link, route in enumerate(routes):

@@ -12,15 +12,12 @@ Called by `files`, `topo_matrix_model` and `topo_matrix_nvlink`. Free to change 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from dgcl.topology.checks import shown
 
 #: What a path between two devices passes, from near to far. SOC is what old drivers call SYS; PSB, a switch
 #: on a board of two GPUs, they tell from PIX.
-LEVELS: Mapping[str, int] = MappingProxyType(
-    {"PSB": 1, "PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
-)
+LEVELS: Mapping[str, int] = {"PSB": 1, "PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 _NVLINKS = re.compile(r"NV([1-9]|[12][0-9]|3[0-6])")  # up to 36: NVLink 6
 _GPU = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:+-]{0,63}")

@@ -8,11 +8,10 @@ when a machine is asked for by its name.
 import re
 from collections.abc import Callable, Mapping
 from functools import partial, update_wrapper
-from types import MappingProxyType
 
 from dgcl.topology.model import Topology
 from dgcl.topology.presets import cloud, nvidia, other, pcie
-from dgcl.topology.presets.other import uniform
+from dgcl.topology.presets.other import uniform as uniform
 from dgcl.topology.presets.wires import Box
 
 # A machine's name, how sure the rates inside it are, its GPUs, and other names of it, in columns.
@@ -57,9 +56,7 @@ a100_pair        measured on its like  A100
 h100_nvl_pair    by the link           H100
 """
 _ROWS = [[*re.split("  +", line), ""] for line in _MACHINES.strip().splitlines()]
-_BOXES: Mapping[str, Callable[[], Box]] = MappingProxyType(
-    vars(nvidia) | vars(cloud) | vars(other) | vars(pcie)
-)
+_BOXES: Mapping[str, Callable[[], Box]] = vars(nvidia) | vars(cloud) | vars(other) | vars(pcie)
 
 
 def _machine(name: str, model: str, num_machines: int = 1) -> Topology:
@@ -67,17 +64,11 @@ def _machine(name: str, model: str, num_machines: int = 1) -> Topology:
 
 
 #: Every machine by its name; called with a number of machines, they are joined by their network: ``dgx1x2``.
-NODES: Mapping[str, Callable[[int], Topology]] = MappingProxyType(
-    {
-        name: update_wrapper(partial(_machine, name, model.replace("-", "")), _BOXES[name])
-        for name, _, model, *_ in _ROWS
-    }
-)
+NODES: Mapping[str, Callable[[int], Topology]] = {
+    name: update_wrapper(partial(_machine, name, model.replace("-", "")), _BOXES[name])
+    for name, _, model, *_ in _ROWS
+}
 #: How sure the rates inside a machine are, by what its source says (docs/topology.md, "Presets").
-SURE: Mapping[str, str] = MappingProxyType({name: sure for name, sure, *_ in _ROWS})
+SURE: Mapping[str, str] = {name: sure for name, sure, *_ in _ROWS}
 #: Other names of the same machines.
-ALIASES: Mapping[str, str] = MappingProxyType(
-    {other: name for name, _, _, names, *_ in _ROWS for other in names.split()}
-)
-
-__all__ = ["ALIASES", "NODES", "SURE", "uniform"]
+ALIASES: Mapping[str, str] = {other: name for name, _, _, names, *_ in _ROWS for other in names.split()}

@@ -1,11 +1,13 @@
 """GPUs of a machine: which links are modelled, where everything hangs, what is told."""
 
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from dgcl.topology.detect import NvmlUnavailable, detect_gpus
+from dgcl.topology import detect
+from dgcl.topology.detect import NvmlUnavailable
 from dgcl.topology.detect.nvml import PEER_NVLINK, PEER_READ, PEER_WRITE, REMOTE_CPU, NvmlLink
 from dgcl.topology.draft import Imported
 from tests.support.fake_host import FakeDriver, FakeKernel, gpu, to_gpu, to_switch
@@ -32,7 +34,12 @@ def kernel(tmp_path: Path) -> FakeKernel:
 
 
 def found(kernel: FakeKernel, driver: FakeDriver, visible: str | None = "0,1,2,3") -> Imported:
-    return detect_gpus("t", source=driver, sysfs=kernel.sysfs, visible=visible)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detect, "Nvml", lambda: nullcontext(driver))
+        patch.setattr(detect, "Sysfs", lambda: kernel.sysfs)
+        if visible is not None:
+            patch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        return detect.detect_gpus("t")
 
 
 def deny(
@@ -134,12 +141,6 @@ def test_visible_gpus_alone_and_in_their_order(kernel: FakeKernel):
     assert [device.name for device in imported.topology.devices] == ["gpu3", "gpu0"]
     assert "NV4" not in {kind for _, _, kind in wires(imported.topology)}
     assert any("lead to 0000:3e:00.0, which is no other GPU here" in note for note in imported.notes)
-
-
-def test_the_environment_decides_where_nothing_is_given(kernel: FakeKernel, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    driver = FakeDriver([gpu(0, A), gpu(1, B)])
-    assert [d.name for d in found(kernel, driver, None).topology.devices] == ["gpu1"]
 
 
 def test_a_virtual_machine_without_pcie_tree_and_numa(tmp_path):
