@@ -206,21 +206,16 @@ class Relation:
             from dgcl.planner.bits import pair_rows
 
             need: Int64Array = pair_rows(self.source, self.dests, self.count, world)
-            need.flags.writeable = False
-            return need
-        need = np.zeros(world * world, np.int64)
-        small = float(self.count.sum(dtype=np.float64)) < 2.0**53  # bincount adds in float64
-        chunk = max(1, (1 << 18) // max(64, world))  # keeps what is unpacked in a cache
-        for start in range(0, self.num_classes, chunk):
-            rows, dests = np.nonzero(self.dest_matrix(start, start + chunk))
-            slot = self.source[start : start + chunk][rows].astype(np.int64) * world + dests
-            counts = self.count[start : start + chunk][rows]
-            if small:
-                need += np.bincount(slot, weights=counts, minlength=world * world).astype(np.int64)
-            else:
-                np.add.at(need, slot, counts)
+        else:
+            need = np.zeros((world, world), np.int64)
+            chunk = max(1, (1 << 18) // max(64, world))  # keeps what is unpacked in a cache
+            for start in range(0, self.num_classes, chunk):
+                rows, dests = np.nonzero(self.dest_matrix(start, start + chunk))
+                rows += start
+                slot = self.source[rows].astype(np.int64) * world + dests
+                np.add.at(need.reshape(-1), slot, self.count[rows])
         need.flags.writeable = False
-        return need.reshape(world, world)
+        return need
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the relation as an npz file (docs/cli.md, "Files"): world_size, source, dests, count."""
