@@ -56,10 +56,10 @@ def _one_group_is_affordable(relation: Relation) -> bool:
 def device_groups(topology: Topology) -> list[Int64Array]:
     """Divide the devices into groups of at most `GROUP_SIZE`: by machine, then by socket, then by distance."""
     sizes = Counter(device.machine for device in topology.devices)
-    places: dict[tuple[int, ...], list[int]] = {}
+    places: dict[tuple[int, int], list[int]] = {}
     for rank, device in enumerate(topology.devices):
-        divided = sizes[device.machine] > GROUP_SIZE
-        places.setdefault((device.machine, device.socket * divided), []).append(rank)
+        socket = device.socket if sizes[device.machine] > GROUP_SIZE else 0
+        places.setdefault((device.machine, socket), []).append(rank)
     distance = _distances(topology.arrays())
     return [group for ranks in places.values() for group in _clusters(ranks, distance)]
 
@@ -73,9 +73,9 @@ def _distances(arrays: TopologyArrays) -> FloatArray:
     return distance
 
 
-def _clusters(left: list[int], distance: FloatArray) -> list[Int64Array]:
+def _clusters(ranks: list[int], distance: FloatArray) -> list[Int64Array]:
     """Divide ranks into even groups of at most `GROUP_SIZE`, each grown from one rank by nearest neighbours."""
-    num, out = -(-len(left) // GROUP_SIZE), []
+    num, left, out = -(-len(ranks) // GROUP_SIZE), ranks.copy(), []
     for part in range(num):
         size = -(-len(left) // (num - part))
         group = [left.pop(0)]

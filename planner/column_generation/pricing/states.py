@@ -171,8 +171,8 @@ class StateSpace:
         groups: the devices of each group.
         family: the sets.
         moves: the links that may be used.
-        item_ptr, item_set: (C+1,) int64 and (I,) int32; class c is to serve the sets ``item_set[ptr[c]:ptr[c+1]]``, at
-            most one of each group.
+        item_ptr, item_set: (C+1,) int64 and (I,) int32; rows of class c must be brought to the sets
+            ``item_set[item_ptr[c]:item_ptr[c+1]]``, one of each group that has destinations.
         rows: (P, F) int64, rows at each device that must be brought to each set.
         start: the same as float64, which is off by a few where there are more than 2**53.
     """

@@ -238,13 +238,13 @@ class StageSearch:
             return
         bundles, floor = make_bundles(problem.space), max(self.proven.floor, self.group_bound)
         enough = (1.0 + self.effort.tolerance) * floor
-        best = best_grouped_plan(
+        descent = best_grouped_plan(
             problem, bundles, least, floor=floor, aim=max(self.proven.aim, self.group_bound), enough=enough,
             thorough=self.effort.thorough, deadline=incumbent.deadline, needed=incumbent.seconds == np.inf,
         )  # fmt: skip
-        if best is not None:
-            trees = assign_vertices(best.best, bundles, problem.space)
-            self._polish(trees, problem, best.num_stages, enough)
+        if descent is not None:
+            trees = assign_vertices(descent.best, bundles, problem.space)
+            self._polish(trees, problem, descent.num_stages, enough)
 
     # Whole plans
 
