@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 MaskArray = npt.NDArray[np.uint64]
@@ -49,6 +48,11 @@ def require_length(name: str, array: npt.NDArray[Any], length: int, meaning: str
     """Raise ValueError unless the first dimension of ``array`` is ``length``, which ``meaning`` explains."""
     if array.shape[0] != length:
         raise ValueError(f"{name} must have length {length} ({meaning}), got {array.shape[0]}")
+
+
+def pointers(sizes: npt.NDArray[Any]) -> Int64Array:
+    """Return where parts of these sizes begin that follow each other, and where the last one ends: one number more."""
+    return np.append(0, np.cumsum(sizes, dtype=np.int64))
 
 
 def ranges(first: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> Int64Array:

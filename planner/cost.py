@@ -74,15 +74,11 @@ def link_seconds(rows: FloatArray, arrays: TopologyArrays, row_bytes: int) -> Fl
     return seconds
 
 
-def stage_loads(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> FloatArray:
-    """Return load(k, c) in bytes, (num_stages, num_directions) float64."""
-    return direction_loads(link_rows(trees, arrays), arrays, row_bytes)
-
-
 def stage_use(plan: Plan) -> FloatArray:
     """Return how many seconds each connection-direction is in use in each stage, (num_stages, num_directions)."""
     arrays = plan.topology.arrays()
-    return stage_loads(plan.trees, arrays, plan.row_bytes) / (arrays.bandwidth * GIGA)
+    rows = link_rows(plan.trees, arrays)
+    return direction_loads(rows, arrays, plan.row_bytes) / (arrays.bandwidth * GIGA)
 
 
 def stage_seconds(trees: Trees, arrays: TopologyArrays, row_bytes: int) -> FloatArray:

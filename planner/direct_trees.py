@@ -6,16 +6,16 @@ Free to change while files, costs and proofs of plans keep their meaning (`tests
 
 import numpy as np
 
+from dgcl.planner.array_types import pointers
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 
 
 def direct_trees(relation: Relation) -> Trees:
     """Return, for each class, one tree of edges from its owner to its destinations in stage 0."""
-    num = relation.num_classes
-    dest = np.empty(int(relation.num_dests().sum()), np.int32)
-    sizes = relation.num_dests()
-    ptr = np.concatenate([[0], np.cumsum(sizes)])
+    num, sizes = relation.num_classes, relation.num_dests()
+    ptr = pointers(sizes)
+    dest = np.empty(ptr[-1], np.int32)
     chunk = max(1, (1 << 18) // max(64, relation.world_size))  # keeps what is unpacked in a cache
     for start in range(0, num, chunk):
         stop = min(num, start + chunk)

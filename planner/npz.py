@@ -71,26 +71,21 @@ def read_npz(
         OSError: The file cannot be opened.
     """
     with open_file(check_path(path, "path")) as file:
-        return _read_all(file, os.fspath(path), specs, what, exact)
-
-
-def _read_all(
-    file: IO[bytes], name: str, specs: Mapping[str, ArraySpec] | None, what: str, exact: bool
-) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.namelist()
-            expected: Mapping[str, ArraySpec | None] = specs or dict.fromkeys(
-                name.removesuffix(".npy") for name in members
-            )
-            _check_members(members, expected, exact)
-            return {key: _read_member(archive, key, spec) for key, spec in expected.items()}
-    except zipfile.BadZipFile as error:
-        reason = str(error)  # may quote all that the file holds
-        reason = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
-        raise ValueError(f"{name}: not a {what} file: not an npz archive ({reason})") from None
-    except _UNREADABLE as error:
-        raise ValueError(f"{name}: not a valid {what} file: {error or type(error).__name__}") from None
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = archive.namelist()
+                expected: Mapping[str, ArraySpec | None] = specs or dict.fromkeys(
+                    name.removesuffix(".npy") for name in members
+                )
+                _check_members(members, expected, exact)
+                return {key: _read_member(archive, key, spec) for key, spec in expected.items()}
+        except zipfile.BadZipFile as error:
+            reason = str(error)  # may quote all that the file holds
+            reason = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
+            raise ValueError(f"{os.fspath(path)}: not a {what} file: not an npz archive ({reason})") from None
+        except _UNREADABLE as error:
+            reason = str(error) or type(error).__name__
+            raise ValueError(f"{os.fspath(path)}: not a valid {what} file: {reason}") from None
 
 
 def _check_members(members: list[str], specs: Mapping[str, Any], exact: bool) -> None:

@@ -7,14 +7,17 @@ and proofs of plans keep their meaning (`tests/planner/reading/test_page.py` and
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
-from dgcl.planner.plan_io import parts_from_arrays, plan_file_arrays, read_plan_file, write_plan_file
+from dgcl.planner.npz import read_npz, write_npz
+from dgcl.planner.plan_io import FILE, check_ranges, parse_meta, plan_arrays
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
 
@@ -96,21 +99,28 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan file (docs/plan-format.md) at exactly ``path``."""
-        write_plan_file(path, self.to_arrays())
+        write_npz(path, self.to_arrays())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read a plan file and check its structure (:func:`dgcl.planner.check_plan_file` proves the rest).
+        """Read a plan file; shapes, dtypes, ranges, pointers, meta and topology are checked.
+
+        :func:`dgcl.planner.check_plan_file` proves the rest.
 
         Raises:
             ValueError: Not a plan file; names the file and what is wrong.
             OSError: The file cannot be opened.
         """
-        return cls(*read_plan_file(path))
+        arrays = read_npz(path, FILE, what="plan", exact=True)
+        try:
+            return cls.from_arrays(arrays)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{os.fspath(path)}: not a valid plan file: {error}") from None
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of the plan's file, by the names of :data:`dgcl.planner.plan_io.FILE`."""
-        return plan_file_arrays(self.relation, self.trees, self.meta)
+        text = json.dumps(self.meta, allow_nan=False, separators=(",", ":"))
+        return {**plan_arrays(self.relation, self.trees), "meta": np.array(text)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Plan:
@@ -119,4 +129,20 @@ class Plan:
         Raises:
             ValueError, TypeError: Not the arrays of a plan; says what is wrong.
         """
-        return cls(*parts_from_arrays(arrays))
+        from dgcl.topology import Topology
+
+        meta = parse_meta(arrays["meta"].item())
+        relation = Relation(
+            meta["world_size"], arrays["class_source"], arrays["class_dests"], arrays["class_count"]
+        )
+        trees = Trees(
+            arrays["tree_class"], arrays["tree_count"], arrays["edge_ptr"], arrays["edge_src"], arrays["edge_dst"],
+            arrays["edge_stage"],
+        )  # fmt: skip
+        check_ranges(relation, trees)
+        topology = Topology.from_json(meta["topology"])
+        if topology.num_devices != relation.world_size:
+            raise ValueError(
+                f"meta.topology has {topology.num_devices} devices for {relation.world_size} ranks"
+            )
+        return cls(relation, trees, topology, meta)

@@ -10,23 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from dgcl.planner.array_types import require_range
-from dgcl.planner.npz import ArraySpec, read_npz, write_npz
+from dgcl.planner.npz import ArraySpec
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
-from dgcl.topology.checks import check_name
+from dgcl.topology.checks import check_index, check_name, check_number
 from dgcl.topology.json_form import parse_json
-
-if TYPE_CHECKING:
-    from dgcl.topology import Topology
 
 SCHEMA = "dgcl-plan/1"
 
@@ -46,10 +41,6 @@ ARRAYS = {
 FILE = {**ARRAYS, "meta": ArraySpec("unicode", 0)}
 _UNSIGNED = frozenset({"planning_seconds", "version", "fingerprint"})
 _LINKS = 1 << 12  # of a topology, whose JSON is made at a time
-
-
-#: What a plan consists of: the fields of :class:`dgcl.planner.plan.Plan`, in their order.
-PlanParts: TypeAlias = "tuple[Relation, Trees, Topology, dict[str, Any]]"
 
 
 def plan_arrays(relation: Relation, trees: Trees) -> dict[str, npt.NDArray[Any]]:
@@ -131,61 +122,7 @@ def _links_text(links: list[Any]) -> bytes | None:
     return text if plain and code.min() >= 32 and code.max() < 127 else None
 
 
-def plan_file_arrays(
-    relation: Relation, trees: Trees, meta: Mapping[str, Any]
-) -> dict[str, npt.NDArray[Any]]:
-    """Return all that is in a plan's file (:data:`FILE`)."""
-    text = json.dumps(meta, allow_nan=False, separators=(",", ":"))
-    return {**plan_arrays(relation, trees), "meta": np.array(text)}
-
-
-def write_plan_file(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write the arrays of a plan (:func:`plan_file_arrays`) at exactly ``path``."""
-    write_npz(path, arrays)
-
-
-def read_plan_file(path: str | os.PathLike[str]) -> PlanParts:
-    """Read a plan file; shapes, dtypes, ranges, pointers, meta and topology are checked (delivery is not).
-
-    Raises:
-        ValueError: Not a plan file; names the file and what is wrong.
-        OSError: The file cannot be opened.
-    """
-    arrays = read_npz(path, FILE, what="plan", exact=True)
-    try:
-        return parts_from_arrays(arrays)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{os.fspath(path)}: not a valid plan file: {error}") from None
-
-
-def parts_from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> PlanParts:
-    """Return what a plan consists of, from the arrays of its file; checked as by :func:`read_plan_file`.
-
-    Raises:
-        ValueError, TypeError: Not the arrays of a plan; says what is wrong.
-    """
-    from dgcl.topology import Topology
-
-    meta = parse_meta(arrays["meta"].item())
-    relation = Relation(
-        meta["world_size"], arrays["class_source"], arrays["class_dests"], arrays["class_count"]
-    )
-    trees = Trees(
-        arrays["tree_class"],
-        arrays["tree_count"],
-        arrays["edge_ptr"],
-        arrays["edge_src"],
-        arrays["edge_dst"],
-        arrays["edge_stage"],
-    )
-    _check_ranges(relation, trees)
-    topology = Topology.from_json(meta["topology"])
-    if topology.num_devices != relation.world_size:
-        raise ValueError(f"meta.topology has {topology.num_devices} devices for {relation.world_size} ranks")
-    return relation, trees, topology, meta
-
-
-def _check_ranges(relation: Relation, trees: Trees) -> None:
+def check_ranges(relation: Relation, trees: Trees) -> None:
     """Raise ValueError unless every class, rank and stage in ``trees`` is in range: readers of a plan index by them."""
     world = relation.world_size
     require_range("tree_class", trees.tree_class, 0, relation.num_classes, "a class")
@@ -210,16 +147,16 @@ def parse_meta(text: str) -> dict[str, Any]:
     if meta.get("schema") != SCHEMA:
         raise ValueError(f"meta.schema must be {SCHEMA!r} (got {meta.get('schema')!r})")
     for key, low in (("world_size", 1), ("row_bytes", 1), ("seed", 0)):
-        _whole(meta, key, low)
-    for key in ("predicted_seconds", "lower_bound_seconds", "gap", "planning_seconds"):
-        _seconds(f"meta.{key}", _field(meta, key))
-    if _field(meta, "direct_seconds") is not None:
-        _seconds("meta.direct_seconds", meta["direct_seconds"])
+        check_index(_field(meta, key), f"meta.{key}", low, (1 << 53) - 1)
+    for key in ("predicted_seconds", "lower_bound_seconds", "gap", "planning_seconds", "direct_seconds"):
+        value = _field(meta, key)
+        if value is not None or key != "direct_seconds":
+            check_number(value, f"meta.{key}", positive=False)
     stages = _field(meta, "stage_seconds")
     if not isinstance(stages, list):
         raise ValueError(f"meta.stage_seconds must be a list (got {type(stages).__name__})")
     for k, value in enumerate(stages):
-        _seconds(f"meta.stage_seconds[{k}]", value)
+        check_number(value, f"meta.stage_seconds[{k}]", positive=False)
     for key in ("method", "version", "fingerprint"):
         check_name(_field(meta, key), f"meta.{key}")
     topology = _field(meta, "topology")
@@ -232,21 +169,6 @@ def _field(meta: Mapping[str, Any], key: str) -> Any:
     if key not in meta:
         raise ValueError(f"meta.{key} is missing")
     return meta[key]
-
-
-def _whole(meta: Mapping[str, Any], key: str, low: int) -> None:
-    value = _field(meta, key)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 1 << 53:
-        raise ValueError(f"meta.{key} must be an integer >= {low} and < 2**53 (got {value!r})")
-
-
-def _seconds(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number (got {value!r})")
-    if isinstance(value, int) and not 0 <= value < 1 << 53:
-        raise ValueError(f"{name} must be >= 0 and < 2**53 (got {value!r})")
-    if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be finite and >= 0 (got {value!r})")
 
 
 def _refuse_constant(word: str) -> NoReturn:

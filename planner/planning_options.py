@@ -5,13 +5,9 @@ plans keep their meaning (`tests/planner/bounds/test_best.py` and
 `tests/planner/column_generation/test_grouped.py`).
 """
 
-import math
 from dataclasses import dataclass
-from numbers import Real
 
-import numpy as np
-
-from dgcl.topology.checks import shown
+from dgcl.topology.checks import check_index, check_number
 
 
 @dataclass(frozen=True)
@@ -33,23 +29,8 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         for name, low in (("row_bytes", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise TypeError(f"{name} must be an integer (got {type(value).__name__})")
-            if not low <= value < 1 << 53:
-                raise ValueError(f"{name} must be >= {low} and < 2**53 (got {value})")
-            object.__setattr__(self, name, int(value))
-        limit, gap = self.time_limit, self.gap
-        if limit is not None and not (_is_number(limit) and limit > 0):
-            raise _wrong(limit, f"time_limit must be positive seconds, or None (got {shown(limit)})")
-        if not (_is_number(gap) and gap >= 0 and math.isfinite(gap)):
-            raise _wrong(gap, f"gap must be a fraction >= 0 (got {shown(gap)})")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _wrong(value: object, message: str) -> Exception:
-    """ValueError for a number out of range, TypeError for what is none."""
-    return ValueError(message) if _is_number(value) else TypeError(message)
+            whole = check_index(getattr(self, name), name, low, (1 << 53) - 1)
+            object.__setattr__(self, name, whole)
+        if self.time_limit is not None:
+            check_number(self.time_limit, "time_limit (seconds, or None)", positive=True)
+        check_number(self.gap, "gap", positive=False)

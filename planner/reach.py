@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from dgcl.planner.array_types import Int64Array
+from dgcl.planner.array_types import BoolArray, FloatArray, Int64Array
 from dgcl.planner.planning_errors import NoRouteError
 
 if TYPE_CHECKING:
@@ -74,11 +73,11 @@ def require_routes(need: Int64Array, topology: Topology) -> None:
         )
 
 
-def reachable(topology: Topology) -> npt.NDArray[np.bool_]:
+def reachable(topology: Topology) -> BoolArray:
     """Return (P, P) booleans: a chain of links leads from row to column. Every rank reaches itself."""
     from scipy.sparse.csgraph import shortest_path
 
-    steps: npt.NDArray[np.float64] = shortest_path(topology.arrays().link_of >= 0, unweighted=True)
+    steps: FloatArray = shortest_path(topology.arrays().link_of >= 0, unweighted=True)
     return np.isfinite(steps)
 
 
@@ -86,5 +85,5 @@ def _pair(topology: Topology, s: int, d: int) -> str:
     return f"rank {s} ({topology.devices[s].name}) -> rank {d} ({topology.devices[d].name}):"
 
 
-def _how_many(missing: npt.NDArray[np.intp]) -> str:
+def _how_many(missing: Int64Array) -> str:
     return "the only such pair" if len(missing) == 1 else f"one of {len(missing)} such pairs"

@@ -11,7 +11,7 @@ of plans keep their meaning (`tests/planner/test_fold.py`).
 
 import numpy as np
 
-from dgcl.planner.array_types import BoolArray
+from dgcl.planner.array_types import BoolArray, pointers
 from dgcl.planner.plan import Plan
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees, tree_chunks
@@ -43,7 +43,7 @@ def without_idle_relays(plan: Plan) -> Trees:
     return Trees(
         trees.tree_class,
         trees.tree_count,
-        np.concatenate([[0], np.cumsum(left)]),
+        pointers(left),
         trees.edge_src[~idle],
         trees.edge_dst[~idle],
         trees.edge_stage[~idle],

@@ -16,6 +16,7 @@ from dgcl.planner.array_types import (
     Int32Array,
     Int64Array,
     integer_array,
+    pointers,
     ranges,
     require_edge_pointers,
     require_length,
@@ -135,12 +136,11 @@ class Trees:
         renumbered = (np.cumsum(used) - 1).astype(np.int32)
         order = np.argsort(self.tree_class, kind="stable")
         sizes = np.diff(self.edge_ptr)[order]
-        edge_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        edges = ranges(self.edge_ptr[:-1][order], sizes)
+        edges = ranges(self.edge_ptr[order], sizes)
         return Trees(
             self.tree_class[order],
             self.tree_count[order],
-            edge_ptr,
+            pointers(sizes),
             self.edge_src[edges],
             self.edge_dst[edges],
             renumbered[self.edge_stage[edges]],

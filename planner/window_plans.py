@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from dgcl.planner.array_types import Int64Array
+from dgcl.planner.array_types import Int64Array, pointers
 from dgcl.planner.relation import Relation
 from dgcl.planner.trees import Trees
-from dgcl.topology.checks import check_choice
+from dgcl.topology.checks import check_choice, check_index
 
 By = Literal["mixed", "owner"]
 
@@ -26,14 +26,8 @@ By = Literal["mixed", "owner"]
 # broadcast).
 
 
-def check_windows(
-    num_windows: int | None, by: str, num_rows: int | None = None, world_size: int | None = None
-) -> int:
+def check_windows(num_windows: int | None, by: str, num_rows: int, world_size: int) -> int:
     """Return the number of windows; 1 where None are asked for, or as many as ranks with "owner".
-
-    Args:
-        num_windows, by: What is asked for.
-        num_rows, world_size: None: not known yet, and any number from 1 on will do.
 
     Raises:
         ValueError, TypeError: Below 1, above ``num_rows``, another number than that of the ranks with "owner", or
@@ -41,20 +35,13 @@ def check_windows(
     """
     check_choice(by, "by", ("mixed", "owner"))
     if num_windows is None:
-        return world_size if by == "owner" and world_size is not None else 1
-    if isinstance(num_windows, bool) or not isinstance(num_windows, (int, np.integer)):
-        raise TypeError(f"windows must be an integer, or None (got {type(num_windows).__name__})")
-    if num_rows is None and num_windows < 1:
-        raise ValueError(f"windows must be at least 1, or None (got {num_windows})")
-    if by == "owner" and world_size is not None and num_windows != world_size:
+        return world_size if by == "owner" else 1
+    number = check_index(num_windows, "windows", 1, None if by == "owner" else max(num_rows, 1))
+    if by == "owner" and number != world_size:
         raise ValueError(
-            f"windows must be {world_size}, the number of ranks, or left out with by='owner' (got {num_windows})"
+            f"windows must be {world_size}, the number of ranks, or left out with by='owner' (got {number})"
         )
-    if by == "mixed" and num_rows is not None and not 1 <= num_windows <= max(num_rows, 1):
-        raise ValueError(
-            f"windows must be from 1 to {max(num_rows, 1)}, the rows that there are (got {num_windows})"
-        )
-    return int(num_windows)
+    return number
 
 
 def window_of_places(places: Int64Array, relation: Relation, num_windows: int, by: By) -> Int64Array:
@@ -97,7 +84,7 @@ def _restricted(relation: Relation, trees: Trees, rows: Int64Array) -> tuple[Rel
         Trees(
             number[trees.tree_class[kept]].astype(np.int32),
             rows[kept],
-            np.concatenate([[0], np.cumsum(np.diff(trees.edge_ptr)[kept])]).astype(np.int64),
+            pointers(np.diff(trees.edge_ptr)[kept]),
             trees.edge_src[edges],
             trees.edge_dst[edges],
             trees.edge_stage[edges],

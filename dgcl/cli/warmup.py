@@ -125,7 +125,7 @@ def _warm_planner_end() -> None:
 
     from dgcl.planner import PlanOptions
     from dgcl.planner.column_generation.improvement.tree_exchange import improve
-    from dgcl.planner.column_generation.master.fractional import make_problem
+    from dgcl.planner.column_generation.master.fractional import Problem
     from dgcl.planner.column_generation.pricing.device_groups import plan_states
     from dgcl.planner.column_generation.pricing.flows import Routes
     from dgcl.planner.methods import direct, make_plan
@@ -139,7 +139,7 @@ def _warm_planner_end() -> None:
     routes = Routes(
         arrays.link_ptr, arrays.link_directions, 1.0 / arrays.bandwidth, np.ones(links), np.zeros(links)
     )
-    problem = make_problem(plan_states(relation, topology), routes)
+    problem = Problem(plan_states(relation, topology), routes, 1e6)
     trees = direct.plan(relation, topology, options)
-    improve(trees, problem, relation, arrays, 2, enough=0.0, latency_unit=1e6)
+    improve(trees, problem, 2, enough=0.0)
     simulate(make_plan(relation, topology, "direct", options))

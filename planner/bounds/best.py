@@ -35,14 +35,11 @@ class CutTimes:
         latency: (N,) seconds, the smallest of a link that crosses.
         seconds: (N,) of the bytes that must cross, without latency.
         bound: the longest of them, with its latency.
-        cuts, capacity: the cuts, and (N,) GB/s of the connections that cover each.
     """
 
     latency: FloatArray
     seconds: FloatArray
     bound: Bound
-    cuts: list[Cut]
-    capacity: FloatArray
 
 
 #: Of each topology the candidate cuts, and what covers them; graphs that change are planned on one again and again.
@@ -114,20 +111,15 @@ def cut_times(relation: Relation, topology: Topology, row_bytes: int) -> CutTime
         _covered[arrays] = cuts, *covers(labels(cuts, relation.world_size), arrays)
     cuts, cover, latency = _covered[arrays]
     capacity = cover @ arrays.bandwidth
-    seconds = bytes_seconds(relation, row_bytes, cuts, capacity)
+    rows = _entering_rows(relation, cuts)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        seconds = np.where(rows > 0, rows * float(row_bytes) / (capacity * GIGA), 0.0)
     if np.isinf(seconds).any():
         require_routes(relation.pair_rows(), topology)
     whole = np.where(seconds > 0, latency + seconds, 0.0)
     best = int(np.argmax(whole))
     where = _describe(cuts[best], np.flatnonzero(cover[best]).tolist(), topology)
-    return CutTimes(latency, seconds, Bound(float(whole[best]), where), cuts, capacity)
-
-
-def bytes_seconds(relation: Relation, row_bytes: int, cuts: list[Cut], capacity: FloatArray) -> FloatArray:
-    """Return the seconds of the bytes that must cross each cut, (num_cuts,), without latency; inf where none can."""
-    rows = _entering_rows(relation, cuts)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(rows > 0, rows * float(row_bytes) / (capacity * GIGA), 0.0)
+    return CutTimes(latency, seconds, Bound(float(whole[best]), where))
 
 
 def _entering_rows(relation: Relation, cuts: list[Cut]) -> FloatArray:

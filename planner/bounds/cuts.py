@@ -4,8 +4,8 @@ A cut is a label per rank: a link from u to v crosses it if v's label is >= 0 an
 group with label 0 and the others -1 is the cut *into* a set; labels 0 and 1 are the cut between two sets,
 both ways; labels 0..m-1 are the cut between all of m groups.
 
-Called by this folder, `planner/column_generation/pricing/` and `planner/methods/`. Free to change while no
-plan is faster than a bound (`tests/planner/bounds/test_best.py` and `tests/planner/bounds/test_stages.py`).
+Called by this folder and `planner/methods/`. Free to change while no plan is faster than a bound
+(`tests/planner/bounds/test_best.py` and `tests/planner/bounds/test_stages.py`).
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ while no plan is faster than a bound.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.array_types import FloatArray, Int64Array
+from dgcl.planner.array_types import BoolArray, FloatArray, Int64Array
 from dgcl.planner.bounds.best import CutTimes, cut_times
 from dgcl.planner.bounds.cuts import machines_of
 from dgcl.planner.cost import GIGA, direct_seconds
@@ -28,44 +28,21 @@ if TYPE_CHECKING:
     from dgcl.topology import Topology, TopologyArrays
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What must cross between machines, in rows; M machines, P devices.
+class _Crossing(NamedTuple):
+    """What must cross between machines, and over what: of each machine, or of each device.
 
     Attributes:
-        rows_out, rows_in: (M,) X and N.
-        copies_out, copies_in: (M,) the same with deliveries in place of rows.
-        device_rows_out, device_copies_in: (P,) rows that a device owns times other machines that need them, and
-            deliveries to it from other machines.
+        rows_out: rows that it owns times other machines that need them; X of a machine.
+        copies_in: deliveries to it from other machines.
+        far_out, far_in, near_in: GB/s of covers of the far links out of it and into it, and of the near links to its
+            devices.
     """
 
     rows_out: FloatArray
-    rows_in: FloatArray
-    copies_out: FloatArray
     copies_in: FloatArray
-    device_rows_out: FloatArray
-    device_copies_in: FloatArray
-
-
-@dataclass(frozen=True)
-class Capacities:
-    """Bandwidths of covers in GB/s, and the smallest latencies in seconds; M machines, P devices.
-
-    Attributes:
-        machine_out, machine_in: (M,) of the far links out of and into each machine.
-        device_out, device_in: (P,) the same of each device.
-        near_machine, near_device: (M,) and (P,) of the near links to the devices of a machine, and to each device.
-        far, near: A and L; inf without such links.
-    """
-
-    machine_out: FloatArray
-    machine_in: FloatArray
-    device_out: FloatArray
-    device_in: FloatArray
-    near_machine: FloatArray
-    near_device: FloatArray
-    far: float
-    near: float
+    far_out: FloatArray
+    far_in: FloatArray
+    near_in: FloatArray
 
 
 @dataclass(frozen=True)
@@ -154,31 +131,48 @@ def stage_times(relation: Relation, topology: Topology, row_bytes: int) -> Stage
         ValueError: the relation cannot be delivered over these links at all.
     """
     cuts = cut_times(relation, topology, row_bytes)
-    machine, unit = machines_of(topology), row_bytes / GIGA
-    needs, at = _needs(relation, machine), _capacities(topology.arrays(), machine)
-    direct = direct_seconds(relation, topology, row_bytes)
-    single = unit * max(_most(needs.rows_out, at.machine_out), _most(needs.rows_in, at.machine_in))
+    arrays, machine, unit = topology.arrays(), machines_of(topology), row_bytes / GIGA
+    far = machine[arrays.link_src] != machine[arrays.link_dst]
+    rows, narrow = _rows_by_machine(relation, machine), _narrowest(arrays)
+    copies = np.where(machine[:, None] == machine, 0, relation.pair_rows()).astype(np.float64)
+
+    def crossing(of: Int64Array) -> _Crossing:
+        src, dst, num = of[arrays.link_src], of[arrays.link_dst], int(of.max()) + 1
+        return _Crossing(
+            _totals(of, rows.sum(axis=1)),
+            _totals(of, copies.sum(axis=0)),
+            _cover(arrays, narrow, far, src, num),
+            _cover(arrays, narrow, far, dst, num),
+            _cover(arrays, narrow, ~far, dst, num),
+        )
+
+    machines, devices = crossing(machine), crossing(np.arange(relation.world_size))
+    single = unit * max(_most(machines.rows_out, machines.far_out), _most(rows.sum(axis=0), machines.far_in))
     near_then_far = unit * max(
-        _most(needs.copies_out, at.machine_out),
-        _most(needs.copies_in, at.machine_in),
-        _most(needs.device_copies_in, at.device_in),
+        _most(_totals(machine, copies.sum(axis=1)), machines.far_out),
+        _most(machines.copies_in, machines.far_in),
+        _most(devices.copies_in, devices.far_in),
     )
-    two = min(near_then_far, _far_then_near(needs, at, unit, single))  # without latencies
+    two = min(near_then_far, _far_then_near(machines, devices, unit, single))  # without latencies
+    direct = direct_seconds(relation, topology, row_bytes)
     return StageTimes(
-        cuts, at.far, at.near, np.inf if direct is None else direct, single, two, bool(needs.rows_in.any())
+        cuts,
+        float(arrays.link_latency[far].min(initial=np.inf)),
+        float(arrays.link_latency[~far].min(initial=np.inf)),
+        np.inf if direct is None else direct,
+        single,
+        two,
+        bool(rows.any()),
     )
 
 
-def _far_then_near(needs: Needs, at: Capacities, unit: float, single: float) -> float:
+def _far_then_near(machines: _Crossing, devices: _Crossing, unit: float, single: float) -> float:
     """Return the seconds without latencies of a far stage and a near one; `single` is a bound on the far one."""
-    first = max(single / unit, _most(needs.device_rows_out, at.device_out))
+    first = max(single / unit, _most(devices.rows_out, devices.far_out))
     least = first
-    for copies, far, near in (
-        (needs.copies_in, at.machine_in, at.near_machine),
-        (needs.device_copies_in, at.device_in, at.near_device),
-    ):
-        some = copies > 0
-        copies, far, near = copies[some], far[some], near[some]
+    for each in (machines, devices):
+        some = each.copies_in > 0
+        copies, far, near = each.copies_in[some], each.far_in[some], each.near_in[some]
         with np.errstate(divide="ignore", invalid="ignore"):  # without near links, or without far ones
             wide = first + np.maximum(0.0, copies - far * first) / near
             narrow = np.maximum(first, copies / far)
@@ -194,49 +188,39 @@ def _most(rows: FloatArray, bandwidth: FloatArray) -> float:
         return float((rows[some] / bandwidth[some]).max(initial=0.0))
 
 
-def _needs(relation: Relation, machine: Int64Array) -> Needs:
-    """Count what must cross."""
+def _totals(group: Int64Array, values: FloatArray) -> FloatArray:
+    """Return the sum of the values of each group."""
+    return np.asarray(np.bincount(group, weights=values), np.float64)
+
+
+def _rows_by_machine(relation: Relation, machine: Int64Array) -> FloatArray:
+    """Return how many rows each rank owns that each other machine needs, (P, M)."""
     from dgcl.planner.bounds.stage_kernels import add_rows_by_machine
 
     num = int(machine.max()) + 1
     rows = np.zeros((machine.shape[0], num))
     add_rows_by_machine(relation.source, relation.dests, relation.count, machine, rows, np.full(num, -1))
     rows[np.arange(machine.shape[0]), machine] = 0.0
-    copies = np.where(machine[:, None] == machine, 0, relation.pair_rows()).astype(np.float64)
-
-    def total(values: FloatArray) -> FloatArray:
-        return np.asarray(np.bincount(machine, weights=values, minlength=num), np.float64)
-
-    return Needs(
-        total(rows.sum(1)), rows.sum(0), total(copies.sum(1)), total(copies.sum(0)), rows.sum(1), copies.sum(0)
-    )  # fmt: skip
+    return rows
 
 
-def _capacities(arrays: TopologyArrays, machine: Int64Array) -> Capacities:
-    """Return the bandwidths of covers: the narrowest connections of the links, the first or the last of equals."""
-    num, size = int(machine.max()) + 1, machine.shape[0]
-    starts = arrays.link_ptr[:-1]
-    width = arrays.bandwidth[arrays.link_directions]
-    link_of_hop = arrays.link_of_hop
-    narrow = np.flatnonzero(width == np.minimum.reduceat(width, starts)[link_of_hop])
-    first, last = np.empty((2, starts.shape[0]), np.int64)
+def _narrowest(arrays: TopologyArrays) -> Int64Array:
+    """Return the narrowest direction of each link, (2, L): the first of equals, and the last."""
+    width, link_of_hop = arrays.bandwidth[arrays.link_directions], arrays.link_of_hop
+    narrow = np.flatnonzero(width == np.minimum.reduceat(width, arrays.link_ptr[:-1])[link_of_hop])
+    first, last = found = np.empty((2, arrays.num_links), np.int64)
     first[link_of_hop[narrow[::-1]]] = arrays.link_directions[narrow[::-1]]
     last[link_of_hop[narrow]] = arrays.link_directions[narrow]
-    far = machine[arrays.link_src] != machine[arrays.link_dst]
+    return found
 
-    def cover(links: Int64Array, group: Int64Array, groups: int) -> FloatArray:
-        sums = []
-        for direction in (first, last):
-            used = np.zeros((groups, arrays.num_directions), np.bool_)
-            used[group[links], direction[links]] = True
-            sums.append(used @ arrays.bandwidth)
-        return np.minimum(*sums)
 
-    between, inside = np.flatnonzero(far), np.flatnonzero(~far)
-    src, dst = arrays.link_src.astype(np.int64), arrays.link_dst.astype(np.int64)
-    return Capacities(
-        cover(between, machine[src], num), cover(between, machine[dst], num),
-        cover(between, src, size), cover(between, dst, size),
-        cover(inside, machine[dst], num), cover(inside, dst, size),
-        float(arrays.link_latency[far].min(initial=np.inf)), float(arrays.link_latency[~far].min(initial=np.inf)),
-    )  # fmt: skip
+def _cover(
+    arrays: TopologyArrays, narrow: Int64Array, links: BoolArray, group: Int64Array, num: int
+) -> FloatArray:
+    """Return the GB/s of the narrowest connections of those of these links that are of each of `num` groups."""
+    sums = []
+    for direction in narrow:
+        used = np.zeros((num, arrays.num_directions), np.bool_)
+        used[group[links], direction[links]] = True
+        sums.append(used @ arrays.bandwidth)
+    return np.minimum(*sums)

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
+from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array, pointers
 from dgcl.planner.bounds.cuts import machines_of
 from dgcl.planner.cost import GIGA
+from dgcl.planner.simulator.simulated_machine import narrowest
 from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
@@ -150,18 +151,13 @@ def best_trees(
 
 
 def _hops_that_count(arrays: TopologyArrays) -> tuple[Int64Array, Int32Array]:
-    """Return the routes of links (pointers, directions) with one direction of those that the same links use.
+    """Return the routes of links (pointers, directions) with the narrowest of directions that the same links use.
 
-    It is the narrowest; the others are never busier. Sums of numbers drawn for the links tell which links use one.
+    The others are never busier.
     """
-    link_of_hop = arrays.link_of_hop
-    drawn = np.random.default_rng(0).random(arrays.num_links)
-    users = np.bincount(arrays.link_directions, weights=drawn[link_of_hop], minlength=arrays.num_directions)
-    order = np.lexsort((arrays.bandwidth, users))
-    kept = np.zeros(arrays.num_directions, np.bool_)
-    kept[order[np.flatnonzero(np.diff(users[order], prepend=-1.0))]] = True
-    hops = kept[arrays.link_directions]
-    return np.concatenate([[0], np.cumsum(hops)])[arrays.link_ptr], arrays.link_directions[hops]
+    limits = narrowest(arrays.link_of_hop, arrays.link_directions, arrays.bandwidth)
+    hops = limits[arrays.link_directions] == arrays.link_directions
+    return pointers(hops)[arrays.link_ptr], arrays.link_directions[hops]
 
 
 def _passes(work: _Work, waits: FloatArray, room: FloatArray, floor: float, beat: float) -> _Found | None:

@@ -25,25 +25,21 @@ from dgcl.planner.verify.delivery import verify_trees
 from dgcl.topology import Topology
 from dgcl.topology.checks import check_choice, shown
 
-Planner = Callable[[Relation, Topology, PlanOptions], Trees]
-"""A function that returns trees which deliver the relation over the topology's links.
-
-Without ``options.time_limit`` the same arguments give the same trees. ValueError names why it cannot.
-"""
-
 METHODS = ("auto", "optimal", "direct", "spst")
 """The planners by name, each a module of :mod:`dgcl.planner.methods`."""
 
 
-def get_planner(method: str) -> Planner:
+def get_planner(method: str) -> Callable[[Relation, Topology, PlanOptions], Trees]:
     """Return the planner called ``method``.
+
+    It returns trees which deliver the relation over the topology's links, without ``options.time_limit`` the same for
+    the same arguments, or raises a ValueError that names why it cannot.
 
     Raises:
         ValueError: no such method; the message lists those there are.
     """
     module = f"dgcl.planner.methods.{check_choice(method, 'method', METHODS)}"
-    planner: Planner = importlib.import_module(module).plan
-    return planner
+    return importlib.import_module(module).plan  # type: ignore[no-any-return]
 
 
 def make_plan(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.array_types import FloatArray, Int64Array
+from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array, pointers
 from dgcl.planner.cost import GIGA, predicted_seconds
 from dgcl.planner.planning_options import PlanOptions
 from dgcl.planner.reach import require_routes, require_same_size
@@ -59,7 +59,7 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
 
     def grown(latency: FloatArray) -> Trees:
         world, stages = relation.world_size, max(1, relation.world_size - 1)
-        parent = np.full((piece_class.shape[0], world), -1, np.int32)
+        parent, depth = np.full((2, piece_class.shape[0], world), -1, np.int32)
         rise, own = np.empty((2, stages + 1, world))
         grow_trees(
             relation.source[piece_class],
@@ -71,15 +71,15 @@ def plan(relation: Relation, topology: Topology, options: PlanOptions) -> Trees:
             arrays.link_directions,
             1.0 / (arrays.bandwidth * GIGA),
             parent,
+            depth,
             np.zeros((stages, arrays.num_directions)),
             np.zeros(stages),
-            np.empty(world, np.int64),
             np.empty(world, np.bool_),
             rise,
             own,
             np.empty((stages + 1, world), np.int64),
         )
-        return strict_trees(relation, piece_class, piece_rows, parent)
+        return strict_trees(piece_class, piece_rows, parent, depth)
 
     results = [grown(arrays.link_latency)]
     if arrays.link_latency.any():
@@ -107,41 +107,29 @@ def pieces(relation: Relation, aim: int = PIECES) -> tuple[Int64Array, Int64Arra
 
 
 def strict_trees(
-    relation: Relation,
-    piece_class: Int64Array,
-    piece_rows: Int64Array,
-    parent: np.ndarray[tuple[int, int], np.dtype[np.int32]],
+    piece_class: Int64Array, piece_rows: Int64Array, parent: Int32Array, depth: Int32Array
 ) -> Trees:
     """Make trees of parent tables, one tree for all pieces of a class with the same parents.
 
     Args:
-        relation: what the pieces are of.
         piece_class, piece_rows: (N,) class and size of each piece.
         parent: (N, P) rank that each rank receives from, -1 for the root and for ranks outside the tree.
+        depth: (N, P) of each rank in the tree.
     """
     key = np.ascontiguousarray(np.column_stack([piece_class.astype(">i4"), parent.astype(">i4")]))
     rows_as_bytes = key.view(np.dtype((np.void, key.shape[1] * 4))).reshape(-1)
     _, first, group = np.unique(rows_as_bytes, return_index=True, return_inverse=True)
     count = np.zeros(first.shape[0], np.int64)
     np.add.at(count, group.reshape(-1), piece_rows)
-    parent = parent[first]
-    source = relation.source[piece_class[first]]
-
+    parent, depth = parent[first], depth[first]
     tree, dst = np.nonzero(parent >= 0)
-    src = parent[tree, dst]
-    depth = np.full(parent.shape, -1, np.int32)
-    depth[np.arange(source.shape[0]), source] = 0
-    for k in range(relation.world_size - 1):
-        reached = (depth[tree, src] == k) & (depth[tree, dst] < 0)
-        depth[tree[reached], dst[reached]] = k + 1
-    stage = depth[tree, dst] - 1
-    order = np.lexsort((dst, stage, tree))
-    sizes = np.bincount(tree, minlength=first.shape[0])
+    order = np.lexsort((dst, depth[tree, dst], tree))
+    tree, dst = tree[order], dst[order]
     return Trees(
         piece_class[first].astype(np.int32),
         count,
-        np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        src[order],
-        dst[order].astype(np.int32),
-        stage[order],
+        pointers(np.bincount(tree, minlength=first.shape[0])),
+        parent[tree, dst],
+        dst.astype(np.int32),
+        depth[tree, dst] - 1,
     )

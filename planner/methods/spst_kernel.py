@@ -66,9 +66,9 @@ def grow_trees(
     hops: Any,
     inverse: Any,
     parent: Any,
+    depths: Any,
     busy: Any,
     stage_seconds: Any,
-    depth: Any,
     open_: Any,
     rise: Any,
     own: Any,
@@ -84,15 +84,16 @@ def grow_trees(
         inverse: (num_directions,) float64, seconds per byte.
         parent: (N, P) int32, output, -1 at first: the rank that each rank receives from; it stays for the root and for
             ranks outside the tree.
+        depths: (N, P) int32, output, of the ranks of each tree; -1 for those outside.
         busy, stage_seconds: zeros at first: seconds of traffic, by stage and connection-direction, and of each stage.
-        depth, open_: (P,) int64 and bool, scratch.
+        open_: (P,) bool, scratch.
         rise, own, before: (stages + 1, P), scratch. Labels of (depth, rank): how much slower the path there makes the
             plan, the path's own time, and the last rank on it.
     """
     num, world = dests.shape
     limit = busy.shape[0]
     for n in range(num):
-        left = 0
+        left, depth = 0, depths[n]
         for v in range(world):
             depth[v], open_[v] = -1, dests[n, v]
             left += dests[n, v]

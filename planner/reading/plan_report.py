@@ -181,7 +181,7 @@ def _kinds(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
     Per kind: the sum over stages of its busiest direction's seconds, that as a share of the plan (1.0: this kind is the
     slowest in every stage), the average use of its directions over the plan, and the bytes over them.
     """
-    arrays = plan.topology.arrays()
+    arrays, total = plan.topology.arrays(), plan.predicted_seconds or np.inf
     kinds = np.array([_kind(plan.topology, c) for c in range(seconds.shape[1])], dtype=object)
     rows = []
     for kind in sorted(set(kinds.tolist())):
@@ -192,10 +192,8 @@ def _kinds(plan: Plan, seconds: FloatArray) -> list[dict[str, Any]]:
                 "kind": kind,
                 "directions": int(mine.shape[1]),
                 "busiest_seconds": busiest,
-                "share_of_plan": busiest / plan.predicted_seconds if plan.predicted_seconds else 0.0,
-                "average_use": float(mine.sum() / mine.shape[1] / plan.predicted_seconds)
-                if plan.predicted_seconds
-                else 0.0,
+                "share_of_plan": busiest / total,
+                "average_use": float(mine.sum() / mine.shape[1] / total),
                 "bytes": float((mine * arrays.bandwidth[kinds == kind] * GIGA).sum()),
             }
         )

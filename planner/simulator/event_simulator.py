@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dgcl.planner.array_types import FloatArray, Int64Array
+from dgcl.planner.array_types import FloatArray, Int64Array, pointers, ranges
 from dgcl.planner.plan import Plan
 from dgcl.planner.simulator.plan_messages import Messages, messages
-from dgcl.planner.simulator.simulated_machine import capacities, links_of, narrowest, routes_of
+from dgcl.planner.simulator.simulated_machine import capacities, links_of, narrowest
 from dgcl.topology.checks import check_choice
 
 if TYPE_CHECKING:
@@ -140,18 +140,18 @@ def simulate(
 
     machine = plan.topology if topology is None else topology
     width = plan.row_bytes if row_bytes is None else row_bytes
-    _check(plan, machine, width, order, shares, sends_at_once, slow or {}, start or {})
+    slow, start = slow or {}, start or {}
+    _check(plan, machine, width, order, shares, sends_at_once, slow, start)
     sends = messages(plan.trees, plan.world_size)
     num, ranks, arrays = sends.num, plan.world_size, machine.arrays()
     link = links_of(sends, machine)
-    capacity = capacities(machine, slow or {})
-    late = np.zeros(ranks)
-    for rank, seconds in (start or {}).items():
-        late[rank] = seconds
+    capacity = capacities(machine, slow)
+    late = np.array([start.get(rank, 0.0) for rank in range(ranks)], np.float64)
     size = sends.rows.astype(np.float64) * width
     before, after, num_gates = _gates(sends, order)
-    ptr, route = routes_of(machine, link)
-    users = np.repeat(np.arange(num), np.diff(ptr))
+    lengths = np.diff(arrays.link_ptr)[link]
+    route = arrays.link_directions[ranges(arrays.link_ptr[link], lengths)]
+    users = np.repeat(np.arange(num), lengths)
     limits = narrowest(users, route, capacity)
     counts = limits[route] == route
     users, hops = users[counts], route[counts]
@@ -243,7 +243,7 @@ def _check(
 
 def _ends(kinds: Int64Array, num: int) -> Int64Array:
     """Return (num + 1,) pointers into things sorted by their kind."""
-    return np.concatenate([[0], np.cumsum(np.bincount(kinds, minlength=num))])
+    return pointers(np.bincount(kinds, minlength=num))
 
 
 def _gates(sends: Messages, order: Order) -> tuple[Int64Array, Int64Array, int]:

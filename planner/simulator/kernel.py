@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dgcl.planner.array_types import pointers
 from dgcl.planner.planner_compiled import compiled
 
 WINDOW = 8  # directions among which the next one to fill is sought at first
@@ -131,7 +132,7 @@ def run(
         np.empty(num_directions),
     )
     sizes = np.bincount(part_of)
-    parts = np.append(0, np.cumsum(sizes))
+    parts = pointers(sizes)
     flows = Flows(
         ptr, hops, weight, size / weight, np.full(num_directions, -1), np.empty(num, np.int64),
         np.full(num_directions, np.inf), np.arange(num_directions) - parts[part_of],

@@ -1,7 +1,7 @@
-"""The machine as the simulator sees it: routes of messages, and capacities of connection-directions.
+"""The machine as the simulator sees it: links of messages, and capacities of connection-directions.
 
-Called by `event_simulator`. Free to change while a plan takes the time of a literal replay
-(`tests/planner/simulator/`).
+Called by `event_simulator` and `planner/methods/hierarchical`. Free to change while a plan takes the time
+of a literal replay (`tests/planner/simulator/`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.array_types import FloatArray, Int64Array, ranges
+from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
 from dgcl.planner.simulator.plan_messages import Messages
 
 if TYPE_CHECKING:
@@ -47,21 +47,13 @@ def capacities(machine: Topology, slow: Mapping[int, float]) -> FloatArray:
     return capacity
 
 
-def routes_of(machine: Topology, link: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (N+1,) pointers into the connection-directions of each message's route, and those directions."""
-    arrays = machine.arrays()
-    sizes = np.diff(arrays.link_ptr)[link]
-    at = ranges(arrays.link_ptr[:-1][link], sizes)
-    return np.append(0, np.cumsum(sizes)), arrays.link_directions[at].astype(np.int64)
-
-
-def narrowest(users: Int64Array, directions: Int64Array, capacity: FloatArray) -> Int64Array:
-    """Return, for each direction, the narrowest of those that the same messages cross; it alone limits them.
+def narrowest(users: Int64Array, directions: Int32Array, capacity: FloatArray) -> Int64Array:
+    """Return, for each direction, the narrowest of those that the same messages (or links) cross; it alone limits them.
 
     Sums of numbers drawn for the messages tell which are the same.
 
     Args:
-        users, directions: (H,) the message and the direction of each hop.
+        users, directions: (H,) the message and the direction of each hop; every number below the largest is of one.
         capacity: (num_directions,).
     """
     drawn = np.random.default_rng(0).random(users.max(initial=0) + 1)

@@ -66,17 +66,15 @@ def _check_counts(relation: Relation, trees: Trees) -> None:
     if bad.size:
         t = int(bad[0])
         raise PlanError(f"tree {t} serves class {trees.tree_class[t]}: there are {num} classes")
-    # Counts are below 2**62 each: low and high halves are summed apart, so that no sum wraps around.
-    low, high = np.zeros(num, np.int64), np.zeros(num, np.int64)
-    np.add.at(low, trees.tree_class, trees.tree_count & 0x7FFF_FFFF)
-    np.add.at(high, trees.tree_class, trees.tree_count >> 31)
-    high += low >> 31
-    low &= 0x7FFF_FFFF
-    wrong = np.flatnonzero((high != relation.count >> 31) | (low != relation.count & 0x7FFF_FFFF))
+    total = np.zeros(num, np.int64)
+    np.add.at(total, trees.tree_class, trees.tree_count)
+    # A sum that has wrapped round to the right number is 2**64 or more too large, which rounding does not hide.
+    rounded = np.bincount(trees.tree_class, trees.tree_count, num)
+    wrong = np.flatnonzero((total != relation.count) | (rounded >= 2.0**63))
     if wrong.size:
         c = int(wrong[0])
-        total = (int(high[c]) << 31) + int(low[c])
-        raise PlanError(f"class {c} has {relation.count[c]} vertices but its trees take {total}")
+        exact = sum(trees.tree_count[trees.tree_class == c].tolist())
+        raise PlanError(f"class {c} has {relation.count[c]} vertices but its trees take {exact}")
 
 
 def _describe_fault(fault: int, t: int, e: int, relation: Relation, trees: Trees, topology: Topology) -> str:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgcl.planner import PlanOptions, Relation
-from dgcl.planner.cost import direct_seconds, predicted_seconds, stage_loads, stage_seconds
+from dgcl.planner.cost import direct_seconds, direction_loads, link_rows, predicted_seconds, stage_seconds
 from dgcl.planner.methods import get_planner
 from dgcl.topology import Connection, Device, Topology
 from tests.support.plan_cost import trees_of
@@ -75,7 +75,8 @@ def test_cost_worked_out_by_hand(topology: Topology, trees: list, seconds: list[
 def test_loads_are_bytes_per_stage_and_direction():
     topology = machine(("a", "b", 4, 0, "full"), ("b", "c", 4, 0, "half"))
     arrays = topology.arrays()
-    loads = stage_loads(trees_of((0, 5, [(0, 1, 0), (1, 2, 1)]), (1, 2, [(2, 1, 1)])), arrays, 8)
+    trees = trees_of((0, 5, [(0, 1, 0), (1, 2, 1)]), (1, 2, [(2, 1, 1)]))
+    loads = direction_loads(link_rows(trees, arrays), arrays, 8)
     names = arrays.direction_names
     assert dict(zip(names, loads.T.tolist(), strict=True)) == {
         "ab0:a>b": [40.0, 0.0],

@@ -41,7 +41,7 @@ def test_arrays_cannot_be_written_through_the_relation_but_stay_the_callers():
 @named(
     "changes, message",
     {
-        "no ranks": ({"world_size": 0}, "world_size must be from 1"),
+        "no ranks": ({"world_size": 0}, "world_size must be an integer from 1"),
         "empty class": ({"count": [2, 0, 4]}, r"count\[1\] is 0: must be a positive"),
         "count too short": ({"count": [2, 3]}, "count must have length 3"),
         "source out of range": ({"source": [0, 0, 3]}, r"source\[2\] is 3: must be a rank"),

@@ -21,7 +21,7 @@ from dgcl.planner.column_generation.rounding.forest import Forest
 from dgcl.planner.planner_compiled import compiled
 
 if TYPE_CHECKING:
-    from dgcl.topology.arrays import TopologyArrays
+    from dgcl.planner.column_generation.master.fractional import Problem
 
 
 MIN_TOTAL = 1e-6  # of a stage's sum of powers: below, rounding errors would decide, and all is recomputed
@@ -83,25 +83,25 @@ def empty_uses(routes: Routes, num_stages: int, room: int) -> LinkUses:
     )
 
 
-def smooth_makespan(
-    arrays: TopologyArrays, num_stages: int, latency_unit: float, forest: Forest
-) -> SmoothMakespan:
-    """Return the loads of a forest; `recompute` fills in the rest.
-
-    `latency_unit` is the number of time units in a second.
-    """
-    num_links, num_directions = arrays.link_src.shape[0], arrays.bandwidth.shape[0]
+def smooth_makespan(problem: Problem, num_stages: int, forest: Forest) -> SmoothMakespan:
+    """Return the loads of a forest; `recompute` fills in the rest."""
+    arrays = problem.space.arrays
     order = np.argsort(arrays.link_directions, kind="stable")
-    ptr = np.searchsorted(arrays.link_directions[order], np.arange(num_directions + 1)).astype(np.int64)
-    shape = (num_stages, num_directions)
+    ptr = np.searchsorted(arrays.link_directions[order], np.arange(arrays.num_directions + 1))
+    busy, height, power = np.zeros((3, num_stages, arrays.num_directions))
+    top, total = np.zeros((2, num_stages))
     smooth = SmoothMakespan(
-        np.zeros((num_stages, num_links), np.int64),
-        np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(num_stages), np.zeros(num_stages),
-        arrays.link_latency * latency_unit,
+        np.zeros((num_stages, arrays.num_links), np.int64),
+        busy,
+        height,
+        power,
+        top,
+        total,
+        arrays.link_latency * problem.latency_unit,
         np.array([arrays.link_latency.any()]),
         ptr,
         arrays.link_of_hop[order].astype(np.int32),
-    )  # fmt: skip
+    )
     load(smooth, forest)
     return smooth
 

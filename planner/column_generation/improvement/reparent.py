@@ -44,8 +44,6 @@ from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.master.fractional import Problem
-    from dgcl.planner.relation import Relation
-    from dgcl.topology.arrays import TopologyArrays
 
 SHARPNESS = (30.0, 100.0, 300.0, 1000.0)  # beta times the plan's time, from soft to sharp
 PASSES = 6  # price updates at each
@@ -63,32 +61,21 @@ MAX_SHARE = 0.95  # of the price of an edge that its replacement may cost
 # trees are exchanged (tree_exchange.py), which balances what the devices of a group take in.
 
 
-def reparent(
-    trees: Trees,
-    problem: Problem,
-    relation: Relation,
-    arrays: TopologyArrays,
-    num_stages: int,
-    *,
-    enough: float,
-    latency_unit: float,
-    deadline: float,
-) -> Trees:
+def reparent(trees: Trees, problem: Problem, num_stages: int, *, enough: float, deadline: float) -> Trees:
     """Replace edges by edges from other holders, and whole trees by cheaper ones, in turn.
 
     Args:
         trees: a plan of at most `num_stages` stages; the result is never slower.
-        problem, relation, arrays: what it was made from.
+        problem: what it was made from.
         num_stages: stages that may be used.
         enough: stop when the plan takes no longer than this, in rows per GB/s.
-        latency_unit: rows per GB/s in a second (1e9 / row_bytes).
         deadline: on the clock of time.process_time.
     """
     if trees.num_trees == 0:
         return trees
-    instance = class_instance(problem, relation, arrays)
+    instance, arrays = class_instance(problem), problem.space.arrays
     forest = forest_from_trees(trees, arrays)
-    smooth = smooth_makespan(arrays, num_stages, latency_unit, forest)
+    smooth = smooth_makespan(problem, num_stages, forest)
     buffer, link_of = exchange_buffer(problem, num_stages), arrays.link_of.astype(np.int32)
     entered = np.full(link_of.shape[0], num_stages)
     best, best_time = forest, recompute(smooth, problem.routes, np.ones(num_stages))

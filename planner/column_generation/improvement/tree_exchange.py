@@ -54,8 +54,6 @@ from dgcl.planner.trees import Trees
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.master.fractional import Problem
-    from dgcl.planner.relation import Relation
-    from dgcl.topology.arrays import TopologyArrays
 
 
 EVERY_TREE = 1 << 62
@@ -105,7 +103,7 @@ def exchange_buffer(problem: Problem, num_stages: int) -> ExchangeBuffer:
     space, routes = problem.space, problem.routes
     room = 4 * space.world_size**2 * num_stages
     return ExchangeBuffer(
-        empty_choices(num_stages, space.world_size, space.num_sets),
+        empty_choices(num_stages, space),
         np.empty((num_stages, routes.cost.shape[0])),
         np.empty((num_stages, routes.base.shape[0])),
         empty_tree(space.world_size, room),
@@ -204,12 +202,9 @@ PACE = 0.1  # of the time above `enough`: with more trees, a schedule that takes
 def improve(
     trees: Trees,
     problem: Problem,
-    relation: Relation,
-    arrays: TopologyArrays,
     num_stages: int,
     *,
     enough: float,
-    latency_unit: float,
     thorough: bool = False,
     deadline: float = np.inf,
 ) -> Trees:
@@ -217,19 +212,18 @@ def improve(
 
     Args:
         trees: a plan of at most `num_stages` stages.
-        problem, relation, arrays: what it was made from.
+        problem: what it was made from.
         num_stages: stages that may be used.
         enough: stop when the plan takes no longer than this, in rows per GB/s.
-        latency_unit: rows per GB/s in a second (1e9 / row_bytes), to bring latencies into that unit.
         thorough: try every schedule, forwards and backwards, again and again while that helps; for many
             trees, while it helps at a good pace.
         deadline: on the clock of time.process_time.
     """
     if trees.num_trees == 0:
         return trees
-    instance, routes = class_instance(problem, relation, arrays), problem.routes
+    instance, routes, arrays = class_instance(problem), problem.routes, problem.space.arrays
     forest = forest_from_trees(trees, arrays)
-    smooth = smooth_makespan(arrays, num_stages, latency_unit, forest)
+    smooth = smooth_makespan(problem, num_stages, forest)
     buffer = exchange_buffer(problem, num_stages)
     unit = float(np.median(routes.cost[arrays.link_directions]))  # time of a row on a usual direction
     best_time = first_time = recompute(smooth, routes, np.full(num_stages, 1.0 / unit))

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.array_types import FloatArray, IntArray
+from dgcl.planner.array_types import FloatArray, Int64Array
 from dgcl.planner.column_generation.master.fractional import Pricing, Problem, soft_weights
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
 
@@ -50,16 +51,12 @@ class AggregatedSolution:
     busy: FloatArray
 
 
-def direction_kinds(arrays: TopologyArrays) -> IntArray:
+def direction_kinds(arrays: TopologyArrays) -> Int64Array:
     """Return (C,) the kind of each direction: of equal bandwidth, at equal places of equally long routes."""
-    places: list[set[int]] = [set() for _ in range(arrays.bandwidth.shape[0])]
-    length = np.diff(arrays.link_ptr)
-    longest = int(length.max(initial=0)) + 1
-    place = np.arange(arrays.link_directions.shape[0]) - np.repeat(arrays.link_ptr[:-1], length)
-    place = place * longest + np.repeat(length, length)
-    seen = np.unique(arrays.link_directions * np.int64(longest**2) + place)
-    for c, at in zip(*(part.tolist() for part in divmod(seen, longest**2)), strict=True):
-        places[c].add(at)
+    places: list[set[tuple[int, int]]] = [set() for _ in range(arrays.num_directions)]
+    for first, last in pairwise(arrays.link_ptr.tolist()):
+        for at, c in enumerate(arrays.link_directions[first:last].tolist()):
+            places[c].add((at, last - first))
     keys = [
         (speed, tuple(sorted(ends))) for speed, ends in zip(arrays.bandwidth.tolist(), places, strict=True)
     ]
@@ -68,7 +65,7 @@ def direction_kinds(arrays: TopologyArrays) -> IntArray:
 
 
 def solve_aggregated(
-    problem: Problem, kind: IntArray, num_stages: int, aim: float, deadline: float = np.inf
+    problem: Problem, kind: Int64Array, num_stages: int, aim: float, deadline: float = np.inf
 ) -> AggregatedSolution | None:
     """Return the best solution of `num_stages` stages if directions of a kind are equally busy.
 

@@ -13,6 +13,7 @@ Free to change while plans are proved, repeat by seed and take no longer
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class Pricing:
 
     def __init__(self, space: StateSpace, routes: Routes, num_stages: int) -> None:
         self._space, self._routes, self._shape = space, routes, (num_stages, routes.cost.shape[0])
-        self._choices = empty_choices(num_stages, space.world_size, space.num_sets)
+        self._choices = empty_choices(num_stages, space)
         self._buffer = push_buffer(num_stages, space.family, routes.base.shape[0])
 
     def answer(self, weight: FloatArray, routes: Routes | None = None) -> tuple[float, FloatArray]:
@@ -107,22 +108,26 @@ def answer_columns(
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """States, what links load, and how owners are divided into blocks of columns."""
+    """States, and what links load.
+
+    Attributes:
+        space, routes: these.
+        latency_unit: time units of `routes` in a second: rows per GB/s, 1e9 / row_bytes.
+    """
 
     space: StateSpace
     routes: Routes
-    block_ptr: Int64Array
+    latency_unit: float
 
     @property
     def num_blocks(self) -> int:
-        """Number of blocks B."""
-        return int(self.block_ptr.shape[0]) - 1
+        """Number of blocks B of columns."""
+        return min(MAX_BLOCKS, self.space.world_size)
 
-
-def make_problem(space: StateSpace, routes: Routes) -> Problem:
-    """Divide the owners into at most `MAX_BLOCKS` blocks of neighbours."""
-    blocks = min(MAX_BLOCKS, space.world_size)
-    return Problem(space, routes, np.linspace(0, space.world_size, blocks + 1).astype(np.int64))
+    @cached_property
+    def block_ptr(self) -> Int64Array:
+        """How owners are divided into blocks of neighbours, (B+1,)."""
+        return np.linspace(0, self.space.world_size, self.num_blocks + 1).astype(np.int64)
 
 
 class StageProgram:

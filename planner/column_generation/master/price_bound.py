@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.array_types import FloatArray, Int64Array, IntArray, ranges
+from dgcl.planner.array_types import FloatArray, Int64Array, pointers, ranges
 from dgcl.planner.column_generation.master.fractional import soft_weights
 from dgcl.planner.column_generation.master.restricted_master import Columns, solve_master
-from dgcl.planner.column_generation.pricing.device_groups import is_exact
 from dgcl.planner.column_generation.pricing.flows import Routes, latency_factor
-from dgcl.planner.column_generation.pricing.states import CLASSES_AT_A_TIME, SubsetFamily, build_family
-from dgcl.planner.column_generation.pricing.steiner_trees import FreeLinks, free_answer
+from dgcl.planner.column_generation.pricing.states import CLASSES_AT_A_TIME, build_family
+from dgcl.planner.column_generation.pricing.steiner_trees import FreeLinks, FreeProblem, free_answer
 from dgcl.planner.cost import GIGA
 from dgcl.planner.trees import Bound
 
@@ -60,20 +60,10 @@ class PriceBound:
     weight: FloatArray
 
 
-@dataclass(frozen=True, eq=False)
-class _Quotient:
-    """A contracted problem: sets over nodes, links between nodes, and the rows that start at each node."""
-
-    family: SubsetFamily
-    links: FreeLinks
-    routes: Routes
-    start: FloatArray
-
-
 def price_bound(
     relation: Relation,
     arrays: TopologyArrays,
-    node_of: IntArray,
+    node_of: Int64Array,
     *,
     factor: FloatArray,
     aim: float,
@@ -116,7 +106,7 @@ def price_bound(
         deadline: on the clock of time.process_time.
     """
     quotient = _contract(relation, arrays, np.asarray(node_of, np.int64), factor)
-    num_directions, nodes = arrays.bandwidth.shape[0], quotient.start.shape[0]
+    num_directions, nodes = arrays.num_directions, quotient.start.shape[0]
     assert (factor >= 1.0).all()
     if not quotient.start.any():
         return PriceBound(0.0, np.full(num_directions, 1.0 / max(1, num_directions)))
@@ -125,7 +115,7 @@ def price_bound(
     score, samples = np.zeros((1, num_directions)), []
     for t in range(rounds):
         weight, times = soft_weights(score)[0], np.zeros((nodes, num_directions))
-        value = free_answer(quotient.family, quotient.links, quotient.routes, quotient.start, weight, times)
+        value = free_answer(quotient, weight, times)
         if best < value < np.inf:
             best, best_weight = value, weight
         if t % every == every - 1:
@@ -149,9 +139,7 @@ def price_bound(
             weight = blend * center + (1.0 - blend) * solution.weight[0] + _FLOOR
             weight /= weight.sum()
             kept = np.empty((1, nodes, num_directions))
-            value = free_answer(
-                quotient.family, quotient.links, quotient.routes, quotient.start, weight, kept[0]
-            )
+            value = free_answer(quotient, weight, kept[0])
             if value > best:
                 best, best_weight = value, weight
             columns = columns.joined(_columns(kept))
@@ -167,7 +155,7 @@ def _columns(kept: FloatArray) -> Columns:
 
 def _contract(
     relation: Relation, arrays: TopologyArrays, node_of: Int64Array, factor: FloatArray
-) -> _Quotient:
+) -> FreeProblem:
     """Merge devices into nodes."""
     nodes = int(node_of.max()) + 1
     rows = np.zeros((nodes, 1 << nodes))
@@ -182,46 +170,22 @@ def _contract(
     src, dst = node_of[arrays.link_src], node_of[arrays.link_dst]
     crossing = np.flatnonzero(src != dst)
     lengths = np.diff(arrays.link_ptr)[crossing]
-    ptr = np.concatenate([[0], np.cumsum(lengths)])
-    directions = arrays.link_directions[ranges(arrays.link_ptr[:-1][crossing], lengths)]
-    ptr.flags.writeable = directions.flags.writeable = (
-        False  # as the topology's, for which kernels are compiled
-    )
-    routes = Routes(
-        ptr,
-        directions,
-        1.0 / arrays.bandwidth,
-        factor[crossing],
-        np.zeros(crossing.shape[0]),
-    )
-    return _Quotient(family, FreeLinks(src[crossing], dst[crossing]), routes, rows[:, family.set_mask])
+    ptr, directions = pointers(lengths), arrays.link_directions[ranges(arrays.link_ptr[crossing], lengths)]
+    # Read-only as the topology's, for which kernels are compiled.
+    ptr.flags.writeable = directions.flags.writeable = False
+    no_price = np.zeros(crossing.shape[0])
+    routes = Routes(ptr, directions, 1.0 / arrays.bandwidth, factor[crossing], no_price)
+    return FreeProblem(family, FreeLinks(src[crossing], dst[crossing]), routes, rows[:, family.set_mask])
 
 
-def stage_free_bound(
-    relation: Relation,
-    topology: Topology,
-    space: StateSpace,
-    factor: FloatArray,
-    aim: float,
-    known: float,
-    tolerance: float,
-    deadline: float,
-    steps: int,
-) -> PriceBound:
-    """Return the price bound in rows per GB/s, with devices as nodes, or past a dozen with groups as nodes.
-
-    The other arguments are those of `price_bound`.
-    """
-    nodes = np.arange(relation.world_size) if is_exact(relation) else _groups_as_nodes(space)
-    return price_bound(
-        relation, topology.arrays(), nodes, factor=factor, aim=aim, known=known, tolerance=tolerance,
-        deadline=deadline, steps=steps,
-    )  # fmt: skip
+def stage_free_nodes(space: StateSpace) -> Int64Array:
+    """Return the nodes of the bound on all plans: each device by itself, or past a dozen each group as one."""
+    if space.is_exact:
+        return np.arange(space.world_size)
+    return np.minimum(space.family.group_of, MAX_NODES - 1)
 
 
 def bound_within_groups(
-    relation: Relation,
-    topology: Topology,
     space: StateSpace,
     factor: FloatArray,
     best: PriceBound,
@@ -234,30 +198,19 @@ def bound_within_groups(
     A group is searched thoroughly only where a short search comes near `best`; or near `proven`, a bound from
     elsewhere, where `best` is 0 because no row leaves its group.
     """
-    arrays = topology.arrays()
     for group in space.groups:
         if group.shape[0] >= MAX_NODES or time.process_time() > deadline:
             continue
-        nodes = np.full(relation.world_size, group.shape[0])
+        nodes = np.full(space.world_size, group.shape[0])
         nodes[group] = np.arange(group.shape[0])
         aim = best.value or proven
-        probe = price_bound(
-            relation, arrays, nodes, factor=factor, aim=aim, rounds=_PROBE_ROUNDS, steps=0, deadline=deadline
+        search = partial(
+            price_bound, space.relation, space.arrays, nodes, factor=factor, aim=aim, deadline=deadline
         )
-        if probe.value >= _PROBE_SHARE * aim:
-            inner = price_bound(
-                relation, arrays, nodes, factor=factor, aim=aim, known=best.value, tolerance=tolerance,
-                deadline=deadline,
-            )  # fmt: skip
+        if search(rounds=_PROBE_ROUNDS, steps=0).value >= _PROBE_SHARE * aim:
+            inner = search(known=best.value, tolerance=tolerance)
             best = max(best, inner, key=lambda bound: bound.value)
     return best
-
-
-def _groups_as_nodes(space: StateSpace) -> IntArray:
-    nodes = np.empty(space.world_size, np.int64)
-    for g, group in enumerate(space.groups):
-        nodes[group] = min(g, MAX_NODES - 1)
-    return nodes
 
 
 def bound_over_stages(
@@ -266,7 +219,6 @@ def bound_over_stages(
     direct_seconds: float | None,
     known_seconds: float,
     topology: Topology,
-    world_size: int,
     row_bytes: int,
 ) -> Bound:
     """Return the bound on plans of any number of stages, from bounds for each number.
@@ -290,7 +242,7 @@ def bound_over_stages(
     values = [np.inf if direct_seconds is None else direct_seconds]
     values += [
         j * least + unit * max([stage_free.value, *(b for k, b in staged.items() if k >= j)])
-        for j in range(2, world_size)
+        for j in range(2, topology.num_devices)
     ]
     return Bound(float(min(known_seconds, *values)), _describe(stage_free, topology))
 

@@ -5,22 +5,24 @@ devices sets are kept per group instead: a row crosses to each other group once 
 moves inside its own), and is spread there. The gap to the bounds (bounds/, master/price_bound.py), which hold for any
 plan, shows what that costs.
 
-Called by `planner/column_generation/search/`, `dgcl/cli/` and 2 more folders. Free to change while plans
+Called by `planner/column_generation/search/`, `dgcl/cli/` and `planner/methods/`. Free to change while plans
 are proved, repeat by seed and take no longer (`tests/planner/column_generation/`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dgcl.planner.array_types import IntArray
+from dgcl.planner.array_types import BoolArray, FloatArray, Int32Array, Int64Array
 from dgcl.planner.bounds.cut_kernels import covers
-from dgcl.planner.bounds.cuts import Cut, labels
 from dgcl.planner.column_generation.pricing.states import MAX_GROUP, StateSpace, build_states, count_splits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dgcl.planner.relation import Relation
     from dgcl.topology import Topology
     from dgcl.topology.arrays import TopologyArrays
@@ -36,15 +38,14 @@ def plan_states(relation: Relation, topology: Topology, every_link: bool = False
     On many devices only some links are used on the way to a group (`allowed_links`), unless `every_link` may be.
     """
     arrays = topology.arrays()
-    everyone = np.arange(relation.world_size)
-    if is_exact(relation):
-        return build_states(relation, arrays, [everyone])
+    if _one_group_is_affordable(relation):
+        return build_states(relation, arrays, [np.arange(relation.world_size)])
     groups = device_groups(topology)
     return build_states(relation, arrays, groups, None if every_link else allowed_links(arrays, groups))
 
 
-def is_exact(relation: Relation) -> bool:
-    """Tell whether all devices may form one group."""
+def _one_group_is_affordable(relation: Relation) -> bool:
+    """Tell whether all devices may form one group; of at most `GROUP_SIZE` they always may."""
     world = relation.world_size
     if world > MAX_GROUP:
         return False
@@ -52,24 +53,18 @@ def is_exact(relation: Relation) -> bool:
     return world * count_splits(world, masks) <= MAX_EXACT_SPLITS
 
 
-def device_groups(topology: Topology) -> list[IntArray]:
+def device_groups(topology: Topology) -> list[Int64Array]:
     """Divide the devices into groups of at most `GROUP_SIZE`: by machine, then by socket, then by distance."""
-    groups: dict[tuple[int, ...], list[int]] = {}
+    sizes = Counter(device.machine for device in topology.devices)
+    places: dict[tuple[int, int], list[int]] = {}
     for rank, device in enumerate(topology.devices):
-        groups.setdefault((device.machine,), []).append(rank)
-    sockets: dict[tuple[int, ...], list[int]] = {}
-    for (machine,), ranks in groups.items():
-        for rank in ranks:
-            key = (machine, topology.devices[rank].socket) if len(ranks) > GROUP_SIZE else (machine,)
-            sockets.setdefault(key, []).append(rank)
-    groups_of_all: list[IntArray] = []
+        socket = device.socket if sizes[device.machine] > GROUP_SIZE else 0
+        places.setdefault((device.machine, socket), []).append(rank)
     distance = _distances(topology.arrays())
-    for ranks in sockets.values():
-        groups_of_all.extend(_clusters(np.array(ranks), distance))
-    return groups_of_all
+    return [group for ranks in places.values() for group in _clusters(ranks, distance)]
 
 
-def _distances(arrays: TopologyArrays) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _distances(arrays: TopologyArrays) -> FloatArray:
     """Return (P, P) the times that a row between two devices takes on the connections of its route, added up."""
     cost = np.add.reduceat(1.0 / arrays.bandwidth[arrays.link_directions], arrays.link_ptr[:-1])
     distance = np.full((arrays.num_devices, arrays.num_devices), np.inf)
@@ -78,11 +73,9 @@ def _distances(arrays: TopologyArrays) -> np.ndarray[tuple[int, int], np.dtype[n
     return distance
 
 
-def _clusters(ranks: IntArray, distance: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[IntArray]:
+def _clusters(ranks: list[int], distance: FloatArray) -> list[Int64Array]:
     """Divide ranks into even groups of at most `GROUP_SIZE`, each grown from one rank by nearest neighbours."""
-    num = -(-ranks.shape[0] // GROUP_SIZE)
-    left = ranks.tolist()
-    out = []
+    num, left, out = -(-len(ranks) // GROUP_SIZE), ranks.copy(), []
     for part in range(num):
         size = -(-len(left) // (num - part))
         group = [left.pop(0)]
@@ -97,7 +90,7 @@ def _clusters(ranks: IntArray, distance: np.ndarray[tuple[int, int], np.dtype[np
     return out
 
 
-def allowed_links(arrays: TopologyArrays, groups: list[IntArray]) -> list[IntArray] | None:
+def allowed_links(arrays: TopologyArrays, groups: list[Int64Array]) -> list[Int64Array] | None:
     """Return for each (device, group) the links that may be used on the way into or inside that group.
 
     From inside the group: links to its devices. From elsewhere: links to neighbours of the same group, and
@@ -123,39 +116,44 @@ def allowed_links(arrays: TopologyArrays, groups: list[IntArray]) -> list[IntArr
     links = np.concatenate([into, np.repeat(inside, num_groups)])
     order = np.lexsort((links, pairs))
     ends = np.searchsorted(pairs[order], np.arange(1, world * num_groups))
-    allowed: list[IntArray] = np.split(links[order], ends)
+    allowed: list[Int64Array] = np.split(links[order], ends)
     return allowed if _all_served(arrays, groups, allowed) else None
 
 
-def _all_served(arrays: TopologyArrays, groups: list[IntArray], allowed: list[IntArray]) -> bool:
+def _all_served(arrays: TopologyArrays, groups: list[Int64Array], allowed: list[Int64Array]) -> bool:
     """Tell whether every device reaches every other over the links allowed for the latter's group."""
-    world = arrays.num_devices
-    for g, group in enumerate(groups):
-        step = np.eye(world, dtype=np.float32)
-        for v in range(world):
-            step[v, arrays.link_dst[allowed[v * len(groups) + g]]] = 1.0
-        reach, before = (
-            np.arange(world)[:, None] == group,
-            -1,
-        )  # from which devices each of the group's is reached
-        while before < (before := int(reach.sum())):
-            reach = step @ reach.astype(np.float32) > 0.0
-        if not reach.all():
-            return False
-    return True
+    num = len(groups)
+    return all(
+        _reached([arrays.link_dst[links] for links in allowed[g::num]], group)[-1].all()
+        for g, group in enumerate(groups)
+    )
 
 
-def grouped_bound(space: StateSpace, topology: Topology) -> float:
+def _reached(receivers: Sequence[Int32Array], group: Int64Array) -> list[BoolArray]:
+    """Return, for 0, 1, ... stages until nothing changes, which devices reach which of the group in that many.
+
+    (P, size) each. Device v sends to ``receivers[v]``.
+    """
+    step = np.eye(len(receivers), dtype=np.float32)
+    for v, heads in enumerate(receivers):
+        step[v, heads] = 1.0
+    reached = [np.arange(len(receivers))[:, None] == group]
+    while True:
+        further = step @ reached[-1].astype(np.float32) > 0.0
+        if (further == reached[-1]).all():
+            return reached
+        reached.append(further)
+
+
+def grouped_bound(space: StateSpace) -> float:
     """Return a bound, in rows per GB/s, on plans in which rows cross to each group straight from their owner's.
 
     Every group must send a copy of each of its rows to each other group that needs it. Other plans may be
     faster: a group that has the row can send it on to a third (improvement/reparent.py).
     """
-    arrays = topology.arrays()
-    everyone = frozenset(range(topology.num_devices))
-    cuts = [Cut((everyone.difference(group.tolist()),), "", "out") for group in space.groups]
-    cover, _ = covers(labels(cuts, topology.num_devices), arrays)
-    capacity = cover @ arrays.bandwidth
+    inside = space.family.group_of == np.arange(len(space.groups))[:, None]
+    cover, _ = covers(np.where(inside, -1, 0), space.arrays)  # the cuts out of each group
+    capacity = cover @ space.arrays.bandwidth
     worst = 0.0
     for g, group in enumerate(space.groups):
         rows = space.start[group].sum(axis=0)
@@ -167,26 +165,12 @@ def grouped_bound(space: StateSpace, topology: Topology) -> float:
 
 def least_stages(space: StateSpace) -> int:
     """Return the smallest number of stages in which every row can arrive over the allowed moves."""
-    world, num_groups = space.world_size, len(space.groups)
-    least = 0
-    for g in range(num_groups):
-        low, high = space.family.set_ptr[g], space.family.set_ptr[g + 1]
-        group = space.groups[g]
-        needed = np.zeros((world, group.shape[0]), np.bool_)
-        for b in range(group.shape[0]):
-            has = (space.family.set_mask[low:high] >> b & 1).astype(np.bool_)
-            needed[:, b] = (space.start[:, low:high][:, has] > 0).any(axis=1)
-        step = np.eye(world, dtype=np.float32)
-        for v in range(world):
-            at = v * num_groups + g
-            step[v, space.moves.dst[space.moves.ptr[at] : space.moves.ptr[at + 1]]] = 1.0
-        reach, stages = (
-            np.arange(world)[:, None] == group,
-            0,
-        )  # from which devices each of the group's is reached
-        while (needed & ~reach).any():
-            assert stages < world, "a destination cannot be reached"
-            reach = step @ reach.astype(np.float32) > 0.0
-            stages += 1
-        least = max(least, stages)
+    receivers, least = np.split(space.moves.dst, space.moves.ptr[1:-1]), 0
+    for g, group in enumerate(space.groups):
+        sets = slice(*space.family.set_ptr[g : g + 2])
+        has = space.family.set_mask[sets, None] >> np.arange(group.shape[0]) & 1
+        needed = (space.start[:, sets] > 0.0) @ has > 0
+        reached = _reached(receivers[g :: len(space.groups)], group)
+        assert not (needed & ~reached[-1]).any(), "a destination cannot be reached"
+        least = max(least, sum(bool((needed & ~each).any()) for each in reached))
     return least

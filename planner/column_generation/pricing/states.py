@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dgcl.planner.array_types import BoolArray, FloatArray, Int32Array, Int64Array, IntArray
+from dgcl.planner.array_types import BoolArray, FloatArray, Int32Array, Int64Array, pointers
 from dgcl.planner.planner_compiled import compiled
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Moves(NamedTuple):
     splits: BoolArray
 
 
-def build_family(groups: Sequence[IntArray], needed: Sequence[IntArray]) -> SubsetFamily:
+def build_family(groups: Sequence[Int64Array], needed: Sequence[Int64Array]) -> SubsetFamily:
     """Number the subsets of the `needed` local masks of each group.
 
     Args:
@@ -121,14 +121,14 @@ def remaining_set(family: SubsetFamily, f: int | np.int64, g: int, w: int | np.i
     return np.int64(f)
 
 
-def count_splits(size: int, needed: IntArray) -> int:
+def count_splits(size: int, needed: Int64Array) -> int:
     """Return how many (first, rest) pairs the family of `needed` masks over `size` devices would hold."""
     mask, _ = _closure(size, needed)
     population = np.bitwise_count(mask[1:]).astype(np.int64)
     return int((1 << (population - 1)).sum())
 
 
-def _closure(size: int, needed: IntArray) -> tuple[Int64Array, Int32Array]:
+def _closure(size: int, needed: Int64Array) -> tuple[Int64Array, Int32Array]:
     """Return the masks that are subsets of a wanted one, ascending, and the index of each mask (-1: no subset)."""
     assert size <= MAX_GROUP, size
     present = np.zeros(1 << size, np.bool_)
@@ -163,37 +163,26 @@ def _list_splits(
 
 
 @dataclass(frozen=True, eq=False)
-class Items:
-    """The destinations of each class, divided by group: class c has items ``ptr[c]:ptr[c+1]``.
-
-    Attributes:
-        ptr: (C+1,) int64.
-        group: (I,) int32, ascending within a class.
-        mask: (I,) int64, local bit mask of the destinations in that group, never 0.
-    """
-
-    ptr: Int64Array
-    group: Int32Array
-    mask: Int64Array
-
-
-@dataclass(frozen=True, eq=False)
 class StateSpace:
     """States and moves for one relation, topology and grouping; independent of prices and stages.
 
     Attributes:
+        relation, arrays: what must be delivered, and the machine.
         groups: the devices of each group.
         family: the sets.
         moves: the links that may be used.
-        items: the classes as sets to serve; `item_set` (I,) int32 are their set ids.
+        item_ptr, item_set: (C+1,) int64 and (I,) int32; rows of class c must be brought to the sets
+            ``item_set[item_ptr[c]:item_ptr[c+1]]``, one of each group that has destinations.
         rows: (P, F) int64, rows at each device that must be brought to each set.
         start: the same as float64, which is off by a few where there are more than 2**53.
     """
 
-    groups: tuple[IntArray, ...]
+    relation: Relation
+    arrays: TopologyArrays
+    groups: tuple[Int64Array, ...]
     family: SubsetFamily
     moves: Moves
-    items: Items
+    item_ptr: Int64Array
     item_set: Int32Array
     rows: Int64Array
     start: FloatArray
@@ -208,12 +197,17 @@ class StateSpace:
         """Number of devices P."""
         return int(self.start.shape[0])
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether all devices form one group."""
+        return len(self.groups) == 1
+
 
 def build_states(
     relation: Relation,
     arrays: TopologyArrays,
-    groups: Sequence[IntArray],
-    allowed: Sequence[IntArray] | None = None,
+    groups: Sequence[Int64Array],
+    allowed: Sequence[Int64Array] | None = None,
 ) -> StateSpace:
     """Number the states of `relation` for a grouping of the devices.
 
@@ -225,25 +219,27 @@ def build_states(
             leave v. Devices divide sets of their own group only.
     """
     world, num_groups = relation.world_size, len(groups)
-    items = _divide(relation, groups)
+    item_ptr, group_of_item, mask = _divide(relation, groups)
     widest = max(len(group) for group in groups)
     present = np.zeros((num_groups, 1 << widest), np.bool_)
-    present[items.group, items.mask] = True
+    present[group_of_item, mask] = True
     family = build_family(groups, [np.flatnonzero(seen) for seen in present])
     index = np.zeros((num_groups, 1 << widest), np.int32)
     for g in range(num_groups):
         low, high = family.set_ptr[g], family.set_ptr[g + 1]
         index[g, family.set_mask[low:high]] = np.arange(low, high)
-    item_set = index[items.group, items.mask]
+    item_set = index[group_of_item, mask]
     rows = np.zeros((world, family.set_mask.shape[0]), np.int64)
-    sizes = np.diff(items.ptr)
+    sizes = np.diff(item_ptr)
     np.add.at(rows, (np.repeat(relation.source, sizes), item_set), np.repeat(relation.count, sizes))
     moves = _moves(arrays, groups, allowed)
-    return StateSpace(tuple(groups), family, moves, items, item_set, rows, rows.astype(np.float64))
+    return StateSpace(
+        relation, arrays, tuple(groups), family, moves, item_ptr, item_set, rows, rows.astype(np.float64)
+    )
 
 
-def _divide(relation: Relation, groups: Sequence[IntArray]) -> Items:
-    """Divide the destinations of each class by group."""
+def _divide(relation: Relation, groups: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Divide the destinations of each class by group: where the items of each begin, their groups and local masks."""
     local = np.zeros((relation.num_classes, len(groups)), np.int64)
     for first in range(0, relation.num_classes, CLASSES_AT_A_TIME):
         part = slice(first, first + CLASSES_AT_A_TIME)
@@ -252,10 +248,12 @@ def _divide(relation: Relation, groups: Sequence[IntArray]) -> Items:
             local[part, g] = dests[:, group] @ (1 << np.arange(group.shape[0]))
     class_, group_of = np.nonzero(local)
     ptr = np.searchsorted(class_, np.arange(relation.num_classes + 1)).astype(np.int64)
-    return Items(ptr, group_of.astype(np.int32), local[class_, group_of])
+    return ptr, group_of, local[class_, group_of]
 
 
-def _moves(arrays: TopologyArrays, groups: Sequence[IntArray], allowed: Sequence[IntArray] | None) -> Moves:
+def _moves(
+    arrays: TopologyArrays, groups: Sequence[Int64Array], allowed: Sequence[Int64Array] | None
+) -> Moves:
     """Return who may send what; see `build_states`."""
     world, num_groups = arrays.num_devices, len(groups)
     if allowed is None:
@@ -266,5 +264,4 @@ def _moves(arrays: TopologyArrays, groups: Sequence[IntArray], allowed: Sequence
     splits = np.zeros((world, num_groups), np.bool_)
     for g, group in enumerate(groups):
         splits[group, g] = True
-    ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Moves(ptr, links, arrays.link_dst[links], splits.reshape(-1))
+    return Moves(pointers(sizes), links, arrays.link_dst[links], splits.reshape(-1))

@@ -27,6 +27,21 @@ class FreeLinks(NamedTuple):
     dst: Int64Array
 
 
+class FreeProblem(NamedTuple):
+    """What must be delivered between N nodes, without stages.
+
+    Attributes:
+        family: one group of all nodes.
+        links, routes: L links between nodes and the connection-directions that they load.
+        start: (N, F), rows at each node that must be brought to each set.
+    """
+
+    family: SubsetFamily
+    links: FreeLinks
+    routes: Routes
+    start: FloatArray
+
+
 @compiled(allocates=False)
 def _shortest_paths(
     price: FloatArray, links: FreeLinks, distance: FloatArray, first_link: Int32Array
@@ -167,26 +182,18 @@ def _push_rows(
                 v = links.dst[link]
 
 
-def free_answer(
-    family: SubsetFamily,
-    links: FreeLinks,
-    routes: Routes,
-    start: FloatArray,
-    weight: FloatArray,
-    columns: FloatArray,
-) -> float:
+def free_answer(problem: FreeProblem, weight: FloatArray, columns: FloatArray) -> float:
     """Answer the weights (C,) of connection-directions with the cheapest trees.
 
     Args:
-        family: one group of all N nodes.
-        links, routes: L links between nodes and the connection-directions that they load.
-        start: (N, F), rows at each node that must be brought to each set.
+        problem: what must be delivered.
         weight: (C,) >= 0.
         columns: (N, C) output, the busy times that each node's rows cause.
 
     Returns:
         Sum over rows of the price of their cheapest tree; inf when some set cannot be reached.
     """
+    family, links, routes, start = problem
     nodes, num_sets = start.shape
     price, (distance, carried) = np.empty((1, links.src.shape[0])), np.empty((2, nodes, nodes))
     link_prices(weight[None], routes, price)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array
-from dgcl.planner.column_generation.pricing.states import Moves, SubsetFamily, remaining_set
+from dgcl.planner.column_generation.pricing.states import Moves, StateSpace, SubsetFamily, remaining_set
 from dgcl.planner.planner_compiled import compiled
 
 WAIT = -1  # in place of a move: the set stays where it is until the next stage
@@ -41,8 +41,9 @@ class Choices(NamedTuple):
     single: Int64Array
 
 
-def empty_choices(num_stages: int, world: int, num_sets: int) -> Choices:
+def empty_choices(num_stages: int, space: StateSpace) -> Choices:
     """Allocate the tables that `cheapest_trees` fills."""
+    world, num_sets = space.start.shape
     split, move = np.empty((2, num_stages, world, num_sets), np.int32)
     return Choices(
         np.empty((num_stages + 1, world, num_sets)),

@@ -20,7 +20,7 @@ import numpy as np
 
 from dgcl.planner.array_types import FloatArray, Int32Array, Int64Array, MaskArray
 from dgcl.planner.column_generation.pricing.tree_program import cheapest_trees, empty_choices
-from dgcl.planner.column_generation.rounding.cheapest import Instance, cheapest_of
+from dgcl.planner.column_generation.rounding.cheapest import Instance, cheapest_of, make_instance
 from dgcl.planner.column_generation.rounding.forest import (
     Forest,
     LinkEnds,
@@ -36,8 +36,6 @@ from dgcl.planner.trees import Trees
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.master.fractional import Problem
     from dgcl.planner.column_generation.pricing.states import StateSpace
-    from dgcl.planner.relation import Relation
-    from dgcl.topology.arrays import TopologyArrays
 
 PLASTIC = 0.7548776662466927  # 1 / the plastic number; fractional parts of its multiples are evenly spread
 UNITS, MOST = 2.0**20, 2.0**61  # in a row, and in all: trees are merged with their rows counted in these
@@ -61,13 +59,10 @@ class Bundles:
     count: Int64Array
     number: Int32Array
 
-    def instance(self, problem: Problem, arrays: TopologyArrays) -> Instance:
+    def instance(self, problem: Problem) -> Instance:
         """Return the instance in which each bundle is a class of one item."""
-        ends, item_ptr = LinkEnds(arrays.link_src, arrays.link_dst), np.arange(self.source.shape[0] + 1)
-        space = problem.space
-        return Instance(
-            space.family, space.moves, problem.routes, ends, item_ptr, self.set_, self.source, self.dests
-        )
+        item_ptr = np.arange(self.source.shape[0] + 1)
+        return make_instance(problem, item_ptr, self.set_, self.source, self.dests)
 
 
 def make_bundles(space: StateSpace) -> Bundles:
@@ -88,27 +83,25 @@ def make_bundles(space: StateSpace) -> Bundles:
     return Bundles(owners, set_.astype(np.int32), dests, space.rows[source, set_], number)
 
 
-def assign_vertices(
-    forest: Forest, bundles: Bundles, space: StateSpace, relation: Relation, arrays: TopologyArrays
-) -> Trees:
+def assign_vertices(forest: Forest, bundles: Bundles, space: StateSpace) -> Trees:
     """Return trees for all classes from a compact forest of trees for all bundles.
 
     Second deliveries and useless relays are dropped.
     """
-    num = int(forest.used[0])
+    relation, arrays, item_ptr, num = space.relation, space.arrays, space.item_ptr, int(forest.used[0])
     first_tree = np.searchsorted(forest.class_[:num], np.arange(bundles.source.shape[0]))
-    size, items, classes = forest.size[:num], space.items, relation.num_classes
+    size = forest.size[:num]
     longest = int(size.max(initial=0)) * len(space.groups)
-    bundle = bundles.number[np.repeat(relation.source, np.diff(items.ptr)), space.item_set]
+    bundle = bundles.number[np.repeat(relation.source, np.diff(item_ptr)), space.item_set]
     # Each tree exhausts a class or a tree of a bundle. Pages that are not used take no memory.
-    of_class = np.add.reduceat(np.maximum.reduceat(size, first_tree)[bundle], items.ptr[:-1])
-    room_trees, room_edges = classes + num, int(of_class.sum()) + (num + 1) * longest
+    of_class = np.add.reduceat(np.maximum.reduceat(size, first_tree)[bundle], item_ptr[:-1])
+    room_trees, room_edges = relation.num_classes + num, int(of_class.sum()) + (num + 1) * longest
     tree_class, tree_count = np.empty(room_trees, np.int32), np.empty(room_trees, np.int64)
     edge_ptr, edges = np.zeros(room_trees + 1, np.int64), np.empty((2, room_edges), np.int32)
     entered, needed = np.empty((2, relation.world_size), np.int32)
     keys = forest.stage[: forest.used[1]].astype(np.int64) << 32 | forest.link[: forest.used[1]]
     trees = _assign_vertices(
-        forest, first_tree, bundle, items.ptr, relation.source, relation.dests, relation.count,
+        forest, first_tree, bundle, item_ptr, relation.source, relation.dests, relation.count,
         LinkEnds(arrays.link_src, arrays.link_dst), keys, np.empty((first_tree.shape[0], 4), np.int64),
         np.empty(longest, np.int64), entered, needed, tree_class, tree_count, edge_ptr, edges[0], edges[1],
     )  # fmt: skip
@@ -196,26 +189,25 @@ def whole_forest(
     answers: Iterable[tuple[FloatArray, FloatArray]],
     bundles: Bundles,
     problem: Problem,
-    arrays: TopologyArrays,
 ) -> Forest:
     """Return a compact forest of trees for all bundles.
 
     Args:
         answers: prices (K, L), at which the trees of the answer are the cheapest, and the share of the rows of each
             owner's block (B,) that follow it.
-        bundles, problem, arrays: what is to be planned.
+        bundles, problem: what is to be planned.
     """
-    space, instance = problem.space, bundles.instance(problem, arrays)
+    space, instance = problem.space, bundles.instance(problem)
     block = np.searchsorted(problem.block_ptr, bundles.source, side="right") - 1
     units, parts = min(UNITS, MOST / float(bundles.count.max())), []
     for price, share in answers:
         rows = np.zeros(price.shape)
-        choices = empty_choices(price.shape[0], space.world_size, space.num_sets)
+        choices = empty_choices(price.shape[0], space)
         amount = np.ceil(units * share[block] * bundles.count).astype(np.int64)
         which = np.flatnonzero(amount)
         cheapest_trees(space.family, space.moves, price, choices)
         parts.append((which, amount[which], *cheapest_of(instance, choices, which, amount[which], rows)))
-    forest = joined(parts, arrays)
+    forest = joined(parts)
     rows[:] = 0.0
     _round(forest, bundles.count, rows, *np.empty((2, forest.used[0])))
     return compact(forest)

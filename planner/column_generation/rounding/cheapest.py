@@ -20,8 +20,6 @@ from dgcl.planner.planner_compiled import compiled
 
 if TYPE_CHECKING:
     from dgcl.planner.column_generation.master.fractional import Problem
-    from dgcl.planner.relation import Relation
-    from dgcl.topology.arrays import TopologyArrays
 
 
 class Instance(NamedTuple):
@@ -45,19 +43,19 @@ class Instance(NamedTuple):
     dests: MaskArray
 
 
-def class_instance(problem: Problem, relation: Relation, arrays: TopologyArrays) -> Instance:
-    """Return the instance of all classes of a relation."""
+def make_instance(
+    problem: Problem, item_ptr: Int64Array, item_set: Int32Array, source: Int32Array, dests: MaskArray
+) -> Instance:
+    """Return the instance of these classes."""
     space = problem.space
-    return Instance(
-        space.family,
-        space.moves,
-        problem.routes,
-        LinkEnds(arrays.link_src, arrays.link_dst),
-        space.items.ptr,
-        space.item_set,
-        relation.source,
-        relation.dests,
-    )
+    ends = LinkEnds(space.arrays.link_src, space.arrays.link_dst)
+    return Instance(space.family, space.moves, problem.routes, ends, item_ptr, item_set, source, dests)
+
+
+def class_instance(problem: Problem) -> Instance:
+    """Return the instance of all classes of the relation."""
+    space = problem.space
+    return make_instance(problem, space.item_ptr, space.item_set, space.relation.source, space.relation.dests)
 
 
 class TreeBuffer(NamedTuple):

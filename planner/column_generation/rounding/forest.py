@@ -132,12 +132,10 @@ def forest_from_trees(trees: Trees, arrays: TopologyArrays) -> Forest:
     )
 
 
-def joined(parts: Sequence[tuple[npt.NDArray[Any], ...]], arrays: TopologyArrays) -> Forest:
+def joined(parts: Sequence[tuple[npt.NDArray[Any], ...]]) -> Forest:
     """Return a compact forest of parts: (class, count, size) of trees, and (link, stage) of their edges."""
     class_, count, size, link, stage = (np.concatenate(column) for column in zip(*parts, strict=True))
-    ptr = np.concatenate([[0], np.cumsum(size)])
-    ends = arrays.link_src[link], arrays.link_dst[link]
-    return compact(forest_from_trees(Trees(class_.astype(np.int32), count, ptr, *ends, stage), arrays))
+    return compact(_with_room(class_.astype(np.int32), count, np.cumsum(size) - size, size, link, stage))
 
 
 def _with_room(
@@ -152,7 +150,7 @@ def _with_room(
     num, edges = class_.shape[0], link.shape[0]
     room_trees, room_edges = 2 * num + 1024, 2 * edges + 8192
 
-    def padded(array: np.ndarray[tuple[int], np.dtype[np.generic]], room: int):  # type: ignore[no-untyped-def]
+    def padded(array: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
         out = np.zeros(room, array.dtype)
         out[: array.shape[0]] = array
         return out
@@ -244,7 +242,7 @@ def _merge_equal(
 
 def trees_from_forest(forest: Forest, arrays: TopologyArrays) -> Trees:
     """Return a compact forest as trees."""
-    num, edges = int(forest.used[0]), int(forest.used[1])
+    num, edges = forest.used.tolist()
     link = forest.link[:edges]
     return Trees(
         forest.class_[:num],

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dgcl.planner.column_generation.master.aggregated import AggregatedSolution
     from dgcl.planner.column_generation.master.fractional import Problem
     from dgcl.planner.column_generation.rounding.bundles import Bundles
-    from dgcl.topology.arrays import TopologyArrays
 
 BATCHES = 32  # price updates in a pass
 MIN_BATCH = 64  # bundles
@@ -41,10 +40,8 @@ GOLDEN = 0.6180339887498949  # 1 / the golden ratio; fractional parts of its mul
 CORRECTION, MAX_CORRECTION = 5.0, 5.0
 SHORT = 0.02  # of the plan's time: no stage counts as shorter
 NUMBERS = (2, 3, 4, 6)  # of stages
-FAR, CLOSE = (
-    0.12,
-    0.04,
-)  # above the floor after one pass, and after two: a larger number of stages is tried instead
+# Above the floor after one pass, and after two: a larger number of stages is tried instead.
+FAR, CLOSE = 0.12, 0.04
 MAX_PASSES, MAX_THOROUGH_PASSES = 7, 20
 FAIR = 0.01  # above the floor, relatively; below, passes must be fast (`FAST`)
 SLOW, FAST = 0.05, 0.2  # share of the time above `enough` that a pass must take off: above `FAIR`, and below
@@ -66,7 +63,8 @@ class CoordinateDescent:
     together, would vanish.
 
     Attributes:
-        time: the true time of the best plan so far, in rows per GB/s.
+        best: the best trees so far, compact; classes are bundles.
+        time: the true time of these, in rows per GB/s.
         num_passes: number of passes so far.
     """
 
@@ -74,18 +72,16 @@ class CoordinateDescent:
         self,
         problem: Problem,
         bundles: Bundles,
-        arrays: TopologyArrays,
         aggregated: AggregatedSolution,
-        latency_unit: float,
         deadline: float = np.inf,
     ) -> None:
         num_stages = aggregated.busy.shape[0]
-        self.problem, self.bundles, self.arrays, self.num_stages = problem, bundles, arrays, num_stages
+        self.problem, self.bundles, self.num_stages = problem, bundles, num_stages
         self._buffer = exchange_buffer(problem, num_stages)
-        self._instance = bundles.instance(problem, arrays)
+        self._instance = bundles.instance(problem)
         self._forest = self._start(aggregated, deadline)
-        self._best = compact(self._forest)  # a copy: passes change the other in place, and may gain nothing
-        self._smooth = smooth_makespan(arrays, num_stages, latency_unit, self._forest)
+        self.best = compact(self._forest)  # a copy: passes change the other in place, and may gain nothing
+        self._smooth = smooth_makespan(problem, num_stages, self._forest)
         self.num_passes = 0
         self.time = recompute(self._smooth, problem.routes, np.ones(num_stages))
 
@@ -111,11 +107,7 @@ class CoordinateDescent:
         self._forest = compact(self._forest)
         self.num_passes += 1
         if reached < self.time:
-            self.time, self._best = reached, compact(self._forest)
-
-    def forest(self) -> Forest:
-        """Return the best trees so far, compact; classes are bundles."""
-        return self._best
+            self.time, self.best = reached, compact(self._forest)
 
     def _start(self, aggregated: AggregatedSolution, deadline: float) -> Forest:
         """Give every bundle trees that follow the aggregated answers; after the deadline all that are left at once."""
@@ -143,7 +135,7 @@ class CoordinateDescent:
                 parts.append((which, count, *cheapest_of(self._instance, choices, which, count, rows)))
             done += int(bundles.count[low : low + step].sum())
             low += step
-        return joined(parts, self.arrays)
+        return joined(parts)
 
 
 def _divide_rows(count: Int64Array, share: FloatArray) -> Int64Array:
@@ -160,13 +152,11 @@ def _divide_rows(count: Int64Array, share: FloatArray) -> Int64Array:
 def best_grouped_plan(
     problem: Problem,
     bundles: Bundles,
-    arrays: TopologyArrays,
     least: int,
     *,
     floor: float,
     aim: float,
     enough: float,
-    latency_unit: float,
     thorough: bool,
     deadline: float,
     needed: bool,
@@ -181,17 +171,15 @@ def best_grouped_plan(
 
     Args:
         problem: states and links of devices in groups, and all `bundles` of them.
-        arrays: the machine.
         least: smallest number of stages in which all rows can arrive.
         floor: a bound on such plans, in rows per GB/s; it may be 0.
         aim: a rough idea of a good plan's time, rows per GB/s, > 0.
         enough: stop when a plan takes no longer than this.
-        latency_unit: rows per GB/s in a second (1e9 / row_bytes).
         thorough: allow more passes, whatever the work.
         deadline: on the clock of time.process_time; the first pass that it interrupts is the last.
         needed: whether a plan is needed even if none can be found before the deadline.
     """
-    kind = direction_kinds(arrays)
+    kind = direction_kinds(problem.space.arrays)
     most = problem.space.world_size - 1
     numbers = [k for k in NUMBERS if least <= k <= most] or [least]
     best: CoordinateDescent | None = None
@@ -205,20 +193,15 @@ def best_grouped_plan(
             continue
         if (best is not None or not needed) and time.process_time() > deadline:
             break
-        descent = CoordinateDescent(problem, bundles, arrays, aggregated, latency_unit, deadline)
-        before = np.inf
-        while descent.time > enough and descent.num_passes < (
-            MAX_THOROUGH_PASSES if thorough else MAX_PASSES
-        ):
+        descent = CoordinateDescent(problem, bundles, aggregated, deadline)
+        before, passes = np.inf, MAX_THOROUGH_PASSES if thorough else MAX_PASSES
+        while descent.time > enough and descent.num_passes < passes:
             descent.run_pass(enough, deadline)
             work += num_stages * bundles.source.shape[0]
             if time.process_time() > deadline or (work > WORK and descent.num_passes > 1 and not thorough):
                 break
-            if (
-                not last
-                and descent.time > (1.0 + (FAR if descent.num_passes == 1 else CLOSE)) * floor
-                and descent.num_passes <= 2
-            ):
+            above = {1: FAR, 2: CLOSE}.get(descent.num_passes)
+            if not last and above is not None and descent.time > (1.0 + above) * floor:
                 break
             slow = thorough or descent.time > (1.0 + FAIR) * floor
             if before - descent.time < (SLOW if slow else FAST) * (before - enough):

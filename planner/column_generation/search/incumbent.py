@@ -20,9 +20,9 @@ from dgcl.planner.column_generation.master.price_bound import (
     bound_over_stages,
     bound_within_groups,
     excess_factor,
-    stage_free_bound,
+    price_bound,
+    stage_free_nodes,
 )
-from dgcl.planner.column_generation.pricing.device_groups import is_exact
 from dgcl.planner.cost import GIGA, direct_seconds, predicted_seconds
 from dgcl.planner.direct_trees import direct_trees
 from dgcl.planner.planning_options import PlanOptions
@@ -152,7 +152,7 @@ class ProvenBounds:
 
     def __init__(self, incumbent: Incumbent, space: StateSpace, steps: int) -> None:
         self._incumbent, self._space, self._known = incumbent, space, incumbent.seconds
-        self._exact = self._within = is_exact(incumbent.relation)  # then all devices are nodes already
+        self._within = space.is_exact  # then all devices are nodes already
         self._staged: dict[int, float] = {}
         self.factor = excess_factor(incumbent.topology, incumbent.seconds)
         self.stage_free = self._from_prices(steps)
@@ -189,8 +189,8 @@ class ProvenBounds:
         if not self._within:
             self._within, incumbent = True, self._incumbent
             self.stage_free = bound_within_groups(
-                incumbent.relation, incumbent.topology, self._space, self.factor, self.stage_free,
-                incumbent.bound.seconds / incumbent.unit, 0.2 * incumbent.effort.tolerance, incumbent.deadline,
+                self._space, self.factor, self.stage_free, incumbent.bound.seconds / incumbent.unit,
+                0.2 * incumbent.effort.tolerance, incumbent.deadline,
             )  # fmt: skip
             self._raise_bound()
 
@@ -202,17 +202,17 @@ class ProvenBounds:
 
     def _from_prices(self, steps: int) -> PriceBound:
         incumbent = self._incumbent
-        return stage_free_bound(
-            incumbent.relation, incumbent.topology, self._space, self.factor,
-            incumbent.bound.seconds / incumbent.unit, self._cuts, 0.2 * incumbent.effort.tolerance,
-            incumbent.deadline, steps,
+        return price_bound(
+            incumbent.relation, incumbent.arrays, stage_free_nodes(self._space), factor=self.factor,
+            aim=incumbent.bound.seconds / incumbent.unit, known=self._cuts,
+            tolerance=0.2 * incumbent.effort.tolerance, deadline=incumbent.deadline, steps=steps,
         )  # fmt: skip
 
     def _raise_bound(self) -> None:
         incumbent = self._incumbent
         incumbent.raise_bound(
             bound_over_stages(
-                self.stage_free, self._staged if self._exact else {}, incumbent.direct_seconds, self._known,
-                incumbent.topology, incumbent.relation.world_size, incumbent.options.row_bytes,
+                self.stage_free, self._staged if self._space.is_exact else {}, incumbent.direct_seconds,
+                self._known, incumbent.topology, incumbent.options.row_bytes,
             )
         )  # fmt: skip

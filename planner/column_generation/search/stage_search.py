@@ -13,12 +13,11 @@ import numpy as np
 
 from dgcl.planner.column_generation.improvement.reparent import reparent
 from dgcl.planner.column_generation.improvement.tree_exchange import improve
-from dgcl.planner.column_generation.master.fractional import Problem, StageProgram, make_problem
+from dgcl.planner.column_generation.master.fractional import Problem, StageProgram
 from dgcl.planner.column_generation.master.price_bound import STEPS
 from dgcl.planner.column_generation.pricing.device_groups import (
     MAX_ALL_LINKS,
     grouped_bound,
-    is_exact,
     least_stages,
     plan_states,
 )
@@ -62,7 +61,6 @@ class StageSearch:
     Attributes:
         incumbent: the best plan and bound so far.
         space: the states.
-        exact: whether all devices form one group.
         grouped: whether there are too many devices to use every link.
         group_bound: bound on plans in which rows cross to each group once, in rows per GB/s.
         may_reparent: whether that bound is so far above the others that edges are re-parented.
@@ -74,9 +72,9 @@ class StageSearch:
     def __init__(self, incumbent: Incumbent) -> None:
         self.incumbent, self.effort = incumbent, incumbent.effort
         self.space = plan_states(incumbent.relation, incumbent.topology)
-        self.exact = is_exact(incumbent.relation)
-        self.grouped = not self.exact and incumbent.relation.world_size > MAX_ALL_LINKS
-        self.group_bound = 0.0 if self.exact else grouped_bound(self.space, incumbent.topology)
+        exact = self.space.is_exact
+        self.grouped = not exact and incumbent.relation.world_size > MAX_ALL_LINKS
+        self.group_bound = 0.0 if exact else grouped_bound(self.space)
         self.may_reparent = self.group_bound * incumbent.unit > REPARENT_ABOVE * incumbent.bound.seconds
         self.most = incumbent.relation.world_size - 1
         self.latency = incumbent.arrays.link_latency
@@ -104,7 +102,7 @@ class StageSearch:
             return
         usual = min(self.most, max(self.effort.usual_stages, least))
         numbers = list(range(least, usual + 1))
-        if self.most > usual and self.exact:
+        if self.most > usual and self.space.is_exact:
             numbers.append(self.most)
         elif least >= usual:  # ways that are longer than they must be may be less busy
             numbers += [more for more in (least + least // 2, 2 * least) if usual < more <= self.most]
@@ -124,7 +122,7 @@ class StageSearch:
         hop_cost = HOP_SHARE * incumbent.bound.seconds / incumbent.unit / incumbent.relation.deliveries
         base = np.full(arrays.num_links, hop_cost)
         routes = Routes(arrays.link_ptr, arrays.link_directions, 1.0 / arrays.bandwidth, factor, base)
-        return make_problem(self.space, routes)
+        return Problem(self.space, routes, 1.0 / incumbent.unit)
 
     # Numbers of stages
 
@@ -183,9 +181,8 @@ class StageSearch:
         if not program.is_feasible():
             return None
         splits = int(np.diff(self.space.family.pair_ptr).sum()) * max(map(len, self.space.groups))
-        rounds = max(
-            40, int(self.effort.rounds * min(1.0, FULL_ROUNDS / max(1, splits)))
-        )  # fewer, where one is long
+        # Fewer where one is long.
+        rounds = max(40, int(self.effort.rounds * min(1.0, FULL_ROUNDS / max(1, splits))))
         program.sample_columns(rounds, self.proven.aim, self.effort.samples, self.incumbent.deadline)
         return program
 
@@ -196,9 +193,8 @@ class StageSearch:
         is above the incumbent is useless.
         """
         incumbent, effort, floor = self.incumbent, self.effort, self.proven.floor
-        useless = (
-            incumbent.seconds * (1.0 - MIN_GAIN) / incumbent.unit - program.num_stages * self.least_latency
-        )
+        faster = incumbent.seconds * (1.0 - MIN_GAIN) / incumbent.unit
+        useless = faster - program.num_stages * self.least_latency
         hopeless = useless if last else min(useless, (1.0 + effort.tolerance) * floor)
         program.solve(
             floor, self.proven.aim, effort.tolerance, hopeless=hopeless, steps=effort.steps,
@@ -225,10 +221,8 @@ class StageSearch:
         """
         incumbent = self.incumbent
         self._offer_grouped(problem, least)
-        if (
-            incumbent.gap() > (self.effort.good if self.effort.thorough else ROUGH_GAP)
-            and not incumbent.is_late()
-        ):
+        rough = self.effort.good if self.effort.thorough else ROUGH_GAP
+        if incumbent.gap() > rough and not incumbent.is_late():
             self.proven.search_longer()  # perhaps the bound is poor, not the plan
             self.proven.search_within_groups()
         if incumbent.gap() > POOR and not incumbent.is_late():
@@ -244,26 +238,22 @@ class StageSearch:
             return
         bundles, floor = make_bundles(problem.space), max(self.proven.floor, self.group_bound)
         enough = (1.0 + self.effort.tolerance) * floor
-        best = best_grouped_plan(
-            problem, bundles, incumbent.arrays, least, floor=floor, aim=max(self.proven.aim, self.group_bound),
-            enough=enough, latency_unit=1.0 / incumbent.unit, thorough=self.effort.thorough,
-            deadline=incumbent.deadline, needed=incumbent.seconds == np.inf,
+        descent = best_grouped_plan(
+            problem, bundles, least, floor=floor, aim=max(self.proven.aim, self.group_bound), enough=enough,
+            thorough=self.effort.thorough, deadline=incumbent.deadline, needed=incumbent.seconds == np.inf,
         )  # fmt: skip
-        if best is not None:
-            trees = assign_vertices(
-                best.forest(), bundles, problem.space, incumbent.relation, incumbent.arrays
-            )
-            self._polish(trees, problem, best.num_stages, enough)
+        if descent is not None:
+            trees = assign_vertices(descent.best, bundles, problem.space)
+            self._polish(trees, problem, descent.num_stages, enough)
 
     # Whole plans
 
     def _offer(self, program: StageProgram) -> None:
         """Round the best fractional plan to whole trees, improve them where that pays, and offer them."""
-        incumbent, problem, solution = self.incumbent, program.problem, program.solution
+        problem, solution = program.problem, program.solution
         assert solution is not None
         bundles = make_bundles(problem.space)
-        forest = whole_forest(program.answers(), bundles, problem, incumbent.arrays)
-        trees = assign_vertices(forest, bundles, problem.space, incumbent.relation, incumbent.arrays)
+        trees = assign_vertices(whole_forest(program.answers(), bundles, problem), bundles, problem.space)
         slack = self.effort.tolerance
         enough = max((1.0 + slack) * self.proven.floor, (1.0 + 0.5 * slack) * program.bound)
         if not self.effort.thorough:
@@ -283,17 +273,12 @@ class StageSearch:
         incumbent.offer(trees, "prices")
         if trees.num_trees <= POLISH_TREES and not incumbent.is_late() and seconds() > enough * unit:
             trees = improve(
-                trees, problem, incumbent.relation, incumbent.arrays, num_stages, enough=enough,
-                latency_unit=1.0 / unit, thorough=self.effort.thorough, deadline=incumbent.deadline,
+                trees, problem, num_stages, enough=enough, thorough=self.effort.thorough, deadline=incumbent.deadline,
             )  # fmt: skip
             incumbent.offer(trees, "prices")
-        near, least_gap = (
-            NEAR * incumbent.bound.seconds,
-            -1.0 if self.may_reparent else np.inf if self.exact else FAR,
-        )
+        near = NEAR * incumbent.bound.seconds
+        least_gap = -1.0 if self.may_reparent else np.inf if self.space.is_exact else FAR
         if incumbent.gap() > least_gap and not incumbent.is_late() and seconds() >= near:
-            trees = reparent(
-                trees, problem, incumbent.relation, incumbent.arrays, min(trees.num_stages + 1, self.most),
-                enough=near / unit, latency_unit=1.0 / unit, deadline=incumbent.deadline,
-            )  # fmt: skip
+            most = min(trees.num_stages + 1, self.most)
+            trees = reparent(trees, problem, most, enough=near / unit, deadline=incumbent.deadline)
             incumbent.offer(trees, "prices")

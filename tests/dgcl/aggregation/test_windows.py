@@ -256,7 +256,7 @@ def test_what_cannot_be_is_refused_on_every_rank():
         for text, wanted in zip(
             texts,
             (
-                "windows must be from 1 to 26",
+                "windows must be an integer from 1 to 26",
                 "windows must be an integer",
                 "windows must be an integer",
                 "windows must be 3, the number of ranks, or left out with by='owner' (got 2)",
@@ -264,7 +264,7 @@ def test_what_cannot_be_is_refused_on_every_rank():
                 "windows go with sums and means (got reduce='max')",
                 "windows must be the same on every rank (got 2 on rank 0 and 3 on rank 1)",
                 "by must be the same on every rank (got 'mixed' on rank 0 and 'owner' on rank 2)",
-                "windows must be from 1 to 26",
+                "windows must be an integer from 1 to 26",
             ),
             strict=True,
         ):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dgcl.planner import PlanOptions, Relation
 from dgcl.planner.column_generation.improvement.makespan import load
 from dgcl.planner.column_generation.master.aggregated import direction_kinds, solve_aggregated
-from dgcl.planner.column_generation.master.fractional import Problem, make_problem
+from dgcl.planner.column_generation.master.fractional import Problem
 from dgcl.planner.column_generation.pricing.device_groups import least_stages, plan_states
 from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles
@@ -31,7 +31,7 @@ def problem_of(relation: Relation, topology: Topology) -> Problem:
     arrays = topology.arrays()
     ones, hop = np.ones(arrays.num_links), np.full(arrays.num_links, 1e-9)
     routes = Routes(arrays.link_ptr, arrays.link_directions, 1.0 / arrays.bandwidth, ones, hop)
-    return make_problem(plan_states(relation, topology), routes)
+    return Problem(plan_states(relation, topology), routes, 1.0 / UNIT)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_passes_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation
     assert least <= 3
     assert aggregated is not None
     assert aggregated.share.sum() == pytest.approx(1.0)
-    descent = CoordinateDescent(problem, bundles, arrays, aggregated, 1.0 / UNIT)
+    descent = CoordinateDescent(problem, bundles, aggregated)
     reached = [descent.time]
     for _ in range(3):
         descent.run_pass(0.0)
@@ -88,7 +88,7 @@ def test_passes_only_gain_and_classes_get_what_their_bundles_got(drawn: Relation
     loaded = descent._smooth.rows.copy()
     load(descent._smooth, descent._forest)
     assert (descent._smooth.rows == loaded).all()
-    trees = assign_vertices(descent.forest(), bundles, problem.space, drawn, arrays)
+    trees = assign_vertices(descent.best, bundles, problem.space)
     verify_trees(drawn, trees, topology)
     # Trees to several groups that share an edge are joined, which can only take load away.
     assert predicted_seconds(trees, arrays, ROW_BYTES) <= descent.time * UNIT * (1.0 + 1e-9)
@@ -110,11 +110,11 @@ def test_a_pass_that_gains_nothing_leaves_the_best_as_it_was(monkeypatch):
         bundles = make_bundles(problem.space)
         aggregated = solve_aggregated(problem, direction_kinds(arrays), 3, aim=1.0)
         assert aggregated is not None
-        descent = CoordinateDescent(problem, bundles, arrays, aggregated, 1.0 / UNIT)
+        descent = CoordinateDescent(problem, bundles, aggregated)
         before = descent.time
         descent.run_pass(0.0)
         gains.append(before - descent.time)
-        trees = assign_vertices(descent.forest(), bundles, problem.space, relation, arrays)
+        trees = assign_vertices(descent.best, bundles, problem.space)
         verify_trees(relation, trees, topology)
         assert predicted_seconds(trees, arrays, ROW_BYTES) <= descent.time * UNIT * (1.0 + 1e-9)
     assert min(gains) == 0.0

@@ -9,7 +9,7 @@ from dgcl.planner.column_generation.improvement.makespan import (
     recompute,
     smooth_makespan,
 )
-from dgcl.planner.column_generation.master.fractional import Problem, make_problem
+from dgcl.planner.column_generation.master.fractional import Problem
 from dgcl.planner.column_generation.pricing.device_groups import plan_states
 from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.rounding.forest import forest_from_trees
@@ -29,7 +29,7 @@ def problem_of(topology: Topology) -> tuple[Relation, Problem]:
     relation = Relation.from_classes(4, [(0, {1}, 30), (0, {2}, 40), (1, {2}, 25), (3, {2}, 60)])
     ones = np.ones(arrays.link_src.shape[0])
     routes = Routes(arrays.link_ptr, arrays.link_directions, 1.0 / arrays.bandwidth, ones, 0.0 * ones)
-    return relation, make_problem(plan_states(relation, topology), routes)
+    return relation, Problem(plan_states(relation, topology), routes, 0.0)
 
 
 def smooth_time(rows: np.ndarray, arrays: TopologyArrays, beta: np.ndarray) -> float:  # type: ignore[type-arg]
@@ -55,7 +55,7 @@ def test_the_best_amount_is_the_best_of_the_halves(topology: Topology, seed: int
         np.array([1, 2, 2, 2], np.int32), rng.integers(0, STAGES, 4).astype(np.int32),
     )  # fmt: skip
     forest = forest_from_trees(trees, arrays)
-    smooth = smooth_makespan(arrays, STAGES, 0.0, forest)
+    smooth = smooth_makespan(problem, STAGES, forest)
     beta = rng.uniform(0.02, 0.3, STAGES)
     recompute(smooth, problem.routes, beta)
     rows = smooth.rows.copy()

@@ -121,14 +121,12 @@ def test_factors_follow_from_what_a_stage_has_left():
     assert sorted(excess_factor(topology, np.inf)) == [1.0] * 4
     relation = Relation.from_classes(3, [(0, {2}, 1)])
     free = price_bound(relation, topology.arrays(), np.arange(3), factor=np.ones(4), aim=1.0)
-    bound = bound_over_stages(free, {2: 2.0}, None, np.inf, topology, 3, GB)
+    bound = bound_over_stages(free, {2: 2.0}, None, np.inf, topology, GB)
     assert bound.seconds == pytest.approx(2 * 1.0 + 2.0)
     assert (
-        bound_over_stages(free, {2: 2.0}, 3.5, np.inf, topology, 3, GB).seconds == 3.5
+        bound_over_stages(free, {2: 2.0}, 3.5, np.inf, topology, GB).seconds == 3.5
     )  # peer-to-peer may be better
-    assert (
-        bound_over_stages(free, {2: 2.0}, None, 3.0, topology, 3, GB).seconds == 3.0
-    )  # there is a plan of 3 s
+    assert bound_over_stages(free, {2: 2.0}, None, 3.0, topology, GB).seconds == 3.0  # there is a plan of 3 s
 
 
 def test_a_deadline_cuts_the_rounds_short_and_changes_nothing_else():

@@ -31,13 +31,13 @@ def test_groups_alone_need_as_long_as_all_copies_take_to_leave():
     """Each machine of the cluster has one NIC; the rows of 8 devices leave over it three times."""
     topology, relation = resolve_topology(FOUR), one_to_all(1000)
     nic = max(c.bandwidth for c in topology.connections if c.kind == "IB")
-    assert grouped_bound(plan_states(relation, topology), topology) == pytest.approx(8 * 3 * 1000 / nic)
+    assert grouped_bound(plan_states(relation, topology)) == pytest.approx(8 * 3 * 1000 / nic)
 
 
 def test_copies_go_on_from_the_machines_that_have_the_row():
     topology, relation = resolve_topology(FOUR), one_to_all(1000)
     plan = make_plan(relation, topology, options=PlanOptions(row_bytes=100))  # proves delivery
-    group_bound = grouped_bound(plan_states(relation, topology), topology) * 100 / GIGA
+    group_bound = grouped_bound(plan_states(relation, topology)) * 100 / GIGA
     assert plan.predicted_seconds < 0.8 * group_bound
     machine, trees = machines_of(topology), plan.trees
     owner = machine[relation.source[trees.tree_class]][trees.edge_tree()]

@@ -11,7 +11,7 @@ from dgcl.planner import Relation
 from dgcl.planner.column_generation.master.fractional import answer_columns
 from dgcl.planner.column_generation.pricing.flows import Routes, push_buffer
 from dgcl.planner.column_generation.pricing.states import StateSpace, build_family, build_states, count_splits
-from dgcl.planner.column_generation.pricing.steiner_trees import FreeLinks, free_answer
+from dgcl.planner.column_generation.pricing.steiner_trees import FreeLinks, FreeProblem, free_answer
 from dgcl.planner.column_generation.pricing.tree_program import Choices, cheapest_trees, empty_choices
 from dgcl.topology import Topology
 from tests.support.optimal_plans import stage_trees
@@ -19,7 +19,7 @@ from tests.support.random_machines import instances
 
 
 def solved(space: StateSpace, price: np.ndarray) -> Choices:
-    choices = empty_choices(price.shape[0], space.world_size, space.num_sets)
+    choices = empty_choices(price.shape[0], space)
     cheapest_trees(space.family, space.moves, price, choices)
     return choices
 
@@ -108,7 +108,7 @@ def test_without_stages_values_are_those_of_the_cheapest_trees_too(
     )  # fmt: skip
     links = FreeLinks(arrays.link_src.astype(np.int64), arrays.link_dst.astype(np.int64))
     busy = np.empty((world, arrays.num_directions))
-    value = free_answer(space.family, links, routes, space.start, weight, busy)
+    value = free_answer(FreeProblem(space.family, links, routes, space.start), weight, busy)
     same_in_all_stages = np.tile(price, (world - 1, 1))
     expected = sum(
         int(relation.count[c])

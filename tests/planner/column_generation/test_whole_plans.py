@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dgcl.planner import Relation
 from dgcl.planner.column_generation.improvement.tree_exchange import improve
-from dgcl.planner.column_generation.master.fractional import StageProgram, make_problem
+from dgcl.planner.column_generation.master.fractional import Problem, StageProgram
 from dgcl.planner.column_generation.pricing.flows import Routes
 from dgcl.planner.column_generation.pricing.states import build_states
 from dgcl.planner.column_generation.rounding.bundles import assign_vertices, make_bundles, whole_forest
@@ -30,7 +30,7 @@ def solved(
     groups = [np.arange(0, world, 2), np.arange(1, world, 2)] if grouped else [np.arange(world)]
     ones = np.ones(arrays.num_links)
     routes = Routes(arrays.link_ptr, arrays.link_directions, 1 / arrays.bandwidth, ones, 1e-6 * ones)
-    program = StageProgram(make_problem(build_states(relation, arrays, groups), routes), num_stages)
+    program = StageProgram(Problem(build_states(relation, arrays, groups), routes, 1e9 / 512), num_stages)
     if relation.num_classes == 0 or not program.is_feasible():
         return None
     program.sample_columns(40, 10.0, 12)
@@ -38,15 +38,15 @@ def solved(
     return program
 
 
-def whole(program: StageProgram, relation: Relation, topology: Topology) -> tuple[Trees, Trees]:
+def whole(program: StageProgram) -> tuple[Trees, Trees]:
     """Trees of bundles, and of classes."""
-    problem, arrays = program.problem, topology.arrays()
-    bundles = make_bundles(problem.space)
-    forest = whole_forest(program.answers(), bundles, problem, arrays)
-    trees = trees_from_forest(forest, arrays)
+    space = program.problem.space
+    bundles = make_bundles(space)
+    forest = whole_forest(program.answers(), bundles, program.problem)
+    trees = trees_from_forest(forest, space.arrays)
     rows = np.bincount(trees.tree_class, weights=trees.tree_count, minlength=bundles.count.shape[0])
     assert rows.tolist() == bundles.count.tolist()
-    return trees, assign_vertices(forest, bundles, problem.space, relation, arrays)
+    return trees, assign_vertices(forest, bundles, space)
 
 
 @examples(20, 50)
@@ -56,7 +56,7 @@ def test_every_vertex_gets_a_tree_and_loads_do_not_grow(case: tuple[Relation, To
     program = solved(relation, topology, max(1, relation.world_size - 1), grouped)
     if program is None:
         return
-    of_bundles, trees = whole(program, relation, topology)
+    of_bundles, trees = whole(program)
     verify_trees(relation, trees, topology)
     assert delivers(relation, trees, topology)
     used, most = (link_rows(each, topology.arrays()) for each in (trees, of_bundles))
@@ -73,7 +73,7 @@ def test_rounding_keeps_stages_within_a_row_or_two_of_their_time():
     program = solved(relation, topology, 3)
     assert program is not None
     assert program.solution is not None
-    trees, _ = whole(program, relation, topology)
+    trees, _ = whole(program)
     assert predicted_seconds(trees, topology.arrays(), 10**9) <= program.solution.time + 3 * 2.0  # GB/s >= 1
 
 
@@ -85,10 +85,8 @@ def test_polishing_keeps_delivery_and_never_slows_a_plan_down(case: tuple[Relati
     program = solved(relation, topology, most)
     if program is None:
         return
-    _, trees = whole(program, relation, topology)
-    better = improve(
-        trees, program.problem, relation, arrays, most, enough=0.0, latency_unit=1e9 / 512, thorough=True
-    )  # fmt: skip
+    _, trees = whole(program)
+    better = improve(trees, program.problem, most, enough=0.0, thorough=True)
     verify_trees(relation, better, topology)
     assert predicted_seconds(better, arrays, 512) <= predicted_seconds(trees, arrays, 512) * (1 + 1e-9)
 
@@ -100,6 +98,6 @@ def test_a_class_is_cut_only_where_the_solution_says_so(count: int):
     relation = Relation.from_classes(4, [(0, {3}, count)])
     program = solved(relation, topology, 2)
     assert program is not None
-    _, trees = whole(program, relation, topology)
+    _, trees = whole(program)
     assert trees.num_trees == min(2, count)
     assert abs(int(trees.tree_count.max()) - count / 2) <= 1

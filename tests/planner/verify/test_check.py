@@ -234,7 +234,7 @@ def signed(plan: Plan, **changes: Any) -> Plan:
         "a stage": ({"stage_seconds": [1e-9, 2e-9]}, r"stage_seconds\[0\] is 1e-09 but"),
         "too few stages": ({"stage_seconds": []}, "has 0 stages, the edges 2"),
         "the sum": ({"predicted_seconds": 1.0}, "predicted_seconds is 1.0 but"),
-        "a bound above the cost": ({"lower_bound_seconds": 1.0}, "is above the plan's own cost"),
+        "a bound above the cost": ({"lower_bound_seconds": 1.0}, "is above what the plan itself takes"),
         "no bound": ({"lower_bound_seconds": 0.0}, "takes time on every link"),
         "the gap": ({"gap": 0.25}, "gap is 0.25 but"),
         "peer to peer": ({"direct_seconds": 1.0}, "direct_seconds is 1.0 but recomputed it is None"),
