@@ -51,7 +51,7 @@ class ItemDemand:
     def classes(self) -> ItemClasses:
         """The items that are wanted, in classes.
 
-        Vertices are grouped twice, with and without the own bit; memory 8 bytes for each item that is wanted.
+        Vertices are grouped twice, with and without the own bit; memory some 24 bytes for each item that is wanted.
         """
         from dgcl.relation import relation_kernels
 
