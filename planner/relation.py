@@ -144,7 +144,7 @@ class Relation:
             try:
                 source, ranks, count = each
                 source, count = check_index(source, "source"), check_index(count, "count")
-                ranks = [check_index(rank, "destination", 0, world_size - 1) for rank in ranks]
+                ranks = [check_index(rank, f"a destination among {world_size} ranks", 0, world_size - 1) for rank in ranks]
             except (TypeError, ValueError) as error:
                 raise type(error)(
                     f"classes[{place}] must be (source, destinations, count), as (0, {{1, 2}}, 5) (got"
@@ -183,6 +183,7 @@ class Relation:
 
     def dest_ranks(self, c: int) -> list[int]:
         """Return the destination ranks of class ``c``, ascending."""
+        c = range(self.num_classes)[c]
         ranks: list[int] = np.flatnonzero(self.dest_matrix(c, c + 1)).tolist()
         return ranks
 
