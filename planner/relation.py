@@ -144,7 +144,7 @@ class Relation:
             try:
                 source, ranks, count = each
                 source, count = check_index(source, "source"), check_index(count, "count")
-                ranks = [check_index(rank, f"a destination among {world_size} ranks", 0, world_size - 1) for rank in ranks]
+                ranks = [check_index(rank, "a destination rank", 0, world_size - 1) for rank in ranks]
             except (TypeError, ValueError) as error:
                 raise type(error)(
                     f"classes[{place}] must be (source, destinations, count), as (0, {{1, 2}}, 5) (got"

@@ -72,6 +72,8 @@ def loss(call: Call) -> Any:
     if how == "none":
         return rows(terms, space, place)
     dtype = terms.dtype
+    if how == "mean" and not dtype.is_floating_point:
+        return gathered(call)  # whole numbers have no mean: torch's own error
     terms = terms.to(sum_dtype(dtype))
     value = total(terms.sum(), space.comm, call.name)
     if how == "mean" and call.name in ("cross_entropy", "nll_loss") and not target.is_floating_point():

@@ -39,6 +39,8 @@ def found(kernel: FakeKernel, driver: FakeDriver, visible: str | None = "0,1,2,3
         patch.setattr(detect, "Sysfs", lambda: kernel.sysfs)
         if visible is not None:
             patch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        else:
+            patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         return detect.detect_gpus("t")
 
 
