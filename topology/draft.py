@@ -3,9 +3,8 @@
 A second wire between the same two ends gets its kind in its name; a note counts once. `Imported` is the result:
 topology, notes, and the network cards whose wire to the network is unknown.
 Called by `machine_topology`, `gpu_wires`, `topology/importers/files`, `topology/importers/topo_matrix_model`,
-`dgcl/ranks/machines` and others. Free to change while ends of unknown wiring meet in a switch, and each assumption and
-each pair without a link is a note (`tests/topology/detect/test_gpus.py`,
-`tests/topology/importers/test_topo_matrix_model.py`).
+`dgcl/ranks/machines` and others. Free to change while ends of unknown wiring meet in a switch, and each assumption is a
+note (`tests/topology/detect/test_gpus.py`, `tests/topology/importers/test_topo_matrix_model.py`).
 """
 
 from collections.abc import Iterable
