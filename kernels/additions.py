@@ -1,10 +1,9 @@
-"""Add one row to another, elementwise, for every element type that a fold can add.
+"""Adds one row to another, element by element, in any element type of `SUMMABLE` but the 16-bit floats.
 
-Floats of 32 and 64 bits and integers are added in their own type, whole vectors at a time. Each type is a few
-instructions around one addition, written down as such (LLVM's): compiling a Python function for each takes ten times
-as long. 16-bit floats are added by :func:`dgcl.kernels.rows.sum_rows`.
-
-Called by `rows`. Free to change while results are bit for bit those of plain Python
+Elements are added in their own type, whole vectors at a time; integers wrap around. Each type is a few LLVM
+instructions around one addition: compiling a Python function for each takes ten times as long. 16-bit floats are added
+by :func:`dgcl.kernels.rows.sum_rows`, in float32.
+Called by `rows`. Free to change while sums of rows equal torch's additions bit for bit, in each type
 (`tests/kernels/test_rows.py`).
 """
 

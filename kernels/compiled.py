@@ -1,12 +1,12 @@
-"""``@compiled``: numba's ``njit`` with a disk cache that several ranks share and that notices every change.
+"""Decorator `@compiled`: numba's `njit` with a disk cache that ranks share and that notices every source change.
 
-The one way in which cached machine code is made, for :mod:`dgcl.kernels`, :mod:`dgcl.planner` and :mod:`dgcl` alike;
-the planner may import this one file of the folder. `compiled` says what numba's own cache lacks; entries are kept by
-:mod:`dgcl.kernels.kernel_cache`. Numba offers no public way to any of this: ``tests/kernels/test_compiled.py``
-holds that what is used here works: run it first with another version of numba.
-
-Called by this folder, `dgcl/transport/shared_memory/` and 12 more folders. Free to change while results are
-bit for bit those of plain Python.
+The only way in which dgcl caches machine code; `kernel_cache` reads and writes the entries. The planner may import this
+file of the folder and no other. Numba offers no public way to any of this: run the tests below first with another
+version of numba.
+Called by `rows`, `edge_sums`, `dgcl/transport/precompile`, `dgcl/transport/shared_memory/engine`,
+`planner/planner_compiled` and others. Free to change while code is compiled anew when its file, a file inlined into it,
+or an imported constant changes (`tests/kernels/test_compiled.py`), and one process compiles while others wait
+(`tests/kernels/test_kernel_cache.py`).
 """
 
 import copy

@@ -1,9 +1,10 @@
-"""Copies of rows as fast as the memory behind them allows.
+"""Copies rows: with prefetching where rows are read at random addresses, past the caches where results are large.
 
-Two effects slow a plain copy loop down:
-
-Called by this folder, `dgcl/transport/shared_memory/` and `dgcl/transport/`. Free to change while
-`tests/kernels/test_rows.py` passes.
+`prefetch_row` and `claim_row` fetch cache lines before they are read or written; `stream_bytes` writes past the caches
+and needs a `write_fence` before a flag publishes the result; `write_bytes` chooses by size (`STREAMED`).
+Called by `rows`, `row_moves`, `edge_sums`, `dgcl/transport/shared_memory/interpreter`, `dgcl/transport/precompile` and
+others. Free to change while rows arrive byte for byte, of any size and alignment, and nothing beside them is written
+(`tests/kernels/test_rows.py`).
 """
 
 from numba import int64, njit, void
@@ -25,6 +26,8 @@ _LINE_BYTES = 64
 _PREFETCHED = 2048  # of a row; beyond, the hardware prefetcher has detected the sequence
 
 
+# Two effects slow a plain copy loop down:
+#
 # - Rows are often read from random addresses, and nothing hides the latency: :func:`prefetch_row` prefetches some rows
 #   ahead.
 # - A write to memory that is in no cache, or in another core's, first fetches the lines to be overwritten.

@@ -1,13 +1,11 @@
-"""The CUDA driver by ctypes: one method per driver function, errors as exceptions.
+"""Calls the CUDA driver through ctypes: one method per driver function, errors as `CudaError`.
 
-Kernels are loaded from PTX and launched with prepared arguments through the driver's own interface, because
-a launch by numba's dispatcher costs the host tens of microseconds. Nothing is installed for it. :class:`Driver` takes
-any object that has the driver's functions, so tests pass one made of Python functions.
-
-Memory, streams and contexts belong to torch; handles and addresses are plain integers here.
-
-Called by `cuda_launch`, `dgcl/transport/cuda/gpu` and `dgcl/transport/cuda/peer_memory`. Free to change
-while results are bit for bit those of plain Python (`tests/kernels/test_cuda_driver.py`).
+Kernels are loaded from PTX and launched with prepared arguments, because a launch by numba's dispatcher costs the host
+tens of microseconds. :class:`Driver` takes any object that has the driver's functions, so tests pass one made of Python
+functions. Memory, streams and contexts belong to torch; handles and addresses are plain integers here.
+Called by `cuda_launch`, `dgcl/transport/cuda/gpu` and `dgcl/transport/cuda/peer_memory`. Free to change while arguments
+are those that NVIDIA declares (`tests/kernels/test_cuda_declarations.py`), and a failure names the driver's function
+and reason (`tests/kernels/test_cuda_driver.py`).
 """
 
 from __future__ import annotations

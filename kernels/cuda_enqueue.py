@@ -1,10 +1,10 @@
-"""Hand a whole list of stream operations to the CUDA driver in one compiled call.
+"""Enqueues a list of kernel launches and copies on a CUDA stream in one compiled call.
 
-An allgather is some ten launches and copies. Issued one by one from Python each costs several microseconds of
-interpreter, with the GIL held; here they are rows of a table (:data:`OPERATION`), and a compiled loop without the GIL
-calls the driver through the addresses of its functions (:class:`dgcl.kernels.cuda_launch.Prepared`).
-
-Called by `cuda_launch`. Free to change while results are bit for bit those of plain Python
+An allgather is some ten launches and copies. Issued one by one from Python, each costs several microseconds with the
+GIL held; here each is a row of a table (:data:`OPERATION`), and a compiled loop without the GIL calls the driver
+through the addresses of its functions.
+Called by `cuda_launch`. Free to change while operations are enqueued in their order, the first that is refused is named
+(`tests/kernels/test_cuda_driver.py`), and argument widths are those that NVIDIA declares
 (`tests/kernels/test_cuda_declarations.py`).
 """
 

@@ -1,8 +1,9 @@
-"""Kernels loaded on a device, and lists of stream operations prepared once and enqueued in every call.
+"""Loads CUDA kernels on a device, and prepares lists of launches and copies that are enqueued in every call.
 
-Called by `dgcl/transport/cuda/gpu` and `dgcl/transport/cuda/operations`. Free to change while results are
-bit for bit those of plain Python (`tests/kernels/test_cuda_declarations.py` and
-`tests/kernels/test_cuda_driver.py`).
+A kernel is loaded when it is first asked for: a first launch could otherwise have to wait for kernels that run. Where
+an old driver refuses the newest PTX, older PTX is tried.
+Called by `dgcl/transport/cuda/gpu` and `dgcl/transport/cuda/operations`. Free to change while a kernel is loaded once,
+and a prepared list repeats the same launches on the stream of each call (`tests/kernels/test_cuda_driver.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The shape of a launch: the unit that a thread moves, and which thread blocks work on which task.
+"""Chooses how a CUDA row kernel is launched: bytes per access of a thread, and thread blocks per task.
 
-Called by `dgcl/transport/cuda/device_exchange`, `dgcl/transport/cuda/gpu` and
-`dgcl/transport/cuda/program`. Free to change while results are bit for bit those of plain Python
+A task is the rows of one peer. A unit, what a thread moves at once, is the largest of 16, 8, 4, 2 and 1 bytes that
+addresses and row size are multiples of.
+Called by `dgcl/transport/cuda/device_exchange`, `dgcl/transport/cuda/gpu` and `dgcl/transport/cuda/program`. Free to
+change while each unit is aligned and holds a whole element, and each task with work has a block
 (`tests/kernels/test_cuda_shapes.py`).
 """
 

@@ -1,10 +1,9 @@
-"""Instructions that sum a block of columns over the edges of one head, or multiply two rows, for each type of float.
+"""Generates LLVM code that sums columns of rows over one head's edges, or multiplies two rows.
 
-Float32 and float64 are added in their own type, float16 and bfloat16 in float32. Each is a few instructions around one
-addition, written down as such (LLVM's), as in :mod:`dgcl.kernels.additions`.
-
-Called by `edge_scores` and `edge_sums`. Free to change while results are bit for bit those of plain Python
-(`tests/kernels/test_edge_sums.py`).
+A head is the vertex that edges lead to, a tail the one that they come from. Float32 and float64 are added in their own
+type, float16 and bfloat16 in float32. LLVM instead of Python for the reason given in `kernels/additions.py`.
+Called by `edge_scores` and `edge_sums`. Free to change while sums and products agree with a float64 loop over edges,
+edges are added in their order, and each 16-bit pattern is read exactly (`tests/kernels/test_edge_sums.py`).
 """
 
 from typing import Any

@@ -1,10 +1,10 @@
-"""The largest or smallest row over the edges of each head, column by column, and where each element came from.
+"""Finds the largest or smallest element over the edges of each head, column by column, and its tail.
 
-Edges are grouped by their heads: those of head i are ``indptr[i]:indptr[i + 1]`` of ``tails``. Of equal elements the
-one with the smallest id wins, whatever the order of the edges. NaN is beyond all else.
-
-Called by `dgcl/aggregation/extreme_kernels`. Free to change while results are bit for bit those of plain
-Python (`tests/kernels/test_edge_extremes.py`).
+A head is the vertex that edges lead to, a tail the one that they come from: edges of head i are ``indptr[i]:indptr[i +
+1]`` of ``tails``. Of equal elements the one with the smallest id wins, whatever the order of the edges; NaN wins over
+every number.
+Called by `dgcl/aggregation/extreme_kernels`. Free to change while elements and tails are those of a plain Python loop,
+ties and NaN included (`tests/kernels/test_edge_extremes.py`).
 """
 
 import numpy as np

@@ -1,10 +1,10 @@
-"""Scores of edges by heads of attention from the rows of both ends, as GATv2 has them, and sums of their slopes.
+"""Computes GATv2's attention scores of edges, and the sums that their gradients need.
 
-A score is ``vector . leaky_relu(y + x)``; its gradient by either row is the vector times the rectifier's slopes: 1
-where ``y + x`` is above 0. Slopes are computed anew from both rows, so that nothing of edges x heads x width is held.
-
-Called by `dgcl/frameworks/csr_ops`. Free to change while results are bit for bit those of plain Python
-(`tests/kernels/`).
+The score of an edge is ``vector . leaky_relu(y + x)``, of the rows y and x of its two ends. Its gradient by either row
+is the vector times the slopes of leaky_relu: 1 where ``y + x`` is above 0, ``slope`` elsewhere. Slopes are computed
+anew from both rows, so no array of edges x heads x width is kept (heads: of attention).
+Called by `dgcl/frameworks/csr_ops`. Free to change while scores and gradients agree with a row for each edge in float64
+(`tests/dgcl/frameworks/test_csr.py`).
 """
 
 import numpy as np

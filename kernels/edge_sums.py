@@ -1,11 +1,11 @@
-"""Sum rows over edges, and take dot products at edges: what a layer of a graph network does besides dense products.
+"""Sums rows over edges, and takes dot products at edges: the sparse operations of a graph layer.
 
-At each head the rows of its edges' tails are added in the order of the edges, a block of columns at a time. The sums of
-a block stay in registers over all edges of the head: each result is read and written once, and nothing holds a row per
-edge. The bits of a result depend neither on the block of a column nor on how heads are divided among threads.
-
-Called by `dgcl/aggregation/`, `dgcl/cli/` and 2 more folders. Free to change while
-`tests/kernels/test_edge_sums.py` passes.
+At each head (the vertex that edges lead to) the rows of its edges' tails are added in the order of the edges, a block
+of columns at a time. Sums stay in registers over all edges of a head: each result is read and written once, and nothing
+holds a row per edge. Results do not depend on how columns are split in blocks, nor on how threads share the heads.
+Called by `dgcl/aggregation/grouped_edges`, `dgcl/frameworks/csr_ops`, `dgcl/transport/shared_memory/interpreter` and
+`dgcl/cli/warmup`. Free to change while edges are added in their order, with results within rounding of a float64 loop
+(`tests/kernels/test_edge_sums.py`).
 """
 
 from collections.abc import Callable

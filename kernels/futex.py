@@ -1,8 +1,9 @@
-"""Sleep until another thread or process wakes this one, on a word of memory that both have mapped.
+"""Puts a rank to sleep until another thread or process wakes it, by Linux's futex on shared memory.
 
-Called by `dgcl/transport/common/words`, `dgcl/transport/precompile` and
-`dgcl/transport/shared_memory/engine`. Free to change while results are bit for bit those of plain Python
-(`tests/kernels/test_futex.py`).
+The word slept on is the rank's wake word: AWAKE, ASLEEP, or ATTEND (woken for something else than a flag).
+Called by `dgcl/transport/common/words`, `dgcl/transport/precompile` and `dgcl/transport/shared_memory/engine`. Free to
+change while no wake-up is lost, also one that comes just before the sleep, and each sleep ends after its time at the
+latest (`tests/kernels/test_futex.py`).
 """
 
 import platform

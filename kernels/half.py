@@ -1,11 +1,9 @@
-"""float16 and bfloat16 to float32 and back, in integer arithmetic.
+"""Converts float16 and bfloat16 to float32 and back, in integer arithmetic.
 
-Numba has no 16-bit floats on the CPU, and LLVM's own conversions need a helper library on processors without
-F16C. These are a few integer operations that every processor vectorises. Rounding is to nearest, ties to
-even, as IEEE 754 and torch do; NaN stays NaN (the payload may change), overflow gives infinity, float16
-subnormals are exact.
-
-Called by `rows`. Free to change while results are bit for bit those of plain Python
+Numba has no 16-bit floats on the CPU, and LLVM's own conversions need a helper library on processors without F16C.
+These are a few integer operations that every processor vectorises. Rounding is to nearest, ties to even (IEEE 754); NaN
+stays NaN (the payload may change), overflow gives infinity, float16 subnormals are exact.
+Called by `rows`. Free to change while every 16-bit pattern widens, and float32 narrows, as in torch and numpy
 (`tests/kernels/test_half.py`).
 """
 

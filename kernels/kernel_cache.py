@@ -1,11 +1,10 @@
-"""The disk cache of machine code: entries that ranks share, that one process writes, and that nobody else may touch.
+"""Keeps compiled machine code on disk, where ranks share it; one process compiles an entry while others wait.
 
 An entry is a file: a line of JSON (the stamp of its sources, the digest of what follows), then what numba pickled. It
 is unpickled only if the digest is right, and only if no other user can have written it: the file and its folder belong
 to this user or to root, and neither they nor a folder on the way can be changed by others.
-
-Called by `compiled`. Free to change while results are bit for bit those of plain Python
-(`tests/kernels/test_kernel_cache.py`).
+Called by `compiled`. Free to change while damaged or foreign entries are never run, and a compiler that dies blocks
+nobody (`tests/kernels/test_kernel_cache.py`); what the stamp covers: `tests/test_cached_code.py`.
 """
 
 import fcntl

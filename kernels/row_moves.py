@@ -1,7 +1,8 @@
-"""Put rows that have arrived into their places, where each is all that there is for its place.
+"""Copies rows that have arrived to their places, where at most one row arrives for each place.
 
-Called by `dgcl/offload/placing` and `dgcl/transport/precompile`. Free to change while results are bit for
-bit those of plain Python (`tests/kernels/test_rows.py`).
+Where several may arrive, or a row is there already, they are added instead (:func:`dgcl.kernels.rows.add_arrivals`).
+Called by `dgcl/offload/placing` and `dgcl/transport/precompile`. Free to change while each arrival is at its place byte
+for byte, and all other rows stay untouched (`tests/kernels/test_rows.py`).
 """
 
 import numpy as np

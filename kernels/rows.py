@@ -1,11 +1,11 @@
-"""Gather and sum rows in memory that belongs to other processes.
+"""Gathers rows by index, and adds rows that arrived to a rank's own, in memory of any process.
 
-All functions take addresses and sizes in bytes. Row indices are int32 (a part has fewer than 2**31 rows);
-every product of an index and a row size is formed in 64 bits, and no address is ever mixed with an unsigned
-integer: numba would make a float64 of the two, which is exact below 2**53 only.
-
-Called by `dgcl/transport/shared_memory/`, `dgcl/bench/` and 3 more folders. Free to change while
-`tests/kernels/test_rows.py` passes.
+All functions take addresses and sizes in bytes. Row indices are int32 (a part has fewer than 2**31 rows). Every product
+of an index and a row size is formed in 64 bits, and no address is mixed with an unsigned integer: numba would make a
+float64 of the two, which is exact below 2**53 only.
+Called by `dgcl/transport/shared_memory/engine`, `dgcl/transport/shared_memory/interpreter`, `dgcl/offload/placing`,
+`dgcl/transport/precompile` and others. Free to change while sums are added in the order of arrival, and 16-bit floats
+in float32 with one rounding (`tests/kernels/test_rows.py`).
 """
 
 import numpy as np

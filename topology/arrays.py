@@ -1,7 +1,10 @@
-"""A topology as arrays, for planners and simulators.
+"""Turns a topology into read-only numpy arrays: devices by rank, connections by direction, links with routes.
 
-Called by users, `planner/column_generation/improvement/`, `planner/column_generation/rounding/` and 7 more
-folders. Free to change while machines keep their links, rates and routes (`tests/topology/test_arrays.py`).
+Load is counted per connection-direction: a full-duplex connection has two, a half-duplex one has one that both ways
+share. `Topology.arrays()` makes the arrays once and keeps them. Wrong links raise KeyError.
+Called by `model`, `show`, `planner/cost`, `planner/fold`, `planner/bounds/best` and others. Free to change while links
+are sorted by their devices' ranks, and each route's directions lead from sender to receiver
+(`tests/topology/test_arrays.py`).
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,11 @@
-"""Checks of single values. Each returns the value in its plain form, or raises and says what is wrong with it.
+"""Checks single arguments: each returns the value in a plain type, or raises with the field's name first.
 
-Every message starts with the name of the field, so that a reader can put the path of the item before it:
-``connections[3].`` + ``bandwidth must be a positive number (got -1)``.
-
-Called by this folder, `dgcl/nn/` and 21 more folders. Free to change while machines keep their links, rates
-and routes (`tests/topology/test_limits.py`).
+With the name in front, a reader of files can put the path of the item before it: ``connections[3].`` + ``bandwidth must
+be a positive number (got -1)``. Values from outside are cut in messages (`shown`).
+Called by `parts`, `model`, `dgcl/api`, `dgcl/communicator`, `planner/plan_io` and others. Free to change while wrong
+values raise TypeError or ValueError with the same words (`tests/topology/test_model.py`,
+`tests/dgcl/test_messages.py`), sizes are refused before memory is taken, and messages stay short
+(`tests/topology/test_limits.py`).
 """
 
 import math

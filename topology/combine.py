@@ -1,13 +1,13 @@
-"""Machines joined by their NICs into one topology: equal nodes, on rails or on one fabric, or different machines.
+"""Joins machines by their network cards (NICs) into one topology: equal machines, or different ones.
 
 >>> from dgcl.topology import preset
 >>> from dgcl.topology.combine import Nic, cluster
->>> node = preset("dgx_a100")
->>> eight_rails = [Nic(f"gpu{g}", 25.0) for g in range(8)]         # one NIC per GPU
->>> cluster(node, 4, nics=eight_rails, rails=True).num_devices
+>>> nics = [Nic(f"gpu{g}", 25.0) for g in range(8)]  # one per GPU; rails: the k-th NICs of all machines share a switch
+>>> cluster(preset("dgx_a100"), 4, nics=nics, rails=True).num_devices
 32
-Called by `topology/presets/`, this folder and 2 more folders. Free to change while machines keep their
-links, rates and routes (`tests/topology/test_combine.py`).
+
+Called by `topology/presets/wires`, `topology/importers/several` and `dgcl/ranks/machines`. Free to change while links
+within a machine keep their routes, and those between machines take the widest one (`tests/topology/test_combine.py`).
 """
 
 from collections.abc import Mapping, Sequence

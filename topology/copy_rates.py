@@ -1,10 +1,11 @@
-"""How fast this host copies memory: measured in short rounds, of which the fastest counts, and stored for the machine.
+"""Measures how fast this host copies memory, and stores the best rates of each machine in one file.
 
-Other work on the host only ever slows a copy down, so the best of many short rounds, and of all measurements before,
-is the nearest to what the memory can do. One file holds the rates of all machines that share a home folder.
-
-Called by `dgcl/cli/`, `dgcl/ranks/` and 4 more folders. Free to change while machines keep their links,
-rates and routes (`tests/topology/test_copy_rates.py`).
+Two rates: one thread alone, and all copying threads together. Other work on the host only slows a copy down, so the
+best of many short rounds, and of all measurements before, is nearest to what the memory can do. The file is shared by
+all machines with one home folder; entries are by machine and number of threads.
+Called by `host`, `dgcl/ranks/machines`, `dgcl/cli/topo_detect`, `dgcl/ranks/threads`, `dgcl/calibration/run` and
+others. Free to change while the best of all measurements stays, and a damaged file or a folder that cannot be written
+to stops nothing (`tests/topology/test_copy_rates.py`).
 """
 
 import json

@@ -1,7 +1,10 @@
 """Builds a topology step by step: devices, wires, and notes on what was assumed.
 
-Called by `topology/importers/`, this folder and 2 more folders. Free to change while machines keep their
-links, rates and routes (`tests/topology/detect/test_gpus.py` and `tests/topology/importers/test_fuzz.py`).
+A second wire between the same two ends gets its kind in its name; a note counts once. `Imported` is the result:
+topology, notes, and the network cards whose wire to the network is unknown.
+Called by `machine_topology`, `gpu_wires`, `topology/importers/files`, `topology/importers/topo_matrix_model`,
+`dgcl/ranks/machines` and others. Free to change while ends of unknown wiring meet in a switch, and each assumption is a
+note (`tests/topology/detect/test_gpus.py`, `tests/topology/importers/test_topo_matrix_model.py`).
 """
 
 from collections.abc import Iterable

@@ -1,10 +1,11 @@
-"""The memory that may still be allocated before the kernel kills processes.
+"""Estimates how many bytes this process may still allocate, before Linux would kill processes.
 
-Shared memory is allocated eagerly, page by page, and Linux refuses no single page: where there is less than was asked
-for, it ends some process of its choice. So the library looks first.
-
-Called by `dgcl/offload/`, `dgcl/partition/` and `dgcl/transport/common/`. Free to change while machines
-keep their links, rates and routes (`tests/topology/test_free_memory.py`).
+The least of: what is free on the machine, this process's own limit (ulimit -v), and the limits of its control groups.
+Linux refuses no single page: where less is free than was asked for, it kills some process of its choice. So the library
+looks first.
+Called by `dgcl/offload/host_store`, `dgcl/offload/offload`, `dgcl/partition/metis`, `dgcl/partition/kaminpar` and
+`dgcl/transport/common/segments`. Free to change while limits of all control groups above count, of both versions, and
+unused file cache counts as free (`tests/topology/test_free_memory.py`).
 """
 
 import resource

@@ -1,7 +1,9 @@
-"""GPUs by their model: what plans and estimates need of their data sheets, and how people write their names.
+"""Lists GPU models with figures of their data sheets, and finds the model that a product name means.
 
-Called by `topology/importers/`, this folder and 4 more folders. Free to change while machines keep their
-links, rates and routes (`tests/topology/test_gpu_models.py`).
+The figures: compute capability, PCIe generation, number of NVLinks, memory and float32 rates, PCI device numbers.
+Called by `rates`, `host`, `topology/importers/files`, `topology/detect/gpu_machine`, `dgcl/advisor/device_rates` and
+others. Free to change while names as vendors, drivers and people write them find their model, and an imported machine
+has the figures of its preset (`tests/topology/test_gpu_models.py`).
 """
 
 import re

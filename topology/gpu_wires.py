@@ -1,7 +1,9 @@
-"""The wires that GPUs have besides PCIe: NVLink, xGMI, C2C; to each other, NVSwitches and processors.
+"""Adds the links that GPUs have besides PCIe (NVLink, xGMI, C2C) to a topology.
 
-Called by `machine_topology`. Free to change while machines keep their links, rates and routes
-(`tests/topology/`).
+They lead to other GPUs, to NVSwitches or to processors. All links of a GPU to NVSwitches are one wire, since its
+traffic uses all of them. Where the two GPUs of a pair tell different counts, the smaller is taken, with a note.
+Called by `machine_topology`. Free to change while each link of a machine's description is in the wire of its two ends,
+or in a note on why it was left out (`tests/topology/importers/test_nccl_xml.py`, `tests/topology/detect/test_gpus.py`).
 """
 
 from dataclasses import dataclass

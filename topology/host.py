@@ -1,10 +1,10 @@
-"""CPU ranks of one host as a topology, from the measured copy rates of its cores.
+"""Models the CPU ranks of one host as a topology, from the measured rates at which its cores copy memory.
 
 Ranks exchange rows through shared memory. A rank copies with one thread, so at the rate of one core. All ranks share
-the memory and the cores, and together reach a rate that is often not much above that of one.
-
-Called by users, `resolve`, `dgcl/calibration/run` and `dgcl/cli/topo_detect`. Free to change while
-`tests/topology/test_host.py` passes.
+the memory, and together often copy not much faster than one.
+Called by users (as `dgcl.topology.measure_host`), `resolve`, `dgcl/calibration/run` and `dgcl/cli/topo_detect`. Free to
+change while a stage takes as long as the busiest core or the shared memory needs, whichever is longer
+(`tests/topology/test_host.py`).
 """
 
 from dgcl.topology.checks import check_index, check_num_devices

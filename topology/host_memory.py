@@ -1,13 +1,10 @@
-"""Host memory as connections, for traffic between devices that is staged in it.
+"""Adds host memory to a topology, for links between GPUs whose rows are staged in it.
 
-Without peer access, rows go from the sending GPU into the memory of its processor and from there to the
-receiving GPU: each byte is stored once and loaded once. Where many such transfers run, the memory itself is
-shared by all of them, like a bus.
-
-A processor's endpoint ``cpu0`` gets a twin, ``cpu0.memory``, and two wires to it: ``cpu0.store``, which all
-that is stored shares, and ``cpu0.load``. A staged route passes both, at the sender's processor.
-Called by `topology/presets/wires`. Free to change while machines keep their links, rates and routes
-(`tests/topology/test_host_memory.py`).
+Without peer access, rows go from the sending GPU into the memory of its processor, and from there to the receiving GPU:
+each byte is stored once and loaded once, and all such transfers share the memory. The names of its connections: see
+below.
+Called by `topology/presets/wires`. Free to change while each route over a processor passes the memory of the sender's,
+and senders of one socket share it (`tests/topology/test_host_memory.py`).
 """
 
 import re
@@ -16,6 +13,10 @@ from dataclasses import replace
 from dgcl.topology.checks import check_number
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection, Link
+
+# A processor's endpoint ``cpu0`` gets a twin, ``cpu0.memory``, and two wires to it: ``cpu0.store``, which all that is
+# stored shares, and ``cpu0.load``. A staged route passes both, at the sender's processor. Where many transfers run, the
+# memory itself is shared by all of them, like a bus.
 
 _CPU = re.compile(r"(.*\.)?(cpu|numa)\d*(\.\d+)?")
 

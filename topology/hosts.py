@@ -1,10 +1,9 @@
-"""CPU ranks on several hosts as one topology, joined by NICs; each host as in :mod:`dgcl.topology.host`.
+"""Models CPU ranks on several hosts as one topology, joined by network cards; each host as in `host`.
 
 A row for another host is read by its sender's core, leaves by the NIC of its sender, enters by that of its receiver,
-and is written there; it does not pass the memory connection of either host, which stands for copies within one.
-
-Called by `dgcl/ranks/machines`. Free to change while machines keep their links, rates and routes
-(`tests/topology/test_limits.py`).
+and is written there. It does not pass the memory connection of either host, which stands for copies within one.
+Called by `dgcl/ranks/machines`. Free to change while ranks of a host are joined over its memory, ranks of different
+hosts over their own NICs, at 10 Gb/s where a NIC's speed is unknown (`tests/dgcl/ranks/test_machines.py`).
 """
 
 from collections.abc import Sequence

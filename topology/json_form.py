@@ -1,12 +1,11 @@
-"""The form of topologies as JSON, schema ``dgcl-topology/1``: objects to parts, and back.
+"""Converts topologies to and from JSON objects of schema ``dgcl-topology/1``, and parses JSON strictly.
 
-Nothing is guessed. Unknown, missing and duplicate keys, wrong types and numbers that are out of range (NaN and
-Infinity too) are errors that name the path of the item: ``connections[3].bandwidth of 'w' must be a positive
-number (got -1)``. One key more than the schema's is accepted and ignored: ``"about"``, an object
-(:mod:`dgcl.topology.json_io`).
-
-Called by `json_io`, `model` and `planner/plan_io`. Free to change while machines keep their links, rates
-and routes (`tests/topology/importers/test_long_inputs.py`).
+Nothing is guessed: unknown, missing and duplicate keys, wrong types and numbers out of range (NaN and infinity too) are
+errors with the path of the item: ``connections[3].bandwidth of 'w' must be a positive number (got -1)``. One key more
+than the schema's is accepted and ignored: ``"about"``, an object (:mod:`dgcl.topology.json_io`).
+Called by `model`, `json_io` and `planner/plan_io`. Free to change while every topology survives a round trip, and any
+wrong value is refused in one line with its path (`tests/topology/test_json_io.py`), in time that grows with the text's
+length only (`tests/topology/importers/test_long_inputs.py`).
 """
 
 import json

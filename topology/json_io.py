@@ -1,10 +1,10 @@
-"""Topology files: JSON of schema ``dgcl-topology/1``, written for people to read and compare.
+"""Reads and writes topology files: JSON of schema ``dgcl-topology/1``, one device, connection or link per line.
 
 A file may hold one key more than the schema's, ``"about"``: an object that says where the figures come from (an
 import's notes, a calibration's measurements). A :class:`Topology` does not keep it.
-
-Called by users, `resolve` and `dgcl/cli/topo_import`. Free to change while machines keep their links, rates
-and routes (`tests/topology/test_json_io.py`).
+Called by users (load_topology and save_topology of `dgcl.topology`), `resolve` and `dgcl/cli/topo_import`. Free to
+change while written files read back as equal topologies, and errors name the file in one line
+(`tests/topology/test_json_io.py`).
 """
 
 import json

@@ -1,13 +1,11 @@
-"""Assumed latencies of connections by their kind, and of a stage of the transport that runs on GPUs, in seconds.
+"""Sets assumed latencies on a topology's connections, by their kind; or removes them.
 
-A message takes the sum over its route before its bytes flow; each stage of a plan has one such sum at least.
-
-- *Wires*: NVLink, xGMI, PCIe, networks: NCCL's figures for a whole route (NVIDIA/nccl, src/graph/tuning.cc, ``hwLat``,
-  ring, LL), half to a wire. EFA: its provider's (aws/aws-ofi-nccl, platform-aws.c). Buses: assumed, a remote load.
-- *Transport*: **assumed**, two launches of 2.5 us a stage on a GPU, half at each end of a route.
-
-Called by `dgcl/calibration/`, `dgcl/cli/` and 2 more folders. Free to change while
-`tests/topology/test_latencies.py` passes.
+In seconds. A message takes the sum over its route before its bytes flow; each stage of a plan has one such sum at
+least. Wires (NVLink, xGMI, PCIe, networks): NCCL's figures for a whole route (NVIDIA/nccl, src/graph/tuning.cc,
+``hwLat``, ring, LL), half to a wire. EFA: aws/aws-ofi-nccl, platform-aws.c. Buses: assumed, a remote load. Transport on
+GPUs: **assumed**, two launches of 2.5 us a stage, half at each end of a route.
+Called by `resolve`, `topology/importers/files`, `dgcl/calibration/run` and `dgcl/cli/topo_detect`. Free to change while
+each connection of each preset gets the latency of its kind, and routes add up (`tests/topology/test_latencies.py`).
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,9 @@
-"""Places of ends and wires in a picture of a topology, in inches; :mod:`dgcl.topology.plot` draws them.
+"""Computes places, in inches, for the devices, switches and wires in a picture of a topology; `plot` draws them.
 
 networkx puts ends the farther apart the more wires are between them (Kamada and Kawai). Of more than :data:`MOST`
 devices equal ones are folded: one machine, or in a single machine one device, stands for all that have the same wires.
-``tests/topology/test_layout.py`` holds that everything is there and no two boxes overlap.
-
-Called by `plot` and `planner/reading/page`. Free to change while machines keep their links, rates and
-routes.
+Called by `plot` and `planner/reading/page`. Free to change while everything is there, no two boxes overlap, and only
+equal machines or devices are folded (`tests/topology/test_layout.py`).
 """
 
 import re

@@ -1,10 +1,11 @@
-"""A machine as data: NUMA nodes, the PCIe tree below them, GPUs with their own links, NICs.
+"""Describes a machine as data: NUMA nodes, the PCIe tree below them, GPUs with their own links, network cards.
 
-The importers of NCCL files and detection on the running machine both produce it.
-:func:`dgcl.topology.machine_topology.machine_topology` makes a topology of it.
-
-Called by this folder, `topology/detect/` and 2 more folders. Free to change while machines keep their
-links, rates and routes (`tests/topology/detect/test_sysfs.py`).
+NCCL's files and detection on the running machine both end in it; `machine_topology` makes a topology of it. Devices are
+told apart by PCI addresses, in one normal form (`bus_id`): NVML writes eight digits of domain, the kernel and NCCL
+four.
+Called by `machine_topology`, `gpu_wires`, `topology/importers/nccl_xml`, `topology/detect/gpu_machine`,
+`dgcl/ranks/machines` and others. Free to change while each address has one form (`tests/topology/detect/test_nvml.py`),
+and a machine holds what a file of NCCL's tells of it (`tests/topology/importers/test_nccl_xml.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Makes a topology of a machine (:class:`dgcl.topology.machine.Machine`).
+"""Turns a machine's PCIe tree and GPU links, as read from NCCL's XML or detected, into a topology.
 
-Devices are the GPUs, in the order of their ranks if the source has ranks, else of their numbers, else of their PCI
-addresses (which is CUDA's order, too, for GPUs of one kind). Switches have descriptive names: ``cpu1`` is NUMA node 1,
-``pci-0f:02.0`` the PCIe switch of that address; a NIC has the name of its first port. The wire of a port ends at
-``NAME.port``, where :func:`dgcl.topology.combine.cluster` connects machines.
-
-Called by `dgcl/ranks/machines` and `topology/importers/files`. Free to change while
-`tests/topology/importers/test_nccl_xml.py` passes.
+Devices are GPUs, by rank, else number, else PCI address (CUDA's order, too, for GPUs of one kind). Switches: ``cpu1``
+is NUMA node 1, ``pci-0f:02.0`` a PCIe switch; a NIC has the name of its first port, and its wire ends at ``NAME.port``,
+where `dgcl.topology.combine.cluster` joins machines.
+Called by `topology/importers/files`, `topology/detect/__init__` and `dgcl/ranks/machines`. Free to change while names
+and the order of devices stay, which files and ranks use (`tests/topology/importers/test_nccl_xml.py`,
+`tests/topology/detect/test_gpus.py`).
 """
 
 from collections import Counter

@@ -1,13 +1,13 @@
-"""What the hardware is: devices, the connections between them, and the links that ranks see.
+"""Defines `Topology`: devices, the connections between them, and a link for each pair of devices.
 
-    >>> from dgcl.topology import Connection, Device, Topology
-    >>> wire = Connection("nv", "NV2", "gpu0", "gpu1", bandwidth=48.35)
-    >>> pair = Topology("pair", (Device("gpu0"), Device("gpu1")), (wire,))
-    >>> pair.links
-    (Link(src='gpu0', dst='gpu1', route=('nv',)), Link(src='gpu1', dst='gpu0', route=('nv',)))
+>>> from dgcl.topology import Connection, Device, Topology
+>>> wire = Connection("nv", "NV2", "gpu0", "gpu1", bandwidth=48.35)
+>>> Topology("pair", (Device("gpu0"), Device("gpu1")), (wire,)).links
+(Link(src='gpu0', dst='gpu1', route=('nv',)), Link(src='gpu1', dst='gpu0', route=('nv',)))
 
-Called by users, this folder, `dgcl/cli/` and 21 more folders. Free to change while
-`tests/topology/test_model.py` passes.
+Called by users (as `dgcl.topology.Topology`), `resolve`, `draft`, `planner/cost`, `dgcl/build` and others. Free to
+change while links are derived where none are given, and contradictory parts are refused by name
+(`tests/topology/test_model.py`).
 """
 
 from __future__ import annotations

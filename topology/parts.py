@@ -1,11 +1,11 @@
-"""What a topology consists of: devices, connections and links. Each checks its own fields.
+"""Defines the parts of a topology: devices, connections and links. Each checks its own fields.
 
-A *device* computes; a *switch* (any other endpoint: PCIe switch, CPU, NIC, NVSwitch) only routes. A *connection* is
-one physical wire or bus segment. A *link* is what one rank sees towards another: a route over one or more connections.
-It is as slow as its slowest connection, and shares each of them.
-
-Called by users, this folder, `topology/presets/` and 3 more folders. Free to change while machines keep
-their links, rates and routes (`tests/dgcl/partition/test_parts.py`).
+A *device* computes; a *switch* (any other endpoint: PCIe switch, CPU, NIC, NVSwitch) only routes. A *connection* is one
+physical wire or bus segment. A *link* is what one rank sees towards another: a route over one or more connections. It
+is as slow as its slowest connection, and shares each of them.
+Called by users (through `dgcl.topology`), `model`, `arrays`, `json_form`, `topology/presets/wires` and others. Free to
+change while values are stored in plain types, and each wrong field is refused by its name
+(`tests/topology/test_model.py`, `tests/topology/test_limits.py`).
 """
 
 from collections.abc import Iterable

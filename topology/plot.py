@@ -1,12 +1,11 @@
-"""Draws a topology, for ``dgcl topo plot``.
+"""Draws a topology into a PNG, SVG or PDF file, for ``dgcl topo plot`` and reports of plans.
 
 The width of a line is its bandwidth, the colour its kind; with a load, the colour is the time that each connection is
-busy. :mod:`dgcl.topology.layout` places everything.
-
-Needs matplotlib (the extra ``viz``), which is loaded here and nowhere else in this package.
-
-Called by `planner/reading/` and `dgcl/cli/`. Free to change while machines keep their links, rates and
-routes (`tests/topology/test_plot.py`).
+busy. `layout` places everything. Needs matplotlib (the extra ``viz``), which is loaded here and nowhere else in this
+package.
+Called by `dgcl/cli/topo_plot`, `planner/reading/plan_plot`, `planner/reading/page` and others. Free to change while
+every device and switch is named, the legend tells kinds and rates, and equal topologies give equal files
+(`tests/topology/test_plot.py`).
 """
 
 import os

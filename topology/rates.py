@@ -1,12 +1,12 @@
-"""Assumed bandwidths of connections by their kind, in GB/s per direction.
+"""Gives assumed bandwidths of connections by their kind: NVLink, xGMI, PCIe, buses between processors.
 
-These are rates that copies reach, not the peaks of data sheets. NVLink: measured per link by p2pBandwidthLatencyTest
-and in the DGCL paper (below). Everything else: the figures of NCCL's and RCCL's own models (NVIDIA/nccl and ROCm/rccl,
-src/graph/topo.h). Measured rates can replace them (:mod:`dgcl.topology.importers.p2p_refine`).
-
-Called by `topology/importers/`, `topology/presets/` and 2 more folders. Free to change while machines keep
-their links, rates and routes (`tests/topology/detect/test_sysfs.py` and
-`tests/topology/importers/test_topo_matrix_model.py`).
+In GB/s per direction, as copies reach them, not the peaks of data sheets. NVLink: measured per link by
+p2pBandwidthLatencyTest and in the DGCL paper (below). Everything else: the figures of NCCL's and RCCL's own models
+(NVIDIA/nccl and ROCm/rccl, src/graph/topo.h). Measured rates can replace them (`importers/p2p_refine.py`).
+Called by `gpu_wires`, `machine_topology`, `topology/detect/sysfs`, `topology/importers/nccl_xml`,
+`topology/presets/nvidia` and others. Free to change while figures keep a source, processors have the bus that ``cpuid``
+tells (`tests/topology/detect/test_sysfs.py`), and imports have these rates
+(`tests/topology/importers/test_topo_matrix_model.py`, `tests/topology/importers/test_nccl_xml.py`).
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,9 @@
-"""Opens files that a user named: regular files and standard input.
+"""Opens files that a user named, if they are regular files or standard input; refuses all else.
 
-Called by `dgcl/cli/`, `dgcl/graph/` and 4 more folders. Free to change while machines keep their links,
-rates and routes (`tests/topology/importers/test_files.py`).
+A named pipe would be waited for, and a device may never end.
+Called by `json_io`, `topology/importers/files`, `planner/npz`, `dgcl/graph/edge_text`, `dgcl/prepare/part_files` and
+others. Free to change while nothing else is opened (`tests/topology/importers/test_files.py`), and a file that is too
+large is refused before it is read to its end (`tests/topology/test_limits.py`).
 """
 
 import errno

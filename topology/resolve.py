@@ -1,7 +1,9 @@
-"""Resolves a topology that a user names: ``dgx1``, ``host:4``, ``machine.json``.
+"""Finds the topology that a user means by a preset's name (``dgx1``, ``host:4``) or a file's path.
 
-Called by users, `dgcl/cli/`, `dgcl/advisor/` and 3 more folders. Free to change while machines keep their
-links, rates and routes (`tests/topology/test_resolve.py`).
+``dgx1x4`` is four machines joined by their network. A name that is both is the preset (write ``./dgx1`` for a file).
+Called by users (resolve_topology and preset of `dgcl.topology`), `dgcl/advisor/choice`, `dgcl/cli/topologies`,
+`dgcl/ranks/machines`, `dgcl/prepare/shares` and others. Free to change while each known name and path gives its
+topology, and others raise with the nearest known name (`tests/topology/test_resolve.py`).
 """
 
 import os

@@ -1,13 +1,13 @@
-"""Derives the routes of links where a topology lists connections only.
+"""Derives the route of each link, where a topology lists connections only.
 
-:class:`dgcl.topology.Topology` calls it; guarded by tests/topology/test_routes.py. A route through switches is
+A route passes no device on its way. Of all routes from device ``src`` to device ``dst`` it is
 
 1. one whose slowest connection is fastest (this bottleneck is W),
 2. of those, one of the fewest connections, all of bandwidth >= W,
 3. of those, the one whose list of connection names, in order from ``src`` to ``dst``, is smallest.
 
 Latency and duplex do not matter. The rule must not change: every reader of the same file derives the same links.
-Called by `model` and `what_if`. Free to change while machines keep their links, rates and routes.
+Called by `model` and `what_if`. Free to change while each pair gets this route (`tests/topology/test_routes.py`).
 """
 
 from collections.abc import Iterator, Sequence

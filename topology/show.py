@@ -1,7 +1,9 @@
-"""A topology as text, for ``dgcl topo show``.
+"""Writes a topology as text for ``dgcl topo show``: devices, a matrix of links, connections, what links share.
 
-Called by users, `dgcl/cli/topo` and `dgcl/cli/topo_import`. Free to change while machines keep their links,
-rates and routes (`tests/topology/test_show.py`).
+Also `headline`: one line on what decides how to send on this machine.
+Called by users (as `dgcl.topology.render_topology`), `dgcl/cli/topo` and `dgcl/cli/topo_import`. Free to change while
+each preset can be shown, pairs without a link are seen, and large machines are counted instead of drawn
+(`tests/topology/test_show.py`).
 """
 
 import re

@@ -1,7 +1,8 @@
-"""Numbers of bytes as people write them.
+"""Reads numbers of bytes as people write them: 8GB is 8e9; 8G and 8GiB are 8 * 1024**3.
 
-Called by `dgcl/`, `dgcl/advisor/` and 2 more folders. Free to change while machines keep their links, rates
-and routes (`tests/topology/`).
+Called by `dgcl/options`, `dgcl/offload/offload`, `dgcl/advisor/choice` and `dgcl/cli/arguments`. Free to change while
+units mean what they mean in GNU coreutils, and what is no positive number of bytes is refused
+(`tests/dgcl/offload/test_store.py`).
 """
 
 import re

@@ -1,13 +1,12 @@
-"""One table for everything that is printed: rows of values as text, as Markdown, and as JSON.
+"""Makes a table once, and writes it as aligned text, as Markdown and as JSON.
 
 >>> table = Table(Column("ranks"), Column("time", ".1f", "us"))
 >>> table.add(2, 18.25)
->>> print(table.markdown())
-| ranks | time (us) |
-| --- | --- |
-| 2 | 18.2 |
->>> table.json()
-[{'ranks': 2, 'time': 18.25}]
+>>> table.json(), table.markdown().splitlines()
+([{'ranks': 2, 'time': 18.25}], ['| ranks | time (us) |', '| --- | --- |', '| 2 | 18.2 |'])
+
+Called by `show`, `planner/reading/render`, `dgcl/bench/bench_report`, `dgcl/cli/topo`, `dgcl/cli/simulate` and others.
+Free to change while text is aligned, and JSON has the values before rounding (`tests/topology/test_table.py`).
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence

@@ -1,11 +1,11 @@
-"""A machine with wires taken out, made faster or slower, or put in: what a plan would take on it.
+"""Changes a topology's wires for "what if" questions: takes some out, scales bandwidths, adds new ones.
 
 >>> from dgcl.topology import preset
 >>> changed(preset("dgx1"), without=["gpu0-gpu3"], scale=["QPI=2"]).name
 'dgx1, without gpu0-gpu3, QPI x 2'
 
-Called by `dgcl/cli/topologies` and `planner/reading/sensitivity`. Free to change while machines keep their
-links, rates and routes (`tests/topology/test_what_if.py`).
+Called by `dgcl/cli/topologies` and `planner/reading/sensitivity`. Free to change while links keep their routes, except
+where a wire is gone or a new one is better (`tests/topology/test_what_if.py`).
 """
 
 import re

@@ -1,10 +1,10 @@
-"""Describes the GPUs of a job as a machine, from NVML and the kernel.
+"""Describes the GPUs of a job, and the PCIe tree and network cards around them, as a machine.
 
-A link is modelled where GPUs may use it, not where a wire is up: NVML's peer status decides. Bus addresses match
-the two sources: containers change numbers, but not addresses.
-
-Called by `dgcl/ranks/machines`. Free to change while nothing is claimed that the machine does not say
-(`tests/topology/detect/`).
+What GPUs are comes from NVML, where they hang from the kernel; PCI addresses match the two, since containers change
+numbers, but not addresses. A link is modelled where GPUs may use it, not where a wire is up: NVML's peer status
+decides.
+Called by `topology/detect/__init__` and `dgcl/ranks/machines`. Free to change while links that are up but denied are
+left out, and pairs without peer access and unknown NUMA nodes are notes (`tests/topology/detect/test_gpus.py`).
 """
 
 from collections import Counter

@@ -1,10 +1,10 @@
-"""GPUs and their NVLinks by NVIDIA's management library (NVML), through its own binding, ``nvidia-ml-py``.
+"""Reads GPUs and their NVLinks from NVIDIA's management library (NVML), through its Python binding ``nvidia-ml-py``.
 
 The driver brings the library, the extra ``dgcl[nvidia]`` the binding. :class:`NvmlUnavailable` says if either is
 missing, does not fit the driver, or may not be used.
-
-Called by this folder, `dgcl/cli/` and `dgcl/ranks/`. Free to change while nothing is claimed that the
-machine does not say (`tests/topology/detect/test_nvml.py`).
+Called by `gpu_machine`, `visible`, `dgcl/ranks/machines` and `dgcl/cli/topo_detect` (both through `__init__`). Free to
+change while functions that an old driver lacks cost only what they tell, and a missing library, binding or right is
+named (`tests/topology/detect/test_nvml.py`).
 """
 
 from __future__ import annotations

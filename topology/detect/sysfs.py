@@ -2,9 +2,9 @@
 
 Anything may be missing (containers, virtual machines, other kernels): what cannot be read is None, or not in the list,
 and nothing raises.
-
-Called by `dgcl/cli/`, `dgcl/ranks/` and this folder. Free to change while nothing is claimed that the
-machine does not say (`tests/topology/detect/test_sysfs.py`).
+Called by `gpu_machine`, `dgcl/cli/info`, `dgcl/cli/topo_detect` and `dgcl/ranks/machines` (the last two through
+`__init__`). Free to change while a machine with nothing to read gives empty answers, and buses, bridges and port speeds
+are those of the kernel's files (`tests/topology/detect/test_sysfs.py`).
 """
 
 import re

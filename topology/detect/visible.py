@@ -1,7 +1,9 @@
 """Applies ``CUDA_VISIBLE_DEVICES``: which GPUs a job may use, and in which order.
 
-Called by `dgcl/ranks/machines`. Free to change while nothing is claimed that the machine does not say
-(`tests/topology/detect/test_visible.py`).
+As in CUDA, entries from the first wrong one on are ignored. Parts of GPUs (``MIG-...``) are refused: they have no links
+of their own.
+Called by `topology/detect/__init__` and `dgcl/ranks/machines`. Free to change while GPUs are chosen and ordered as CUDA
+does with CUDA_DEVICE_ORDER=PCI_BUS_ID (`tests/topology/detect/test_visible.py`).
 """
 
 from collections.abc import Sequence

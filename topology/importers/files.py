@@ -1,7 +1,10 @@
-"""Imports a file. Its format is recognised by its content, not by its name.
+"""Imports a topology from a file of another tool; content, not name, decides the format.
 
-Called by `dgcl/cli/topo_import`. Free to change while each text is read as a naive reader reads it, and
-what it does not say is a note (`tests/topology/importers/test_files.py`).
+Formats: what ``nvidia-smi topo -m`` prints, and topology files of NCCL and RCCL; measured rates of
+p2pBandwidthLatencyTest can refine either.
+Called by `dgcl/cli/topo_import` (through `__init__`). Free to change while content decides, a GPU model that the file
+contradicts is refused, and errors name the file (`tests/topology/importers/test_files.py`); real files:
+`tests/topology/importers/test_shared_files.py`.
 """
 
 import os

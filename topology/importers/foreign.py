@@ -1,7 +1,9 @@
-"""Recognises files of other tools, and refuses them with a way out.
+"""Recognises output of other tools (lstopo, rocm-smi, web pages, ...) and refuses it, with what to import instead.
 
-Called by `files`. Free to change while each text is read as a naive reader reads it, and what it does not
-say is a note (`tests/topology/importers/test_foreign.py`).
+Only the first 4096 characters are looked at. Compressed files are refused, too.
+Called by `files`. Free to change while each tool's output is refused by what it is, however it is spelled or encoded
+(`tests/topology/importers/test_foreign.py`), and a text that can be imported is not
+(`tests/topology/importers/test_shared_files.py`).
 """
 
 import re

@@ -1,10 +1,9 @@
-"""The schema of NCCL's topology files: elements, attributes and their values.
+"""Checks the form of NCCL's topology files: which elements, attributes and values may be where.
 
 A wrong value is refused with its line. Unknown attributes are accepted, since a newer NCCL may write more; a known name
 with a letter wrong is refused as damage.
-
-Called by `nccl_xml`. Free to change while each text is read as a naive reader reads it, and what it does
-not say is a note (`tests/topology/importers/test_nccl_xml.py`).
+Called by `nccl_xml`. Free to change while each wrong element, attribute and value is refused with its line, and unknown
+attributes become a note (`tests/topology/importers/test_nccl_xml.py`).
 """
 
 import re

@@ -1,13 +1,12 @@
-"""The reader of NCCL's and RCCL's topology files (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``): XML to a machine.
+"""Reads topology files of NCCL and RCCL (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``): XML to a machine.
 
     <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
       <pci busid="0000:06:00.0" class="0x030200" link_speed="8 GT/s" link_width="16">
-        <gpu dev="0" sm="70" rank="0" gdr="1">
-          <nvlink target="0000:07:00.0" count="1" tclass="0x030200"/>
+        <gpu dev="0" sm="70" rank="0" gdr="1"> <nvlink target="0000:07:00.0" count="1" tclass="0x030200"/>
 
-Meanings are those of NCCL's own reader (NVIDIA/nccl, src/graph/xml.cc, topo.cc; ROCm/rccl for ``xgmi`` and ``gcn``);
-where that guesses, this refuses or notes what is missing. Cloud providers' files leave GPUs' links to detection.
-Called by `files`. Free to change while `tests/topology/importers/test_nccl_xml.py` passes.
+Meanings are those of NCCL's own reader (NVIDIA/nccl, src/graph/xml.cc, topo.cc; ROCm/rccl for ``xgmi``, ``gcn``). Cloud
+providers' files leave GPUs' links to detection. Called by `files`. Free to change while this refuses, or notes as
+missing, what NCCL's reader would guess (`tests/topology/importers/test_nccl_xml.py`).
 """
 
 import re

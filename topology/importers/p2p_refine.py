@@ -1,13 +1,10 @@
-"""Fits the bandwidths of a topology's connections to measured rates between GPUs.
+"""Fits the bandwidths of a topology's connections to measured rates between pairs of GPUs.
 
-A sender alone is as fast as the slowest connection of its route. So a connection is at least as fast as the fastest
-pair that uses it; and pairs whose rate no other connection of their route can explain are as fast as it is. If several
-connections of a route could be the slowest, the one that the fewest pairs share is taken: a GPU's own port rather than
-the bus that all use. A connection that is never the slowest is not measured; it keeps its figure, raised to the fastest
-pair that uses it.
-
-Called by `files`. Free to change while each text is read as a naive reader reads it, and what it does not
-say is a note (`tests/topology/importers/test_p2p.py`).
+A pair's rate is put down to the slowest connection of its route; the rule is below. A connection that is never the
+slowest is not measured: it keeps its figure, raised to the fastest pair that uses it. Routes are derived anew.
+Called by `files`. Free to change while each pair's rate in the model is the measured one, shared connections carry what
+passes them, and tables of other GPUs are refused (`tests/topology/importers/test_p2p.py`); real tables, within 5 %:
+`tests/topology/importers/test_shared_files.py`.
 """
 
 from dataclasses import replace
@@ -19,6 +16,13 @@ from dgcl.topology.draft import Imported
 from dgcl.topology.model import Topology
 
 _SAME_RATE = 1.05  # rates within 5% are one rate: measurements of one wire differ by as much
+
+
+# A sender alone is as fast as the slowest connection of its route. So a connection is at least as fast as the fastest
+# pair that uses it; and pairs whose rate no other connection of their route can explain are as fast as it is. If
+# several connections of a route could be the slowest, the one that the fewest pairs share is taken: a GPU's own port
+# rather than the bus that all use. A connection that is never the slowest is not measured; it keeps its figure, raised
+# to the fastest pair that uses it.
 
 
 def refine_with_p2p(imported: Imported, measured: NDArray[np.float64]) -> Imported:

@@ -1,13 +1,13 @@
-"""The table of CUDA's p2pBandwidthLatencyTest that refines a topology: rates of one sender to one receiver.
+"""Reads one table of CUDA's p2pBandwidthLatencyTest: measured rates from each GPU to each other.
 
     Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)
        D\\D     0      1
          0 802.93  26.33
          1  26.32 833.33
 
-The row is the sender, the column the receiver, the diagonal a GPU's own memory. What else the test prints is not read.
-Called by `files`. Free to change while each text is read as a naive reader reads it, and what it does not
-say is a note (`tests/topology/importers/test_fuzz.py` and `tests/topology/importers/test_long_inputs.py`).
+The row is the sender, the column the receiver, the diagonal a GPU's own memory. What else is printed is not read.
+Called by `files`. Free to change while this table is read, and one that is cut off, garbled or there twice is refused
+with its line (`tests/topology/importers/test_p2p.py`, `tests/topology/importers/test_fuzz.py`).
 """
 
 import math

@@ -1,7 +1,9 @@
-"""Joins imported machines, and gives speeds to network cards whose files have none.
+"""Joins imported machines into one topology, and gives speeds to network cards whose files have none.
 
-Called by `files`. Free to change while each text is read as a naive reader reads it, and what it does not
-say is a note (`tests/topology/importers/test_files.py`).
+``nvidia-smi topo -m`` and the files that clouds ship name cards without speeds. Ranks go through the machines in their
+order; the network between them is assumed to be one switch that never blocks, with a note.
+Called by `files`. Free to change while only cards without a speed get the given one, and ranks keep this order
+(`tests/dgcl/cli/test_topo_import.py`).
 """
 
 from collections.abc import Sequence

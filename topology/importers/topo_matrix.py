@@ -1,12 +1,12 @@
-"""Parses the output of ``nvidia-smi topo -m`` strictly, in every layout of its versions, to a matrix of words.
+"""Parses what ``nvidia-smi topo -m`` prints, in every layout of its versions, to a matrix of words.
 
     <blank>  GPU0    GPU1    mlx5_0  CPU Affinity    NUMA Affinity
     GPU0      X      NV2     PIX     0-23            0
     GPU1     NV2      X      NODE    0-23            0
     mlx5_0   PIX     NODE     X
 
-Called by `files`, `topo_matrix_model` and `topo_matrix_nvlink`. Free to change while
-`tests/topology/importers/test_topo_matrix.py` passes.
+Called by `files`, `topo_matrix_model` and `topo_matrix_nvlink`. Free to change while all layouts of one machine are
+read alike, and damage is refused with its line and reason (`tests/topology/importers/test_topo_matrix.py`).
 """
 
 import re

@@ -1,13 +1,11 @@
-"""Makes a topology of the words of ``nvidia-smi topo -m``.
+"""Makes a topology of the words that ``nvidia-smi topo -m`` prints between devices.
 
-The word between two devices says what their path passes: PIX one PCIe switch, PXB several, PHB a host
-bridge, NODE several of them in a NUMA node, SYS the bus between NUMA nodes. Such distances nest, so they give
-the tree: devices that are PIX apart hang on one switch, switches that are PXB apart on an upper one, and all of a NUMA
-node on its processor, whose host bridges are taken never to block. ``NV#`` hides what lies below it; the words of a NIC
-may still show it.
-
-Called by `files`. Free to change while each text is read as a naive reader reads it, and what it does not
-say is a note (`tests/topology/importers/test_topo_matrix_model.py`).
+A word says what the path passes: PIX one PCIe switch, PXB several, PHB a host bridge, NODE several of them in a NUMA
+node, SYS the bus between NUMA nodes. Such distances nest, so they give the tree: devices PIX apart hang on one switch,
+switches PXB apart on an upper one, and all of a NUMA node on its processor, whose host bridges are taken never to
+block. ``NV#`` hides what lies below it; the words of a NIC may still show it.
+Called by `files`. Free to change while the tree has these distances, distances that do not nest are refused, and what
+the words hide is a note (`tests/topology/importers/test_topo_matrix_model.py`).
 """
 
 from collections import Counter

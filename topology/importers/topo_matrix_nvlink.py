@@ -1,10 +1,9 @@
-"""Wires the NVLinks of a matrix, which does not say whether GPUs are wired directly or to NVSwitches.
+"""Adds the NVLinks that ``nvidia-smi topo -m`` shows (``NV#``) to a topology, as direct wires or through NVSwitches.
 
-Through NVSwitches every pair shows all links of its GPUs at once, so the counts of a row add up to more than
-a GPU has. Where they do not, GPUs are wired directly.
-
-Called by `topo_matrix_model`. Free to change while each text is read as a naive reader reads it, and what
-it does not say is a note (`tests/topology/importers/test_topo_matrix_model.py`).
+The matrix does not say which. Through NVSwitches every pair shows all links of its GPUs at once, so the counts of a row
+add up to more than a GPU has. Where they do not, GPUs are wired directly.
+Called by `topo_matrix_model`. Free to change while this rule decides, by the number of NVLinks of the GPU's model, and
+counts that fit neither way are refused (`tests/topology/importers/test_topo_matrix_model.py`).
 """
 
 from itertools import combinations

@@ -1,10 +1,9 @@
-"""XML elements with their lines, read by the standard library's expat.
+"""Parses XML to a tree of elements with their line numbers, by the standard library's expat.
 
 A document type is refused, so there are no entities to expand and nothing to fetch. (``defusedxml`` refuses the same,
 but knows no lines.)
-
-Called by `nccl_form` and `nccl_xml`. Free to change while each text is read as a naive reader reads it, and
-what it does not say is a note (`tests/topology/importers/test_xml_tree.py`).
+Called by `nccl_form` and `nccl_xml`. Free to change while elements know their lines, and document types, text between
+tags and malformed XML are refused with theirs (`tests/topology/importers/test_xml_tree.py`).
 """
 
 from __future__ import annotations

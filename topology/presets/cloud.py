@@ -1,6 +1,8 @@
-"""Machines that clouds rent: NVIDIA's boards with the clouds' own networks and PCIe trees.
+"""Machines that clouds rent (AWS, Azure): NVIDIA's and AMD's boards with the clouds' own network cards and PCIe trees.
 
-Called by `topology/presets/`. Free to change while each number has its source (`tests/topology/`).
+Each function makes one machine, and its docstring has the source of each number.
+Called by `topology/presets/__init__`. Free to change while sockets and network cards are those of the providers' own
+NCCL files (`tests/topology/test_presets.py`), and each number has its source in the function's docstring.
 """
 
 from dataclasses import replace

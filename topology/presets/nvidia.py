@@ -1,6 +1,8 @@
-"""NVIDIA's own machines: NVLink meshes and NVSwitches.
+"""NVIDIA's own machines (DGX, HGX, Grace Hopper and Blackwell): GPUs joined directly by NVLinks or through NVSwitches.
 
-Called by `cloud` and `pcie`. Free to change while each number has its source (`tests/topology/`).
+Each function makes one machine, and its docstring has the source of each number.
+Called by `topology/presets/__init__`, `cloud` and `pcie`. Free to change while wiring is that of public dumps, and
+ports are as fast as measured (`tests/topology/test_presets.py`), and each number has its source.
 """
 
 from dataclasses import replace

@@ -1,6 +1,8 @@
-"""IBM's and AMD's nodes, and an abstract machine of any size.
+"""Nodes of IBM (Summit) and AMD (MI250X, MI300X), and `uniform`, an abstract machine of any number of equal devices.
 
-Called by `cloud`. Free to change while each number has its source (`tests/topology/`).
+Each function makes one machine, and its docstring has the source of each number.
+Called by `topology/presets/__init__` and `cloud`. Free to change while wiring is that of the sources, the abstract
+machine has one port for each device (`tests/topology/test_presets.py`), and each number has its source.
 """
 
 import itertools

@@ -1,9 +1,9 @@
-"""Boxes of PCIe cards, with and without bridges between pairs.
+"""Machines of GPUs on PCIe cards, with and without NVLink bridges between pairs.
 
-Several of them are joined by one network card for each box. What card that is, is assumed: of 100 Gb/s, at the first
-socket; or where the DGCL paper's figures are used, the paper's.
-
-Called by `cloud`. Free to change while each number has its source (`tests/topology/`).
+Several of them are joined by one network card for each machine. What card that is, is assumed: of 100 Gb/s, at the
+first socket; or where the DGCL paper's figures are used, the paper's.
+Called by `topology/presets/__init__` and `cloud`. Free to change while routes match ``nvidia-smi``, and all rows pass
+host memory where GPUs have no peer access (`tests/topology/test_presets.py`), and each number has its source.
 """
 
 from dgcl.topology.combine import Nic

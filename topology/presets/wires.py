@@ -1,6 +1,8 @@
-"""Parts of preset machines.
+"""Helpers to build preset machines: named wires, PCIe trees, NVSwitch nodes, and `Box`, which joins several machines.
 
-Called by 4 modules of this folder. Free to change while each number has its source (`tests/topology/`).
+Wires that a machine needs only on the way to its network cards (`Box.tree`) are in it only where several are joined.
+Called by `__init__`, `cloud`, `nvidia`, `other` and `pcie`. Free to change while every pair of devices has a link,
+every connection is used, and machines meet at their network cards (`tests/topology/test_presets.py`).
 """
 
 from collections.abc import Sequence
