@@ -1,10 +1,12 @@
-"""Lower bounds on the seconds of any plan, by cuts and by distance, and the best of them.
+"""Lower bounds on the seconds that any plan of a relation takes on a topology, and the largest of them.
 
-The model is that of docs/plan-format.md ("Meta"); each function below has its proof. None of the bounds
-depends on how many stages a plan has.
-
-Called by `dgcl/advisor/`, `dgcl/bench/` and 7 more folders. Free to change while no plan is faster than a
-bound (`tests/planner/bounds/test_best.py`).
+Two kinds: the bytes that must cross a cut, over the bandwidth that they can use, plus the least latency there; and the
+longest of the shortest paths of one row. Both hold for any number of stages, in the model of docs/plan-format.md
+("Meta"); their proofs stand at `cut_bound` and `distance_bound`. The cuts of a topology are kept while its arrays live.
+Called by `stages`, `planner/methods/registry`, `planner/verify/check_plan`,
+`planner/column_generation/search/incumbent`, `dgcl/advisor/epoch` and others. Free to change while no bound is above
+the best plan, found by exhaustive search, and each equals what was calculated by hand
+(`tests/planner/bounds/test_best.py`).
 """
 
 from __future__ import annotations

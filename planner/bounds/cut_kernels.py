@@ -1,9 +1,11 @@
-"""Compiled loops for cuts: the rows that must enter and leave sets of ranks, and the connections that cover cuts.
+"""Counts the rows that must cross cuts, and finds narrow sets of connections that all crossing traffic uses.
 
-Imported on first use, because importing numba takes longer than making a small plan.
-
-Called by `best` and `planner/column_generation/pricing/device_groups`. Free to change while no plan is
-faster than a bound (`tests/planner/bounds/test_best.py`).
+Such a set is a *cover*: every link that crosses the cut uses at least one of its connection-directions. Any cover gives
+a valid bound; the less bandwidth it has, the higher the bound. The loops are compiled; the module is imported on first
+use, because importing numba takes longer than making a small plan.
+Called by `best` and `planner/column_generation/pricing/device_groups`. Free to change while rows are those counted with
+Python's sets (`tests/planner/test_bits.py`), and every crossing link is covered by directions of which none can be left
+out (`tests/planner/bounds/test_best.py`).
 """
 
 from typing import Any

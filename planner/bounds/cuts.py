@@ -1,11 +1,11 @@
-"""Candidate cuts of a machine, and their names.
+"""Lists the cuts of a topology that bounds try, each with a name, and numbers its machines.
 
-A cut is a label per rank: a link from u to v crosses it if v's label is >= 0 and u's label is another. One
-group with label 0 and the others -1 is the cut *into* a set; labels 0 and 1 are the cut between two sets,
-both ways; labels 0..m-1 are the cut between all of m groups.
-
-Called by this folder and `planner/methods/`. Free to change while no plan is faster than a bound
-(`tests/planner/bounds/test_best.py` and `tests/planner/bounds/test_stages.py`).
+A cut is a label per rank: a link from u to v crosses it if v's label is >= 0 and u's label is another. One group with
+label 0 and the others -1 is the cut *into* a set; labels 0 and 1 are the cut between two sets, both ways; labels 0..m-1
+are the cut between all of m groups. Bounds are shown with the cut's name.
+Called by `best`, `stages` and `planner/methods/hierarchical`. Free to change while no cut is listed twice, many ranks
+have few cuts, and each cut keeps its name (`tests/planner/bounds/test_best.py`); machines on one switch must count as
+one (`tests/planner/bounds/test_stages.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Compiled loop for bounds by stages: the rows of each owner that each machine needs. Imported on first use.
+"""Counts, in a compiled loop, how many rows of each owner each machine needs.
 
-Called by `stages`. Free to change while no plan is faster than a bound
-(`tests/planner/bounds/test_stages.py`).
+A row counts once for a machine, however many of its ranks need it. The module is imported on first use, because
+importing numba takes longer than making a small plan.
+Called by `stages`. Free to change while a row counts once: counted twice, it would raise a bound above the best plan of
+a small cluster (`tests/planner/bounds/test_stages.py`).
 """
 
 from typing import Any

@@ -1,13 +1,11 @@
-"""A lower bound that counts the latency of every stage, for plans between machines.
+"""A lower bound on plans between machines that counts the latency of every stage.
 
-A stage is *far* if it uses a link between two machines, else *near*. Bounds by cuts and distance alone (best.py,
-cuts.py) are below this one where latencies count: on many ranks each exchanges a few rows with each other. `auto` and
-the planner by machines (``methods/hierarchical.py``) ask for it. The proof is `stage_times`'; whoever changes a
-formula changes it with its case there. ``tests/planner/bounds/test_stages.py`` compares with the best plans of tiny
-clusters.
-
-Called by `planner/column_generation/search/incumbent` and `planner/methods/hierarchical`. Free to change
-while no plan is faster than a bound.
+A stage is *far* if it uses a link between two machines, else *near*. Bounds by cuts and distance alone (best.py) are
+below this one where latencies count: on many ranks each exchanges a few rows with each other. Its proof stands at
+`stage_times`; whoever changes a formula changes the proof's case. The planner ``auto`` and the one by machines use it.
+Called by `planner/column_generation/search/incumbent` and `planner/methods/hierarchical`. Free to change while it is
+never above the best plan of a small cluster, found by exhaustive search, and equals what was calculated by hand
+(`tests/planner/bounds/test_stages.py`).
 """
 
 from __future__ import annotations

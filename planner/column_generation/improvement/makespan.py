@@ -1,12 +1,11 @@
-"""The smoothed makespan of a plan, kept up to date while rows move from tree to tree.
+"""The smoothed makespan of a plan (a differentiable approximation of its time), updated while rows move between trees.
 
-The time of a plan is smoothed to the sum over stages k of
-log(1 + sum over c of (exp(beta(k) * h(k, c)) - 1)) / beta(k), where h(k, c) is how long direction c is busy in stage k,
-plus the largest latency of a link that uses it there. The gradient is a price for every (stage, direction). With
-growing beta the smoothed time tends to the true one.
-
-Called by `reparent`, `tree_exchange` and `planner/column_generation/search/grouped`. Free to change while
-plans are proved, repeat by seed and take no longer (`tests/planner/column_generation/test_makespan.py`).
+It is the sum over stages k of log(1 + sum over c of (exp(beta(k) * h(k, c)) - 1)) / beta(k), where h(k, c) is how long
+connection-direction c is busy in stage k, plus the largest latency of a link that uses it there. Its gradient is a
+price for every (stage, direction). With growing beta(k) it tends to the true time.
+Called by `reparent`, `tree_exchange` and `planner/column_generation/search/grouped`. Free to change while the number of
+rows that it advises to move gains most by this formula (of all, half, a quarter, ...), and asking changes no load
+(`tests/planner/column_generation/test_makespan.py`).
 """
 
 from __future__ import annotations

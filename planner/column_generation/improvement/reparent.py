@@ -1,7 +1,10 @@
-"""Re-parents edges of whole plans: a device gets its row from another device that has it by then.
+"""Re-parents edges of finished trees: a device gets its row from another device that has it by then.
 
-Called by `planner/column_generation/search/stage_search`. Free to change while
-`tests/planner/column_generation/test_reparent.py` passes.
+With devices in groups each group that needs a row gets it straight from its owner's. A machine with much to send is
+then the bottleneck, although others that have its rows could pass them on; the comment below has the method.
+Called by `planner/column_generation/search/stage_search`. Free to change while every row is delivered, machines pass on
+rows of one that has too much to send, and the clock is looked at between trees
+(`tests/planner/column_generation/test_reparent.py`).
 """
 
 from __future__ import annotations

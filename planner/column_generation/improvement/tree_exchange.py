@@ -1,13 +1,13 @@
-"""Exchanges trees of a whole plan for cheaper ones while the smoothed makespan falls.
+"""Moves rows of a whole plan from expensive trees to cheaper ones while the smoothed makespan falls.
 
-Rounding leaves some directions a row or two above their share, and dropping second deliveries leaves others below.
-Both matter when counts are small. The gradient of the smoothed makespan (makespan.py) is a price for every (stage,
-direction); the tree program finds the cheapest tree of every class at these prices; and rows move to it from more
-expensive trees, as many as gain most by the exact change of the smoothed makespan.
-
-`improve` does so from a soft makespan to a sharp one.
-Called by `planner/column_generation/search/`, `dgcl/cli/` and this folder. Free to change while plans are
-proved, repeat by seed and take no longer (`tests/planner/column_generation/`).
+Rounding leaves some directions a row or two above their share, and dropping second deliveries leaves others below; both
+matter when counts are small. The gradient of the smoothed makespan (an approximation of the plan's time: makespan.py)
+is a price for every (stage, direction); the tree program finds the cheapest tree of every class at these prices; and as
+many rows move to it as gain most by the exact change. `exchange` does so for one sharpness, `improve` from a soft
+makespan to a sharp one.
+Called by `reparent`, `planner/column_generation/search/stage_search`, `planner/column_generation/search/grouped` and
+`dgcl/cli/warmup`. Free to change while every row is still delivered and no plan gets slower
+(`tests/planner/column_generation/test_whole_plans.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The aggregated problem: column generation with one price per kind of connection-direction.
+"""Solves a smaller master problem of column generation, with one price per kind of connection-direction.
 
-On a cluster of equal machines most of what prices have to find is the same for all directions of a kind: which
-stages the NICs work in, and when rows are spread inside the machines. With one price per (stage, kind) instead of one
-per (stage, direction) the master problem has a few dozen rows instead of thousands, and about thirty answers solve it.
-That directions of one kind are not equally busy is left to search/grouped.py, which starts from here.
-
-Called by `planner/column_generation/search/grouped`. Free to change while plans are proved, repeat by seed
-and take no longer (`tests/planner/column_generation/`).
+A kind has equal bandwidth, at equal places of equally long routes. On equal machines most of what prices must find is
+the same for a kind: in which stages NICs work, and when rows are spread inside machines. The linear program then has a
+few dozen rows instead of thousands, and about thirty answers (sets of cheapest trees at given prices) solve it. That
+directions of a kind are not equally busy is left to search/grouped.py, which starts from here.
+Called by `planner/column_generation/search/grouped`. Free to change while the shares of answers add up to 1, directions
+of a kind have one bandwidth, and too few stages have no solution (`tests/planner/column_generation/test_grouped.py`).
 """
 
 from __future__ import annotations

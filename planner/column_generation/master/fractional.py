@@ -1,13 +1,12 @@
-"""The best fractional plan of a given number of stages: multiplicative weights first, then column generation.
+"""Finds the best plan of a given number of stages in which fractions of rows may be sent.
 
-An *answer* is the set of cheapest trees at given prices. Answers of single rounds oscillate; only their averages
-converge, and slowly. Some answers are therefore kept as *columns*, one per block of owners, and a small linear
-program finds their best combination (restricted_master.py). `StageProgram` says what the rounds do; the search
-(``search/stage_search.py``) pauses and continues it. Time is counted in rows per GB/s here: the seconds of a plan
-divided by row_bytes / 1e9, without latencies. ``test_near_optimal.py`` guards it.
-Called by `planner/column_generation/search/`, `planner/column_generation/improvement/` and 3 more folders.
-Free to change while plans are proved, repeat by seed and take no longer
-(`tests/planner/column_generation/`).
+An *answer* is the set of cheapest trees at given prices. Multiplicative weights set the prices, but answers of single
+rounds oscillate; only their averages converge, slowly. Some are therefore kept as *columns*, one per block of owners,
+and a small linear program finds their best combination (restricted_master.py). `StageProgram` says what the rounds do;
+the search pauses and continues it. Time is in rows per GB/s: seconds divided by row_bytes / 1e9, without latencies.
+Called by `price_bound`, `aggregated`, `planner/column_generation/search/stage_search` and others. Free to change while
+its bound is the linear program of all trees (`tests/planner/column_generation/test_price_bound.py`), and plans made
+from it are exact on small machines (`tests/planner/column_generation/test_near_optimal.py`).
 """
 
 import time

@@ -1,13 +1,12 @@
-"""Bounds by prices: what the cheapest trees pay bounds every plan, whatever its number of stages.
+"""Lower bounds from prices of connections: no plan, of any number of stages, pays less than the cheapest trees.
 
-The best prices are found by multiplicative weights, then by column generation, as for stages (fractional.py): here
-there is one price vector instead of one per stage. Every price vector on the way gives a valid bound, so nothing
-depends on how well that search converges, nor on the linear program's tolerances. The theorem and its proof are
-`price_bound`'s; `bound_over_stages` combines such bounds into one over all numbers of stages, with latencies. The
-search (``search/incumbent.py``) asks for both, and ``tests/planner/column_generation/test_price_bound.py`` compares
-with the true optimum.
-Called by `planner/column_generation/search/incumbent` and `planner/column_generation/search/stage_search`.
-Free to change while plans are proved, repeat by seed and take no longer.
+Every price vector gives a valid bound, so nothing depends on how well the search for the best one converges, nor on the
+linear program's tolerances. That search is fractional.py's (multiplicative weights, then column generation) with one
+price vector instead of one per stage. `price_bound` has the theorem and its proof; `bound_over_stages` combines such
+bounds into one over all numbers of stages, with latencies.
+Called by `planner/column_generation/search/incumbent`, and for its number of steps by
+`planner/column_generation/search/stage_search`. Free to change while no bound is above the true optimum, and bounds
+equal those calculated by hand (`tests/planner/column_generation/test_price_bound.py`).
 """
 
 from __future__ import annotations

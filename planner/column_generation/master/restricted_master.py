@@ -1,13 +1,12 @@
-"""The restricted master problem: the best combination of kept columns, a small linear program, solved by HiGHS.
+"""Solves the restricted master problem of column generation, a small linear program, with HiGHS.
 
-Each column says how long one block of owners would keep each (stage, connection-direction) busy if all its
-rows were sent as in one answer. A solution takes of each block's columns shares that add up to 1; its time
-is the sum over stages of the busiest direction. The dual values of the busy times are the prices of the next
-pricing problem (Dantzig and Wolfe, "Decomposition principle for linear programs", 1960). Columns are added a few at a
-time, dozens of times for a plan: each program starts from the last one's basis. ``test_restricted_master.py`` compares
-with programs solved from nothing.
-Called by `aggregated`, `fractional` and `price_bound`. Free to change while plans are proved, repeat by
-seed and take no longer (`tests/planner/column_generation/test_restricted_master.py`).
+A column says how long one block of owners keeps each (stage, connection-direction) busy if all its rows are sent as in
+one answer (the cheapest trees at some prices). Of each block's columns a solution takes shares that add up to 1; its
+time is the sum over stages of the busiest direction. The dual values of the busy times are the next prices (Dantzig and
+Wolfe, "Decomposition principle for linear programs", 1960). Columns are added a few at a time, dozens of times for a
+plan: each program starts from the last one's basis.
+Called by `aggregated`, `fractional` and `price_bound`. Free to change while times are scipy's, from the last basis as
+from nothing, and the prices prove them (`tests/planner/column_generation/test_restricted_master.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pricing problem: the cheapest trees at given prices, and what their choices load.
+"""The pricing problem: the cheapest trees at given prices, and how busy they keep each connection.
 
 Imports :mod:`dgcl.planner.bounds` (covers of cuts) and the planner's plain data.
 """

@@ -1,11 +1,13 @@
-"""What links load: prices of links from weights of connection-directions, and rows over links from choices.
+"""Computes link prices from prices of connection-directions, and from chosen trees the rows on every link.
 
-All rows are sent through the chosen options of all states at once. Rows of different classes that meet in one state are
-one number from there on, so a round costs the same for a thousand classes as for a million.
-
-Called by `planner/column_generation/improvement/`, `planner/column_generation/master/` and 4 more folders.
-Free to change while plans are proved, repeat by seed and take no longer
-(`tests/planner/column_generation/`).
+A link's route uses one or more connection-directions (a connection, one way), which other links may share. All rows are
+sent at once through the states of states.py; rows of different classes (owner and destinations) that meet in one state
+are one number from there on, so a round costs the same for a thousand classes as for a million. Over links of high
+latency a row counts for more than one (`latency_factor`).
+Called by `steiner_trees`, `planner/column_generation/master/fractional`, `planner/column_generation/search/grouped`,
+`planner/column_generation/improvement/tree_exchange` and others. Free to change while the rows sent cost what their
+trees were priced at (`tests/planner/column_generation/test_tree_program.py`), and factors are those calculated by hand
+(`tests/planner/column_generation/test_price_bound.py`).
 """
 
 from typing import NamedTuple

@@ -1,12 +1,12 @@
-"""States: (stage, device that holds a row, set of devices still to serve), for one relation, topology and grouping.
+"""Numbers the states of the search for cheapest trees: the device that has a row, the set to serve.
 
-Sets are kept per *group* of devices: with one group that holds every device the tree program (tree_program.py) is
-exact, which is possible up to a dozen devices; with one per machine, socket or switch it stays small on many
-(device_groups.py). Only sets that can occur are numbered: the destination sets of the relation and all their subsets.
-Each set lists how it can be split.
-
-Called by this folder, `planner/column_generation/master/` and 2 more folders. Free to change while plans
-are proved, repeat by seed and take no longer (`tests/planner/column_generation/`).
+Sets are kept per *group* of devices: with one group of all devices the search (tree_program.py, which adds the stage)
+is exact, which is affordable up to a dozen of them; with one per machine, socket or cluster it stays small on many
+(device_groups.py). Only sets that can occur are numbered, as bit masks: the destination sets of the relation and all
+their subsets. Each lists how it can be divided in two.
+Called by `tree_program`, `flows`, `device_groups`, `steiner_trees`, `planner/column_generation/master/price_bound` and
+others. Free to change while the sets are all subsets of those needed, with each division once
+(`tests/planner/column_generation/test_tree_program.py`).
 """
 
 from __future__ import annotations

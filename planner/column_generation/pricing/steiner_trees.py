@@ -1,11 +1,10 @@
-"""The cheapest trees without stages: the Dreyfus-Wagner dynamic program, for all classes at once.
+"""Finds the cheapest trees without stages, for all classes at once, by the Dreyfus-Wagner dynamic program.
 
-State (v, A): a row at node v and the set A of nodes still to be served through it. The cheapest way goes to
-some node w over a shortest path and there either delivers (w in A) or divides A in two (Dreyfus and Wagner,
-"The Steiner problem in graphs", 1971). O(N * 3**N + N**2 * 2**N) for N nodes, less where fewer sets occur.
-
-Called by `planner/column_generation/master/price_bound`. Free to change while plans are proved, repeat by
-seed and take no longer (`tests/planner/column_generation/`).
+State (v, A): a row at node v and the set A of nodes still to be served through it. The cheapest way goes to some node w
+over a shortest path and there either delivers (w in A) or divides A in two (Dreyfus and Wagner, "The Steiner problem in
+graphs", 1971). O(N * 3**N + N**2 * 2**N) for N nodes, less where fewer sets occur.
+Called by `planner/column_generation/master/price_bound`. Free to change while its price is that of the cheapest of all
+trees of tiny machines, and the rows sent cost exactly that (`tests/planner/column_generation/test_tree_program.py`).
 """
 
 from typing import NamedTuple

@@ -1,13 +1,12 @@
-"""The cheapest stage-labelled tree of every class at once, by one dynamic program over states.
+"""Finds the cheapest tree, with a stage for each edge, of every class at once, by one dynamic program.
 
 A state is (stage k, device v that holds the row, set A of devices still to be served through v). `cheapest_trees` fills
-tables of the best choice in every state, and `trace` reads the tree of one set from them. The master problem
-(``master/``), rounding and the exchange of trees call these with prices of their own; a round of pricing is mostly
-spent here. ``test_tree_program.py`` compares with all trees of tiny machines.
-
-Called by `planner/column_generation/rounding/`, `planner/column_generation/improvement/` and 3 more
-folders. Free to change while plans are proved, repeat by seed and take no longer
-(`tests/planner/column_generation/test_tree_program.py`).
+tables of the best choice in every state, and `trace` reads the tree of one set from them. Callers bring prices of their
+own; a round of pricing is mostly spent here.
+Called by `flows`, `planner/column_generation/master/fractional`, `planner/column_generation/rounding/cheapest`,
+`planner/column_generation/improvement/tree_exchange` and others. Free to change while prices are those of the cheapest
+of all trees of tiny machines (`tests/planner/column_generation/test_tree_program.py`), and trees read from the tables
+deliver (`tests/planner/column_generation/test_whole_plans.py`).
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""From fractional plans to whole trees: the trees of answers, in whole rows, and the vertices that take them.
+"""Rounds fractional plans: trees of whole rows from the trees of answers, and which vertices take which tree.
 
 Imports :mod:`..pricing` and :mod:`..master`.
 """

@@ -1,13 +1,13 @@
-"""Bundles: their trees in whole rows, from a fractional plan, and the vertices of classes that take them.
+"""Rounds a fractional plan to trees of whole rows, and assigns the vertices of every class to them.
 
-A bundle is all rows of one owner that must be brought to one set of one group of devices. The way of a row to one
-group is independent of its way to another, so bundles are planned as a whole, whatever classes their rows are of; there
-are at most P * F bundles for millions of classes. The trees of a fractional plan's answers each get a whole number of
-rows. Once the trees of bundles are known, the vertices of every class are assigned to the trees of its bundles, in
-order, and the trees of a vertex in all groups are joined to one.
-Called by `planner/column_generation/search/grouped` and `planner/column_generation/search/stage_search`.
-Free to change while plans are proved, repeat by seed and take no longer
-(`tests/planner/column_generation/`).
+A *bundle* is all rows of one owner that must be brought to one set of one group of devices: at most P * F for P devices
+and F sets, for millions of classes. A row's way to one group is independent of its way to another, so bundles are
+rounded as a whole, whatever classes their rows are of. Then the vertices of every class are assigned to the trees of
+its bundles, in order, and the trees of a vertex in all groups are joined to one.
+Called by `planner/column_generation/search/grouped` and `planner/column_generation/search/stage_search`. Free to change
+while every vertex gets a tree and stages stay within a row or two of their time
+(`tests/planner/column_generation/test_whole_plans.py`), and bundles hold each row once per group
+(`tests/planner/column_generation/test_grouped.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""The cheapest trees of classes or bundles at given prices, as edges.
+"""Gives the cheapest trees of classes or bundles at given prices as lists of edges, ordered by stage.
 
-Called by `planner/column_generation/improvement/`, this folder and `planner/column_generation/search/`.
-Free to change while plans are proved, repeat by seed and take no longer
-(`tests/planner/column_generation/`).
+They are read from the tables of pricing/tree_program.py, one tree per group of devices, and joined. An edge that
+delivers a row a second time, or to a relay that does not pass it on, is dropped, so a tree may cost less than its
+tables say.
+Called by `bundles`, `planner/column_generation/improvement/tree_exchange`,
+`planner/column_generation/improvement/reparent` and `planner/column_generation/search/grouped`. Free to change while
+trees reach every destination and enter no device twice (`tests/planner/column_generation/test_whole_plans.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""Trees of whole rows in arrays that compiled code changes: the edges of a tree, and forests with room to grow.
+"""Holds trees of whole rows in arrays with room for more, which compiled code changes in place.
 
-Called by `planner/column_generation/improvement/`, this folder and `planner/column_generation/search/`.
-Free to change while plans are proved, repeat by seed and take no longer
-(`tests/planner/column_generation/test_forest.py`).
+An edge is a (link, stage) pair. `append_tree` refuses, and changes nothing, where there is no room; a tree that has
+lost all its rows stays until `compact` or `ordered`. `cleaned` drops second deliveries and useless relays from a tree's
+edges.
+Called by `bundles`, `cheapest`, `planner/column_generation/improvement/tree_exchange`,
+`planner/column_generation/improvement/reparent` and others. Free to change while equal trees of a class become one,
+where the first stood (`tests/planner/column_generation/test_forest.py`), and cleaned trees deliver each row once
+(`tests/planner/column_generation/test_whole_plans.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""The best plan and the best bound so far, bounds that are proven on the way, and how much work a search may do.
+"""Keeps the best plan and the best lower bound of a search, and its limits of work and time.
 
-Called by `stage_search`, `planner/methods/auto` and `planner/methods/optimal`. Free to change while plans
-are proved, repeat by seed and take no longer (`tests/planner/column_generation/`).
+Peer-to-peer comes first, where every pair that needs rows has a link; a plan with more stages must be faster by
+`MIN_GAIN`. `ProvenBounds` raises the bound from prices, for each number of stages and for all; how much more rows count
+over links of high latency follows from the time of the best plan so far. `Effort` says how much a search may do.
+Called by `stage_search`, `planner/methods/auto` and `planner/methods/optimal`. Free to change while the optimum is
+never below the bound (`tests/planner/column_generation/test_price_bound.py`), and a time limit returns a plan no slower
+than peer-to-peer (`tests/planner/column_generation/test_near_optimal.py`).
 """
 
 from __future__ import annotations
