@@ -1,7 +1,7 @@
 """Draws synthetic relations of given sizes, without building a graph.
 
-Vertices are split evenly over ranks. Each has a power-law number of readers, most of them in its own part
-(``inside``), the others likelier in nearer parts (by rank). The parts of its readers are its destinations.
+Vertices are split evenly over ranks. Each has a power-law number of readers, a share of them (``inside``) in its
+own part, the others likelier in nearer parts (by rank). The parts of its readers are its destinations.
 >>> relation = synthetic_relation("web-google", 8, scale=0.01)
 >>> relation.world_size, relation.num_vertices < 8757
 (8, True)
