@@ -1,7 +1,9 @@
-"""Array types of the planner, and checks of integer arrays: dtype, shape, range, pointers.
+"""Defines the planner's array types, and checks integer arrays: dtype, length, range, row pointers.
 
-Called by this folder, `planner/column_generation/pricing/` and 14 more folders. Free to change while files,
-costs and proofs of plans keep their meaning (`tests/planner/bounds/test_best.py`).
+Checked arrays are read-only views of the caller's memory where possible. Floats and booleans are refused.
+Called by `relation`, `trees`, `plan_io`, `dgcl/relation/local_graph`, `dgcl/program/compile` and others. Free to
+change while no value is rounded or wraps around, and an error names the array and its first bad element
+(`tests/planner/test_relations.py`; row pointers: `tests/planner/test_plan_files.py`).
 """
 
 from typing import Any

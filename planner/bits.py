@@ -1,7 +1,9 @@
-"""Sets of ranks as bits of 64-bit words, in compiled code: lowest member, and rows per pair of ranks.
+"""Compiled functions on sets of ranks stored as bits of 64-bit words: lowest member, rows per pair of ranks.
 
-Called by `planner/bounds/`, this folder and `planner/methods/`. Free to change while files, costs and
-proofs of plans keep their meaning (`tests/planner/test_bits.py`).
+Rank d is bit ``d % 64`` of word ``d // 64``.
+Called by `relation`, `planner/bounds/cut_kernels`, `planner/bounds/stage_kernels` and
+`planner/methods/hierarchical_kernel`. Free to change while results equal those of Python's integers and sets, also
+beyond 64 ranks (`tests/planner/test_bits.py`).
 """
 
 from typing import Any

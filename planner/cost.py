@@ -1,13 +1,12 @@
-"""The cost of a plan in the model of docs/plan-format.md ("Meta").
+"""Predicts the seconds of a plan by the model of docs/plan-format.md ("Meta").
 
-For stage k and connection-direction c, load(k, c) is the bytes that cross c in stage k. A stage lasts as long as its
-slowest link: the latency of the route plus the largest load / bandwidth along it. A plan lasts as long as the sum of
-its stages. This is the cost of section 5.1 of the DGCL paper, with routes that share connections and with latency.
-
-The model leaves out: ranks that run ahead of a stage (the runtime has no barriers), copies inside a device, and
-contention among messages of one sender. :mod:`dgcl.planner.simulator` has the first.
-Called by `planner/reading/`, `planner/methods/` and 9 more folders. Free to change while
-`tests/planner/column_generation/test_grouped.py` passes.
+load(k, c) is the bytes that cross connection-direction c (a connection, one way) in stage k. A stage lasts as long as
+its slowest link: the latency of its route plus the largest load / bandwidth along it. A plan lasts as long as its
+stages together. This is section 5.1 of the DGCL paper, with latency and routes that share connections. Left out: ranks
+ahead of a stage (``simulator/`` has these), copies inside a device, contention among one sender's messages.
+Called by `fold`, `planner/methods/registry`, `planner/verify/check_plan`, `planner/reading/plan_report`,
+`dgcl/advisor/epoch` and others. Free to change while seconds equal those worked out by hand, and those of that text
+computed in fractions (`tests/planner/test_plan_cost.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from dgcl.planner.trees import Trees, tree_chunks
 if TYPE_CHECKING:
     from dgcl.planner.plan import Plan
     from dgcl.topology import Topology, TopologyArrays
+
+# Ranks run ahead of a stage because the runtime has no barriers.
 
 GIGA = 1e9  # bandwidths are in GB/s, 1 GB = 1e9 bytes
 

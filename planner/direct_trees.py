@@ -1,7 +1,9 @@
-"""Peer-to-peer trees: one edge from the owner to each destination, all in stage 0.
+"""Makes the trees of peer-to-peer: each owner sends each row straight to every destination, in stage 0.
 
-Called by `planner/column_generation/search/incumbent`, `planner/methods/auto` and `planner/methods/direct`.
-Free to change while files, costs and proofs of plans keep their meaning (`tests/planner/`).
+There is one tree for a class, with an edge for each destination. It does not ask whether the links exist (`reach`
+does).
+Called by `planner/methods/direct`, `planner/methods/auto` and `planner/column_generation/search/incumbent`. Free to
+change while the trees deliver every row in one stage (`tests/planner/methods/test_make_plan.py`).
 """
 
 import numpy as np

@@ -1,12 +1,11 @@
-"""The fold of a plan: the same trees with every edge turned round and the stages in reverse.
+"""Reverses a plan: every tree edge turned round, stages in reverse, to add contributions into the owners' rows.
 
-Where the plan carries a row from its owner to those that need it, the fold carries their contributions back: a rank
-adds what it gets from its children to its own contribution and sends one row to its parent. So the fold moves exactly
-as many rows as the plan, without its idle relays (:mod:`dgcl.planner.relays`), which contribute nothing. Where every
-link has one the other way over the same connections, it takes exactly as long.
-
-Called by `dgcl/placement/`, `dgcl/grid/` and 2 more folders. Free to change while
-`tests/planner/test_fold.py` passes.
+A rank adds what its children send to its own contribution, and sends one row to its parent. So the fold (that reversed
+plan) moves as many rows as the plan, without its idle relays (:mod:`dgcl.planner.relays`), which contribute nothing.
+Where every link has one the other way over the same connections, it takes exactly as long.
+Called by `planner/reading/plan_report`, `planner/verify/check_plan`, `dgcl/grid/grid_strategy` and
+`dgcl/placement/placement_strategy`. Free to change while each owner gets each contribution once, and no fold is faster
+than its bound (`tests/planner/test_fold.py`).
 """
 
 from __future__ import annotations

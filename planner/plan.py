@@ -1,8 +1,10 @@
-"""A plan: trees for all classes, the topology they were made for, and what they cost. Pure data.
+"""A plan: a relation, the trees that deliver it, the topology, and the stated costs. Pure data.
 
-Called by users, `planner/reading/`, `dgcl/prepare/` and 13 more folders. Free to change while files, costs
-and proofs of plans keep their meaning (`tests/planner/reading/test_page.py` and
-`tests/planner/reading/test_plot.py`).
+Loading checks a file's shapes, ranges and meta; that the plan delivers, at these costs, ``verify/check_plan.py``
+proves.
+Called by users, `planner/methods/registry`, `planner/verify/check_plan`, `dgcl/program/compile`,
+`dgcl/prepare/part_files` and others. Free to change while a plan that was saved loads as it was, and a broken file is
+refused with its fault (`tests/planner/test_plan_files.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Plan files: writing, reading untrusted ones, and the fingerprint over arrays and meta.
+"""Defines what plan files hold: arrays, the checked meta object, and the fingerprint over both.
 
 The layout is that of docs/plan-format.md ("Arrays"): an npz, its text deflated, readable with numpy and json alone.
-
-Called by `dgcl/prepare/`, this folder and 2 more folders. Free to change while files, costs and proofs of
-plans keep their meaning (`tests/planner/test_plan_files.py` and `tests/planner/verify/test_check.py`).
+Called by `plan`, `planner/methods/registry`, `planner/verify/check_plan`, `dgcl/prepare/cache` and
+`dgcl/prepare/part_files`. Free to change while broken arrays and meta are refused by name
+(`tests/planner/test_plan_files.py`), and the fingerprint is that of the recipe in its docstring
+(`tests/planner/verify/test_check.py`).
 """
 
 from __future__ import annotations

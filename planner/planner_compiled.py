@@ -1,11 +1,11 @@
-"""``@compiled`` for the planner: the one door from here to :mod:`dgcl.kernels`, which owns compiling and its cache.
+"""Gives the planner ``@compiled``, the decorator of :mod:`dgcl.kernels` that compiles functions and caches the result.
 
-Compiled functions of the planner allocate nothing (``allocates=False``), where a first plan calls them: their callers
-hand them scratch. numba would compile NumPy's functions anew for every use, and count references to every array of a
-named tuple, which makes twice the code.
-
-Called by `planner/column_generation/pricing/`, `planner/column_generation/improvement/` and 7 more folders.
-Free to change while files, costs and proofs of plans keep their meaning (`tests/planner/test_bits.py`).
+The planner imports nothing else from there. Functions that a first plan calls allocate nothing (``allocates=False``):
+their callers hand them scratch. Else numba would compile NumPy's functions anew for every use, and count references to
+every array of a named tuple, which makes twice the code.
+Called by `bits`, `tree_kernels`, `planner/methods/spst_kernel`, `planner/simulator/kernel`,
+`planner/verify/delivery_kernels` and others. Free to change while no other file of the planner imports from there
+(`tests/test_architecture.py`); the decorator itself is tested by `tests/kernels/test_compiled.py`.
 """
 
 from dgcl.kernels.compiled import compiled as compiled

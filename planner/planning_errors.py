@@ -1,8 +1,9 @@
-"""Errors of planning.
+"""The planner's exceptions: a plan is not what it states, or no chain of links reaches a rank.
 
-Called by users, this folder, `planner/verify/` and `dgcl/cli/`. Free to change while files, costs and
-proofs of plans keep their meaning (`tests/planner/methods/test_make_plan.py` and
-`tests/planner/test_fold.py`).
+Both are ValueErrors, so that callers who catch those catch these, too.
+Called by `fold`, `reach`, `planner/verify/check_plan`, `planner/verify/delivery` and `dgcl/cli/check`. Free to change
+while both stay ValueErrors whose messages name the place (`tests/planner/methods/test_make_plan.py`,
+`tests/planner/verify/test_check.py`).
 """
 
 

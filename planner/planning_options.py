@@ -1,8 +1,9 @@
-"""The options of planning.
+"""The options of a planning method: row width, seed, time limit, and the gap at which it may stop.
 
-Called by `planner/methods/`, `dgcl/` and 10 more folders. Free to change while files, costs and proofs of
-plans keep their meaning (`tests/planner/bounds/test_best.py` and
-`tests/planner/column_generation/test_grouped.py`).
+They are checked when made. Cached plans have all of them in their key, by name: a new option makes other keys.
+Called by users, `planner/methods/registry`, `dgcl/options`, `dgcl/build`, `dgcl/prepare/cache` and others. Free to
+change while bad values are refused by name (`tests/planner/methods/test_make_plan.py`), and every option is in the key
+(`tests/dgcl/prepare/test_cache.py`).
 """
 
 from dataclasses import dataclass

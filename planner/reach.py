@@ -1,7 +1,9 @@
-"""Checks that every needed row can get to its destinations, over one link or through relays.
+"""Checks that a topology can carry a relation: one device per rank, and routes wherever rows must pass.
 
-Called by `planner/methods/` and `planner/bounds/`. Free to change while files, costs and proofs of plans
-keep their meaning (`tests/planner/bounds/test_best.py`).
+Only the method "direct" needs a link for each pair of ranks (`require_links`); for others a chain of links is enough.
+Called by `planner/methods/registry`, `planner/methods/direct`, `planner/methods/spst` and `planner/bounds/best`. Free
+to change while an error names the first pair that cannot be served, and a way out
+(`tests/planner/methods/test_make_plan.py`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The relation: which ranks need which rows, as vertex classes with owner, destination set and size.
+"""States which ranks need which rows, as classes of vertices with owner, destination set and size.
 
-Vertices with the same owner and the same set of ranks that need their row are interchangeable. So the relation holds
-one row per class, however large the graph is.
-
-Called by users, this folder, `planner/methods/` and 17 more folders. Free to change while files, costs and
-proofs of plans keep their meaning (`tests/planner/bounds/test_best.py` and
-`tests/planner/bounds/test_stages.py`).
+Vertices with the same owner and the same set of ranks that need their row are interchangeable: a class. So the
+relation holds one row per class, however large the graph is.
+Called by users, `planner/methods/registry`, `dgcl/relation/classes`, `dgcl/program/compile`, `dgcl/cli/problem` and
+others. Free to change while classes are sorted by (owner, destinations as an integer) and unique, what is no relation
+is refused by array and class, and one that was saved loads as it was (`tests/planner/test_relations.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Relays of a plan: which edges enter them, and the trees without idle ones.
+"""Finds the relays of a plan (ranks that get rows they do not need), and removes idle ones.
 
-The plan format allows a tree to enter a rank that neither needs the row nor passes it on: an *idle* relay. Such a plan
-delivers, and ``dgcl check`` accepts it at its stated cost. Programs and folds leave idle relays out, because in
-a fold they would have nothing to send back; the programs then move less than the plan states. Plans of dgcl's own
-planners have no idle relays.
-
-Called by this folder, `dgcl/program/` and `planner/verify/`. Free to change while files, costs and proofs
-of plans keep their meaning (`tests/planner/test_fold.py`).
+An *idle* relay neither needs the row nor passes it on. The plan format allows it: such a plan delivers, and ``dgcl
+check`` accepts it at its stated cost. Programs and folds leave idle relays out, because in a fold they would have
+nothing to send back; the programs then move less than the plan states. Plans of dgcl's own planners have none.
+Called by `fold`, `planner/verify/check_plan`, `dgcl/program/compile`, `dgcl/program/contribution_programs` and
+`dgcl/program/window_programs`. Free to change while exactly the idle relays go, whole chains of them, too
+(`tests/planner/test_fold.py`, `tests/dgcl/program/test_compile.py`).
 """
 
 import numpy as np

@@ -1,13 +1,13 @@
-"""Synthetic relations of given sizes, drawn without building a graph.
+"""Draws synthetic relations of given sizes, without building a graph.
 
-Vertices are split evenly over ranks. A vertex has a power-law number of readers, whose parts are its destinations. A
-reader is in the vertex's own part with the probability that a good partition leaves (``inside``), else in another
-part, likelier in a nearer one (by rank), as communities lie under recursive partitioning.
-
+Vertices are split evenly over ranks. Each has a power-law number of readers, a share of them (``inside``) in its
+own part, the others likelier in nearer parts (by rank). The parts of its readers are its destinations.
 >>> relation = synthetic_relation("web-google", 8, scale=0.01)
 >>> relation.world_size, relation.num_vertices < 8757
 (8, True)
-Called by `dgcl/cli/` and `dgcl/advisor/`. Free to change while `tests/planner/test_synthetic.py` passes.
+
+Called by `dgcl/advisor/choice`, `dgcl/advisor/counts`, `dgcl/cli/advise`, `dgcl/cli/plan` and `dgcl/cli/warmup`. Free
+to change while sizes are those asked for, and a seed gives the same relation (`tests/planner/test_synthetic.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ import numpy as np
 
 from dgcl.planner.array_types import FloatArray, Int64Array, MaskArray
 from dgcl.planner.relation import Relation, mask_words
+
+# A reader is in the vertex's own part with the probability that a good partition leaves (``inside``), else in another
+# part, likelier in a nearer one (by rank), as communities lie under recursive partitioning.
 
 _DRAWS = 1 << 22  # readers drawn at a time
 _MOST_VERTICES, _MOST_EDGES = 1 << 29, 1 << 36

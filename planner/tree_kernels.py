@@ -1,7 +1,8 @@
-"""Compiled loop over the edges of trees: relays that send. Imported on first use.
+"""Compiled loop over the edges of trees that tells relays that pass a row on from idle ones.
 
-Called by `relays`. Free to change while files, costs and proofs of plans keep their meaning
-(`tests/planner/`).
+Edges are visited children first, so that a chain of relays is idle as a whole. Imported on first use.
+Called by `relays`. Free to change while a relay counts as idle exactly where no rank behind it needs the row
+(`tests/planner/test_fold.py`, `tests/dgcl/program/test_compile.py`).
 """
 
 from typing import Any

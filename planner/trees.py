@@ -1,8 +1,10 @@
-"""Trees: how the rows of every class travel. What a planner returns and a plan holds; pure data.
+"""Trees, the ways in which the rows of each class travel: what a planner returns and a plan holds.
 
-Called by users, this folder, `planner/methods/` and 9 more folders. Free to change while files, costs and
-proofs of plans keep their meaning (`tests/planner/bounds/test_best.py` and
-`tests/planner/column_generation/test_forest.py`).
+A class may have several trees, for a part of its vertices each; an edge is a sender, a receiver and a stage. Shapes
+and pointers are checked here; ``verify/delivery.py`` proves that trees deliver.
+Called by users, `plan`, `cost`, `planner/methods/registry`, `dgcl/program/compile` and others. Free to change while
+wrong arrays are refused by name (`tests/planner/test_plan_files.py`), and stages that nothing uses are closed up
+(`tests/planner/methods/test_make_plan.py`).
 """
 
 from __future__ import annotations

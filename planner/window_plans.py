@@ -1,12 +1,11 @@
-"""Windows of a plan: its items divided, those of a window along the same trees as before, as a plan by itself.
+"""Divides a plan into windows: plans by themselves, each with some of its items along the same trees.
 
 Each item travels a tree of its own and is in one window, so a window has the plan's trees with fewer rows on each, and
-needs no planning; over all windows exactly the plan's rows travel.
-
-Items that some rank wants have *places*: their numbers in the order (class, id), in which trees take them too:
-
-Called by `dgcl/aggregation/connect_aggregators` and `dgcl/program/window_programs`. Free to change while
-`tests/planner/` passes.
+needs no planning; over all windows exactly the plan's rows travel. Items that some rank wants have *places*: their
+numbers in the order (class, id), in which trees take them, too. The ways to divide, "mixed" and "owner", are below.
+Called by `dgcl/aggregation/connect_aggregators` and `dgcl/program/window_programs`. Free to change while windows are
+proved like plans, divide the rows, and, if mixed, have items of each class evenly
+(`tests/dgcl/program/test_window_programs.py`).
 """
 
 from typing import Literal
@@ -21,9 +20,9 @@ from dgcl.topology.checks import check_choice, check_index
 By = Literal["mixed", "owner"]
 
 
-# - "mixed": window ``place % W``. Items of each class are in all windows, and so is each rank's halo, evenly; -
-# "owner": window q are the items of rank q: one rank after the other sends (CAGNET's and MG-GCN's staged
-# broadcast).
+# W windows, by one of two ways:
+# - "mixed": window ``place % W``. Items of each class are in all windows, and so is each rank's halo, evenly;
+# - "owner": window q are the items of rank q: one rank after the other sends (CAGNET's and MG-GCN's staged broadcast).
 
 
 def check_windows(num_windows: int | None, by: str, num_rows: int, world_size: int) -> int:

@@ -1,10 +1,10 @@
-"""From edge lists and CSR arrays to the CSR of in-edges, checking every id on the way.
+"""Builds the CSR of in-edges from edge lists or CSR arrays, and checks every vertex id.
 
-Memory at the peak, for E edges of N vertices: the result (4 E + 8 N bytes, and 8 E for edge ids unless the
-edges came grouped by destination), and 8 N for places. CSR of out-neighbours takes 4 E more, for sources.
-
-Called by this folder, `dgcl/partition/` and `dgcl/prepare/`. Free to change while every source of a graph
-gives the same graph, and a bad one its error (`tests/dgcl/graph/test_csr.py`).
+Memory at the peak, for E edges of N vertices: the result (4 E + 8 N bytes, and 8 E for edge ids unless the edges came
+grouped by destination), and 8 N for places. CSR of out-neighbours takes 4 E more, for sources.
+Called by `sources`, `graph_files`, `graph_npz`, `dgcl/partition/streaming`, `dgcl/prepare/local_edges` and others.
+Free to change while edges of one destination stay in the user's order, edge ids are their places in it, and a bad id
+is named with its edge (`tests/dgcl/graph/test_csr.py`).
 """
 
 from typing import Any

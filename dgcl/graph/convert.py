@@ -1,8 +1,9 @@
-"""Whatever the user holds as a :class:`~dgcl.graph.Graph`: :func:`as_graph`.
+"""Converts what users hold (objects of other libraries, arrays, file paths) to a :class:`~dgcl.graph.Graph`.
 
-Called by users, `dgcl/advisor/`, `dgcl/bench/` and 3 more folders. Free to change while every source of a
-graph gives the same graph, and a bad one its error (`tests/dgcl/graph/test_csr.py` and
-`tests/dgcl/graph/test_edge_text.py`).
+`as_graph` lists what is taken, and the edge order of each kind.
+Called by users, `dgcl/prepare/shares`, `dgcl/distributed/dispatch`, `dgcl/advisor/choice`, `dgcl/bench/problems` and
+others. Free to change while each kind has its documented edge order (`tests/dgcl/graph/test_sources.py`), and what is
+no graph, or no file, is refused by name (`tests/dgcl/graph/test_csr.py`, `tests/dgcl/test_messages.py`).
 """
 
 import os

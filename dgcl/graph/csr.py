@@ -1,10 +1,10 @@
-"""The graph, once inside: one checked CSR of in-edges with stable edge ids.
+"""The library's own graph: one checked CSR of in-edges with stable edge ids.
 
-An edge u->v means that v reads u. Multi-edges and self loops are kept. Whatever the user holds becomes this
-through :func:`dgcl.graph.as_graph`; nothing after that looks at a user's graph object again.
-
-Called by users, this folder, `dgcl/relation/` and 9 more folders. Free to change while every source of a
-graph gives the same graph, and a bad one its error (`tests/dgcl/graph/test_csr.py`).
+An edge u->v means that v reads u. Multi-edges and self loops are kept. Whatever the user holds becomes this through
+:func:`dgcl.graph.as_graph`; nothing after that looks at a user's graph object again.
+Called by users, `build_csr`, `dgcl/partition/partitioners`, `dgcl/relation/demand`, `dgcl/program/strategy` and
+others. Free to change while arrays that are no such CSR are refused by name, and ids are as wide as the number of
+vertices needs (`tests/dgcl/graph/test_csr.py`).
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
-"""Compiled loops over edges: grouping edges by destination, counting, degrees. Loaded on first use (numba).
+"""Compiled loops over edges: check and count ids, group edges by destination, count out-degrees.
 
-Called by `build_csr` and `csr`. Free to change while every source of a graph gives the same graph, and a
-bad one its error (`tests/dgcl/graph/test_csr.py`).
+Loaded on first use (numba).
+Called by `build_csr` and `csr`. Free to change while grouping keeps the order of edges to one destination, the first
+id out of range is found, and degrees beyond a byte are right (`tests/dgcl/graph/test_csr.py`).
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
-"""Edges from text: SNAP-style edge lists and Matrix Market files, plain or compressed.
+"""Reads edges from text: SNAP-style edge lists and Matrix Market files, plain or compressed.
 
-Errors name the file and the line.
-
-Called by `graph_files` and `metis_text`. Free to change while every source of a graph gives the same graph,
-and a bad one its error (`tests/dgcl/graph/test_edge_text.py`).
+Headers of SNAP, KONECT and Matrix Market may say that a line stands for both directions. Errors name the file and the
+line.
+Called by `graph_files` and `metis_text`. Free to change while lines, headers and compressed files give the same edges,
+as networkx and scipy read them, and errors name the line (`tests/dgcl/graph/test_edge_text.py`).
 """
 
 import bz2

@@ -1,7 +1,8 @@
-"""What a graph file holds.
+"""What is read from a graph file: the graph, and features, labels, masks and other arrays. Pure data.
 
-Called by users, `graph_files` and `graph_npz`. Free to change while every source of a graph gives the same
-graph, and a bad one its error (`tests/dgcl/graph/test_files.py`).
+Features that are sparse in the file stay so until `features` is first asked for.
+Called by users, `graph_files` and `graph_npz`. Free to change while features, labels, masks and other arrays come back
+as they were saved (`tests/dgcl/graph/test_files.py`).
 """
 
 from __future__ import annotations

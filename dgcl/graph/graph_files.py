@@ -1,12 +1,12 @@
-"""Graphs in files: npz with features, labels and masks; text edge lists; METIS; Matrix Market.
+"""Reads graph files of any kind, told by content: npz with features, text edge lists, METIS, Matrix Market.
 
 >>> from dgcl.graph.graph_files import read_graph
 >>> read_graph("cora.npz").graph.num_nodes  # doctest: +SKIP
 2708
 
-Called by users, `convert` and `dgcl/cli/problem`. Free to change while every source of a graph gives the
-same graph, and a bad one its error (`tests/dgcl/graph/test_edge_text.py` and
-`tests/dgcl/graph/test_files.py`).
+Called by users, `convert` and `dgcl/cli/problem`. Free to change while each kind is told from the others, files of
+other makers are refused with the line that converts them (`tests/dgcl/graph/test_files.py`), and text gives its edges
+(`tests/dgcl/graph/test_edge_text.py`, `tests/dgcl/graph/test_metis_text.py`).
 """
 
 import os

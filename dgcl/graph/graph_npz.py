@@ -1,7 +1,8 @@
-"""The npz graph format: CSR of out-neighbours, features, labels, masks; scipy's matrices. Read without pickle.
+"""Reads and writes graphs as npz files: CSR of out-neighbours, features, labels, masks. Without pickle.
 
-Called by users and `graph_files`. Free to change while every source of a graph gives the same graph, and a bad one
-its error (`tests/dgcl/graph/`).
+It reads scipy's sparse matrices, too. The format is in :func:`dgcl.graph.read_graph`.
+Called by users and `graph_files`. Free to change while what is saved is read back, and a wrong array is refused by
+name (`tests/dgcl/graph/test_files.py`).
 """
 
 from __future__ import annotations

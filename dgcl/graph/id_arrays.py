@@ -1,7 +1,9 @@
-"""Arrays of ids from whoever holds them: numpy, torch on any device, lists. Checked, never rounded.
+"""Converts ids from numpy, lists or torch (on any device) to int32 or int64 arrays, never rounding.
 
-Called by this folder, `dgcl/partition/` and 3 more folders. Free to change while every source of a graph
-gives the same graph, and a bad one its error (`tests/dgcl/graph/test_csr.py`).
+Floats and booleans are refused, not converted. Classes of other libraries are recognised without importing these.
+Called by `build_csr`, `sources`, `dgcl/partition/check_part`, `dgcl/prepare/local_edges`, `dgcl/distributed/dispatch`
+and others. Free to change while integers of any width are taken, and what holds no ids is refused by name
+(`tests/dgcl/graph/test_csr.py`; tensors: `tests/dgcl/graph/test_sources.py`).
 """
 
 import sys

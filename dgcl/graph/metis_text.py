@@ -1,7 +1,8 @@
-"""METIS graphs from text: a header, then for each vertex a line with its neighbours.
+"""Reads METIS graph files: a header, then for each vertex a line with its neighbours.
 
-Called by `graph_files`. Free to change while every source of a graph gives the same graph, and a bad one
-its error (`tests/dgcl/graph/test_metis_text.py`).
+There is no mark of the format: a file is METIS if all lines agree with the header, else `NotMetisError` is raised.
+Called by `graph_files`. Free to change while every form of header is read, files whose lines disagree with it are left
+to be edge lists, and a wrong number of edges is named (`tests/dgcl/graph/test_metis_text.py`).
 """
 
 import os

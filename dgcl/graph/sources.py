@@ -1,10 +1,9 @@
-"""Graphs of other libraries, recognised without importing any of them.
+"""Reads graphs of DGL, PyG, networkx, scipy and torch, without importing any of these.
 
-An object can only be a DGL graph if dgl is loaded already, so its module is looked up, never imported. The
-table of edge orders is in :func:`dgcl.graph.as_graph`.
-
-Called by users, `convert` and `graph_npz`. Free to change while every source
-of a graph gives the same graph, and a bad one its error (`tests/dgcl/graph/test_sources.py`).
+An object can only be a DGL graph if dgl is loaded already, so its module is looked up, never imported. The table of
+edge orders is in :func:`dgcl.graph.as_graph`.
+Called by users, `convert` and `graph_npz`. Free to change while vertices, edges and edge order are those documented
+for each library and format (`tests/dgcl/graph/test_sources.py`).
 """
 
 import warnings

@@ -1,7 +1,10 @@
-"""A graph with types of vertices and edges, numbered through type by type; what has one type has one, named "".
+"""A graph whose vertices and edges have types, numbered through type by type.
 
-Called by `dgcl/distributed/`, `dgcl/prepare/` and 2 more folders. Free to change while every source of a
-graph gives the same graph, and a bad one its error (`tests/dgcl/graph/test_sources.py`).
+Code for both kinds takes a graph without types for one with a single type of vertices and of edges, named "".
+Called by `sources`, `dgcl/prepare/shares`, `dgcl/prepare/typed_exchanges`, `dgcl/distributed/dispatch`,
+`dgcl/nn/vertex_dropout` and others. Free to change while types have their ranges of ids in the library's order
+(`tests/dgcl/graph/test_sources.py`), and layers by type give what they give on one device
+(`tests/dgcl/rows/test_layers.py`).
 """
 
 from collections.abc import Iterable, Mapping

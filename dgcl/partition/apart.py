@@ -1,7 +1,10 @@
-"""A partitioner in a process of its own: where it crashes or wants more memory than is free, it alone ends.
+"""Runs a partitioner in a process of its own, which alone ends if it crashes or lacks memory.
 
-Called by 5 modules of this folder. Free to change while each vertex has one owner, and a seed repeats
-(`tests/dgcl/partition/test_kaminpar.py`).
+The graph goes there as a file in memory, in which the labels come back. The process may take a limited amount of
+memory.
+Called by `kaminpar` and `metis`. Free to change while parts are those of a call in this process, and an end for want
+of memory is a MemoryError that says the ways out (`tests/dgcl/partition/test_metis.py`,
+`tests/dgcl/partition/test_kaminpar.py`).
 """
 
 import ctypes

@@ -1,7 +1,9 @@
-"""Checking a part vector, before anything is built on it.
+"""Checks a part vector (the owner of each vertex) and a number of parts.
 
-Called by users, `dgcl/prepare/`, `dgcl/relation/` and 3 more folders. Free to change while each vertex has
-one owner, and a seed repeats (`tests/dgcl/partition/test_check.py`).
+Parts may own no vertex.
+Called by users, `partitioners`, `dgcl/prepare/shares`, `dgcl/relation/demand`, `dgcl/cli/problem` and others. Free to
+change while integers of any kind become int32, and a wrong owner is named with its vertex
+(`tests/dgcl/partition/test_check.py`).
 """
 
 import os

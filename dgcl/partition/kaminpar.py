@@ -1,10 +1,10 @@
-"""KaMinPar: parts of graphs with hubs in a tenth of METIS's memory, by the package kaminpar, which need not be there.
+"""Partitions a graph with KaMinPar, in a tenth of METIS's memory; the package kaminpar is optional.
 
-L. Gottesbüren, T. Heuer, P. Sanders, C. Schulz and D. Seemaier, "Deep Multilevel Graph Partitioning", ESA 2021.
-Its binding reads files only, ends the process where memory is short, and heeds no Ctrl-C.
-
-Called by `partitioners`. Free to change while each vertex has one owner, and a seed repeats
-(`tests/dgcl/partition/test_kaminpar.py`).
+L. Gottesbüren, T. Heuer, P. Sanders, C. Schulz and D. Seemaier, "Deep Multilevel Graph Partitioning", ESA 2021. It is
+good for graphs with hubs. Its binding reads files only, ends the process where memory is short, and heeds no Ctrl-C:
+so it runs in a process of its own (`apart`).
+Called by `partitioners`. Free to change while a seed repeats, its process alone ends where memory is short, and a
+missing package is named (`tests/dgcl/partition/test_kaminpar.py`).
 """
 
 import os

@@ -1,9 +1,10 @@
-"""Partitions over a machine's devices, at once or level by level, with no part left empty.
+"""Partitions a graph over a machine's devices, at once or level by level, with no part left empty.
 
-What cuts a graph into groups is METIS or KaMinPar, both of which leave groups empty and put heavy vertices anywhere.
-
-Called by this folder and `dgcl/offload/`. Free to change while each vertex has one owner, and a seed
-repeats (`tests/dgcl/partition/test_blocks.py` and `tests/dgcl/partition/test_metis.py`).
+Levels are machines, sockets and devices; cutting between machines first keeps most traffic off the slowest
+connections. METIS or KaMinPar cuts; both leave groups empty and put heavy vertices anywhere, which is repaired here.
+Called by `partitioners`, `streaming`, `metis`, `kaminpar` and `dgcl/offload/chunks`. Free to change while levels are
+the topology's, groups are filled up (`tests/dgcl/partition/test_metis.py`), part r is for device r
+(`tests/dgcl/partition/test_parts.py`), and blocks fit in (`tests/dgcl/partition/test_blocks.py`).
 """
 
 from __future__ import annotations

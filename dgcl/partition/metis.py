@@ -1,9 +1,10 @@
-"""METIS k-way partitions of the undirected simple graph.
+"""Partitions a graph with METIS (k-way, through pymetis), as an undirected simple graph.
 
-G. Karypis and V. Kumar, "Multilevel k-way partitioning scheme for irregular graphs", 1998; through pymetis.
-
-Called by `partitioners`, `streaming` and `dgcl/offload/chunks`. Free to change while each vertex has one
-owner, and a seed repeats (`tests/dgcl/partition/test_metis.py`).
+G. Karypis and V. Kumar, "Multilevel k-way partitioning scheme for irregular graphs", 1998. Where it is likely to take
+more than half of the free memory, it runs in a process of its own (`apart`).
+Called by `partitioners`, `streaming` and `dgcl/offload/chunks`. Free to change while few edges are cut and weights are
+balanced (`tests/dgcl/partition/test_parts.py`), and want of memory is an error that says so
+(`tests/dgcl/partition/test_metis.py`).
 """
 
 from __future__ import annotations

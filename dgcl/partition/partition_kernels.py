@@ -1,7 +1,9 @@
-"""Compiled loops for partitioning: the graph that METIS wants, and labels that propagate. Loaded on first use.
+"""Compiled loops of partitioning: make the undirected simple graph that METIS wants, and propagate labels.
 
-Called by `partitioners` and `streaming`. Free to change while each vertex has one owner, and a seed repeats
-(`tests/dgcl/partition/test_metis.py`).
+Loaded on first use (numba).
+Called by `partitioners` and `streaming`. Free to change while that graph has each edge both ways, once, without loops
+(`tests/dgcl/partition/test_metis.py`), and labels on any edges make valid parts
+(`tests/dgcl/partition/test_streaming.py`).
 """
 
 from typing import Any

@@ -1,12 +1,13 @@
-"""Who owns which vertex: METIS or KaMinPar by machine, socket and device, streaming, at random, or in ranges.
+"""Divides a graph's vertices over parts, by METIS, KaMinPar, streaming, at random, or in ranges.
 
 >>> from dgcl.graph import as_graph
 >>> from dgcl.partition import partition_graph
 >>> partition_graph(as_graph([[0, 1, 2, 3], [1, 0, 3, 2]]), 2, method="range")
 array([0, 0, 1, 1], dtype=int32)
 
-Called by users, `dgcl/cli/`, `dgcl/` and 3 more folders. Free to change while each vertex has one owner,
-and a seed repeats (`tests/dgcl/partition/test_blocks.py` and `tests/dgcl/partition/test_kaminpar.py`).
+Called by users, `dgcl/prepare/shares`, `dgcl/cli/partition`, `dgcl/offload/chunks`, `dgcl/advisor/choice` and others.
+Free to change while every part has vertices, a seed repeats, few edges are cut, and part r is for device r
+(`tests/dgcl/partition/test_parts.py`; what "auto" takes: `tests/dgcl/partition/test_kaminpar.py`).
 """
 
 import logging

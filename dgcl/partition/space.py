@@ -1,10 +1,9 @@
-"""Vertices that have places: a cell that repeats, what of it is near a box, owners by place.
+"""Geometry of periodic boxes: images of points near a box, and owners by recursive bisection.
 
-Places are in parts of the cell's vectors here, so that boxes, and distances from their sides, are one number for each
+Points are in fractions of the cell's vectors, so that boxes, and distances from their sides, are one number for each
 direction whatever the cell's angles are.
-
-Called by `dgcl/prepare/neighbor_lists`. Free to change while each vertex has one owner, and a seed repeats
-(`tests/dgcl/partition/`).
+Called by `dgcl/prepare/neighbor_lists`. Free to change while neighbour lists equal those of brute force over images,
+and ranks get only points near their boxes (`tests/dgcl/prepare/test_neighbor_lists.py`).
 """
 
 from typing import Any, NamedTuple

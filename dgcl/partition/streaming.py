@@ -1,11 +1,11 @@
-"""Parts of graphs whose edges are read three times, in order, while memory holds vertices.
+"""Partitions a graph by three passes over its edges, with memory for its vertices only.
 
 Semi-external label propagation: Y. Akhremtsev, P. Sanders and C. Schulz, "(Semi-)External Algorithms for Graph
-Partitioning and Clustering", ALENEX 2015. The first pass gathers vertices in clusters by label propagation with a limit
-of size, the second counts edges between clusters, which METIS divides, and in the third labels are parts.
-
-Called by users, `dgcl/cli/`, `dgcl/offload/` and 2 more folders. Free to change while each vertex has one
-owner, and a seed repeats (`tests/dgcl/partition/test_streaming.py`).
+Partitioning and Clustering", ALENEX 2015. The first pass gathers vertices in clusters by label propagation with a
+limit of size, the second counts edges between clusters, which METIS divides, and in the third labels are parts.
+Called by users, `partitioners`, `dgcl/cli/partition`, `dgcl/offload/chunks` and `dgcl/relation/partition_report`. Free
+to change while edges in arrays of any size make parts, none of them empty, and files that are no part files are
+refused by name (`tests/dgcl/partition/test_streaming.py`).
 """
 
 import os

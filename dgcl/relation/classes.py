@@ -1,10 +1,11 @@
-"""Items with the same owner and the same destinations, grouped into classes: the unit of planning.
+"""Groups items with the same owner and the same destinations into classes, the unit of planning.
 
-Items of one class are interchangeable, so a planner needs their number only (docs/concepts.md). How items come to
-be wanted is :mod:`dgcl.relation.demand`; nothing here looks at a graph but :func:`halo_classes`.
-
-Called by users, `dgcl/grid/`, `dgcl/prepare/` and 7 more folders. Free to change while rows travel to
-exactly those that read them (`tests/dgcl/relation/test_classes.py`).
+Items (what is exchanged as one row) of a class are interchangeable, so a planner needs their number only
+(docs/concepts.md). How items come to be wanted is :mod:`dgcl.relation.demand`; nothing here looks at a graph but
+:func:`halo_classes`.
+Called by users, `dgcl/program/strategy`, `dgcl/grid/items`, `dgcl/placement/exchanges`, `dgcl/prepare/local_edges` and
+others. Free to change while classes are those of the definition, sorted by (owner, destinations as an integer)
+(`tests/dgcl/relation/test_classes.py`).
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,11 @@
-"""Who wants which item: the owner of every item, and the set of ranks that need its row.
+"""States who wants which item: the owner of every item, and the set of ranks that need its row.
 
-An *item* is what is exchanged as one row. Here items are vertices, and rank r wants vertex u if r owns the head
-of an edge out of u (DGCL paper, section 4.1): :func:`halo_demand`. Other ways to lay out an aggregation have
-other items (slices of rows) or other wants (the rank that sums an edge instead of the owner of its head); all of them
-are a :class:`Demand`, and everything behind it is the same.
-
-Called by users, `dgcl/prepare/`, `dgcl/grid/` and 4 more folders. Free to change while rows travel to
-exactly those that read them (`tests/dgcl/relation/test_demand.py`).
+An *item* is what is exchanged as one row. Here items are vertices, and rank r wants vertex u if r owns the head of an
+edge out of u (DGCL paper, section 4.1): :func:`halo_demand`. Other ways to lay out an aggregation have other items
+(slices of rows) or other wants (the rank that sums an edge instead of the owner of its head); all of them are a
+:class:`Demand`, and everything behind it is the same.
+Called by users, `classes`, `dgcl/grid/needs`, `dgcl/placement/exchanges`, `dgcl/prepare/local_edges` and others. Free
+to change while a graph and its pairs (item, rank) make the same demand (`tests/dgcl/relation/test_demand.py`).
 """
 
 from dataclasses import dataclass

@@ -1,13 +1,12 @@
 """The part of the graph that one rank computes on: the in-edges of its own vertices, in local ids.
 
-Local ids number the rows that :func:`dgcl.graph_allgather` returns: first the owned vertices in ascending
-global id, then the halo vertices in the order that the plan delivers them. Every edge of the graph is on
-exactly one rank, the one that owns its head, so summing over a rank's in-edges needs no further exchange.
-
-A vertex has only some of its out-edges here, and a halo vertex has none of its in-edges. A layer that asks
-for a degree means the degree in the whole graph, so the degrees of the whole graph travel along.
-Called by `dgcl/offload/`, `dgcl/prepare/` and 8 more folders. Free to change while rows travel to exactly
-those that read them (`tests/dgcl/relation/test_local_graph.py`).
+Local ids number the rows that :func:`dgcl.graph_allgather` returns: the owned vertices in ascending global id, then
+the halo (vertices of other ranks that edges here read) in the order of delivery. Every edge is on one rank, the owner
+of its head, so sums over in-edges need no further exchange. Out-edges, and in-edges of the halo, may be elsewhere:
+degrees are those of the whole graph, and travel along.
+Called by `dgcl/prepare/share`, `dgcl/communicator`, `dgcl/aggregation/aggregating`, `dgcl/offload/arranging`,
+`dgcl/frameworks/pyg` and others. Free to change while ranks hold every in-edge once, in the user's order, with degrees
+of the whole graph (`tests/dgcl/relation/test_local_graph.py`).
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +18,9 @@ from numpy.typing import NDArray
 
 from dgcl.graph import Graph
 from dgcl.planner.array_types import Int32Array, Int64Array
+
+# A vertex has only some of its out-edges here, and a halo vertex has none of its in-edges. A layer that asks for a
+# degree means the degree in the whole graph.
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,8 @@
-"""What a partition costs: balance, cut, boundary, halo.
+"""Counts what a partition costs: balance of parts, cut edges, boundary vertices, halo rows.
 
-Called by `dgcl/cli/partition`. Free to change while rows travel to exactly those that read them
-(`tests/dgcl/relation/test_partition_report.py`).
+Boundary vertices are read by other parts; the halo of a part is the vertices of others that it reads.
+Called by `dgcl/cli/partition`. Free to change while the figures are those of the definitions, computed with sets
+(`tests/dgcl/relation/test_partition_report.py`), also for edges in passes (`tests/dgcl/partition/test_streaming.py`).
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,11 @@
-"""Compiled loops that find who wants which item, group items with equal masks, and number and divide edges.
+"""Compiled loops that mark who wants which item, group items with equal masks, and divide edges.
 
-Masks of all N items are kept word by word, (W, N): the pass over the edges then writes at random into one word's N
-entries only, which caches can hold, and everything after it reads front to back. Loaded on first use (numba).
-
-Called by this folder, `dgcl/aggregation/` and `dgcl/grid/`. Free to change while rows travel to exactly
-those that read them (`tests/dgcl/relation/test_classes.py`).
+A mask has a bit for each rank. Masks of all N items are kept word by word, (W, N): the pass over the edges then writes
+at random into one word's N entries only, which caches can hold, and everything after it reads front to back. Loaded on
+first use (numba).
+Called by `demand`, `classes`, `local_graph`, `dgcl/grid/items`, `dgcl/aggregation/aggregator` and others. Free to
+change while readers are those of sets (`tests/dgcl/relation/test_demand.py`), and classes those of the definition,
+also where there are many (`tests/dgcl/relation/test_classes.py`).
 """
 
 import itertools

@@ -1,11 +1,12 @@
-"""The default method: peer-to-peer where that is within the gap, else the best plan by column generation.
+"""The planning method "auto", the default: peer-to-peer if close to the lower bound, else the best found by search.
 
-On several machines it plans machine by machine first (:mod:`.hierarchical`), which takes little time: where that
-is within the gap, or there are more than `MANY_DEVICES`, one planner is enough. Elsewhere each finds plans that the
-other misses: without the first, plans of 8 to 36 devices take 1.0 % longer as executed in the mean, 11 % at most.
-
-Called by `optimal`. Free to change while plans deliver every row, and repeat
-(`tests/planner/methods/test_optimal.py`).
+Close means within ``options.gap``. Several machines are planned machine by machine first (`hierarchical`, fast): where
+that is close, or there are more than `MANY_DEVICES`, it is enough. Else column generation runs, too, as each finds
+plans that the other misses: without the first, plans of 8 to 36 devices take 1.0 % longer as executed in the mean, 11
+% at most.
+Called by `registry` (by name) and `optimal`. Free to change while no plan is slower than peer-to-peer by the model,
+and small ones are optimal (`tests/planner/column_generation/test_near_optimal.py`); executed, it is at most 1 % slower
+than other methods (`tests/planner/methods/test_executed.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Peer to peer: every owner sends every row straight to each rank that needs it, all in one stage.
+"""The planning method "direct": every owner sends each row straight to each rank that needs it, in one stage.
 
-Called by `dgcl/cli/warmup`. Free to change while plans deliver every row, and repeat
-(`tests/planner/methods/`).
+It is the baseline of comparisons. It has no relays, so every pair of ranks that needs rows must have a link.
+Called by `registry` (by name) and `dgcl/cli/warmup`. Free to change while a pair without a link is refused by name,
+and plans deliver every row at the stated cost (`tests/planner/methods/test_make_plan.py`).
 """
 
 from __future__ import annotations

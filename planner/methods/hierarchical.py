@@ -1,13 +1,11 @@
-"""Plans clusters machine by machine, for hundreds of ranks: a row enters each machine once, and is passed on inside.
+"""Plans clusters machine by machine: a row enters each machine once, and is passed on inside.
 
-It is wanted in two places. Above `MANY_DEVICES` it is the only planner that ends in seconds; on fewer its time is small
-and it finds plans that column generation of groups (``search/grouped.py``) misses: without it plans of 8 to 36 devices
-take 1.0 % longer as executed in the mean, 11 % at most. No rule tells beforehand which of the two wins, so `auto` keeps
-both. `best_trees` says how trees are planned, and in which stages. Time grows with edges, not with pairs of ranks and
-sets of ranks; nothing is assumed of the network between machines. ``tests/planner/methods/test_hierarchical.py`` guards
-it.
-
-Called by `auto`. Free to change while plans deliver every row, and repeat.
+For hundreds of ranks: above `MANY_DEVICES` it is the only planner that ends in seconds. On fewer it takes little time,
+and finds plans that column generation of groups (``search/grouped.py``) misses; no rule tells which of the two wins,
+so `auto` keeps both (figures are there). `best_trees` says how trees and stages are planned. Time grows with edges,
+not with pairs or sets of ranks; nothing is assumed of the network between machines.
+Called by `auto`. Free to change while every destination gets its row once, each machine is entered once, and the time
+is near the bound by cuts (`tests/planner/methods/test_hierarchical.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The inner loops of planning machine by machine, compiled. Imported on first use.
+"""Compiled loops of `hierarchical`: plan one tree after the other, over the links and stages that are least busy.
 
-They make no arrays, and so count no references: that took more than half of their time.
-
-Called by `hierarchical`. Free to change while plans deliver every row, and repeat
-(`tests/planner/methods/test_hierarchical.py`).
+They make no arrays, and so count no references: that took more than half of their time. Imported on first use.
+Called by `hierarchical`. Free to change while every destination gets its row once, stages rise along each tree, and
+latencies and wide links are used as worked out by hand (`tests/planner/methods/test_hierarchical.py`).
 """
 
 from typing import Any, NamedTuple

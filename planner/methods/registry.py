@@ -1,10 +1,10 @@
-"""The planners by name, and :func:`make_plan`, which makes a finished plan with one of them.
+"""Lists the planning methods; :func:`make_plan` plans with one, then costs, bounds, signs and verifies the result.
 
-A planner is one function ``plan(relation, topology, options) -> Trees`` in a module of its own. A new one is one file
-and one line in :data:`METHODS`. Planners are imported when they are first used, since most need compiled code.
-
-Called by users, `dgcl/cli/`, `dgcl/` and 8 more folders. Free to change while plans deliver every row, and
-repeat (`tests/planner/methods/test_executed.py` and `tests/planner/methods/test_hierarchical.py`).
+A method is a function ``plan(relation, topology, options) -> Trees`` in a module of its own. A new one is one file and
+one line in :data:`METHODS`. Methods are imported when they are first used, since most need compiled code.
+Called by users, `planner/reading/plan_report`, `dgcl/program/strategy`, `dgcl/prepare/local_edges`,
+`dgcl/advisor/epoch` and others. Free to change while plans of every method deliver at their stated cost, the same
+input gives the same plan, and the meta is that of docs/plan-format.md (`tests/planner/methods/test_make_plan.py`).
 """
 
 import importlib

@@ -1,10 +1,11 @@
-"""SPST, the greedy method of the DGCL paper: shortest-path spanning trees at the costs that earlier trees leave.
+"""The planning method "spst", the greedy of the DGCL paper: shortest-path spanning trees, one after the other.
 
-This is Algorithms 1 and 2 of DGCL (Cai et al., EuroSys 2021) with the cost model of its section 5.1, and the baseline
-that ``auto`` is compared with; ``auto`` asks it too where there is little to plan. `plan` says what differs from the
-paper. ``tests/planner/methods/test_spst.py`` guards it.
-
-Called by `auto`. Free to change while plans deliver every row, and repeat.
+These are Algorithms 1 and 2 of DGCL (Cai et al., EuroSys 2021) with the cost model of its section 5.1: each tree is
+grown at the costs that earlier trees leave. It is the baseline that ``auto`` is compared with; ``auto`` asks it too
+where there is little to plan. `plan` says what differs from the paper.
+Called by `registry` (by name) and `auto`. Free to change while an edge's stage is its depth, all leaves are
+destinations, and of the ways to a rank the cheapest is taken, of equal ones the shortest
+(`tests/planner/methods/test_spst.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The inner loop of SPST, compiled. Imported on first use.
+"""Compiled inner loop of SPST (shortest-path spanning trees): grows each tree at the costs that earlier ones leave.
 
-Called by `spst`. Free to change while plans deliver every row, and repeat
-(`tests/planner/methods/test_spst.py`).
+It allocates nothing: arrays of results and scratch are arguments (`grow_trees`). Imported on first use.
+Called by `spst`. Free to change while each destination is joined by the path that slows the plan least; ties go to
+less time of the path's own, then to fewer edges (`tests/planner/methods/test_spst.py`).
 """
 
 from typing import Any

@@ -1,7 +1,8 @@
 """Shows how the rows of one class travel: its trees, as data and as text.
 
-Called by `page`, `dgcl/cli/plan` and `dgcl/cli/plans`. Free to change while a page says what the plan does
-(`tests/planner/reading/test_report.py`).
+A class is named by its number, or by owner and destinations: ``0>1,5``.
+Called by `page`, `dgcl/cli/plan` and `dgcl/cli/plans`. Free to change while both names find their class or an error
+says which there are, and each tree is drawn with its stages and relays (`tests/planner/reading/test_report.py`).
 """
 
 import re

@@ -1,7 +1,8 @@
-"""One page to send: a plan or its simulation as HTML that needs no network, from a template and the data as JSON.
+"""Writes a plan, or its simulation, as one HTML file that needs no network.
 
-Called by `dgcl/cli/plans` and `dgcl/cli/simulate`. Free to change while a page says what the plan does
-(`tests/planner/reading/test_page.py`).
+The file is a template (page.html) and the data as JSON. It has the trees of the largest classes only.
+Called by `dgcl/cli/plans` and `dgcl/cli/simulate`. Free to change while names in the data stay text, whatever markup
+they contain, the page stays small, and it works in a browser (`tests/planner/reading/test_page.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A picture of a plan: the load on each connection of the machine, and the time of each stage.
+"""Draws a plan: the load on each connection of the machine, and the time of each stage.
 
 Needs matplotlib (the extra ``viz``). The machine is drawn as ``dgcl topo plot`` draws it.
-
-Called by `page` and `dgcl/cli/plans`. Free to change while a page says what the plan does
-(`tests/planner/reading/test_plot.py`).
+Called by `page` and `dgcl/cli/plans`. Free to change while every plan has a picture in each format, which names the
+busiest connections and has the report's times (`tests/planner/reading/test_plot.py`).
 """
 
 from __future__ import annotations

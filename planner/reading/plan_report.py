@@ -1,13 +1,13 @@
-"""A report about a plan as plain data: machine, relation, time, methods, stages, kinds of connections, bound, fold.
+"""Reports about a plan as plain data: machine, relation, time, methods, stages, kinds of connections, bound, fold.
 
-:mod:`dgcl.planner.reading.render` makes text of it. Every figure is derived here and nowhere else:
-
->>> from dgcl.planner import Relation, make_plan
+Every figure is derived here and nowhere else; :mod:`dgcl.planner.reading.render` makes text of it.
 >>> from dgcl.topology import preset
->>> relation = Relation.from_classes(8, [(0, {1, 6}, 1000), (5, {0}, 2000)])
->>> facts = report(make_plan(relation, preset("dgx1"), "spst"))
+>>> facts = report(make_plan(Relation.from_classes(8, [(0, {1, 6}, 1000), (5, {0}, 2000)]), preset("dgx1"), "spst"))
 >>> facts["relation"]["deliveries"], facts["methods"][0]["method"]
 (4000, 'spst')
+
+Called by `plan_plot`, `dgcl/cli/plan` and `dgcl/cli/plans`. Free to change while the figures are those worked out by
+hand, all of them JSON (`tests/planner/reading/test_report.py`).
 """
 
 from __future__ import annotations

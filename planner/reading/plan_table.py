@@ -1,7 +1,8 @@
-"""Several plans side by side, a line each; and where two plans of one relation differ.
+"""Makes tables of plans: several side by side, a line each, or where two plans of one relation differ.
 
-Called by `dgcl/cli/plan` and `dgcl/cli/show`. Free to change while a page says what the plan does
-(`tests/planner/reading/test_sensitivity.py`).
+Two plans differ in the connections, each way, that are in use for other times.
+Called by `dgcl/cli/plan` and `dgcl/cli/show`. Free to change while a line has the sums of its plans' times, bounds,
+stages and bytes (`tests/planner/reading/test_sensitivity.py`).
 """
 
 from collections.abc import Iterable, Sequence

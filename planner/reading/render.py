@@ -1,7 +1,10 @@
-"""A plan's report as text, about one screen.
+"""Turns a plan's report into text of about one screen, and numbers into text with units.
 
-Called by `dgcl/advisor/`, this folder and 5 more folders. Free to change while a page says what the plan
-does (`tests/planner/reading/test_plot.py` and `tests/planner/reading/test_report.py`).
+`seconds`, `size` and `ratio` are for all texts of the library, so that units are the same everywhere (1 GB = 1e9
+bytes).
+Called by `page`, `dgcl/cli/plans`, `dgcl/cli/output`, `dgcl/advisor/advice`, `dgcl/offload/description` and others.
+Free to change while a report fits on a screen, tables are aligned, and units fit their numbers
+(`tests/planner/reading/test_report.py`).
 """
 
 from collections.abc import Sequence

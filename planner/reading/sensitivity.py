@@ -1,6 +1,8 @@
-"""What a faster or slower connection would bring: kinds planned anew, single ones by the cost of the same plan.
+"""Estimates how long a plan would take if connections were twice or half as fast.
 
-Called by `dgcl/cli/plan`. Free to change while a page says what the plan does
+Kinds of connections as a whole: planned anew by the same method. Single connections: the cost of the same trees, and a
+bound for any plan.
+Called by `dgcl/cli/plan`. Free to change while seconds and bounds are those worked out by hand
 (`tests/planner/reading/test_sensitivity.py`).
 """
 

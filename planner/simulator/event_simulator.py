@@ -1,4 +1,4 @@
-"""An event simulator of the decentralised protocol, to test the cost model (``cost.py``), with which it shares no code.
+"""Simulates a plan message by message, to test the cost model (``cost.py``), with which it shares no code.
 
 >>> from dgcl.planner import Relation, make_plan
 >>> from dgcl.topology import preset
@@ -6,8 +6,8 @@
 >>> simulate(plan, order="barrier").seconds >= plan.predicted_seconds * (1 - 1e-9)
 True
 
-Called by `dgcl/cli/` and this folder. Free to change while `tests/planner/simulator/test_simulate.py`
-passes.
+Called by `executed`, `trace`, `dgcl/cli/simulate` and `dgcl/cli/warmup`. Free to change while times, waiting and order
+are those worked out by hand, and no stage is faster than the model (`tests/planner/simulator/test_simulate.py`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The simulated time of a plan in the order in which our own transports send.
+"""Simulates the time of a plan when ranks send in the order of dgcl's own transports.
 
 `auto` compares plans of several machines by it, and reports show it. `protocol` has the table of machines and orders:
-whoever changes the order in which a transport sends changes it there. ``tests/planner/methods/test_executed.py``.
-
-Called by `dgcl/cli/simulate`, `planner/methods/auto` and `planner/reading/plan_report`. Free to change
-while a plan takes the time of a literal replay.
+whoever changes the order in which a transport sends changes it there.
+Called by `planner/methods/auto`, `planner/reading/plan_report` and `dgcl/cli/simulate`. Free to change while ranks
+send as those of the machine do (`tests/dgcl/cli/test_simulate.py`), and plans chosen by these times are not slower
+than those of other methods (`tests/planner/methods/test_executed.py`).
 """
 
 from __future__ import annotations

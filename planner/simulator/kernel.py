@@ -1,9 +1,9 @@
-"""The event loop of the simulator, compiled: messages that share connections max-min fairly.
+"""The compiled event loop of the simulator: messages that share connections at max-min fair rates.
 
 It knows nothing of plans, stages or costs: only messages with a size, a latency, a route, and what they wait for.
-
-Called by `event_simulator`. Free to change while a plan takes the time of a literal replay
-(`tests/planner/simulator/test_simulate.py`).
+`run` says how rates are found, and what an event costs.
+Called by `event_simulator`. Free to change while rates are max-min fair at all times, beside a solution in exact
+numbers (`tests/planner/simulator/test_simulate.py`).
 """
 
 from typing import Any, NamedTuple

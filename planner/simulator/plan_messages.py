@@ -1,10 +1,9 @@
-"""The messages that the decentralised protocol sends for a plan, and what each of them waits for.
+"""Turns a plan's trees into messages between ranks, and finds which messages each of them waits for.
 
-All rows that one rank sends to another in one stage are one message. It waits for exactly those messages that bring its
-sender rows that it forwards.
-
-Called by `event_simulator`, `executed` and `simulated_machine`. Free to change while a plan takes the time
-of a literal replay (`tests/planner/simulator/test_simulate.py`).
+All rows that one rank sends to another in one stage are one message. It waits for exactly those messages that bring
+its sender rows that it forwards.
+Called by `event_simulator`, `executed` and `simulated_machine`. Free to change while messages wait for those that
+single rows, followed through their trees, wait for, and for no others (`tests/planner/simulator/test_simulate.py`).
 """
 
 from dataclasses import dataclass

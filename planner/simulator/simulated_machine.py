@@ -1,7 +1,9 @@
-"""The machine as the simulator sees it: links of messages, and capacities of connection-directions.
+"""Gives the simulator a topology as arrays: each message's link, and capacities in bytes per second.
 
-Called by `event_simulator` and `planner/methods/hierarchical`. Free to change while a plan takes the time
-of a literal replay (`tests/planner/simulator/`).
+A connection-direction is a connection, one way. Of those that the same messages cross, the narrowest alone limits
+them: `narrowest` leaves the others out, for planning machine by machine, too.
+Called by `event_simulator` and `planner/methods/hierarchical`. Free to change while times on another machine, or with
+slow devices, are those worked out by hand, and a missing link is named (`tests/planner/simulator/test_simulate.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Simulations as traces for chrome://tracing and ui.perfetto.dev.
+"""Turns a simulation into a trace for chrome://tracing and ui.perfetto.dev.
 
-Called by `dgcl/cli/simulate`. Free to change while a plan takes the time of a literal replay
+Ranks that send are processes, messages are bars, and the use of connections is counters; times are in microseconds.
+Called by `dgcl/cli/simulate`. Free to change while there is a bar for each message, from its first to its last byte
 (`tests/planner/simulator/test_simulate.py`).
 """
 

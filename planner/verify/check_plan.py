@@ -1,8 +1,9 @@
-"""Checks everything that a plan states about itself, and its fold.
+"""Checks all that a plan states: delivery, costs, bound, gap, fingerprint, and its fold (the plan reversed).
 
-Delivery is proved, costs, gap and fingerprint are recomputed. :func:`check_plan_file` needs nothing but the file.
-
-Called by users, `dgcl/cli/` and `dgcl/prepare/`. Free to change while no wrong plan passes
+Delivery is proved; costs, gap and fingerprint are recomputed; the stated bound is only compared with the plan itself
+and peer-to-peer. :func:`check_plan_file` needs nothing but the file.
+Called by users, `dgcl/cli/check`, `dgcl/cli/plans`, `dgcl/prepare/cache` and `dgcl/prepare/part_files`. Free to change
+while every mutated file and every false figure, signed or not, is refused with its fault
 (`tests/planner/verify/test_check.py`).
 """
 

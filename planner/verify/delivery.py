@@ -1,11 +1,10 @@
-"""Proof that trees deliver a relation. Nothing here trusts the code that made the trees.
+"""Proves that trees deliver a relation: each row to each of its destinations, once, over links that exist.
 
-Every plan passes it: those just made (``methods/registry.py``) and those read from files (``check_plan.py``).
-`verify_trees` says what is checked and why that is enough; a fault that is found is described here, and found in
-``delivery_kernels.py``. ``tests/planner/verify`` damages plans in every way.
-
-Called by `check_plan`, `planner/fold` and `planner/methods/registry`. Free to change while no wrong plan
-passes.
+Nothing here trusts the code that made the trees. Every plan passes it: those just made (``methods/registry.py``) and
+those read from files (``check_plan.py``). `verify_trees` says what is checked and why that is enough; faults are found
+in ``delivery_kernels.py`` and described here.
+Called by `check_plan`, `planner/fold` and `planner/methods/registry`. Free to change while trees, however damaged,
+pass exactly where a literal reading of the rules agrees, and faults are named (`tests/planner/verify/test_check.py`).
 """
 
 from __future__ import annotations

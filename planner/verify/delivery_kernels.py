@@ -1,8 +1,8 @@
-"""Finds the first tree or edge for which the proof of delivery fails, in one pass; compiled.
+"""Compiled pass over all trees that finds the first one for which the proof of delivery fails.
 
-Imported on first use, like all compiled code.
-
-Called by `delivery`. Free to change while no wrong plan passes (`tests/planner/verify/`).
+`first_fault` lists the faults; `delivery` says why their absence is a proof. Imported on first use.
+Called by `delivery`. Free to change while a fault in any tree is found, each kind told from the others, and good trees
+pass (`tests/planner/verify/test_check.py`).
 """
 
 import numpy as np
