@@ -1,9 +1,8 @@
-"""Sums, means, extremes, norms, softmax, batch normalisation and other reductions of tensors whose rows are divided
-over ranks.
+"""Reductions, softmax and batch normalisation of tensors whose rows are divided over ranks.
 
-Along other dimensions than the rows' each rank works alone. Over rows most are sums over ranks; a maximum's gradient is
-divided among ties of all ranks; what is no sum (median, sort, ...) is computed of all rows (``gathering``). 16-bit
-floats are summed in float32.
+Along other dimensions than the rows' each rank works alone. Over rows most (sums, means, extremes, norms) are sums over
+ranks; a maximum's gradient is divided among ties of all ranks; what is no sum (median, sort, ...) is computed of all
+rows (``gathering``). 16-bit floats are summed in float32.
 Called by `rule_table`. Free to change while values and gradients of each, with and without ``dim`` and ``keepdim``, are
 those of one device (`tests/dgcl/rows/test_sweep.py`; batch normalisation: `tests/dgcl/rows/test_programs.py`).
 """
