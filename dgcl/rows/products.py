@@ -1,5 +1,4 @@
-"""Matrix products of tensors whose rows are divided over ranks: ``matmul``, ``mm``, ``mv``, ``dot``, ``linear`` and
-``@``.
+"""Matrix products of tensors whose rows are divided over ranks: ``matmul``, ``mm``, ``mv``, ``dot``, ``linear``, ``@``.
 
 Rows times a matrix that all ranks have stay rows, without a message. Where the product sums over rows (``x.T @ y``),
 ranks' shares are summed. Rows times rows of the other side (``z @ z.T``) bring all of the second to every rank. Other
