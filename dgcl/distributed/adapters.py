@@ -1,11 +1,12 @@
-"""Layers of PyG in one device's view: arguments become this rank's tensors, the result becomes rows of its vertices.
+"""Gives a PyG layer a subclass whose forward runs on this rank's rows and returns rows of all vertices.
 
-Inside, everything is this rank's and plain: the exchange (:mod:`dgcl.distributed.message_passing`) and PyG's own
-kernels. A call that cannot be opened (edges that the script made, results that are several) runs PyG's own code on
-the rows themselves, which is exact and slower.
-
-Called by `check` and `distribute`. Free to change while a model as it is gives the results of one device
-(`tests/dgcl/`).
+The forward replaces each argument (rows, edges) by this rank's tensors; ``message_passing`` exchanges rows inside, and
+PyG's own code computes. A call that cannot be divided so raises ``Closed``: edges that the script made, several
+results, dropout in a layer that ``attention`` does not know. It then runs PyG's own code on the rows themselves
+(:mod:`dgcl.rows`): exact, slower.
+Called by `check` and `distribute`. Free to change while each layer of PyG, and each option of its constructor, gives
+the outputs and gradients of one device (`tests/dgcl/rows/test_layers.py`, `tests/dgcl/rows/test_variants.py`), and a
+distributed model that was pickled loads without ranks (`tests/dgcl/rows/test_own_ranks.py`).
 """
 
 import functools

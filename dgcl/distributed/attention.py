@@ -1,10 +1,10 @@
-"""Attention layers of PyG in a distributed model: what they give, without a row for each edge.
+"""Computes PyG's GATConv, GATv2Conv and TransformerConv in a distributed model without a row of messages for each edge.
 
-:data:`ATTENTION` has a function for each class of layer. A layer takes it where it is exactly of that class and uses
-what the function covers; :func:`lacks` says what it does not. Else it makes messages, as all other
-layers do.
-
-Called by 4 modules of this folder. Free to change while a model as it is gives the results of one device
+A layer of exactly such a class runs a function of :mod:`dgcl.nn.attention`. A subclass, or a layer with hooks, an
+explainer or an option that the function does not cover (:func:`lacks`), makes messages by PyG's own code, as all other
+layers do; where it also drops weights, it runs on the rows themselves (``Closed``).
+Called by `adapters`, `check`, `dgl_attention` and `message_passing`. Free to change while both ways train as on one
+device, dropout is the same on any number of ranks, and ``repr`` says which way a layer goes
 (`tests/dgcl/rows/test_attention.py`).
 """
 

@@ -1,10 +1,9 @@
-"""Normalisation by degrees of the whole graph, in layers that count degrees themselves.
+"""Makes PyG's layers normalise by degrees of the whole graph, not of a rank's part.
 
-Layers call PyG's ``gcn_norm`` and ``get_laplacian``. Their forwards are copied with those names replaced; the copies
-live in the subclasses of :mod:`dgcl.distributed.message_passing`, and nothing of PyG changes.
-
-Called by `message_passing`. Free to change while a model as it is gives the results of one device
-(`tests/dgcl/`).
+GCNConv, ChebConv and others call PyG's ``gcn_norm`` or ``get_laplacian``. The subclasses that ``message_passing`` makes
+get copies of their methods that call ours; PyG's own functions and classes stay as they are.
+Called by `message_passing`. Free to change while signatures are PyG's and results those on one device
+(`tests/dgcl/frameworks/test_pyg.py`: gcn_norm; `tests/dgcl/rows/test_layers.py`: whole layers).
 """
 
 from dataclasses import replace

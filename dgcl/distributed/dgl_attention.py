@@ -1,9 +1,9 @@
-"""Attention layers of DGL in a distributed model whose messages have rows of edges x heads x width: none here.
+"""DGL's GATv2Conv for distributed models, without a row of messages for each edge.
 
-DGL's ``GATConv`` and ``DotGatConv`` have no such rows by themselves, and stay as they are.
-
-Called by `distribute`. Free to change while a model as it is gives the results of one device
-(`tests/dgcl/`).
+DGL's layer makes an (edges, heads, width) tensor; this one makes scores and sums as it reads rows. DGL's ``GATConv``
+and ``DotGatConv`` make no such tensor and stay as they are. With hooks on its parts DGL's own forward runs.
+Called by `distribute`, which sets the class of DGL's layers. Free to change while results and gradients are those of
+one device, and ``repr`` says which forward runs (`tests/dgcl/rows/test_attention.py`, cases "of DGL" and "DGL").
 """
 
 from typing import Any

@@ -1,8 +1,10 @@
-"""A graph object of PyG or DGL, with all its rows, to the ranks: :func:`dgcl.dispatch`.
+"""Divides a graph of PyG or DGL and its tensors over the ranks: :func:`dgcl.dispatch`.
 
-Rank 0 decides what goes by vertices and what by edges; each tensor is then handed out by itself.
-
-Called by users. Free to change while a model as it is gives the results of one device (`tests/dgcl/`).
+Rank 0 tells by sizes and names which tensors have a row for each vertex or each edge; the others get this schema first.
+Then tensors are sent one by one, to each rank its own rows; what has no such rows goes to every rank, as a copy.
+Run by users, as ``dgcl.dispatch``. Free to change while each rank stores the rows of its vertices and edges, all of
+them together are the data that went in, and data that cannot be divided is an error on every rank
+(`tests/dgcl/frameworks/test_dispatch.py`).
 """
 
 from collections.abc import Collection, Iterator, Mapping

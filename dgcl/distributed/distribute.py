@@ -1,6 +1,11 @@
-"""The verb: gives layers that are known their adapters, and broadcasts parameters.
+"""Prepares a model written for one device to run on rows of all ranks: :func:`dgcl.distribute`.
 
-Called by users. Free to change while a model as it is gives the results of one device (`tests/dgcl/`).
+Changes it in place: known layers of PyG and DGL get other classes (``adapters``, ``dgl_attention``). Parameters get
+rank 0's values and stay the same objects, so checkpoints and optimizers made before fit; lazy ones get them when they
+are made. What ``torch.compile`` made runs uncompiled. Scripted functions are watched from now on
+(:mod:`dgcl.rows.scripts`).
+Run by users, as ``dgcl.distribute``. Free to change while whole training scripts print the numbers of one device
+(`tests/dgcl/rows/test_programs.py`), and compiled models too (`tests/dgcl/rows/test_layers.py`).
 """
 
 import logging

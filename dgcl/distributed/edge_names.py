@@ -1,9 +1,10 @@
-"""Edges as libraries have them: the centre of an edge in row 0, two vectors of ends, data in a plain dict.
+"""Converts edges in other forms (targets in row 0, two id vectors, a dict, ``adj_t``) to PyG's form and back.
 
-What ``dispatch`` divides is PyG's ``Data``, whose ``edge_index`` leads from sources to targets; what it gives has the
-user's own form again.
-
-Called by `dispatch`. Free to change while a model as it is gives the results of one device (`tests/dgcl/`).
+PyG's form, the only one that ``dispatch`` divides, is a ``Data`` whose ``edge_index`` has sources in row 0 and targets,
+which sum, in row 1. The user's form reaches all ranks as an attribute of that ``Data`` (``_FORM``).
+Called by `dispatch`. Free to change while data come back in the type and names that the user gave, scripts that read
+them sum at the right ends, and options that do not fit raise ValueError (`tests/dgcl/rows/test_edge_names.py`;
+``adj_t``: `tests/dgcl/rows/test_own_ranks.py`).
 """
 
 from __future__ import annotations

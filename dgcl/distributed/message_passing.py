@@ -1,8 +1,11 @@
-"""Message passing of PyG on ranks: what a message reads at its source is exchanged at each propagate.
+"""Makes subclasses of PyG's ``MessagePassing`` that exchange rows between ranks at each ``propagate``.
 
-Everything here is this rank's and plain; :mod:`dgcl.distributed.adapters` opens rows and closes the result.
-
-Called by `adapters`. Free to change while a model as it is gives the results of one device (`tests/dgcl/`).
+Exchanged is what a message (or ``edge_updater``) reads at sources, its arguments that end in ``_j``: sorted by name,
+because all ranks must exchange in one order, and each tensor once in a propagate. Tensors here are plain and this
+rank's own; ``adapters`` converts arguments and results. Layers that only sum leave it to ``summing_layers`` where a
+rank does not have all in-edges of its vertices.
+Called by `adapters`. Free to change while layers with several source tensors give results of one device, also where
+processes hash strings differently (`tests/dgcl/rows/test_layers.py`).
 """
 
 from __future__ import annotations

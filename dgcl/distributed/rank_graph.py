@@ -1,11 +1,10 @@
-"""A graph of DGL in one device's view: frames show all rows, and messages read rows that ranks exchange.
+"""A graph of DGL whose frames show rows of all vertices and edges, while each rank stores its own.
 
-It has the vertices of the whole graph, whose rows are shared out (:mod:`dgcl.rows`). ``update_all`` and ``apply_edges``
-run on the rank's block (:mod:`dgcl.frameworks.dgl_block`), over the edges that end at its vertices; what messages read
-at sources comes from its owner then. Functions of one's own get rows, as on one device.
-
-Called by `dgl_attention` and `dispatch`. Free to change while a model as it is gives the results of one
-device (`tests/dgcl/`).
+``update_all`` and ``apply_edges`` run DGL's code on the rank's block (:mod:`dgcl.frameworks.dgl_block`), over the edges
+that end at its vertices; rows that messages read at sources are exchanged first. Functions of the user's get rows of
+all edges (:mod:`dgcl.rows`), as on one device. What would change or need the whole structure is refused by its name.
+Called by `dgl_attention` and `dispatch`. Free to change while DGL's layers, models of several types and the graph that
+``dgcl.collect`` gives are those of one device (`tests/dgcl/rows/test_layers.py`).
 """
 
 from __future__ import annotations

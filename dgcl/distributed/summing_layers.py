@@ -1,10 +1,11 @@
-"""Layers whose messages are rows of sources, as they are or times a weight: the communicator's aggregator sums them.
+"""Lets PyG layers that only sum source rows, perhaps weighted, use the communicator's sums over edges.
 
-So they run on communicators of every strategy. PyG's own hook for such layers says what they are: a class that has
-``message_and_aggregate`` beside ``message``. There ``spmm`` multiplies with what stands for the edges.
-
-Called by `adapters`, `degrees` and `message_passing`. Free to change while a model as it is gives the
-results of one device (`tests/dgcl/`).
+Such are the classes that have ``message_and_aggregate`` beside ``message`` (:func:`is_sum`). So they run with
+strategies in which other ranks than the target's owner sum an edge; other layers then run on the rows themselves
+(``adapters``). Our ``spmm`` takes this rank's edges and weights in place of a sparse matrix. Edges must be those of
+``dgcl.dispatch``, unchanged.
+Called by `adapters`, `degrees` and `message_passing`. Free to change while GCN, GIN and ARMAConv give results of one
+device with each strategy (`tests/dgcl/rows/test_layers.py`, ``STRATEGIES``).
 """
 
 import inspect

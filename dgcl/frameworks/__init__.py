@@ -1,11 +1,11 @@
-"""A rank's local graph, as each framework's layers want it.
+"""Gives a rank's local graph in the form that layers of DGL, PyG or plain torch take.
 
-``local_graph("dgl", ...)`` gives a DGL block, ``"pyg"`` an ``edge_index`` with its sizes, ``"csr"`` torch
-tensors and aggregation for plain torch. Their layers take the ``[owned | halo]`` rows that
-:func:`dgcl.graph_allgather` returns and give the owned rows of a layer on the whole graph. DGL and PyG are
-optional: DGL is imported when asked for, and PyG's layers take tensors of torch.
-
-Imports ``dgcl.ranks``, ``dgcl.relation``, ``dgcl.transport`` and ``dgcl.autograd``, and no communicator.
+``local_graph("dgl", ...)`` gives a DGL block, ``"pyg"`` an ``edge_index`` with its sizes, ``"csr"`` torch tensors and
+aggregation for plain torch. Their layers take the ``[owned | halo]`` rows that :func:`dgcl.graph_allgather` returns and
+give the owned rows of a layer on the whole graph. DGL and PyG are optional: DGL is imported when asked for, and PyG's
+layers take tensors of torch. Nothing here imports a communicator.
+Called by `dgcl/communicator`, `dgcl/offload/chunk_graphs` and `dgcl/offload/rehearsal`. Free to change while a
+framework that is missing is named with the command that installs it (`tests/dgcl/frameworks/test_optional.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A rank's edges in plain torch: CSR tensors, and the sums, means and softmaxes that layers are made of.
+"""A rank's edges as CSR tensors of plain torch, with sums, means, softmaxes and dot products over them.
 
-A layer on ``[owned | halo]`` rows, without any graph library::
+Rows are ``[owned | halo]``: those of the rank's own vertices, then those that it got from other ranks. A layer::
 
     g = comm.local_graph("csr")
     x = torch.relu(linear(g.mean(dgcl.graph_allgather(x))))
 
-Called by users and `dgcl/nn/attention`. Free to change while a local graph gives the rows of the whole one
-(`tests/dgcl/frameworks/test_csr.py`).
+Called by `dgcl/frameworks/__init__`, for ``comm.local_graph("csr")``, and `dgcl/nn/attention`. Free to change while
+values, first and second derivatives equal a loop over the whole graph's edges (`tests/dgcl/frameworks/test_csr.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Differentiable sums over edges in plain torch, in a fixed order and without a row per edge in memory.
+"""Differentiable sums, dot products and attention scores over edges in plain torch, without a row per edge in memory.
 
-Called by `dgcl/advisor/`, `dgcl/distributed/` and 2 more folders. Free to change while a local graph gives
-the rows of the whole one (`tests/dgcl/frameworks/test_csr.py`).
+Sums have a fixed order, so the same run gives the same bits; 16-bit floats are added in float32. Which operation is
+whose gradient stands in the table below. On a CPU kernels of ours run, on a GPU sparse products and gathered rows.
+Called by `csr`, `dgcl/nn/attention`, `dgcl/distributed/rank_graph` and `dgcl/advisor/device_rates`. Free to change
+while values, first and second derivatives equal a loop over edges, and a compiler sees no break in a sum
+(`tests/dgcl/frameworks/test_csr.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """A DGL block whose degrees are those of the whole graph, so that unmodified ``dgl.nn`` layers are exact.
 
-Source vertices are ``[owned | halo]``, destination vertices the owned ones, in the same order: a block as
-``dgl.to_block`` makes it. A rank holds every in-edge of its vertices, so sums, means, maxima and edge
-softmaxes are those of the whole graph; but it holds only some of a source's out-edges.
-``GraphConv(norm="both")`` divides by out-degrees, and on an ordinary block it divides by the wrong ones.
-
-Called by users and `dgcl/distributed/rank_graph`. Free to change while a local graph gives the rows of the
-whole one (`tests/dgcl/frameworks/test_dgl_block.py`).
+Sources are ``[owned | halo]`` rows, destinations the owned ones, as ``dgl.to_block`` makes it. A rank has every in-edge
+of its vertices, so sums, maxima and edge softmaxes are right; but only some out-edges of a source, by whose number
+``GraphConv(norm="both")`` divides: an ordinary block would count them wrong.
+Called by `dgcl/frameworks/__init__`, for ``comm.local_graph("dgl")``, and `dgcl/distributed/rank_graph`. Free to change
+while layers give the rows of the whole graph, copies keep its degrees, and changes of its edges are refused
+(`tests/dgcl/frameworks/test_dgl_block.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Moves what is made of tensors to another device.
+"""A base class of frozen dataclasses of tensors, whose ``to(device)`` gives a copy on another device.
 
-Called by `csr`, `csr_ops` and `pyg`. Free to change while layers of each framework give what they give of the whole
-graph (`tests/dgcl/frameworks/`).
+Fields that have a ``to`` are moved, other movable dataclasses among them; all else is kept.
+Called by `csr`, `csr_ops` and `pyg`. Free to change while sums on a moved CSR graph are those on the CPU
+(`tests/dgcl/pretended/test_pretended.py`), and ``device="cpu"`` changes no tensor
+(`tests/dgcl/frameworks/test_pyg.py`).
 """
 
 from dataclasses import dataclass, replace

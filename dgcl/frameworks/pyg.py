@@ -1,13 +1,13 @@
 """A rank's edges for PyG layers: ``edge_index`` from ``[owned | halo]`` rows to owned rows.
 
-:func:`dgcl.distribute` lets layers exchange by themselves. Without it, most take a pair ``(x_all, x_owned)`` and an
-``edge_index`` between two sets of vertices, and a rank holds every in-edge of its vertices, so they are exact::
+For scripts that exchange rows themselves (:func:`dgcl.distribute` does it inside layers). Most layers take a pair
+``(x_all, x_owned)``; they are exact, because a rank has every in-edge of its vertices::
 
     g = comm.local_graph("pyg")
     x = conv(g.pair(dgcl.graph_allgather(x)), g.edge_index)  # SAGEConv, GINConv, GATConv, ...
 
-Called by users. Free to change while a local graph gives the rows of the whole one
-(`tests/dgcl/frameworks/test_pyg.py`).
+Called by `dgcl/frameworks/__init__`, for ``comm.local_graph("pyg")``. Free to change while PyG's layers on a rank's
+edges give the rows of the whole graph, and column k is the edge ``edge_ids[k]`` (`tests/dgcl/frameworks/test_pyg.py`).
 """
 
 from __future__ import annotations

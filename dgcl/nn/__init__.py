@@ -1,11 +1,10 @@
-"""What a training program needs beside its layers for any number of ranks to give the numbers of one device.
+"""Layers, losses, accuracy, dropout and batch normalisation that give the numbers of one device on any number of ranks.
 
-Losses and accuracy over all ranks' vertices, gradients summed over ranks, dropout that depends on the vertex
-and not on the rank, batch normalisation with statistics of the whole graph. Everything takes ``comm``, by
-default the current communicator; what reduces over ranks is collective: every rank calls it, those without a
-training vertex too.
-
-May import everything of ``dgcl`` but the command line, benchmarks and calibration.
+Losses and accuracy are over all ranks' vertices, gradients are summed over ranks, dropout depends on the vertex and not
+on the rank, batch normalisation has statistics of the whole graph. Everything takes ``comm``, by default the current
+communicator; what reduces over ranks is collective: every rank calls it, those without a training vertex too.
+Called by users. Free to change while ranks that own no vertex take part in everything and change nothing
+(`tests/dgcl/nn/test_ranks_without_vertices.py`); each file names its own test.
 """
 
 from dgcl.nn.attention import GATConv, GATv2Conv, TransformerConv

@@ -1,13 +1,12 @@
-"""Attention over in-edges, with PyG's parameters, names and options: GAT, GATv2 and graph transformers.
+"""Attention layers GATConv, GATv2Conv and TransformerConv over in-edges, with PyG's parameters, names and options.
 
     >>> conv = dgcl.nn.GATv2Conv(128, 32, heads=4)
     >>> y = conv(x)                                  # (num_owned, 128) -> (num_owned, 4 * 32), of PyG's GATv2Conv
 
-A state dict of PyG's layer of the same name loads, and the other way round. Of edges their scores and weights are held,
-(edges, heads) each, and nothing of edges x heads x width: rows are summed as they are read.
-
-Called by users and `dgcl/distributed/attention`. Free to change while values and gradients are those of one
-device (`tests/dgcl/nn/test_attention.py`).
+Of edges only scores and weights are held, (edges, heads) each, nothing of edges x heads x width.
+Called by users (``dgcl.nn``) and `dgcl/distributed/attention`. Free to change while outputs, gradients and trained
+parameters are those of PyG's layers on one device, state dicts load both ways, and dropout is the same on any number of
+ranks (`tests/dgcl/nn/test_attention.py`).
 """
 
 import math

@@ -1,7 +1,10 @@
-"""Batch normalisation with the statistics of the whole graph.
+"""``BatchNorm1d`` with means and variances over the vertices of all ranks.
 
-Called by users, `dgcl/offload/norms` and `dgcl/rows/reductions`. Free to change while values and gradients
-are those of one device (`tests/dgcl/nn/test_batch_norm.py`).
+Two sums over ranks: of values, then of squared deviations, which loses no digits as one sum of squares would. It takes
+owned rows alone, before the exchange, so that each vertex counts once. :func:`normalised` is the arithmetic for others.
+Called by users (``dgcl.nn.BatchNorm``), `dgcl/offload/norms` and `dgcl/rows/reductions`. Free to change while outputs,
+first and second derivatives and running statistics are those of ``BatchNorm1d`` on all rows
+(`tests/dgcl/nn/test_batch_norm.py`).
 """
 
 from __future__ import annotations

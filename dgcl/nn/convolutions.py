@@ -1,13 +1,11 @@
-"""Convolutions on a communicator, with PyG's parameters and names: the exchange is inside, wherever edges are summed.
+"""GCNConv, SAGEConv and GINConv with PyG's parameters, which exchange rows between ranks where they sum over edges.
 
-    >>> conv = dgcl.nn.GCNConv(128, 64)
-    >>> y = conv(x)                                  # (num_owned, 128) -> (num_owned, 64), of PyG's GCNConv
+    >>> y = dgcl.nn.GCNConv(128, 64)(x)              # (num_owned, 128) -> (num_owned, 64), of PyG's GCNConv
 
-A checkpoint of PyG's layer of the same name loads. With ``order="auto"`` rows are aggregated on the narrower side of
-the product. Instead of x a layer takes ``comm.aggregator().constant(x)``: rows that never change are aggregated once,
-and from then on neither the forward nor the backward of the layer sends or sums a row.
-Called by users, `in_place`, `stack` and `dgcl/distributed/degrees`. Free to change while values and
-gradients are those of one device (`tests/dgcl/nn/test_convolutions.py`).
+A checkpoint of PyG's layer loads. ``order="auto"`` aggregates on the narrower side of the product. Instead of x a layer
+takes ``comm.aggregator().constant(x)``: rows that never change are summed once; later forwards and backwards send none.
+Called by users (``dgcl.nn``), `in_place`, `stack` and `dgcl/distributed/degrees`. Free to change while training, for
+each placement of edges and both orders, is that of PyG's layers on one device (`tests/dgcl/nn/test_convolutions.py`).
 """
 
 from collections.abc import Callable

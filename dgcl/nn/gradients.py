@@ -1,7 +1,10 @@
-"""Keeps the model the same on every rank: broadcasts parameters at the start, and sums gradients.
+"""Sums gradients over ranks and broadcasts parameters, so that every rank holds the same model, bit for bit.
 
-Called by users, `dgcl/distributed/distribute` and `dgcl/rows/differentiate`. Free to change while values
-and gradients are those of one device (`tests/dgcl/nn/test_gradients.py`).
+All gradients of one dtype travel in one tensor, followed by how many ranks have each: one that no rank has stays None.
+They are added in rank order, 16-bit ones in float32. Along a second, data-parallel axis sums are averaged.
+Called by users (``dgcl.nn``), `dgcl/distributed/distribute` and `dgcl/rows/differentiate`. Free to change while sums
+have the same bits on all ranks, and models that differ between ranks are refused (`tests/dgcl/nn/test_gradients.py`;
+two axes: `tests/dgcl/nn/test_two_axes.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""A stack of graph convolutions that keeps one tensor of rows for each layer: MG-GCN's memory, with exact gradients.
+"""GCN layers as one differentiable function that keeps one tensor of rows per layer: MG-GCN's memory, exact gradients.
 
-Layers that autograd differentiates one by one each save their input, their product and their activation. Here the
-stack is one function (MG-GCN, 2021, section 4): a layer's rows are kept once, after activation and dropout, and
-become the gradients of these rows in the backward (:mod:`dgcl.nn.stack`). All else is computed again or shared by all
-layers. Called by users, and weighed by :mod:`dgcl.advisor`; guarded by tests/dgcl/nn/test_in_place.py.
+Layers that autograd differentiates one by one each save input, product and activation. Here (MG-GCN, 2021, section 4) a
+layer's rows are kept once, after activation and dropout, and overwritten by their gradients in the backward
+(``stack``); all else is computed again, or shared by all layers. :mod:`dgcl.advisor` predicts time and memory.
+Called by users (``dgcl.nn.InPlaceGCN``). Free to change while gradients are those of the layers one by one, a step on
+constant inputs makes 2 (L - 1) sums for L layers, and memory stays within MG-GCN's formula
+(`tests/dgcl/nn/test_in_place.py`).
 """
 
 import itertools

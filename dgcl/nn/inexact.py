@@ -1,10 +1,9 @@
 """Finds the modules of a model that give other numbers on several ranks than on one device.
 
-Modules are known by the package and name of their class, so neither PyG nor DGL is imported; subclasses count.
-A layer of one's own is not known here: ``dgcl.distribute`` compares its first call with one device.
-
-Called by users, `gradients` and `dgcl/offload/refusals`. Free to change while values and gradients are
-those of one device (`tests/dgcl/nn/test_inexact.py`).
+Modules are known by the package and name of their class, so neither PyG nor DGL is imported; subclasses count. A layer
+of one's own is not known here: ``dgcl.distribute`` compares its first call with one device.
+Called by users (``dgcl.check_model``), `gradients` and `dgcl/offload/refusals`. Free to change while exactly the
+modules are named whose outputs differ when they run on ranks, random ones apart (`tests/dgcl/nn/test_inexact.py`).
 """
 
 from collections.abc import Callable

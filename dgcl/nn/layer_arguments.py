@@ -1,7 +1,9 @@
-"""Type checks of the arguments of ``dgcl.nn``; errors name the argument.
+"""Checks of the arguments of ``dgcl.nn``, whose errors name the argument; and the communicator that a layer uses.
 
-Called by this folder, `dgcl/offload/` and `dgcl/distributed/`. Free to change while values and gradients
-are those of one device (`tests/dgcl/nn/test_attention.py`).
+:func:`current` is the communicator that was given, or this thread's current one.
+Called by `attention`, `convolutions`, `losses`, `dgcl/offload/refusals`, `dgcl/distributed/distribute` and others. Free
+to change while wrong arguments raise with the argument's name and what came (`tests/dgcl/nn/test_drop_in_layers.py`,
+`tests/dgcl/nn/test_losses.py`), and slices of rows are refused (`tests/dgcl/grid/test_slices.py`).
 """
 
 from collections.abc import Iterable

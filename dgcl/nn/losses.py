@@ -1,12 +1,11 @@
 """Any loss over rows of all ranks, equal to that of one device, in value and in every gradient.
 
-A mean over a rank's own training vertices is the wrong mean: parts differ in size, and one may hold no training vertex
-at all. Here every rank divides by the weight of the training vertices of *all* ranks. The value, on every rank the same
-bits, is what one device prints; the gradient is that of the rank's own share, so *summing* parameter gradients over
-ranks (:func:`dgcl.nn.sync_gradients`) gives those of one device. What masked rows hold, be it infinite or NaN, changes
-nothing, and nothing here reads a value back from the device. Guarded by tests/dgcl/nn/test_losses.py.
-
-Called by users and `metrics`. Free to change while values and gradients are those of one device.
+A mean over a rank's own training vertices is the wrong mean: parts differ in size, and some have none. Every rank
+divides by the weight of the training vertices of *all* ranks. The value has the same bits on every rank; the gradient
+is that of the rank's own rows, so parameter gradients must be *summed* over ranks (:func:`dgcl.nn.sync_gradients`).
+Masked rows may hold infinity or NaN. Nothing reads a value back from the device.
+Called by users (``dgcl.nn.loss``) and `metrics`. Free to change while value and gradients are those of torch's loss on
+all rows, whatever the mask, and ranks with other settings raise on all (`tests/dgcl/nn/test_losses.py`).
 """
 
 import copy

@@ -1,7 +1,8 @@
-"""Metrics over the vertices of all ranks.
+"""The accuracy over the vertices of all ranks: :func:`dgcl.nn.accuracy`.
 
-Called by users and `dgcl/offload/chunked_losses`. Free to change while values and gradients are those of
-one device (`tests/dgcl/nn/test_metrics.py`).
+Ranks sum the numbers of right and of counted vertices as integers, so all get the same value; NaN where none counts.
+Called by users and `dgcl/offload/chunked_losses`. Free to change while it equals the accuracy of all rows exactly, with
+any mask and number of ranks (`tests/dgcl/nn/test_metrics.py`).
 """
 
 import torch

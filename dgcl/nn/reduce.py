@@ -1,7 +1,9 @@
-"""A sum over ranks that gradients pass through.
+"""A differentiable sum over ranks, whose gradient is the sum over ranks of the gradients of the results.
 
-Called by users, `batch_norm` and `losses`. Free to change while values and gradients are those of one
-device (`tests/dgcl/nn/test_reduce.py`).
+So the backward is collective, too. What all ranks compute alike of a sum would count once for each rank: then take
+``on_every_rank=True`` or :func:`count_once`, which divide the gradient by the number of ranks.
+Called by users (``dgcl.nn.global_sum``), `batch_norm` and `losses`. Free to change while sums have the same bits on
+every rank, gradients are those of one device, and 16-bit floats are rounded once (`tests/dgcl/nn/test_reduce.py`).
 """
 
 from typing import Any

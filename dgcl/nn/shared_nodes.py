@@ -1,10 +1,9 @@
-"""Sums over the copies of nodes that lie on several ranks: meshes that are cut at vertices, whose elements are owned.
+"""Sums over the copies of nodes that lie on several ranks, as in meshes whose elements are divided: ``sum_shared``.
 
-The first copy of a node, by rank and place, is its owner: contributions are folded to it and the sum is expanded. Ranks
-find owners by a directory: rank ``id % world_size`` knows who has a node.
-
-Called by users. Free to change while values and gradients are those of one device
-(`tests/dgcl/nn/test_shared_nodes.py`).
+The first copy of a node, by rank and place, owns it: the others' rows are added there, and the sum is sent back. To
+find owners, rank ``id % world_size`` keeps which rank has a node. The plan is kept as long as the tensor of ids.
+Called by users (``dgcl.nn.sum_shared``). Free to change while all copies get the same bits, sums and second derivatives
+are those of one device, and new ids on one rank alone raise on all (`tests/dgcl/nn/test_shared_nodes.py`).
 """
 
 import math

@@ -1,11 +1,11 @@
 """Dropout that depends on the vertex, not on the rank: the same for any number of ranks.
 
-A random generator per rank would drop other elements with every partition. Here whether an element is dropped is a
-pure function of (seed, call, global id of the vertex, column), so one device and any number of ranks drop the
-same elements, a halo row is dropped as its owner drops it, and no state needs to be kept for the backward.
-
-Called by users, this folder, `dgcl/offload/` and `dgcl/rows/`. Free to change while
-`tests/dgcl/nn/test_vertex_dropout.py` passes.
+A random generator per rank would drop other elements with every partition. Here whether an element is dropped is a pure
+function of (seed, call, global id of the vertex, column), so one device and any number of ranks drop the same elements,
+a halo row is dropped as its owner drops it, and no state needs to be kept for the backward.
+Called by users, `attention`, `stack`, `dgcl/offload/layer`, `dgcl/rows/drawing` and others. Free to change while masks
+are the same bits as now (a known mask is computed by hand), and checkpointed forwards drop the same again
+(`tests/dgcl/nn/test_vertex_dropout.py`).
 """
 
 import threading

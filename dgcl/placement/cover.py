@@ -1,9 +1,11 @@
-"""``cover``: edges summed so that the fewest rows travel, by a minimum vertex cover of each pair of ranks.
+"""Chooses the rank that sums each edge so that the fewest rows travel: the placement "cover".
 
-Between ranks i and j an edge from u (owned by i) to v (owned by j) is served if u's row travels to j, or a partial
-sum for v travels from i. The rows that serve all edges of the pair are a vertex cover of a bipartite graph, and a
-smallest one is as large as a maximum matching (Koenig's theorem). Called by :mod:`dgcl.placement.exchanges`, kernels
-are in ``cover_kernels``; guarded by tests/dgcl/placement.
+Between ranks i and j an edge from u (owned by i) to v (owned by j) is served if u's row travels to j, or a partial sum
+for v travels from i. The rows that serve all edges of the pair are a vertex cover of a bipartite graph, and a smallest
+one is as large as a maximum matching (Koenig's theorem). Loops are in ``cover_kernels``.
+Called by `exchanges`. Free to change while no cover found by a maximum matching has fewer rows, an early end costs no
+more than is reported, and no rank exceeds ``imbalance`` that would not with sums at the head
+(`tests/dgcl/placement/test_exchanges.py`).
 """
 
 from typing import Any

@@ -1,9 +1,10 @@
-"""Compiled passes of a cover of the edges into one group of ranks. Loaded on first use (numba).
+"""Compiled loops of ``cover``: lists the cut edges into one group of ranks, and finds their minimum vertex cover.
 
 A *left* node is a tail, a *right* node a head with a group of its tails; each cut edge joins one of both. Sources,
-which a graph has checked, are read as unsigned: numba asks of a signed index whether it counts from the end.
-
-Called by `cover`. Free to change while each edge is summed once (`tests/dgcl/placement/`).
+which a graph has checked, are read as unsigned: numba asks of a signed index whether it counts from the end. Imports
+numba, so `cover` imports it on first use.
+Called by `cover`. Free to change while rows are as many as a maximum matching of scipy has edges, or, where the search
+ends early, more by at most the number that is returned (`tests/dgcl/placement/test_exchanges.py`).
 """
 
 from typing import Any

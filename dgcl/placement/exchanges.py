@@ -1,8 +1,11 @@
-"""The two exchanges of an aggregation whose edges are placed: rows expanded to the ranks that sum, partial sums folded.
+"""Computes the two exchanges of an aggregation: rows sent to the ranks that sum edges, partial sums sent to owners.
 
-Both are ordinary demands. The ranks of a fold are its *contributors*: it is planned as the expand of the same
-demand, which its rows travel backwards. Called by ``placement_strategy``, grid_strategy.py, local_edges.py and the
-communicator; guarded by tests/dgcl/placement/test_exchanges.py, against the definition below.
+The first is called *expand*, the second *fold*; the definition stands below. Each is a relation of vertices and ranks
+that a planner takes as it takes any other. The ranks of a fold are its *contributors*: it is planned as the expand of
+the same relation, whose way its rows travel backwards.
+Called by `placement_strategy`, `dgcl/grid/grid_strategy`, `dgcl/prepare/local_edges` and `dgcl/communicator`. Free to
+change while each edge's sum finds its source's row and the owner of its head, with as many rows as sets of pairs say
+(`tests/dgcl/placement/test_exchanges.py`).
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
-"""The edges that each rank sums, where ranks other than their heads' owners sum some.
+"""Selects the edges that a rank sums, given the summing rank of every edge.
 
-Called by `placement_strategy` and `dgcl/prepare/local_edges`. Free to change while each edge is summed once
-(`tests/dgcl/placement/`).
+The result is CSR by head, of only those heads that have such edges; ``order`` has their places in the user's list.
+Called by `placement_strategy` and `dgcl/prepare/local_edges`. Free to change while each edge is in exactly one rank's
+result, with its own ends and place (`tests/dgcl/prepare/test_placements.py`).
 """
 
 import numpy as np

@@ -1,7 +1,11 @@
-"""The strategy that places edges: plans both exchanges.
+"""The strategies "head", "tail" and "cover", which choose the rank that sums each edge and plan both exchanges.
 
-Called by users, `dgcl/advisor/` and `dgcl/prepare/shares`. Free to change while each edge is summed
-once (`tests/dgcl/placement/test_plans.py`).
+"head" (in ``strategy=`` called "halo") sums at the owner of an edge's target and is the ordinary plan of rows; "tail"
+sums at the owner of its source; "cover" moves the fewest rows. Partial sums are planned as rows that go the other way;
+``reverse_plan`` gives their cost.
+Called by users (``dgcl.EdgePlacement``), `dgcl/advisor/counts`, `dgcl/advisor/spelling` and `dgcl/prepare/shares`. Free
+to change while plans carry the rows of both exchanges, no cost is below its bound, and a rank with 2**31 edges is
+refused (`tests/dgcl/placement/test_plans.py`).
 """
 
 import functools

@@ -1,9 +1,13 @@
-"""One function of torch meets rows or replicated values: the rule of its kind, a trial, or all rows.
+"""Runs a function of torch whose arguments include ``Rows`` or ``Replicated`` tensors, with the result of one device.
 
->>> h = x @ w                      # __torch_function__ -> call(Tensor.matmul, (x, w)) -> products.matmul
+It takes the first that applies: the rule of the function's name (``rule_table``), the function on this rank's rows if a
+trial finds it row by row (``rowwise``), the function on all rows (``gathering``)::
 
-Called by `dgcl/rows/`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+    h = x @ w                      # __torch_function__ -> call(Tensor.matmul, (x, w)) -> products.matmul
+
+Called by `tensor`, whose ``OneDevice._call`` this module sets when `dgcl/rows/__init__` imports it. Free to change
+while every call of torch gives what it gives on one device, or is refused (`tests/dgcl/rows/test_sweep.py`), and
+refusals say what to do (`tests/dgcl/rows/test_bypasses.py`).
 """
 
 import functools

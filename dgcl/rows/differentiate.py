@@ -1,11 +1,12 @@
-"""Gradients: one backward of all ranks' copies of a program, each with 1/P of the loss.
+"""Runs ``backward`` and ``torch.autograd.grad`` on all ranks at once, so that gradients are those of one device.
 
-The objective is the mean of the losses of the copies. Each collective is differentiated by its transpose, so
-gradients of rows are complete on their owner, and those of parameters and other tensors that every rank has are
-shares, which are summed over ranks when the backward ends, and added to what was there.
-
-Called by `apply_rule` and `rule_table`. Free to change while a script reads what it would read on one
-device (`tests/dgcl/rows/`).
+Each rank runs a copy of the program; differentiated is the mean of the copies' losses, 1/P of each for P ranks.
+Collectives have their transposes as derivatives. So gradients of rows are complete on their owner; those of parameters
+and of other tensors that every rank has are shares, which are summed over ranks when the backward ends, and added to
+what was there. At backwards 1, 2, 4, ... ranks compare the leaves.
+Called by `apply_rule` and `rule_table`. Free to change while accumulated, clipped and second-order gradients are those
+of one device (`tests/dgcl/rows/test_programs.py`), and leaves that differ between ranks are named
+(`tests/dgcl/rows/test_own_ranks.py`).
 """
 
 import zlib

@@ -1,11 +1,12 @@
-"""Random numbers of rows: every rank draws those of all rows, as one device does, and keeps its own.
+"""Random functions of tensors whose rows are divided over ranks, with the numbers of one device.
 
-Ranks that are processes have generators in one state, which :func:`dgcl.dispatch` sets. Ranks that are threads share a
-generator: for calls on rows each begins at rank 0's state. Numbers that a script draws without rows it draws once a
-thread.
-
-Called by `rule_table`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+Every rank draws the numbers of all rows and keeps its own. Ranks that are processes have generators in one state, which
+:func:`dgcl.dispatch` sets. Ranks that are threads share a generator: for calls on rows each begins at rank 0's state.
+Numbers that a script draws without rows it draws once a thread. Dropout of more than ``MOST_DRAWN`` elements, on a GPU,
+or inside layers of PyG is by a hash of the row's place.
+Called by `rule_table`. Free to change while scripts that draw print the numbers of one device
+(`tests/dgcl/rows/test_programs.py`, "on_processes"; slow), and dropout in layers is the same for any number of ranks
+(`tests/dgcl/rows/test_attention.py`).
 """
 
 import logging

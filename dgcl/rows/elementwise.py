@@ -1,7 +1,10 @@
-"""Functions of each element by itself, of rows and of what is broadcast to them.
+"""Runs element by element functions of torch (relu, add, ...) on tensors whose rows are divided over ranks.
 
-Called by 4 modules of this folder. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+Each rank computes its own rows; nothing is exchanged, unless an argument has its rows on other ranks: these are
+brought. A whole tensor that rows are written into in place becomes this rank's rows (:func:`become`), where nobody else
+sees its memory.
+Called by `rule_table`, `indexing`, `reductions` and `scatter`. Free to change while every call of torch gives what it
+gives on one device, or is refused (`tests/dgcl/rows/test_sweep.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""What has no rule of its own is computed of all rows on every rank, up to a limit; its price is logged.
+"""Runs a function of torch on all rows of divided tensors, gathered on every rank: used where no rule applies.
 
-Called by 12 modules of this folder. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+Above ``gather_limit`` elements (:func:`dgcl.dispatch`) it raises instead. Each function's elements are counted, and
+logged at the first call and at ten million. A result that would be a view on one device is marked, since here it is a
+copy that must not be written into.
+Called by `apply_rule`, `indexing`, `reductions`, `products`, `scripts` and others. Free to change while results are
+those of one device, and written back where the function changes its argument (`tests/dgcl/rows/test_sweep.py`). The
+limit and the log have no test.
 """
 
 import logging

@@ -1,7 +1,12 @@
-"""Rows that are taken by masks, by numbers, or by ends of edges, and rows that are written by them.
+"""Indexing of tensors whose rows are divided over ranks, by masks, numbers or ends of edges.
 
-Called by `rule_table`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+The rules of ``x[index]``, ``x[index] = y``, ``index_select``, ``gather``, ``embedding`` and ``nonzero``. A mask, or
+numbers that all ranks know, leave rows where they are, in a new ``space``. Rows at the sources of edges come by the
+communicator's planned exchange; rows by numbers that differ between ranks are fetched from their owners. Other indices
+are computed of all rows (``gathering``). Results are in the order of one device.
+Called by `rule_table`. Free to change while each way of indexing gives what it gives on one device
+(`tests/dgcl/rows/test_sweep.py`), and scripts that select and write rows print its numbers
+(`tests/dgcl/rows/test_programs.py`).
 """
 
 from __future__ import annotations

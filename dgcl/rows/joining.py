@@ -1,7 +1,10 @@
-"""Tensors joined: beside each other as rows, behind each other as rows of a longer space.
+"""``cat`` and ``stack`` of tensors whose rows are divided over ranks.
 
-Called by `rule_table`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+Along another dimension rows stay where they are. Along the rows' dimension the result has a longer ``space``, in the
+order of the tensors; plain tensors among them are all rows, and are shared out: edges to the ranks of their targets.
+Called by `rule_table`. Free to change while scripts that append edges, or join vertices with edges, print the numbers
+of one device (`tests/dgcl/rows/test_programs.py`, "edges" and "joined"), and ends stay the right way round
+(`tests/dgcl/rows/test_edge_names.py`).
 """
 
 from typing import Any

@@ -1,7 +1,11 @@
-"""What is read of rows without their values, and what leaves torch: numbers, arrays, files and text of one device.
+"""Rules for shapes, numbers, arrays, files and printed text of tensors whose rows are divided over ranks.
 
-Called by `rule_table`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+Shapes and types are one device's, the state of autograd and strides are the local tensor's, neither with a message.
+Numbers, lists, arrays and files need all rows, so every rank must ask for them; ``print`` sends nothing and shows this
+rank's.
+Called by `rule_table`. Free to change while what a script prints or hands to NumPy is that of one device
+(`tests/dgcl/rows/test_programs.py`), and what would see memory or storage is refused
+(`tests/dgcl/rows/test_bypasses.py`).
 """
 
 from typing import Any

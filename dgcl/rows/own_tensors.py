@@ -1,7 +1,11 @@
-"""Between one device's view and this rank's own tensors, for those who write layers.
+"""Converts between rows in one device's view and this rank's own plain tensors, for those who write layers.
 
-Called by users, `dgcl/api`, `dgcl/distributed/check` and `dgcl/distributed/rank_graph`. Free to change
-while a script reads what it would read on one device (`tests/dgcl/rows/`).
+``local`` gives this rank's rows, ``as_rows`` takes some, ``collected`` gives all rows to every rank. In what ``local``
+gives, ends of edges have this rank's numbers, and a replicated value's gradient is a share.
+Called by users (``dgcl.local``, ``dgcl.as_rows``), `dgcl/api`, `dgcl/distributed/check` and
+`dgcl/distributed/rank_graph`. Free to change while ``as_rows`` of a graph that ranks built trains as on one device
+(`tests/dgcl/rows/test_own_ranks.py`), and rows are those that were dispatched
+(`tests/dgcl/frameworks/test_dispatch.py`).
 """
 
 from copy import copy

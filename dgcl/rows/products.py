@@ -1,7 +1,10 @@
-"""Products of matrices: rows times columns stay rows, sums over rows are summed over ranks.
+"""Matrix products of tensors whose rows are divided over ranks: ``matmul``, ``mm``, ``mv``, ``dot``, ``linear``, ``@``.
 
-Called by `rule_table`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+Rows times a matrix that all ranks have stay rows, without a message. Where the product sums over rows (``x.T @ y``),
+ranks' shares are summed. Rows times rows of the other side (``z @ z.T``) bring all of the second to every rank. Other
+forms are computed of all rows (``gathering``).
+Called by `rule_table`. Free to change while values and gradients of each product are those of one device
+(`tests/dgcl/rows/test_sweep.py`; in scripts: `tests/dgcl/rows/test_programs.py`).
 """
 
 from typing import Any

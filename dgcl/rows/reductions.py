@@ -1,7 +1,10 @@
-"""Reductions and normalisations along dimensions: local where rows are not reduced, else sums over ranks.
+"""Reductions, softmax and batch normalisation of tensors whose rows are divided over ranks.
 
-Called by `rule_table`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+Along other dimensions than the rows' each rank works alone. Over rows most (sums, means, extremes, norms) are sums over
+ranks; a maximum's gradient is divided among ties of all ranks; what is no sum (median, sort, ...) is computed of all
+rows (``gathering``). 16-bit floats are summed in float32.
+Called by `rule_table`. Free to change while values and gradients of each, with and without ``dim`` and ``keepdim``, are
+those of one device (`tests/dgcl/rows/test_sweep.py`; batch normalisation: `tests/dgcl/rows/test_programs.py`).
 """
 
 from __future__ import annotations

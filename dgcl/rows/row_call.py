@@ -1,7 +1,9 @@
-"""One call of a function of torch with rows among its arguments, as the rules of its kind get it.
+"""One call of a function of torch with ``Rows`` among its arguments, as every rule takes it.
 
-Called by 16 modules of this folder. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+It binds arguments to names where a function of C++ has no signature, and tells by its name whether the function changes
+its first argument in place (``add_``, ``__iadd__``, ``__setitem__``).
+Called by `apply_rule`, `rule_table`, `indexing`, `rowwise`, `gathering` and others. Free to change while positional and
+named arguments mean the same, and calls in place change what one device changes (`tests/dgcl/rows/test_sweep.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Losses of ``torch.nn.functional``: terms of this rank's rows, divided by what all ranks count.
+"""Losses of ``torch.nn.functional`` of tensors whose rows are divided over ranks.
 
-Called by `rule_table`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+Each rank's terms are summed over ranks and divided by what all ranks count. A mean of cross-entropy or nll divides by
+the weights of all ranks' labels, others by the number of all elements. Losses that are not in ``LOSSES`` follow the
+general way of functions (``apply_rule``).
+Called by `rule_table`. Free to change while values and gradients are torch's, with weights, ignored labels and each
+reduction (`tests/dgcl/rows/test_programs.py`, "printed", ``LOSSES``).
 """
 
 import inspect

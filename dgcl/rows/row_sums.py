@@ -1,7 +1,11 @@
-"""Sums over ranks, and all rows on every rank, each differentiated by its transpose.
+"""Sums over ranks and gathers of rows, each differentiable; and the state that one rank's tensors share.
 
-Called by this folder and `dgcl/distributed/`. Free to change while a script reads what it would read on one
-device (`tests/dgcl/rows/`).
+The derivative of a collective is its transpose: of a sum over ranks a sum over ranks, of a gather this rank's rows of
+such a sum. So a backward is collective, too, and must begin in ``differentiate``. Gathered rows keep their bits.
+:func:`fitting` gives this rank's part of any tensor for a space of rows: rules begin with it.
+Called by `apply_rule`, `differentiate`, `rowwise`, `dgcl/distributed/adapters`, `dgcl/distributed/rank_graph` and
+others. Free to change while values and gradients are those of one device (`tests/dgcl/rows/test_sweep.py`), also of
+second order ("forces", `tests/dgcl/rows/test_programs.py`).
 """
 
 from collections import OrderedDict

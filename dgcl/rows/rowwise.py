@@ -1,10 +1,11 @@
-"""Whether a function works row by row: tried once for each way that it is called, on rows drawn at random.
+"""Finds out by a trial on random rows whether a function works row by row.
 
-The trial compares the function of seven rows with that of permuted, repeated and single ones of them; a function that
-depends on other rows, on their number or on their order gives something else. Values are drawn so that orders differ.
-
-Called by users, this folder and `dgcl/distributed/`. Free to change while a script reads what it would read
-on one device (`tests/dgcl/rows/`).
+For each way of calling it, once, the trial compares the function of seven rows with that of permuted, repeated and
+single ones of them; a function that depends on other rows, on their number or on their order gives something else.
+Values are drawn so that orders differ. ``dgcl.rowwise(f)`` says it without a trial.
+Called by users (``dgcl.rowwise``), `apply_rule`, `indexing`, `scripts`, `shapes` and `dgcl/distributed/rank_graph`.
+Free to change while no function passes that is wrong on ranks (`tests/dgcl/rows/test_sweep.py`), nor a scripted or
+autograd function that reduces over rows (`tests/dgcl/rows/test_bypasses.py`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Torch's functions by kind. An entry is for speed; what has none is tried for being row by row, else gathered.
+"""The table that gives the rule for each function of torch by its name.
 
-A name is that of the function; ``add`` stands for ``add_``, ``__add__``, ``__radd__`` and ``__iadd__``, too, and
-``grad=`` for an assignment.
-
-Called by `apply_rule`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+An entry is for speed: a function without one is tried for being row by row, else gets all rows. ``add`` stands for
+``add_``, ``__add__``, ``__radd__`` and ``__iadd__``, too, and ``grad=`` for an assignment. Functions in ``OF_ALL_ROWS``
+are not tried, as random rows may not find them out.
+Called by `apply_rule`. Free to change while every call of torch gives what it gives on one device
+(`tests/dgcl/rows/test_sweep.py`), and usual lines call no more functions of ours than now
+(`tests/dgcl/rows/test_calls.py`).
 """
 
 from collections.abc import Callable

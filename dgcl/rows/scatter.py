@@ -1,7 +1,11 @@
-"""Sums and maxima of rows by numbers: into vertices by ends of edges, into tables by labels.
+"""``index_add``, ``scatter`` and ``bincount`` of tensors whose rows are divided over ranks.
 
-Called by `rule_table`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+They add rows into vertices by ends of edges, or into tables by labels. At targets a rank has all edges of its vertices
+and sends nothing; at sources sums are folded to owners. A table that all ranks have gets the sum of their shares. Other
+forms are computed of all rows (``gathering``).
+Called by `rule_table`. Free to change while ``index_add``, ``scatter`` and ``bincount`` give the values and gradients
+of one device (`tests/dgcl/rows/test_sweep.py`), whichever row of ``edge_index`` has the targets
+(`tests/dgcl/rows/test_edge_names.py`).
 """
 
 from typing import Any

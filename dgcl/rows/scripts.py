@@ -1,13 +1,13 @@
-"""Functions that torch does not show: scripted ones, ScriptModules and ``torch.autograd.Function``.
+"""Runs scripted functions, ScriptModules and ``torch.autograd.Function`` on tensors whose rows are divided over ranks.
 
-A call of theirs with rows is tried like any function, and its gradients, too; one that works row by row runs on this
-rank's rows. Of other scripted functions the Python that they were made of is run; an autograd function of whole numbers
-gets all rows, untried, since compiled code may take numbers for places in memory; all else is refused by name. Calls
-are seen by a wrapper around the three classes' own, which a
-model that is distributed in one device's view installs; calls without rows go through it.
-
-Called by `dgcl/distributed/distribute`. Free to change while a script reads what it would read on one
-device (`tests/dgcl/rows/`).
+Torch's ``__torch_function__`` does not see them; a wrapper around the three classes' own call does, which
+:func:`dgcl.distribute` installs for the whole process; calls without rows go through it. A call with rows is tried,
+with its gradients; if row by row it runs on this rank's rows. Else the Python of a scripted function is run; an
+autograd function of whole numbers gets all rows, untried, since compiled code may take numbers for places in memory;
+all else is refused by name.
+Called by `dgcl/distributed/distribute`. Free to change while each is exact or refused
+(`tests/dgcl/rows/test_bypasses.py`), and autograd functions of whole numbers get all rows
+(`tests/dgcl/rows/test_edge_names.py`).
 """
 
 import functools

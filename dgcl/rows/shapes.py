@@ -1,7 +1,11 @@
-"""Other shapes of rows: the dimension that is the rows' is told by what comes before it.
+"""Changes of the shape of tensors whose rows are divided over ranks.
 
-Called by `rule_table`. Free to change while a script reads what it would read on one device
-(`tests/dgcl/rows/`).
+The rules of ``view``, ``expand``, ``unbind``, ``squeeze``, ``transpose``, ``flip``, ``one_hot`` and their kind. None
+sends a message where the rows' dimension stays whole; all else is computed of all rows (``gathering``). After ``view``
+the rows' dimension is known by its size and by the product of the sizes before it, as another one may have the same
+size.
+Called by `rule_table`. Free to change while shapes, values and gradients are those of one device
+(`tests/dgcl/rows/test_sweep.py`).
 """
 
 import math

@@ -1,7 +1,11 @@
-"""Which rows of a tensor of one device a rank stores.
+"""Tells which rows of a tensor each rank stores, in which order, and fetches rows by number.
 
-Called by this folder and `dgcl/distributed/`. Free to change while a script reads what it would read on one
-device (`tests/dgcl/rows/`).
+All tensors of one set of vertices or edges share a ``Space``; a mask, numbers, or a concatenation make a new one. Where
+the rows come in one device's order (``positions``) and who stores them is exchanged when first read, so every rank must
+read it then.
+Called by `tensor`, `indexing`, `row_sums`, `view`, `dgcl/distributed/adapters` and others. Free to change while masks,
+numbers and joined rows keep the order of one device (`tests/dgcl/rows/test_sweep.py`; masks that are empty on some
+ranks: `tests/dgcl/rows/test_programs.py`).
 """
 
 from __future__ import annotations

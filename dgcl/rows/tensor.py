@@ -1,10 +1,11 @@
-"""The two kinds of tensors of one device's view: rows that are shared out over ranks, and replicated values.
+"""The two tensor classes of one device's view: ``Rows``, divided over ranks, and ``Replicated``, equal on all.
 
-``Rows`` is a wrapper without storage: what reads its memory past Python, as scripted functions and ``torch.tensor`` do,
-gets an error and never a rank's rows. Its autograd graph is that of the local tensor.
-
-Called by this folder, `dgcl/distributed/` and `dgcl/`. Free to change while a script reads what it would
-read on one device (`tests/dgcl/rows/`).
+``Rows`` has the shape of one device and no storage: what reads its memory past Python, as scripted functions and
+``torch.tensor`` do, gets an error and never a rank's rows. Its autograd graph is that of the local tensor. Plain
+tensors count as equal on all ranks.
+Called by `apply_rule`, `row_sums`, `view`, `dgcl/distributed/dispatch`, `dgcl/api` and others. Free to change while
+what goes past torch's functions is exact or raises with a way out (`tests/dgcl/rows/test_bypasses.py`), and all of
+torch gives the results of one device (`tests/dgcl/rows/test_sweep.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,10 @@
-"""The data of :func:`dgcl.dispatch` as one device has them: rows of vertices and edges, by type.
+"""Builds, for one communicator, the spaces of its vertices and edges by type, and ``edge_index`` as rows.
 
-Called by `own_tensors`, `dgcl/distributed/dispatch` and `dgcl/distributed/rank_graph`. Free to change while
-a script reads what it would read on one device (`tests/dgcl/rows/`).
+Values of ``edge_index`` are this rank's numbers, which a layer can use as they are; a script that reads them gets ids
+of one device. :func:`share_generators` gives all ranks rank 0's random states.
+Called by `own_tensors`, `dgcl/distributed/dispatch` and `dgcl/distributed/rank_graph`. Free to change while data and
+edges of each type are those that rank 0 gave (`tests/dgcl/frameworks/test_dispatch.py`), and graphs that ranks built
+themselves work, too (`tests/dgcl/rows/test_own_ranks.py`).
 """
 
 import random
