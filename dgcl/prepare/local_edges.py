@@ -39,6 +39,7 @@ from dgcl.topology import Topology
 
 # Where edges are summed elsewhere than at their heads (placements "tail" and "cover"), of a pair of ranks each has all
 # edges that end at it, which is all that a cover of the pair looks at.
+
 Ids = NDArray[np.int64]
 
 
